@@ -1,0 +1,1 @@
+#include "compiler/codegen/cpp/cpp_target.h"

@@ -1,0 +1,17 @@
+// Target `cpp`: readable vectorized, threaded C++ for the client's CPU.
+#pragma once
+
+#include <memory>
+
+#include "compiler/codegen/target.h"
+
+namespace kiln::codegen {
+
+// Vector width follows device.features: AVX-512 (avx512f, avx512bw, avx512dq, avx512vl), AVX2 with
+// FMA, else baseline x86-64.
+std::unique_ptr<Target> MakeCppTarget(DeviceInfo device);
+
+// The text that every generated source starts with: the ABI, vector types and the vector math.
+absl::string_view CppPrelude();
+
+}  // namespace kiln::codegen

@@ -1,0 +1,44 @@
+// The compiler as the server's workers call it. compiler.cc is the story: one line a stage.
+//
+// A compile has three parts, because the server looks up and spreads kernels between them:
+//   PlanGraph      graph -> program and kernels' sources
+//   CompileKernel  one source -> object
+//   LinkKernels    objects -> shared object
+// All are thread-compatible: separate calls may run in separate threads.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace kiln {
+namespace v1 {
+class CompileKernelRequest;
+class CompileKernelResponse;
+class InterpretEvent;
+class InterpretRequest;
+class PlanRequest;
+class PlanResponse;
+}  // namespace v1
+
+// Identifies this compiler: a hash of its sources and its toolchain's versions. Part of every key.
+std::string CompilerBuildId();
+std::string ToolchainVersion();
+
+// Asked between stages and kernels; a non-OK answer ends the work with it.
+using StopCheck = std::function<absl::Status()>;
+
+absl::StatusOr<v1::PlanResponse> PlanGraph(const v1::PlanRequest& request, const StopCheck& stop);
+absl::StatusOr<v1::CompileKernelResponse> CompileKernel(const v1::CompileKernelRequest& request);
+absl::StatusOr<std::string> LinkKernels(absl::Span<const std::string> objects);
+
+// Runs the reference interpreter; `emit` gets progress and outputs as they come, each at most 1
+// MiB.
+absl::Status InterpretGraph(const v1::InterpretRequest& request,
+                            const std::function<absl::Status(const v1::InterpretEvent&)>& emit);
+
+}  // namespace kiln

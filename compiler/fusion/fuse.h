@@ -1,0 +1,33 @@
+// Fusion: fewer kernels and less memory traffic, by inlining producers and merging kernels.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "compiler/ir/module.h"
+
+namespace kiln::fusion {
+
+// Why two operations were or were not joined; for `kiln explain` and the debug part.
+struct Decision {
+  std::string producer;
+  std::string consumer;
+  bool fused = false;
+  std::string reason;
+};
+
+struct FuseOptions {
+  bool enabled = true;          // false: only dead code goes
+  int64_t l1_bytes = 32 << 10;  // a core's; 0 where unknown
+  int64_t l2_bytes = 1 << 20;
+  std::vector<std::string>
+      disabled_passes;  // "inline", "merge", "epilogue", "horizontal", "collapse"
+};
+
+// In: a verified module as lowering makes it, one stored buffer a kernel. Out: an equivalent
+// verified module with fewer kernels and buffers. Outputs keep their buffers, strides and order.
+// Appends to `decisions`.
+absl::Status Fuse(ir::Module& module, const FuseOptions& options, std::vector<Decision>* decisions);
+
+}  // namespace kiln::fusion

@@ -1,0 +1,1 @@
+#include "compiler/graph/import.h"

@@ -1,0 +1,44 @@
+// The reference interpreter: executes a module naively. Every stage and target is tested against
+// it.
+//
+// Floating-point values of every type are kept and computed in double, so its results serve as a
+// higher-precision reference; integers are exact in their own width. Contractions whose operands
+// are plain loads run through a direct loop over doubles, so that BERT-base takes seconds.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "compiler/ir/module.h"
+#include "proto/base/random_inputs.h"
+
+namespace kiln::ir {
+
+// A row-major value: `floats` for floating dtypes, `ints` for integral ones (bool: 0 or 1).
+struct ReferenceTensor {
+  DType dtype = DType::kF32;
+  std::vector<int64_t> sizes;
+  std::vector<double> floats;
+  std::vector<int64_t> ints;
+};
+
+struct InterpretOptions {
+  // Called between operations; an error ends the run with it. May be empty.
+  std::function<absl::Status(int done, int total)> progress;
+  int64_t max_bytes = int64_t{1} << 34;  // of all values alive; more is RESOURCE_EXHAUSTED
+};
+
+// `inputs`: one tensor for each kInput buffer's index; `symbols`: the value of each symbol;
+// `constants`: data of each kConstant. Returns one tensor for each output (sizes come as 0-d i64,
+// `none` as an empty u8 tensor). UNIMPLEMENTED for a Library operation, OUT_OF_RANGE for an index
+// tensor's value outside its dimension.
+absl::StatusOr<std::vector<ReferenceTensor>> Interpret(const Module& module,
+                                                       absl::Span<const HostTensor> inputs,
+                                                       absl::Span<const int64_t> symbols,
+                                                       absl::Span<const std::string> constants,
+                                                       const InterpretOptions& options = {});
+
+}  // namespace kiln::ir

@@ -1,0 +1,1 @@
+#include "compiler/ir/module.h"

@@ -1,0 +1,179 @@
+// The loop IR: a module is a list of operations over buffers.
+//
+// There is one kind of computation, the Kernel: a parallel outer loop nest around a sequence of
+// phases, each a (possibly empty) inner loop nest around a small SSA block of scalar operations.
+//
+//   pointwise op         outer = all dimensions, one phase without inner loops
+//   reduction            outer = kept dimensions; a phase with inner loops that ends in `reduce`,
+//                        then a phase without that stores the result
+//   softmax, layer norm  several phases over the same inner extents
+//   matmul, convolution  a reduction `sum(mul(a, b))` with Schedule::kContraction: the code
+//                        generator uses its blocked template; later phases are its epilogue
+//
+// So fusion is surgery on one structure, and the interpreter, the verifier and the textual form
+// serve every stage alike. Views (reshape, permute, slice, expand, ...) are index arithmetic in
+// loads; they are no operations.
+//
+// Text, as print.h writes and parse.h reads it:
+//
+//   module {
+//     symbol s0 [2, 512] hint 128
+//     buffer @x f32[s0,768] strides[768,1] input(0)
+//     buffer @m f32[s0] strides[1] temp
+//     buffer @y f32[s0,768] strides[768,1] output
+//     kernel @softmax (d0: s0) from "softmax_1" {
+//       phase (r0: 768) {
+//         %0 = load f32 @x[d0, r0]
+//         %1 = reduce.max f32 %0
+//       }
+//       phase (r0: 768) {
+//         %2 = load f32 @x[d0, r0]
+//         %3 = sub f32 %2, %1
+//         %4 = exp f32 %3
+//         %5 = reduce.sum f32 %4
+//       }
+//       phase (r0: 768) {
+//         %6 = load f32 @x[d0, r0]
+//         ...
+//         store f32 @y[d0, r0], %9
+//       }
+//     }
+//     library @l0 "aten.topk.default" from "topk" ...
+//     output @y ...
+//   }
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "compiler/ir/int_expr.h"
+#include "compiler/ir/scalar_op.h"
+#include "proto/base/dtype.h"
+
+namespace kiln::ir {
+
+using BufferId = int;  // index into Module::buffers
+using ValueId = int;   // SSA value, unique within its kernel
+inline constexpr int kNoValue = -1;
+
+enum class BufferKind : uint8_t {
+  kInput,     // `index` is the graph's input
+  kConstant,  // `index` is the graph's constant
+  kTemp,      // lives in the workspace
+  kOutput,    // allocated by the client for each run; an output of the graph views it
+  kLibrary,   // made by a library step, with its own strides
+};
+
+struct Buffer {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<IntExpr> sizes;    // elements
+  std::vector<IntExpr> strides;  // elements; same length as sizes
+  BufferKind kind = BufferKind::kTemp;
+  int index = -1;  // for kInput and kConstant
+};
+
+// One scalar instruction. Which fields count depends on `op`:
+//   kConst   immediate_int (integral types) or immediate_float
+//   kIndex   indices[0]
+//   kLoad    buffer, indices (one a dimension of the buffer); operands: first one i64 value for
+//   each
+//            kIndirect in indices, then, where has_mask, a bool: where it is false nothing is read
+//            and the result is immediate_float / immediate_int
+//   kStore   buffer, indices; operands: the i64 values of kIndirect, then the value stored
+//   kReduce  reduce_kind; operands[0]
+// `dtype` is the type of the result (of the stored value for kStore).
+struct Inst {
+  ScalarOp op = ScalarOp::kConst;
+  DType dtype = DType::kF32;
+  ValueId result = kNoValue;  // kNoValue for kStore
+  std::vector<ValueId> operands;
+  BufferId buffer = -1;
+  std::vector<IntExpr> indices;
+  bool has_mask = false;
+  ReduceKind reduce_kind = ReduceKind::kSum;
+  int64_t immediate_int = 0;
+  double immediate_float = 0;
+};
+
+// An inner loop nest and its body. A value is visible to later instructions of its own phase; the
+// result of a `reduce`, and every value of a phase without inner loops, also to all later phases.
+// Within a phase the result of its own `reduce` is not visible. A buffer stored in one phase may be
+// loaded in a later phase of the same kernel at the same outer point only.
+struct Phase {
+  std::vector<IntExpr> inner;  // kVar each, outermost first; empty: the body runs once a point
+  std::vector<Inst> body;
+};
+
+enum class Schedule : uint8_t {
+  kLoops,
+  // Phase 0 is: instructions for `a`, instructions for `b`, `mul a, b`, `reduce.sum`; it is the
+  // kernel's only reduction. Later phases have no inner loops.
+  kContraction,
+};
+
+struct Kernel {
+  std::string name;
+  std::vector<IntExpr> outer;  // kVar each, outermost first
+  std::vector<Phase> phases;
+  Schedule schedule = Schedule::kLoops;
+  std::vector<std::string> origins;  // names of the graph's nodes that this computes
+  int num_values = 0;                // ValueIds are below this
+};
+
+// A window on a buffer as a library step sees it.
+struct BufferWindow {
+  BufferId buffer = -1;
+  std::vector<IntExpr> sizes;
+  std::vector<IntExpr> strides;  // elements
+  IntExpr offset;                // elements
+};
+
+struct LibraryArg;
+using LibraryArgs = std::vector<LibraryArg>;
+struct NoneArg {
+  friend bool operator==(NoneArg, NoneArg) = default;
+};
+struct LibraryArg {
+  std::string name;  // empty for a positional argument
+  std::variant<NoneArg, BufferWindow, IntExpr, double, bool, std::string, DType, LibraryArgs> value;
+};
+
+// A call of an ATen operator that the client executes.
+struct Library {
+  std::string op;                 // "aten.topk.default"
+  std::string origin;             // the graph's node
+  LibraryArgs args;               // positional ones first
+  std::vector<BufferId> results;  // kLibrary buffers
+};
+
+using Operation = std::variant<Kernel, Library>;
+
+// An output of the graph: a window on a buffer, a size, or nothing.
+struct ModuleOutput {
+  std::variant<NoneArg, BufferWindow, IntExpr> value;
+};
+
+struct Module {
+  std::unique_ptr<IntContext> ints = std::make_unique<IntContext>();
+  std::vector<Buffer> buffers;
+  std::vector<Operation> operations;  // in an order that respects every dependence
+  std::vector<ModuleOutput> outputs;
+
+  // Row-major strides for `sizes`.
+  std::vector<IntExpr> ContiguousStrides(const std::vector<IntExpr>& sizes);
+  BufferId AddBuffer(Buffer buffer);
+};
+
+// Number of elements.
+IntExpr NumElements(IntContext& ints, const Buffer& buffer);
+// Bytes from the first to past the last reachable element; 0 for an empty buffer.
+IntExpr SizeBytes(IntContext& ints, const Buffer& buffer);
+// Sum of index * stride, in elements.
+IntExpr LinearIndex(IntContext& ints, const Buffer& buffer, const std::vector<IntExpr>& indices);
+
+}  // namespace kiln::ir

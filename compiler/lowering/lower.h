@@ -1,0 +1,29 @@
+// Lowering: from ATen operators to the loop IR, one lowering per operator, found in the registry.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "compiler/graph/graph.h"
+#include "compiler/ir/module.h"
+
+namespace kiln::lowering {
+
+struct LoweringOptions {
+  // Whether the client can run ATen operators itself ("torch" among Device.libraries). Where it
+  // cannot, an operator without a lowering is UNIMPLEMENTED with a detail that names op and node.
+  bool library_steps = false;
+};
+
+// Every operation of the graph becomes kernels over buffers, or a Library operation where no
+// lowering exists or the lowering declines these arguments. One op makes one or a few kernels, each
+// writing one buffer; nothing is fused yet. `module.ints` is the context that `graph` was imported
+// with.
+absl::Status Lower(const graph::Graph& graph, const LoweringOptions& options, ir::Module& module);
+
+// Names of all operators with a native lowering, sorted: "aten.add.Tensor", ...
+std::vector<std::string> LoweredOps();
+
+}  // namespace kiln::lowering

@@ -1,0 +1,1 @@
+#include "compiler/memory/plan_memory.h"

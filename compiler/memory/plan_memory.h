@@ -1,0 +1,34 @@
+// Memory planning: where each temporary buffer lies in the run's one workspace.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "compiler/ir/module.h"
+
+namespace kiln::memory {
+
+inline constexpr int64_t kAlignment = 64;  // bytes
+
+struct Plan {
+  // By BufferId: the byte offset of each kTemp buffer that is used; null for others.
+  std::vector<ir::IntExpr> offsets;
+  // By BufferId: the buffer whose storage this one takes over in place, or -1. Both have equal
+  // offsets; the kernel that writes this one reads the other for the last time, each element at the
+  // point that overwrites it.
+  std::vector<ir::BufferId> in_place_of;
+  ir::IntExpr workspace_bytes;
+};
+
+// Lifetimes over the order of operations, then offsets: largest first, each at the lowest offset
+// that is free over its lifetime (Pisarchyk and Lee, "Efficient memory management for deep neural
+// net inference", 2020); in place where legal. Buffers whose sizes are symbolic share storage only
+// with buffers of provably equal or larger size.
+absl::StatusOr<Plan> PlanMemory(ir::Module& module);
+
+// Proves that no live buffer is overwritten: replays the operations over byte ranges and, for
+// buffers in place, the indices of loads and stores. INTERNAL with the operation and both buffers.
+absl::Status CheckPlan(const ir::Module& module, const Plan& plan);
+
+}  // namespace kiln::memory

@@ -1,0 +1,16 @@
+// lld in process: objects in, shared object out.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace kiln::toolchain {
+
+// Links ELF x86-64 objects to one shared object that exports its global symbols and needs only libc
+// and libm of the process that loads it. INTERNAL with lld's message. One call at a time in a
+// process (lld has global state); calls wait for one another.
+absl::StatusOr<std::string> LinkSharedObject(absl::Span<const std::string> objects);
+
+}  // namespace kiln::toolchain

@@ -1,0 +1,87 @@
+#include "proto/base/digest.h"
+
+#include <openssl/evp.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "absl/status/status.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+
+namespace kiln {
+
+std::string Digest::ToHex() const {
+  return absl::BytesToHexString(view());
+}
+
+std::string Digest::ShortHex() const {
+  return ToHex().substr(0, 12);
+}
+
+absl::StatusOr<Digest> Digest::FromBytes(absl::string_view raw) {
+  Digest d;
+  if (raw.size() != d.bytes.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a digest has 32 bytes, this one has ", raw.size()));
+  }
+  std::memcpy(d.bytes.data(), raw.data(), raw.size());
+  return d;
+}
+
+absl::StatusOr<Digest> Digest::FromHex(absl::string_view hex) {
+  bool valid = hex.size() == 64;
+  for (char c : hex) valid = valid && absl::ascii_isxdigit(static_cast<unsigned char>(c));
+  if (!valid) {
+    return absl::InvalidArgumentError("a digest is written as 64 hexadecimal digits");
+  }
+  return FromBytes(absl::HexStringToBytes(hex));
+}
+
+Digest Sha256(absl::string_view data) {
+  return Hasher().Raw(data).Finish();
+}
+
+struct Hasher::State {
+  EVP_MD_CTX* context = EVP_MD_CTX_new();
+  ~State() { EVP_MD_CTX_free(context); }
+};
+
+Hasher::Hasher() : state_(std::make_unique<State>()) {
+  EVP_DigestInit_ex(state_->context, EVP_sha256(), nullptr);
+}
+
+Hasher::~Hasher() = default;
+
+Hasher& Hasher::Raw(absl::string_view data) {
+  EVP_DigestUpdate(state_->context, data.data(), data.size());
+  return *this;
+}
+
+Hasher& Hasher::Str(absl::string_view s) {
+  Int(static_cast<int64_t>(s.size()));
+  return Raw(s);
+}
+
+Hasher& Hasher::Int(int64_t v) {
+  char bytes[8];
+  auto bits = static_cast<uint64_t>(v);
+  for (int i = 0; i < 8; ++i) bytes[i] = static_cast<char>(bits >> (8 * i));
+  return Raw({bytes, 8});
+}
+
+Hasher& Hasher::Float(double v) {
+  if (std::isnan(v)) v = std::numeric_limits<double>::quiet_NaN();
+  return Int(std::bit_cast<int64_t>(v));
+}
+
+Digest Hasher::Finish() {
+  Digest d;
+  unsigned length = 0;
+  EVP_DigestFinal_ex(state_->context, d.bytes.data(), &length);
+  return d;
+}
+
+}  // namespace kiln

@@ -1,0 +1,206 @@
+#include "proto/base/key.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "kiln/v1/compile_service.pb.h"
+#include "kiln/v1/device.pb.h"
+#include "kiln/v1/graph.pb.h"
+
+namespace kiln {
+namespace {
+
+constexpr int kMaxDepth = 64;
+
+std::vector<absl::string_view> Sorted(const google::protobuf::RepeatedPtrField<std::string>& in) {
+  std::vector<absl::string_view> out(in.begin(), in.end());
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+void EncodeSorted(Hasher& h, const google::protobuf::RepeatedPtrField<std::string>& in) {
+  h.Int(in.size());
+  for (absl::string_view s : Sorted(in)) h.Str(s);
+}
+
+class GraphEncoder {
+ public:
+  GraphEncoder(const v1::Graph& graph, Hasher& hasher) : graph_(graph), h_(hasher) {}
+
+  void Encode() {
+    h_.Int(graph_.format_version());
+    h_.Int(graph_.inputs_size());
+    for (const v1::Input& input : graph_.inputs()) {
+      h_.Int(input.role());
+      Encode(input.type());
+    }
+    h_.Int(graph_.constants_size());
+    for (const v1::Constant& constant : graph_.constants()) {
+      Encode(constant.type());
+      h_.Str(constant.data());
+    }
+    h_.Int(graph_.nodes_size());
+    for (const v1::Node& node : graph_.nodes()) Encode(node);
+    h_.Int(graph_.outputs_size());
+    for (const v1::Output& output : graph_.outputs()) Encode(output);
+    h_.Int(graph_.mutations_size());
+    for (const v1::Mutation& mutation : graph_.mutations()) {
+      h_.Int(mutation.input()).Int(mutation.value());
+    }
+  }
+
+ private:
+  void Encode(const v1::Node& node) {
+    h_.Str(node.op());
+    h_.Int(node.args_size());
+    for (const v1::Argument& arg : node.args()) Encode(arg, 0);
+    std::vector<const v1::NamedArgument*> kwargs;
+    for (const v1::NamedArgument& kwarg : node.kwargs()) kwargs.push_back(&kwarg);
+    std::stable_sort(kwargs.begin(), kwargs.end(),
+                     [](const auto* a, const auto* b) { return a->name() < b->name(); });
+    h_.Int(static_cast<int64_t>(kwargs.size()));
+    for (const v1::NamedArgument* kwarg : kwargs) {
+      h_.Str(kwarg->name());
+      Encode(kwarg->value(), 0);
+    }
+    h_.Int(node.results_size());
+    for (const v1::ValueType& result : node.results()) Encode(result);
+  }
+
+  void Encode(const v1::Argument& arg, int depth) {
+    h_.Int(arg.kind_case());
+    if (depth > kMaxDepth) return;
+    switch (arg.kind_case()) {
+      case v1::Argument::kValue:
+        h_.Int(arg.value());
+        break;
+      case v1::Argument::kInt:
+        h_.Int(arg.int_());
+        break;
+      case v1::Argument::kFloat:
+        h_.Float(arg.float_());
+        break;
+      case v1::Argument::kBool:
+        h_.Int(arg.bool_());
+        break;
+      case v1::Argument::kString:
+        h_.Str(arg.string());
+        break;
+      case v1::Argument::kDtype:
+        h_.Int(arg.dtype());
+        break;
+      case v1::Argument::kSymInt:
+        Encode(arg.sym_int());
+        break;
+      case v1::Argument::kList:
+        h_.Int(arg.list().items_size());
+        for (const v1::Argument& item : arg.list().items()) Encode(item, depth + 1);
+        break;
+      case v1::Argument::kNone:
+      case v1::Argument::KIND_NOT_SET:
+        break;
+    }
+  }
+
+  void Encode(const v1::ValueType& type) {
+    h_.Int(type.kind_case());
+    if (type.has_tensor()) Encode(type.tensor());
+    if (type.has_sym_int()) Encode(type.sym_int());
+  }
+
+  void Encode(const v1::TensorType& type) {
+    h_.Int(type.dtype());
+    h_.Int(type.sizes_size());
+    for (const v1::SymInt& size : type.sizes()) Encode(size);
+    h_.Int(type.strides_size());
+    for (const v1::SymInt& stride : type.strides()) Encode(stride);
+    Encode(type.storage_offset());
+  }
+
+  void Encode(const v1::Output& output) {
+    h_.Int(output.kind_case());
+    if (output.kind_case() == v1::Output::kValue) h_.Int(output.value());
+    if (output.has_sym_int()) Encode(output.sym_int());
+  }
+
+  // An absent number and zero are one value.
+  void Encode(const v1::SymInt& size) {
+    if (size.has_expr()) {
+      h_.Int(1);
+      Encode(size.expr(), 0);
+    } else {
+      h_.Int(0).Int(size.value());
+    }
+  }
+
+  void Encode(const v1::SymExpr& expr, int depth) {
+    h_.Int(expr.kind());
+    if (depth > kMaxDepth) return;
+    if (expr.kind() == v1::SymExpr::KIND_CONSTANT) h_.Int(expr.constant());
+    if (expr.kind() == v1::SymExpr::KIND_SYMBOL) EncodeSymbol(expr.symbol());
+    h_.Int(expr.operands_size());
+    for (const v1::SymExpr& operand : expr.operands()) Encode(operand, depth + 1);
+  }
+
+  void EncodeSymbol(uint32_t index) {
+    auto [it, first_use] = numbers_.try_emplace(index, numbers_.size());
+    h_.Int(static_cast<int64_t>(it->second));
+    if (first_use && index < static_cast<uint32_t>(graph_.symbols_size())) {
+      const v1::Symbol& symbol = graph_.symbols(static_cast<int>(index));
+      h_.Int(symbol.min()).Int(symbol.max()).Int(symbol.hint());
+    }
+  }
+
+  const v1::Graph& graph_;
+  Hasher& h_;
+  absl::flat_hash_map<uint32_t, size_t> numbers_;
+};
+
+}  // namespace
+
+Digest GraphFingerprint(const v1::Graph& graph) {
+  Hasher h;
+  h.Str("kiln graph").Int(kKeyEncodingVersion);
+  GraphEncoder(graph, h).Encode();
+  return h.Finish();
+}
+
+Digest DeviceFingerprint(const v1::Device& device) {
+  Hasher h;
+  h.Str("kiln device").Int(kKeyEncodingVersion).Int(device.target()).Str(device.arch());
+  EncodeSorted(h, device.features());
+  h.Int(device.l1_bytes()).Int(device.l2_bytes()).Int(device.l3_bytes());
+  h.Int(device.memory_bytes()).Int(device.processors());
+  EncodeSorted(h, device.libraries());
+  return h.Finish();
+}
+
+Digest OptionsFingerprint(const v1::CompileOptions& options) {
+  Hasher h;
+  h.Str("kiln options").Int(kKeyEncodingVersion);
+  h.Int(options.optimization_level()).Int(options.disable_fusion()).Int(options.fast_math());
+  EncodeSorted(h, options.disabled_passes());
+  h.Int(options.debug());
+  return h.Finish();
+}
+
+Digest ArtifactKey(const v1::Graph& graph, const v1::Device& device,
+                   const v1::CompileOptions& options, absl::string_view compiler_build) {
+  Hasher h;
+  h.Str("kiln artifact").Raw(GraphFingerprint(graph).view());
+  h.Raw(DeviceFingerprint(device).view()).Raw(OptionsFingerprint(options).view());
+  return h.Str(compiler_build).Finish();
+}
+
+Digest KernelKey(absl::string_view source, const v1::Device& device,
+                 const v1::CompileOptions& options, absl::string_view toolchain) {
+  Hasher h;
+  h.Str("kiln kernel").Int(kKeyEncodingVersion).Str(source);
+  h.Int(device.target()).Str(device.arch());
+  EncodeSorted(h, device.features());
+  h.Int(options.optimization_level()).Int(options.fast_math()).Int(options.debug());
+  return h.Str(toolchain).Finish();
+}
+
+}  // namespace kiln
