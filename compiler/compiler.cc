@@ -1,1 +1,188 @@
 #include "compiler/compiler.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "compiler/assemble.h"
+#include "compiler/build_id.h"
+#include "compiler/codegen/cpp/cpp_target.h"
+#include "compiler/fusion/fuse.h"
+#include "compiler/graph/import.h"
+#include "compiler/lowering/lower.h"
+#include "compiler/memory/plan_memory.h"
+#include "compiler/stage_runner.h"
+#include "compiler/toolchain/clang.h"
+#include "compiler/toolchain/lld.h"
+#include "kiln/v1/compile_service.pb.h"
+#include "kiln/v1/worker.pb.h"
+#include "proto/base/key.h"
+#include "proto/base/status_macros.h"
+
+namespace kiln {
+namespace {
+
+constexpr int kDefaultOptimizationLevel = 3;
+
+codegen::DeviceInfo MakeDeviceInfo(const v1::Device& device) {
+  codegen::DeviceInfo info;
+  info.arch = device.arch();
+  info.features.assign(device.features().begin(), device.features().end());
+  std::sort(info.features.begin(), info.features.end());
+  if (device.l1_bytes() > 0) info.l1_bytes = device.l1_bytes();
+  if (device.l2_bytes() > 0) info.l2_bytes = device.l2_bytes();
+  if (device.l3_bytes() > 0) info.l3_bytes = device.l3_bytes();
+  return info;
+}
+
+absl::StatusOr<std::unique_ptr<codegen::Target>> MakeTarget(const v1::Device& device) {
+  switch (device.target()) {
+    case v1::TARGET_CPP:
+      return codegen::MakeCppTarget(MakeDeviceInfo(device));
+    case v1::TARGET_UNSPECIFIED:
+      return absl::InvalidArgumentError("the device names no target; expected TARGET_CPP");
+    default:
+      return absl::UnimplementedError(absl::StrCat(
+          "this build has no target ", v1::Target_Name(device.target()), "; it has TARGET_CPP"));
+  }
+}
+
+fusion::FuseOptions MakeFuseOptions(const v1::PlanRequest& request) {
+  codegen::DeviceInfo device = MakeDeviceInfo(request.device());
+  const v1::CompileOptions& options = request.options();
+  return {.enabled = !options.disable_fusion(),
+          .l1_bytes = device.l1_bytes,
+          .l2_bytes = device.l2_bytes,
+          .disabled_passes = {options.disabled_passes().begin(), options.disabled_passes().end()}};
+}
+
+lowering::LoweringOptions MakeLoweringOptions(const v1::Device& device) {
+  const auto& libraries = device.libraries();
+  return {.library_steps =
+              std::find(libraries.begin(), libraries.end(), "torch") != libraries.end()};
+}
+
+// Emits every kernel and names it by its key, so that equal kernels are one.
+absl::StatusOr<std::vector<NamedKernel>> EmitKernels(const codegen::Target& target,
+                                                     const v1::PlanRequest& request,
+                                                     ir::Module& module, const StopCheck& stop,
+                                                     v1::PlanResponse& response) {
+  const std::string toolchain = ToolchainVersion();
+  absl::flat_hash_set<std::string> known;
+  std::vector<NamedKernel> kernels(module.operations.size());
+  for (size_t i = 0; i < module.operations.size(); ++i) {
+    const auto* kernel = std::get_if<ir::Kernel>(&module.operations[i]);
+    if (kernel == nullptr) continue;
+    if (stop) KILN_RETURN_IF_ERROR(stop());
+    NamedKernel& named = kernels[i];
+    KILN_ASSIGN_OR_RETURN(named.emitted, target.Emit(module, *kernel));
+    Digest key = KernelKey(named.emitted.source, request.device(), request.options(), toolchain);
+    named.symbol = absl::StrCat("kiln_", key.ToHex().substr(0, 24));
+    if (!known.insert(named.symbol).second) continue;
+    v1::KernelSource& source = *response.add_kernels();
+    source.set_symbol(named.symbol);
+    source.set_source(
+        absl::StrReplaceAll(named.emitted.source, {{codegen::kSymbolPlaceholder, named.symbol}}));
+    source.set_key(std::string(key.view()));
+    for (const std::string& origin : kernel->origins) source.add_ops(origin);
+  }
+  return kernels;
+}
+
+void AddReport(const StageRunner& stages, const std::vector<fusion::Decision>& decisions,
+               bool debug, v1::PlanResponse& response) {
+  for (const StageRunner::Timing& timing : stages.timings()) {
+    v1::StageTime& out = *response.add_stages();
+    out.set_stage(timing.stage);
+    out.set_duration_ns(timing.duration_ns);
+  }
+  if (!debug) return;
+  for (const StageRunner::Dump& dump : stages.dumps()) {
+    v1::Debug::StageIr& out = *response.mutable_debug()->add_ir();
+    out.set_stage(dump.stage);
+    out.set_text(dump.text);
+  }
+  for (const fusion::Decision& decision : decisions) {
+    v1::FusionDecision& out = *response.mutable_debug()->add_decisions();
+    out.set_producer(decision.producer);
+    out.set_consumer(decision.consumer);
+    out.set_fused(decision.fused);
+    out.set_reason(decision.reason);
+  }
+}
+
+}  // namespace
+
+std::string CompilerBuildId() {
+  return absl::StrCat(kSourceHash, " ", toolchain::ToolchainVersion());
+}
+
+std::string ToolchainVersion() {
+  return toolchain::ToolchainVersion();
+}
+
+absl::StatusOr<v1::PlanResponse> PlanGraph(const v1::PlanRequest& request, const StopCheck& stop) {
+  KILN_ASSIGN_OR_RETURN(auto target, MakeTarget(request.device()));
+  v1::PlanResponse response;
+  ir::Module module;
+  graph::Graph graph;
+  memory::Plan plan;
+  std::vector<fusion::Decision> decisions;
+  std::vector<NamedKernel> kernels;
+  StageRunner stages(module, stop, request.options().debug());
+
+  KILN_RETURN_IF_ERROR(stages.Run("import", [&]() -> absl::Status {
+    KILN_ASSIGN_OR_RETURN(graph, graph::Import(request.graph(), *module.ints));
+    return absl::OkStatus();
+  }));
+  KILN_RETURN_IF_ERROR(stages.RunOnIr("lower", [&] {
+    return lowering::Lower(graph, MakeLoweringOptions(request.device()), module);
+  }));
+  KILN_RETURN_IF_ERROR(stages.RunOnIr(
+      "fuse", [&] { return fusion::Fuse(module, MakeFuseOptions(request), &decisions); }));
+  KILN_RETURN_IF_ERROR(stages.Run("plan_memory", [&]() -> absl::Status {
+    KILN_ASSIGN_OR_RETURN(plan, memory::PlanMemory(module));
+    return memory::CheckPlan(module, plan);
+  }));
+  KILN_RETURN_IF_ERROR(stages.Run("emit", [&]() -> absl::Status {
+    KILN_ASSIGN_OR_RETURN(kernels, EmitKernels(*target, request, module, stop, response));
+    return absl::OkStatus();
+  }));
+  KILN_RETURN_IF_ERROR(stages.Run("assemble", [&]() -> absl::Status {
+    KILN_ASSIGN_OR_RETURN(*response.mutable_program(),
+                          Assemble(request.graph(), module, plan, kernels));
+    return absl::OkStatus();
+  }));
+  AddReport(stages, decisions, request.options().debug(), response);
+  return response;
+}
+
+absl::StatusOr<v1::CompileKernelResponse> CompileKernel(const v1::CompileKernelRequest& request) {
+  const v1::CompileOptions& options = request.options();
+  int level = options.optimization_level();
+  if (level < 0 || level > 3) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("optimization_level is ", level, "; expected 0 to 3"));
+  }
+  toolchain::ClangJob job{
+      .source = request.source(),
+      .arch = request.device().arch(),
+      .features = {request.device().features().begin(), request.device().features().end()},
+      .optimization_level = level == 0 ? kDefaultOptimizationLevel : level,
+      .fast_math = options.fast_math(),
+      .want_assembly = options.debug()};
+  KILN_ASSIGN_OR_RETURN(toolchain::ClangOutput output, toolchain::CompileCpp(job));
+  v1::CompileKernelResponse response;
+  response.set_object(std::move(output.object));
+  response.set_assembly(std::move(output.assembly));
+  return response;
+}
+
+absl::StatusOr<std::string> LinkKernels(absl::Span<const std::string> objects) {
+  return toolchain::LinkSharedObject(objects);
+}
+
+}  // namespace kiln

@@ -1,0 +1,255 @@
+#include "compiler/assemble.h"
+
+#include <utility>
+#include <variant>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "kiln/v1/artifact.pb.h"
+#include "kiln/v1/graph.pb.h"
+#include "proto/base/status_macros.h"
+
+namespace kiln {
+namespace {
+
+template <typename... Ts>
+struct Overloaded : Ts... {
+  using Ts::operator()...;
+};
+template <typename... Ts>
+Overloaded(Ts...) -> Overloaded<Ts...>;
+
+absl::StatusOr<v1::SymExpr> ToSymExpr(ir::IntExpr expr) {
+  v1::SymExpr out;
+  switch (expr.kind()) {
+    case ir::IntKind::kConst:
+      out.set_kind(v1::SymExpr::KIND_CONSTANT);
+      out.set_constant(expr.value());
+      return out;
+    case ir::IntKind::kSymbol:
+      out.set_kind(v1::SymExpr::KIND_SYMBOL);
+      out.set_symbol(static_cast<uint32_t>(expr.id()));
+      return out;
+    case ir::IntKind::kVar:
+    case ir::IntKind::kIndirect:
+      return absl::InternalError("a size of the program depends on a loop variable");
+    case ir::IntKind::kAdd:
+      out.set_kind(v1::SymExpr::KIND_ADD);
+      break;
+    case ir::IntKind::kMul:
+      out.set_kind(v1::SymExpr::KIND_MUL);
+      break;
+    case ir::IntKind::kFloorDiv:
+      out.set_kind(v1::SymExpr::KIND_FLOOR_DIV);
+      break;
+    case ir::IntKind::kMod:
+      out.set_kind(v1::SymExpr::KIND_MOD);
+      break;
+    case ir::IntKind::kMin:
+      out.set_kind(v1::SymExpr::KIND_MIN);
+      break;
+    case ir::IntKind::kMax:
+      out.set_kind(v1::SymExpr::KIND_MAX);
+      break;
+  }
+  for (ir::IntExpr operand : expr.operands()) {
+    KILN_ASSIGN_OR_RETURN(*out.add_operands(), ToSymExpr(operand));
+  }
+  return out;
+}
+
+absl::StatusOr<v1::SymInt> ToSymInt(ir::IntExpr expr) {
+  v1::SymInt out;
+  if (!expr) return out;
+  if (expr.is_const()) {
+    out.set_value(expr.value());
+  } else {
+    KILN_ASSIGN_OR_RETURN(*out.mutable_expr(), ToSymExpr(expr));
+  }
+  return out;
+}
+
+template <typename Repeated>
+absl::Status ToSymInts(const std::vector<ir::IntExpr>& in, Repeated* out) {
+  for (ir::IntExpr expr : in) {
+    KILN_ASSIGN_OR_RETURN(*out->Add(), ToSymInt(expr));
+  }
+  return absl::OkStatus();
+}
+
+class Assembler {
+ public:
+  Assembler(const ir::Module& module, const memory::Plan& plan, v1::Program& program)
+      : module_(module), plan_(plan), program_(program) {}
+
+  absl::Status AddLaunch(const NamedKernel& kernel) {
+    v1::LaunchStep& step = *program_.add_steps()->mutable_launch();
+    step.set_kernel(kernel.symbol);
+    for (ir::BufferId buffer : kernel.emitted.buffers) {
+      KILN_ASSIGN_OR_RETURN(uint32_t id, BufferNumber(buffer));
+      step.add_buffers(id);
+    }
+    for (int symbol : kernel.emitted.symbols) {
+      v1::SymExpr& expr = *step.add_symbols()->mutable_expr();
+      expr.set_kind(v1::SymExpr::KIND_SYMBOL);
+      expr.set_symbol(static_cast<uint32_t>(symbol));
+    }
+    KILN_ASSIGN_OR_RETURN(*step.mutable_scratch_bytes(), ToSymInt(kernel.emitted.scratch_bytes));
+    KILN_ASSIGN_OR_RETURN(*step.mutable_thread_scratch_bytes(),
+                          ToSymInt(kernel.emitted.thread_scratch_bytes));
+    return absl::OkStatus();
+  }
+
+  absl::Status AddLibrary(const ir::Library& library) {
+    v1::LibraryStep& step = *program_.add_steps()->mutable_library();
+    step.set_op(library.op);
+    step.set_node(library.origin);
+    for (const ir::LibraryArg& arg : library.args) {
+      v1::LibraryStep::Arg* out = nullptr;
+      if (arg.name.empty()) {
+        out = step.add_args();
+      } else {
+        v1::LibraryStep::NamedArg* named = step.add_kwargs();
+        named->set_name(arg.name);
+        out = named->mutable_value();
+      }
+      KILN_RETURN_IF_ERROR(SetArg(arg, *out));
+    }
+    for (ir::BufferId buffer : library.results) {
+      KILN_ASSIGN_OR_RETURN(uint32_t id, BufferNumber(buffer));
+      step.add_results(id);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status AddOutput(const ir::ModuleOutput& output) {
+    v1::ProgramOutput& out = *program_.add_outputs();
+    return std::visit(Overloaded{[&](ir::NoneArg) {
+                                   out.mutable_none();
+                                   return absl::OkStatus();
+                                 },
+                                 [&](const ir::BufferWindow& window) {
+                                   return SetView(window, *out.mutable_tensor());
+                                 },
+                                 [&](ir::IntExpr size) -> absl::Status {
+                                   KILN_ASSIGN_OR_RETURN(*out.mutable_sym_int(), ToSymInt(size));
+                                   return absl::OkStatus();
+                                 }},
+                      output.value);
+  }
+
+ private:
+  // Buffers get numbers in order of first use; unused ones are left out.
+  absl::StatusOr<uint32_t> BufferNumber(ir::BufferId id) {
+    auto [it, added] = numbers_.try_emplace(id, program_.buffers_size());
+    if (added) {
+      const ir::Buffer& buffer = module_.buffers[id];
+      v1::Buffer& out = *program_.add_buffers();
+      switch (buffer.kind) {
+        case ir::BufferKind::kInput:
+          out.set_kind(v1::Buffer::KIND_INPUT);
+          break;
+        case ir::BufferKind::kConstant:
+          out.set_kind(v1::Buffer::KIND_CONSTANT);
+          break;
+        case ir::BufferKind::kTemp:
+          out.set_kind(v1::Buffer::KIND_WORKSPACE);
+          break;
+        case ir::BufferKind::kOutput:
+          out.set_kind(v1::Buffer::KIND_OUTPUT);
+          break;
+        case ir::BufferKind::kLibrary:
+          out.set_kind(v1::Buffer::KIND_LIBRARY);
+          break;
+      }
+      if (buffer.index >= 0) out.set_index(static_cast<uint32_t>(buffer.index));
+      if (buffer.kind == ir::BufferKind::kTemp) {
+        KILN_ASSIGN_OR_RETURN(*out.mutable_workspace_offset(), ToSymInt(plan_.offsets[id]));
+      }
+      out.set_dtype(static_cast<v1::DType>(DTypeToProto(buffer.dtype)));
+      KILN_ASSIGN_OR_RETURN(*out.mutable_size_bytes(),
+                            ToSymInt(ir::SizeBytes(*module_.ints, buffer)));
+      KILN_RETURN_IF_ERROR(ToSymInts(buffer.sizes, out.mutable_sizes()));
+      KILN_RETURN_IF_ERROR(ToSymInts(buffer.strides, out.mutable_strides()));
+    }
+    return it->second;
+  }
+
+  absl::Status SetView(const ir::BufferWindow& window, v1::BufferView& out) {
+    KILN_ASSIGN_OR_RETURN(uint32_t id, BufferNumber(window.buffer));
+    out.set_buffer(id);
+    out.set_dtype(static_cast<v1::DType>(DTypeToProto(module_.buffers[window.buffer].dtype)));
+    KILN_RETURN_IF_ERROR(ToSymInts(window.sizes, out.mutable_sizes()));
+    KILN_RETURN_IF_ERROR(ToSymInts(window.strides, out.mutable_strides()));
+    KILN_ASSIGN_OR_RETURN(*out.mutable_offset(), ToSymInt(window.offset));
+    return absl::OkStatus();
+  }
+
+  absl::Status SetArg(const ir::LibraryArg& arg, v1::LibraryStep::Arg& out) {
+    return std::visit(
+        Overloaded{
+            [&](const ir::BufferWindow& window) { return SetView(window, *out.mutable_tensor()); },
+            [&](const ir::LibraryArgs& items) {
+              out.mutable_list();
+              for (const ir::LibraryArg& item : items) {
+                KILN_RETURN_IF_ERROR(SetArg(item, *out.mutable_list()->add_items()));
+              }
+              return absl::OkStatus();
+            },
+            [&](ir::IntExpr size) -> absl::Status {
+              KILN_ASSIGN_OR_RETURN(*out.mutable_scalar()->mutable_sym_int(), ToSymInt(size));
+              return absl::OkStatus();
+            },
+            [&](ir::NoneArg) {
+              out.mutable_scalar()->mutable_none();
+              return absl::OkStatus();
+            },
+            [&](double v) {
+              out.mutable_scalar()->set_float_(v);
+              return absl::OkStatus();
+            },
+            [&](bool v) {
+              out.mutable_scalar()->set_bool_(v);
+              return absl::OkStatus();
+            },
+            [&](const std::string& v) {
+              out.mutable_scalar()->set_string(v);
+              return absl::OkStatus();
+            },
+            [&](DType v) {
+              out.mutable_scalar()->set_dtype(static_cast<v1::DType>(DTypeToProto(v)));
+              return absl::OkStatus();
+            }},
+        arg.value);
+  }
+
+  const ir::Module& module_;
+  const memory::Plan& plan_;
+  v1::Program& program_;
+  absl::flat_hash_map<ir::BufferId, uint32_t> numbers_;
+};
+
+}  // namespace
+
+absl::StatusOr<v1::Program> Assemble(const v1::Graph& graph, const ir::Module& module,
+                                     const memory::Plan& plan,
+                                     const std::vector<NamedKernel>& kernels) {
+  v1::Program program;
+  *program.mutable_symbols() = graph.symbols();
+  *program.mutable_inputs() = graph.inputs();
+  *program.mutable_constants() = graph.constants();
+  Assembler assembler(module, plan, program);
+  for (size_t i = 0; i < module.operations.size(); ++i) {
+    const auto* library = std::get_if<ir::Library>(&module.operations[i]);
+    KILN_RETURN_IF_ERROR(library != nullptr ? assembler.AddLibrary(*library)
+                                            : assembler.AddLaunch(kernels[i]));
+  }
+  for (const ir::ModuleOutput& output : module.outputs) {
+    KILN_RETURN_IF_ERROR(assembler.AddOutput(output));
+  }
+  KILN_ASSIGN_OR_RETURN(*program.mutable_workspace_bytes(), ToSymInt(plan.workspace_bytes));
+  return program;
+}
+
+}  // namespace kiln

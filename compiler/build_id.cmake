@@ -1,0 +1,20 @@
+# Writes OUTPUT, a .cc that defines kSourceHash: SHA-256 over every source of the compiler and of the
+# wire types, by name and content. Runs at build time: cmake -DROOT=... -DOUTPUT=... -P build_id.cmake
+file(GLOB_RECURSE sources RELATIVE ${ROOT} ${ROOT}/compiler/*.cc ${ROOT}/compiler/*.h
+     ${ROOT}/proto/*.cc ${ROOT}/proto/*.h ${ROOT}/proto/*.proto)
+list(SORT sources)
+set(hashes "")
+foreach(source ${sources})
+  file(SHA256 ${ROOT}/${source} hash)
+  string(APPEND hashes "${source} ${hash}\n")
+endforeach()
+string(SHA256 hash "${hashes}")
+string(SUBSTRING ${hash} 0 16 hash)
+set(text "#include \"compiler/build_id.h\"\n\nnamespace kiln {\nconst char* const kSourceHash = \"${hash}\";\n}  // namespace kiln\n")
+set(old "")
+if(EXISTS ${OUTPUT})
+  file(READ ${OUTPUT} old)
+endif()
+if(NOT old STREQUAL text)
+  file(WRITE ${OUTPUT} "${text}")
+endif()

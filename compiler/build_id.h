@@ -1,0 +1,8 @@
+// A hash of the compiler's own sources, made by each build (build_id.cmake).
+#pragma once
+
+namespace kiln {
+
+extern const char* const kSourceHash;  // 16 hexadecimal digits
+
+}  // namespace kiln

@@ -1,0 +1,32 @@
+#include "compiler/stage_runner.h"
+
+#include <chrono>
+
+#include "compiler/ir/print.h"
+#include "compiler/ir/verify.h"
+#include "proto/base/error_detail.h"
+#include "proto/base/status_macros.h"
+
+namespace kiln {
+
+absl::Status StageRunner::Run(absl::string_view stage, const std::function<absl::Status()>& body) {
+  if (stop_) KILN_RETURN_IF_ERROR(stop_());
+  auto start = std::chrono::steady_clock::now();
+  absl::Status status = body();
+  auto duration = std::chrono::steady_clock::now() - start;
+  timings_.push_back(
+      {std::string(stage), std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count()});
+  return Annotate(status, stage);
+}
+
+absl::Status StageRunner::RunOnIr(absl::string_view stage,
+                                  const std::function<absl::Status()>& body) {
+  KILN_RETURN_IF_ERROR(Run(stage, [&] {
+    KILN_RETURN_IF_ERROR(body());
+    return ir::Verify(module_);
+  }));
+  if (keep_ir_) dumps_.push_back({std::string(stage), ir::Print(module_)});
+  return absl::OkStatus();
+}
+
+}  // namespace kiln
