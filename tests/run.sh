@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Installs what the tests need, builds, and runs every test; what this machine lacks is skipped with a
+# reason. tests/run.sh [--preset release|dev|asan|tsan] [--no-install] [--no-python]
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+preset=release
+install=yes
+python=yes
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --preset) preset="${2:?--preset needs a name}"; shift ;;
+    --no-install) install=no ;;
+    --no-python) python=no ;;
+    -h|--help) sed -n '2,3p' "$0" | cut -c3-; exit 0 ;;
+    *) echo "error: unknown argument '$1' (try --help)" >&2; exit 2 ;;
+  esac
+  shift
+done
+
+step() { printf '\n== %s (%s s)\n' "$1" "$SECONDS"; }
+
+if [ "$install" = yes ]; then
+  step "packages"
+  if [ "$python" = yes ]; then deploy/install-packages.sh; else deploy/install-packages.sh build test; fi
+fi
+
+step "rules of the tree"
+python3 tests/tools/check_tree.py .
+
+step "build, preset $preset"
+cmake --preset "$preset" >build-configure.log 2>&1 || { cat build-configure.log; exit 1; }
+rm -f build-configure.log
+cmake --build --preset "$preset"
+
+failed=0
+step "C++ tests"
+ctest --preset "$preset" -j "$(nproc)" || failed=1
+
+step "Python tests"
+if [ "$python" = no ]; then
+  echo "skipped: --no-python"
+elif interpreter="$(deploy/python-env.sh "$PWD/build/venv" --test | tail -n 1)"; then
+  PYTHONPATH="build/$preset/python" KILN_BUILD="build/$preset" \
+    "$interpreter" -m pytest -q tests/python || failed=1
+else
+  echo "skipped: no Python with torch and transformers can be had here (see above)"
+fi
+
+step "done"
+exit "$failed"
