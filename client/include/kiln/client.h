@@ -1,0 +1,179 @@
+// Kiln for C++: compile a tensor graph through a Kiln server and run it here.
+//
+//   KILN_ASSIGN_OR_RETURN(auto client, kiln::Client::Create({.server = "127.0.0.1:7461"}));
+//   KILN_ASSIGN_OR_RETURN(kiln::v1::Graph graph, kiln::LoadGraph("bert.kgraph"));
+//   KILN_ASSIGN_OR_RETURN(kiln::Compiled compiled, client->Compile(graph));
+//   KILN_ASSIGN_OR_RETURN(auto outputs, compiled.program->Run(inputs));
+//
+// Errors carry kiln.v1.ErrorDetail where the server or the loader gave one. Nothing throws. Clients
+// and programs are thread-safe. Tensors are described by the plain structs of kiln.h.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "kiln/kiln.h"
+
+namespace kiln {
+namespace v1 {
+class Artifact;
+class CompileOptions;
+class Device;
+class Graph;
+class InterpretEvent;
+class InterpretRequest;
+class ListCacheResponse;
+class ServerInfo;
+class VerifyCacheResponse;
+}  // namespace v1
+
+namespace runtime {
+class LoadedProgram;
+}
+
+struct ClientOptions {
+  std::string server;                           // empty: $KILN_SERVER, else 127.0.0.1:7461
+  absl::Duration timeout = absl::Seconds(120);  // of each call to the server
+  int threads = 0;                              // 0: one a physical core; part of every key
+  std::vector<std::string> libraries;           // what library steps can call: "torch"
+  std::string debug_dir;                        // empty: $KILN_DEBUG_DIR, else no such files
+  std::string arch;                             // empty or "native": this machine's
+  int optimization_level = 0;                   // 0: the compiler's default
+  bool disable_fusion = false;
+  bool fast_math = false;
+  bool debug = false;  // ask for IR, sources and decisions; implied by debug_dir
+};
+
+// What a compile did so far. A return value of false cancels it.
+struct CompileProgress {
+  std::string stage;
+  int kernels_done = 0;
+  int kernels_total = 0;
+  int kernels_cached = 0;
+};
+using ProgressCallback = std::function<bool(const CompileProgress&)>;
+
+// Outputs of one run, and the memory that the run allocated for them.
+class KILN_EXPORT Outputs {
+ public:
+  Outputs() = default;
+  explicit Outputs(size_t count) : outputs_(count) {}
+  ~Outputs() { Release(); }
+  Outputs(Outputs&& other) noexcept : outputs_(std::move(other.outputs_)) {
+    other.outputs_.clear();
+  }
+  Outputs& operator=(Outputs&& other) noexcept {
+    if (this != &other) {
+      Release();
+      outputs_ = std::move(other.outputs_);
+      other.outputs_.clear();
+    }
+    return *this;
+  }
+
+  size_t size() const { return outputs_.size(); }
+  const kiln_output& operator[](size_t i) const { return outputs_[i]; }
+  absl::Span<kiln_output> span() { return absl::MakeSpan(outputs_); }
+
+ private:
+  void Release() { kiln_outputs_release(outputs_.data(), outputs_.size()); }
+  std::vector<kiln_output> outputs_;
+};
+
+// A loaded artifact. Immutable; runs may overlap.
+class KILN_EXPORT Program {
+ public:
+  // Bytes of an artifact file. DATA_LOSS for a damaged one; FAILED_PRECONDITION for one that this
+  // machine cannot run.
+  static absl::StatusOr<std::shared_ptr<const Program>> Load(absl::string_view artifact_file,
+                                                             int threads);
+  explicit Program(std::unique_ptr<runtime::LoadedProgram> loaded);
+  ~Program();
+
+  // As kiln_program_run; `options` may be null.
+  absl::Status Run(absl::Span<const kiln_tensor> inputs, absl::Span<kiln_output> outputs,
+                   const kiln_run_options* options) const;
+  absl::StatusOr<Outputs> Run(absl::Span<const kiln_tensor> inputs) const;
+
+  // Header, program and debug part; the machine code is left out.
+  const v1::Artifact& artifact() const;
+  const runtime::LoadedProgram& loaded() const { return *loaded_; }
+
+ private:
+  std::unique_ptr<runtime::LoadedProgram> loaded_;
+};
+
+struct Compiled {
+  std::shared_ptr<const Program> program;
+  const char* source = "";  // "local", "memory", "disk", "compiled" or "coalesced"
+  std::string key;          // hex
+  double fetch_ms = 0;
+  double compile_ms = 0;
+  double load_ms = 0;
+  int64_t artifact_bytes = 0;
+};
+
+// An artifact as the server sent it, digest checked, not loaded.
+struct ArtifactBytes {
+  std::string bytes;   // serialized kiln.v1.Artifact
+  std::string source;  // "memory", "disk", "compiled" or "coalesced"
+  std::string key;     // hex
+  double fetch_ms = 0;
+  double compile_ms = 0;
+};
+
+class KILN_EXPORT Client {
+ public:
+  // Does not connect. INVALID_ARGUMENT for impossible options.
+  static absl::StatusOr<std::unique_ptr<Client>> Create(const ClientOptions& options);
+  ~Client();
+
+  // The program of `graph` from this process or the server's cache; NOT_FOUND on a miss.
+  absl::StatusOr<Compiled> Fetch(const v1::Graph& graph);
+  // As Fetch, and on a miss sends the graph and waits. `timeout` of zero takes the client's.
+  absl::StatusOr<Compiled> Compile(const v1::Graph& graph,
+                                   const ProgressCallback& progress = nullptr,
+                                   absl::Duration timeout = absl::ZeroDuration());
+  // The same without loading, for artifacts of other devices and for files.
+  absl::StatusOr<ArtifactBytes> CompileArtifact(const v1::Graph& graph,
+                                                const ProgressCallback& progress = nullptr);
+
+  absl::StatusOr<v1::ServerInfo> GetServerInfo();
+  // Empty `kind`: both. `limit` of zero: the server's default.
+  absl::StatusOr<v1::ListCacheResponse> ListCache(absl::string_view kind, int limit);
+  absl::StatusOr<v1::VerifyCacheResponse> VerifyCache();
+  absl::StatusOr<int64_t> ClearCache(absl::string_view kind);
+  absl::Status Interpret(const v1::InterpretRequest& request,
+                         const std::function<absl::Status(const v1::InterpretEvent&)>& on_event);
+
+  const v1::Device& device() const;
+  const v1::CompileOptions& compile_options() const;
+  const std::string& server() const;
+
+ private:
+  struct Impl;
+  explicit Client(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Reads a .kgraph file: the serialized message. NOT_FOUND, or INVALID_ARGUMENT for another file.
+KILN_EXPORT absl::StatusOr<v1::Graph> LoadGraph(const std::string& path);
+
+// Artifact files: "KILNART1", SHA-256 of the rest, the serialized Artifact.
+KILN_EXPORT std::string ToArtifactFile(absl::string_view artifact_bytes);
+KILN_EXPORT bool IsArtifactFile(absl::string_view data);
+// The serialized Artifact in it; DATA_LOSS where the digest does not match.
+KILN_EXPORT absl::StatusOr<absl::string_view> FromArtifactFile(absl::string_view data);
+
+// Drops every program kept for "local" answers.
+KILN_EXPORT void ForgetPrograms();
+
+}  // namespace kiln
