@@ -1,1 +1,259 @@
 #include "compiler/toolchain/clang.h"
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "clang/Basic/Diagnostic.h"
+#include "clang/Basic/TargetInfo.h"
+#include "clang/Basic/TargetOptions.h"
+#include "clang/Basic/Version.h"
+#include "clang/CodeGen/CodeGenAction.h"
+#include "clang/Frontend/CompilerInstance.h"
+#include "clang/Frontend/CompilerInvocation.h"
+#include "clang/Frontend/FrontendOptions.h"
+#include "clang/Frontend/TextDiagnosticPrinter.h"
+#include "llvm/ADT/SmallVector.h"
+#include "llvm/Support/MemoryBufferRef.h"
+#include "llvm/Support/VirtualFileSystem.h"
+#include "llvm/Support/raw_ostream.h"
+#include "llvm/TargetParser/X86TargetParser.h"
+
+// Declared here and not through TargetSelect.h, which would name every target of this LLVM.
+extern "C" {
+void LLVMInitializeX86TargetInfo();
+void LLVMInitializeX86Target();
+void LLVMInitializeX86TargetMC();
+void LLVMInitializeX86AsmPrinter();
+void LLVMInitializeX86AsmParser();
+}
+
+// lld/Common/Version.h includes a file that Debian's package leaves out.
+namespace lld {
+std::string getLLDVersion();
+}
+
+namespace kiln::toolchain {
+namespace {
+
+constexpr char kTriple[] = "x86_64-unknown-linux-gnu";
+constexpr char kFallbackArch[] = "x86-64";
+constexpr char kFileName[] = "kernel.cc";
+constexpr size_t kMaxDiagnosticBytes = 4000;
+
+// The extensions that an LLVM CPU name may imply and a client may lack all the same: a hypervisor
+// masks them, or a model of the family does not have them. Switched off unless the client lists
+// them.
+constexpr const char* kVectorExtensions[] = {"sse3",
+                                             "ssse3",
+                                             "sse4.1",
+                                             "sse4.2",
+                                             "sse4a",
+                                             "avx",
+                                             "avx2",
+                                             "fma",
+                                             "fma4",
+                                             "f16c",
+                                             "xop",
+                                             "gfni",
+                                             "vaes",
+                                             "vpclmulqdq",
+                                             "avx512f",
+                                             "avx512bf16",
+                                             "avx512bitalg",
+                                             "avx512bw",
+                                             "avx512cd",
+                                             "avx512dq",
+                                             "avx512fp16",
+                                             "avx512ifma",
+                                             "avx512vbmi",
+                                             "avx512vbmi2",
+                                             "avx512vl",
+                                             "avx512vnni",
+                                             "avx512vp2intersect",
+                                             "avx512vpopcntdq",
+                                             "avxifma",
+                                             "avxneconvert",
+                                             "avxvnni",
+                                             "avxvnniint16",
+                                             "avxvnniint8",
+                                             "amx-bf16",
+                                             "amx-complex",
+                                             "amx-fp16",
+                                             "amx-int8",
+                                             "amx-tile"};
+
+void InitializeLlvmOnce() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    LLVMInitializeX86TargetInfo();
+    LLVMInitializeX86Target();
+    LLVMInitializeX86TargetMC();
+    LLVMInitializeX86AsmPrinter();
+    LLVMInitializeX86AsmParser();
+  });
+}
+
+bool Contains(const std::vector<std::string>& list, absl::string_view item) {
+  return std::find(list.begin(), list.end(), item) != list.end();
+}
+
+// Clang's own table of what x86 features exist. Names that it does not know (a newer client) are
+// left out: they would only have made more instructions available.
+bool IsKnownFeature(const std::string& feature) {
+  static const clang::TargetInfo* const info = [] {
+    clang::DiagnosticsEngine diagnostics(new clang::DiagnosticIDs, new clang::DiagnosticOptions,
+                                         new clang::IgnoringDiagConsumer);
+    auto options = std::make_shared<clang::TargetOptions>();
+    options->Triple = kTriple;
+    clang::TargetInfo* created = clang::TargetInfo::CreateTargetInfo(diagnostics, options);
+    if (created != nullptr) created->Retain();
+    return created;
+  }();
+  return info != nullptr && info->isValidFeatureName(feature);
+}
+
+// The arguments of `clang -cc1`, which say what the driver would have added.
+std::vector<std::string> FrontendArguments(const ClangJob& job) {
+  const bool known_arch =
+      llvm::X86::parseArchX86(job.arch, /*Only64Bit=*/true) != llvm::X86::CK_None;
+  const bool avx512 = Contains(job.features, "avx512f");
+  std::vector<std::string> args = {"-triple",
+                                   kTriple,
+                                   "-target-cpu",
+                                   known_arch ? job.arch : kFallbackArch,
+                                   "-x",
+                                   "c++",
+                                   "-std=c++20",
+                                   "-ffreestanding",
+                                   "-nostdsysteminc",
+                                   "-nobuiltininc",
+                                   "-fno-rtti",
+                                   "-fno-threadsafe-statics",
+                                   "-fgnuc-version=4.2.1",
+                                   "-mrelocation-model",
+                                   "pic",
+                                   "-pic-level",
+                                   "2",
+                                   "-mframe-pointer=none",
+                                   "-clear-ast-before-backend",
+                                   "-w",
+                                   "-ferror-limit",
+                                   "10",
+                                   "-main-file-name",
+                                   kFileName};
+  args.push_back(absl::StrCat("-O", std::clamp(job.optimization_level, 1, 3)));
+  if (job.optimization_level > 1) {
+    args.insert(args.end(), {"-vectorize-loops", "-vectorize-slp"});
+  }
+  if (job.fast_math) {
+    args.insert(args.end(), {"-mreassociate", "-freciprocal-math", "-ffp-contract=fast"});
+  } else {
+    args.push_back("-ffp-contract=on");
+  }
+  auto add_feature = [&](absl::string_view sign, absl::string_view feature) {
+    args.insert(args.end(), {"-target-feature", absl::StrCat(sign, feature)});
+  };
+  // Clang lets "-avx" take along what builds on it and "+avx2" bring what it needs: off, then on.
+  for (const char* feature : kVectorExtensions) {
+    if (!Contains(job.features, feature)) add_feature("-", feature);
+  }
+  for (const std::string& feature : job.features) {
+    if (IsKnownFeature(feature)) add_feature("+", feature);
+  }
+  if (avx512) {
+    add_feature("+", "evex512");
+    args.push_back("-mprefer-vector-width=512");
+  }
+  return args;
+}
+
+std::unique_ptr<clang::FrontendAction> MakeAction(bool assembly) {
+  if (assembly) return std::make_unique<clang::EmitAssemblyAction>();
+  return std::make_unique<clang::EmitObjAction>();
+}
+
+absl::StatusOr<std::string> RunFrontend(const ClangJob& job, bool assembly) {
+  std::string messages;
+  llvm::raw_string_ostream message_stream(messages);
+  llvm::IntrusiveRefCntPtr<clang::DiagnosticOptions> options(new clang::DiagnosticOptions);
+  clang::TextDiagnosticPrinter printer(message_stream, options.get());
+
+  clang::CompilerInstance compiler;
+  compiler.setVerboseOutputStream(llvm::nulls());
+  const std::vector<std::string> args = FrontendArguments(job);
+  std::vector<const char*> arg_pointers;
+  for (const std::string& arg : args) arg_pointers.push_back(arg.c_str());
+  clang::DiagnosticsEngine argument_diagnostics(new clang::DiagnosticIDs, options, &printer,
+                                                /*ShouldOwnClient=*/false);
+  bool ok = clang::CompilerInvocation::CreateFromArgs(compiler.getInvocation(), arg_pointers,
+                                                      argument_diagnostics);
+  // Only now, so that it heeds the arguments about diagnostics.
+  compiler.createDiagnostics(&printer, /*ShouldOwnClient=*/false);
+  // Clang's lexer wants the zero byte after the text.
+  const std::string source(job.source.data(), job.source.size());
+  clang::FrontendOptions& frontend = compiler.getFrontendOpts();
+  frontend.Inputs.assign({clang::FrontendInputFile(llvm::MemoryBufferRef(source, kFileName),
+                                                   clang::InputKind(clang::Language::CXX))});
+  frontend.DisableFree = false;
+  compiler.getCodeGenOpts().DisableFree = false;
+  // An empty file system: nothing of the server's disk can get into a kernel.
+  compiler.createFileManager(llvm::makeIntrusiveRefCnt<llvm::vfs::InMemoryFileSystem>());
+
+  llvm::SmallString<0> output;
+  compiler.setOutputStream(std::make_unique<llvm::raw_svector_ostream>(output));
+  const std::unique_ptr<clang::FrontendAction> action = MakeAction(assembly);
+  ok = ok && compiler.ExecuteAction(*action);
+  message_stream.flush();
+  if (!ok || output.empty()) {
+    if (messages.size() > kMaxDiagnosticBytes) messages.resize(kMaxDiagnosticBytes);
+    return absl::InternalError(
+        absl::StrCat("the generated source does not compile: ",
+                     messages.empty() ? "Clang gave no diagnostic" : messages));
+  }
+  return std::string(output.data(), output.size());
+}
+
+// "19.1.7" of "Debian clang version 19.1.7 (3)": of the library that is loaded, not of its headers.
+std::string ClangVersionNumber() {
+  const std::string full = clang::getClangFullVersion();
+  const std::string marker = "version ";
+  const size_t start = full.find(marker);
+  if (start == std::string::npos) return CLANG_VERSION_STRING;
+  const size_t number = start + marker.size();
+  return full.substr(number, full.find(' ', number) - number);
+}
+
+// "19.1.7" of "LLD 19.1.7".
+std::string LldVersionNumber() {
+  const std::string full = lld::getLLDVersion();
+  const size_t digit = full.find_first_of("0123456789");
+  if (digit == std::string::npos) return full;
+  return full.substr(digit, full.find(' ', digit) - digit);
+}
+
+}  // namespace
+
+absl::StatusOr<ClangOutput> CompileCpp(const ClangJob& job) {
+  InitializeLlvmOnce();
+  ClangOutput result;
+  absl::StatusOr<std::string> object = RunFrontend(job, /*assembly=*/false);
+  if (!object.ok()) return object.status();
+  result.object = *std::move(object);
+  if (job.want_assembly) {
+    // A second run, since one backend pipeline writes one kind of file; it is for people to read.
+    absl::StatusOr<std::string> assembly = RunFrontend(job, /*assembly=*/true);
+    if (!assembly.ok()) return assembly.status();
+    result.assembly = *std::move(assembly);
+  }
+  return result;
+}
+
+std::string ToolchainVersion() {
+  return absl::StrCat("clang ", ClangVersionNumber(), ", lld ", LldVersionNumber());
+}
+
+}  // namespace kiln::toolchain

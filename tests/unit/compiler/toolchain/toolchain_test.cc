@@ -1,0 +1,264 @@
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "compiler/toolchain/clang.h"
+#include "compiler/toolchain/lld.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/compiler/toolchain/loaded_object.h"
+
+namespace kiln::toolchain {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+
+constexpr absl::string_view kScaleSource = R"(
+extern "C" void Scale(float* x, long n, float by) {
+  for (long i = 0; i < n; ++i) x[i] *= by;
+}
+)";
+
+constexpr absl::string_view kDotSource = R"(
+extern "C" float Dot(const float* a, const float* b, long n) {
+  float sum = 0;
+  for (long i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+)";
+
+const std::vector<std::string> kAvx512 = {"avx",     "avx2",     "avx512bw", "avx512dq",
+                                          "avx512f", "avx512vl", "f16c",     "fma"};
+
+std::string Assembly(absl::string_view source, std::string arch,
+                     std::vector<std::string> features) {
+  auto output = CompileCpp({.source = source,
+                            .arch = std::move(arch),
+                            .features = std::move(features),
+                            .want_assembly = true});
+  EXPECT_TRUE(output.ok()) << output.status();
+  return output.ok() ? output->assembly : "";
+}
+
+TEST(CompileCpp, MakesAFunctionThatLinksLoadsAndRuns) {
+  auto output = CompileCpp({.source = kScaleSource, .arch = "x86-64"});
+  ASSERT_TRUE(output.ok()) << output.status();
+  EXPECT_EQ(output->assembly, "");
+  auto shared_object = LinkSharedObject({output->object});
+  ASSERT_TRUE(shared_object.ok()) << shared_object.status();
+  LoadedObject loaded(*shared_object);
+  ASSERT_TRUE(loaded.ok()) << loaded.error();
+  auto* scale = loaded.Get<void(float*, long, float)>("Scale");
+  ASSERT_NE(scale, nullptr);
+  std::vector<float> x(37);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i);
+  scale(x.data(), static_cast<long>(x.size()), 3.0f);
+  for (size_t i = 0; i < x.size(); ++i) EXPECT_EQ(x[i], 3.0f * static_cast<float>(i));
+}
+
+TEST(CompileCpp, TellsWhereBadSourceIsWrong) {
+  auto output = CompileCpp({.source = "int f() {\n  return missing_name;\n}\n", .arch = "x86-64"});
+  ASSERT_FALSE(output.ok());
+  EXPECT_EQ(output.status().code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(output.status().message(), HasSubstr("kernel.cc:2:10: error:"));
+  EXPECT_THAT(output.status().message(), HasSubstr("missing_name"));
+}
+
+TEST(CompileCpp, BoundsWhatItSaysAboutVeryBadSource) {
+  std::string source;
+  for (int i = 0; i < 1000; ++i) absl::StrAppend(&source, "int v", i, " = missing", i, ";\n");
+  auto output = CompileCpp({.source = source, .arch = "x86-64"});
+  ASSERT_FALSE(output.ok());
+  EXPECT_LT(output.status().message().size(), 5000u);
+  EXPECT_THAT(output.status().message(), HasSubstr("missing9"));
+  EXPECT_THAT(output.status().message(), Not(HasSubstr("missing10")));
+}
+
+TEST(CompileCpp, SeesNoFilesOfTheServer) {
+  for (const char* include : {"<stdio.h>", "<stddef.h>", "<immintrin.h>", "\"/etc/passwd\""}) {
+    auto output =
+        CompileCpp({.source = absl::StrCat("#include ", include, "\n"), .arch = "x86-64"});
+    ASSERT_FALSE(output.ok()) << include;
+    EXPECT_THAT(output.status().message(), HasSubstr("file not found"));
+  }
+}
+
+TEST(CompileCpp, UsesTheVectorRegistersOfTheClientOnly) {
+  const std::string baseline = Assembly(kScaleSource, "x86-64", {});
+  EXPECT_THAT(baseline, HasSubstr("xmm"));
+  EXPECT_THAT(baseline, Not(AnyOf(HasSubstr("ymm"), HasSubstr("zmm"))));
+
+  const std::string avx2 = Assembly(kScaleSource, "haswell", {"avx", "avx2", "fma"});
+  EXPECT_THAT(avx2, HasSubstr("ymm"));
+  EXPECT_THAT(avx2, Not(HasSubstr("zmm")));
+
+  EXPECT_THAT(Assembly(kScaleSource, "znver4", kAvx512), HasSubstr("zmm"));
+}
+
+TEST(CompileCpp, LeavesOutWhatTheArchitectureHasButTheClientLacks) {
+  const std::string masked = Assembly(kScaleSource, "znver4", {"avx", "avx2", "fma"});
+  EXPECT_THAT(masked, HasSubstr("ymm"));
+  EXPECT_THAT(masked, Not(HasSubstr("zmm")));
+  EXPECT_THAT(Assembly(kScaleSource, "znver4", {}), Not(HasSubstr("ymm")));
+}
+
+TEST(CompileCpp, TakesFeaturesBeyondTheArchitecture) {
+  EXPECT_THAT(Assembly(kScaleSource, "x86-64", kAvx512), HasSubstr("zmm"));
+}
+
+TEST(CompileCpp, FallsBackToBaselineForAnUnknownArchitecture) {
+  EXPECT_EQ(Assembly(kScaleSource, "znver99", {}), Assembly(kScaleSource, "x86-64", {}));
+  EXPECT_EQ(Assembly(kScaleSource, "native", {}), Assembly(kScaleSource, "x86-64", {}));
+  EXPECT_EQ(Assembly(kScaleSource, "i386", {}), Assembly(kScaleSource, "x86-64", {}));
+  EXPECT_EQ(Assembly(kScaleSource, "", {}), Assembly(kScaleSource, "x86-64", {}));
+}
+
+TEST(CompileCpp, IgnoresFeaturesThatItDoesNotKnow) {
+  EXPECT_EQ(Assembly(kScaleSource, "x86-64", {"avx4096", "16bit-mode", "", "-sse2"}),
+            Assembly(kScaleSource, "x86-64", {}));
+}
+
+TEST(CompileCpp, ReassociatesOnlyWithFastMath) {
+  ClangJob job{.source = kDotSource, .arch = "znver4", .features = kAvx512, .want_assembly = true};
+  auto strict = CompileCpp(job);
+  ASSERT_TRUE(strict.ok()) << strict.status();
+  EXPECT_THAT(strict->assembly, Not(HasSubstr("vfmadd231ps")));
+  job.fast_math = true;
+  auto fast = CompileCpp(job);
+  ASSERT_TRUE(fast.ok()) << fast.status();
+  EXPECT_THAT(fast->assembly, HasSubstr("vfmadd231ps"));
+}
+
+TEST(CompileCpp, KeepsNanAndInfinityUnderFastMath) {
+  auto output = CompileCpp({.source = "extern \"C\" int IsNan(float x) { return x != x; }",
+                            .arch = "x86-64",
+                            .fast_math = true});
+  ASSERT_TRUE(output.ok()) << output.status();
+  auto shared_object = LinkSharedObject({output->object});
+  ASSERT_TRUE(shared_object.ok()) << shared_object.status();
+  LoadedObject loaded(*shared_object);
+  ASSERT_TRUE(loaded.ok()) << loaded.error();
+  EXPECT_EQ(loaded.Get<int(float)>("IsNan")(__builtin_nanf("")), 1);
+}
+
+TEST(CompileCpp, WritesNoUnwindTables) {
+  EXPECT_THAT(Assembly(kScaleSource, "x86-64", {}), Not(HasSubstr(".cfi_")));
+}
+
+TEST(CompileCpp, GivesTheSameBytesAgain) {
+  const ClangJob job{.source = kDotSource, .arch = "znver4", .features = kAvx512};
+  auto first = CompileCpp(job);
+  auto second = CompileCpp(job);
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_EQ(first->object, second->object);
+  EXPECT_EQ(*LinkSharedObject({first->object}), *LinkSharedObject({second->object}));
+}
+
+TEST(CompileCpp, RunsOnTenThreadsAtOnce) {
+  constexpr int kThreads = 10;
+  std::vector<std::string> shared_objects(kThreads);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([t, &shared_objects] {
+      const std::string source =
+          absl::StrCat("extern \"C\" int Number() { return ", 100 + t, "; }");
+      auto output = CompileCpp({.source = source, .arch = "x86-64"});
+      if (!output.ok()) return;
+      auto linked = LinkSharedObject({output->object});
+      if (linked.ok()) shared_objects[t] = *std::move(linked);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int t = 0; t < kThreads; ++t) {
+    LoadedObject loaded(shared_objects[t]);
+    ASSERT_TRUE(loaded.ok()) << loaded.error();
+    EXPECT_EQ(loaded.Get<int()>("Number")(), 100 + t);
+  }
+}
+
+TEST(LinkSharedObject, JoinsObjectsAndLeavesLibmToTheProcess) {
+  auto one = CompileCpp({.source = "extern \"C\" double exp(double);\n"
+                                   "extern \"C\" double Inner(double x) { return exp(x) + 1; }\n",
+                         .arch = "x86-64"});
+  auto two = CompileCpp({.source = "extern \"C\" double Inner(double);\n"
+                                   "extern \"C\" double Outer(double x) { return Inner(x) * 2; }\n",
+                         .arch = "x86-64"});
+  ASSERT_TRUE(one.ok() && two.ok());
+  auto shared_object = LinkSharedObject({one->object, two->object});
+  ASSERT_TRUE(shared_object.ok()) << shared_object.status();
+  LoadedObject loaded(*shared_object);
+  ASSERT_TRUE(loaded.ok()) << loaded.error();
+  EXPECT_EQ(loaded.Get<double(double)>("Outer")(0.0), 4.0);
+}
+
+TEST(LinkSharedObject, TakesOutputLargerThanAPipe) {
+  auto output = CompileCpp(
+      {.source = "extern \"C\" { extern const char table[1 << 20] = {1}; }", .arch = "x86-64"});
+  ASSERT_TRUE(output.ok()) << output.status();
+  auto shared_object = LinkSharedObject({output->object});
+  ASSERT_TRUE(shared_object.ok()) << shared_object.status();
+  EXPECT_GT(shared_object->size(), 1u << 20);
+}
+
+TEST(LinkSharedObject, ReportsBadObjectsAndGoesOn) {
+  auto output = CompileCpp({.source = kScaleSource, .arch = "x86-64"});
+  ASSERT_TRUE(output.ok()) << output.status();
+  EXPECT_FALSE(LinkSharedObject({}).ok());
+  auto garbage = LinkSharedObject({"this is no object"});
+  ASSERT_FALSE(garbage.ok());
+  EXPECT_EQ(garbage.status().code(), absl::StatusCode::kInternal);
+  auto twice = LinkSharedObject({output->object, output->object});
+  ASSERT_FALSE(twice.ok());
+  EXPECT_THAT(twice.status().message(), HasSubstr("duplicate symbol: Scale"));
+  EXPECT_TRUE(LinkSharedObject({output->object}).ok());
+}
+
+// In a process of its own: lld may be unusable afterwards, which later calls must then say.
+TEST(LinkSharedObject, SurvivesDamagedObjects) {
+  auto output = CompileCpp({.source = kScaleSource, .arch = "x86-64"});
+  ASSERT_TRUE(output.ok()) << output.status();
+  const std::string good = output->object;
+  const auto link_damaged = [&good] {
+    bool sensible = true;
+    for (size_t keep = 20; keep < good.size(); keep += 97) {
+      sensible &= !LinkSharedObject({good.substr(0, keep)}).ok();
+    }
+    auto after = LinkSharedObject({good});
+    sensible &= after.ok() || absl::StrContains(after.status().message(), "beyond recovery");
+    std::_Exit(sensible ? 0 : 1);
+  };
+  EXPECT_EXIT(link_damaged(), ::testing::ExitedWithCode(0), "");
+}
+
+TEST(ToolchainVersion, NamesBothTools) {
+  EXPECT_THAT(ToolchainVersion(),
+              MatchesRegex("clang [0-9]+\\.[0-9]+\\.[0-9]+, lld [0-9]+\\.[0-9]+\\.[0-9]+"));
+}
+
+// Not a gate: prints what a compile costs, for people who watch it.
+TEST(CompileCpp, PrintsItsTimes) {
+  using Clock = std::chrono::steady_clock;
+  const auto milliseconds = [](Clock::time_point since) {
+    return std::chrono::duration<double, std::milli>(Clock::now() - since).count();
+  };
+  for (int run = 0; run < 4; ++run) {
+    const auto start = Clock::now();
+    auto output = CompileCpp({.source = kScaleSource, .arch = "znver4", .features = kAvx512});
+    const double compile_ms = milliseconds(start);
+    ASSERT_TRUE(output.ok()) << output.status();
+    const auto link_start = Clock::now();
+    ASSERT_TRUE(LinkSharedObject({output->object}).ok());
+    std::printf("compile %.2f ms, link %.2f ms\n", compile_ms, milliseconds(link_start));
+  }
+}
+
+}  // namespace
+}  // namespace kiln::toolchain
