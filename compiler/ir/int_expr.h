@@ -62,6 +62,7 @@ class IntExpr {
   IntKind kind() const;
   int64_t value() const;  // REQUIRES: kConst
   int id() const;         // REQUIRES: kSymbol, kVar or kIndirect
+  IntExpr extent() const;  // REQUIRES: kVar or kIndirect; 0 <= this < extent
   absl::Span<const IntExpr> operands() const;
   IntRange range() const;
 
@@ -134,8 +135,9 @@ class IntContext {
   const std::vector<SymbolInfo>& symbols() const;
   const std::vector<VarInfo>& vars() const;
 
+  struct Impl;  // for the int_*.cc files alone
+
  private:
-  struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 

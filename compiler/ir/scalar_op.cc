@@ -1,0 +1,51 @@
+#include "compiler/ir/scalar_op.h"
+
+#include <iterator>
+
+#include "absl/container/flat_hash_map.h"
+
+namespace kiln::ir {
+namespace {
+
+constexpr ScalarOpInfo kInfos[] = {
+#define X(e, s, a, r, c) {s, a, TypeRule::r, TypeClass::c},
+    KILN_SCALAR_OPS(X)
+#undef X
+};
+
+// By ReduceKind.
+constexpr absl::string_view kReduceNames[] = {"sum", "prod", "max",    "min",
+                                              "any", "all",  "argmax", "argmin"};
+static_assert(std::size(kReduceNames) == static_cast<size_t>(ReduceKind::kArgMin) + 1);
+
+}  // namespace
+
+const ScalarOpInfo& Info(ScalarOp op) {
+  return kInfos[static_cast<size_t>(op)];
+}
+
+std::optional<ScalarOp> ScalarOpFromName(absl::string_view name) {
+  static const auto& by_name = *[] {
+    auto* map = new absl::flat_hash_map<absl::string_view, ScalarOp>;
+    for (size_t i = 0; i < std::size(kInfos); ++i) {
+      map->emplace(kInfos[i].name, static_cast<ScalarOp>(i));
+    }
+    return map;
+  }();
+  auto it = by_name.find(name);
+  if (it == by_name.end()) return std::nullopt;
+  return it->second;
+}
+
+absl::string_view ReduceKindName(ReduceKind kind) {
+  return kReduceNames[static_cast<size_t>(kind)];
+}
+
+std::optional<ReduceKind> ReduceKindFromName(absl::string_view name) {
+  for (size_t i = 0; i < std::size(kReduceNames); ++i) {
+    if (kReduceNames[i] == name) return static_cast<ReduceKind>(i);
+  }
+  return std::nullopt;
+}
+
+}  // namespace kiln::ir
