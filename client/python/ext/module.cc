@@ -1,0 +1,150 @@
+// The extension module kiln_torch._kiln: the C interface of libkiln.so for Python.
+#include <cstring>
+#include <string>
+
+#include "client/python/ext/program.h"
+#include "client/python/ext/py_ref.h"
+#include "kiln/kiln.h"
+
+namespace kiln::python {
+
+PyObject* g_error = nullptr;
+PyObject* g_input_mismatch = nullptr;
+
+namespace {
+
+struct ClientObject {
+  PyObject_HEAD kiln_client* client;
+};
+
+ClientObject* Self(PyObject* self) {
+  return reinterpret_cast<ClientObject*>(self);
+}
+
+int InitClient(PyObject* self, PyObject* args, PyObject* kwargs) {
+  static const char* names[] = {"server", "timeout_s", "threads", "debug_dir", "debug", nullptr};
+  const char* server = "";
+  const char* debug_dir = "";
+  double timeout_s = 120;
+  int threads = 0;
+  int debug = 0;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|sdisp", const_cast<char**>(names), &server,
+                                   &timeout_s, &threads, &debug_dir, &debug)) {
+    return -1;
+  }
+  kiln_client_options options = KILN_CLIENT_OPTIONS_INIT;
+  options.server = *server != '\0' ? server : nullptr;
+  options.timeout_ms = static_cast<int64_t>(timeout_s * 1e3);
+  options.threads = threads;
+  options.libraries = "torch";
+  options.debug_dir = *debug_dir != '\0' ? debug_dir : nullptr;
+  options.debug = debug;
+  if (kiln_status* status = kiln_client_create(&options, &Self(self)->client)) {
+    RaiseStatus(status);
+    return -1;
+  }
+  return 0;
+}
+
+void DeallocClient(PyObject* self) {
+  kiln_client_destroy(Self(self)->client);
+  PyTypeObject* type = Py_TYPE(self);
+  auto* free = reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free));
+  free(self);
+  Py_DECREF(type);
+}
+
+// A graph for the length of a scope.
+class Graph {
+ public:
+  explicit Graph(PyObject* text) {
+    Py_ssize_t size = 0;
+    const char* json = PyUnicode_AsUTF8AndSize(text, &size);
+    if (json == nullptr) return;
+    if (kiln_status* status = kiln_graph_parse_json(json, static_cast<size_t>(size), &graph_)) {
+      RaiseStatus(status);
+    }
+  }
+  ~Graph() { kiln_graph_destroy(graph_); }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  // Null with a Python error set where the text was no graph.
+  kiln_graph* get() const { return graph_; }
+
+ private:
+  kiln_graph* graph_ = nullptr;
+};
+
+PyObject* Compile(PyObject* self, PyObject* json) {
+  Graph graph(json);
+  if (graph.get() == nullptr) return nullptr;
+  kiln_program* program = nullptr;
+  kiln_compile_info info = KILN_COMPILE_INFO_INIT;
+  PyThreadState* thread = PyEval_SaveThread();
+  kiln_status* status = kiln_compile(Self(self)->client, graph.get(), nullptr, &program, &info);
+  PyEval_RestoreThread(thread);
+  if (status != nullptr) return RaiseStatus(status);
+  return MakeProgram(program, info).release();
+}
+
+PyObject* GraphToBytes(PyObject*, PyObject* json) {
+  Graph graph(json);
+  if (graph.get() == nullptr) return nullptr;
+  kiln_bytes bytes;
+  if (kiln_status* status = kiln_graph_serialize(graph.get(), &bytes)) return RaiseStatus(status);
+  PyObject* out = PyBytes_FromStringAndSize(bytes.data, static_cast<Py_ssize_t>(bytes.size));
+  kiln_bytes_free(&bytes);
+  return out;
+}
+
+PyObject* ClearPrograms(PyObject*, PyObject*) {
+  kiln_forget_programs();
+  Py_RETURN_NONE;
+}
+
+PyMethodDef kClientMethods[] = {
+    {"compile", Compile, METH_O,
+     "compile(graph_json: str) -> Program; raises Error where the server refuses or is away"},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyType_Slot kClientSlots[] = {
+    {Py_tp_init, reinterpret_cast<void*>(InitClient)},
+    {Py_tp_new, reinterpret_cast<void*>(PyType_GenericNew)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(DeallocClient)},
+    {Py_tp_methods, kClientMethods},
+    {Py_tp_doc, const_cast<char*>("Client(server, timeout_s, threads, debug_dir, debug)")},
+    {0, nullptr}};
+
+PyType_Spec kClientSpec = {"kiln_torch._kiln.Client", sizeof(ClientObject), 0, Py_TPFLAGS_DEFAULT,
+                           kClientSlots};
+
+PyMethodDef kModuleMethods[] = {
+    {"graph_to_bytes", GraphToBytes, METH_O, "serialized kiln.v1.Graph of protobuf JSON"},
+    {"clear_programs", ClearPrograms, METH_NOARGS, "forgets the programs this process has loaded"},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyModuleDef kModule = {PyModuleDef_HEAD_INIT, "_kiln", "libkiln.so for kiln_torch", -1,
+                       kModuleMethods};
+
+bool AddException(PyObject* module, const char* name, PyObject* base, PyObject** out) {
+  const std::string qualified = std::string("kiln_torch._kiln.") + name;
+  *out = PyErr_NewException(qualified.c_str(), base, nullptr);
+  return *out != nullptr && PyModule_AddObjectRef(module, name, *out) == 0;
+}
+
+}  // namespace
+}  // namespace kiln::python
+
+PyMODINIT_FUNC PyInit__kiln() {
+  using namespace kiln::python;
+  PyRef module = PyRef::Steal(PyModule_Create(&kModule));
+  if (!module) return nullptr;
+  PyRef client = PyRef::Steal(PyType_FromSpec(&kClientSpec));
+  if (!client || PyModule_AddObjectRef(module.get(), "Client", client.get()) != 0) return nullptr;
+  if (!AddException(module.get(), "Error", PyExc_RuntimeError, &g_error) ||
+      !AddException(module.get(), "InputMismatch", g_error, &g_input_mismatch) ||
+      !AddProgramType(module.get())) {
+    return nullptr;
+  }
+  return module.release();
+}

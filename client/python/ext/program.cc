@@ -1,0 +1,172 @@
+#include "client/python/ext/program.h"
+
+#include <cstring>
+
+#include "client/python/ext/run.h"
+
+namespace kiln::python {
+namespace {
+
+struct ProgramObject {
+  PyObject_HEAD kiln_program* program;
+  kiln_compile_info info;
+  RunPlan* plan;
+  long long run_calls;
+};
+
+ProgramObject* Self(PyObject* self) {
+  return reinterpret_cast<ProgramObject*>(self);
+}
+
+void Dealloc(PyObject* self) {
+  kiln_program_destroy(Self(self)->program);
+  if (Self(self)->plan != nullptr) {
+    Py_XDECREF(Self(self)->plan->library_steps);
+    delete Self(self)->plan;
+  }
+  PyTypeObject* type = Py_TYPE(self);
+  PyObject_Free(self);
+  Py_DECREF(type);
+}
+
+PyObject* RunMethod(PyObject* self, PyObject* inputs) {
+  ++Self(self)->run_calls;
+  return Run(Self(self)->program, *Self(self)->plan, inputs);
+}
+
+PyObject* LibrarySteps(PyObject* self, PyObject*) {
+  kiln_program_stats stats = KILN_PROGRAM_STATS_INIT;
+  kiln_program_get_stats(Self(self)->program, &stats);
+  PyRef list = PyRef::Steal(PyList_New(stats.library_steps));
+  for (int32_t i = 0; list && i < stats.library_steps; ++i) {
+    kiln_library_info info;
+    if (kiln_status* status = kiln_program_library_step(Self(self)->program, i, &info)) {
+      return RaiseStatus(status);
+    }
+    PyList_SetItem(list.get(), i, PyUnicode_FromString(info.json));
+  }
+  return list.release();
+}
+
+PyObject* SetLibrarySteps(PyObject* self, PyObject* steps) {
+  kiln_program_stats stats = KILN_PROGRAM_STATS_INIT;
+  kiln_program_get_stats(Self(self)->program, &stats);
+  if (!PyList_Check(steps) || PyList_Size(steps) != stats.library_steps) {
+    PyErr_Format(PyExc_ValueError, "expected a list of %d callables", stats.library_steps);
+    return nullptr;
+  }
+  Py_XDECREF(Self(self)->plan->library_steps);
+  Self(self)->plan->library_steps = PyRef::Borrow(steps).release();
+  Py_RETURN_NONE;
+}
+
+// Adds one to library_ops[op].
+bool CountOp(PyObject* ops, const char* op) {
+  PyRef key = PyRef::Steal(PyUnicode_FromString(op));
+  if (!key) return false;
+  PyObject* old = PyDict_GetItemWithError(ops, key.get());
+  if (old == nullptr && PyErr_Occurred()) return false;
+  PyRef count = PyRef::Steal(PyLong_FromLong(old == nullptr ? 1 : PyLong_AsLong(old) + 1));
+  return count && PyDict_SetItem(ops, key.get(), count.get()) == 0;
+}
+
+PyObject* Info(PyObject* self, PyObject*) {
+  const ProgramObject& p = *Self(self);
+  kiln_program_stats stats = KILN_PROGRAM_STATS_INIT;
+  kiln_program_get_stats(p.program, &stats);
+  PyRef ops = PyRef::Steal(PyDict_New());
+  for (int32_t i = 0; ops && i < stats.library_steps; ++i) {
+    kiln_library_info info;
+    if (kiln_status* status = kiln_program_library_step(p.program, i, &info)) {
+      return RaiseStatus(status);
+    }
+    if (!CountOp(ops.get(), info.op)) return nullptr;
+  }
+  if (!ops) return nullptr;
+  return Py_BuildValue("{s:s,s:s,s:d,s:d,s:d,s:i,s:i,s:i,s:i,s:i,s:i,s:L,s:O}", "source",
+                       p.info.source, "key", p.info.key, "fetch_ms", p.info.fetch_ms, "compile_ms",
+                       p.info.compile_ms, "load_ms", p.info.load_ms, "kernels", stats.kernels,
+                       "kernels_compiled", p.info.kernels_compiled, "kernels_cached",
+                       p.info.kernels_cached, "native_steps", stats.native_steps, "library_steps",
+                       stats.library_steps, "threads", stats.threads, "workspace_bytes",
+                       static_cast<long long>(stats.workspace_bytes), "library_ops", ops.get());
+}
+
+PyObject* DescribeJson(PyObject* self, PyObject*) {
+  kiln_bytes text;
+  if (kiln_status* status = kiln_program_describe_json(Self(self)->program, &text)) {
+    return RaiseStatus(status);
+  }
+  PyObject* out = PyUnicode_FromStringAndSize(text.data, static_cast<Py_ssize_t>(text.size));
+  kiln_bytes_free(&text);
+  return out;
+}
+
+PyObject* GetRunCalls(PyObject* self, void*) {
+  return PyLong_FromLongLong(Self(self)->run_calls);
+}
+
+PyMethodDef kMethods[] = {
+    {"run", RunMethod, METH_O, "run(inputs: list) -> list of tensors, ints and Nones"},
+    {"library_steps", LibrarySteps, METH_NOARGS, "each kiln.v1.LibraryStep as protobuf JSON"},
+    {"set_library_steps", SetLibrarySteps, METH_O,
+     "one callable(tensors, ints) -> list of tensors for each library step"},
+    {"info", Info, METH_NOARGS, "where the program came from and what it consists of"},
+    {"describe_json", DescribeJson, METH_NOARGS, "kiln.v1.Artifact without code, protobuf JSON"},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyGetSetDef kGetters[] = {{"run_calls", GetRunCalls, nullptr, "how often run was called", nullptr},
+                          {nullptr, nullptr, nullptr, nullptr, nullptr}};
+
+PyType_Slot kSlots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(Dealloc)},
+                        {Py_tp_methods, kMethods},
+                        {Py_tp_getset, kGetters},
+                        {Py_tp_doc, const_cast<char*>("A loaded program. Thread-safe.")},
+                        {0, nullptr}};
+
+PyType_Spec kSpec = {"kiln_torch._kiln.Program", sizeof(ProgramObject), 0,
+                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, kSlots};
+
+PyObject* g_type = nullptr;
+
+}  // namespace
+
+bool AddProgramType(PyObject* module) {
+  g_type = PyType_FromSpec(&kSpec);
+  return g_type != nullptr && PyModule_AddObjectRef(module, "Program", g_type) == 0;
+}
+
+PyRef MakeProgram(kiln_program* program, const kiln_compile_info& info) {
+  auto* self = PyObject_New(ProgramObject, reinterpret_cast<PyTypeObject*>(g_type));
+  if (self == nullptr) {
+    kiln_program_destroy(program);
+    return PyRef();
+  }
+  self->program = program;
+  self->info = info;
+  self->plan = new RunPlan;
+  self->run_calls = 0;
+  for (size_t i = 0; i < kiln_program_num_outputs(program); ++i) {
+    kiln_value_info output;
+    if (kiln_status* status = kiln_program_output(program, i, &output)) {
+      kiln_status_destroy(status);
+      continue;
+    }
+    if (output.storage != KILN_STORAGE_ALLOCATED) continue;
+    auto& users = self->plan->allocation_users;
+    if (static_cast<size_t>(output.storage_index) >= users.size()) {
+      users.resize(output.storage_index + 1);
+    }
+    ++users[output.storage_index];
+  }
+  return PyRef::Steal(reinterpret_cast<PyObject*>(self));
+}
+
+PyObject* RaiseStatus(kiln_status* status, PyObject* type) {
+  if (kiln_status_code(status) == KILN_OUT_OF_RANGE) type = PyExc_IndexError;
+  PyErr_SetString(type, kiln_status_message(status));
+  kiln_status_destroy(status);
+  return nullptr;
+}
+
+}  // namespace kiln::python

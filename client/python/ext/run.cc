@@ -1,0 +1,235 @@
+#include "client/python/ext/run.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "client/python/ext/program.h"
+#include "client/python/ext/tensor_exchange.h"
+
+namespace kiln::python {
+namespace {
+
+struct ManagedDeleter {
+  void operator()(DLManagedTensorVersioned* managed) const { managed->deleter(managed); }
+};
+using Managed = std::unique_ptr<DLManagedTensorVersioned, ManagedDeleter>;
+
+int64_t ReachableElements(int32_t ndim, const int64_t* sizes, const int64_t* strides) {
+  int64_t last = 0;
+  for (int32_t d = 0; d < ndim; ++d) {
+    if (sizes[d] == 0) return 0;
+    last += (sizes[d] - 1) * strides[d];
+  }
+  return last + 1;
+}
+
+PyRef TupleOf(int32_t count, const int64_t* values) {
+  PyRef tuple = PyRef::Steal(PyTuple_New(count));
+  for (int32_t i = 0; tuple && i < count; ++i) {
+    PyTuple_SetItem(tuple.get(), i, PyLong_FromLongLong(values[i]));
+  }
+  return tuple;
+}
+
+// The state of one run: what the callbacks fill and the outputs are made from.
+class RunState {
+ public:
+  RunState(const kiln_program* program, const RunPlan& plan, const DLPackExchangeAPI& api)
+      : program_(program), plan_(plan), api_(api) {}
+
+  bool ReadInputs(PyObject* inputs) {
+    const Py_ssize_t count = PyList_Size(inputs);
+    tensors_.resize(count);
+    scalars_.reserve(count);
+    for (Py_ssize_t i = 0; i < count; ++i) {
+      PyObject* item = PyList_GetItem(inputs, i);
+      if (PyLong_Check(item)) {
+        scalars_.push_back(PyLong_AsLongLong(item));
+        if (PyErr_Occurred()) return false;
+        tensors_[i] = {&scalars_.back(), nullptr, nullptr, 0, KILN_INT64, KILN_CPU, 0};
+      } else if (!TensorFromPython(api_, item, &tensors_[i])) {
+        PyErr_Clear();
+        materialized_.push_back(Materialize(item));
+        if (!materialized_.back() ||
+            !TensorFromPython(api_, materialized_.back().get(), &tensors_[i])) {
+          return false;
+        }
+      }
+    }
+    return true;
+  }
+
+  kiln_status* Execute() {
+    kiln_run_options options = KILN_RUN_OPTIONS_INIT;
+    options.user = this;
+    options.allocate_output = [](void* user, int32_t allocation, int32_t dtype, int32_t ndim,
+                                 const int64_t* sizes, const int64_t* strides, void** data) {
+      auto* self = static_cast<RunState*>(user);
+      return self->WithGil(
+          [&] { return self->AllocateOutput(allocation, dtype, ndim, sizes, strides, data); });
+    };
+    options.library_step = [](void* user, int32_t step, const kiln_tensor* tensors,
+                              size_t num_tensors, const int64_t* ints, size_t num_ints,
+                              kiln_tensor* results, size_t num_results) {
+      auto* self = static_cast<RunState*>(user);
+      return self->WithGil([&] {
+        return self->LibraryStep(step, tensors, num_tensors, ints, num_ints, results, num_results);
+      });
+    };
+    outputs_.resize(kiln_program_num_outputs(program_));
+    saved_thread_ = PyEval_SaveThread();
+    kiln_status* status = kiln_program_run(program_, tensors_.data(), tensors_.size(),
+                                           outputs_.data(), outputs_.size(), &options);
+    PyEval_RestoreThread(saved_thread_);
+    return status;
+  }
+
+  PyObject* MakeOutputs(PyObject* inputs) {
+    PyRef list = PyRef::Steal(PyList_New(static_cast<Py_ssize_t>(outputs_.size())));
+    for (size_t i = 0; list && i < outputs_.size(); ++i) {
+      PyRef item = MakeOutput(outputs_[i], inputs);
+      if (!item) return nullptr;
+      PyList_SetItem(list.get(), static_cast<Py_ssize_t>(i), item.release());
+    }
+    return list.release();
+  }
+
+ private:
+  // Callbacks come on the thread that released the GIL.
+  template <typename Body>
+  kiln_status* WithGil(const Body& body) {
+    PyEval_RestoreThread(saved_thread_);
+    const bool ok = body();
+    saved_thread_ = PyEval_SaveThread();
+    // The Python error stays set in this thread's state and is what the caller sees.
+    return ok ? nullptr : kiln_status_create(KILN_UNKNOWN, "a Python callback failed");
+  }
+
+  bool AllocateOutput(int32_t allocation, int32_t dtype, int32_t ndim, const int64_t* sizes,
+                      const int64_t* strides, void** data) {
+    if (static_cast<size_t>(allocation) >= allocations_.size()) {
+      allocations_.resize(allocation + 1);
+    }
+    const int64_t elements = ReachableElements(ndim, sizes, strides);
+    Allocation& slot = allocations_[allocation];
+    slot.managed.reset(Allocate(api_, dtype, elements));
+    slot.elements = elements;
+    if (slot.managed == nullptr) return false;
+    const DLTensor& tensor = slot.managed->dl_tensor;
+    *data = static_cast<char*>(tensor.data) + tensor.byte_offset;
+    return true;
+  }
+
+  bool LibraryStep(int32_t step, const kiln_tensor* tensors, size_t num_tensors,
+                   const int64_t* ints, size_t num_ints, kiln_tensor* results, size_t num_results) {
+    PyObject* call = PyList_GetItem(plan_.library_steps, step);
+    PyRef arguments = PyRef::Steal(PyList_New(static_cast<Py_ssize_t>(num_tensors)));
+    PyRef numbers = TupleOf(static_cast<int32_t>(num_ints), ints);
+    if (call == nullptr || !arguments || !numbers) return false;
+    for (size_t i = 0; i < num_tensors; ++i) {
+      PyRef view = ViewToPython(api_, tensors[i]);
+      if (!view) return false;
+      PyList_SetItem(arguments.get(), static_cast<Py_ssize_t>(i), view.release());
+    }
+    PyRef made =
+        PyRef::Steal(PyObject_CallFunctionObjArgs(call, arguments.get(), numbers.get(), nullptr));
+    if (!made) return false;
+    if (!PyList_Check(made.get()) ||
+        PyList_Size(made.get()) != static_cast<Py_ssize_t>(num_results)) {
+      PyErr_Format(PyExc_RuntimeError, "library step %d returned another number of results", step);
+      return false;
+    }
+    for (size_t i = 0; i < num_results; ++i) {
+      PyObject* result = PyList_GetItem(made.get(), static_cast<Py_ssize_t>(i));
+      if (!TensorFromPython(api_, result, &results[i])) return false;
+      library_results_.push_back(PyRef::Borrow(result));
+    }
+    return true;
+  }
+
+  PyRef MakeOutput(const kiln_output& output, PyObject* inputs) {
+    if (output.kind == KILN_NONE) return PyRef::Borrow(Py_None);
+    if (output.kind == KILN_INT) return PyRef::Steal(PyLong_FromLongLong(output.value));
+    const int32_t index = output.storage_index;
+    if (output.storage == KILN_STORAGE_INPUT) {
+      return Window(PyList_GetItem(inputs, index), output);
+    }
+    if (output.storage == KILN_STORAGE_LIBRARY) {
+      return Window(library_results_[index].get(), output);
+    }
+    Allocation& slot = allocations_[index];
+    if (slot.managed != nullptr && output.offset == 0 && plan_.allocation_users[index] == 1) {
+      return TensorToPython(api_, slot.managed.release(), output.ndim, output.sizes,
+                            output.strides);
+    }
+    if (slot.managed != nullptr) {
+      const int64_t stride = 1;
+      slot.flat = TensorToPython(api_, slot.managed.release(), 1, &slot.elements, &stride);
+      if (!slot.flat) return PyRef();
+    }
+    return Window(slot.flat.get(), output);
+  }
+
+  // `base` itself where it shows the same window, else a view of it.
+  PyRef Window(PyObject* base, const kiln_output& output) {
+    kiln_tensor tensor;
+    if (base == nullptr || !TensorFromPython(api_, base, &tensor)) return PyRef();
+    if (tensor.data == output.data && tensor.ndim == output.ndim &&
+        std::equal(output.sizes, output.sizes + output.ndim, tensor.sizes) &&
+        std::equal(output.strides, output.strides + output.ndim, tensor.strides)) {
+      return PyRef::Borrow(base);
+    }
+    PyRef storage_offset = PyRef::Steal(PyObject_CallMethod(base, "storage_offset", nullptr));
+    if (!storage_offset) return PyRef();
+    const long long offset = PyLong_AsLongLong(storage_offset.get()) + output.offset;
+    PyRef sizes = TupleOf(output.ndim, output.sizes);
+    PyRef strides = TupleOf(output.ndim, output.strides);
+    if (!sizes || !strides) return PyRef();
+    return PyRef::Steal(
+        PyObject_CallMethod(base, "as_strided", "OOL", sizes.get(), strides.get(), offset));
+  }
+
+  struct Allocation {
+    Managed managed;
+    PyRef flat;  // a 1-dimensional tensor over it all, where several outputs share it
+    int64_t elements = 0;
+  };
+
+  const kiln_program* program_;
+  const RunPlan& plan_;
+  const DLPackExchangeAPI& api_;
+  PyThreadState* saved_thread_ = nullptr;
+  std::vector<kiln_tensor> tensors_;
+  std::vector<int64_t> scalars_;
+  std::vector<PyRef> materialized_;
+  std::vector<kiln_output> outputs_;
+  std::vector<Allocation> allocations_;
+  std::vector<PyRef> library_results_;
+};
+
+}  // namespace
+
+PyObject* Run(const kiln_program* program, const RunPlan& plan, PyObject* inputs) {
+  const DLPackExchangeAPI* api = ExchangeApi();
+  if (api == nullptr) return nullptr;
+  if (!PyList_Check(inputs)) {
+    PyErr_SetString(PyExc_TypeError, "run takes a list of tensors and ints");
+    return nullptr;
+  }
+  RunState state(program, plan, *api);
+  if (!state.ReadInputs(inputs)) return nullptr;
+  kiln_status* status = state.Execute();
+  if (PyErr_Occurred()) {
+    kiln_status_destroy(status);
+    return nullptr;
+  }
+  if (status != nullptr) {
+    // Of a run, a wrong argument is a tensor that differs from what was captured.
+    return RaiseStatus(
+        status, kiln_status_code(status) == KILN_INVALID_ARGUMENT ? g_input_mismatch : g_error);
+  }
+  return state.MakeOutputs(inputs);
+}
+
+}  // namespace kiln::python

@@ -1,0 +1,145 @@
+#include "client/python/ext/tensor_exchange.h"
+
+namespace kiln::python {
+namespace {
+
+// DLPack's type codes.
+enum Code : uint8_t {
+  kInt = 0,
+  kUInt = 1,
+  kFloat = 2,
+  kBfloat = 4,
+  kComplex = 5,
+  kBool = 6,
+};
+
+struct TypeRow {
+  int32_t dtype;
+  Code code;
+  uint8_t bits;
+};
+
+constexpr TypeRow kTypes[] = {
+    {KILN_BOOL, kBool, 8},      {KILN_UINT8, kUInt, 8},         {KILN_INT8, kInt, 8},
+    {KILN_INT16, kInt, 16},     {KILN_INT32, kInt, 32},         {KILN_INT64, kInt, 64},
+    {KILN_FLOAT16, kFloat, 16}, {KILN_BFLOAT16, kBfloat, 16},   {KILN_FLOAT32, kFloat, 32},
+    {KILN_FLOAT64, kFloat, 64}, {KILN_COMPLEX64, kComplex, 64}, {KILN_COMPLEX128, kComplex, 128},
+};
+
+int32_t FromDlpack(DLDataType type) {
+  for (const TypeRow& row : kTypes) {
+    if (row.code == type.code && row.bits == type.bits && type.lanes == 1) return row.dtype;
+  }
+  return 0;
+}
+
+DLDataType ToDlpack(int32_t dtype) {
+  for (const TypeRow& row : kTypes) {
+    if (row.dtype == dtype) return {row.code, row.bits, 1};
+  }
+  return {};
+}
+
+const DLPackExchangeAPI* FindApi() {
+  PyRef torch = PyRef::Steal(PyImport_ImportModule("torch"));
+  if (!torch) return nullptr;
+  PyRef type = PyRef::Steal(PyObject_GetAttrString(torch.get(), "Tensor"));
+  if (!type) return nullptr;
+  PyRef capsule = PyRef::Steal(PyObject_GetAttrString(type.get(), "__dlpack_c_exchange_api__"));
+  if (!capsule) return nullptr;
+  auto* header = static_cast<DLPackExchangeAPIHeader*>(
+      PyCapsule_GetPointer(capsule.get(), "dlpack_exchange_api"));
+  while (header != nullptr && header->version.major != kDlpackMajorVersion) {
+    header = header->prev_api;
+  }
+  auto* api = reinterpret_cast<DLPackExchangeAPI*>(header);
+  if (api == nullptr || api->dltensor_from_py_object_no_sync == nullptr) {
+    if (!PyErr_Occurred()) {
+      PyErr_SetString(PyExc_ImportError, "this torch offers no DLPack 1 exchange interface");
+    }
+    return nullptr;
+  }
+  return api;
+}
+
+void SetError(void*, const char* kind, const char* message) {
+  PyErr_Format(PyExc_RuntimeError, "%s: %s", kind, message);
+}
+
+}  // namespace
+
+PyRef Materialize(PyObject* object) {
+  PyRef plain = PyRef::Steal(PyObject_CallMethod(object, "resolve_conj", nullptr));
+  if (!plain) return plain;
+  return PyRef::Steal(PyObject_CallMethod(plain.get(), "resolve_neg", nullptr));
+}
+
+const DLPackExchangeAPI* ExchangeApi() {
+  static const DLPackExchangeAPI* api = nullptr;
+  if (api == nullptr) api = FindApi();
+  return api;
+}
+
+bool TensorFromPython(const DLPackExchangeAPI& api, PyObject* object, kiln_tensor* out) {
+  DLTensor tensor;
+  if (api.dltensor_from_py_object_no_sync(object, &tensor) != 0) return false;
+  out->dtype = FromDlpack(tensor.dtype);
+  if (out->dtype == 0) {
+    PyErr_Format(PyExc_TypeError, "a tensor has DLPack type code %d with %d bits",
+                 tensor.dtype.code, tensor.dtype.bits);
+    return false;
+  }
+  out->data = static_cast<char*>(tensor.data) + tensor.byte_offset;
+  out->sizes = tensor.shape;
+  out->strides = tensor.strides;
+  out->ndim = tensor.ndim;
+  out->device_type = tensor.device.device_type;
+  out->device_index = tensor.device.device_id;
+  return true;
+}
+
+DLManagedTensorVersioned* Allocate(const DLPackExchangeAPI& api, int32_t dtype, int64_t elements) {
+  int64_t stride = 1;
+  DLTensor prototype = {nullptr, {kDlpackCpu, 0}, 1, ToDlpack(dtype), &elements, &stride, 0};
+  DLManagedTensorVersioned* managed = nullptr;
+  if (api.managed_tensor_allocator(&prototype, &managed, nullptr, SetError) != 0) return nullptr;
+  return managed;
+}
+
+PyRef TensorToPython(const DLPackExchangeAPI& api, DLManagedTensorVersioned* managed, int32_t ndim,
+                     const int64_t* sizes, const int64_t* strides) {
+  // The consumer copies sizes and strides, so they need to live through the call only; the
+  // allocator's own come back before its deleter can look at them.
+  const DLTensor allocated = managed->dl_tensor;
+  managed->dl_tensor.ndim = ndim;
+  managed->dl_tensor.shape = const_cast<int64_t*>(sizes);
+  managed->dl_tensor.strides = const_cast<int64_t*>(strides);
+  void* object = nullptr;
+  const bool ok = api.managed_tensor_to_py_object_no_sync(managed, &object) == 0;
+  if (!ok) return PyRef();
+  managed->dl_tensor.ndim = allocated.ndim;
+  managed->dl_tensor.shape = allocated.shape;
+  managed->dl_tensor.strides = allocated.strides;
+  return PyRef::Steal(static_cast<PyObject*>(object));
+}
+
+PyRef ViewToPython(const DLPackExchangeAPI& api, const kiln_tensor& tensor) {
+  auto* managed = new DLManagedTensorVersioned{};
+  managed->version = {kDlpackMajorVersion, 0};
+  managed->deleter = [](DLManagedTensorVersioned* self) { delete self; };
+  managed->dl_tensor = {tensor.data,
+                        {kDlpackCpu, 0},
+                        tensor.ndim,
+                        ToDlpack(tensor.dtype),
+                        const_cast<int64_t*>(tensor.sizes),
+                        const_cast<int64_t*>(tensor.strides),
+                        0};
+  void* object = nullptr;
+  if (api.managed_tensor_to_py_object_no_sync(managed, &object) != 0) {
+    delete managed;
+    return PyRef();
+  }
+  return PyRef::Steal(static_cast<PyObject*>(object));
+}
+
+}  // namespace kiln::python

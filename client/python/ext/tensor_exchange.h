@@ -1,0 +1,35 @@
+// torch's tensors as kiln_tensor and back, through DLPack's C exchange interface.
+#pragma once
+
+#include <cstdint>
+
+#include "client/python/ext/dlpack_abi.h"
+#include "client/python/ext/py_ref.h"
+#include "kiln/kiln.h"
+
+namespace kiln::python {
+
+// Finds torch.Tensor's exchange interface; the first call imports torch. Null with a Python error
+// set where this torch has none that we understand.
+const DLPackExchangeAPI* ExchangeApi();
+
+// Borrows `object`'s memory, sizes and strides: they live as long as the tensor does. False with a
+// Python error set for what is no plain tensor.
+bool TensorFromPython(const DLPackExchangeAPI& api, PyObject* object, kiln_tensor* out);
+
+// A conjugated or negated view is no plain memory, and DLPack refuses it: torch makes it plain.
+// Null with a Python error set where it cannot.
+PyRef Materialize(PyObject* object);
+
+// Memory of torch's own allocator for `elements` elements. Null with a Python error set.
+DLManagedTensorVersioned* Allocate(const DLPackExchangeAPI& api, int32_t dtype, int64_t elements);
+
+// A torch.Tensor that owns `managed` and shows it with these sizes and strides. Takes `managed`
+// over in any case. Null with a Python error set.
+PyRef TensorToPython(const DLPackExchangeAPI& api, DLManagedTensorVersioned* managed, int32_t ndim,
+                     const int64_t* sizes, const int64_t* strides);
+
+// A torch.Tensor that views memory of somebody else, who must outlive it.
+PyRef ViewToPython(const DLPackExchangeAPI& api, const kiln_tensor& tensor);
+
+}  // namespace kiln::python

@@ -1,0 +1,35 @@
+"""Kiln for PyTorch: `torch.compile(model, backend="kiln")`.
+
+Nothing needs to be imported for that: installing the package registers the backend. This module
+shows what happened (stats), saves captured graphs (save_graph) and explains compiles (explain).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kiln_torch import _kiln
+from kiln_torch.backend import kiln_backend
+from kiln_torch.capture import CaptureError
+from kiln_torch.statistics import STATISTICS
+from kiln_torch.tools import explain, save_graph
+
+__all__ = ["CaptureError", "explain", "kiln_backend", "reset", "save_graph", "stats"]
+__version__ = "0.1.0"
+
+
+def stats() -> dict[str, Any]:
+    """Counts since the start or the last reset().
+
+    graphs; hits {memory, local, server}: answers without a compile, from programs that this process
+    has loaded (memory), a cache on this machine's disk (local), or the server; compiles; fallbacks
+    [{graph, reason}]; steps {native, library}; library_ops {op: count}; compile_ms and fetch_ms, one
+    entry a graph; run_calls.
+    """
+    return STATISTICS.snapshot()
+
+
+def reset() -> None:
+    """Forgets loaded programs and the statistics. torch._dynamo.reset() is the caller's to call."""
+    _kiln.clear_programs()
+    STATISTICS.clear()

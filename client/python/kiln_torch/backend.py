@@ -1,0 +1,117 @@
+"""The torch.compile backend "kiln": capture, fetch or compile on the server, run here."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+from torch._decomp import core_aten_decompositions
+from torch._dynamo.backends.common import aot_autograd
+from torch._guards import TracingContext
+
+from kiln_torch import _kiln
+from kiln_torch.capture import CaptureError, capture
+from kiln_torch.library import make_step
+from kiln_torch.settings import Settings
+from kiln_torch.statistics import STATISTICS
+
+_graph_numbers = itertools.count()
+
+
+@functools.lru_cache(maxsize=1)
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """Core ATen decompositions: what the server lowers is what remains after them."""
+    return dict(core_aten_decompositions())
+
+
+@functools.cache
+def _client(server: str, timeout_s: float, threads: int, debug_dir: str) -> _kiln.Client:
+    return _kiln.Client(server, timeout_s, threads, debug_dir)
+
+
+def _client_of(settings: Settings) -> _kiln.Client:
+    return _client(settings.server, settings.timeout_s, settings.threads, settings.debug_dir)
+
+
+def _static_inputs() -> frozenset[int]:
+    """Numbers of the forward graph's inputs that are parameters or buffers."""
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    return frozenset(metadata.static_input_indices or ()) if metadata is not None else frozenset()
+
+
+def _fall_back(
+    module: torch.fx.GraphModule, name: str, reason: str, settings: Settings
+) -> Callable[[list[Any]], Any]:
+    if settings.fallback == "raise":
+        raise RuntimeError(f"kiln: {name}: {reason}")
+    STATISTICS.fell_back(name, reason)
+    return make_boxed_func(module.forward)
+
+
+def _compile(
+    module: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    settings: Settings,
+    kind: str,
+) -> Callable[[list[Any]], Any]:
+    """Compiles one graph after AOTAutograd; returns a function that takes a list and empties it."""
+    name = f"graph_{next(_graph_numbers)}_{kind}"
+    parameters = frozenset() if kind == "backward" else _static_inputs()
+    try:
+        graph = capture(module, parameters.__contains__, name)
+        program = _client_of(settings).compile(graph)
+        program.set_library_steps([make_step(step) for step in program.library_steps()])
+    except CaptureError as error:
+        return _fall_back(module, name, str(error), settings)
+    except _kiln.Error as error:
+        return _fall_back(module, name, str(error), settings)
+    STATISTICS.loaded(program)
+    return _runner(program, module, name, settings)
+
+
+def _runner(
+    program: _kiln.Program, module: torch.fx.GraphModule, name: str, settings: Settings
+) -> Callable[[list[Any]], Any]:
+    run_native = program.run
+
+    def run(inputs: list[Any]) -> Any:
+        try:
+            outputs = run_native(inputs)
+        except _kiln.InputMismatch as error:
+            # The tensors differ from what was captured, as strides may after a graph break.
+            return _fall_back(module, name, str(error), settings)(inputs)
+        inputs.clear()
+        return outputs
+
+    run._boxed_call = True
+    return run
+
+
+def kiln_backend(
+    module: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """Backend for torch.compile, found through the entry point group torch_dynamo_backends.
+
+    `options`: server, fallback, timeout_s, threads, debug_dir; see Settings. Raises ValueError for
+    an unknown option. `mode` has no effect.
+    """
+    settings = Settings.read(options)
+    compile_graph = functools.partial(_compile, settings=settings)
+    return aot_autograd(
+        fw_compiler=functools.partial(compile_graph, kind="forward"),
+        bw_compiler=functools.partial(compile_graph, kind="backward"),
+        inference_compiler=functools.partial(compile_graph, kind="inference"),
+        decompositions=decompositions(),
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=False,
+    )(module, example_inputs)

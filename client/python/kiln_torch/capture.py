@@ -1,0 +1,323 @@
+"""From an FX graph, as AOTAutograd hands it to a compiler, to kiln.v1.Graph as protobuf JSON.
+
+The graph holds ATen overloads only; sizes are numbers or sympy expressions over symbols. Everything
+that cannot be sent raises CaptureError with a sentence that says what and where.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch.utils._sympy import functions as sympy_functions
+
+FORMAT_VERSION = 1
+INT64_MAX = 2**63 - 1
+MAX_CONSTANT_BYTES = 64 * 1024
+
+DTYPE_NAMES: dict[torch.dtype, str] = {
+    torch.bool: "DTYPE_BOOL",
+    torch.uint8: "DTYPE_UINT8",
+    torch.int8: "DTYPE_INT8",
+    torch.int16: "DTYPE_INT16",
+    torch.int32: "DTYPE_INT32",
+    torch.int64: "DTYPE_INT64",
+    torch.float16: "DTYPE_FLOAT16",
+    torch.bfloat16: "DTYPE_BFLOAT16",
+    torch.float32: "DTYPE_FLOAT32",
+    torch.float64: "DTYPE_FLOAT64",
+    torch.complex64: "DTYPE_COMPLEX64",
+    torch.complex128: "DTYPE_COMPLEX128",
+}
+
+
+class CaptureError(Exception):
+    """This graph cannot be sent to a server; the message says why."""
+
+
+class _Symbols:
+    """Numbers sympy symbols in order of first use and writes size expressions."""
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self._numbers: dict[sympy.Symbol, int] = {}
+
+    def _number(self, symbol: sympy.Symbol, shape_env: Any) -> int:
+        if symbol in self._numbers:
+            return self._numbers[symbol]
+        if shape_env.is_unbacked_symint(symbol):
+            raise CaptureError(f"size {symbol} depends on a tensor's values")
+        bounds = shape_env.var_to_range.get(symbol)
+        low = int(bounds.lower) if bounds is not None else 0
+        high = INT64_MAX
+        if bounds is not None and bounds.upper.is_finite and bounds.upper < INT64_MAX:
+            high = int(bounds.upper)
+        values = getattr(shape_env, "backed_var_to_val", None) or shape_env.var_to_val
+        hint = int(values.get(symbol, max(low, 1)))
+        self._numbers[symbol] = len(self.messages)
+        self.messages.append({"name": str(symbol), "min": low, "max": high, "hint": hint})
+        return self._numbers[symbol]
+
+    def sym_int(self, size: Any) -> dict[str, Any]:
+        """SymInt of `size`, an int or a torch.SymInt."""
+        if isinstance(size, torch.SymInt):
+            expr = size.node.expr
+            if not expr.is_Integer:
+                return {"expr": self._expr(expr, size.node.shape_env)}
+            size = int(expr)
+        return {"value": int(size)}
+
+    def _expr(self, expr: sympy.Expr, shape_env: Any) -> dict[str, Any]:
+        if expr.is_Integer:
+            return {"kind": "KIND_CONSTANT", "constant": int(expr)}
+        if expr.is_Symbol:
+            return {"kind": "KIND_SYMBOL", "symbol": self._number(expr, shape_env)}
+        kinds: list[tuple[Any, str]] = [
+            (sympy.Add, "KIND_ADD"),
+            (sympy.Mul, "KIND_MUL"),
+            (sympy_functions.FloorDiv, "KIND_FLOOR_DIV"),
+            (sympy_functions.PythonMod, "KIND_MOD"),
+            (sympy_functions.Mod, "KIND_MOD"),
+            (sympy_functions.Min, "KIND_MIN"),
+            (sympy_functions.Max, "KIND_MAX"),
+            (sympy.Min, "KIND_MIN"),
+            (sympy.Max, "KIND_MAX"),
+        ]
+        for cls, kind in kinds:
+            if isinstance(expr, cls):
+                operands = [self._expr(arg, shape_env) for arg in expr.args]
+                return {"kind": kind, "operands": operands}
+        if isinstance(expr, sympy_functions.ModularIndexing):
+            base, divisor, modulus = (self._expr(arg, shape_env) for arg in expr.args)
+            quotient = {"kind": "KIND_FLOOR_DIV", "operands": [base, divisor]}
+            return {"kind": "KIND_MOD", "operands": [quotient, modulus]}
+        power = isinstance(expr, (sympy.Pow, sympy_functions.PowByNatural))
+        if power and expr.args[1].is_Integer and 0 < int(expr.args[1]) <= 8:
+            base = self._expr(expr.args[0], shape_env)
+            if int(expr.args[1]) == 1:
+                return base
+            return {"kind": "KIND_MUL", "operands": [base] * int(expr.args[1])}
+        raise CaptureError(f"size expression {expr} has no counterpart")
+
+
+def _float(value: float) -> float | str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _location(node: torch.fx.Node) -> str:
+    trace = node.meta.get("stack_trace") or ""
+    lines = [line.strip() for line in trace.splitlines() if line.strip().startswith("File ")]
+    return lines[-1] if lines else ""
+
+
+class _Capture:
+    def __init__(self, module: torch.fx.GraphModule, is_parameter: Callable[[int], bool]) -> None:
+        self._module = module
+        self._is_parameter = is_parameter
+        self._symbols = _Symbols()
+        self._values: dict[torch.fx.Node, int | list[int | None]] = {}
+        self._next_value = 0
+        self._inputs: list[dict[str, Any]] = []
+        self._constants: list[dict[str, Any]] = []
+        self._nodes: list[dict[str, Any]] = []
+        self._outputs: list[dict[str, Any]] = []
+
+    def graph(self, name: str) -> dict[str, Any]:
+        nodes = list(self._module.graph.nodes)
+        # The numbering wants inputs, then constants, then results.
+        for node in nodes:
+            if node.op == "placeholder":
+                self._add_input(node)
+        for node in nodes:
+            if node.op == "get_attr":
+                self._add_constant(node)
+        for node in nodes:
+            if node.op == "call_function":
+                self._add_call(node)
+            elif node.op == "output":
+                self._add_outputs(node.args[0])
+            elif node.op not in ("placeholder", "get_attr"):
+                raise CaptureError(f"node {node.name} is a {node.op}, which cannot be sent")
+        return {
+            "format_version": FORMAT_VERSION,
+            "name": name,
+            "symbols": self._symbols.messages,
+            "inputs": self._inputs,
+            "constants": self._constants,
+            "nodes": self._nodes,
+            "outputs": self._outputs,
+        }
+
+    def _new_value(self) -> int:
+        self._next_value += 1
+        return self._next_value - 1
+
+    def _tensor_type(self, value: torch.Tensor, where: str) -> dict[str, Any]:
+        if value.dtype not in DTYPE_NAMES:
+            raise CaptureError(f"{where} has dtype {value.dtype}")
+        if value.layout != torch.strided or value.is_quantized:
+            raise CaptureError(f"{where} is not a plain strided tensor")
+        if value.device.type != "cpu":
+            raise CaptureError(f"{where} is on {value.device}: this build compiles for the CPU")
+        sym_int = self._symbols.sym_int
+        # A graph's tensors come as pointers to their first element, so the offset is none of ours.
+        return {
+            "dtype": DTYPE_NAMES[value.dtype],
+            "sizes": [sym_int(size) for size in value.shape],
+            "strides": [sym_int(stride) for stride in value.stride()],
+        }
+
+    def _value_type(self, value: Any, where: str) -> dict[str, Any]:
+        if isinstance(value, torch.Tensor):
+            return {"tensor": self._tensor_type(value, where)}
+        if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
+            return {"sym_int": self._symbols.sym_int(value)}
+        raise CaptureError(f"{where} is a {type(value).__name__}, which cannot be sent")
+
+    def _add_input(self, node: torch.fx.Node) -> None:
+        index = len(self._inputs)
+        kind = self._value_type(node.meta.get("val"), f"input {node.name}")
+        if "sym_int" in kind:
+            role = "ROLE_SYMBOL"
+        else:
+            role = "ROLE_PARAMETER" if self._is_parameter(index) else "ROLE_USER"
+        self._inputs.append({"name": node.name, "role": role, "type": kind})
+        self._values[node] = self._new_value()
+
+    def _add_constant(self, node: torch.fx.Node) -> None:
+        value: Any = self._module
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        if not isinstance(value, torch.Tensor):
+            raise CaptureError(
+                f"constant {node.target} is a {type(value).__name__}, which cannot be sent"
+            )
+        if value.numel() * value.element_size() > MAX_CONSTANT_BYTES:
+            raise CaptureError(f"constant {node.target} is larger than {MAX_CONSTANT_BYTES} bytes")
+        value = value.detach().contiguous().cpu()
+        kind = self._tensor_type(value, f"constant {node.target}")
+        data = bytes(value.reshape(-1).view(torch.uint8).numpy()) if value.numel() else b""
+        encoded = base64.b64encode(data).decode()
+        self._constants.append({"name": str(node.target), "type": kind, "data": encoded})
+        self._values[node] = self._new_value()
+
+    def _add_call(self, node: torch.fx.Node) -> None:
+        value = node.meta.get("val")
+        if node.target is operator.getitem:
+            source, index = node.args
+            results = self._values.get(source)
+            if isinstance(results, list):
+                self._values[node] = results[index]
+                return
+        if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
+            return  # A size: those who use it write its expression.
+        if not isinstance(node.target, torch._ops.OpOverload):
+            raise CaptureError(f"node {node.name} calls {node.target}, which is no ATen operator")
+        where = f"result of {node.name}"
+        message = {
+            "name": node.name,
+            "op": str(node.target),
+            "location": _location(node),
+            **self._arguments(node),
+        }
+        if isinstance(value, (tuple, list)):
+            results, numbers = [], []
+            for item in value:
+                # A result that this call does not make: it takes a number, and nobody uses it.
+                missing = item is None
+                results.append({} if missing else self._value_type(item, where))
+                numbers.append(self._new_value())
+            self._values[node] = numbers
+        else:
+            results = [self._value_type(value, where)]
+            self._values[node] = self._new_value()
+        message["results"] = results
+        self._nodes.append(message)
+
+    def _arguments(self, node: torch.fx.Node) -> dict[str, Any]:
+        """Positional arguments in schema order, and the keyword-only ones by name."""
+        args = list(node.args)
+        kwargs = dict(node.kwargs)
+        keyword_only = {}
+        for position, parameter in enumerate(node.target._schema.arguments):
+            if parameter.kwarg_only:
+                if parameter.name in kwargs:
+                    keyword_only[parameter.name] = kwargs[parameter.name]
+            elif position >= len(args):
+                rest = node.target._schema.arguments[position:]
+                if not any(p.name in kwargs for p in rest if not p.kwarg_only):
+                    continue
+                default = parameter.default_value if parameter.has_default_value() else None
+                args.append(kwargs.get(parameter.name, default))
+        return {
+            "args": [self._argument(arg, node) for arg in args],
+            "kwargs": [
+                {"name": name, "value": self._argument(arg, node)}
+                for name, arg in keyword_only.items()
+            ],
+        }
+
+    def _argument(self, arg: Any, node: torch.fx.Node) -> dict[str, Any]:
+        if isinstance(arg, torch.fx.Node):
+            value = arg.meta.get("val")
+            if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
+                return {"sym_int": self._symbols.sym_int(value)}
+            number = self._values.get(arg)
+            if not isinstance(number, int):
+                raise CaptureError(f"node {node.name} takes {arg.name}, which cannot be sent")
+            return {"value": number}
+        if arg is None:
+            return {"none": {}}
+        if isinstance(arg, bool):
+            return {"bool": arg}
+        if isinstance(arg, int):
+            return {"int": arg}
+        if isinstance(arg, float):
+            return {"float": _float(arg)}
+        if isinstance(arg, torch.SymInt):
+            return {"sym_int": self._symbols.sym_int(arg)}
+        if isinstance(arg, str):
+            return {"string": arg}
+        if isinstance(arg, torch.dtype) and arg in DTYPE_NAMES:
+            return {"dtype": DTYPE_NAMES[arg]}
+        if isinstance(arg, torch.device):
+            return {"string": arg.type}  # Without the index: every rank has the same graph.
+        if isinstance(arg, (torch.layout, torch.memory_format)):
+            return {"string": str(arg)}
+        if isinstance(arg, (tuple, list)):
+            return {"list": {"items": [self._argument(item, node) for item in arg]}}
+        raise CaptureError(
+            f"node {node.name} takes a {type(arg).__name__}, which cannot be sent"
+        )
+
+    def _add_outputs(self, outputs: Sequence[Any]) -> None:
+        for output in outputs:
+            if output is None:
+                self._outputs.append({"none": {}})
+            elif isinstance(output, int):
+                self._outputs.append({"sym_int": {"value": output}})
+            else:
+                argument = self._argument(output, output)
+                self._outputs.append(argument)
+
+
+def capture(
+    module: torch.fx.GraphModule, is_parameter: Callable[[int], bool], name: str = "graph"
+) -> str:
+    """kiln.v1.Graph of `module` as protobuf JSON.
+
+    `module` has one placeholder for each input, with `meta["val"]` on every node.
+    `is_parameter(i)` says whether input i keeps its storage from call to call.
+    Raises CaptureError for what cannot be sent.
+    """
+    return json.dumps(_Capture(module, is_parameter).graph(name), separators=(",", ":"))

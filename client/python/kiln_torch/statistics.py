@@ -1,0 +1,73 @@
+"""What this process has compiled, fetched and run; `kiln_torch.stats()` shows it."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import Counter
+from typing import Any
+
+
+class Statistics:
+    """Counters behind one lock. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.clear()
+
+    def clear(self) -> None:
+        with self._lock:
+            self._graphs = 0
+            self._hits = {"memory": 0, "local": 0, "server": 0}
+            self._compiles = 0
+            self._fallbacks: list[dict[str, str]] = []
+            self._steps = {"native": 0, "library": 0}
+            self._library_ops: Counter[str] = Counter()
+            self._compile_ms: list[float] = []
+            self._fetch_ms: list[float] = []
+            self._warned: set[str] = set()
+            self._programs: list[Any] = []
+
+    def loaded(self, program: Any) -> None:
+        """Counts a graph that was compiled or fetched; `program` is a _kiln.Program."""
+        info = program.info()
+        with self._lock:
+            self._graphs += 1
+            self._programs.append(program)
+            self._steps["native"] += info["native_steps"]
+            self._steps["library"] += info["library_steps"]
+            self._library_ops.update(info["library_ops"])
+            if info["source"] == "compiled":
+                self._compiles += 1
+                self._compile_ms.append(info["compile_ms"])
+            else:
+                kind = "memory" if info["source"] == "local" else "server"
+                self._hits[kind] += 1
+                self._fetch_ms.append(info["fetch_ms"])
+
+    def fell_back(self, graph: str, reason: str) -> None:
+        """Counts a graph that runs in eager mode, and warns once for each reason."""
+        with self._lock:
+            self._graphs += 1
+            self._fallbacks.append({"graph": graph, "reason": reason})
+            first = reason not in self._warned
+            self._warned.add(reason)
+        if first:
+            warnings.warn(f"kiln: {graph} runs in eager mode: {reason}", stacklevel=2)
+
+    def snapshot(self) -> dict[str, Any]:
+        with self._lock:
+            return {
+                "graphs": self._graphs,
+                "hits": dict(self._hits),
+                "compiles": self._compiles,
+                "fallbacks": [dict(fallback) for fallback in self._fallbacks],
+                "steps": dict(self._steps),
+                "library_ops": dict(self._library_ops),
+                "compile_ms": list(self._compile_ms),
+                "fetch_ms": list(self._fetch_ms),
+                "run_calls": sum(program.run_calls for program in self._programs),
+            }
+
+
+STATISTICS = Statistics()

@@ -1,0 +1,111 @@
+"""save_graph and explain: what torch.compile captured, without running it compiled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+from torch._dynamo.backends.common import aot_autograd
+
+from kiln_torch import _kiln
+from kiln_torch.backend import _static_inputs, decompositions
+from kiln_torch.capture import capture
+from kiln_torch.settings import Settings
+
+
+def _capture_all(
+    fn: Callable[..., Any], args: Sequence[Any], train: bool
+) -> list[tuple[str, str]]:
+    """(kind, graph as protobuf JSON) of every graph that one call of `fn` makes."""
+    graphs: list[tuple[str, str]] = []
+
+    def compiler(kind: str) -> Callable[..., Any]:
+        def compile_graph(module: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Any:
+            static = frozenset() if kind == "backward" else _static_inputs()
+            name = f"{kind}_{len(graphs)}"
+            graphs.append((kind, capture(module, static.__contains__, name)))
+            return make_boxed_func(module.forward)
+
+        return compile_graph
+
+    backend = aot_autograd(
+        fw_compiler=compiler("forward"),
+        bw_compiler=compiler("backward"),
+        inference_compiler=compiler("inference"),
+        decompositions=decompositions(),
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=False,
+    )
+    torch._dynamo.reset()
+    compiled = torch.compile(fn, backend=backend)
+    if not train:
+        with torch.no_grad():
+            compiled(*args)
+        return graphs
+    outputs = compiled(*args)
+    flat = torch.utils._pytree.tree_leaves(outputs)
+    total = sum(
+        leaf.float().sum()
+        for leaf in flat
+        if isinstance(leaf, torch.Tensor) and leaf.requires_grad
+    )
+    if isinstance(total, torch.Tensor):
+        total.backward()
+    return graphs
+
+
+def save_graph(
+    fn_or_module: Callable[..., Any],
+    example_args: Sequence[Any],
+    path: str | Path,
+    train: bool = False,
+) -> list[Path]:
+    """Writes every graph that one call captures as .kgraph files and returns their paths.
+
+    One graph goes to `path`; several go beside it as NAME.0.kgraph, NAME.1.kgraph, ... in the order
+    of capture. With `train`, gradients are recorded and the backward graphs written as well. Weights
+    are inputs of the graph and are not saved. Raises CaptureError for a graph that cannot be sent.
+    """
+    path = Path(path)
+    graphs = _capture_all(fn_or_module, example_args, train)
+    paths = [path] if len(graphs) == 1 else [
+        path.with_name(f"{path.stem}.{i}{path.suffix or '.kgraph'}") for i in range(len(graphs))
+    ]
+    for target, (_, graph) in zip(paths, graphs, strict=True):
+        target.write_bytes(_kiln.graph_to_bytes(graph))
+    return paths
+
+
+def explain(fn_or_module: Callable[..., Any], *args: Any) -> str:
+    """What the server makes of one call: stages, kernels, library steps, fusion decisions."""
+    settings = Settings.read(None)
+    client = _kiln.Client(settings.server, settings.timeout_s, settings.threads, "", True)
+    lines = []
+    for kind, graph in _capture_all(fn_or_module, args, train=False):
+        artifact = json.loads(client.compile(graph).describe_json())
+        lines += [f"{kind} graph", *_describe(artifact)]
+    return "\n".join(lines) if lines else "nothing was captured"
+
+
+def _describe(artifact: dict[str, Any]) -> Iterator[str]:
+    header, debug = artifact.get("header", {}), artifact.get("debug", {})
+    for stage in header.get("stages", []):
+        yield f"  stage {stage['stage']}: {int(stage.get('duration_ns', 0)) / 1e6:.2f} ms"
+    ops = {kernel["symbol"]: kernel.get("ops", []) for kernel in debug.get("kernels", [])}
+    for kernel in header.get("kernels", []):
+        cached = "cached" if kernel.get("cached") else f"{int(kernel['compile_ns']) / 1e6:.1f} ms"
+        made_of = ", ".join(ops.get(kernel["symbol"], []))
+        yield f"  kernel {kernel['symbol']}: {cached}: {made_of}"
+    for step in artifact.get("program", {}).get("steps", []):
+        if "library" in step:
+            yield f"  library step {step['library']['op']} for {step['library'].get('node', '')}"
+    for decision in debug.get("decisions", []):
+        verb = "fused" if decision.get("fused") else "not fused"
+        yield (
+            f"  {verb}: {decision.get('producer', '')} -> {decision.get('consumer', '')}: "
+            f"{decision.get('reason', '')}"
+        )

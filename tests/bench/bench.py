@@ -1,0 +1,217 @@
+"""Kiln against eager and TorchInductor, side by side in one run; see README.md for the command.
+
+Prints one table a part. Every part starts its own kilnd with an empty data folder; processes that
+must be fresh are fresh. No figure gates anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "python"))
+
+import torch  # noqa: E402
+from models import MODELS  # noqa: E402
+
+PARTS = ("compile", "layers", "fetch", "run", "kernels", "overhead")
+
+
+def cpu_name() -> str:
+    text = pathlib.Path("/proc/cpuinfo").read_text()
+    name = next((line for line in text.splitlines() if line.startswith("model name")), "")
+    widths = [w for w in ("avx2", "avx512f", "avx512_bf16", "amx_tile") if f" {w}" in text]
+    return f"{name.partition(':')[2].strip()}, {os.cpu_count()} cores, {' '.join(widths)}"
+
+
+def median_ms(call, seconds: float = 3.0, least: int = 10) -> float:
+    """Median of repeated calls, after three to warm up."""
+    for _ in range(3):
+        call()
+    times = []
+    end = time.perf_counter() + seconds
+    while len(times) < least or time.perf_counter() < end:
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+        if len(times) >= 2000:
+            break
+    return statistics.median(times) * 1e3
+
+
+def table(title: str, header: list[str], rows: list[list[object]]) -> None:
+    print(f"\n{title}\n")
+    cells = [header] + [
+        [f"{c:.3g}" if isinstance(c, float) else str(c) for c in row] for row in rows
+    ]
+    print("| " + " | ".join(cells[0]) + " |")
+    print("|" + " --- |" * len(header))
+    for row in cells[1:]:
+        print("| " + " | ".join(row) + " |")
+    sys.stdout.flush()
+
+
+def child(part: str, name: str, env: dict[str, str]) -> dict[str, object]:
+    """Runs one measurement in a fresh process and returns what it printed."""
+    command = [sys.executable, str(HERE / "bench_child.py"), part, name]
+    done = subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{part} {name} failed:\n{done.stderr[-3000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+class FreshServer:
+    """A kilnd with an empty data folder."""
+
+    def __init__(self, workers: int = 2) -> None:
+        self._workers = workers
+
+    def __enter__(self) -> dict[str, str]:
+        from conftest import Server
+
+        self._folder = tempfile.TemporaryDirectory()
+        data = pathlib.Path(self._folder.name) / "data"
+        self._server = Server(data, f"--workers={self._workers}")
+        return {"KILN_SERVER": self._server.address}
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop()
+        self._folder.cleanup()
+
+
+def bench_compile(names: list[str]) -> None:
+    rows = []
+    for name in names:
+        with FreshServer() as env:
+            cold = child("kiln_compile", name, env)
+            cached = child("kiln_compile_kernels_cached", name, env)
+        with tempfile.TemporaryDirectory() as cache:
+            inductor = child("inductor_compile", name, {"TORCHINDUCTOR_CACHE_DIR": cache})
+        rows.append([
+            name,
+            cold["backend_s"],
+            cached["backend_s"],
+            inductor["backend_s"],
+            f"{inductor['backend_s'] / cold['backend_s']:.1f}x",
+            f"{inductor['backend_s'] / cached['backend_s']:.1f}x",
+            cold["kernels"],
+        ])
+    table(
+        "Backend compile, seconds, 2 workers (Inductor: fx_codegen_and_compile, fresh cache)",
+        ["model", "Kiln cold", "Kiln, kernels cached", "Inductor", "cold", "cached", "kernels"],
+        rows,
+    )
+
+
+def bench_layers() -> None:
+    with FreshServer() as env:
+        first = child("kiln_compile", "bert-base", env)
+        second = child("kiln_compile", "bert-base-one-wide-layer", env)
+    table(
+        "One layer's width changed, kernels cached",
+        ["model", "kernels", "compiled", "from the cache", "backend s"],
+        [
+            [n, r["kernels"], r["kernels_compiled"], r["kernels_cached"], r["backend_s"]]
+            for n, r in (("bert-base", first), ("bert-base, one wide layer", second))
+        ],
+    )
+
+
+def bench_fetch(names: list[str]) -> None:
+    rows = []
+    for name in names:
+        with FreshServer() as env:
+            child("kiln_compile", name, env)
+            again = [child("kiln_compile", name, env) for _ in range(3)]
+        assert all(r["kernels_compiled"] == 0 for r in again)
+        rows.append([
+            name,
+            statistics.median(r["fetch_ms"] for r in again),
+            statistics.median(r["backend_s"] * 1e3 for r in again),
+        ])
+    table(
+        "A second process, milliseconds",
+        ["model", "fetch and load", "with capture and key"],
+        rows,
+    )
+
+
+def bench_run(names: list[str]) -> None:
+    rows = []
+    for name in names:
+        with FreshServer() as env:
+            row = child("run", name, env)
+        rows.append([
+            name,
+            row["eager_ms"],
+            row["inductor_ms"],
+            row["kiln_ms"],
+            f"{row['eager_ms'] / row['kiln_ms']:.2f}x",
+            f"{row['inductor_ms'] / row['kiln_ms']:.2f}x",
+        ])
+    table(
+        "Run time, milliseconds, batch 1, float32",
+        ["model", "eager", "Inductor", "Kiln", "eager / Kiln", "Inductor / Kiln"],
+        rows,
+    )
+
+
+def bench_kernels() -> None:
+    with FreshServer() as env:
+        result = child("kernels", "all", env)
+    table(
+        "Memory-bound kernels over 16 MB of float32, GB/s (bytes read and written once each)",
+        ["kernel", "eager", "Inductor", "Kiln", "Kiln / clone"],
+        [
+            [
+                r["kernel"],
+                r["eager"],
+                r["inductor"],
+                r["kiln"],
+                f"{100 * r['kiln'] / result['clone']:.0f} %",
+            ]
+            for r in result["rows"]
+        ],
+    )
+    print(f"\nclone into an existing tensor: {result['clone']:.1f} GB/s")
+
+
+def bench_overhead() -> None:
+    with FreshServer() as env:
+        result = child("overhead", "all", env)
+    table(
+        "One tiny kernel, microseconds a call",
+        ["what", "eager", "Inductor", "Kiln"],
+        [[r["what"], r["eager"], r["inductor"], r["kiln"]] for r in result["rows"]],
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", default=list(PARTS), help=", ".join(PARTS))
+    parser.add_argument("--models", default="bert-base,resnet-50", help=", ".join(MODELS))
+    args = parser.parse_args()
+    unknown = set(args.parts) - set(PARTS)
+    names = args.models.split(",")
+    if unknown or set(names) - set(MODELS):
+        parser.error(f"unknown: {', '.join(sorted(unknown | set(names) - set(MODELS)))}")
+    print(f"{time.strftime('%Y-%m-%d')}, {cpu_name()}, torch {torch.__version__}, "
+          f"Python {platform.python_version()}")
+    for part in args.parts:
+        if part in ("compile", "fetch", "run"):
+            globals()[f"bench_{part}"](names)
+        else:
+            globals()[f"bench_{part}"]()
+
+
+if __name__ == "__main__":
+    main()

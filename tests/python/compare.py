@@ -1,0 +1,41 @@
+"""Comparison with eager under the rules of torch._dynamo.utils.same, against a float64 reference."""
+
+import copy
+
+import torch
+from torch._dynamo.utils import same
+from torch.utils._pytree import tree_leaves, tree_map
+
+
+def to_double(value):
+    if isinstance(value, torch.Tensor) and value.is_floating_point():
+        return value.double()
+    return value
+
+
+def assert_same(actual, expected, reference=None, tol=1e-4):
+    """`actual` is as good an answer as `expected`; float64 `reference` decides close calls."""
+    actual_leaves, expected_leaves = tree_leaves(actual), tree_leaves(expected)
+    assert len(actual_leaves) == len(expected_leaves)
+    reference_leaves = tree_leaves(reference) if reference is not None else [None] * len(
+        expected_leaves
+    )
+    for i, (a, e, r) in enumerate(
+        zip(actual_leaves, expected_leaves, reference_leaves, strict=True)
+    ):
+        if not isinstance(e, torch.Tensor):
+            assert a == e, f"output {i}"
+            continue
+        assert a.dtype == e.dtype and a.shape == e.shape, f"output {i}: {a.dtype} {a.shape}"
+        if e.numel() > 0:
+            assert a.stride() == e.stride(), f"output {i}: strides {a.stride()}, not {e.stride()}"
+        assert same(e, a, fp64_ref=r, tol=tol, equal_nan=True), (
+            f"output {i} differs by up to {(a.double() - e.double()).abs().max().item()}"
+        )
+
+
+def double_reference(fn, args):
+    """`fn` on float64 copies of itself and of `args`."""
+    if isinstance(fn, torch.nn.Module):
+        fn = copy.deepcopy(fn).double()
+    return fn(*tree_map(to_double, args))

@@ -1,0 +1,242 @@
+"""What a user of torch.compile(backend="kiln") relies on, apart from whole models."""
+
+import threading
+import warnings
+
+import pytest
+import torch
+from compare import assert_same
+
+import kiln_torch
+
+
+def run(fn, *args, **options):
+    return torch.compile(fn, backend="kiln", options=options or None)(*args)
+
+
+def test_the_entry_point_registers_the_backend():
+    assert "kiln" in torch._dynamo.list_backends(exclude_tags=())
+
+
+def test_symbolic_sizes_compile_once():
+    def fn(x, y):
+        return torch.softmax(x @ y, dim=-1) + x.sum()
+
+    compiled = torch.compile(fn, backend="kiln", dynamic=True)
+    for n in (3, 17, 64, 129):
+        x, y = torch.randn(n, 33), torch.randn(33, n)
+        assert_same(compiled(x, y), fn(x, y), fn(x.double(), y.double()))
+    stats = kiln_torch.stats()
+    assert stats["graphs"] == 1 and stats["fallbacks"] == []
+
+
+def test_graphs_after_a_break_each_compile():
+    def fn(x):
+        y = torch.relu(x) * 2
+        torch._dynamo.graph_break()
+        return y.sum(dim=0)
+
+    x = torch.randn(8, 5)
+    assert_same(run(fn, x), fn(x))
+    assert kiln_torch.stats()["graphs"] == 2
+
+
+def test_an_operator_without_a_lowering_is_a_counted_library_step():
+    def fn(x):
+        values, indices = torch.topk(x * 2, 3)
+        return values + 1, indices
+
+    x = torch.randn(4, 20)
+    actual, expected = run(fn, x), fn(x)
+    assert_same(actual, expected)
+    stats = kiln_torch.stats()
+    assert stats["library_ops"] == {"aten.topk.default": 1}
+    assert stats["steps"]["library"] == 1 and stats["fallbacks"] == []
+
+
+def test_library_results_of_dynamic_size_follow_the_run():
+    def fn(x):
+        return torch.sort(x + 1, dim=-1)[0] * 2
+
+    compiled = torch.compile(fn, backend="kiln", dynamic=True)
+    for n in (5, 9, 31):
+        x = torch.randn(n, n + 1)
+        assert_same(compiled(x), fn(x))
+
+
+def test_inputs_written_in_place_are_written():
+    def fn(x, y):
+        x.add_(y)
+        y[1:3] = 7
+        return x * 2
+
+    a, b = torch.randn(5, 4), torch.randn(5, 4)
+    c, d = a.clone(), b.clone()
+    assert_same(run(fn, a, b), fn(c, d))
+    assert_same([a, b], [c, d])
+
+
+def test_outputs_that_are_inputs_views_or_constants():
+    def fn(x):
+        return x, x.t(), x[1:], x + 0, torch.ones(2), None, 3
+
+    x = torch.randn(3, 4)
+    actual, expected = run(fn, x), fn(x)
+    assert actual[0] is x
+    assert_same(actual, expected)
+    assert actual[1].data_ptr() == x.data_ptr()
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0, 2), (), (1,)])
+def test_empty_and_scalar_tensors(shape):
+    def fn(x):
+        return x * 2, x.sum(), torch.cat([x, x]) if x.dim() else x
+
+    x = torch.randn(shape)
+    assert_same(run(fn, x), fn(x))
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8]
+)
+def test_dtypes(dtype):
+    def fn(x, y):
+        return x + y * 2, (x > y), torch.where(x > y, x, y), x.sum(), x.amax(0)
+
+    if dtype.is_floating_point:
+        x, y = torch.randn(6, 37).to(dtype), torch.randn(37).to(dtype)
+    else:
+        x, y = torch.randint(0, 100, (6, 37)).to(dtype), torch.randint(0, 100, (37,)).to(dtype)
+    low = dtype in (torch.float16, torch.bfloat16)
+    assert_same(run(fn, x, y), fn(x, y), tol=2e-2 if low else 1e-4)
+
+
+def test_strided_and_channels_last_inputs_and_outputs():
+    def fn(x):
+        return torch.nn.functional.relu(x) + 1
+
+    for x in (
+        torch.randn(2, 8, 5, 5).to(memory_format=torch.channels_last),
+        torch.randn(10, 12)[::2, 1::3],
+        torch.randn(4, 6).t(),
+    ):
+        torch._dynamo.reset()
+        assert_same(run(fn, x), fn(x))
+
+
+def test_an_index_out_of_range_raises_as_eager_does():
+    def fn(table, index):
+        return torch.nn.functional.embedding(index, table) * 2
+
+    compiled = torch.compile(fn, backend="kiln")
+    table = torch.randn(10, 4)
+    assert_same(compiled(table, torch.tensor([1, 9])), fn(table, torch.tensor([1, 9])))
+    with pytest.raises(IndexError):
+        compiled(table, torch.tensor([1, 10]))
+
+
+def test_training_gives_eagers_gradients():
+    model = torch.nn.Sequential(
+        torch.nn.Linear(12, 31), torch.nn.GELU(), torch.nn.LayerNorm(31), torch.nn.Linear(31, 5)
+    )
+    x = torch.randn(9, 12, requires_grad=True)
+    model(x).square().sum().backward()
+    expected = [x.grad.clone()] + [p.grad.clone() for p in model.parameters()]
+    x.grad = None
+    model.zero_grad()
+    run(model, x).square().sum().backward()
+    actual = [x.grad] + [p.grad for p in model.parameters()]
+    for a, e in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a, e, rtol=1e-4, atol=1e-5)
+
+
+def test_new_weights_are_seen():
+    model = torch.nn.Linear(6, 3)
+    compiled = torch.compile(model, backend="kiln")
+    x = torch.randn(4, 6)
+    with torch.no_grad():
+        compiled(x)
+        model.weight.mul_(3)
+        assert_same(compiled(x), model(x))
+
+
+def test_random_operators_keep_eagers_stream():
+    def fn(x):
+        return torch.nn.functional.dropout(x, 0.5) + torch.rand_like(x)
+
+    x = torch.randn(50)
+    torch.manual_seed(3)
+    actual = run(fn, x)
+    assert actual.shape == x.shape and not torch.equal(actual, run(fn, x))
+
+
+def test_threads_share_one_program():
+    def fn(x):
+        return torch.softmax(x, -1).sum(-1)
+
+    compiled = torch.compile(fn, backend="kiln")
+    inputs = [torch.randn(64, 128) for _ in range(4)]
+    compiled(inputs[0])
+    failures = []
+
+    def work(x):
+        for _ in range(50):
+            if not torch.allclose(compiled(x), fn(x), atol=1e-5):
+                failures.append(x)
+
+    threads = [threading.Thread(target=work, args=(x,)) for x in inputs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_without_a_server_eager_runs_with_one_warning(monkeypatch):
+    monkeypatch.setenv("KILN_SERVER", "127.0.0.1:9")
+
+    def fn(x):
+        return x * 2 + 1
+
+    x = torch.randn(3)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert_same(run(fn, x), fn(x))
+        torch._dynamo.reset()
+        assert_same(run(fn, x), fn(x))
+    ours = [w for w in caught if "kiln" in str(w.message)]
+    assert len(ours) == 1 and "127.0.0.1:9" in str(ours[0].message)
+    assert len(kiln_torch.stats()["fallbacks"]) == 2
+
+
+def test_fallback_raise_raises(monkeypatch):
+    monkeypatch.setenv("KILN_SERVER", "127.0.0.1:9")
+    with pytest.raises(Exception, match="127.0.0.1:9"):
+        run(lambda x: x + 1, torch.randn(2), fallback="raise")
+
+
+def test_an_unknown_option_is_named():
+    with pytest.raises(Exception, match="no option 'fallbak'"):
+        run(lambda x: x + 1, torch.randn(2), fallbak="raise")
+
+
+def test_what_cannot_be_sent_falls_back_with_its_reason():
+    def fn(x):
+        return x.to_sparse().to_dense() * 2
+
+    x = torch.eye(3)
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        assert_same(run(fn, x), fn(x))
+    fallbacks = kiln_torch.stats()["fallbacks"]
+    assert len(fallbacks) == 1 and fallbacks[0]["reason"]
+
+
+def test_saved_graphs_and_explanations(tmp_path, server):
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU())
+    paths = kiln_torch.save_graph(model, (torch.randn(4, 8),), tmp_path / "mlp.kgraph")
+    assert paths == [tmp_path / "mlp.kgraph"] and paths[0].stat().st_size < 10_000
+    both = kiln_torch.save_graph(model, (torch.randn(4, 8),), tmp_path / "t.kgraph", train=True)
+    assert [p.name for p in both] == ["t.0.kgraph", "t.1.kgraph"]
+    text = kiln_torch.explain(model, torch.randn(4, 8))
+    assert "kernel" in text and "addmm" in text
