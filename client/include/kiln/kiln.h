@@ -113,6 +113,7 @@ typedef struct kiln_client_options {
   int32_t disable_fusion;
   int32_t fast_math;
   const char* arch; /* LLVM CPU name to compile for; NULL: this machine's */
+  int32_t debug;    /* ask for IR, sources and decisions; implied by debug_dir */
 } kiln_client_options;
 #define KILN_CLIENT_OPTIONS_INIT {sizeof(kiln_client_options)}
 

@@ -14,12 +14,12 @@ bool AddProgramType(PyObject* module);
 // A new Program that takes `program` over. `info` says where it came from.
 PyRef MakeProgram(kiln_program* program, const kiln_compile_info& info);
 
-// Sets the Python exception for `status`, destroys it and returns null. Codes map to _kiln.Error;
-// from runs also to _kiln.InputMismatch and IndexError.
-PyObject* RaiseStatus(kiln_status* status);
-
 // The module's exception types, made once by module.cc.
 extern PyObject* g_error;
 extern PyObject* g_input_mismatch;
+
+// Sets a Python exception of `type` for `status`, destroys it and returns null. OUT_OF_RANGE
+// becomes an IndexError, as in eager mode.
+PyObject* RaiseStatus(kiln_status* status, PyObject* type = g_error);
 
 }  // namespace kiln::python
