@@ -1,0 +1,393 @@
+#include "compiler/codegen/cpp/loops.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "compiler/codegen/cpp/body.h"
+#include "compiler/codegen/cpp/kernel_text.h"
+#include "compiler/codegen/cpp/nest.h"
+#include "compiler/codegen/cpp/shell.h"
+#include "proto/base/status_macros.h"
+
+namespace kiln::codegen::cpp {
+namespace {
+
+using absl::StrCat;
+using ir::IntExpr;
+using ir::ScalarOp;
+using ir::ValueId;
+
+// An accumulator of one `reduce` while its phase is open.
+struct Accumulator {
+  const ir::Inst* inst;
+  ReduceText text;
+  std::string name;
+  std::string type;  // of an element
+  bool varying;
+};
+
+class LoopsEmitter {
+ public:
+  LoopsEmitter(ir::Module& module, const ir::Kernel& kernel, Nest nest, VectorIsa isa)
+      : module_(module),
+        ints_(*module.ints),
+        nest_(std::move(nest)),
+        plan_(PlanVectors(ints_, nest_, isa)),
+        body_(module, kernel, names_, out_),
+        value_level_(kernel.num_values, 0) {}
+
+  EmittedKernel Emit();
+
+ private:
+  // Loops of a phase below a row, outermost first; the lanes' loop is among them.
+  std::vector<IntExpr> PhaseLoops(size_t phase) const;
+  int LevelOf(const Step& step, const std::vector<IntExpr>& loops) const;
+  void NameLoops();
+  void EmitRows();
+  void EmitRowBody();
+  void EmitRowBodyVectorOuter();
+  void EmitPhase(size_t number);
+  void EmitLevel(const NestPhase& phase, const std::vector<IntExpr>& loops,
+                 const std::vector<int>& levels, int level);
+  std::vector<Accumulator> OpenAccumulators(const NestPhase& phase,
+                                            const std::vector<IntExpr>& loops);
+  void CloseAccumulators(const std::vector<Accumulator>& accumulators);
+  void EmitReduce(const Step& step);
+  void EmitReduceOfOne(const Step& step);
+  void OpenVectorLoop(const std::string& name, IntExpr var);
+  void CloseVectorLoop(const std::string& name, const Lanes& lanes, const std::string& begin,
+                       const std::string& end);
+  IntExpr ReductionNumber(const NestPhase& phase);
+  std::string CostText();
+
+  ir::Module& module_;
+  ir::IntContext& ints_;
+  Nest nest_;
+  VectorPlan plan_;
+  Names names_;
+  Writer out_;
+  Body body_;
+  std::vector<int> value_level_;
+  std::vector<IntExpr> rows_;
+  std::vector<Accumulator> open_;
+  IntExpr number_;  // of the inner point in the open phase's row-major order
+};
+
+std::vector<IntExpr> LoopsEmitter::PhaseLoops(size_t phase) const {
+  std::vector<IntExpr> loops;
+  if (plan_.outer) {
+    loops.push_back(plan_.lanes.var);
+    for (IntExpr var : nest_.phases[phase].inner) loops.push_back(var);
+    return loops;
+  }
+  IntExpr lane_var = plan_.phase_lanes[phase].var;
+  for (IntExpr var : nest_.phases[phase].inner) {
+    if (var != lane_var) loops.push_back(var);
+  }
+  if (lane_var) loops.push_back(lane_var);
+  return loops;
+}
+
+int LoopsEmitter::LevelOf(const Step& step, const std::vector<IntExpr>& loops) const {
+  const ir::Inst& inst = *step.inst;
+  const int deepest = static_cast<int>(loops.size());
+  if (inst.op == ScalarOp::kStore || inst.op == ScalarOp::kReduce) return deepest;
+  if (inst.op == ScalarOp::kLoad && names_.IsStored(inst.buffer)) return deepest;
+  int level = 0;
+  for (ValueId id : inst.operands) level = std::max(level, value_level_[id]);
+  for (int i = 0; i < deepest; ++i) {
+    if (step.index && ContainsVar(step.index, loops[i])) level = std::max(level, i + 1);
+  }
+  return level;
+}
+
+void LoopsEmitter::NameLoops() {
+  for (size_t i = 0; i < nest_.outer.size(); ++i) names_.NameVar(nest_.outer[i], StrCat("d", i));
+  for (const NestPhase& phase : nest_.phases) {
+    for (size_t i = 0; i < phase.inner.size(); ++i) {
+      names_.NameVar(phase.inner[i], StrCat("r", i));
+    }
+  }
+  for (IntExpr var : nest_.outer) {
+    if (!(plan_.outer && var == plan_.lanes.var) && var != plan_.row_var) rows_.push_back(var);
+  }
+  if (plan_.row_var) rows_.push_back(plan_.row_var);
+  for (const NestPhase& phase : nest_.phases) {
+    for (const Step& step : phase.steps) {
+      if (step.inst->op == ScalarOp::kStore) names_.MarkStored(step.inst->buffer);
+    }
+  }
+}
+
+IntExpr LoopsEmitter::ReductionNumber(const NestPhase& phase) {
+  IntExpr number = ints_.Const(0), stride = ints_.Const(1);
+  for (size_t i = phase.inner.size(); i-- > 0;) {
+    number = ints_.Add(number, ints_.Mul(phase.inner[i], stride));
+    stride = ints_.Mul(stride, Extent(ints_, phase.inner[i]));
+  }
+  return number;
+}
+
+std::vector<Accumulator> LoopsEmitter::OpenAccumulators(const NestPhase& phase,
+                                                        const std::vector<IntExpr>& loops) {
+  std::vector<Accumulator> opened;
+  // Whether operands vary is known only once they are emitted; a reduction of a phase that is
+  // vectorised has vector accumulators in any case.
+  const bool varying = body_.lane_var() && body_.width() > 1;
+  for (const Step& step : phase.steps) {
+    if (step.inst->op != ScalarOp::kReduce) continue;
+    DType operand = step.inst->dtype;
+    for (const Step& other : phase.steps) {
+      if (other.inst->result == step.inst->operands[0]) operand = other.inst->dtype;
+    }
+    for (const NestPhase& earlier : nest_.phases) {
+      for (const Step& other : earlier.steps) {
+        if (other.inst->result == step.inst->operands[0]) operand = other.inst->dtype;
+      }
+    }
+    Accumulator acc{step.inst, DescribeReduce(*step.inst, operand), body_.NewName("acc"),
+                    ComputeTypeText(operand), varying};
+    const int width = varying ? body_.width() : 1;
+    if (acc.text.functor.empty()) {
+      out_.Line("KBest<", acc.type, ", ", width, "> ", acc.name, " = {KConst<", acc.type, ", ",
+                width, ">(", acc.text.identity, "), KConst<long, ", width,
+                ">(0x7fffffffffffffffl)};");
+    } else {
+      out_.Line("Vec<", acc.type, ", ", width, "> ", acc.name, " = KConst<", acc.type, ", ", width,
+                ">(", acc.text.identity, ");");
+    }
+    opened.push_back(std::move(acc));
+  }
+  return opened;
+}
+
+void LoopsEmitter::EmitReduce(const Step& step) {
+  const Accumulator& acc = *std::find_if(open_.begin(), open_.end(), [&](const Accumulator& a) {
+    return a.inst == step.inst;
+  });
+  const std::string operand = body_.UseComputed(step.inst->operands[0], acc.varying);
+  const bool tail_counts = acc.varying && !plan_.outer;
+  if (!acc.text.functor.empty()) {
+    const std::string active =
+        tail_counts ? StrCat("KActiveOr<kTail, ", acc.type, ">(", operand, ", n, ",
+                             acc.text.identity, ")")
+                    : operand;
+    out_.Line(acc.name, " = ", acc.text.functor, "()(", acc.name, ", ", active, ");");
+    return;
+  }
+  const int width = acc.varying ? body_.width() : 1;
+  IntExpr stride = acc.varying && !plan_.outer
+                       ? ints_.CoefficientOf(number_, body_.lane_var())
+                       : ints_.Const(0);
+  const std::string number = StrCat("KIota<", width, ">(", names_.Expr(number_), ", ",
+                                    names_.Expr(stride), ")");
+  const std::string all = StrCat("KConst<bool, ", width, ">(true)");
+  const std::string active =
+      tail_counts ? StrCat("kTail ? KActive<", width, ">(n) : ", all) : all;
+  out_.Line("KUpdateBest<", acc.text.greatest ? "true" : "false", ">(", acc.name, ", ", operand,
+            ", ", number, ", ", active, ");");
+}
+
+// A reduction whose loops all have one iteration.
+void LoopsEmitter::EmitReduceOfOne(const Step& step) {
+  const ir::Inst& inst = *step.inst;
+  const ValueId operand = inst.operands[0];
+  const bool arg = inst.reduce_kind == ir::ReduceKind::kArgMax ||
+                   inst.reduce_kind == ir::ReduceKind::kArgMin;
+  value_level_[inst.result] = value_level_[operand];
+  if (arg) {
+    body_.Define(inst.result, inst.dtype, false, "KConst<long, 1>(0)");
+  } else {
+    const bool varying = body_.IsVarying(operand);
+    body_.Define(inst.result, inst.dtype, varying, body_.Use(operand, varying));
+  }
+}
+
+void LoopsEmitter::CloseAccumulators(const std::vector<Accumulator>& accumulators) {
+  for (const Accumulator& acc : accumulators) {
+    std::string value = acc.name;
+    if (acc.text.functor.empty()) {
+      value = acc.varying && !plan_.outer
+                  ? StrCat("KFoldBest<", acc.text.greatest ? "true" : "false", ">(", value, ").number")
+                  : StrCat(value, ".number");
+    } else if (acc.varying && !plan_.outer) {
+      value = StrCat("KFold<", acc.text.functor, ", ", acc.type, ">(", value, ")");
+    }
+    if (acc.type != CppType(acc.inst->dtype) && !acc.text.functor.empty()) {
+      value = StrCat("KCast<", CppType(acc.inst->dtype), ">(", value, ")");
+    }
+    const bool varying = acc.varying && plan_.outer;
+    std::string name = body_.NewName("v");
+    out_.Line("const Vec<", CppType(acc.inst->dtype), ", ", varying ? body_.width() : 1, "> ", name,
+              " = ", value, ";");
+    body_.Define(acc.inst->result, acc.inst->dtype, varying, name);
+    value_level_[acc.inst->result] = plan_.outer ? 1 : 0;
+  }
+}
+
+void LoopsEmitter::OpenVectorLoop(const std::string& name, IntExpr var) {
+  out_.Line("auto ", name, " = [&]<bool kTail>(long ", names_.Leaf(var),
+            ", long n) KILN_INLINE {");
+}
+
+void LoopsEmitter::CloseVectorLoop(const std::string& name, const Lanes& lanes,
+                                   const std::string& begin, const std::string& end) {
+  out_.Line("};");
+  IntExpr extent = Extent(ints_, lanes.var);
+  const bool exact = ints_.Mod(extent, lanes.width).is_const(0);
+  out_.Line("KVectorLoop<", lanes.width, ", ", exact ? "true" : "false", ">(", begin, ", ", end,
+            ", ", name, ");");
+}
+
+void LoopsEmitter::EmitLevel(const NestPhase& phase, const std::vector<IntExpr>& loops,
+                             const std::vector<int>& levels, int level) {
+  for (size_t i = 0; i < phase.steps.size(); ++i) {
+    if (levels[i] != level) continue;
+    const Step& step = phase.steps[i];
+    if (step.inst->op != ScalarOp::kReduce) {
+      body_.Emit(step);
+    } else if (phase.inner.empty()) {
+      EmitReduceOfOne(step);
+    } else {
+      EmitReduce(step);
+    }
+  }
+  if (level == static_cast<int>(loops.size())) return;
+  IntExpr var = loops[level];
+  const bool vector = !plan_.outer && var == body_.lane_var();
+  if (vector) {
+    const std::string name = body_.NewName("body");
+    OpenVectorLoop(name, var);
+    EmitLevel(phase, loops, levels, level + 1);
+    CloseVectorLoop(name, {var, body_.width()}, "0", names_.Expr(Extent(ints_, var)));
+    return;
+  }
+  const std::string name = names_.Leaf(var);
+  out_.Line("for (long ", name, " = 0; ", name, " < ", names_.Expr(Extent(ints_, var)), "; ++",
+            name, ") {");
+  EmitLevel(phase, loops, levels, level + 1);
+  out_.Line("}");
+}
+
+// One phase, from the level at which it stands: a row, or the lanes of a row.
+void LoopsEmitter::EmitPhase(size_t number) {
+  const NestPhase& phase = nest_.phases[number];
+  const std::vector<IntExpr> loops = PhaseLoops(number);
+  const int base = plan_.outer ? 1 : 0;
+  std::vector<int> levels;
+  for (const Step& step : phase.steps) {
+    levels.push_back(LevelOf(step, loops));
+    if (step.inst->result >= 0) value_level_[step.inst->result] = levels.back();
+  }
+  if (!plan_.outer) {
+    body_.SetLanes(plan_.phase_lanes[number].var, plan_.phase_lanes[number].width);
+  }
+  number_ = ReductionNumber(phase);
+  if (!phase.inner.empty()) open_ = OpenAccumulators(phase, loops);
+  EmitLevel(phase, loops, levels, base);
+  CloseAccumulators(std::exchange(open_, {}));
+  if (!plan_.outer) body_.SetLanes(IntExpr(), 1);
+}
+
+void LoopsEmitter::EmitRowBodyVectorOuter() {
+  // What is the same for all lanes of a row comes first.
+  for (size_t i = 0; i < nest_.phases.size(); ++i) {
+    const std::vector<IntExpr> loops = PhaseLoops(i);
+    for (const Step& step : nest_.phases[i].steps) {
+      const int level = LevelOf(step, loops);
+      if (step.inst->result >= 0) {
+        value_level_[step.inst->result] = step.inst->op == ScalarOp::kReduce ? 1 : level;
+      }
+      if (level == 0) body_.Emit(step);
+    }
+  }
+  body_.SetLanes(plan_.lanes.var, plan_.lanes.width);
+  const std::string name = body_.NewName("body");
+  OpenVectorLoop(name, plan_.lanes.var);
+  for (size_t i = 0; i < nest_.phases.size(); ++i) EmitPhase(i);
+  CloseVectorLoop(name, plan_.lanes, plan_.block ? "block" : "lane_begin",
+                  plan_.block ? "block_end" : "lane_end");
+}
+
+void LoopsEmitter::EmitRowBody() {
+  if (plan_.outer) {
+    EmitRowBodyVectorOuter();
+    return;
+  }
+  for (size_t i = 0; i < nest_.phases.size(); ++i) EmitPhase(i);
+}
+
+// Rows [row_begin, row_end) of the outer loops, counted like an odometer.
+void LoopsEmitter::EmitRows() {
+  if (plan_.block) {
+    out_.Line("for (long block = lane_begin; block < lane_end; block += ", plan_.block, ") {");
+    out_.Line("const long block_end = KMinIndex(block + ", plan_.block, ", lane_end);");
+  }
+  if (!rows_.empty()) {
+    std::string rest = "row_begin";
+    for (size_t i = rows_.size(); i-- > 0;) {
+      const std::string extent = names_.Expr(Extent(ints_, rows_[i]));
+      out_.Line("long ", names_.Leaf(rows_[i]), " = ",
+                i == 0 ? rest : StrCat("KRem(", rest, ", ", extent, ")"), ";");
+      rest = StrCat("KDiv(", rest, ", ", extent, ")");
+    }
+    out_.Line("for (long row = row_begin; row < row_end; ++row) {");
+  }
+  EmitRowBody();
+  for (size_t i = rows_.size(); i-- > 0;) {
+    const std::string name = names_.Leaf(rows_[i]);
+    if (i == 0) {
+      out_.Line("++", name, ";");
+    } else {
+      out_.Line("if (++", name, " < ", names_.Expr(Extent(ints_, rows_[i])), ") continue;");
+      out_.Line(name, " = 0;");
+    }
+  }
+  if (!rows_.empty()) out_.Line("}");
+  if (plan_.block) out_.Line("}");
+}
+
+// Scalar operations of one point of the grid of rows and lanes.
+std::string LoopsEmitter::CostText() {
+  std::string text;
+  for (const NestPhase& phase : nest_.phases) {
+    absl::StrAppend(&text, text.empty() ? "" : " + ", BodyCost(phase));
+    for (IntExpr var : phase.inner) {
+      absl::StrAppend(&text, " * (double)(", names_.Expr(Extent(ints_, var)), ")");
+    }
+  }
+  return text.empty() ? "0" : text;
+}
+
+EmittedKernel LoopsEmitter::Emit() {
+  NameLoops();
+  EmitRows();
+  Shell shell(module_, names_);
+  Writer& out = shell.out();
+  shell.AddFunction(
+      "Run", "long row_begin, long row_end, long lane_begin, long lane_end", out_.text());
+  const std::string rows = names_.Expr([&] {
+    IntExpr product = ints_.Const(1);
+    for (IntExpr var : rows_) product = ints_.Mul(product, Extent(ints_, var));
+    return product;
+  }());
+  const std::string lanes = plan_.outer ? names_.Expr(Extent(ints_, plan_.lanes.var)) : "1";
+  const std::string cost = CostText();
+  const int step = plan_.block ? plan_.block : plan_.lanes.width;
+  out.Line("KRunGrid(context, KGrid<Args>{&args, Run, ", rows, ", ", lanes, ", ", step,
+           ", 1, 1}, ", cost, ");");
+  return shell.Finish(ints_.Const(0), ints_.Const(0));
+}
+
+}  // namespace
+
+absl::StatusOr<EmittedKernel> EmitLoops(ir::Module& module, const ir::Kernel& kernel,
+                                        VectorIsa isa) {
+  KILN_ASSIGN_OR_RETURN(Nest nest, BuildNest(module, kernel, /*collapse=*/true));
+  return LoopsEmitter(module, kernel, std::move(nest), isa).Emit();
+}
+
+}  // namespace kiln::codegen::cpp

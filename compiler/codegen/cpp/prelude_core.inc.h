@@ -1,0 +1,596 @@
+// Part of every generated kernel: vectors, memory access, scalar operations, loops. It includes
+// nothing. Every value in a kernel is a Vec<T, W>: W lanes where it differs along the vectorised
+// loop, one lane where it does not. `n` is the number of active lanes of a tail.
+#pragma clang diagnostic ignored "-Wpsabi"
+#pragma clang fp contract(off)
+
+#define KILN_INLINE __attribute__((always_inline))
+#define KILN_FN static inline __attribute__((always_inline))
+
+template <class T, int W>
+using Vec = T __attribute__((ext_vector_type(W)));
+
+using KBf16 = unsigned short;  // the bits of a bfloat16; no integer type of a kernel is unsigned 16
+
+template <int N>
+struct KIntOfSize;
+template <>
+struct KIntOfSize<1> {
+  using Type = signed char;
+};
+template <>
+struct KIntOfSize<2> {
+  using Type = short;
+};
+template <>
+struct KIntOfSize<4> {
+  using Type = int;
+};
+template <>
+struct KIntOfSize<8> {
+  using Type = long;
+};
+template <class T>
+using KInt = typename KIntOfSize<sizeof(T)>::Type;
+
+template <class T>
+inline constexpr bool kIsFloat = false;
+template <>
+inline constexpr bool kIsFloat<float> = true;
+template <>
+inline constexpr bool kIsFloat<double> = true;
+template <class A, class B>
+inline constexpr bool kSameType = false;
+template <class A>
+inline constexpr bool kSameType<A, A> = true;
+
+// ---- Making vectors ------------------------------------------------------------------------
+
+template <class T, int W>
+KILN_FN Vec<T, W> KConst(T x) {
+  if constexpr (kSameType<T, bool>) {
+    return __builtin_convertvector((Vec<signed char, W>)((signed char)x), Vec<bool, W>);
+  } else {
+    return (Vec<T, W>)(x);
+  }
+}
+template <int W, class T>
+KILN_FN Vec<T, W> KSplat(Vec<T, 1> x) {
+  if constexpr (W == 1) {
+    return x;
+  } else {
+    return KConst<T, W>(x[0]);
+  }
+}
+template <int W>
+KILN_FN Vec<long, W> KIota(long base, long step) {
+  Vec<long, W> lanes;
+#pragma clang loop unroll(full)
+  for (int i = 0; i < W; ++i) lanes[i] = i;
+  return lanes * step + base;
+}
+// Lanes below n.
+template <int W>
+KILN_FN Vec<bool, W> KActive(long n) {
+  Vec<int, W> lanes;
+#pragma clang loop unroll(full)
+  for (int i = 0; i < W; ++i) lanes[i] = i;
+  return __builtin_convertvector(lanes < (Vec<int, W>)((int)n), Vec<bool, W>);
+}
+
+// ---- Choice and comparison -----------------------------------------------------------------
+
+template <class T, int W>
+KILN_FN Vec<T, W> KSelect(Vec<bool, W> c, Vec<T, W> a, Vec<T, W> b) {
+  if constexpr (kSameType<T, bool>) {
+    return (c & a) | (~c & b);
+  } else {
+    using I = KInt<T>;
+    return -__builtin_convertvector(c, Vec<I, W>) ? a : b;
+  }
+}
+#define KILN_COMPARE(NAME, OP)                                \
+  template <class T, int W>                                   \
+  KILN_FN Vec<bool, W> NAME(Vec<T, W> a, Vec<T, W> b) {       \
+    return __builtin_convertvector((a OP b), Vec<bool, W>);   \
+  }
+KILN_COMPARE(KEq, ==)
+KILN_COMPARE(KNe, !=)
+KILN_COMPARE(KLt, <)
+KILN_COMPARE(KLe, <=)
+KILN_COMPARE(KGt, >)
+KILN_COMPARE(KGe, >=)
+#undef KILN_COMPARE
+template <int W>
+KILN_FN bool KAllTrue(Vec<bool, W> c) {
+  return __builtin_reduce_min(__builtin_convertvector(c, Vec<unsigned char, W>)) != 0;
+}
+template <int W>
+KILN_FN bool KAnyTrue(Vec<bool, W> c) {
+  return __builtin_reduce_max(__builtin_convertvector(c, Vec<unsigned char, W>)) != 0;
+}
+
+// ---- Conversion ----------------------------------------------------------------------------
+
+template <int W>
+KILN_FN Vec<float, W> KBf16ToFloat(Vec<KBf16, W> x) {
+  return (Vec<float, W>)(__builtin_convertvector(x, Vec<unsigned, W>) << 16);
+}
+// To nearest, ties to even; a NaN stays one.
+template <int W>
+KILN_FN Vec<KBf16, W> KFloatToBf16(Vec<float, W> x) {
+  const Vec<unsigned, W> bits = (Vec<unsigned, W>)x;
+  const Vec<unsigned, W> rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const Vec<unsigned, W> nan = (bits >> 16) | 0x40u;
+  return __builtin_convertvector(x != x ? nan : rounded, Vec<KBf16, W>);
+}
+#ifdef __F16C__
+template <int W>
+KILN_FN Vec<float, W> KHalfToFloat(Vec<_Float16, W> x) {
+  return __builtin_convertvector(x, Vec<float, W>);
+}
+template <int W>
+KILN_FN Vec<_Float16, W> KFloatToHalf(Vec<float, W> x) {
+  return __builtin_convertvector(x, Vec<_Float16, W>);
+}
+#else
+// A multiplication by 2^112 moves the exponent's bias and normalises subnormal numbers.
+template <int W>
+KILN_FN Vec<float, W> KHalfToFloat(Vec<_Float16, W> x) {
+  const Vec<unsigned, W> h = __builtin_convertvector((Vec<unsigned short, W>)x, Vec<unsigned, W>);
+  const Vec<unsigned, W> magnitude = (h & 0x7fffu) << 13;
+  const Vec<float, W> finite = (Vec<float, W>)magnitude * 0x1p112f;
+  const Vec<unsigned, W> bits =
+      magnitude >= (Vec<unsigned, W>)(0x0f800000u) ? (magnitude | 0x7f800000u)
+                                                   : (Vec<unsigned, W>)finite;
+  return (Vec<float, W>)(bits | ((h & 0x8000u) << 16));
+}
+// Numbers below 2^-14 are rounded by adding 0.5, whose last place is 2^-24, the last place of a
+// subnormal half.
+template <int W>
+KILN_FN Vec<_Float16, W> KFloatToHalf(Vec<float, W> x) {
+  using U = Vec<unsigned, W>;
+  const U bits = (U)x;
+  const U magnitude = bits & 0x7fffffffu;
+  const U small = (U)((Vec<float, W>)magnitude + 0.5f) - 0x3f000000u;
+  const U normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+  const U infinite = x != x ? (U)(0x7e00u) : (U)(0x7c00u);
+  U half = magnitude < (U)(0x38800000u) ? small : normal;
+  half = magnitude >= (U)(0x477ff000u) ? infinite : half;
+  half |= (bits >> 16) & 0x8000u;
+  return (Vec<_Float16, W>)__builtin_convertvector(half, Vec<unsigned short, W>);
+}
+#endif
+
+// Value-preserving where the target type holds the value; float -> integer truncates; anything ->
+// bool is x != 0.
+template <class To, class From, int W>
+KILN_FN Vec<To, W> KCast(Vec<From, W> x) {
+  if constexpr (kSameType<To, From>) {
+    return x;
+  } else if constexpr (kSameType<From, KBf16>) {
+    return KCast<To>(KBf16ToFloat(x));
+  } else if constexpr (kSameType<From, _Float16>) {
+    return KCast<To>(KHalfToFloat(x));
+  } else if constexpr (kSameType<To, KBf16>) {
+    return KFloatToBf16(KCast<float>(x));
+  } else if constexpr (kSameType<To, _Float16>) {
+    return KFloatToHalf(KCast<float>(x));
+  } else if constexpr (kSameType<To, bool>) {
+    return __builtin_convertvector(x != (Vec<From, W>)(0), Vec<bool, W>);
+  } else if constexpr (kIsFloat<From> && !kIsFloat<To> && sizeof(To) < 4) {
+    return __builtin_convertvector(__builtin_convertvector(x, Vec<int, W>), Vec<To, W>);
+  } else {
+    return __builtin_convertvector(x, Vec<To, W>);
+  }
+}
+
+// ---- Memory --------------------------------------------------------------------------------
+
+template <int W, class T>
+KILN_FN Vec<T, W> KLoadAll(const T* p) {
+  if constexpr (kSameType<T, bool>) {
+    return KCast<bool>(KLoadAll<W>((const unsigned char*)p));
+  } else {
+    Vec<T, W> x;
+    __builtin_memcpy(&x, p, sizeof(T) * W);
+    return x;
+  }
+}
+template <class T, int W>
+KILN_FN void KStoreAll(T* p, Vec<T, W> x) {
+  if constexpr (kSameType<T, bool>) {
+    KStoreAll((unsigned char*)p, __builtin_convertvector(x, Vec<unsigned char, W>));
+  } else {
+    __builtin_memcpy(p, &x, sizeof(T) * W);
+  }
+}
+
+// The first n lanes from p, the others `other`.
+template <int W, class T>
+KILN_FN Vec<T, W> KLoadFirst(const T* p, long n, T other) {
+#ifdef __AVX512F__
+  if constexpr (sizeof(T) == 4 && W % 16 == 0) {
+    using R = Vec<int, 16>;
+    Vec<T, W> x;
+#pragma clang loop unroll(full)
+    for (int i = 0; i < W; i += 16) {
+      const long m = n - i;
+      const unsigned short mask = m >= 16 ? 0xffff : m <= 0 ? 0 : (1u << m) - 1;
+      const Vec<T, 16> part = (Vec<T, 16>)__builtin_ia32_loaddqusi512_mask(
+          (const int*)(p + i), (R)(Vec<T, 16>)(other), mask);
+      __builtin_memcpy((char*)&x + i * sizeof(T), &part, sizeof(part));
+    }
+    return x;
+  }
+#endif
+  alignas(64) T lanes[W];
+#pragma clang loop vectorize(disable) unroll(disable)
+  for (int i = 0; i < W; ++i) lanes[i] = i < n ? p[i] : other;
+  return KLoadAll<W>((const T*)lanes);
+}
+template <class T, int W>
+KILN_FN void KStoreFirst(T* p, long n, Vec<T, W> x) {
+#ifdef __AVX512F__
+  if constexpr (sizeof(T) == 4 && W % 16 == 0) {
+#pragma clang loop unroll(full)
+    for (int i = 0; i < W; i += 16) {
+      const long m = n - i;
+      const unsigned short mask = m >= 16 ? 0xffff : m <= 0 ? 0 : (1u << m) - 1;
+      Vec<int, 16> part;
+      __builtin_memcpy(&part, (const char*)&x + i * sizeof(T), sizeof(part));
+      __builtin_ia32_storedqusi512_mask((int*)(p + i), part, mask);
+    }
+    return;
+  }
+#endif
+  alignas(64) T lanes[W];
+  KStoreAll((T*)lanes, x);
+#pragma clang loop vectorize(disable) unroll(disable)
+  for (int i = 0; i < n; ++i) p[i] = lanes[i];
+}
+
+template <int W, bool kTail, class T>
+KILN_FN Vec<T, W> KLoad(const T* p, long n) {
+  if constexpr (kTail) {
+    return KLoadFirst<W>(p, n, T(0));
+  } else {
+    return KLoadAll<W>(p);
+  }
+}
+template <bool kTail, class T, int W>
+KILN_FN void KStore(T* p, long n, Vec<T, W> x) {
+  if constexpr (kTail) {
+    KStoreFirst(p, n, x);
+  } else {
+    KStoreAll(p, x);
+  }
+}
+// Lane i from read(i), for active lanes.
+template <class T, int W, bool kTail, class F>
+KILN_FN Vec<T, W> KGather(long n, F read) {
+  if constexpr (kTail) {
+    alignas(64) T lanes[W] = {};
+#pragma clang loop vectorize(disable) unroll(disable)
+    for (int i = 0; i < n; ++i) lanes[i] = read(i);
+    return KLoadAll<W>((const T*)lanes);
+  } else {
+    Vec<T, W> x;
+#pragma clang loop unroll(full)
+    for (int i = 0; i < W; ++i) x[i] = read(i);
+    return x;
+  }
+}
+// Passes each active lane to write(i, value), in order.
+template <bool kTail, class T, int W, class F>
+KILN_FN void KScatter(long n, Vec<T, W> x, F write) {
+  if constexpr (kTail) {
+    alignas(64) T lanes[W];
+    KStoreAll((T*)lanes, x);
+#pragma clang loop vectorize(disable) unroll(disable)
+    for (int i = 0; i < n; ++i) write(i, lanes[i]);
+  } else {
+#pragma clang loop unroll(full)
+    for (int i = 0; i < W; ++i) write(i, x[i]);
+  }
+}
+// Where the mask is false nothing is read and the lane is `other`.
+template <int W, bool kTail, class T>
+KILN_FN Vec<T, W> KLoadMasked(const T* p, long n, Vec<bool, W> mask, T other) {
+  if (kTail) mask &= KActive<W>(n);
+  if (!kTail && KAllTrue(mask)) return KLoadAll<W>(p);
+#ifdef __AVX512F__
+  if constexpr (sizeof(T) == 4 && W == 16) {
+    return (Vec<T, W>)__builtin_ia32_loaddqusi512_mask(
+        (const int*)p, (Vec<int, 16>)(Vec<T, 16>)(other),
+        __builtin_bit_cast(unsigned short, mask));
+  }
+#endif
+  alignas(64) T lanes[W];
+  alignas(64) unsigned char active[W];
+  KStoreAll((unsigned char*)active, __builtin_convertvector(mask, Vec<unsigned char, W>));
+#pragma clang loop vectorize(disable) unroll(disable)
+  for (int i = 0; i < W; ++i) lanes[i] = active[i] ? p[i] : other;
+  return KLoadAll<W>((const T*)lanes);
+}
+template <class T, int W, bool kTail, class F>
+KILN_FN Vec<T, W> KGatherMasked(long n, Vec<bool, W> mask, T other, F read) {
+  if (kTail) mask &= KActive<W>(n);
+  alignas(64) T lanes[W];
+  alignas(64) unsigned char active[W];
+  KStoreAll((unsigned char*)active, __builtin_convertvector(mask, Vec<unsigned char, W>));
+#pragma clang loop vectorize(disable) unroll(disable)
+  for (int i = 0; i < W; ++i) lanes[i] = active[i] ? read(i) : other;
+  return KLoadAll<W>((const T*)lanes);
+}
+// An index from a tensor: outside [0, extent) it sets the error and counts as 0.
+KILN_FN long KCheck(long index, long extent, int* error) {
+  if (__builtin_expect((unsigned long)index < (unsigned long)extent, 1)) return index;
+  *error = 1;
+  return 0;
+}
+
+// ---- Integer index arithmetic --------------------------------------------------------------
+
+// Of numbers known not to be negative.
+KILN_FN long KDiv(long a, long b) { return (long)((unsigned long)a / (unsigned long)b); }
+KILN_FN long KRem(long a, long b) { return (long)((unsigned long)a % (unsigned long)b); }
+KILN_FN long KFloorDivIndex(long a, long b) {
+  const long q = a / b;
+  return q - ((a % b != 0) & ((a < 0) != (b < 0)));
+}
+KILN_FN long KModIndex(long a, long b) { return a - KFloorDivIndex(a, b) * b; }
+KILN_FN long KMinIndex(long a, long b) { return a < b ? a : b; }
+KILN_FN long KMaxIndex(long a, long b) { return a > b ? a : b; }
+
+// ---- Arithmetic ----------------------------------------------------------------------------
+
+template <class T, int W>
+KILN_FN Vec<T, W> KMin(Vec<T, W> a, Vec<T, W> b) {
+  if constexpr (kIsFloat<T>) {
+    return ((a < b) | (a != a)) ? a : b;
+  } else {
+    return __builtin_elementwise_min(a, b);
+  }
+}
+template <class T, int W>
+KILN_FN Vec<T, W> KMax(Vec<T, W> a, Vec<T, W> b) {
+  if constexpr (kIsFloat<T>) {
+    return ((a > b) | (a != a)) ? a : b;
+  } else {
+    return __builtin_elementwise_max(a, b);
+  }
+}
+// Integers: 0 where b is 0; the least number divided by -1 wraps.
+template <class T, int W>
+KILN_FN Vec<T, W> KTruncDiv(Vec<T, W> a, Vec<T, W> b) {
+  Vec<T, W> q;
+#pragma clang loop unroll(disable) vectorize(disable)
+  for (int i = 0; i < W; ++i) {
+    const T d = b[i];
+    q[i] = d == 0 ? T(0) : d == T(-1) && T(-1) < T(0) ? T(0ul - (unsigned long)a[i]) : T(a[i] / d);
+  }
+  return q;
+}
+template <class T, int W>
+KILN_FN Vec<T, W> KFmod(Vec<T, W> a, Vec<T, W> b) {
+  if constexpr (kIsFloat<T>) {
+    Vec<T, W> r;
+#pragma clang loop unroll(disable) vectorize(disable)
+    for (int i = 0; i < W; ++i) {
+      if constexpr (sizeof(T) == 4) {
+        r[i] = __builtin_fmodf(a[i], b[i]);
+      } else {
+        r[i] = __builtin_fmod(a[i], b[i]);
+      }
+    }
+    return r;
+  } else {
+    return a - KTruncDiv(a, b) * b;
+  }
+}
+template <class T, int W>
+KILN_FN Vec<T, W> KMod(Vec<T, W> a, Vec<T, W> b) {
+  const Vec<T, W> r = KFmod(a, b);
+  const Vec<T, W> zero = (Vec<T, W>)(T(0));
+  return ((r != zero) & ((r < zero) != (b < zero))) ? r + b : r;
+}
+template <class T, int W>
+KILN_FN Vec<T, W> KFloorDiv(Vec<T, W> a, Vec<T, W> b) {
+  const Vec<T, W> zero = (Vec<T, W>)(T(0));
+  if constexpr (kIsFloat<T>) {
+    // As Python: from the exact remainder, so that rounding of a / b cannot pass an integer.
+    const Vec<T, W> r = KFmod(a, b);
+    Vec<T, W> q = (a - r) / b;
+    q = ((r != zero) & ((r < zero) != (b < zero))) ? q - (T)1 : q;
+    Vec<T, W> whole = __builtin_elementwise_floor(q);
+    whole = q - whole > (Vec<T, W>)((T)0.5) ? whole + (T)1 : whole;
+    const Vec<T, W> quotient = a / b;
+    whole = q == zero ? __builtin_elementwise_copysign(zero, quotient) : whole;
+    return b == zero ? quotient : whole;
+  } else {
+    const Vec<T, W> q = KTruncDiv(a, b);
+    const Vec<T, W> r = a - q * b;
+    return ((b != zero) & (r != zero) & ((r < zero) != (b < zero))) ? q - T(1) : q;
+  }
+}
+template <class T, int W>
+KILN_FN Vec<T, W> KAbs(Vec<T, W> x) {
+  if constexpr (T(-1) < T(0)) {
+    return __builtin_elementwise_abs(x);
+  } else {
+    return x;
+  }
+}
+template <class T, int W>
+KILN_FN Vec<T, W> KSign(Vec<T, W> x) {
+  const Vec<T, W> zero = (Vec<T, W>)(T(0)), one = (Vec<T, W>)(T(1));
+  return x > zero ? one : x < zero ? zero - one : zero;
+}
+// A count outside [0, bits) shifts everything out.
+template <class T, int W>
+KILN_FN Vec<T, W> KShl(Vec<T, W> a, Vec<T, W> b) {
+  const Vec<T, W> zero = (Vec<T, W>)(T(0)), bits = (Vec<T, W>)(T(8 * sizeof(T)));
+  const auto legal = (b >= zero) & (b < bits);
+  return legal ? a << (legal ? b : zero) : zero;
+}
+template <class T, int W>
+KILN_FN Vec<T, W> KShr(Vec<T, W> a, Vec<T, W> b) {
+  const Vec<T, W> zero = (Vec<T, W>)(T(0)), last = (Vec<T, W>)(T(8 * sizeof(T) - 1));
+  const auto legal = (b >= zero) & (b <= last);
+  const Vec<T, W> gone = T(-1) < T(0) ? a >> last : zero;
+  return legal ? a >> (legal ? b : zero) : gone;
+}
+template <class T, int W>
+KILN_FN Vec<bool, W> KIsNan(Vec<T, W> x) {
+  return __builtin_convertvector(x != x, Vec<bool, W>);
+}
+template <class T, int W>
+KILN_FN Vec<bool, W> KIsInf(Vec<T, W> x) {
+  return __builtin_convertvector(__builtin_elementwise_abs(x) == (Vec<T, W>)((T)__builtin_inf()),
+                                 Vec<bool, W>);
+}
+template <class T, int W>
+KILN_FN Vec<T, W> KSqrt(Vec<T, W> x) {
+  return __builtin_elementwise_sqrt(x);
+}
+template <class T, int W>
+KILN_FN Vec<T, W> KRsqrt(Vec<T, W> x) {
+  return (T)1 / __builtin_elementwise_sqrt(x);
+}
+
+// ---- Reductions ----------------------------------------------------------------------------
+
+// x in active lanes, the identity of the reduction in others.
+template <bool kTail, class T, int W>
+KILN_FN Vec<T, W> KActiveOr(Vec<T, W> x, long n, T identity) {
+  if constexpr (kTail) {
+    return KSelect(KActive<W>(n), x, KConst<T, W>(identity));
+  } else {
+    return x;
+  }
+}
+struct KSum {
+  template <class T, int W>
+  KILN_INLINE Vec<T, W> operator()(Vec<T, W> a, Vec<T, W> b) const { return a + b; }
+};
+struct KProd {
+  template <class T, int W>
+  KILN_INLINE Vec<T, W> operator()(Vec<T, W> a, Vec<T, W> b) const { return a * b; }
+};
+struct KMaxOf {
+  template <class T, int W>
+  KILN_INLINE Vec<T, W> operator()(Vec<T, W> a, Vec<T, W> b) const { return KMax(a, b); }
+};
+struct KMinOf {
+  template <class T, int W>
+  KILN_INLINE Vec<T, W> operator()(Vec<T, W> a, Vec<T, W> b) const { return KMin(a, b); }
+};
+struct KAnyOf {
+  template <int W>
+  KILN_INLINE Vec<bool, W> operator()(Vec<bool, W> a, Vec<bool, W> b) const { return a | b; }
+};
+struct KAllOf {
+  template <int W>
+  KILN_INLINE Vec<bool, W> operator()(Vec<bool, W> a, Vec<bool, W> b) const { return a & b; }
+};
+// All lanes to one, pairwise.
+template <class Op, class T, int W>
+KILN_FN Vec<T, 1> KFold(Vec<T, W> x) {
+  if constexpr (W == 1) {
+    return x;
+  } else if constexpr (kSameType<T, bool>) {
+    const bool any = KAnyTrue(x), all = KAllTrue(x);
+    return KConst<bool, 1>(kSameType<Op, KAnyOf> ? any : all);
+  } else {
+    Vec<T, W / 2> low, high;
+    __builtin_memcpy(&low, &x, sizeof(low));
+    __builtin_memcpy(&high, (const char*)&x + sizeof(low), sizeof(high));
+    return KFold<Op>(Op()(low, high));
+  }
+}
+
+// The best value so far of each lane and its number in the reduction's order. NaN beats numbers;
+// among equals the smallest number wins.
+template <class T, int W>
+struct KBest {
+  Vec<T, W> value;
+  Vec<long, W> number;
+};
+template <bool kGreatest, class T, int W>
+KILN_FN void KUpdateBest(KBest<T, W>& best, Vec<T, W> x, Vec<long, W> number, Vec<bool, W> active) {
+  Vec<bool, W> better, equal = KEq(x, best.value);
+  if constexpr (kGreatest) {
+    better = KGt(x, best.value);
+  } else {
+    better = KLt(x, best.value);
+  }
+  if constexpr (kIsFloat<T>) {
+    const Vec<bool, W> x_nan = KIsNan(x), best_nan = KIsNan(best.value);
+    better = (better | x_nan) & ~best_nan;
+    equal |= x_nan & best_nan;
+  }
+  better |= equal & KLt(number, best.number);
+  better &= active;
+  best.value = KSelect(better, x, best.value);
+  best.number = KSelect(better, number, best.number);
+}
+template <bool kGreatest, class T, int W>
+KILN_FN KBest<T, 1> KFoldBest(KBest<T, W> best) {
+  KBest<T, 1> result = {KConst<T, 1>(best.value[0]), KConst<long, 1>(best.number[0])};
+#pragma clang loop unroll(disable) vectorize(disable)
+  for (int i = 1; i < W; ++i) {
+    KUpdateBest<kGreatest>(result, KConst<T, 1>(best.value[i]), KConst<long, 1>(best.number[i]),
+                           KConst<bool, 1>(true));
+  }
+  return result;
+}
+
+// ---- Loops and threads ---------------------------------------------------------------------
+
+// body<kTail>(first lane's index, active lanes) over [begin, end) in steps of W. kExact: the length
+// is known to be a multiple of W.
+template <int W, bool kExact, class F>
+KILN_FN void KVectorLoop(long begin, long end, F body) {
+  long i = begin;
+#pragma clang loop unroll(disable)
+  for (; i + W <= end; i += W) body.template operator()<false>(i, W);
+  if constexpr (!kExact) {
+    if (i < end) body.template operator()<true>(i, end - i);
+  }
+}
+
+// Splits rows x lanes into tasks, lanes at multiples of `lane_step`, and runs them. `cost`: scalar
+// operations a point of the grid; small grids run on the calling thread.
+template <class Args>
+struct KGrid {
+  Args* args;
+  void (*run)(Args& args, long row_begin, long row_end, long lane_begin, long lane_end);
+  long rows, lanes, lane_step, row_tasks, lane_tasks;
+};
+template <class Args>
+static void KGridTask(void* closure, long task, int) {
+  const KGrid<Args>& g = *(const KGrid<Args>*)closure;
+  const long row_task = task / g.lane_tasks, lane_task = task % g.lane_tasks;
+  const long steps = (g.lanes + g.lane_step - 1) / g.lane_step;
+  const long lane_end = steps * (lane_task + 1) / g.lane_tasks * g.lane_step;
+  g.run(*g.args, g.rows * row_task / g.row_tasks, g.rows * (row_task + 1) / g.row_tasks,
+        steps * lane_task / g.lane_tasks * g.lane_step, lane_end < g.lanes ? lane_end : g.lanes);
+}
+template <class Args>
+static inline void KRunGrid(const KilnCpuContext* context, KGrid<Args> g, double cost) {
+  if (g.rows <= 0 || g.lanes <= 0) return;
+  const double kCostOfTask = 16384;
+  const double work = cost * (double)g.rows * (double)g.lanes;
+  long tasks = work < kCostOfTask * 2 ? 1 : (long)(work / kCostOfTask);
+  if (tasks > 4l * context->threads) tasks = 4l * context->threads;
+  if (tasks <= 1 || context->threads == 1) {
+    g.run(*g.args, 0, g.rows, 0, g.lanes);
+    return;
+  }
+  const long steps = (g.lanes + g.lane_step - 1) / g.lane_step;
+  g.row_tasks = g.rows < tasks ? g.rows : tasks;
+  g.lane_tasks = (tasks + g.row_tasks - 1) / g.row_tasks;
+  if (g.lane_tasks > steps) g.lane_tasks = steps;
+  context->parallel_for(context, g.row_tasks * g.lane_tasks, KGridTask<Args>, &g);
+}
