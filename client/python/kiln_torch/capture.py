@@ -10,6 +10,7 @@ import base64
 import json
 import math
 import operator
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -115,9 +116,10 @@ def _float(value: float) -> float | str:
 
 
 def _location(node: torch.fx.Node) -> str:
+    """ "model.py:15 in forward": where in the user's source, without folders."""
     trace = node.meta.get("stack_trace") or ""
-    lines = [line.strip() for line in trace.splitlines() if line.strip().startswith("File ")]
-    return lines[-1] if lines else ""
+    frames = re.findall(r'File "(?:[^"]*[/\\])?([^"/\\]+)", line (\d+), in (\S+)', trace)
+    return "{}:{} in {}".format(*frames[-1]) if frames else ""
 
 
 class _Capture:
