@@ -1,4 +1,4 @@
-// Reads the textual form that print.h writes.
+// Reads the textual form that print.h writes. "//" starts a comment that ends with its line.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -7,7 +7,8 @@
 
 namespace kiln::ir {
 
-// INVALID_ARGUMENT "line 12: ..." for text that is not a module. The result is not verified yet.
+// INVALID_ARGUMENT "line 12: ..." for text that is not a module or that exceeds the bounds in
+// parse_impl.h, which hold for any input. The result is not verified yet.
 absl::StatusOr<Module> Parse(absl::string_view text);
 
 }  // namespace kiln::ir

@@ -1,4 +1,9 @@
 // The textual form of a module; parse.h reads it back to an equal module.
+//
+// Equal means: the same but for the numbers of loop variables and of indirect operands, and for
+// names of symbols and buffers that are missing, taken or no identifiers, which get new ones.
+// Print(Parse(Print(m))) == Print(m) for every verified module. A broken module prints too, with
+// "?" where something is missing.
 #pragma once
 
 #include <string>
@@ -9,5 +14,7 @@ namespace kiln::ir {
 
 std::string Print(const Module& module);
 std::string Print(const Module& module, const Kernel& kernel);
+// One line, without the line's end. REQUIRES: `inst` lies in `kernel`.
+std::string Print(const Module& module, const Kernel& kernel, const Inst& inst);
 
 }  // namespace kiln::ir

@@ -1,0 +1,174 @@
+// Kernels, phases and instructions.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "compiler/ir/parse_impl.h"
+#include "proto/base/status_macros.h"
+
+namespace kiln::ir {
+
+absl::Status Parser::KernelDefinition() {
+  Kernel kernel;
+  KILN_ASSIGN_OR_RETURN(kernel.name, Take(TokenKind::kName, "a kernel's name"));
+  if (Accept("contraction")) kernel.schedule = Schedule::kContraction;
+  KILN_ASSIGN_OR_RETURN(kernel.outer, Loops('d'));
+  if (Accept("from")) {
+    KILN_ASSIGN_OR_RETURN(kernel.origins, Strings());
+  }
+  KILN_RETURN_IF_ERROR(Expect("{"));
+  while (!At("}")) KILN_RETURN_IF_ERROR(PhaseDefinition(kernel));
+  Advance();
+  vars_.clear();
+  module_.operations.push_back(std::move(kernel));
+  return absl::OkStatus();
+}
+
+// "(d0: 128, d1: s0)": new variables, in scope only after the list.
+absl::StatusOr<std::vector<IntExpr>> Parser::Loops(char prefix) {
+  absl::flat_hash_map<std::string, IntExpr> hidden;
+  hidden.swap(vars_);
+  std::vector<IntExpr> loops;
+  KILN_RETURN_IF_ERROR(Expect("("));
+  while (!At(")")) {
+    if (!loops.empty()) KILN_RETURN_IF_ERROR(Expect(","));
+    if (loops.size() == kMaxDimensions) return Error("too many loops");
+    const std::string name = absl::StrCat(std::string(1, prefix), loops.size());
+    KILN_RETURN_IF_ERROR(Expect(name));
+    KILN_RETURN_IF_ERROR(Expect(":"));
+    KILN_ASSIGN_OR_RETURN(IntExpr extent, Expr());
+    loops.push_back(module_.ints->NewVar(extent));
+    hidden[name] = loops.back();
+  }
+  Advance();
+  vars_ = std::move(hidden);
+  return loops;
+}
+
+absl::Status Parser::PhaseDefinition(Kernel& kernel) {
+  Phase phase;
+  KILN_RETURN_IF_ERROR(Expect("phase"));
+  KILN_ASSIGN_OR_RETURN(phase.inner, Loops('r'));
+  KILN_RETURN_IF_ERROR(Expect("{"));
+  while (!At("}")) {
+    KILN_ASSIGN_OR_RETURN(Inst inst, Instruction());
+    kernel.num_values = std::max(kernel.num_values, inst.result + 1);
+    phase.body.push_back(std::move(inst));
+  }
+  Advance();
+  for (size_t i = 0; i < phase.inner.size(); ++i) vars_.erase(absl::StrCat("r", i));
+  kernel.phases.push_back(std::move(phase));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Inst> Parser::Instruction() {
+  Inst inst;
+  if (Accept("store")) {
+    inst.op = ScalarOp::kStore;
+    KILN_RETURN_IF_ERROR(StoreRest(inst));
+    return inst;
+  }
+  KILN_ASSIGN_OR_RETURN(inst.result, Value());
+  KILN_RETURN_IF_ERROR(Expect("="));
+  const std::optional<ScalarOp> op =
+      token_.kind == TokenKind::kIdentifier ? ScalarOpFromName(token_.text) : std::nullopt;
+  if (!op || *op == ScalarOp::kStore) return Expected("an operation with a result");
+  Advance();
+  inst.op = *op;
+  if (inst.op == ScalarOp::kReduce) {
+    KILN_RETURN_IF_ERROR(Expect("."));
+    const std::optional<ReduceKind> kind = ReduceKindFromName(token_.text);
+    if (!kind) return Expected("a kind of reduction");
+    inst.reduce_kind = *kind;
+    Advance();
+  }
+  KILN_ASSIGN_OR_RETURN(inst.dtype, Type());
+  if (inst.op == ScalarOp::kConst) {
+    KILN_RETURN_IF_ERROR(Immediate(inst));
+  } else if (inst.op == ScalarOp::kIndex) {
+    KILN_ASSIGN_OR_RETURN(IntExpr index, Expr());
+    inst.indices.push_back(index);
+  } else if (inst.op == ScalarOp::kLoad) {
+    KILN_RETURN_IF_ERROR(LoadRest(inst));
+  } else {
+    while (token_.kind == TokenKind::kValue) {
+      if (inst.operands.size() == kMaxDimensions) return Error("too many operands");
+      KILN_ASSIGN_OR_RETURN(ValueId operand, Value());
+      inst.operands.push_back(operand);
+      if (!Accept(",")) break;
+    }
+  }
+  return inst;
+}
+
+absl::Status Parser::StoreRest(Inst& inst) {
+  KILN_ASSIGN_OR_RETURN(inst.dtype, Type());
+  KILN_RETURN_IF_ERROR(Access(inst));
+  KILN_RETURN_IF_ERROR(Expect(","));
+  KILN_ASSIGN_OR_RETURN(ValueId value, Value());
+  inst.operands.push_back(value);
+  return absl::OkStatus();
+}
+
+absl::Status Parser::LoadRest(Inst& inst) {
+  KILN_RETURN_IF_ERROR(Access(inst));
+  if (!Accept("if")) return absl::OkStatus();
+  inst.has_mask = true;
+  KILN_ASSIGN_OR_RETURN(ValueId mask, Value());
+  inst.operands.push_back(mask);
+  KILN_RETURN_IF_ERROR(Expect("else"));
+  return Immediate(inst);
+}
+
+absl::Status Parser::Access(Inst& inst) {
+  KILN_ASSIGN_OR_RETURN(inst.buffer, BufferRef());
+  KILN_RETURN_IF_ERROR(Expect("["));
+  const std::vector<IntExpr>& sizes = module_.buffers[inst.buffer].sizes;
+  inst_ = &inst;
+  while (!At("]")) {
+    if (!inst.indices.empty()) KILN_RETURN_IF_ERROR(Expect(","));
+    if (inst.indices.size() == sizes.size()) {
+      return Error(absl::StrCat("more indices than the ", sizes.size(), " dimensions of @",
+                                module_.buffers[inst.buffer].name));
+    }
+    dimension_ = sizes[inst.indices.size()];
+    KILN_ASSIGN_OR_RETURN(IntExpr index, Expr());
+    inst.indices.push_back(index);
+  }
+  inst_ = nullptr;
+  Advance();
+  if (!Accept("using")) return absl::OkStatus();
+  while (token_.kind == TokenKind::kValue) {
+    if (inst.operands.size() >= kMaxListLength) return Error("too many operands");
+    KILN_ASSIGN_OR_RETURN(ValueId operand, Value());
+    inst.operands.push_back(operand);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Parser::Immediate(Inst& inst) {
+  if (inst.dtype == DType::kBool && (At("true") || At("false"))) {
+    inst.immediate_int = At("true");
+    Advance();
+    return absl::OkStatus();
+  }
+  if (IsIntegral(inst.dtype)) {
+    KILN_ASSIGN_OR_RETURN(inst.immediate_int, Int());
+  } else {
+    KILN_ASSIGN_OR_RETURN(inst.immediate_float, Float());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ValueId> Parser::Value() {
+  int64_t id = 0;
+  if (token_.kind != TokenKind::kValue) return Expected("a value such as %0");
+  if (!absl::SimpleAtoi(token_.text, &id) || id >= kMaxValueId) {
+    return Error(absl::StrCat("values are numbered below ", kMaxValueId));
+  }
+  Advance();
+  return static_cast<ValueId>(id);
+}
+
+}  // namespace kiln::ir

@@ -1,0 +1,271 @@
+#include "compiler/ir/print.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "compiler/ir/module_text.h"
+
+namespace kiln::ir {
+namespace {
+
+class Printer {
+ public:
+  explicit Printer(const Module& module)
+      : module_(module), names_(NameModule(module)), sizes_(names_, nullptr, nullptr) {}
+
+  std::string ModuleText() const;
+  std::string KernelText(const Kernel& kernel) const;
+  std::string InstText(const VarNames& vars, const Inst& inst) const;
+
+ private:
+  std::string SymbolText(size_t id) const;
+  std::string BufferText(size_t id) const;
+  std::string LibraryText(const Library& library) const;
+  std::string ArgText(const LibraryArg& arg) const;
+  std::string OutputText(const ModuleOutput& output) const;
+  std::string WindowText(const BufferWindow& window) const;
+  std::string BufferRef(BufferId id) const {
+    return id >= 0 && static_cast<size_t>(id) < names_.buffers.size() ? names_.buffers[id] : "@?";
+  }
+  std::string LoopText(absl::string_view prefix, const std::vector<IntExpr>& vars) const;
+  std::string AccessText(const VarNames& vars, const Inst& inst) const;
+  std::string LoadText(const VarNames& vars, const Inst& inst) const;
+
+  const Module& module_;
+  const ModuleNames names_;
+  const ExprWriter sizes_;  // for expressions over symbols only
+};
+
+std::string ValueText(ValueId id) {
+  return id < 0 ? "%?" : absl::StrCat("%", id);
+}
+
+std::string ImmediateText(const Inst& inst) {
+  if (inst.dtype == DType::kBool && (inst.immediate_int == 0 || inst.immediate_int == 1)) {
+    return inst.immediate_int != 0 ? "true" : "false";
+  }
+  return IsIntegral(inst.dtype) ? absl::StrCat(inst.immediate_int)
+                                : FloatText(inst.immediate_float);
+}
+
+std::string QuotedList(const std::vector<std::string>& items) {
+  return absl::StrJoin(items, ", ", [](std::string* out, const std::string& s) {
+    absl::StrAppend(out, QuoteText(s));
+  });
+}
+
+std::string Type(DType dtype) {
+  return std::string(DTypeName(dtype));
+}
+
+std::string Printer::ModuleText() const {
+  std::string out = "module {\n";
+  for (size_t i = 0; i < names_.symbols.size(); ++i) absl::StrAppend(&out, SymbolText(i));
+  for (size_t i = 0; i < module_.buffers.size(); ++i) absl::StrAppend(&out, BufferText(i));
+  for (const Operation& operation : module_.operations) {
+    const auto* kernel = std::get_if<Kernel>(&operation);
+    absl::StrAppend(
+        &out, kernel != nullptr ? KernelText(*kernel) : LibraryText(std::get<Library>(operation)));
+  }
+  for (const ModuleOutput& output : module_.outputs) {
+    absl::StrAppend(&out, "  output ", OutputText(output), "\n");
+  }
+  return out + "}\n";
+}
+
+std::string Printer::SymbolText(size_t id) const {
+  const IntContext::SymbolInfo& symbol = module_.ints->symbols()[id];
+  return absl::StrCat("  symbol ", names_.symbols[id], " [", symbol.min, ", ", symbol.max,
+                      "] hint ", symbol.hint, "\n");
+}
+
+std::string Printer::BufferText(size_t id) const {
+  const Buffer& buffer = module_.buffers[id];
+  std::string kind = "?";
+  switch (buffer.kind) {
+    case BufferKind::kInput:
+      kind = absl::StrCat("input(", buffer.index, ")");
+      break;
+    case BufferKind::kConstant:
+      kind = absl::StrCat("constant(", buffer.index, ")");
+      break;
+    case BufferKind::kTemp:
+      kind = "temp";
+      break;
+    case BufferKind::kOutput:
+      kind = "output";
+      break;
+    case BufferKind::kLibrary:
+      kind = "library";
+      break;
+  }
+  return absl::StrCat("  buffer ", names_.buffers[id], " ", Type(buffer.dtype), "[",
+                      sizes_.ListText(buffer.sizes), "] strides[", sizes_.ListText(buffer.strides),
+                      "] ", kind, "\n");
+}
+
+std::string Printer::LoopText(absl::string_view prefix, const std::vector<IntExpr>& vars) const {
+  std::string out = "(";
+  for (size_t i = 0; i < vars.size(); ++i) {
+    const IntExpr var = vars[i];
+    const bool is_var = var && var.kind() == IntKind::kVar;
+    absl::StrAppend(&out, i > 0 ? ", " : "", prefix, i, ": ",
+                    is_var ? sizes_.Text(var.extent()) : "?");
+  }
+  return out + ")";
+}
+
+std::string Printer::KernelText(const Kernel& kernel) const {
+  const std::string name =
+      absl::StrCat("@", IsIdentifier(kernel.name) ? kernel.name : QuoteText(kernel.name));
+  std::string out = absl::StrCat("  kernel ", name, " ",
+                                 kernel.schedule == Schedule::kContraction ? "contraction " : "",
+                                 LoopText("d", kernel.outer));
+  if (!kernel.origins.empty()) absl::StrAppend(&out, " from ", QuotedList(kernel.origins));
+  absl::StrAppend(&out, " {\n");
+  for (const Phase& phase : kernel.phases) {
+    const VarNames vars = NameVars(kernel.outer, phase.inner);
+    absl::StrAppend(&out, "    phase ", LoopText("r", phase.inner), " {\n");
+    for (const Inst& inst : phase.body) absl::StrAppend(&out, "      ", InstText(vars, inst), "\n");
+    absl::StrAppend(&out, "    }\n");
+  }
+  return out + "  }\n";
+}
+
+// "@x[d0, r0]". Operands for indirect indices that no index mentions any more (an index into a
+// dimension of size 1 is 0) follow as " using %3", so that none is lost.
+std::string Printer::AccessText(const VarNames& vars, const Inst& inst) const {
+  ExprWriter writer(names_, &vars, &inst);
+  const bool known = inst.buffer >= 0 && static_cast<size_t>(inst.buffer) < module_.buffers.size();
+  std::string out = BufferRef(inst.buffer) + "[";
+  std::vector<bool> mentioned(inst.operands.size());
+  for (size_t i = 0; i < inst.indices.size(); ++i) {
+    const bool has_size = known && i < module_.buffers[inst.buffer].sizes.size();
+    const IntExpr size = has_size ? module_.buffers[inst.buffer].sizes[i] : IntExpr();
+    absl::StrAppend(&out, i > 0 ? ", " : "", writer.IndexText(inst.indices[i], size));
+    if (!inst.indices[i]) continue;
+    ForEachLeaf(inst.indices[i], [&](IntExpr leaf) {
+      if (leaf.kind() != IntKind::kIndirect) return;
+      const size_t operand = static_cast<size_t>(leaf.id());
+      if (operand < mentioned.size()) mentioned[operand] = true;
+    });
+  }
+  absl::StrAppend(&out, "]");
+  const size_t others = inst.op == ScalarOp::kStore || inst.has_mask ? 1 : 0;
+  std::vector<std::string> unmentioned;
+  for (size_t i = 0; i + others < inst.operands.size(); ++i) {
+    if (!mentioned[i]) unmentioned.push_back(ValueText(inst.operands[i]));
+  }
+  if (!unmentioned.empty()) absl::StrAppend(&out, " using ", absl::StrJoin(unmentioned, " "));
+  return out;
+}
+
+std::string Printer::LoadText(const VarNames& vars, const Inst& inst) const {
+  std::string out = AccessText(vars, inst);
+  if (inst.has_mask) {
+    absl::StrAppend(&out, " if ", inst.operands.empty() ? "%?" : ValueText(inst.operands.back()),
+                    " else ", ImmediateText(inst));
+  }
+  return out;
+}
+
+std::string Printer::InstText(const VarNames& vars, const Inst& inst) const {
+  const std::string type = Type(inst.dtype);
+  if (inst.op == ScalarOp::kStore) {
+    return absl::StrCat("store ", type, " ", AccessText(vars, inst), ", ",
+                        inst.operands.empty() ? "%?" : ValueText(inst.operands.back()));
+  }
+  std::string out = absl::StrCat(ValueText(inst.result), " = ", std::string(Info(inst.op).name));
+  if (inst.op == ScalarOp::kReduce) {
+    absl::StrAppend(&out, ".", std::string(ReduceKindName(inst.reduce_kind)));
+  }
+  absl::StrAppend(&out, " ", type, " ");
+  switch (inst.op) {
+    case ScalarOp::kConst:
+      return out + ImmediateText(inst);
+    case ScalarOp::kIndex: {
+      const ExprWriter writer(names_, &vars, &inst);
+      return out + (inst.indices.empty() ? "?" : writer.Text(inst.indices[0]));
+    }
+    case ScalarOp::kLoad:
+      return out + LoadText(vars, inst);
+    default:
+      return out + absl::StrJoin(inst.operands, ", ", [](std::string* s, ValueId v) {
+               absl::StrAppend(s, ValueText(v));
+             });
+  }
+}
+
+std::string Printer::WindowText(const BufferWindow& window) const {
+  return absl::StrCat(BufferRef(window.buffer), " sizes[", sizes_.ListText(window.sizes),
+                      "] strides[", sizes_.ListText(window.strides), "] offset ",
+                      sizes_.Text(window.offset));
+}
+
+std::string Printer::ArgText(const LibraryArg& arg) const {
+  struct Visitor {
+    const Printer& printer;
+    std::string operator()(NoneArg) const { return "none"; }
+    std::string operator()(const BufferWindow& v) const { return printer.WindowText(v); }
+    std::string operator()(IntExpr v) const { return "int " + printer.sizes_.Text(v); }
+    std::string operator()(double v) const { return "float " + FloatText(v); }
+    std::string operator()(bool v) const { return v ? "true" : "false"; }
+    std::string operator()(const std::string& v) const { return QuoteText(v); }
+    std::string operator()(DType v) const { return "dtype " + Type(v); }
+    std::string operator()(const LibraryArgs& v) const {
+      return absl::StrCat("[",
+                          absl::StrJoin(v, ", ",
+                                        [&](std::string* s, const LibraryArg& item) {
+                                          absl::StrAppend(s, printer.ArgText(item));
+                                        }),
+                          "]");
+    }
+  };
+  std::string out;
+  if (!arg.name.empty()) {
+    out = absl::StrCat(IsIdentifier(arg.name) ? arg.name : QuoteText(arg.name), " = ");
+  }
+  return out + std::visit(Visitor{*this}, arg.value);
+}
+
+std::string Printer::LibraryText(const Library& library) const {
+  std::string out = absl::StrCat("  library ", QuoteText(library.op));
+  if (!library.origin.empty()) absl::StrAppend(&out, " from ", QuoteText(library.origin));
+  absl::StrAppend(&out, " (");
+  for (size_t i = 0; i < library.args.size(); ++i) {
+    absl::StrAppend(&out, i > 0 ? ", " : "", ArgText(library.args[i]));
+  }
+  absl::StrAppend(&out, ") -> (");
+  for (size_t i = 0; i < library.results.size(); ++i) {
+    absl::StrAppend(&out, i > 0 ? ", " : "", BufferRef(library.results[i]));
+  }
+  return out + ")\n";
+}
+
+std::string Printer::OutputText(const ModuleOutput& output) const {
+  if (const auto* window = std::get_if<BufferWindow>(&output.value)) return WindowText(*window);
+  if (const auto* size = std::get_if<IntExpr>(&output.value)) return "int " + sizes_.Text(*size);
+  return "none";
+}
+
+}  // namespace
+
+std::string Print(const Module& module) {
+  return Printer(module).ModuleText();
+}
+
+std::string Print(const Module& module, const Kernel& kernel) {
+  return Printer(module).KernelText(kernel);
+}
+
+std::string Print(const Module& module, const Kernel& kernel, const Inst& inst) {
+  std::vector<IntExpr> inner;
+  for (const Phase& phase : kernel.phases) {
+    const Inst* first = phase.body.data();
+    if (&inst >= first && &inst < first + phase.body.size()) inner = phase.inner;
+  }
+  return Printer(module).InstText(NameVars(kernel.outer, inner), inst);
+}
+
+}  // namespace kiln::ir

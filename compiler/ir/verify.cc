@@ -1,0 +1,153 @@
+#include "compiler/ir/verify.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "compiler/ir/verify_impl.h"
+#include "proto/base/status_macros.h"
+
+namespace kiln::ir {
+namespace {
+
+absl::Status CheckBuffer(const Buffer& buffer) {
+  const auto fail = [&](absl::string_view what) {
+    return absl::InternalError(absl::StrCat("buffer @", buffer.name, " ", what));
+  };
+  if (buffer.sizes.size() != buffer.strides.size()) {
+    return fail("has unequal numbers of sizes and strides");
+  }
+  for (size_t i = 0; i < buffer.sizes.size(); ++i) {
+    if (!IsSizeExpr(buffer.sizes[i]) || !IsSizeExpr(buffer.strides[i])) {
+      return fail(absl::StrCat("has a size or stride in dimension ", i, " that is no size"));
+    }
+    if (buffer.sizes[i].range().max < 0) {
+      return fail(absl::StrCat("has a negative size in dimension ", i));
+    }
+    if (buffer.strides[i].range().max < 0) {
+      return fail(absl::StrCat("has a negative stride in dimension ", i));
+    }
+  }
+  const bool numbered = buffer.kind == BufferKind::kInput || buffer.kind == BufferKind::kConstant;
+  if (numbered && buffer.index < 0) return fail("is an input or constant without a number");
+  return absl::OkStatus();
+}
+
+class ModuleVerifier {
+ public:
+  explicit ModuleVerifier(const Module& module) : module_(module), kernels_(module) {}
+
+  absl::Status Run() {
+    for (const Buffer& buffer : module_.buffers) KILN_RETURN_IF_ERROR(CheckBuffer(buffer));
+    for (size_t i = 0; i < module_.operations.size(); ++i) {
+      const Operation& operation = module_.operations[i];
+      const auto* kernel = std::get_if<Kernel>(&operation);
+      KILN_RETURN_IF_ERROR(kernel != nullptr
+                               ? kernels_.Check(*kernel, static_cast<int>(i))
+                               : CheckLibrary(std::get<Library>(operation), static_cast<int>(i)));
+    }
+    for (size_t i = 0; i < module_.outputs.size(); ++i) {
+      const ModuleOutput& output = module_.outputs[i];
+      const std::string where = absl::StrCat("output ", i);
+      if (const auto* window = std::get_if<BufferWindow>(&output.value)) {
+        KILN_RETURN_IF_ERROR(CheckWindow(*window, where));
+      } else if (const auto* size = std::get_if<IntExpr>(&output.value);
+                 size != nullptr && !IsSizeExpr(*size)) {
+        return absl::InternalError(absl::StrCat(where, " is no size"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status CheckLibrary(const Library& library, int operation) {
+    const std::string where =
+        absl::StrCat("library step \"", library.op, "\" from \"", library.origin, "\"");
+    bool named = false;
+    for (const LibraryArg& arg : library.args) {
+      if (named && arg.name.empty()) {
+        return absl::InternalError(
+            absl::StrCat(where, " has a positional argument after a named one"));
+      }
+      named = !arg.name.empty();
+      KILN_RETURN_IF_ERROR(CheckArg(arg, where));
+    }
+    for (BufferId result : library.results) {
+      if (!Exists(result)) return absl::InternalError(absl::StrCat(where, " has no such result"));
+      const Buffer& buffer = module_.buffers[result];
+      if (buffer.kind != BufferKind::kLibrary) {
+        return absl::InternalError(
+            absl::StrCat(where, " makes @", buffer.name, ", which is no library buffer"));
+      }
+      if (kernels_.IsWritten(result)) {
+        return absl::InternalError(
+            absl::StrCat(where, " makes @", buffer.name, ", which another step made"));
+      }
+      kernels_.MarkWritten(result, operation);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckArg(const LibraryArg& arg, const std::string& where) {
+    if (const auto* items = std::get_if<LibraryArgs>(&arg.value)) {
+      for (const LibraryArg& item : *items) KILN_RETURN_IF_ERROR(CheckArg(item, where));
+    } else if (const auto* window = std::get_if<BufferWindow>(&arg.value)) {
+      return CheckWindow(*window, where);
+    } else if (const auto* size = std::get_if<IntExpr>(&arg.value);
+               size != nullptr && !IsSizeExpr(*size)) {
+      return absl::InternalError(absl::StrCat(where, " has an argument that is no size"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckWindow(const BufferWindow& window, const std::string& where) {
+    if (!Exists(window.buffer)) {
+      return absl::InternalError(absl::StrCat(where, " is on a buffer that does not exist"));
+    }
+    const Buffer& buffer = module_.buffers[window.buffer];
+    const auto fail = [&](absl::string_view what) {
+      return absl::InternalError(absl::StrCat(where, " has a window on @", buffer.name, " ", what));
+    };
+    if (!kernels_.IsWritten(window.buffer)) return fail("before anything is stored there");
+    if (window.sizes.size() != window.strides.size()) {
+      return fail("with unequal numbers of sizes and strides");
+    }
+    if (!IsSizeExpr(window.offset)) return fail("whose offset is no size");
+    for (size_t i = 0; i < window.sizes.size(); ++i) {
+      if (!IsSizeExpr(window.sizes[i]) || !IsSizeExpr(window.strides[i])) {
+        return fail(absl::StrCat("whose dimension ", i, " has no proper size or stride"));
+      }
+    }
+    if (!FitsWhereConstant(window, buffer)) return fail("that reaches outside the buffer");
+    return absl::OkStatus();
+  }
+
+  // True as well where some size is a symbol.
+  bool FitsWhereConstant(const BufferWindow& window, const Buffer& buffer) {
+    IntContext& ints = *module_.ints;
+    IntExpr low = window.offset, high = window.offset;
+    for (size_t i = 0; i < window.sizes.size(); ++i) {
+      if (window.sizes[i].is_const(0)) return true;
+      const IntExpr span = ints.Mul(ints.Add(window.sizes[i], -1), window.strides[i]);
+      const bool backwards = window.strides[i].range().max < 0;
+      (backwards ? low : high) = ints.Add(backwards ? low : high, span);
+    }
+    const IntExpr bytes = SizeBytes(ints, buffer);
+    if (!low.is_const() || !high.is_const() || !bytes.is_const()) return true;
+    return low.value() >= 0 && high.value() < bytes.value() / DTypeSize(buffer.dtype);
+  }
+
+  bool Exists(BufferId id) const {
+    return id >= 0 && static_cast<size_t>(id) < module_.buffers.size();
+  }
+
+  const Module& module_;
+  KernelVerifier kernels_;
+};
+
+}  // namespace
+
+absl::Status Verify(const Module& module) {
+  return ModuleVerifier(module).Run();
+}
+
+}  // namespace kiln::ir
