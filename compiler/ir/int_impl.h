@@ -143,6 +143,8 @@ struct IntContext::Impl {
   bool SplitByDivisor(const Sum& x, IntExpr divisor, Sum* quotient, Sum* rest);
   bool SplitByPolynomial(const Sum& x, const Sum& divisor, Sum* quotient, Sum* rest);
   IntExpr DivideByCommonFactor(const Sum& x, IntExpr divisor, bool want_mod);
+  IntExpr DivideInParts(Sum& y, Sum& rest, IntExpr g, IntExpr d, bool want_mod);
+  IntExpr DivideBySumFactor(const Sum& x, IntExpr divisor, const Monomial& content, bool want_mod);
   IntExpr DivideNested(const Sum& x, IntExpr divisor, bool want_mod);
   bool IsMultiple(IntExpr x, IntExpr of, IntExpr* quotient);
 

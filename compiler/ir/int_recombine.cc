@@ -36,8 +36,8 @@ bool IntContext::Impl::Recombine(Sum& sum) {
   return false;
 }
 
-// c*p*mod(x, n) + c*p*n*floordiv(x, n)           -> c*p*x
-// c*p*mod(x, n) + c*p*n*mod(floordiv(x, n), m)   -> c*p*mod(x, n*m)
+// c*p*mod(x, n) + c*p*n*floordiv(x, n)             -> c*p*x
+// c*p*mod(x, n) + c*p*n*mod(floordiv(x, n) + k, m) -> c*p*mod(x + k*n, n*m)
 bool IntContext::Impl::RecombineMod(Sum& sum, size_t term, IntExpr mod) {
   IntExpr x = mod.operands()[0], n = mod.operands()[1];
   Sum outer;  // c*p
@@ -67,15 +67,22 @@ bool IntContext::Impl::RecombineMod(Sum& sum, size_t term, IntExpr mod) {
   for (const Term& other : sum.terms) {
     IntExpr other_base = other.base;
     for (IntExpr factor : Factors(other_base)) {
-      if (factor.kind() != IntKind::kMod || factor.operands()[0] != quotient) continue;
+      if (factor.kind() != IntKind::kMod || factor == mod) continue;
       IntExpr m = factor.operands()[1];
+      Sum k = ToSum(factor.operands()[0]);
+      if (!TakeAway(k, ToSum(quotient))) continue;
       Sum inner;
       AddProduct(inner, outer_n, ToSum(factor));
       Normalize(inner);
       rest = sum;
       rest.terms[term].coef = 0;
       if (m.range().min < 0 || !TakeAway(rest, inner)) continue;
-      AddProduct(rest, outer, ToSum(Mod(x, Mul(n, m))));
+      Sum inside = ToSum(x);
+      Normalize(k);
+      AddProduct(inside, k, ToSum(n));
+      IntExpr numerator = Build(inside);
+      if (!numerator) return false;
+      AddProduct(rest, outer, ToSum(Mod(numerator, Mul(n, m))));
       Normalize(rest);
       if (rest.overflow) return false;
       sum = std::move(rest);

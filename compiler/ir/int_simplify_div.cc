@@ -126,7 +126,7 @@ bool IntContext::Impl::SplitByDivisor(const Sum& x, IntExpr divisor, Sum* quotie
 }
 
 // Division by a sum that holds symbols, such as s0 + 1: its term of the highest degree leads. The
-// quotient is taken only if less is left than there was.
+// quotient is taken only if less is left than there was, or the same terms with smaller factors.
 bool IntContext::Impl::SplitByPolynomial(const Sum& x, const Sum& divisor, Sum* quotient,
                                          Sum* rest) {
   constexpr int kMaxSteps = 16;
@@ -136,7 +136,7 @@ bool IntContext::Impl::SplitByPolynomial(const Sum& x, const Sum& divisor, Sum* 
   for (int step = 0; step < kMaxSteps && !r.overflow; ++step) {
     IntExpr base;
     auto t = std::find_if(r.terms.begin(), r.terms.end(), [&](const Term& t) {
-      return lead.coef != -1 && t.coef % lead.coef == 0 && DivideBase(t.base, lead.base, &base);
+      return lead.coef != -1 && t.coef / lead.coef != 0 && DivideBase(t.base, lead.base, &base);
     });
     if (t == r.terms.end()) break;
     Sum factor;
@@ -147,7 +147,14 @@ bool IntContext::Impl::SplitByPolynomial(const Sum& x, const Sum& divisor, Sum* 
     AddScaled(r, product, -1);
     Normalize(r);
   }
-  if (!r.overflow && !q.overflow && NumParts(r) < NumParts(x)) {
+  auto occurs_in_x = [&](const Term& t) {
+    return std::any_of(x.terms.begin(), x.terms.end(),
+                       [&](const Term& own) { return own.base == t.base; });
+  };
+  bool less =
+      NumParts(r) < NumParts(x) ||
+      (NumParts(r) == NumParts(x) && std::all_of(r.terms.begin(), r.terms.end(), occurs_in_x));
+  if (!r.overflow && !q.overflow && NumParts(q) != 0 && less) {
     *quotient = std::move(q);
     *rest = std::move(r);
     return true;
@@ -186,18 +193,23 @@ IntExpr IntContext::Impl::DivideNested(const Sum& x, IntExpr divisor, bool want_
     }
     return IntExpr();
   }
+  if (divisor.range().min < 0) return IntExpr();
+  for (const Term& t : x.terms) {
+    // floordiv(floordiv(y, a) + z, b) = floordiv(y + z*a, a*b)
+    if (t.coef != 1 || t.base.kind() != IntKind::kFloorDiv) continue;
+    IntExpr y = t.base.operands()[0], a = t.base.operands()[1];
+    Sum z = x;
+    z.terms[&t - x.terms.data()].coef = 0;
+    Normalize(z);
+    IntExpr product = Mul(a, divisor);
+    Sum numerator = ToSum(y);
+    AddProduct(numerator, z, ToSum(a));
+    IntExpr merged = product.node()->unfolded ? IntExpr() : Build(numerator);
+    return merged ? FloorDiv(merged, product) : IntExpr();
+  }
   if (x.terms.size() != 1 || x.terms[0].coef != 1) return IntExpr();
   IntExpr inner = x.terms[0].base;
-  if (inner.kind() == IntKind::kFloorDiv && divisor.range().min >= 0) {
-    // floordiv(floordiv(y, a) + c, b) = floordiv(y + c*a, a*b)
-    IntExpr y = inner.operands()[0], a = inner.operands()[1];
-    IntExpr product = Mul(a, divisor);
-    IntExpr shift = Mul(a, Const(x.constant));
-    if (product.node()->unfolded || shift.node()->unfolded) return IntExpr();
-    return FloorDiv(Add(y, shift), product);
-  }
-  if (inner.kind() == IntKind::kMod && x.constant == 0 && divisor.range().min >= 0 &&
-      inner.operands()[1].range().min >= 0) {
+  if (inner.kind() == IntKind::kMod && x.constant == 0 && inner.operands()[1].range().min >= 0) {
     IntExpr quotient;
     if (IsMultiple(inner.operands()[1], divisor, &quotient)) {
       return Mod(FloorDiv(inner.operands()[0], divisor), quotient);
@@ -255,9 +267,10 @@ absl::InlinedVector<Monomial, 4> CandidateFactors(IntContext::Impl& impl, const 
     });
     if (!seen) candidates.push_back(m);
   }
-  std::stable_sort(candidates.begin(), candidates.end(), [](const Monomial& a, const Monomial& b) {
+  std::sort(candidates.begin(), candidates.end(), [](const Monomial& a, const Monomial& b) {
     if (Degree(a.base) != Degree(b.base)) return Degree(a.base) > Degree(b.base);
-    return a.coef > b.coef;
+    if (a.coef != b.coef) return a.coef > b.coef;
+    return a.base && b.base && CompareExprs(a.base, b.base) < 0;
   });
   // What all terms share may be less than what any one of them shares with the divisor.
   if (candidates.size() > 1) {
@@ -271,12 +284,53 @@ absl::InlinedVector<Monomial, 4> CandidateFactors(IntContext::Impl& impl, const 
 
 }  // namespace
 
-// With x = g*y + rest, 0 <= rest < g and divisor = g*d:
-//   floordiv(x, divisor) = floordiv(y, d), mod(x, divisor) = g*mod(y, d) + rest.
+// With 0 <= rest < g:
+//   floordiv(g*y + rest, g*d) = floordiv(y, d), mod(g*y + rest, g*d) = g*mod(y, d) + rest.
+// Null where `rest` is not known to lie there.
+IntExpr IntContext::Impl::DivideInParts(Sum& y, Sum& rest, IntExpr g, IntExpr d, bool want_mod) {
+  Normalize(rest);
+  if (rest.overflow) return IntExpr();
+  if (NumParts(rest) != 0) {
+    IntRange range = SumRange(rest);
+    bool below = range.min >= 0 && d.range().min >= 0 &&
+                 (range.max < g.range().min ||
+                  (!g.is_const() && ProvablyLessEqual(BuildNormalized(rest), g, 1)));
+    if (!below) return IntExpr();
+  }
+  IntExpr numerator = Build(y);
+  if (!numerator) return IntExpr();
+  if (!want_mod) return FloorDiv(numerator, d);
+  Accumulate(rest, Mul(g, Mod(numerator, d)), 1);
+  return Build(rest);
+}
+
+// Of a divisor such as 7*s1*s0 + 7*s1 the sums s0 + 1 and s1*s0 + s1 are factors. Null where
+// neither helps.
+IntExpr IntContext::Impl::DivideBySumFactor(const Sum& x, IntExpr divisor, const Monomial& content,
+                                            bool want_mod) {
+  IntExpr primitive;
+  IntExpr content_expr = MakeTerm(content.coef, content.base);
+  if (divisor.kind() != IntKind::kAdd || !IsMultiple(divisor, content_expr, &primitive)) {
+    return IntExpr();
+  }
+  Monomial left[] = {{content.coef, IntExpr()}, content};
+  for (const Monomial& m : left) {
+    if (IsOne(m)) continue;
+    IntExpr d = MakeTerm(m.coef, m.base);
+    IntExpr g = content.base && !m.base ? Mul(primitive, content.base) : primitive;
+    Sum y, rest;
+    if (!SplitByDivisor(x, g, &y, &rest)) continue;
+    if (IntExpr e = DivideInParts(y, rest, g, d, want_mod)) return e;
+  }
+  return IntExpr();
+}
+
+// Cancels a factor g of the divisor; null if there is none that helps.
 IntExpr IntContext::Impl::DivideByCommonFactor(const Sum& x, IntExpr divisor, bool want_mod) {
   Sum divisor_sum = ToSum(divisor);
   Monomial content = Content(*this, divisor_sum);
   if (IsOne(content)) return IntExpr();
+  if (IntExpr e = DivideBySumFactor(x, divisor, content, want_mod)) return e;
   for (const Monomial& g : CandidateFactors(*this, x, content)) {
     IntExpr g_expr = MakeTerm(g.coef, g.base);
     Sum y, rest;
@@ -296,18 +350,7 @@ IntExpr IntContext::Impl::DivideByCommonFactor(const Sum& x, IntExpr divisor, bo
     }
     IntExpr d;
     if (!IsMultiple(divisor, g_expr, &d)) continue;
-    if (NumParts(rest) != 0) {
-      IntRange range = SumRange(rest);
-      bool below = range.min >= 0 && d.range().min >= 0 &&
-                   (range.max < g_expr.range().min ||
-                    (g.base && ProvablyLessEqual(BuildNormalized(rest), g_expr, 1)));
-      if (!below) continue;
-    }
-    IntExpr numerator = Build(y);
-    if (!numerator) continue;
-    if (!want_mod) return FloorDiv(numerator, d);
-    Accumulate(rest, Mul(g_expr, Mod(numerator, d)), 1);
-    return Build(rest);
+    if (IntExpr e = DivideInParts(y, rest, g_expr, d, want_mod)) return e;
   }
   return IntExpr();
 }
