@@ -42,7 +42,7 @@ if [ "$python" = no ]; then
   echo "skipped: --no-python"
 elif interpreter="$(deploy/python-env.sh "$PWD/build/venv" --test | tail -n 1)"; then
   PYTHONPATH="build/$preset/python" KILN_BUILD="build/$preset" \
-    "$interpreter" -m pytest -q tests/python || failed=1
+    "$interpreter" -m pytest -q tests/python tests/conformance || failed=1
 else
   echo "skipped: no Python with torch and transformers can be had here (see above)"
 fi

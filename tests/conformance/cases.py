@@ -1,0 +1,177 @@
+"""The op cases that every target runs: a name, a function of tensors, and its arguments.
+
+A new operator adds a case here. Arguments are made from a seed, so that every target sees the same
+ones. Sizes are odd on purpose: vector tails, blocks' edges and broadcasting are where targets differ.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    fn: Callable[..., object]
+    make: Callable[[], tuple[torch.Tensor, ...]]
+    tol: float = 1e-4
+
+
+def randn(*sizes: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(*sizes).to(dtype)
+
+
+def integers(*sizes: int, high: int = 50, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+    return torch.randint(0, high, sizes).to(dtype)
+
+
+def _pointwise() -> list[Case]:
+    unary = {
+        "abs": torch.abs, "ceil": torch.ceil, "cos": torch.cos, "erf": torch.erf,
+        "exp": torch.exp, "expm1": torch.expm1, "floor": torch.floor, "gelu": F.gelu,
+        "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "hardswish": F.hardswish,
+        "leaky_relu": F.leaky_relu, "neg": torch.neg, "relu": torch.relu, "round": torch.round,
+        "sigmoid": torch.sigmoid, "sign": torch.sign, "silu": F.silu, "sin": torch.sin,
+        "softplus": F.softplus, "tanh": torch.tanh, "trunc": torch.trunc,
+    }
+    positive = {
+        "log": torch.log, "log1p": torch.log1p, "log2": torch.log2, "rsqrt": torch.rsqrt,
+        "sqrt": torch.sqrt, "reciprocal": torch.reciprocal,
+    }
+    binary = {
+        "add_alpha": lambda x, y: torch.add(x, y, alpha=3), "div": torch.div,
+        "div_floor": lambda x, y: torch.div(x, y, rounding_mode="floor"),
+        "fmod": torch.fmod, "maximum": torch.maximum, "minimum": torch.minimum,
+        "mul": torch.mul, "remainder": torch.remainder, "sub": torch.sub,
+        "where": lambda x, y: torch.where(x > y, x, y), "atan2": torch.atan2,
+    }
+    cases = [Case(n, f, lambda: (randn(3, 37) * 3,)) for n, f in unary.items()]
+    cases += [Case(n, f, lambda: (randn(3, 37).abs() + 0.1,)) for n, f in positive.items()]
+    cases += [Case(n, f, lambda: (randn(5, 1, 17), randn(4, 17))) for n, f in binary.items()]
+    cases += [
+        Case("pow_tensor", torch.pow, lambda: (randn(40).abs() + 0.1, randn(40))),
+        Case("pow_scalar", lambda x: x**2 + x**3 + x**0.5, lambda: (randn(33).abs(),)),
+        Case("clamp", lambda x: x.clamp(-0.5, 0.7), lambda: (randn(101),)),
+        Case("int_arithmetic", lambda x, y: (x + y, x * y, x // (y + 1), x % (y + 1)),
+             lambda: (integers(77) - 25, integers(77))),
+        Case("bits", lambda x, y: (x & y, x | y, x ^ y, ~x), lambda: (integers(65), integers(65))),
+        Case("logic", lambda x, y: ((x > 0) & (y > 0), (x > 0).logical_or(y > 0), ~(x > 0)),
+             lambda: (randn(50), randn(50))),
+        Case("bf16", lambda x, y: torch.tanh(x * y) + x,
+             lambda: (randn(9, 31, dtype=torch.bfloat16), randn(31, dtype=torch.bfloat16)), 2e-2),
+        Case("f16", lambda x, y: torch.exp(x) * y,
+             lambda: (randn(9, 31, dtype=torch.float16), randn(31, dtype=torch.float16)), 2e-3),
+        Case("f64", lambda x: torch.exp(x) + torch.sin(x), lambda: (randn(41, dtype=torch.float64),)),
+        Case("casts", lambda x: (x.to(torch.int32), x.to(torch.bool), x.double(), x.bfloat16()),
+             lambda: (randn(35) * 10,)),
+    ]
+    return cases
+
+
+def _reductions() -> list[Case]:
+    return [
+        Case("sum_rows", lambda x: x.sum(-1), lambda: (randn(7, 129),)),
+        Case("sum_columns", lambda x: x.sum(0), lambda: (randn(129, 37),)),
+        Case("sum_middle", lambda x: x.sum(1), lambda: (randn(5, 19, 21),)),
+        Case("sum_all", lambda x: x.sum(), lambda: (randn(67, 71),)),
+        Case("mean_keepdim", lambda x: x.mean((0, 2), keepdim=True), lambda: (randn(5, 6, 33),)),
+        Case("prod", lambda x: x.prod(-1), lambda: (randn(6, 9),)),
+        Case("amax_amin", lambda x: (x.amax(1), x.amin(0)), lambda: (randn(31, 43),)),
+        Case("argmax", lambda x: (x.argmax(1), x.argmin(0), x.argmax()), lambda: (randn(23, 41),)),
+        Case("argmax_ties", lambda x: (x.argmax(1), x.argmin(1)),
+             lambda: (integers(13, 40, high=3).float(),)),
+        Case("any_all", lambda x: ((x > 1).any(-1), (x > -2).all(0)), lambda: (randn(9, 35),)),
+        Case("max_dim", lambda x: torch.max(x, 1), lambda: (randn(8, 30),)),
+        Case("var", lambda x: (x.var(-1), x.std(0, correction=0)), lambda: (randn(11, 50),)),
+        Case("sum_int", lambda x: (x.sum(0), x.sum()), lambda: (integers(17, 19),)),
+        Case("nan_reductions", lambda x: (x.amax(1), x.sum(1), x.argmax(1)),
+             lambda: (torch.where(randn(6, 40) > 1.5, torch.nan, randn(6, 40)),)),
+        Case("softmax", lambda x: torch.softmax(x, -1), lambda: (randn(6, 133) * 4,)),
+        Case("softmax_columns", lambda x: torch.softmax(x, 0), lambda: (randn(45, 21),)),
+        Case("log_softmax", lambda x: torch.log_softmax(x, -1), lambda: (randn(6, 77),)),
+        Case("softmax_masked_row", lambda x: torch.softmax(x.masked_fill(x < 0.3, -torch.inf), -1),
+             lambda: (randn(8, 20),)),
+        Case("layer_norm", lambda x, w, b: F.layer_norm(x, (65,), w, b),
+             lambda: (randn(3, 4, 65), randn(65), randn(65))),
+        Case("group_norm", lambda x, w, b: F.group_norm(x, 3, w, b),
+             lambda: (randn(2, 6, 5, 7), randn(6), randn(6))),
+        Case("batch_norm", lambda x, m, v, w, b: F.batch_norm(x, m, v, w, b),
+             lambda: (randn(2, 6, 5, 7), randn(6), randn(6).abs() + 0.5, randn(6), randn(6))),
+    ]
+
+
+def _views_and_indexing() -> list[Case]:
+    return [
+        Case("permute_add", lambda x, y: x.permute(2, 0, 1) + y,
+             lambda: (randn(5, 7, 19), randn(19, 5, 7))),
+        Case("transpose_copy", lambda x: x.t().contiguous() * 2, lambda: (randn(37, 53),)),
+        Case("reshape_chain", lambda x: (x + 1).view(4, 6, 5).transpose(0, 1).reshape(30, 4) * 2,
+             lambda: (randn(8, 15),)),
+        Case("slices", lambda x: x[1:-1, ::3] + x[:-2, 1::3], lambda: (randn(9, 31),)),
+        Case("cat", lambda x, y: torch.cat([x * 2, y, x], 1), lambda: (randn(4, 9), randn(4, 5))),
+        Case("stack_split", lambda x: torch.stack([p * 2 for p in x.split(4)]),
+             lambda: (randn(12, 7),)),
+        Case("pad", lambda x: F.pad(x, (1, 2, 3, 0), value=1.5) * 2, lambda: (randn(5, 6),)),
+        Case("expand", lambda x: x.expand(6, 3, 11) * torch.ones(3, 1), lambda: (randn(3, 11),)),
+        Case("flip_roll", lambda x: x.flip(1) + x.roll(2, 0), lambda: (randn(6, 9),)),
+        Case("repeat", lambda x: x.repeat(2, 3) + 1, lambda: (randn(4, 5),)),
+        Case("tril_triu", lambda x: x.tril(1) - x.triu(-2), lambda: (randn(9, 11),)),
+        Case("arange_mask", lambda x: x * (torch.arange(13) < 7), lambda: (randn(4, 13),)),
+        Case("embedding", lambda w, i: F.embedding(i, w) + 1, lambda: (randn(50, 21), integers(3, 8))),
+        Case("gather", lambda x, i: torch.gather(x, 1, i), lambda: (randn(5, 50), integers(5, 9))),
+        Case("index_select", lambda x, i: x.index_select(1, i), lambda: (randn(4, 50), integers(17))),
+        Case("index_negative", lambda x, i: x[:, i - 25], lambda: (randn(4, 50), integers(17))),
+        Case("index_two", lambda x, i, j: x[i, j], lambda: (randn(50, 50), integers(9), integers(9))),
+        Case("slice_scatter", lambda x, y: torch.slice_scatter(x, y, 1, 2, 9, 2),
+             lambda: (randn(5, 12), randn(5, 4))),
+    ]
+
+
+def _contractions() -> list[Case]:
+    return [
+        Case("mm", torch.mm, lambda: (randn(33, 47), randn(47, 29))),
+        Case("mm_transposed", lambda x, y: x.t() @ y.t(), lambda: (randn(47, 33), randn(29, 47))),
+        Case("mm_one_row", torch.mm, lambda: (randn(1, 301), randn(301, 77))),
+        Case("mm_one_column", torch.mm, lambda: (randn(65, 301), randn(301, 1))),
+        Case("mm_long", torch.mm, lambda: (randn(20, 5000), randn(5000, 40)), 1e-3),
+        Case("mm_f64", torch.mm,
+             lambda: (randn(21, 30, dtype=torch.float64), randn(30, 19, dtype=torch.float64))),
+        Case("mm_bf16", torch.mm,
+             lambda: (randn(40, 64, dtype=torch.bfloat16), randn(64, 50, dtype=torch.bfloat16)),
+             2e-2),
+        Case("mm_int", torch.mm, lambda: (integers(9, 12), integers(12, 7))),
+        Case("linear_gelu", lambda x, w, b: F.gelu(F.linear(x, w, b)),
+             lambda: (randn(35, 64), randn(96, 64), randn(96))),
+        Case("linear_residual", lambda x, w, b, r: F.linear(x, w, b) + r,
+             lambda: (randn(2, 17, 64), randn(50, 64), randn(50), randn(2, 17, 50))),
+        Case("bmm", torch.bmm, lambda: (randn(5, 13, 21), randn(5, 21, 17))),
+        Case("attention", F.scaled_dot_product_attention,
+             lambda: (randn(2, 3, 19, 16), randn(2, 3, 23, 16), randn(2, 3, 23, 16))),
+        Case("attention_by_hand",
+             lambda q, k, v: torch.softmax(q @ k.transpose(-1, -2) / 4, -1) @ v,
+             lambda: (randn(2, 3, 19, 16), randn(2, 3, 23, 16), randn(2, 3, 23, 16))),
+        Case("conv2d", lambda x, w, b: F.conv2d(x, w, b, padding=1),
+             lambda: (randn(2, 5, 13, 15), randn(11, 5, 3, 3), randn(11))),
+        Case("conv2d_stride", lambda x, w: F.conv2d(x, w, stride=2, padding=3),
+             lambda: (randn(1, 3, 29, 31), randn(16, 3, 7, 7))),
+        Case("conv2d_dilated", lambda x, w: F.conv2d(x, w, dilation=2),
+             lambda: (randn(1, 4, 17, 17), randn(6, 4, 3, 3))),
+        Case("conv2d_groups", lambda x, w: F.conv2d(x, w, groups=3, padding=1),
+             lambda: (randn(2, 6, 9, 9), randn(12, 2, 3, 3))),
+        Case("conv2d_depthwise", lambda x, w: F.conv2d(x, w, groups=8, padding=1),
+             lambda: (randn(2, 8, 9, 11), randn(8, 1, 3, 3))),
+        Case("conv1d", lambda x, w, b: F.conv1d(x, w, b, padding=2),
+             lambda: (randn(2, 7, 33), randn(5, 7, 5), randn(5))),
+        Case("conv_bn_relu",
+             lambda x, w, m, v, g, b: F.relu(F.batch_norm(F.conv2d(x, w), m, v, g, b)),
+             lambda: (randn(2, 4, 10, 10), randn(8, 4, 1, 1), randn(8), randn(8).abs() + 0.5,
+                      randn(8), randn(8))),
+        Case("max_pool", lambda x: F.max_pool2d(x, 3, 2, 1), lambda: (randn(2, 3, 15, 17),)),
+        Case("avg_pool", lambda x: F.avg_pool2d(x, 2), lambda: (randn(2, 3, 14, 16),)),
+        Case("adaptive_avg_pool", lambda x: F.adaptive_avg_pool2d(x, 1), lambda: (randn(2, 5, 7, 9),)),
+    ]
+
+
+CASES: list[Case] = _pointwise() + _reductions() + _views_and_indexing() + _contractions()

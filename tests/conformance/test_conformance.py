@@ -1,0 +1,53 @@
+"""Every case on every target, against torch eager with a float64 reference."""
+
+import os
+import subprocess
+
+import numpy
+import pytest
+import torch
+from cases import CASES
+from compare import assert_same, double_reference
+from conftest import BUILD
+from gaps import GAPS
+
+import kiln_torch
+
+
+def on(target):
+    for case in CASES:
+        gap = GAPS[target].get(case.name)
+        marks = [pytest.mark.xfail(strict=True, reason=gap)] if gap else []
+        yield pytest.param(case, id=case.name, marks=marks)
+
+
+@pytest.mark.parametrize("case", on("cpp"))
+def test_cpp(case):
+    args = case.make()
+    with torch.no_grad():
+        expected = case.fn(*args)
+        reference = None
+        if any(a.dtype == torch.float32 for a in args):
+            reference = double_reference(case.fn, args)
+        actual = torch.compile(case.fn, backend="kiln", options={"fallback": "raise"})(*args)
+    assert_same(actual, expected, reference, tol=case.tol)
+    assert kiln_torch.stats()["steps"]["library"] == 0, kiln_torch.stats()["library_ops"]
+
+
+@pytest.mark.parametrize("case", on("interpreter"))
+def test_interpreter(case, tmp_path, server):
+    """`kiln run --check` compares the compiled program with the reference interpreter."""
+    args = case.make()
+    [graph] = kiln_torch.save_graph(case.fn, args, tmp_path / "case.kgraph")
+    command = [str(BUILD / "bin" / "kiln"), "run", str(graph), "--check"]
+    if not any(a.dtype == torch.bfloat16 for a in args):  # numpy has no such type
+        path = tmp_path / "inputs.npz"
+        numpy.savez(path, *[a.numpy() for a in args])
+        command += ["--inputs", str(path)]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "KILN_SERVER": server.address},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
