@@ -313,13 +313,16 @@ IntExpr IntContext::Impl::DivideBySumFactor(const Sum& x, IntExpr divisor, const
   if (divisor.kind() != IntKind::kAdd || !IsMultiple(divisor, content_expr, &primitive)) {
     return IntExpr();
   }
-  Monomial left[] = {{content.coef, IntExpr()}, content};
-  for (const Monomial& m : left) {
-    if (IsOne(m)) continue;
-    IntExpr d = MakeTerm(m.coef, m.base);
-    IntExpr g = content.base && !m.base ? Mul(primitive, content.base) : primitive;
+  absl::InlinedVector<Monomial, 4> factors = CandidateFactors(*this, x, content);
+  factors.push_back({1, content.base});
+  factors.push_back({1, IntExpr()});
+  for (const Monomial& m : factors) {
+    if (m.coef == content.coef && m.base == content.base) continue;
+    IntExpr factor = MakeTerm(m.coef, m.base);
+    IntExpr g = Mul(primitive, factor);
+    IntExpr d;
     Sum y, rest;
-    if (!SplitByDivisor(x, g, &y, &rest)) continue;
+    if (!IsMultiple(content_expr, factor, &d) || !SplitByDivisor(x, g, &y, &rest)) continue;
     if (IntExpr e = DivideInParts(y, rest, g, d, want_mod)) return e;
   }
   return IntExpr();
