@@ -13,7 +13,7 @@ constexpr absl::string_view kDetailUrl = "type.kiln/kiln.v1.ErrorDetail";
 
 absl::Status WithDetail(absl::Status status, const v1::ErrorDetail& detail) {
   if (!status.ok() && !status.GetPayload(kDetailUrl)) {
-    status.SetPayload(kDetailUrl, absl::Cord(detail.SerializeAsString()));
+    status.SetPayload(kDetailUrl, absl::Cord(absl::string_view(detail.SerializeAsString())));
   }
   return status;
 }

@@ -69,9 +69,12 @@ absl::StatusOr<int64_t> Evaluate(const v1::SymExpr& expr, absl::Span<const int64
       case v1::SymExpr::KIND_FLOOR_DIV:
       case v1::SymExpr::KIND_MOD: {
         if (rhs == 0) return absl::InvalidArgumentError("a size expression divides by zero");
-        if (rhs == -1) {
-          overflow = __builtin_sub_overflow(int64_t{0}, value, &value);
-          if (expr.kind() == v1::SymExpr::KIND_MOD) value = 0;
+        if (rhs == -1) {  // value / -1 overflows in C++, so it is not computed
+          if (expr.kind() == v1::SymExpr::KIND_MOD) {
+            value = 0;
+          } else {
+            overflow = __builtin_sub_overflow(int64_t{0}, value, &value);
+          }
           break;
         }
         int64_t remainder = value % rhs;
