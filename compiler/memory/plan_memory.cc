@@ -1,1 +1,228 @@
 #include "compiler/memory/plan_memory.h"
+
+#include <algorithm>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "compiler/memory/in_place.h"
+#include "proto/base/status_macros.h"
+
+namespace kiln::memory {
+namespace {
+
+using ir::BufferId;
+using ir::BufferKind;
+using ir::IntContext;
+using ir::IntExpr;
+using ir::Module;
+
+constexpr int kNever = -1;
+
+// The first and last operation that touches a buffer, both inclusive: an operation's result and its
+// operands overlap, so they never share storage but in place.
+struct Lifetime {
+  int first = kNever;
+  int last = kNever;
+  bool used() const { return first != kNever; }
+};
+
+bool Overlap(const Lifetime& a, const Lifetime& b) {
+  return a.first <= b.last && b.first <= a.last;
+}
+
+void Extend(Lifetime& life, int operation) {
+  if (!life.used()) life.first = operation;
+  life.last = operation;
+}
+
+void ExtendForArgs(const ir::LibraryArgs& args, int operation, std::vector<Lifetime>& lives) {
+  for (const ir::LibraryArg& arg : args) {
+    if (const auto* window = std::get_if<ir::BufferWindow>(&arg.value)) {
+      Extend(lives[window->buffer], operation);
+    } else if (const auto* list = std::get_if<ir::LibraryArgs>(&arg.value)) {
+      ExtendForArgs(*list, operation, lives);
+    }
+  }
+}
+
+std::vector<Lifetime> FindLifetimes(const Module& module) {
+  std::vector<Lifetime> lives(module.buffers.size());
+  for (size_t i = 0; i < module.operations.size(); ++i) {
+    int operation = static_cast<int>(i);
+    if (const auto* kernel = std::get_if<ir::Kernel>(&module.operations[i])) {
+      for (const ir::Phase& phase : kernel->phases) {
+        for (const ir::Inst& inst : phase.body) {
+          if (inst.buffer >= 0) Extend(lives[inst.buffer], operation);
+        }
+      }
+    } else {
+      const auto& library = std::get<ir::Library>(module.operations[i]);
+      ExtendForArgs(library.args, operation, lives);
+      for (BufferId result : library.results) Extend(lives[result], operation);
+    }
+  }
+  // Past the last operation, for what the caller looks at afterwards.
+  int end = static_cast<int>(module.operations.size());
+  for (const ir::ModuleOutput& output : module.outputs) {
+    if (const auto* window = std::get_if<ir::BufferWindow>(&output.value)) {
+      if (lives[window->buffer].used()) lives[window->buffer].last = end;
+    }
+  }
+  return lives;
+}
+
+// For each buffer the one whose storage it takes over, or -1.
+std::vector<BufferId> FindInPlace(Module& module, const std::vector<Lifetime>& lives) {
+  std::vector<std::vector<BufferId>> made(module.operations.size());
+  std::vector<std::vector<BufferId>> dying(module.operations.size());
+  for (size_t b = 0; b < module.buffers.size(); ++b) {
+    const Lifetime& life = lives[b];
+    if (module.buffers[b].kind != BufferKind::kTemp || !life.used()) continue;
+    made[life.first].push_back(static_cast<BufferId>(b));
+    if (life.first < life.last && life.last < static_cast<int>(module.operations.size())) {
+      dying[life.last].push_back(static_cast<BufferId>(b));
+    }
+  }
+  std::vector<BufferId> in_place_of(module.buffers.size(), -1);
+  for (size_t i = 0; i < module.operations.size(); ++i) {
+    const auto* kernel = std::get_if<ir::Kernel>(&module.operations[i]);
+    if (kernel == nullptr || made[i].empty() || dying[i].empty()) continue;
+    std::vector<BufferId> chosen = ChooseInPlace(module, *kernel, made[i], dying[i]);
+    for (size_t k = 0; k < chosen.size(); ++k) in_place_of[made[i][k]] = chosen[k];
+  }
+  return in_place_of;
+}
+
+// Buffers that take over one storage from each other, one after the other.
+struct Group {
+  BufferId first = -1;  // the buffer that the others inherit from
+  Lifetime life;
+  IntExpr size;  // bytes, a multiple of kAlignment
+  IntExpr offset;
+};
+
+struct Groups {
+  std::vector<Group> groups;
+  std::vector<int> group_of;  // by BufferId; -1 for buffers outside the workspace
+};
+
+absl::StatusOr<Groups> GroupBuffers(Module& module, const std::vector<Lifetime>& lives,
+                                    const std::vector<BufferId>& in_place_of) {
+  IntContext& ints = *module.ints;
+  Groups result;
+  result.group_of.assign(module.buffers.size(), -1);
+  std::vector<BufferId> order;  // by first use, so that a buffer comes after the one it inherits
+  for (size_t b = 0; b < module.buffers.size(); ++b) {
+    bool planned = module.buffers[b].kind == BufferKind::kTemp && lives[b].used();
+    if (planned) order.push_back(static_cast<BufferId>(b));
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [&](BufferId a, BufferId b) { return lives[a].first < lives[b].first; });
+  for (BufferId b : order) {
+    if (in_place_of[b] >= 0) {
+      int group = result.group_of[in_place_of[b]];
+      result.group_of[b] = group;
+      result.groups[group].life.last = lives[b].last;
+      continue;
+    }
+    IntExpr bytes = SizeBytes(ints, module.buffers[b]);
+    if (!bytes.is_const() && !ContainsKind(bytes, ir::IntKind::kSymbol)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("buffer @", module.buffers[b].name, " has more bytes than 64 bits count"));
+    }
+    IntExpr size = ints.Mul(ints.CeilDiv(bytes, ints.Const(kAlignment)), kAlignment);
+    result.group_of[b] = static_cast<int>(result.groups.size());
+    result.groups.push_back({b, lives[b], size, IntExpr()});
+  }
+  return result;
+}
+
+// Places groups of constant size; returns the bytes they take.
+absl::StatusOr<int64_t> PlaceConstantSizes(IntContext& ints, std::vector<Group*> groups) {
+  std::stable_sort(groups.begin(), groups.end(), [](const Group* a, const Group* b) {
+    return a->size.value() > b->size.value();
+  });
+  struct Placed {
+    int64_t begin, end;
+    Lifetime life;
+  };
+  std::vector<Placed> placed;  // by begin
+  int64_t total = 0;
+  for (Group* group : groups) {
+    int64_t size = group->size.value();
+    int64_t begin = 0, end = 0;
+    bool overflow = __builtin_add_overflow(begin, size, &end);
+    for (const Placed& other : placed) {
+      if (other.begin >= end) break;
+      if (other.end <= begin || !Overlap(other.life, group->life)) continue;
+      begin = other.end;
+      overflow |= __builtin_add_overflow(begin, size, &end);
+    }
+    if (overflow) return absl::ResourceExhaustedError("the workspace exceeds 64 bits of bytes");
+    group->offset = ints.Const(begin);
+    if (size == 0) continue;
+    total = std::max(total, end);
+    auto at = std::upper_bound(placed.begin(), placed.end(), begin,
+                               [](int64_t b, const Placed& p) { return b < p.begin; });
+    placed.insert(at, {begin, end, group->life});
+  }
+  return total;
+}
+
+// Places groups of symbolic size after `base`, in slots that are shared where the slot is provably
+// large enough; returns the end of the last slot.
+IntExpr PlaceSymbolicSizes(IntContext& ints, std::vector<Group*> groups, int64_t base) {
+  struct Slot {
+    IntExpr offset, size;
+    std::vector<Lifetime> lives;
+  };
+  auto hint = [&](const Group* g) { return ints.EvaluateAtHints(g->size); };
+  std::stable_sort(groups.begin(), groups.end(),
+                   [&](const Group* a, const Group* b) { return hint(a) > hint(b); });
+  std::vector<Slot> slots;
+  IntExpr end = ints.Const(base);
+  for (Group* group : groups) {
+    auto fits = [&](const Slot& slot) {
+      return std::none_of(slot.lives.begin(), slot.lives.end(),
+                          [&](const Lifetime& l) { return Overlap(l, group->life); }) &&
+             ints.ProvablyLessEqual(group->size, slot.size);
+    };
+    auto slot = std::find_if(slots.begin(), slots.end(), fits);
+    if (slot == slots.end()) {
+      slots.push_back({end, group->size, {}});
+      slot = slots.end() - 1;
+      end = ints.Add(end, group->size);
+    }
+    slot->lives.push_back(group->life);
+    group->offset = slot->offset;
+  }
+  return end;
+}
+
+}  // namespace
+
+absl::StatusOr<Plan> PlanMemory(Module& module) {
+  IntContext& ints = *module.ints;
+  std::vector<Lifetime> lives = FindLifetimes(module);
+  Plan plan;
+  plan.in_place_of = FindInPlace(module, lives);
+  KILN_ASSIGN_OR_RETURN(Groups grouped, GroupBuffers(module, lives, plan.in_place_of));
+
+  std::vector<Group*> constant, symbolic;
+  for (Group& group : grouped.groups) {
+    (group.size.is_const() ? constant : symbolic).push_back(&group);
+  }
+  KILN_ASSIGN_OR_RETURN(int64_t constant_bytes, PlaceConstantSizes(ints, std::move(constant)));
+  plan.workspace_bytes = PlaceSymbolicSizes(ints, std::move(symbolic), constant_bytes);
+
+  plan.offsets.resize(module.buffers.size());
+  for (size_t b = 0; b < module.buffers.size(); ++b) {
+    int group = grouped.group_of[b];
+    if (group >= 0) plan.offsets[b] = grouped.groups[group].offset;
+  }
+  return plan;
+}
+
+}  // namespace kiln::memory

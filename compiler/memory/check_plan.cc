@@ -1,0 +1,286 @@
+// The proof that a plan is right. It shares no code with the planner: it walks the operations and
+// keeps the set of buffers whose contents are still there; a write takes out every buffer that it
+// may overlap, and a read of a buffer that is not there is the error.
+#include <algorithm>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "compiler/memory/plan_memory.h"
+#include "proto/base/status_macros.h"
+
+namespace kiln::memory {
+namespace {
+
+using ir::BufferId;
+using ir::BufferKind;
+using ir::Inst;
+using ir::IntContext;
+using ir::IntExpr;
+using ir::Kernel;
+using ir::Module;
+
+// Reads and writes of workspace buffers by one operation, each buffer once.
+struct Access {
+  std::string operation;
+  const Kernel* kernel = nullptr;
+  std::vector<BufferId> reads, writes;
+};
+
+void AddOnce(std::vector<BufferId>& list, BufferId buffer) {
+  if (std::find(list.begin(), list.end(), buffer) == list.end()) list.push_back(buffer);
+}
+
+void CollectWindows(const ir::LibraryArgs& args, std::vector<BufferId>& reads) {
+  for (const ir::LibraryArg& arg : args) {
+    if (std::holds_alternative<ir::BufferWindow>(arg.value)) {
+      AddOnce(reads, std::get<ir::BufferWindow>(arg.value).buffer);
+    } else if (std::holds_alternative<ir::LibraryArgs>(arg.value)) {
+      CollectWindows(std::get<ir::LibraryArgs>(arg.value), reads);
+    }
+  }
+}
+
+Access CollectAccess(const Module& module, const ir::Operation& operation) {
+  Access access;
+  if (const auto* library = std::get_if<ir::Library>(&operation)) {
+    access.operation = absl::StrCat("library ", library->op, " of ", library->origin);
+    CollectWindows(library->args, access.reads);
+    for (BufferId result : library->results) AddOnce(access.writes, result);
+  } else {
+    const Kernel& kernel = std::get<Kernel>(operation);
+    access.operation = absl::StrCat("kernel @", kernel.name);
+    access.kernel = &kernel;
+    for (const ir::Phase& phase : kernel.phases) {
+      for (const Inst& inst : phase.body) {
+        if (inst.op == ir::ScalarOp::kStore) AddOnce(access.writes, inst.buffer);
+        if (inst.op == ir::ScalarOp::kLoad) AddOnce(access.reads, inst.buffer);
+      }
+    }
+  }
+  auto outside = [&](BufferId b) { return module.buffers[b].kind != BufferKind::kTemp; };
+  std::erase_if(access.reads, outside);
+  std::erase_if(access.writes, outside);
+  return access;
+}
+
+// Bytes [begin, end) of a buffer in the workspace; `empty` for a buffer of no bytes.
+struct Extent {
+  IntExpr begin, end;
+  bool empty = false;
+};
+
+class Checker {
+ public:
+  Checker(const Module& module, const Plan& plan)
+      : module_(module), plan_(plan), ints_(*module.ints) {}
+
+  absl::Status Run() {
+    KILN_RETURN_IF_ERROR(CheckShapes());
+    std::vector<Access> accesses;
+    std::vector<bool> used(module_.buffers.size());
+    for (const ir::Operation& operation : module_.operations) {
+      accesses.push_back(CollectAccess(module_, operation));
+      for (BufferId b : accesses.back().reads) used[b] = true;
+      for (BufferId b : accesses.back().writes) used[b] = true;
+    }
+    for (size_t b = 0; b < used.size(); ++b) {
+      KILN_RETURN_IF_ERROR(CheckPlace(static_cast<BufferId>(b), used[b]));
+    }
+    for (const Access& access : accesses) KILN_RETURN_IF_ERROR(Replay(access));
+    for (const ir::ModuleOutput& output : module_.outputs) {
+      const auto* window = std::get_if<ir::BufferWindow>(&output.value);
+      if (window == nullptr || module_.buffers[window->buffer].kind != BufferKind::kTemp) continue;
+      KILN_RETURN_IF_ERROR(CheckPresent(window->buffer, "the module's output"));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  std::string Name(BufferId b) const { return absl::StrCat("@", module_.buffers[b].name); }
+
+  absl::Status CheckShapes() const {
+    size_t n = module_.buffers.size();
+    if (plan_.offsets.size() != n || plan_.in_place_of.size() != n) {
+      return absl::InternalError(
+          absl::StrCat("memory plan: ", plan_.offsets.size(), " offsets for ", n, " buffers"));
+    }
+    if (!plan_.workspace_bytes) return absl::InternalError("memory plan: no workspace size");
+    for (BufferId from : plan_.in_place_of) {
+      if (from < -1 || from >= static_cast<BufferId>(n)) {
+        return absl::InternalError("memory plan: in place of a buffer that does not exist");
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Inside the workspace, aligned, and only for buffers that live there.
+  absl::Status CheckPlace(BufferId b, bool used) {
+    IntExpr offset = plan_.offsets[b];
+    bool expected = used && module_.buffers[b].kind == BufferKind::kTemp;
+    extents_.emplace_back();
+    if (static_cast<bool>(offset) != expected) {
+      return absl::InternalError(
+          absl::StrCat("memory plan: ", Name(b),
+                       expected ? " is used and has no offset" : " has an offset and needs none"));
+    }
+    if (!expected) return absl::OkStatus();
+    IntExpr bytes = SizeBytes(ints_, module_.buffers[b]);
+    extents_.back() = {offset, ints_.Add(offset, bytes), bytes.is_const(0)};
+    if (!ints_.ProvablyLessEqual(ints_.Const(0), offset) ||
+        !ints_.ProvablyLessEqual(extents_.back().end, plan_.workspace_bytes)) {
+      return absl::InternalError(
+          absl::StrCat("memory plan: ", Name(b), " is not inside the workspace"));
+    }
+    if (!ints_.Mod(offset, kAlignment).is_const(0)) {
+      return absl::InternalError(absl::StrCat("memory plan: ", Name(b), " is not aligned"));
+    }
+    return absl::OkStatus();
+  }
+
+  bool ProvablyApart(BufferId a, BufferId b) {
+    const Extent &x = extents_[a], &y = extents_[b];
+    if (x.empty || y.empty) return true;
+    return ints_.ProvablyLessEqual(x.end, y.begin) || ints_.ProvablyLessEqual(y.end, x.begin);
+  }
+
+  absl::Status CheckPresent(BufferId b, const std::string& reader) {
+    if (std::find(present_.begin(), present_.end(), b) != present_.end()) return absl::OkStatus();
+    auto it = overwritten_by_.find(b);
+    return absl::InternalError(
+        it == overwritten_by_.end()
+            ? absl::StrCat("memory plan: ", reader, " reads ", Name(b), " before it is written")
+            : absl::StrCat("memory plan: ", reader, " reads ", Name(b), ", which ",
+                           Name(it->second), " has overwritten"));
+  }
+
+  absl::Status Replay(const Access& access) {
+    for (BufferId b : access.reads) {
+      // What the kernel stores itself, it may load in a later phase.
+      bool own = std::find(access.writes.begin(), access.writes.end(), b) != access.writes.end();
+      if (!own) KILN_RETURN_IF_ERROR(CheckPresent(b, access.operation));
+    }
+    for (size_t i = 0; i < access.writes.size(); ++i) {
+      BufferId to = access.writes[i];
+      BufferId from = plan_.in_place_of[to];
+      if (from >= 0) KILN_RETURN_IF_ERROR(CheckInPlace(access, to, from));
+      for (BufferId b : access.reads) {
+        if (b != to && b != from && !ProvablyApart(to, b)) return Clash(access, to, b);
+      }
+      for (size_t j = 0; j < i; ++j) {
+        if (!ProvablyApart(to, access.writes[j])) return Clash(access, to, access.writes[j]);
+      }
+    }
+    for (BufferId to : access.writes) {
+      std::erase_if(present_, [&](BufferId b) {
+        if (b == to || ProvablyApart(to, b)) return false;
+        overwritten_by_[b] = to;
+        return true;
+      });
+      AddOnce(present_, to);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Clash(const Access& access, BufferId a, BufferId b) const {
+    return absl::InternalError(absl::StrCat("memory plan: ", access.operation, " uses ", Name(a),
+                                            " and ", Name(b), ", which share storage"));
+  }
+
+  // Each element of `from` must be read, for the last time, by the iteration that overwrites it.
+  absl::Status CheckInPlace(const Access& access, BufferId to, BufferId from) {
+    auto wrong = [&](absl::string_view why) {
+      return absl::InternalError(absl::StrCat("memory plan: ", access.operation, " writes ",
+                                              Name(to), " in place of ", Name(from), ": ", why));
+    };
+    const ir::Buffer &a = module_.buffers[from], &b = module_.buffers[to];
+    if (access.kernel == nullptr) return wrong("it is no kernel");
+    if (plan_.offsets[from] != plan_.offsets[to]) return wrong("their offsets differ");
+    if (a.sizes != b.sizes || a.strides != b.strides || DTypeSize(a.dtype) != DTypeSize(b.dtype)) {
+      return wrong("their layouts differ");
+    }
+    if (std::find(access.writes.begin(), access.writes.end(), from) != access.writes.end()) {
+      return wrong("the kernel writes both");
+    }
+    const Inst* store = nullptr;
+    size_t store_phase = 0;
+    bool stored = false;
+    const Kernel& kernel = *access.kernel;
+    for (size_t p = 0; p < kernel.phases.size(); ++p) {
+      for (const Inst& inst : kernel.phases[p].body) {
+        if (inst.op == ir::ScalarOp::kStore && inst.buffer == to) {
+          if (store != nullptr) return wrong("it is stored twice");
+          store = &inst;
+          store_phase = p;
+        }
+      }
+    }
+    if (kernel.schedule == ir::Schedule::kContraction && store_phase == 0) {
+      return wrong("the contraction itself stores it");
+    }
+    if (!EveryPointHasItsElement(kernel, store_phase, *store)) {
+      return wrong("several iterations store one element");
+    }
+    for (size_t p = 0; p < kernel.phases.size(); ++p) {
+      for (const Inst& inst : kernel.phases[p].body) {
+        if (&inst == store) stored = true;
+        if (inst.op != ir::ScalarOp::kLoad || inst.buffer != from) continue;
+        if (stored) return wrong("it is loaded after the store");
+        if (kernel.schedule == ir::Schedule::kContraction && p == 0) {
+          return wrong("the contraction reads it");
+        }
+        if (ElementOf(kernel, p, store_phase, inst) != LinearIndex(ints_, b, store->indices)) {
+          return wrong("a load reads another element than the store writes");
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // The element that a load reads, in the variables of the store's phase; null where the phases'
+  // loops differ or the index is known at run time only.
+  IntExpr ElementOf(const Kernel& kernel, size_t phase, size_t store_phase, const Inst& load) {
+    IntExpr element = LinearIndex(ints_, module_.buffers[load.buffer], load.indices);
+    if (ContainsKind(element, ir::IntKind::kIndirect)) return IntExpr();
+    if (phase == store_phase) return element;
+    const auto& from = kernel.phases[phase].inner;
+    const auto& to = kernel.phases[store_phase].inner;
+    if (from.size() != to.size()) return IntExpr();
+    IntContext::VarMap map;
+    for (size_t i = 0; i < from.size(); ++i) {
+      if (from[i].extent() != to[i].extent()) return IntExpr();
+      map[from[i]] = to[i];
+    }
+    return ints_.Substitute(element, map);
+  }
+
+  // Whether each loop variable can be computed back from the element stored.
+  bool EveryPointHasItsElement(const Kernel& kernel, size_t phase, const Inst& store) {
+    IntExpr element = LinearIndex(ints_, module_.buffers[store.buffer], store.indices);
+    if (ContainsKind(element, ir::IntKind::kIndirect)) return false;
+    std::vector<IntExpr> vars = kernel.outer;
+    vars.insert(vars.end(), kernel.phases[phase].inner.begin(), kernel.phases[phase].inner.end());
+    for (IntExpr var : vars) {
+      if (var.extent().is_const(1)) continue;
+      IntExpr stride = ints_.CoefficientOf(element, var);
+      if (!stride || stride.is_const(0)) return false;
+      if (ints_.Mod(ints_.FloorDiv(element, stride), var.extent()) != var) return false;
+    }
+    return true;
+  }
+
+  const Module& module_;
+  const Plan& plan_;
+  IntContext& ints_;
+  std::vector<Extent> extents_;  // by BufferId
+  std::vector<BufferId> present_;
+  absl::flat_hash_map<BufferId, BufferId> overwritten_by_;
+};
+
+}  // namespace
+
+absl::Status CheckPlan(const Module& module, const Plan& plan) {
+  return Checker(module, plan).Run();
+}
+
+}  // namespace kiln::memory
