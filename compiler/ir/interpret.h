@@ -2,8 +2,11 @@
 // it.
 //
 // Floating-point values of every type are kept and computed in double, so its results serve as a
-// higher-precision reference; integers are exact in their own width. Contractions whose operands
-// are plain loads run through a direct loop over doubles, so that BERT-base takes seconds.
+// higher-precision reference: neither a store to a buffer of f32, f16 or bf16 nor a cast to one of
+// them rounds. Integers are exact in their own width and wrap; a cast from a floating type to one
+// truncates and wraps, and what int64 cannot hold, NaN included, becomes its least value. Shifts by
+// the width or more, or by a negative count, shift everything out; sign(NaN) is 0. Contractions
+// over floating types run as blocked matrix products, so that BERT-base takes seconds.
 #pragma once
 
 #include <cstdint>
@@ -31,10 +34,11 @@ struct InterpretOptions {
   int64_t max_bytes = int64_t{1} << 34;  // of all values alive; more is RESOURCE_EXHAUSTED
 };
 
-// `inputs`: one tensor for each kInput buffer's index; `symbols`: the value of each symbol;
-// `constants`: data of each kConstant. Returns one tensor for each output (sizes come as 0-d i64,
-// `none` as an empty u8 tensor). UNIMPLEMENTED for a Library operation, OUT_OF_RANGE for an index
-// tensor's value outside its dimension.
+// REQUIRES: a verified module.
+// `inputs`: one tensor for each kInput buffer's index, in any strides; `symbols`: the value of each
+// symbol; `constants`: data of each kConstant. Returns one tensor for each output (sizes come as
+// 0-d i64, `none` as an empty u8 tensor). UNIMPLEMENTED for a Library operation, OUT_OF_RANGE for
+// an index tensor's value outside its dimension.
 absl::StatusOr<std::vector<ReferenceTensor>> Interpret(const Module& module,
                                                        absl::Span<const HostTensor> inputs,
                                                        absl::Span<const int64_t> symbols,
