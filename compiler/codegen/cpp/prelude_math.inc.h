@@ -1,1 +1,529 @@
-// Vector math.
+// Part of every generated kernel: elementary functions of Vec<float, W> as straight-line polynomial
+// code within 2 units in the last place for every float32 input, with or without fused
+// multiply-add; tests/tools/math_accuracy.cc checks it. No library is called but for double.
+// The method throughout: bring the argument into a small interval (Cody and Waite 1980: constants
+// split so that products are exact), a minimax polynomial there (Remez's exchange algorithm;
+// tests/tools/fit_math_polynomials.py prints all coefficients), and scaling back. Functions
+// that are rarely hot compute in double and round once.
+#pragma float_control(push)
+#pragma float_control(precise, on)
+#pragma clang fp contract(off) reassociate(off) reciprocal(off)
+
+// ---- Building blocks -----------------------------------------------------------------------
+
+// a * b + c, rounded once where the CPU can and twice where it cannot: callers work with either.
+template <class V>
+KILN_FN V KMad(V a, V b, V c) {
+#ifdef __FMA__
+  return __builtin_elementwise_fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+// c0 + x * (c1 + x * (...)).
+template <class V, class T>
+KILN_FN V KPoly(V x, T c0) {
+  return (V)(c0);
+}
+template <class V, class T, class... Rest>
+KILN_FN V KPoly(V x, T c0, Rest... rest) {
+  return KMad(KPoly(x, rest...), x, (V)(c0));
+}
+template <int W>
+KILN_FN Vec<int, W> KBits(Vec<float, W> x) {
+  return (Vec<int, W>)x;
+}
+template <int W>
+KILN_FN Vec<long, W> KBits(Vec<double, W> x) {
+  return (Vec<long, W>)x;
+}
+template <int W>
+KILN_FN Vec<double, W> KWiden(Vec<float, W> x) {
+  return __builtin_convertvector(x, Vec<double, W>);
+}
+template <int W>
+KILN_FN Vec<float, W> KNarrow(Vec<double, W> x) {
+  return __builtin_convertvector(x, Vec<float, W>);
+}
+// x within [low, high]; NaN stays.
+template <class V, class T>
+KILN_FN V KClamp(V x, T low, T high) {
+  x = (V)(low) > x ? (V)(low) : x;
+  return (V)(high) < x ? (V)(high) : x;
+}
+// Adding it leaves the nearest integer in the low bits of the sum.
+#define KILN_ROUNDER 0x1.8p23f
+#define KILN_ROUNDER_DOUBLE 0x1.8p52
+
+// x * 2^n for a whole n in [-252, 254], rounded once even where the result is subnormal.
+template <int W>
+KILN_FN Vec<float, W> KScale(Vec<float, W> x, Vec<float, W> n) {
+#ifdef __AVX512F__
+  if constexpr (W == 16) {
+    return (Vec<float, W>)__builtin_ia32_scalefps512_mask(x, n, x, 0xffff, 4);
+  }
+#endif
+  const Vec<int, W> whole = __builtin_convertvector(n, Vec<int, W>), half = whole >> 1;
+  return x * (Vec<float, W>)((half + 127) << 23) * (Vec<float, W>)((whole - half + 127) << 23);
+}
+
+// ---- Exponentials --------------------------------------------------------------------------
+
+// p of e^x = 2^n (1 + p), |p| < 0.42: the argument reduced by n ln 2, whose high part has 15 bits.
+template <int W>
+KILN_FN Vec<float, W> KExpReduced(Vec<float, W> x, Vec<float, W>& n) {
+  using F = Vec<float, W>;
+  n = KMad(x, (F)(0x1.715476p+0f), (F)(KILN_ROUNDER)) - KILN_ROUNDER;
+  const F r = KMad(n, (F)(-0x1.7f7d1cp-20f), KMad(n, (F)(-0x1.62e4p-1f), x));
+  const F tail = KPoly(r, 0x1.fffffcp-2f, 0x1.55548cp-3f, 0x1.5558b8p-5f, 0x1.123e58p-7f,
+                       0x1.6a4dacp-10f);
+  return KMad(r * r, tail, r);
+}
+// 2^r for |r| <= 1/2.
+template <int W>
+KILN_FN Vec<float, W> KExp2Small(Vec<float, W> r) {
+  return KPoly(r, 1.0f, 0x1.62e43p-1f, 0x1.ebfbdcp-3f, 0x1.c6af7ap-5f, 0x1.3b2dep-7f,
+               0x1.5f09a6p-10f, 0x1.416d08p-13f);
+}
+template <int W>
+KILN_FN Vec<float, W> KExp(Vec<float, W> x) {
+  Vec<float, W> n;
+  const Vec<float, W> p = KExpReduced(KClamp(x, -104.0f, 89.0f), n);
+  return KScale(p + 1.0f, n);
+}
+template <int W>
+KILN_FN Vec<float, W> KExp2(Vec<float, W> x) {
+  x = KClamp(x, -151.0f, 129.0f);
+  const Vec<float, W> n = (x + KILN_ROUNDER) - KILN_ROUNDER;
+  return KScale(KExp2Small(x - n), n);
+}
+// 2^n (p + (1 - 2^-n)), where 1 - 2^-n is exact or does not matter.
+template <int W>
+KILN_FN Vec<float, W> KExpm1(Vec<float, W> x) {
+  using F = Vec<float, W>;
+  F n;
+  const F p = KExpReduced(KClamp(x, -18.0f, 89.0f), n);
+  Vec<int, W> exponent = 127 - __builtin_convertvector(n, Vec<int, W>);
+  exponent = exponent < 0 ? 0 : exponent;
+  const F result = KScale(p + (1.0f - (F)(exponent << 23)), n);
+  return __builtin_elementwise_abs(x) < 0x1p-25f ? x : result;
+}
+// With z = e^-|x|, which does not overflow, and q = z / (1 + z): 1 - q, or z - z q, where the rounding
+// of 1 + z counts less than in q.
+template <int W>
+KILN_FN Vec<float, W> KSigmoid(Vec<float, W> x) {
+  using F = Vec<float, W>;
+  const F z = KExp(-__builtin_elementwise_abs(x));
+  const F one_or_z = x < 0.0f ? z : (F)(1.0f);
+  return KMad(one_or_z, -z / (z + 1.0f), one_or_z);
+}
+// Below 0.625 an odd polynomial, above it 1 - 2 / (e^2|x| + 1).
+template <int W>
+KILN_FN Vec<float, W> KTanh(Vec<float, W> x) {
+  using F = Vec<float, W>;
+  const F a = __builtin_elementwise_abs(x), u = x * x;
+  const F tail =
+      KPoly(u, -0x1.555532p-2f, 0x1.1106f8p-3f, -0x1.b83634p-5f, 0x1.51fe46p-6f, -0x1.752c6ep-8f);
+  const F small = KMad(u * a, tail, a);
+  const F doubled = a + a;
+  F n;
+  F e = KExpReduced((F)(20.0f) < doubled ? (F)(20.0f) : doubled, n) + 1.0f;
+  e = (F)(KBits(e) + (__builtin_convertvector(n, Vec<int, W>) << 23));
+  const F large = 1.0f - 2.0f / (e + 1.0f);
+  return __builtin_elementwise_copysign(a >= 0.625f ? large : small, x);
+}
+// Below 1 an odd polynomial, above it 1 - 2^q(|x|) with q fitted to log2(erfc).
+template <int W>
+KILN_FN Vec<float, W> KErf(Vec<float, W> x) {
+  using F = Vec<float, W>;
+  const F a = __builtin_elementwise_abs(x), u = x * x;
+  const F small = KMad(KPoly(u, 0x1.06eba8p-3f, -0x1.81273ep-2f, 0x1.ce2ce6p-4f, -0x1.b7f71ap-6f,
+                             0x1.53f224p-8f, -0x1.a3515ep-11f, 0x1.4771fep-14f),
+                       a, a);
+  const F b = (F)(4.0f) < a ? (F)(4.0f) : a;
+  const F q = KPoly(b, -0x1.09edb4p-11f, -0x1.a040b2p+0f, -0x1.d76bfap-1f, -0x1.3078acp-3f,
+                    0x1.01c4b2p-5f, -0x1.160d72p-8f, 0x1.18ea74p-12f);
+  const F t = q + KILN_ROUNDER;
+  const F power = (F)(KBits(KExp2Small(q - (t - KILN_ROUNDER))) + (KBits(t) << 23));
+  return __builtin_elementwise_copysign(a >= 1.0f ? 1.0f - power : small, x);
+}
+
+// ---- Logarithms ----------------------------------------------------------------------------
+
+// x = 2^e (1 + f) with 1 + f in [2/3, 4/3), for finite x > 0.
+template <int W>
+KILN_FN Vec<float, W> KLogReduced(Vec<float, W> x, Vec<float, W>& e) {
+  using F = Vec<float, W>;
+  const auto subnormal = x < 0x1p-126f;
+  x = subnormal ? x * 0x1p23f : x;
+  const Vec<int, W> k = (KBits(x) - 0x3f2aaaab) >> 23;
+  e = __builtin_convertvector(k, F) - (subnormal ? (F)(23.0f) : (F)(0.0f));
+  return (F)(KBits(x) - (k << 23)) - 1.0f;
+}
+// log(1 + f) - f for |f| <= 1/3.
+template <int W>
+KILN_FN Vec<float, W> KLog1pTail(Vec<float, W> f) {
+  const Vec<float, W> p =
+      KPoly(f, -0.5f, 0x1.555506p-2f, -0x1.fffefap-3f, 0x1.99d04ep-3f, -0x1.559c74p-3f,
+            0x1.1ed584p-3f, -0x1.f3306p-4f, 0x1.1e6c42p-3f, -0x1.07cab8p-3f);
+  return f * f * p;
+}
+// `result`, computed for x in (0, inf), or what a logarithm is elsewhere.
+template <class V>
+KILN_FN V KLogSpecial(V x, V result) {
+  const V inf = (V)(__builtin_inff());
+  result = x < inf ? result : x;
+  result = x < 0 ? (V)(__builtin_nanf("")) : result;
+  return x == 0 ? -inf : result;
+}
+template <int W>
+KILN_FN Vec<float, W> KLog(Vec<float, W> x) {
+  using F = Vec<float, W>;
+  F e;
+  const F f = KLogReduced(x, e);
+  const F low = f + KMad(e, (F)(0x1.7f7d1cp-20f), KLog1pTail(f));
+  return KLogSpecial(x, KMad(e, (F)(0x1.62e4p-1f), low));
+}
+// (f + tail) * c, c in two parts of which the first has 12 bits; f is cut so that its product with
+// that part is exact. `more` is added to the low part.
+template <int W>
+KILN_FN Vec<float, W> KLogScaled(Vec<float, W> f, float c_high, float c_low, Vec<float, W> more) {
+  using F = Vec<float, W>;
+  const F f_high = (F)(KBits(f) & ~0xfff);
+  const F c = (F)(c_high + c_low);
+  return f_high * c_high + (((f - f_high) * c_high + f * c_low) + KMad(KLog1pTail(f), c, more));
+}
+template <int W>
+KILN_FN Vec<float, W> KLog2(Vec<float, W> x) {
+  Vec<float, W> e;
+  const Vec<float, W> f = KLogReduced(x, e);
+  const Vec<float, W> zero = (Vec<float, W>)(0.0f);
+  return KLogSpecial(x, e + KLogScaled(f, 0x1.714p+0f, 0x1.47652cp-12f, zero));
+}
+template <int W>
+KILN_FN Vec<float, W> KLog10(Vec<float, W> x) {
+  Vec<float, W> e;
+  const Vec<float, W> f = KLogReduced(x, e);
+  return KLogSpecial(
+      x, e * 0x1.344p-2f + KLogScaled(f, 0x1.bcap-2f, 0x1.7b1526p-14f, e * 0x1.3509f8p-18f));
+}
+// As log(u) with u = 1 + x rounded, and what the rounding lost added to the reduced argument.
+template <int W>
+KILN_FN Vec<float, W> KLog1p(Vec<float, W> x) {
+  using F = Vec<float, W>;
+  const F u = x + 1.0f;
+  const F lost = x > 1.0f ? 1.0f - (u - x) : x - (u - 1.0f);
+  F e;
+  const F m = KLogReduced(u, e);
+  Vec<int, W> exponent = 127 - __builtin_convertvector(e, Vec<int, W>);
+  exponent = exponent < 0 ? 0 : exponent;
+  const F f = m + lost * (F)(exponent << 23);
+  const F low = f + KMad(e, (F)(0x1.7f7d1cp-20f), KLog1pTail(f));
+  const F result = KLogSpecial(u, KMad(e, (F)(0x1.62e4p-1f), low));
+  return __builtin_elementwise_abs(x) < 0x1p-25f ? x : result;
+}
+
+// ---- Trigonometric functions ---------------------------------------------------------------
+
+// The first 256 bits of 2 / pi.
+static const unsigned kTwoOverPi[8] = {0xa2f9836e, 0x4e441529, 0xfc2757d1, 0xf534ddc0,
+                                       0xdb629599, 0x3c439041, 0xfe5163ab, 0xdebbc561};
+
+// x mod pi/2 in [-pi/4, pi/4] and the quadrant, for finite x >= 1 (Payne and Hanek 1983): of the
+// product of the mantissa and 2/pi only the bits around the binary point are computed.
+static inline double KReduceHuge(float x, int& quadrant) {
+  const unsigned bits = __builtin_bit_cast(unsigned, x);
+  const unsigned long mantissa = (bits & 0x7fffff) | 0x800000;
+  const int exponent = (int)(bits >> 23) - 150;      // x = mantissa * 2^exponent
+  const int skip = exponent > 2 ? exponent - 2 : 0;  // bits of 2/pi that give multiples of 4
+  const int word = skip / 32, shift = skip % 32;
+  const unsigned* const from = kTwoOverPi + word;
+  unsigned long high = (unsigned long)from[0] << 32 | from[1];
+  unsigned long low = (unsigned long)from[2] << 32 | from[3];
+  high = shift != 0 ? high << shift | low >> (64 - shift) : high;
+  low <<= shift;
+  const unsigned __int128 wide =
+      (unsigned __int128)mantissa * high + (mantissa * (low >> 32) >> 32);
+  // x * 2/pi modulo 4 in units of 2^-62.
+  const unsigned long product = (unsigned long)(wide >> (exponent > 2 ? 0 : 2 - exponent));
+  quadrant = (int)(product >> 62) + (int)(product >> 61 & 1);
+  return (double)(long)(product << 2) * 0x1.921fb54442d18p-64;
+}
+template <class T, int W>
+static inline __attribute__((noinline)) void KReduceHugeLanes(Vec<float, W> x, float limit,
+                                                              Vec<T, W>& r, Vec<int, W>& q) {
+  for (int i = 0; i < W; ++i) {
+    if (!(x[i] > limit)) continue;
+    int quadrant = 0;
+    r[i] = x[i] < __builtin_inff() ? (T)KReduceHuge(x[i], quadrant) : (T)__builtin_nanf("");
+    q[i] = quadrant;
+  }
+}
+template <int W>
+KILN_FN bool KAnyAbove(Vec<float, W> x, float limit) {
+  return __builtin_reduce_or((Vec<int, W>)(x > limit)) != 0;
+}
+// x >= 0 modulo pi/2 in [-pi/4, pi/4]; q counts the multiples taken off. pi/2 stands in parts whose
+// products with q are exact.
+template <int W>
+KILN_FN Vec<float, W> KReduceAngle(Vec<float, W> x, Vec<int, W>& q) {
+  using F = Vec<float, W>;
+  const F t = KMad(x, (F)(0x1.45f306p-1f), (F)(KILN_ROUNDER)), n = t - KILN_ROUNDER;
+  q = KBits(t);
+#ifdef __FMA__
+  const float limit = 65536.0f;
+  F r = KMad(n, (F)(-0x1.921fb6p+0f), x);
+  r = KMad(n, (F)(0x1.777a5cp-25f), r);
+  r = KMad(n, (F)(0x1.ee59dap-50f), r);
+#else
+  const float limit = 12000.0f;
+  const F exact = (x - n * 0x1.92p+0f) - n * 0x1.fb4p-12f, third = n * 0x1.444p-24f;
+  F r = exact - third;
+  r += ((exact - r) - third) - n * 0x1.68c234p-39f;
+#endif
+  if (__builtin_expect(KAnyAbove(x, limit), 0)) KReduceHugeLanes<float, W>(x, limit, r, q);
+  return r;
+}
+// sin of r + q pi/2, its sign flipped where the sign bit of `sign` is set.
+template <int W>
+KILN_FN Vec<float, W> KSinReduced(Vec<float, W> r, Vec<int, W> q, Vec<int, W> sign) {
+  using F = Vec<float, W>;
+  const F u = r * r;
+  const F sine = KMad(u * r, KPoly(u, -0x1.555546p-3f, 0x1.110774p-7f, -0x1.9951f6p-13f), r);
+  const F cosine = KPoly(u, 1.0f, -0.5f, 0x1.55554ap-5f, -0x1.6c0c28p-10f, 0x1.99e80cp-16f);
+  const F result = (q & 1) != 0 ? cosine : sine;
+  return (F)(KBits(result) ^ ((sign ^ (q << 30)) & (-0x7fffffff - 1)));
+}
+template <int W>
+KILN_FN Vec<float, W> KSin(Vec<float, W> x) {
+  Vec<int, W> q;
+  const Vec<float, W> r = KReduceAngle(__builtin_elementwise_abs(x), q);
+  return KSinReduced(r, q, KBits(x));
+}
+template <int W>
+KILN_FN Vec<float, W> KCos(Vec<float, W> x) {
+  Vec<int, W> q;
+  const Vec<float, W> r = KReduceAngle(__builtin_elementwise_abs(x), q);
+  return KSinReduced(r, q + 1, (Vec<int, W>)(0));
+}
+template <int W>
+KILN_FN Vec<float, W> KTan(Vec<float, W> x) {
+  using D = Vec<double, W>;
+  const Vec<float, W> a = __builtin_elementwise_abs(x);
+  const D d = KWiden(a);
+  const D t = KMad(d, (D)(0x1.45f306dc9c883p-1), (D)(KILN_ROUNDER_DOUBLE));
+  const D n = t - KILN_ROUNDER_DOUBLE;
+  Vec<int, W> q = __builtin_convertvector(KBits(t), Vec<int, W>);
+  D r = (d - n * 0x1.921fb544p+0) - n * 0x1.0b4611a626331p-34;
+  const float limit = 0x1p18f;
+  if (__builtin_expect(KAnyAbove(a, limit), 0)) KReduceHugeLanes<double, W>(a, limit, r, q);
+  const D u = r * r;
+  const D sine = KMad(u * r,
+                      KPoly(u, -0x1.55555555521b5p-3, 0x1.1111110c7dd15p-7, -0x1.a019f92c6af72p-13,
+                            0x1.71d7661863d18p-19, -0x1.a95f107d7c7bdp-26),
+                      r);
+  const D cosine = KPoly(u, 1.0, -0.5, 0x1.5555555552d74p-5, -0x1.6c16c16716c15p-10,
+                         0x1.a019fa54b4e41p-16, -0x1.27e006761f252p-22, 0x1.1bbcea54b4266p-29);
+  const auto odd = __builtin_convertvector(q & 1, Vec<long, W>) != 0;
+  const D result = (odd ? -cosine : sine) / (odd ? sine : cosine);
+  return (Vec<float, W>)(KBits(KNarrow(result)) ^ (KBits(x) & (-0x7fffffff - 1)));
+}
+
+// ---- Functions computed in double ----------------------------------------------------------
+
+// 2^x, x cut to [-1000, 1000]: what lies outside is 0 or infinite as a float.
+template <int W>
+KILN_FN Vec<double, W> KDoubleExp2(Vec<double, W> x) {
+  x = KClamp(x, -1000.0, 1000.0);
+  const Vec<double, W> t = x + KILN_ROUNDER_DOUBLE;
+  const Vec<double, W> p =
+      KPoly(x - (t - KILN_ROUNDER_DOUBLE), 1.0, 0x1.62e42fefa3a29p-1, 0x1.ebfbdff82c622p-3,
+            0x1.c6b08d70390f4p-5, 0x1.3b2ab6fb817aap-7, 0x1.5d87fea532193p-10,
+            0x1.430913897b34ep-13, 0x1.ffcb3d8de086fp-17, 0x1.62be64eeccc1ap-20,
+            0x1.b68b2a3b4a154p-24, 0x1.e8bb3109e1955p-28);
+  return (Vec<double, W>)(KBits(p) + (KBits(t) << 52));
+}
+template <int W>
+KILN_FN Vec<double, W> KDoubleExp(Vec<double, W> x) {
+  return KDoubleExp2(x * 0x1.71547652b82fep+0);
+}
+// 2 artanh(s) + e ln 2 with s = (m - 1) / (m + 1), m in [2/3, 4/3); x is no subnormal double.
+template <int W>
+KILN_FN Vec<double, W> KDoubleLog(Vec<double, W> x) {
+  using D = Vec<double, W>;
+  const Vec<long, W> k = (KBits(x) - 0x3fe5555555555555) >> 52;
+  const D m = (D)(KBits(x) - (k << 52));
+  const D e = (D)(k + KBits((D)(KILN_ROUNDER_DOUBLE))) - KILN_ROUNDER_DOUBLE;
+  const D s = (m - 1.0) / (m + 1.0), u = s * s;
+  const D tail = KPoly(u, 0x1.5555555555774p-1, 0x1.99999998f1338p-2, 0x1.249249b1ddf5fp-2,
+                       0x1.c71c018a58701p-3, 0x1.7474dd672548ep-3, 0x1.385334f88ce26p-3,
+                       0x1.3abba126e0516p-3);
+  return KLogSpecial(x, e * 0x1.62e42fefa39efp-1 + (2.0 * s + u * s * tail));
+}
+// The angle of (x, y), signed zeros and infinities as C's atan2 has them.
+template <int W>
+KILN_FN Vec<double, W> KDoubleAtan2(Vec<double, W> y, Vec<double, W> x) {
+  using D = Vec<double, W>;
+  const D a = __builtin_elementwise_abs(y), b = __builtin_elementwise_abs(x);
+  const auto steep = a > b;
+  const D low = steep ? b : a, high = steep ? a : b;
+  D t = a == b ? (D)(1.0) : low / high;
+  t = high == 0.0 ? low : t;
+  const D u = t * t;
+  const D tail = KPoly(u, -0x1.5555552f299a2p-2, 0x1.9999846d046ebp-3, -0x1.2490392f28b76p-3,
+                       0x1.c6e85bcb179e8p-4, -0x1.72d635c9446afp-4, 0x1.33a180e36ea03p-4,
+                       -0x1.f02ffd674820cp-5, 0x1.69eaf5356a470p-5, -0x1.b2f6dfc5080e7p-6,
+                       0x1.81f856e14aa09p-7, -0x1.b405623a207b4p-9, 0x1.ce1dbe261d69bp-12);
+  D angle = KMad(u * t, tail, t);
+  angle = steep ? 0x1.921fb54442d18p+0 - angle : angle;
+  angle = KBits(x) < 0 ? 0x1.921fb54442d18p+1 - angle : angle;
+  return __builtin_elementwise_copysign(angle, y);
+}
+template <int W>
+KILN_FN Vec<float, W> KAtan2(Vec<float, W> y, Vec<float, W> x) {
+  return KNarrow(KDoubleAtan2(KWiden(y), KWiden(x)));
+}
+template <int W>
+KILN_FN Vec<float, W> KAtan(Vec<float, W> x) {
+  return KNarrow(KDoubleAtan2(KWiden(x), (Vec<double, W>)(1.0)));
+}
+template <int W>
+KILN_FN Vec<float, W> KAsin(Vec<float, W> x) {
+  const Vec<double, W> d = KWiden(x);
+  return KNarrow(KDoubleAtan2(d, __builtin_elementwise_sqrt((1.0 - d) * (1.0 + d))));
+}
+template <int W>
+KILN_FN Vec<float, W> KAcos(Vec<float, W> x) {
+  const Vec<double, W> d = KWiden(x);
+  return KNarrow(KDoubleAtan2(__builtin_elementwise_sqrt((1.0 - d) * (1.0 + d)), d));
+}
+template <int W>
+KILN_FN Vec<float, W> KSinh(Vec<float, W> x) {
+  using D = Vec<double, W>;
+  const D d = KWiden(x), a = __builtin_elementwise_abs(d), u = d * d;
+  const D small = KMad(u * a,
+                       KPoly(u, 0x1.5555555576fa8p-3, 0x1.111110f2c995fp-7, 0x1.a01a24db25c1cp-13,
+                             0x1.71cc66b54fee6p-19, 0x1.b68d7261256dbp-26),
+                       a);
+  const D e = KDoubleExp(a);
+  const D large = 0.5 * (e - 1.0 / e);
+  return KNarrow(__builtin_elementwise_copysign(a < 1.0 ? small : large, d));
+}
+template <int W>
+KILN_FN Vec<float, W> KCosh(Vec<float, W> x) {
+  const Vec<double, W> e = KDoubleExp(__builtin_elementwise_abs(KWiden(x)));
+  return KNarrow(0.5 * (e + 1.0 / e));
+}
+// The inverse hyperbolic functions lose digits of log(1 + tiny): below 2^-12 two terms of the
+// series serve.
+template <int W>
+KILN_FN Vec<float, W> KAsinh(Vec<float, W> x) {
+  using D = Vec<double, W>;
+  const D d = KWiden(x), a = __builtin_elementwise_abs(d), u = d * d;
+  const D large = KDoubleLog(a + __builtin_elementwise_sqrt(u + 1.0));
+  const D small = a - a * u * (1.0 / 6.0);
+  return KNarrow(__builtin_elementwise_copysign(a < 0x1p-12 ? small : large, d));
+}
+template <int W>
+KILN_FN Vec<float, W> KAcosh(Vec<float, W> x) {
+  using D = Vec<double, W>;
+  const D d = KWiden(x), root = __builtin_elementwise_sqrt(d * d - 1.0);
+  return KNarrow(KDoubleLog(d < 1.0 ? (D)(__builtin_nan("")) : d + root));
+}
+template <int W>
+KILN_FN Vec<float, W> KAtanh(Vec<float, W> x) {
+  using D = Vec<double, W>;
+  const D d = KWiden(x), a = __builtin_elementwise_abs(d);
+  const D large = 0.5 * KDoubleLog((1.0 + a) / (1.0 - a));
+  const D small = a + a * a * a * (1.0 / 3.0);
+  return KNarrow(__builtin_elementwise_copysign(a < 0x1p-12 ? small : large, d));
+}
+// e^(-x^2) times the scaled function, which is a polynomial of (|x| - 2) / (|x| + 2).
+template <int W>
+KILN_FN Vec<float, W> KErfc(Vec<float, W> x) {
+  using D = Vec<double, W>;
+  const D d = KWiden(x), whole = __builtin_elementwise_abs(d);
+  const D a = (D)(10.2) < whole ? (D)(10.2) : whole;
+  const D scaled =
+      KPoly((a - 2.0) / (a + 2.0), 0x1.058671b537d3ap-2, -0x1.b57034eff434ap-2,
+            0x1.eeea7db9cd657p-3, -0x1.437f0b3518163p-4, 0x1.e9477b252f3f5p-9, 0x1.ca95adbdc220dp-8,
+            -0x1.bc366b4de019dp-11, -0x1.01645d9f76519p-10, 0x1.72eb96db856d7p-15,
+            0x1.6d0d0c94331a0p-13, 0x1.ad9f6ac19ebf5p-16, -0x1.cc2b0955000eep-16,
+            -0x1.6f72d0243630bp-17, 0x1.1b83b85903410p-19, 0x1.98303f05a1fbep-20);
+  const D tail = scaled * KDoubleExp(-a * a);
+  return KNarrow(d < 0.0 ? 2.0 - tail : tail);
+}
+// 2^(y log2|x|), with C's rules for special values.
+template <int W>
+KILN_FN Vec<float, W> KPow(Vec<float, W> x, Vec<float, W> y) {
+  using F = Vec<float, W>;
+  using I = Vec<int, W>;
+  const F a = __builtin_elementwise_abs(x), b = __builtin_elementwise_abs(y);
+  const Vec<double, W> log2 = KDoubleLog(KWiden(a)) * 0x1.71547652b82fep+0;
+  F result = KNarrow(KDoubleExp2(KWiden(y) * log2));
+  result = ((a == 1.0f) & (b == b)) ? (F)(1.0f) : result;  // also for an infinite y
+  // From 2^24 on every float is an even integer.
+  const auto large = b >= 0x1p24f;
+  const I whole = __builtin_convertvector(large ? (F)(0.0f) : y, I);
+  const auto integer = large | (__builtin_convertvector(whole, F) == y);
+  result = (F)(KBits(result) ^ (integer ? KBits(x) & (whole << 31) : (I)(0)));
+  const auto undefined = (x < 0.0f) & (a < __builtin_inff()) & ~integer;
+  result = undefined ? (F)(__builtin_nanf("")) : result;
+  return ((x == 1.0f) | (y == 0.0f)) ? (F)(1.0f) : result;
+}
+
+// ---- Double precision: lane by lane through the C library of the process ----------------------
+
+#define KILN_LIBM(NAME, FUNCTION)                               \
+  extern "C" double FUNCTION(double);                           \
+  template <int W>                                              \
+  KILN_FN Vec<double, W> NAME(Vec<double, W> x) {               \
+    Vec<double, W> y;                                           \
+    for (int i = 0; i < W; ++i) y[i] = FUNCTION(x[i]);          \
+    return y;                                                   \
+  }
+KILN_LIBM(KExp, exp)
+KILN_LIBM(KExp2, exp2)
+KILN_LIBM(KExpm1, expm1)
+KILN_LIBM(KLog, log)
+KILN_LIBM(KLog2, log2)
+KILN_LIBM(KLog10, log10)
+KILN_LIBM(KLog1p, log1p)
+KILN_LIBM(KSin, sin)
+KILN_LIBM(KCos, cos)
+KILN_LIBM(KTan, tan)
+KILN_LIBM(KAsin, asin)
+KILN_LIBM(KAcos, acos)
+KILN_LIBM(KAtan, atan)
+KILN_LIBM(KSinh, sinh)
+KILN_LIBM(KCosh, cosh)
+KILN_LIBM(KTanh, tanh)
+KILN_LIBM(KAsinh, asinh)
+KILN_LIBM(KAcosh, acosh)
+KILN_LIBM(KAtanh, atanh)
+KILN_LIBM(KErf, erf)
+KILN_LIBM(KErfc, erfc)
+#undef KILN_LIBM
+extern "C" double pow(double, double);
+extern "C" double atan2(double, double);
+template <int W>
+KILN_FN Vec<double, W> KPow(Vec<double, W> x, Vec<double, W> y) {
+  Vec<double, W> z;
+  for (int i = 0; i < W; ++i) z[i] = pow(x[i], y[i]);
+  return z;
+}
+template <int W>
+KILN_FN Vec<double, W> KAtan2(Vec<double, W> y, Vec<double, W> x) {
+  Vec<double, W> z;
+  for (int i = 0; i < W; ++i) z[i] = atan2(y[i], x[i]);
+  return z;
+}
+template <int W>
+KILN_FN Vec<double, W> KSigmoid(Vec<double, W> x) {
+  using D = Vec<double, W>;
+  const D z = KExp(-__builtin_elementwise_abs(x));
+  return (x < 0.0 ? z : (D)(1.0)) / (z + 1.0);
+}
+#undef KILN_ROUNDER
+#undef KILN_ROUNDER_DOUBLE
+#pragma float_control(pop)
