@@ -34,6 +34,16 @@ bool Bounded(int64_t v) {
   return v != IntRange::kMinInt && v != IntRange::kMaxInt;
 }
 
+// Without symbols a sum of single variables of constant extent has exactly the range it shows.
+bool RangesSayItAll(const Sum& sum) {
+  for (const Term& t : sum.terms) {
+    IntKind kind = t.base.kind();
+    bool variable = kind == IntKind::kVar || kind == IntKind::kIndirect;
+    if (!variable || !t.base.extent().is_const()) return false;
+  }
+  return true;
+}
+
 class DepthScope {
  public:
   explicit DepthScope(int& depth) : depth_(depth) { ++depth_; }
@@ -89,46 +99,60 @@ IntExpr IntContext::Impl::AtomBound(IntExpr atom, bool upper, bool symbols) {
   return Bounded(end) ? Const(end) : IntExpr();
 }
 
+// A bound of `sum`, in which `atom` is replaced by the end of its interval that the sign of its
+// coefficient asks for. Null where the sign or the end is not known.
+IntExpr IntContext::Impl::Eliminate(const Sum& sum, IntExpr atom, bool upper, bool symbols) {
+  Sum c, rest;  // sum = c * atom + rest
+  rest.constant = sum.constant;
+  for (const Term& t : sum.terms) {
+    IntExpr p;
+    if (DivideBase(t.base, atom, &p)) {
+      AddTerm(c, t.coef, p);
+    } else {
+      AddTerm(rest, t.coef, t.base);
+    }
+  }
+  Normalize(c);
+  IntRange sign = SumRange(c);
+  if (c.overflow || (sign.min < 0 && sign.max > 0)) return IntExpr();
+  bool atom_upper = upper == (sign.min >= 0);
+
+  // n*floordiv(x, n) lies in [x - n + 1, x], which keeps x where the plain range would lose it.
+  if (symbols && atom.kind() == IntKind::kFloorDiv && c.terms.empty()) {
+    IntExpr n = atom.operands()[1];
+    if (n.is_const() && n.value() > 0 && c.constant % n.value() == 0) {
+      Sum x = ToSum(atom.operands()[0]);
+      if (!atom_upper) AddTerm(x, 1 - n.value(), IntExpr());
+      AddScaled(rest, x, c.constant / n.value());
+      return Build(rest);
+    }
+  }
+  IntExpr bound = AtomBound(atom, atom_upper, symbols);
+  if (!bound || bound == atom) return IntExpr();
+  AddProduct(rest, c, ToSum(bound));
+  return Build(rest);
+}
+
+// One atom less; null where none can be eliminated.
+IntExpr IntContext::Impl::EliminateOne(const Sum& sum, bool upper, bool symbols) {
+  for (int rank = 0; rank <= 2; ++rank) {
+    for (const Term& term : sum.terms) {
+      IntExpr base = term.base;
+      for (IntExpr atom : Factors(base)) {
+        if (EliminationRank(atom) != rank || (!symbols && !HasVar(atom))) continue;
+        if (IntExpr next = Eliminate(sum, atom, upper, symbols)) return next;
+      }
+    }
+  }
+  return IntExpr();
+}
+
 IntExpr IntContext::Impl::Bound(IntExpr e, bool upper, bool symbols) {
   if (proof_depth > kMaxProofDepth) return IntExpr();
   DepthScope scope(proof_depth);
-  absl::InlinedVector<IntExpr, 8> kept;  // atoms that stay: symbols and what holds only symbols
-  for (int step = 0; step < kMaxEliminations; ++step) {
+  for (int step = 0; step < kMaxEliminations && e; ++step) {
     if (symbols ? e.is_const() : !HasVar(e)) return e;
-    Sum sum = ToSum(e);
-    bool progress = false;
-    for (int rank = 0; rank <= 2 && !progress; ++rank) {
-      for (size_t i = 0; i < sum.terms.size() && !progress; ++i) {
-        IntExpr base = sum.terms[i].base;
-        for (IntExpr atom : Factors(base)) {
-          if (EliminationRank(atom) != rank) continue;
-          if (!symbols && !HasVar(atom)) continue;
-          // e = c * atom + rest
-          Sum c, rest;
-          rest.constant = sum.constant;
-          for (const Term& t : sum.terms) {
-            IntExpr p;
-            if (DivideBase(t.base, atom, &p)) {
-              AddTerm(c, t.coef, p);
-            } else {
-              AddTerm(rest, t.coef, t.base);
-            }
-          }
-          Normalize(c);
-          IntRange sign = SumRange(c);
-          if (c.overflow || (sign.min < 0 && sign.max > 0)) continue;
-          IntExpr bound = AtomBound(atom, upper == (sign.min >= 0), symbols);
-          if (!bound || bound == atom) continue;
-          AddProduct(rest, c, ToSum(bound));
-          IntExpr next = Build(rest);
-          if (!next) continue;
-          e = next;
-          progress = true;
-          break;
-        }
-      }
-    }
-    if (!progress) return IntExpr();
+    e = EliminateOne(ToSum(e), upper, symbols);
   }
   return IntExpr();
 }
@@ -136,24 +160,7 @@ IntExpr IntContext::Impl::Bound(IntExpr e, bool upper, bool symbols) {
 bool IntContext::Impl::ProvablyNonNegative(IntExpr e) {
   if (e.range().min >= 0) return true;
   if (e.range().max < 0 || e.node()->unfolded) return false;
-  // Without a symbol the ranges say it all, products apart.
-  if (!HasKind(e, IntKind::kSymbol)) {
-    bool product = false;
-    for (const Term& t : ToSum(e).terms) product |= Factors(t.base).size() > 1;
-    bool symbolic_extent = false;
-    if (HasVar(e)) {
-      for (const Term& t : ToSum(e).terms) {
-        for (IntExpr atom : Factors(t.base)) {
-          if (atom.kind() == IntKind::kVar || atom.kind() == IntKind::kIndirect) {
-            symbolic_extent |= !atom.extent().is_const();
-          } else {
-            symbolic_extent = true;
-          }
-        }
-      }
-    }
-    if (!product && !symbolic_extent) return false;
-  }
+  if (!HasKind(e, IntKind::kSymbol) && RangesSayItAll(ToSum(e))) return false;
   IntExpr bound = Bound(e, /*upper=*/false, /*symbols=*/false);
   if (!bound) return false;
   if (bound.range().min >= 0) return true;

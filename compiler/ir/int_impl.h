@@ -156,6 +156,8 @@ struct IntContext::Impl {
   bool ProvablyLessEqual(IntExpr a, IntExpr b, int64_t margin);  // a + margin <= b
   // A bound of `e` without variables; with `symbols` also without symbols. Null if none is found.
   IntExpr Bound(IntExpr e, bool upper, bool symbols);
+  IntExpr Eliminate(const Sum& sum, IntExpr atom, bool upper, bool symbols);
+  IntExpr EliminateOne(const Sum& sum, bool upper, bool symbols);
   IntExpr AtomBound(IntExpr atom, bool upper, bool symbols);
 
   IntExpr Rebuild(IntExpr e, absl::Span<const IntExpr> operands);
