@@ -1,0 +1,92 @@
+#include "client/loader.h"
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "client/device_cpu.h"
+#include "client/runtime/cpu/executor.h"
+#include "client/runtime/cpu/shared_object.h"
+#include "kiln/v1/artifact.pb.h"
+#include "proto/base/error_detail.h"
+#include "proto/base/status_macros.h"
+
+namespace kiln::runtime {
+namespace {
+
+constexpr uint32_t kFormatVersion = 1;
+
+absl::Status CheckHeader(const v1::ArtifactHeader& header) {
+  if (header.format_version() != kFormatVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the artifact has format version ", header.format_version(),
+                     "; this client reads version ", kFormatVersion));
+  }
+  if (header.target() != v1::TARGET_CPP) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the artifact is for target ",
+        v1::Target_IsValid(header.target()) ? v1::Target_Name(header.target()) : "unknown",
+        "; this client runs TARGET_CPP"));
+  }
+  return CheckRunsOnHost(header.arch(), {header.features().begin(), header.features().end()});
+}
+
+// One entry point for each launch step, in order.
+absl::StatusOr<std::vector<KilnCpuKernel>> FindKernels(const v1::Program& program,
+                                                       const SharedObject* object) {
+  std::vector<KilnCpuKernel> kernels;
+  for (const v1::Step& step : program.steps()) {
+    if (!step.has_launch()) continue;
+    if (object == nullptr) {
+      return absl::DataLossError("the artifact launches kernels and has no machine code");
+    }
+    KILN_ASSIGN_OR_RETURN(void* address, object->Find(step.launch().kernel()));
+    kernels.push_back(reinterpret_cast<KilnCpuKernel>(address));
+  }
+  return kernels;
+}
+
+}  // namespace
+
+// Destroyed from the last to the first: the executor before the code that it calls.
+struct LoadedProgram::Parts {
+  v1::Artifact artifact;
+  std::unique_ptr<SharedObject> object;
+  std::unique_ptr<Executor> executor;
+};
+
+LoadedProgram::LoadedProgram(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+LoadedProgram::~LoadedProgram() = default;
+
+const v1::Artifact& LoadedProgram::artifact() const {
+  return parts_->artifact;
+}
+const Executor& LoadedProgram::executor() const {
+  return *parts_->executor;
+}
+
+absl::StatusOr<std::unique_ptr<LoadedProgram>> LoadedProgram::Load(absl::string_view bytes,
+                                                                   int threads) {
+  auto parts = std::make_unique<Parts>();
+  v1::Artifact& artifact = parts->artifact;
+  if (bytes.size() > INT32_MAX ||
+      !artifact.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return absl::DataLossError("the artifact does not parse");
+  }
+  KILN_RETURN_IF_ERROR(CheckHeader(artifact.header()));
+  // Before the machine code is touched.
+  KILN_RETURN_IF_ERROR(CheckProgram(artifact.program()));
+  if (!artifact.binary().empty()) {
+    KILN_ASSIGN_OR_RETURN(parts->object, SharedObject::Load(artifact.binary()));
+    artifact.mutable_binary()->clear();
+    artifact.mutable_binary()->shrink_to_fit();
+  }
+  KILN_ASSIGN_OR_RETURN(std::vector<KilnCpuKernel> kernels,
+                        FindKernels(artifact.program(), parts->object.get()));
+  KILN_ASSIGN_OR_RETURN(parts->executor,
+                        Executor::Create(artifact.program(), std::move(kernels),
+                                         threads > 0 ? threads : PhysicalProcessors()));
+  return std::unique_ptr<LoadedProgram>(new LoadedProgram(std::move(parts)));
+}
+
+}  // namespace kiln::runtime

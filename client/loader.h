@@ -1,0 +1,39 @@
+// From an artifact's bytes to a program that can run here.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace kiln {
+namespace v1 {
+class Artifact;
+}
+
+namespace runtime {
+
+class Executor;
+
+// Immutable once loaded.
+class LoadedProgram {
+ public:
+  // `bytes` is a serialized kiln.v1.Artifact, from a source that checked its digest. Checks the
+  // format's version, the target, that this CPU can run the code, and every number of the program.
+  // DATA_LOSS for a damaged artifact, FAILED_PRECONDITION for one that this machine cannot run.
+  // `threads` 0: one a physical core.
+  static absl::StatusOr<std::unique_ptr<LoadedProgram>> Load(absl::string_view bytes, int threads);
+  ~LoadedProgram();
+
+  const v1::Artifact& artifact() const;  // `binary` is empty: it is loaded
+  const Executor& executor() const;
+
+ private:
+  struct Parts;
+  explicit LoadedProgram(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace runtime
+}  // namespace kiln

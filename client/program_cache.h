@@ -1,0 +1,18 @@
+// The process's loaded programs by artifact key, for "local" answers.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kiln/client.h"
+#include "proto/base/digest.h"
+
+namespace kiln {
+
+// Thread-safe. Keeps the 256 programs used last alive.
+std::shared_ptr<const Program> FindProgram(const Digest& key);
+// Returns the program kept for `key`: `program`, or one that another thread kept before.
+std::shared_ptr<const Program> KeepProgram(const Digest& key,
+                                           std::shared_ptr<const Program> program);
+
+}  // namespace kiln

@@ -1,0 +1,208 @@
+#include "client/remote.h"
+
+#include <arpa/inet.h>
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "client/chunks.h"
+#include "kiln/v1/compile_service.grpc.pb.h"
+#include "kiln/v1/error.pb.h"
+#include "proto/base/error_detail.h"
+#include "proto/base/status_macros.h"
+
+namespace kiln {
+namespace {
+
+constexpr absl::Duration kMostTimeout = absl::Hours(24);
+
+void SetDeadline(grpc::ClientContext& context, absl::Duration timeout) {
+  context.set_deadline(std::chrono::system_clock::now() +
+                       absl::ToChronoNanoseconds(std::min(timeout, kMostTimeout)));
+}
+
+absl::Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context,
+                      const std::string& server) {
+  if (status.ok()) return absl::OkStatus();
+  std::string message = status.error_message();
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+    message = absl::StrCat("cannot reach the server at ", server, ": ", message);
+  } else if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    message = absl::StrCat("the server at ", server, " did not answer in time");
+  }
+  absl::Status out(static_cast<absl::StatusCode>(status.error_code()), message);
+  const auto& trailers = context.GetServerTrailingMetadata();
+  auto it = trailers.find("kiln-error-bin");
+  v1::ErrorDetail detail;
+  if (it != trailers.end() &&
+      detail.ParseFromArray(it->second.data(), static_cast<int>(it->second.length()))) {
+    out = WithDetail(std::move(out), detail);
+  }
+  return out;
+}
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target) {
+  grpc::ChannelArguments arguments;
+  // First use counts: no look-ups of proxies, service configurations or balancers.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetMaxReceiveMessageSize(16 << 20);
+  arguments.SetMaxSendMessageSize(-1);
+  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> GrpcTarget(absl::string_view server) {
+  if (absl::StartsWith(server, "unix:") || absl::StartsWith(server, "dns:")) {
+    return std::string(server);
+  }
+  size_t colon = server.rfind(':');
+  int port = 0;
+  if (colon == absl::string_view::npos || colon == 0 ||
+      !absl::SimpleAtoi(server.substr(colon + 1), &port) || port < 1 || port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("server is '", server, "'; expected HOST:PORT, as in 127.0.0.1:7461"));
+  }
+  std::string host(server.substr(0, colon));
+  in_addr v4;
+  if (host == "localhost") return absl::StrCat("ipv4:127.0.0.1:", port);
+  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return absl::StrCat("ipv4:", host, ":", port);
+  if (host.front() == '[') return absl::StrCat("ipv6:", host, ":", port);
+  return absl::StrCat("dns:///", host, ":", port);
+}
+
+struct Remote::Connection {
+  explicit Connection(const std::string& target)
+      : stub(v1::CompileService::NewStub(MakeChannel(target))) {}
+  std::unique_ptr<v1::CompileService::Stub> stub;
+};
+
+Remote::Remote(std::string server) : server_(std::move(server)) {
+  auto target = GrpcTarget(server_);
+  connection_ = std::make_unique<Connection>(target.ok() ? *target : server_);
+}
+
+Remote::~Remote() = default;
+
+absl::StatusOr<RemoteArtifact> Remote::Fetch(absl::string_view key, absl::Duration timeout) {
+  grpc::ClientContext context;
+  SetDeadline(context, timeout);
+  v1::FetchRequest request;
+  request.set_key(std::string(key));
+  auto reader = connection_->stub->Fetch(&context, request);
+  ChunkReader chunks;
+  absl::Status status;
+  v1::ArtifactChunk chunk;
+  while (status.ok() && reader->Read(&chunk)) status = chunks.Add(chunk);
+  if (!status.ok()) context.TryCancel();
+  absl::Status finished = FromGrpc(reader->Finish(), context, server_);
+  KILN_RETURN_IF_ERROR(status);
+  KILN_RETURN_IF_ERROR(finished);
+  RemoteArtifact out;
+  KILN_ASSIGN_OR_RETURN(out.bytes, chunks.Finish());
+  out.source = chunks.source();
+  return out;
+}
+
+absl::StatusOr<RemoteArtifact> Remote::Compile(const v1::Graph& graph, const v1::Device& device,
+                                               const v1::CompileOptions& options,
+                                               const ProgressCallback& progress,
+                                               absl::Duration timeout) {
+  grpc::ClientContext context;
+  SetDeadline(context, timeout);
+  v1::CompileRequest request;
+  *request.mutable_graph() = graph;
+  *request.mutable_device() = device;
+  *request.mutable_options() = options;
+  auto reader = connection_->stub->Compile(&context, request);
+  ChunkReader chunks;
+  absl::Status status;
+  v1::CompileEvent event;
+  while (status.ok() && reader->Read(&event)) {
+    if (event.has_chunk()) {
+      status = chunks.Add(event.chunk());
+    } else if (event.has_progress() && progress) {
+      const v1::Progress& p = event.progress();
+      if (!progress({p.stage(), p.kernels_done(), p.kernels_total(), p.kernels_cached()})) {
+        status = absl::CancelledError("the caller cancelled the compile");
+      }
+    }
+  }
+  if (!status.ok()) context.TryCancel();
+  absl::Status finished = FromGrpc(reader->Finish(), context, server_);
+  KILN_RETURN_IF_ERROR(status);
+  KILN_RETURN_IF_ERROR(finished);
+  RemoteArtifact out;
+  KILN_ASSIGN_OR_RETURN(out.bytes, chunks.Finish());
+  out.source = chunks.source();
+  return out;
+}
+
+absl::StatusOr<v1::ServerInfo> Remote::GetServerInfo(absl::Duration timeout) {
+  grpc::ClientContext context;
+  SetDeadline(context, timeout);
+  v1::ServerInfo info;
+  KILN_RETURN_IF_ERROR(
+      FromGrpc(connection_->stub->GetServerInfo(&context, v1::GetServerInfoRequest(), &info),
+               context, server_));
+  return info;
+}
+
+absl::Status Remote::Interpret(
+    const v1::InterpretRequest& request,
+    const std::function<absl::Status(const v1::InterpretEvent&)>& on_event,
+    absl::Duration timeout) {
+  grpc::ClientContext context;
+  SetDeadline(context, timeout);
+  auto reader = connection_->stub->Interpret(&context, request);
+  absl::Status status;
+  v1::InterpretEvent event;
+  while (status.ok() && reader->Read(&event)) status = on_event(event);
+  if (!status.ok()) context.TryCancel();
+  absl::Status finished = FromGrpc(reader->Finish(), context, server_);
+  return status.ok() ? finished : status;
+}
+
+absl::StatusOr<v1::ListCacheResponse> Remote::ListCache(absl::string_view kind, int limit,
+                                                        absl::Duration timeout) {
+  grpc::ClientContext context;
+  SetDeadline(context, timeout);
+  v1::ListCacheRequest request;
+  request.set_kind(std::string(kind));
+  request.set_limit(limit);
+  v1::ListCacheResponse response;
+  KILN_RETURN_IF_ERROR(
+      FromGrpc(connection_->stub->ListCache(&context, request, &response), context, server_));
+  return response;
+}
+
+absl::StatusOr<v1::VerifyCacheResponse> Remote::VerifyCache(absl::Duration timeout) {
+  grpc::ClientContext context;
+  SetDeadline(context, timeout);
+  v1::VerifyCacheResponse response;
+  KILN_RETURN_IF_ERROR(
+      FromGrpc(connection_->stub->VerifyCache(&context, v1::VerifyCacheRequest(), &response),
+               context, server_));
+  return response;
+}
+
+absl::StatusOr<int64_t> Remote::ClearCache(absl::string_view kind, absl::Duration timeout) {
+  grpc::ClientContext context;
+  SetDeadline(context, timeout);
+  v1::ClearCacheRequest request;
+  request.set_kind(std::string(kind));
+  v1::ClearCacheResponse response;
+  KILN_RETURN_IF_ERROR(
+      FromGrpc(connection_->stub->ClearCache(&context, request, &response), context, server_));
+  return response.removed();
+}
+
+}  // namespace kiln

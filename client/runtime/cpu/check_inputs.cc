@@ -1,0 +1,107 @@
+// The guards of a run: are these the tensors that the program was compiled for?
+#include <algorithm>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/runtime/cpu/executor_run.h"
+#include "client/runtime/strided_copy.h"
+#include "kiln/v1/artifact.pb.h"
+
+namespace kiln::runtime {
+namespace {
+
+std::string Sizes(absl::Span<const int64_t> sizes) {
+  return absl::StrCat("[", absl::StrJoin(sizes, ", "), "]");
+}
+
+absl::Status Bad(const v1::Program& program, int input, absl::string_view what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("input ", input, " ('", program.inputs(input).name(), "') ", what));
+}
+
+std::string DTypeText(int dtype) {
+  auto known = DTypeFromProto(dtype);
+  return known.ok() ? std::string(DTypeName(*known)) : absl::StrCat("unknown dtype ", dtype);
+}
+
+absl::Status CheckTensor(const v1::Program& program, int i, const PlanTensor& type,
+                         const kiln_tensor& tensor) {
+  const int ndim = static_cast<int>(type.sizes.size());
+  if (tensor.dtype != DTypeToProto(type.dtype)) {
+    return Bad(program, i,
+               absl::StrCat("is ", DTypeText(tensor.dtype), "; expected ", DTypeName(type.dtype)));
+  }
+  if (tensor.ndim != ndim) {
+    return Bad(program, i, absl::StrCat("has ", tensor.ndim, " dimensions; expected ", ndim));
+  }
+  if (ndim > 0 && (tensor.sizes == nullptr || tensor.strides == nullptr)) {
+    return Bad(program, i, "has no sizes or strides");
+  }
+  if (!std::equal(type.sizes.begin(), type.sizes.end(), tensor.sizes)) {
+    return Bad(program, i,
+               absl::StrCat("has sizes ", Sizes({tensor.sizes, type.sizes.size()}), "; expected ",
+                            Sizes(type.sizes)));
+  }
+  if (!SameLayout(type.sizes, type.strides.data(), tensor.strides)) {
+    return Bad(program, i,
+               absl::StrCat("has strides ", Sizes({tensor.strides, type.strides.size()}),
+                            "; expected ", Sizes(type.strides)));
+  }
+  if (tensor.device_type != KILN_CPU) {
+    return Bad(program, i,
+               absl::StrCat("is on a device of type ", tensor.device_type, "; expected the CPU"));
+  }
+  if (type.reach_bytes > 0 && tensor.data == nullptr) return Bad(program, i, "has no data");
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckCounts(const v1::Program& program, absl::Span<const kiln_tensor> inputs,
+                         size_t num_outputs) {
+  if (inputs.size() != static_cast<size_t>(program.inputs_size())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("got ", inputs.size(), " inputs; expected ", program.inputs_size()));
+  }
+  if (num_outputs != static_cast<size_t>(program.outputs_size())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("got room for ", num_outputs, " outputs; expected ", program.outputs_size()));
+  }
+  // Sizes are read before anything else is known.
+  if (program.symbols_size() == 0) return absl::OkStatus();
+  for (int i = 0; i < program.inputs_size(); ++i) {
+    const kiln_tensor& input = inputs[i];
+    if (input.ndim < 0 || input.ndim > KILN_MAX_DIMS ||
+        (input.ndim > 0 && (input.sizes == nullptr || input.strides == nullptr))) {
+      return Bad(program, i, "has no sizes or strides");
+    }
+    if (program.inputs(i).type().has_sym_int() &&
+        (input.dtype != KILN_INT64 || input.ndim != 0 || input.data == nullptr)) {
+      return Bad(program, i, "is no size; expected a 0-dimensional int64 tensor");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckInputs(const v1::Program& program, const Plan& plan,
+                         absl::Span<const kiln_tensor> inputs) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const PlanInput& expected = plan.inputs[i];
+    const int number = static_cast<int>(i);
+    absl::Status status = CheckTensor(program, number, expected.type, inputs[i]);
+    if (!status.ok()) return status;
+    if (expected.is_tensor) continue;
+    if (inputs[i].data == nullptr) return Bad(program, number, "has no data");
+    int64_t value = *static_cast<const int64_t*>(inputs[i].data);
+    if (value != expected.value) {
+      return Bad(program, number,
+                 absl::StrCat("is ", value, "; expected ", expected.value,
+                              " from the sizes of the other inputs"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace kiln::runtime

@@ -1,0 +1,147 @@
+#include "client/runtime/cpu/executor.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "client/runtime/cpu/executor_run.h"
+#include "client/runtime/strided_copy.h"
+#include "kiln/v1/artifact.pb.h"
+#include "proto/base/status_macros.h"
+
+namespace kiln::runtime {
+namespace {
+
+constexpr size_t kMostIdleWorkspaces = 4;
+constexpr size_t kMostPlans = 16;
+constexpr int kMostThreads = 1024;
+
+}  // namespace
+
+Executor::Executor(const v1::Program& program, std::vector<KilnCpuKernel> kernels, int threads)
+    : program_(program), kernels_(std::move(kernels)), threads_(threads) {}
+
+Executor::~Executor() = default;
+
+absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const v1::Program& program,
+                                                           std::vector<KilnCpuKernel> kernels,
+                                                           int threads) {
+  if (threads < 1 || threads > kMostThreads) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("threads is ", threads, "; expected 1 to ", kMostThreads));
+  }
+  std::unique_ptr<Executor> executor(new Executor(program, std::move(kernels), threads));
+  KILN_RETURN_IF_ERROR(executor->Prepare());
+  return executor;
+}
+
+absl::Status Executor::Prepare() {
+  KILN_RETURN_IF_ERROR(CheckProgram(program_));
+  symbol_sources_ = FindSymbolSources(program_);
+  std::vector<int64_t> hints;
+  for (const SymbolSource& source : symbol_sources_) {
+    hints.push_back(source.fixed);
+    dynamic_ = dynamic_ || source.kind != SymbolSource::Kind::kNone;
+  }
+  KILN_ASSIGN_OR_RETURN(Plan plan, MakePlan(program_, kernels_, hints));
+  typical_plan_ = std::make_shared<const Plan>(std::move(plan));
+  for (const v1::Constant& constant : program_.constants()) {
+    KILN_ASSIGN_OR_RETURN(Block block,
+                          Block::Allocate(static_cast<int64_t>(constant.data().size())));
+    std::memcpy(block.data(), constant.data().data(), constant.data().size());
+    constants_.push_back(std::move(block));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<const Plan>> Executor::PlanForInputs(
+    absl::Span<const kiln_tensor> inputs) const {
+  KILN_ASSIGN_OR_RETURN(std::vector<int64_t> symbols, ReadSymbols(symbol_sources_, inputs));
+  {
+    absl::MutexLock lock(&mutex_);
+    for (auto it = plans_.rbegin(); it != plans_.rend(); ++it) {
+      if ((*it)->symbols != symbols) continue;
+      std::shared_ptr<const Plan> plan = *it;
+      std::rotate(it.base() - 1, it.base(), plans_.end());
+      return plan;
+    }
+  }
+  KILN_ASSIGN_OR_RETURN(Plan made, MakePlan(program_, kernels_, symbols));
+  auto plan = std::make_shared<const Plan>(std::move(made));
+  absl::MutexLock lock(&mutex_);
+  if (plans_.size() >= kMostPlans) plans_.erase(plans_.begin());
+  plans_.push_back(plan);
+  return plan;
+}
+
+absl::StatusOr<std::unique_ptr<Executor::Workspace>> Executor::TakeWorkspace(
+    const Plan& plan) const {
+  std::unique_ptr<Workspace> workspace;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!idle_.empty()) {
+      workspace = std::move(idle_.back());
+      idle_.pop_back();
+    }
+  }
+  if (workspace == nullptr) workspace = std::make_unique<Workspace>();
+  if (workspace->plan_id != plan.id) {
+    KILN_RETURN_IF_ERROR(workspace->Prepare(plan, threads_, constants_));
+  }
+  return workspace;
+}
+
+void Executor::ReturnWorkspace(std::unique_ptr<Workspace> workspace) const {
+  absl::MutexLock lock(&mutex_);
+  if (idle_.size() < kMostIdleWorkspaces) idle_.push_back(std::move(workspace));
+}
+
+absl::Status Executor::Workspace::Prepare(const Plan& plan, int threads,
+                                          absl::Span<const Block> constants) {
+  // Forget the old plan first: an allocation below may fail.
+  plan_id = 0;
+  const int64_t needed =
+      plan.workspace_bytes + plan.scratch_bytes + plan.thread_scratch_bytes * threads + 64;
+  if (block.capacity() < needed) {
+    block = Block();
+    KILN_ASSIGN_OR_RETURN(block, Block::Allocate(needed));
+  }
+  scratch = block.data() + (plan.workspace_bytes + 63) / 64 * 64;
+  thread_scratch = scratch + plan.scratch_bytes;
+  pointers.assign(plan.buffers.size(), nullptr);
+  for (size_t i = 0; i < plan.buffers.size(); ++i) {
+    const PlanBuffer& buffer = plan.buffers[i];
+    if (buffer.kind == BufferKind::kWorkspace) {
+      pointers[i] = block.data() + buffer.workspace_offset;
+    } else if (buffer.kind == BufferKind::kConstant) {
+      pointers[i] = constants[buffer.index].data();
+    }
+  }
+  int most = 0;
+  for (const PlanLaunch& launch : plan.launches) most = std::max(most, launch.num_buffers);
+  arguments.assign(most, nullptr);
+  plan_id = plan.id;
+  return absl::OkStatus();
+}
+
+absl::Status Executor::Run(absl::Span<const kiln_tensor> inputs, absl::Span<kiln_output> outputs,
+                           const kiln_run_options* options) const {
+  KILN_RETURN_IF_ERROR(CheckCounts(program_, inputs, outputs.size()));
+  std::shared_ptr<const Plan> made;
+  const Plan* plan = typical_plan_.get();
+  if (dynamic_) {
+    KILN_ASSIGN_OR_RETURN(made, PlanForInputs(inputs));
+    plan = made.get();
+  }
+  KILN_RETURN_IF_ERROR(CheckInputs(program_, *plan, inputs));
+  KILN_ASSIGN_OR_RETURN(std::unique_ptr<Workspace> workspace, TakeWorkspace(*plan));
+  absl::Status status;
+  {
+    OneRun run(*this, *plan, *workspace, inputs, options);
+    status = run.Run(outputs);
+  }
+  ReturnWorkspace(std::move(workspace));
+  return status;
+}
+
+}  // namespace kiln::runtime

@@ -1,0 +1,73 @@
+// Runs a program on this machine's CPU.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "client/runtime/memory.h"
+#include "client/runtime/plan.h"
+#include "client/runtime/symbols.h"
+#include "kiln/kiln.h"
+
+namespace kiln {
+namespace v1 {
+class Program;
+}
+}  // namespace kiln
+
+namespace kiln::runtime {
+
+class ThreadPool;
+
+// Thread-safe: runs may overlap. A run takes a workspace that no other run uses (kept for later
+// runs), and the process's threads where nobody else holds them.
+class Executor {
+ public:
+  // `kernels` has the entry point of each launch step, in order, and stays valid. `program` must
+  // outlive the executor. Errors as CheckProgram and MakePlan.
+  static absl::StatusOr<std::unique_ptr<Executor>> Create(const v1::Program& program,
+                                                          std::vector<KilnCpuKernel> kernels,
+                                                          int threads);
+  ~Executor();
+
+  // See kiln_program_run. `options` may be null.
+  absl::Status Run(absl::Span<const kiln_tensor> inputs, absl::Span<kiln_output> outputs,
+                   const kiln_run_options* options) const;
+
+  int threads() const { return threads_; }
+  bool dynamic() const { return dynamic_; }
+  // At the symbols' hints where the program is dynamic.
+  const Plan& typical_plan() const { return *typical_plan_; }
+
+ private:
+  struct Workspace;
+  class OneRun;
+
+  Executor(const v1::Program& program, std::vector<KilnCpuKernel> kernels, int threads);
+  absl::Status Prepare();
+  absl::StatusOr<std::shared_ptr<const Plan>> PlanForInputs(
+      absl::Span<const kiln_tensor> inputs) const;
+  absl::StatusOr<std::unique_ptr<Workspace>> TakeWorkspace(const Plan& plan) const;
+  void ReturnWorkspace(std::unique_ptr<Workspace> workspace) const;
+
+  const v1::Program& program_;
+  const std::vector<KilnCpuKernel> kernels_;
+  const int threads_;
+  bool dynamic_ = false;
+  std::vector<SymbolSource> symbol_sources_;
+  std::vector<Block> constants_;
+  std::shared_ptr<const Plan> typical_plan_;
+
+  mutable absl::Mutex mutex_;
+  // Most recently used last; only of dynamic programs.
+  mutable std::vector<std::shared_ptr<const Plan>> plans_ ABSL_GUARDED_BY(mutex_);
+  mutable std::vector<std::unique_ptr<Workspace>> idle_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace kiln::runtime

@@ -1,0 +1,113 @@
+#include "client/runtime/memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/base/status_macros.h"
+
+namespace kiln::runtime {
+namespace {
+
+constexpr int64_t kHugePage = 2 << 20;
+constexpr int64_t kMaxBlock = int64_t{1} << 46;
+constexpr int64_t kSmallestKept = 1 << 20;
+constexpr int64_t kMostKept = 256 << 20;
+
+struct KeptBlocks {
+  absl::Mutex mutex;
+  std::vector<Block> blocks ABSL_GUARDED_BY(mutex);
+  int64_t bytes ABSL_GUARDED_BY(mutex) = 0;
+};
+
+KeptBlocks& Kept() {
+  static auto* kept = new KeptBlocks;
+  return *kept;
+}
+
+// A kept block of at least `size` bytes and not much more; an empty one where there is none.
+Block TakeKept(int64_t size) {
+  if (size < kSmallestKept) return {};
+  KeptBlocks& kept = Kept();
+  absl::MutexLock lock(&kept.mutex);
+  for (Block& block : kept.blocks) {
+    if (block.capacity() < size || block.capacity() - size > size / 4) continue;
+    kept.bytes -= block.capacity();
+    std::swap(block, kept.blocks.back());
+    Block taken = std::move(kept.blocks.back());
+    kept.blocks.pop_back();
+    return taken;
+  }
+  return {};
+}
+
+void Keep(Block block) {
+  if (block.capacity() < kSmallestKept || block.capacity() > kMostKept) return;
+  std::vector<Block> dropped;  // freed outside of the lock
+  KeptBlocks& kept = Kept();
+  absl::MutexLock lock(&kept.mutex);
+  while (kept.bytes + block.capacity() > kMostKept) {
+    kept.bytes -= kept.blocks.front().capacity();
+    dropped.push_back(std::move(kept.blocks.front()));
+    kept.blocks.erase(kept.blocks.begin());
+  }
+  kept.bytes += block.capacity();
+  kept.blocks.push_back(std::move(block));
+}
+
+}  // namespace
+
+Block::~Block() {
+  std::free(data_);
+}
+
+Block::Block(Block&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), capacity_(std::exchange(other.capacity_, 0)) {}
+
+Block& Block::operator=(Block&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(capacity_, other.capacity_);
+  return *this;
+}
+
+absl::StatusOr<Block> Block::Allocate(int64_t size_bytes) {
+  if (size_bytes < 0 || size_bytes > kMaxBlock) {
+    return absl::ResourceExhaustedError(absl::StrCat("cannot allocate ", size_bytes, " bytes"));
+  }
+  int64_t alignment = size_bytes >= kHugePage ? kHugePage : kBlockAlignment;
+  int64_t rounded = std::max<int64_t>(alignment, (size_bytes + alignment - 1) & -alignment);
+  Block block;
+  block.data_ = static_cast<char*>(std::aligned_alloc(alignment, rounded));
+  if (block.data_ == nullptr) {
+    return absl::ResourceExhaustedError(absl::StrCat("out of memory: ", size_bytes, " bytes"));
+  }
+  block.capacity_ = rounded;
+  // Advice only: a system without huge pages answers with an error that changes nothing.
+  if (alignment == kHugePage) madvise(block.data_, rounded, MADV_HUGEPAGE);
+  return block;
+}
+
+absl::StatusOr<SharedBlock*> AllocateShared(int64_t size_bytes) {
+  Block block = TakeKept(size_bytes);
+  if (block.data() == nullptr) {
+    KILN_ASSIGN_OR_RETURN(block, Block::Allocate(size_bytes));
+  }
+  auto* shared = new SharedBlock;
+  shared->block = std::move(block);
+  return shared;
+}
+
+void Unreference(SharedBlock* block) {
+  if (block == nullptr || block->references.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  Keep(std::move(block->block));
+  delete block;
+}
+
+}  // namespace kiln::runtime

@@ -1,0 +1,267 @@
+#include "client/runtime/plan.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "absl/strings/str_cat.h"
+#include "client/runtime/strided_copy.h"
+#include "kiln/v1/artifact.pb.h"
+#include "proto/base/random_inputs.h"
+#include "proto/base/status_macros.h"
+
+namespace kiln::runtime {
+namespace {
+
+// Far above any machine, far below an overflow of later sums.
+constexpr int64_t kMaxBytes = int64_t{1} << 50;
+
+absl::Status Bad(absl::string_view where, absl::string_view what) {
+  return absl::DataLossError(absl::StrCat("the artifact's program is unsound: ", where, " ", what));
+}
+
+int64_t RoundUp64(int64_t bytes) {
+  return (bytes + 63) & ~int64_t{63};
+}
+
+class Planner {
+ public:
+  Planner(const v1::Program& program, absl::Span<const KilnCpuKernel> kernels,
+          absl::Span<const int64_t> symbols)
+      : program_(program), kernels_(kernels), symbols_(symbols) {}
+
+  absl::StatusOr<Plan> Make() {
+    static std::atomic<uint64_t> next_id{1};
+    plan_.id = next_id.fetch_add(1);
+    plan_.symbols.assign(symbols_.begin(), symbols_.end());
+    KILN_RETURN_IF_ERROR(CheckSymbolRanges());
+    KILN_ASSIGN_OR_RETURN(plan_.workspace_bytes,
+                          Bytes("the workspace", program_.workspace_bytes()));
+    for (int i = 0; i < program_.inputs_size(); ++i) KILN_RETURN_IF_ERROR(AddInput(i));
+    for (int i = 0; i < program_.buffers_size(); ++i) KILN_RETURN_IF_ERROR(AddBuffer(i));
+    for (int i = 0; i < program_.steps_size(); ++i) KILN_RETURN_IF_ERROR(AddStep(i));
+    for (int i = 0; i < program_.outputs_size(); ++i) KILN_RETURN_IF_ERROR(AddOutput(i));
+    return std::move(plan_);
+  }
+
+ private:
+  absl::Status CheckSymbolRanges() {
+    for (int s = 0; s < program_.symbols_size(); ++s) {
+      const v1::Symbol& symbol = program_.symbols(s);
+      if (symbols_[s] < symbol.min() || symbols_[s] > symbol.max()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("size '", symbol.name(), "' is ", symbols_[s],
+                         "; the program was compiled for ", symbol.min(), " to ", symbol.max()));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<int64_t> Int(const v1::SymInt& value) { return EvaluateSymInt(value, symbols_); }
+
+  absl::StatusOr<int64_t> Bytes(absl::string_view where, const v1::SymInt& value) {
+    KILN_ASSIGN_OR_RETURN(int64_t bytes, Int(value));
+    if (bytes < 0 || bytes > kMaxBytes) return Bad(where, absl::StrCat("has ", bytes, " bytes"));
+    return bytes;
+  }
+
+  template <typename Sizes>
+  absl::StatusOr<PlanTensor> Type(absl::string_view where, int dtype, const Sizes& sizes,
+                                  const Sizes& strides) {
+    PlanTensor out;
+    KILN_ASSIGN_OR_RETURN(out.dtype, DTypeFromProto(dtype));
+    for (int d = 0; d < sizes.size(); ++d) {
+      KILN_ASSIGN_OR_RETURN(int64_t size, Int(sizes[d]));
+      KILN_ASSIGN_OR_RETURN(int64_t stride, Int(strides[d]));
+      out.sizes.push_back(size);
+      out.strides.push_back(stride);
+    }
+    std::optional<int64_t> reach = ReachElements(out.sizes, out.strides);
+    if (!reach || *reach > kMaxBytes / 16) return Bad(where, "has impossible sizes or strides");
+    out.reach_bytes = *reach * DTypeSize(out.dtype);
+    return out;
+  }
+
+  absl::Status AddInput(int i) {
+    const v1::ValueType& type = program_.inputs(i).type();
+    PlanInput input;
+    if (type.has_tensor()) {
+      const v1::TensorType& t = type.tensor();
+      KILN_ASSIGN_OR_RETURN(input.type,
+                            Type(absl::StrCat("input ", i), t.dtype(), t.sizes(), t.strides()));
+    } else {
+      input.is_tensor = false;
+      input.type.dtype = DType::kI64;
+      KILN_ASSIGN_OR_RETURN(input.value, Int(type.sym_int()));
+    }
+    plan_.inputs.push_back(std::move(input));
+    return absl::OkStatus();
+  }
+
+  absl::Status AddBuffer(int i) {
+    const v1::Buffer& in = program_.buffers(i);
+    std::string where = absl::StrCat("buffer ", i);
+    PlanBuffer out;
+    KILN_ASSIGN_OR_RETURN(out.type, Type(where, in.dtype(), in.sizes(), in.strides()));
+    KILN_ASSIGN_OR_RETURN(int64_t size_bytes, Bytes(where, in.size_bytes()));
+    int64_t available = out.type.reach_bytes;
+    switch (in.kind()) {
+      case v1::Buffer::KIND_INPUT:
+        out.kind = BufferKind::kInput;
+        out.index = static_cast<int>(in.index());
+        available = plan_.inputs[out.index].type.reach_bytes;
+        break;
+      case v1::Buffer::KIND_CONSTANT:
+        out.kind = BufferKind::kConstant;
+        out.index = static_cast<int>(in.index());
+        available = static_cast<int64_t>(program_.constants(out.index).data().size());
+        break;
+      case v1::Buffer::KIND_WORKSPACE: {
+        out.kind = BufferKind::kWorkspace;
+        KILN_ASSIGN_OR_RETURN(out.workspace_offset, Int(in.workspace_offset()));
+        if (out.workspace_offset < 0 || out.workspace_offset % 64 != 0 ||
+            out.workspace_offset > plan_.workspace_bytes) {
+          return Bad(where, absl::StrCat("lies at offset ", out.workspace_offset));
+        }
+        available = plan_.workspace_bytes - out.workspace_offset;
+        break;
+      }
+      case v1::Buffer::KIND_OUTPUT:
+        out.kind = BufferKind::kOutput;
+        out.index = static_cast<int>(plan_.output_buffers.size());
+        plan_.output_buffers.push_back(i);
+        break;
+      default:
+        out.kind = BufferKind::kLibrary;  // AddLibrary sets the index
+        break;
+    }
+    if (size_bytes > available || out.type.reach_bytes > available) {
+      return Bad(where, absl::StrCat("needs ", std::max(size_bytes, out.type.reach_bytes),
+                                     " bytes of ", available));
+    }
+    plan_.buffers.push_back(std::move(out));
+    return absl::OkStatus();
+  }
+
+  absl::Status AddStep(int i) {
+    const v1::Step& step = program_.steps(i);
+    std::string where = absl::StrCat("step ", i);
+    switch (step.kind_case()) {
+      case v1::Step::kLaunch:
+        return AddLaunch(where, i, step.launch());
+      case v1::Step::kLibrary:
+        return AddLibrary(where, step.library());
+      default:
+        return AddCopy(where, step.copy());
+    }
+  }
+
+  absl::Status AddLaunch(absl::string_view where, int step, const v1::LaunchStep& in) {
+    PlanLaunch out;
+    out.kernel = kernels_[plan_.launches.size()];
+    out.name = step;
+    out.first_buffer = static_cast<int>(plan_.launch_buffers.size());
+    out.num_buffers = in.buffers_size();
+    plan_.launch_buffers.insert(plan_.launch_buffers.end(), in.buffers().begin(),
+                                in.buffers().end());
+    for (const v1::SymInt& s : in.symbols()) {
+      KILN_ASSIGN_OR_RETURN(int64_t value, Int(s));
+      out.symbols.push_back(static_cast<long>(value));
+    }
+    KILN_ASSIGN_OR_RETURN(int64_t scratch, Bytes(where, in.scratch_bytes()));
+    KILN_ASSIGN_OR_RETURN(int64_t thread_scratch, Bytes(where, in.thread_scratch_bytes()));
+    out.thread_scratch_bytes = RoundUp64(thread_scratch);
+    plan_.scratch_bytes = std::max(plan_.scratch_bytes, RoundUp64(scratch));
+    plan_.thread_scratch_bytes = std::max(plan_.thread_scratch_bytes, out.thread_scratch_bytes);
+    plan_.steps.push_back({PlanStep::Kind::kLaunch, static_cast<int>(plan_.launches.size())});
+    plan_.launches.push_back(std::move(out));
+    return absl::OkStatus();
+  }
+
+  absl::Status AddLibrary(absl::string_view where, const v1::LibraryStep& in) {
+    PlanLibrary out;
+    out.step = static_cast<int>(plan_.libraries.size());
+    for (const auto& arg : in.args()) KILN_RETURN_IF_ERROR(AddArg(where, arg, out));
+    for (const auto& arg : in.kwargs()) KILN_RETURN_IF_ERROR(AddArg(where, arg.value(), out));
+    for (uint32_t result : in.results()) {
+      plan_.buffers[result].index = plan_.num_library_results++;
+      out.results.push_back(static_cast<int>(result));
+    }
+    plan_.steps.push_back({PlanStep::Kind::kLibrary, out.step});
+    plan_.libraries.push_back(std::move(out));
+    return absl::OkStatus();
+  }
+
+  absl::Status AddArg(absl::string_view where, const v1::LibraryStep::Arg& arg, PlanLibrary& out) {
+    if (arg.has_tensor()) {
+      KILN_ASSIGN_OR_RETURN(PlanView view, View(where, arg.tensor()));
+      out.tensors.push_back(std::move(view));
+    } else if (arg.has_scalar()) {
+      return AddScalar(arg.scalar(), out);
+    }
+    for (const auto& item : arg.list().items()) KILN_RETURN_IF_ERROR(AddArg(where, item, out));
+    return absl::OkStatus();
+  }
+
+  absl::Status AddScalar(const v1::Argument& arg, PlanLibrary& out) {
+    if (arg.has_sym_int()) {
+      KILN_ASSIGN_OR_RETURN(int64_t value, Int(arg.sym_int()));
+      out.ints.push_back(value);
+    }
+    for (const v1::Argument& item : arg.list().items()) KILN_RETURN_IF_ERROR(AddScalar(item, out));
+    return absl::OkStatus();
+  }
+
+  absl::Status AddCopy(absl::string_view where, const v1::CopyStep& in) {
+    PlanCopy out;
+    KILN_ASSIGN_OR_RETURN(out.from, View(where, in.from()));
+    KILN_ASSIGN_OR_RETURN(out.to, View(where, in.to()));
+    if (out.from.type.sizes != out.to.type.sizes) return Bad(where, "copies between two sizes");
+    plan_.steps.push_back({PlanStep::Kind::kCopy, static_cast<int>(plan_.copies.size())});
+    plan_.copies.push_back(std::move(out));
+    return absl::OkStatus();
+  }
+
+  absl::Status AddOutput(int i) {
+    const v1::ProgramOutput& in = program_.outputs(i);
+    PlanOutput out;
+    if (in.has_tensor()) {
+      out.kind = KILN_TENSOR;
+      KILN_ASSIGN_OR_RETURN(out.view, View(absl::StrCat("output ", i), in.tensor()));
+    } else if (in.has_sym_int()) {
+      out.kind = KILN_INT;
+      KILN_ASSIGN_OR_RETURN(out.value, Int(in.sym_int()));
+    }
+    plan_.outputs.push_back(std::move(out));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<PlanView> View(absl::string_view where, const v1::BufferView& in) {
+    PlanView out;
+    out.buffer = static_cast<int>(in.buffer());
+    KILN_ASSIGN_OR_RETURN(out.type, Type(where, in.dtype(), in.sizes(), in.strides()));
+    KILN_ASSIGN_OR_RETURN(out.offset, Int(in.offset()));
+    int64_t available = plan_.buffers[out.buffer].type.reach_bytes;
+    if (out.offset < 0 || out.offset > kMaxBytes / 16 ||
+        (out.type.reach_bytes > 0 &&
+         out.offset * DTypeSize(out.type.dtype) + out.type.reach_bytes > available)) {
+      return Bad(where, absl::StrCat("views elements outside of buffer ", out.buffer));
+    }
+    // A view without elements may stand anywhere; its pointer must not.
+    if (out.type.reach_bytes == 0) out.offset = 0;
+    return out;
+  }
+
+  const v1::Program& program_;
+  absl::Span<const KilnCpuKernel> kernels_;
+  absl::Span<const int64_t> symbols_;
+  Plan plan_;
+};
+
+}  // namespace
+
+absl::StatusOr<Plan> MakePlan(const v1::Program& program, absl::Span<const KilnCpuKernel> kernels,
+                              absl::Span<const int64_t> symbols) {
+  return Planner(program, kernels, symbols).Make();
+}
+
+}  // namespace kiln::runtime

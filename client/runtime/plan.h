@@ -1,0 +1,116 @@
+// A program with every size known: what one run does, in plain numbers.
+//
+// MakePlan evaluates a program's expressions for given symbols and proves the result sound: after
+// it, no buffer, view or offset reaches outside its memory, whatever bytes the artifact held. (What
+// a kernel's machine code does is beyond a check; artifacts come from a server one trusts.)
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kiln/kiln.h"
+#include "proto/base/cpu_kernel_abi.h"
+#include "proto/base/dtype.h"
+
+namespace kiln {
+namespace v1 {
+class Program;
+}
+}  // namespace kiln
+
+namespace kiln::runtime {
+
+enum class BufferKind : uint8_t { kInput, kOutput, kWorkspace, kLibrary, kConstant };
+
+struct PlanTensor {
+  DType dtype = DType::kF32;
+  std::vector<int64_t> sizes;    // elements
+  std::vector<int64_t> strides;  // elements
+  int64_t reach_bytes = 0;       // from the first to past the last element
+};
+
+struct PlanBuffer {
+  BufferKind kind = BufferKind::kWorkspace;
+  // kInput: the input's number. kOutput and kLibrary: counted in the order of the program's
+  // buffers and of the library steps' results. kConstant: the constant's number.
+  int index = 0;
+  int64_t workspace_offset = 0;  // bytes
+  PlanTensor type;
+};
+
+struct PlanView {
+  int buffer = 0;
+  int64_t offset = 0;  // elements
+  PlanTensor type;
+};
+
+struct PlanInput {
+  bool is_tensor = true;
+  PlanTensor type;
+  int64_t value = 0;  // of a size
+};
+
+struct PlanLaunch {
+  KilnCpuKernel kernel = nullptr;
+  int name = 0;          // of the step, for messages
+  int first_buffer = 0;  // in launch_buffers
+  int num_buffers = 0;
+  std::vector<long> symbols;
+  int64_t thread_scratch_bytes = 0;  // a multiple of 64
+};
+
+struct PlanLibrary {
+  int step = 0;  // counts library steps
+  std::vector<PlanView> tensors;
+  std::vector<int64_t> ints;
+  std::vector<int> results;  // buffers
+};
+
+struct PlanCopy {
+  PlanView from, to;
+};
+
+struct PlanStep {
+  enum class Kind : uint8_t { kLaunch, kLibrary, kCopy } kind = Kind::kLaunch;
+  int index = 0;  // into launches, libraries or copies
+};
+
+struct PlanOutput {
+  kiln_value_kind kind = KILN_NONE;
+  PlanView view;
+  int64_t value = 0;
+};
+
+struct Plan {
+  uint64_t id = 0;  // unique in the process
+  std::vector<int64_t> symbols;
+  std::vector<PlanInput> inputs;
+  std::vector<PlanBuffer> buffers;
+  std::vector<PlanStep> steps;
+  std::vector<PlanLaunch> launches;
+  std::vector<int> launch_buffers;
+  std::vector<PlanLibrary> libraries;
+  std::vector<PlanCopy> copies;
+  std::vector<PlanOutput> outputs;
+  std::vector<int> output_buffers;  // those of kind kOutput
+  int num_library_results = 0;
+  int64_t workspace_bytes = 0;
+  int64_t scratch_bytes = 0;         // the largest of any launch, a multiple of 64
+  int64_t thread_scratch_bytes = 0;  // the largest of any launch, a multiple of 64
+};
+
+// `kernels` holds the entry point of each launch step, in order. REQUIRES: CheckProgram(program)
+// passed; one value for each symbol. DATA_LOSS where the numbers make no sense, INVALID_ARGUMENT
+// where a symbol is out of its range.
+absl::StatusOr<Plan> MakePlan(const v1::Program& program, absl::Span<const KilnCpuKernel> kernels,
+                              absl::Span<const int64_t> symbols);
+
+// What can be checked without sizes: every number refers to something that exists, types are known,
+// library results are made before they are used and once, and every symbol has a source. DATA_LOSS
+// with the place.
+absl::Status CheckProgram(const v1::Program& program);
+
+}  // namespace kiln::runtime
