@@ -1,1 +1,216 @@
 #include "compiler/lowering/lower.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "compiler/lowering/graph_outputs.h"
+#include "compiler/lowering/library_step.h"
+#include "compiler/lowering/node_context.h"
+#include "compiler/lowering/registry.h"
+#include "kiln/v1/error.pb.h"
+#include "proto/base/error_detail.h"
+#include "proto/base/status_macros.h"
+
+namespace kiln::lowering {
+namespace {
+
+using graph::Graph;
+using graph::Node;
+using graph::TensorType;
+
+const TensorType* AsTensor(const Graph& graph, graph::ValueRef value) {
+  return std::get_if<TensorType>(&graph.values[value.id]);
+}
+
+void MarkUsed(const graph::Arg& arg, std::vector<bool>& used) {
+  if (const auto* ref = std::get_if<graph::ValueRef>(&arg.value)) used[ref->id] = true;
+  if (const auto* list = std::get_if<graph::ArgList>(&arg.value)) {
+    for (const graph::Arg& item : *list) MarkUsed(item, used);
+  }
+}
+
+std::vector<bool> UsedValues(const Graph& graph) {
+  std::vector<bool> used(graph.values.size(), false);
+  for (const Node& node : graph.nodes) {
+    for (const graph::Arg& arg : node.args) MarkUsed(arg, used);
+    for (const auto& [name, arg] : node.kwargs) MarkUsed(arg, used);
+  }
+  for (const graph::Output& output : graph.outputs) {
+    if (const auto* ref = std::get_if<graph::ValueRef>(&output)) used[ref->id] = true;
+  }
+  for (const graph::Mutation& mutation : graph.mutations) used[mutation.value.id] = true;
+  return used;
+}
+
+void AddInputs(LoweringState& state) {
+  const Graph& graph = state.graph;
+  const auto add = [&](size_t value, absl::string_view name, ir::BufferKind kind, size_t index) {
+    const auto* type = std::get_if<TensorType>(&graph.values[value]);
+    if (type == nullptr) return;
+    ir::Buffer buffer{state.UniqueName(name), type->dtype, type->sizes,
+                      type->strides,          kind,        static_cast<int>(index)};
+    state.values[value] = WholeBuffer(state.module, state.module.AddBuffer(std::move(buffer)));
+  };
+  for (size_t i = 0; i < graph.inputs.size(); ++i) {
+    add(i, graph.inputs[i].name, ir::BufferKind::kInput, i);
+  }
+  for (size_t i = 0; i < graph.constants.size(); ++i) {
+    add(graph.inputs.size() + i, graph.constants[i].name, ir::BufferKind::kConstant, i);
+  }
+}
+
+bool HasComplex(const Graph& graph, const graph::Arg& arg) {
+  if (const auto* ref = std::get_if<graph::ValueRef>(&arg.value)) {
+    const TensorType* type = AsTensor(graph, *ref);
+    return type != nullptr && IsComplex(type->dtype);
+  }
+  if (const auto* list = std::get_if<graph::ArgList>(&arg.value)) {
+    return std::any_of(list->begin(), list->end(),
+                       [&](const graph::Arg& item) { return HasComplex(graph, item); });
+  }
+  const auto* dtype = std::get_if<DType>(&arg.value);
+  return dtype != nullptr && IsComplex(*dtype);
+}
+
+bool HasComplex(const Graph& graph, const Node& node) {
+  const auto arg_is = [&](const graph::Arg& arg) { return HasComplex(graph, arg); };
+  return std::any_of(node.args.begin(), node.args.end(), arg_is) ||
+         std::any_of(node.kwargs.begin(), node.kwargs.end(),
+                     [&](const auto& named) { return arg_is(named.second); }) ||
+         std::any_of(node.results.begin(), node.results.end(), [&](graph::ValueRef result) {
+           const TensorType* type = AsTensor(graph, result);
+           return type != nullptr && IsComplex(type->dtype);
+         });
+}
+
+// "aten.add_.Tensor" writes its argument; capture makes such calls functional or declares a
+// mutation, so one that is left cannot be ordered against lazily read views.
+bool IsInPlace(absl::string_view op) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(op, '.');
+  const absl::string_view base = parts.size() > 1 ? parts[1] : parts[0];
+  return absl::EndsWith(base, "_") && !absl::EndsWith(base, "__");
+}
+
+const Lowering* FindLowering(absl::string_view op) {
+  if (!absl::ConsumePrefix(&op, "aten.")) return nullptr;
+  const auto it = Lowerings().find(op);
+  return it == Lowerings().end() ? nullptr : &it->second;
+}
+
+absl::Status Unsupported(const Node& node, absl::string_view why) {
+  v1::ErrorDetail detail;
+  detail.set_reason(v1::ErrorDetail::REASON_UNSUPPORTED);
+  detail.set_node(node.name);
+  detail.set_op(node.op);
+  return WithDetail(absl::UnimplementedError(absl::StrCat("node '", node.name, "': operator ",
+                                                          node.op, " has no lowering", why)),
+                    detail);
+}
+
+// Where every result is empty there is nothing to compute, whatever the operator: a fill of no
+// elements defines the buffer.
+bool LowerEmpty(NodeContext& context) {
+  if (context.num_results() == 0 || !context.CheckResults(context.num_results()).ok()) return false;
+  for (size_t i = 0; i < context.num_results(); ++i) {
+    if (!IsEmpty(context.Result(i).sizes) || IsComplex(context.Result(i).dtype)) return false;
+  }
+  for (size_t i = 0; i < context.num_results(); ++i) {
+    if (!context.ResultUsed(i)) continue;
+    context.PointwiseResult(
+        i, [&](KernelBuilder& b, const Ints&) { return b.ConstInt(context.Result(i).dtype, 0); });
+  }
+  return true;
+}
+
+// Some operators have an empty result among others (batch norm's saved statistics).
+void FillEmptyResults(LoweringState& state, NodeContext& context) {
+  for (size_t i = 0; i < context.num_results(); ++i) {
+    if (!context.ResultUsed(i) || state.values[context.node().results[i].id]) continue;
+    if (!IsEmpty(context.Result(i).sizes)) continue;
+    context.PointwiseResult(
+        i, [&](KernelBuilder& b, const Ints&) { return b.ConstInt(context.Result(i).dtype, 0); });
+  }
+}
+
+absl::Status CheckResultsSet(const LoweringState& state, const NodeContext& context) {
+  for (const graph::ValueRef result : context.node().results) {
+    if (state.used[result.id] && !state.values[result.id]) {
+      return context.Decline("of a result that is used");
+    }
+  }
+  return absl::OkStatus();
+}
+
+// OK where the node was lowered natively. Leaves no trace in the module where it was not.
+absl::Status LowerNatively(LoweringState& state, const Node& node) {
+  const Lowering* lowering = FindLowering(node.op);
+  if (lowering == nullptr) return absl::UnimplementedError("");
+  if (HasComplex(state.graph, node)) return absl::UnimplementedError(" for complex numbers");
+  const size_t num_operations = state.module.operations.size();
+  const size_t num_buffers = state.module.buffers.size();
+  NodeContext context(state, node);
+  KILN_RETURN_IF_ERROR(context.CheckResults(node.results.size()));
+  absl::Status status = (*lowering)(context);
+  if (status.ok()) {
+    FillEmptyResults(state, context);
+    status = CheckResultsSet(state, context);
+  }
+  if (!status.ok()) {
+    state.module.operations.resize(num_operations);
+    state.module.buffers.resize(num_buffers);
+    for (const graph::ValueRef result : node.results) state.values[result.id].reset();
+    if (absl::IsUnimplemented(status)) {
+      return absl::UnimplementedError(absl::StrCat(" for this case: ", status.message()));
+    }
+  }
+  return status;
+}
+
+absl::Status LowerNode(LoweringState& state, const LoweringOptions& options, const Node& node) {
+  const auto is_size = [&](graph::ValueRef result) { return !AsTensor(state.graph, result); };
+  // Sizes are known as expressions; an operator that yields only them computes nothing. One that
+  // reads a size out of a tensor would need its value before the run.
+  if (!node.results.empty() && std::all_of(node.results.begin(), node.results.end(), is_size)) {
+    if (absl::StrContains(node.op, "_local_scalar_dense") || absl::StrContains(node.op, ".item")) {
+      return Unsupported(node, ": it makes a size out of a tensor's value");
+    }
+    return absl::OkStatus();
+  }
+  if (std::any_of(node.results.begin(), node.results.end(), is_size)) {
+    return Unsupported(node, " for results that are sizes");
+  }
+  NodeContext context(state, node);
+  if (LowerEmpty(context)) return absl::OkStatus();
+  const absl::Status status = LowerNatively(state, node);
+  if (!absl::IsUnimplemented(status)) return status;
+  if (!options.library_steps) return Unsupported(node, status.message());
+  if (IsInPlace(node.op)) return Unsupported(node, ": it writes its argument in place");
+  return AddLibraryStep(state, node);
+}
+
+}  // namespace
+
+absl::Status Lower(const Graph& graph, const LoweringOptions& options, ir::Module& module) {
+  LoweringState state{graph, module, {}, UsedValues(graph), {}};
+  state.values.resize(graph.values.size());
+  AddInputs(state);
+  for (const Node& node : graph.nodes) {
+    KILN_RETURN_IF_ERROR(LowerNode(state, options, node));
+  }
+  KILN_RETURN_IF_ERROR(AddOutputs(state));
+  return AddMutations(state);
+}
+
+std::vector<std::string> LoweredOps() {
+  std::vector<std::string> ops;
+  for (const auto& [name, lowering] : Lowerings()) ops.push_back(absl::StrCat("aten.", name));
+  std::sort(ops.begin(), ops.end());
+  return ops;
+}
+
+}  // namespace kiln::lowering

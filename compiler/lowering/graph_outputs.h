@@ -1,0 +1,18 @@
+// What a graph leaves behind: its outputs and the inputs that it writes in place.
+#pragma once
+
+#include "absl/status/status.h"
+#include "compiler/lowering/node_context.h"
+
+namespace kiln::lowering {
+
+// Gives every output of the graph a window with the recorded sizes and strides, on a buffer of its
+// own unless two outputs are the same window. A temporary buffer becomes an output buffer where
+// its window serves; otherwise the value is copied.
+absl::Status AddOutputs(LoweringState& state);
+
+// Appends the kernels that store into mutated inputs. Every value that they read was computed, or
+// copied, from the inputs as they were.
+absl::Status AddMutations(LoweringState& state);
+
+}  // namespace kiln::lowering

@@ -1,0 +1,197 @@
+#include "compiler/lowering/kernel_builder.h"
+
+#include <cstdint>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+
+namespace kiln::lowering {
+
+using ir::Inst;
+using ir::IntExpr;
+using ir::ScalarOp;
+
+bool IsFloatNumber(const Number& number) {
+  return std::holds_alternative<double>(number);
+}
+
+KernelBuilder::KernelBuilder(ir::Module& module, std::string name, std::string origin)
+    : module_(module) {
+  kernel_.name = std::move(name);
+  kernel_.origins.push_back(std::move(origin));
+}
+
+Ints KernelBuilder::AddLoops(const Ints& sizes, const std::vector<int>& order,
+                             std::vector<IntExpr>& loops) {
+  Ints vars = NewVars(ints(), sizes);
+  for (size_t i = 0; i < vars.size(); ++i) {
+    const IntExpr var = vars[order.empty() ? i : order[i]];
+    if (!var.is_const()) loops.push_back(var);
+  }
+  return vars;
+}
+
+Ints KernelBuilder::Outer(const Ints& sizes, const std::vector<int>& order) {
+  return AddLoops(sizes, order, kernel_.outer);
+}
+
+Ints KernelBuilder::StartPhase(const Ints& sizes) {
+  return AddLoops(sizes, {}, kernel_.phases.emplace_back().inner);
+}
+
+Scalar KernelBuilder::Emit(Inst inst) {
+  if (inst.op != ScalarOp::kStore) inst.result = kernel_.num_values++;
+  const Scalar result{inst.result, inst.dtype};
+  kernel_.phases.back().body.push_back(std::move(inst));
+  return result;
+}
+
+Scalar KernelBuilder::Const(DType dtype, double value) {
+  Inst inst{ScalarOp::kConst, dtype};
+  if (IsFloat(dtype)) {
+    inst.immediate_float = value;
+  } else {
+    inst.immediate_int = dtype == DType::kBool ? value != 0 : static_cast<int64_t>(value);
+  }
+  return Emit(std::move(inst));
+}
+
+Scalar KernelBuilder::ConstInt(DType dtype, int64_t value) {
+  if (IsFloat(dtype)) return Const(dtype, static_cast<double>(value));
+  Inst inst{ScalarOp::kConst, dtype};
+  inst.immediate_int = dtype == DType::kBool ? value != 0 : value;
+  return Emit(std::move(inst));
+}
+
+Scalar KernelBuilder::Const(DType dtype, const Number& number) {
+  if (const auto* b = std::get_if<bool>(&number)) return ConstInt(dtype, *b);
+  if (const auto* i = std::get_if<int64_t>(&number)) return ConstInt(dtype, *i);
+  if (const auto* f = std::get_if<double>(&number)) return Const(dtype, *f);
+  return Cast(Index(std::get<IntExpr>(number)), dtype);
+}
+
+Scalar KernelBuilder::Index(IntExpr expr) {
+  if (expr.is_const()) return ConstInt(DType::kI64, expr.value());
+  Inst inst{ScalarOp::kIndex, DType::kI64};
+  inst.indices.push_back(expr);
+  return Emit(std::move(inst));
+}
+
+Scalar KernelBuilder::Load(const View& view, const Ints& coordinates) {
+  Inst inst{ScalarOp::kLoad, view.dtype};
+  inst.buffer = view.buffer;
+  inst.indices = IndicesAt(ints(), view, coordinates);
+  return Emit(std::move(inst));
+}
+
+Scalar KernelBuilder::LoadBroadcast(const View& view, const Ints& coordinates) {
+  return Load(view, Ints(coordinates.end() - view.sizes.size(), coordinates.end()));
+}
+
+Scalar KernelBuilder::LoadMasked(const View& view, const Ints& coordinates, Scalar mask,
+                                 double otherwise) {
+  if (mask.id == ir::kNoValue) return Load(view, coordinates);
+  Inst inst{ScalarOp::kLoad, view.dtype};
+  inst.buffer = view.buffer;
+  inst.indices = IndicesAt(ints(), view, coordinates);
+  inst.has_mask = true;
+  inst.operands.push_back(mask.id);
+  if (IsFloat(view.dtype)) {
+    inst.immediate_float = otherwise;
+  } else {
+    inst.immediate_int = static_cast<int64_t>(otherwise);
+  }
+  return Emit(std::move(inst));
+}
+
+Scalar KernelBuilder::LoadAt(const View& view, const std::vector<Coordinate>& coordinates) {
+  Ints exprs;
+  std::vector<ir::ValueId> values;
+  Ints extents;
+  for (size_t i = 0; i < coordinates.size(); ++i) {
+    if (const auto* value = std::get_if<Scalar>(&coordinates[i])) {
+      exprs.push_back(ints().Indirect(static_cast<int>(values.size()), view.sizes[i]));
+      values.push_back(Cast(*value, DType::kI64).id);
+      extents.push_back(view.sizes[i]);
+    } else {
+      exprs.push_back(std::get<IntExpr>(coordinates[i]));
+    }
+  }
+  Inst inst{ScalarOp::kLoad, view.dtype};
+  inst.buffer = view.buffer;
+  inst.indices = IndicesAt(ints(), view, exprs);
+  // Some coordinates do not reach the buffer (repeated dimensions): number those that do.
+  absl::flat_hash_map<IntExpr, IntExpr> numbers;
+  for (const IntExpr index : inst.indices) {
+    ir::ForEachLeaf(index, [&](IntExpr leaf) {
+      if (leaf.kind() != ir::IntKind::kIndirect || numbers.contains(leaf)) return;
+      numbers[leaf] = ints().Indirect(static_cast<int>(inst.operands.size()), extents[leaf.id()]);
+      inst.operands.push_back(values[leaf.id()]);
+    });
+  }
+  for (IntExpr& index : inst.indices) {
+    index = ints().RemapIndirect(index, [&](IntExpr leaf) { return numbers.at(leaf); });
+  }
+  return Emit(std::move(inst));
+}
+
+Scalar KernelBuilder::Op(ScalarOp op, Scalar a) {
+  Inst inst{op, ir::Info(op).rule == ir::TypeRule::kPredicate ? DType::kBool : a.dtype};
+  inst.operands = {a.id};
+  return Emit(std::move(inst));
+}
+
+Scalar KernelBuilder::Op(ScalarOp op, Scalar a, Scalar b) {
+  Inst inst{op, ir::Info(op).rule == ir::TypeRule::kCompare ? DType::kBool : a.dtype};
+  inst.operands = {a.id, b.id};
+  return Emit(std::move(inst));
+}
+
+Scalar KernelBuilder::Op(ScalarOp op, Scalar a, double b) {
+  return Op(op, a, Const(a.dtype, b));
+}
+
+Scalar KernelBuilder::Select(Scalar condition, Scalar a, Scalar b) {
+  Inst inst{ScalarOp::kSelect, a.dtype};
+  inst.operands = {condition.id, a.id, b.id};
+  return Emit(std::move(inst));
+}
+
+Scalar KernelBuilder::Cast(Scalar a, DType dtype) {
+  if (a.dtype == dtype) return a;
+  Inst inst{ScalarOp::kCast, dtype};
+  inst.operands = {a.id};
+  return Emit(std::move(inst));
+}
+
+void KernelBuilder::AddBounds(IntExpr index, IntExpr low, IntExpr high, Scalar& mask) {
+  const auto add = [&](Scalar condition) {
+    mask = mask.id == ir::kNoValue ? condition : And(mask, condition);
+  };
+  if (!ints().ProvablyLessEqual(low, index)) add(Op(ScalarOp::kGe, Index(index), Index(low)));
+  if (!ints().ProvablyLess(index, high)) add(Op(ScalarOp::kLt, Index(index), Index(high)));
+}
+
+Scalar KernelBuilder::Reduce(ir::ReduceKind kind, Scalar a) {
+  const bool is_arg = kind == ir::ReduceKind::kArgMax || kind == ir::ReduceKind::kArgMin;
+  if (kernel_.phases.back().inner.empty()) return is_arg ? ConstInt(DType::kI64, 0) : a;
+  Inst inst{ScalarOp::kReduce, is_arg ? DType::kI64 : a.dtype};
+  inst.reduce_kind = kind;
+  inst.operands = {a.id};
+  return Emit(std::move(inst));
+}
+
+void KernelBuilder::Store(const View& view, const Ints& coordinates, Scalar value) {
+  Inst inst{ScalarOp::kStore, view.dtype};
+  inst.buffer = view.buffer;
+  inst.indices = IndicesAt(ints(), view, coordinates);
+  inst.operands = {Cast(value, view.dtype).id};
+  Emit(std::move(inst));
+}
+
+void KernelBuilder::Finish(ir::Schedule schedule) {
+  kernel_.schedule = schedule;
+  module_.operations.emplace_back(std::move(kernel_));
+}
+
+}  // namespace kiln::lowering

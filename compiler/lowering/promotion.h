@@ -1,0 +1,24 @@
+// Element types as ATen promotes them, and operands brought to them.
+#pragma once
+
+#include <vector>
+
+#include "absl/types/span.h"
+#include "compiler/lowering/node_context.h"
+
+namespace kiln::lowering {
+
+// The common type of two tensors' types.
+DType PromoteTypes(DType a, DType b);
+
+// The common type of operands: tensors with dimensions count before scalars of rank 0, and those
+// before numbers; a later kind counts only where its category (bool, integer, float) is higher.
+DType PromoteOperands(absl::Span<const Operand> operands);
+
+// The element of `operand` at `at` of the result, broadcast, as `dtype`.
+Scalar LoadOperand(KernelBuilder& b, const Operand& operand, const Ints& at, DType dtype);
+
+// INVALID_ARGUMENT unless every tensor broadcasts to result 0.
+absl::Status CheckOperands(NodeContext& n, absl::Span<const Operand> operands);
+
+}  // namespace kiln::lowering

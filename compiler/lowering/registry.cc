@@ -1,0 +1,26 @@
+#include "compiler/lowering/registry.h"
+
+namespace kiln::lowering {
+
+const Registry& Lowerings() {
+  static const Registry* const registry = [] {
+    auto* all = new Registry;
+    RegisterViews(*all);
+    RegisterPointwise(*all);
+    RegisterBinary(*all);
+    RegisterActivations(*all);
+    RegisterReductions(*all);
+    RegisterNormalization(*all);
+    RegisterMatmul(*all);
+    RegisterConvolution(*all);
+    RegisterPooling(*all);
+    RegisterIndexing(*all);
+    RegisterJoining(*all);
+    RegisterCreation(*all);
+    RegisterAttention(*all);
+    return all;
+  }();
+  return *registry;
+}
+
+}  // namespace kiln::lowering

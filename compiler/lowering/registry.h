@@ -1,0 +1,38 @@
+// The registry of lowerings: one entry an ATen overload, filled from one list.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "compiler/lowering/node_context.h"
+
+namespace kiln::lowering {
+
+// Sets every used result of the node, or says why not: see NodeContext for the two kinds of error.
+// Results are tensors and none of them is empty (a size that is the constant 0), and no tensor is
+// complex: the walk deals with those before.
+using Lowering = std::function<absl::Status(NodeContext&)>;
+
+// By the operator's name without "aten." and with ".default" written out: "add.Tensor".
+using Registry = absl::flat_hash_map<std::string, Lowering>;
+
+void RegisterViews(Registry& registry);
+void RegisterPointwise(Registry& registry);
+void RegisterBinary(Registry& registry);
+void RegisterActivations(Registry& registry);
+void RegisterReductions(Registry& registry);
+void RegisterNormalization(Registry& registry);
+void RegisterMatmul(Registry& registry);
+void RegisterConvolution(Registry& registry);
+void RegisterPooling(Registry& registry);
+void RegisterIndexing(Registry& registry);
+void RegisterJoining(Registry& registry);
+void RegisterCreation(Registry& registry);
+void RegisterAttention(Registry& registry);
+
+// All of them.
+const Registry& Lowerings();
+
+}  // namespace kiln::lowering
