@@ -1,8 +1,6 @@
 // Nodes: interning, ranges, structural order.
 #include <algorithm>
-#include <cstring>
 
-#include "absl/hash/hash.h"
 #include "compiler/ir/int_impl.h"
 
 namespace kiln::ir {
@@ -45,7 +43,21 @@ IntRange ModRange(IntRange a, IntRange b) {
   return {least, greatest};
 }
 
+// One step of a multiplicative hash; the tables use its high bits and its low ones.
+uint64_t Mix(uint64_t hash, uint64_t value) {
+  Wide product = static_cast<Wide>(hash ^ value ^ 0x9e3779b97f4a7c15u) * 0x2545f4914f6cdd1du;
+  return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+}
+
+uint64_t Address(IntExpr e) {
+  return reinterpret_cast<uintptr_t>(e.node());
+}
+
 }  // namespace
+
+size_t IntContext::Impl::PairHash::operator()(const std::pair<IntExpr, IntExpr>& p) const {
+  return Mix(Address(p.first), Address(p.second));
+}
 
 int64_t FloorDivInt(int64_t a, int64_t b) {
   if (b == 0) return 0;
@@ -131,7 +143,7 @@ int CompareExprs(IntExpr a, IntExpr b) {
 }
 
 IntContext::Impl::Impl() {
-  nodes.reserve(1024);
+  nodes.reserve(8192);
   zero = Const(0);
   one = Const(1);
 }
@@ -146,24 +158,34 @@ bool IntContext::Impl::NodeEq::operator()(const IntNode* a, const Key& b) const 
 }
 
 IntExpr IntContext::Impl::Const(int64_t value) {
-  return Intern(IntKind::kConst, -1, value, IntExpr(), {});
+  bool small = value >= kLeastSmall && value < kLeastSmall + kNumSmall;
+  if (small && small_constants[value - kLeastSmall]) return small_constants[value - kLeastSmall];
+  IntExpr constant = Intern(IntKind::kConst, -1, value, IntExpr(), {});
+  if (small) small_constants[value - kLeastSmall] = constant;
+  return constant;
 }
 
 IntExpr IntContext::Impl::Intern(IntKind kind, int id, int64_t value, IntExpr extent,
                                  absl::Span<const IntExpr> operands, bool unfolded) {
   Key key = {kind, id, value, extent, unfolded, operands, 0};
-  key.hash = absl::HashOf(kind, id, value, extent, unfolded, operands);
-  auto it = nodes.find(key);
-  if (it != nodes.end()) return IntExpr(*it);
+  uint64_t hash = Mix(static_cast<uint64_t>(kind) * 2 + unfolded, static_cast<uint64_t>(id));
+  hash = Mix(Mix(hash, static_cast<uint64_t>(value)), Address(extent));
+  for (IntExpr operand : operands) hash = Mix(hash, Address(operand));
+  key.hash = hash;
+  auto it = nodes.lazy_emplace(key, [&](const auto& emplace) { emplace(NewNode(key)); });
+  return IntExpr(*it);
+}
 
+const IntNode* IntContext::Impl::NewNode(const Key& key) {
+  absl::Span<const IntExpr> operands = key.operands;
   IntNode& node = node_arena.emplace_back();
-  node.kind = kind;
-  node.unfolded = unfolded;
-  node.id = id;
-  node.value = value;
-  node.extent = extent;
+  node.kind = key.kind;
+  node.unfolded = key.unfolded;
+  node.id = key.id;
+  node.value = key.value;
+  node.extent = key.extent;
   node.hash = key.hash;
-  node.kinds_mask = static_cast<uint16_t>(1u << static_cast<int>(kind));
+  node.kinds_mask = static_cast<uint16_t>(1u << static_cast<int>(key.kind));
   node.num_operands = static_cast<uint32_t>(operands.size());
   if (!operands.empty()) {
     if (operand_block_used + operands.size() > operand_block_size) {
@@ -183,10 +205,9 @@ IntExpr IntContext::Impl::Intern(IntKind kind, int id, int64_t value, IntExpr ex
     }
     node.tree_size = static_cast<uint32_t>(std::min<uint64_t>(tree_size, UINT32_MAX));
   }
-  if (id >= 0) node.leaf_mask = LeafBit(IntExpr(&node));
+  if (key.id >= 0) node.leaf_mask = LeafBit(IntExpr(&node));
   node.range = RangeOf(node);
-  nodes.insert(&node);
-  return IntExpr(&node);
+  return &node;
 }
 
 IntRange IntContext::Impl::RangeOf(const IntNode& node) const {

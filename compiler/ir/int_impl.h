@@ -101,9 +101,15 @@ struct IntContext::Impl {
     bool operator()(const Key& a, const IntNode* b) const { return (*this)(b, a); }
   };
 
+  struct PairHash {
+    size_t operator()(const std::pair<IntExpr, IntExpr>& p) const;
+  };
+  using PairMap = absl::flat_hash_map<std::pair<IntExpr, IntExpr>, IntExpr, PairHash>;
+
   // int_arena.cc: nodes as told, no simplification.
   IntExpr Intern(IntKind kind, int id, int64_t value, IntExpr extent,
                  absl::Span<const IntExpr> operands, bool unfolded = false);
+  const IntNode* NewNode(const Key& key);
   IntExpr Const(int64_t value);
   IntExpr Node(IntKind kind, absl::Span<const IntExpr> operands, bool unfolded = false) {
     return Intern(kind, -1, 0, IntExpr(), operands, unfolded);
@@ -165,8 +171,10 @@ struct IntContext::Impl {
   std::vector<SymbolInfo> symbols;
   std::vector<VarInfo> vars;
   absl::flat_hash_set<const IntNode*, NodeHash, NodeEq> nodes;
-  absl::flat_hash_map<std::pair<IntExpr, IntExpr>, IntExpr> floordivs;  // results already found
-  absl::flat_hash_map<std::pair<IntExpr, IntExpr>, IntExpr> mods;
+  PairMap floordivs, mods;  // results already found, by operands
+  static constexpr int64_t kLeastSmall = -16;
+  static constexpr int64_t kNumSmall = 1056;
+  IntExpr small_constants[kNumSmall];  // made on demand, found without the table
   std::deque<IntNode> node_arena;
   std::vector<std::unique_ptr<IntExpr[]>> operand_blocks;
   size_t operand_block_used = 0;
