@@ -5,8 +5,11 @@
 #include <mutex>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
 #include "clang/Basic/Diagnostic.h"
 #include "clang/Basic/TargetInfo.h"
 #include "clang/Basic/TargetOptions.h"
@@ -16,11 +19,15 @@
 #include "clang/Frontend/CompilerInvocation.h"
 #include "clang/Frontend/FrontendOptions.h"
 #include "clang/Frontend/TextDiagnosticPrinter.h"
-#include "llvm/ADT/SmallVector.h"
-#include "llvm/Support/MemoryBufferRef.h"
+#include "clang/Lex/PreprocessorOptions.h"
+#include "clang/Serialization/ASTWriter.h"
+#include "clang/Serialization/PCHContainerOperations.h"
+#include "llvm/ADT/SmallString.h"
+#include "llvm/Support/MemoryBuffer.h"
 #include "llvm/Support/VirtualFileSystem.h"
 #include "llvm/Support/raw_ostream.h"
 #include "llvm/TargetParser/X86TargetParser.h"
+#include "proto/base/status_macros.h"
 
 // Declared here and not through TargetSelect.h, which would name every target of this LLVM.
 extern "C" {
@@ -41,7 +48,9 @@ namespace {
 
 constexpr char kTriple[] = "x86_64-unknown-linux-gnu";
 constexpr char kFallbackArch[] = "x86-64";
-constexpr char kFileName[] = "kernel.cc";
+constexpr char kKernelPath[] = "kernel.cc";
+constexpr char kPreludePath[] = "/prelude.h";
+constexpr char kPrecompiledPath[] = "/prelude.pch";
 constexpr size_t kMaxDiagnosticBytes = 4000;
 
 // The extensions that an LLVM CPU name may imply and a client may lack all the same: a hypervisor
@@ -144,7 +153,7 @@ std::vector<std::string> FrontendArguments(const ClangJob& job) {
                                    "-ferror-limit",
                                    "10",
                                    "-main-file-name",
-                                   kFileName};
+                                   kKernelPath};
   args.push_back(absl::StrCat("-O", std::clamp(job.optimization_level, 1, 3)));
   if (job.optimization_level > 1) {
     args.insert(args.end(), {"-vectorize-loops", "-vectorize-slp"});
@@ -171,12 +180,19 @@ std::vector<std::string> FrontendArguments(const ClangJob& job) {
   return args;
 }
 
-std::unique_ptr<clang::FrontendAction> MakeAction(bool assembly) {
-  if (assembly) return std::make_unique<clang::EmitAssemblyAction>();
-  return std::make_unique<clang::EmitObjAction>();
-}
+using Buffer = std::shared_ptr<const std::string>;
 
-absl::StatusOr<std::string> RunFrontend(const ClangJob& job, bool assembly) {
+// What Clang reads and from where. The paths exist only in its in-memory file system.
+struct FrontendInput {
+  std::string text;  // a std::string, since Clang's lexer wants the zero byte after the text
+  const char* path;
+  Buffer precompiled;  // the prelude before `text`, or null
+};
+
+// Runs `action`; its output is up to the action. INTERNAL with diagnostics.
+absl::Status RunFrontend(const std::vector<std::string>& args, const FrontendInput& input,
+                         clang::FrontendAction& action,
+                         std::unique_ptr<llvm::raw_pwrite_stream> output) {
   std::string messages;
   llvm::raw_string_ostream message_stream(messages);
   llvm::IntrusiveRefCntPtr<clang::DiagnosticOptions> options(new clang::DiagnosticOptions);
@@ -184,7 +200,6 @@ absl::StatusOr<std::string> RunFrontend(const ClangJob& job, bool assembly) {
 
   clang::CompilerInstance compiler;
   compiler.setVerboseOutputStream(llvm::nulls());
-  const std::vector<std::string> args = FrontendArguments(job);
   std::vector<const char*> arg_pointers;
   for (const std::string& arg : args) arg_pointers.push_back(arg.c_str());
   clang::DiagnosticsEngine argument_diagnostics(new clang::DiagnosticIDs, options, &printer,
@@ -193,27 +208,94 @@ absl::StatusOr<std::string> RunFrontend(const ClangJob& job, bool assembly) {
                                                       argument_diagnostics);
   // Only now, so that it heeds the arguments about diagnostics.
   compiler.createDiagnostics(&printer, /*ShouldOwnClient=*/false);
-  // Clang's lexer wants the zero byte after the text.
-  const std::string source(job.source.data(), job.source.size());
   clang::FrontendOptions& frontend = compiler.getFrontendOpts();
-  frontend.Inputs.assign({clang::FrontendInputFile(llvm::MemoryBufferRef(source, kFileName),
+  frontend.Inputs.assign({clang::FrontendInputFile(llvm::MemoryBufferRef(input.text, input.path),
                                                    clang::InputKind(clang::Language::CXX))});
   frontend.DisableFree = false;
   compiler.getCodeGenOpts().DisableFree = false;
-  // An empty file system: nothing of the server's disk can get into a kernel.
-  compiler.createFileManager(llvm::makeIntrusiveRefCnt<llvm::vfs::InMemoryFileSystem>());
-
-  llvm::SmallString<0> output;
-  compiler.setOutputStream(std::make_unique<llvm::raw_svector_ostream>(output));
-  const std::unique_ptr<clang::FrontendAction> action = MakeAction(assembly);
-  ok = ok && compiler.ExecuteAction(*action);
-  message_stream.flush();
-  if (!ok || output.empty()) {
-    if (messages.size() > kMaxDiagnosticBytes) messages.resize(kMaxDiagnosticBytes);
-    return absl::InternalError(
-        absl::StrCat("the generated source does not compile: ",
-                     messages.empty() ? "Clang gave no diagnostic" : messages));
+  // Nothing of the server's disk can get into a kernel.
+  auto files = llvm::makeIntrusiveRefCnt<llvm::vfs::InMemoryFileSystem>();
+  if (input.precompiled != nullptr) {
+    files->addFile(kPrecompiledPath, /*ModificationTime=*/0,
+                   llvm::MemoryBuffer::getMemBuffer(*input.precompiled, kPrecompiledPath,
+                                                    /*RequiresNullTerminator=*/false));
+    clang::PreprocessorOptions& preprocessor = compiler.getPreprocessorOpts();
+    preprocessor.ImplicitPCHInclude = kPrecompiledPath;
+    // It was made in this process from the same arguments.
+    preprocessor.DisablePCHOrModuleValidation = clang::DisableValidationForModuleKind::PCH;
   }
+  compiler.createFileManager(std::move(files));
+  compiler.setOutputStream(std::move(output));
+  ok = ok && compiler.ExecuteAction(action);
+  message_stream.flush();
+  if (ok) return absl::OkStatus();
+  if (messages.size() > kMaxDiagnosticBytes) messages.resize(kMaxDiagnosticBytes);
+  return absl::InternalError(
+      absl::StrCat("the generated source does not compile: ",
+                   messages.empty() ? "Clang gave no diagnostic" : messages));
+}
+
+// Parses a prelude and writes Clang's serialized form of it to memory.
+class PrecompileAction : public clang::ASTFrontendAction {
+ public:
+  explicit PrecompileAction(std::shared_ptr<clang::PCHBuffer> result)
+      : result_(std::move(result)) {}
+  bool BeginSourceFileAction(clang::CompilerInstance& compiler) override {
+    compiler.getLangOpts().CompilingPCH = true;
+    return true;
+  }
+  std::unique_ptr<clang::ASTConsumer> CreateASTConsumer(clang::CompilerInstance& compiler,
+                                                        llvm::StringRef) override {
+    return std::make_unique<clang::PCHGenerator>(
+        compiler.getPreprocessor(), compiler.getModuleCache(), kPrecompiledPath, /*isysroot=*/"",
+        result_, compiler.getFrontendOpts().ModuleFileExtensions,
+        /*AllowASTWithErrors=*/false, /*IncludeTimestamps=*/false);
+  }
+  clang::TranslationUnitKind getTranslationUnitKind() override { return clang::TU_Prefix; }
+  bool hasASTFileSupport() const override { return false; }
+
+ private:
+  std::shared_ptr<clang::PCHBuffer> result_;
+};
+
+absl::StatusOr<Buffer> Precompile(const std::vector<std::string>& args, std::string prelude) {
+  auto result = std::make_shared<clang::PCHBuffer>();
+  PrecompileAction action(result);
+  const FrontendInput input{.text = std::move(prelude), .path = kPreludePath};
+  KILN_RETURN_IF_ERROR(RunFrontend(args, input, action, nullptr));
+  if (!result->IsComplete) return absl::InternalError("Clang did not precompile the prelude");
+  return std::make_shared<const std::string>(result->Data.data(), result->Data.size());
+}
+
+absl::Mutex precompiled_mutex(absl::kConstInit);
+
+// The precompiled form of `prelude`, made at its first use. Two threads may make the same one.
+absl::StatusOr<Buffer> PrecompiledPrelude(const std::vector<std::string>& args,
+                                          std::string prelude) {
+  // A process serves few kinds of client; one that meets many starts anew now and then.
+  constexpr size_t kMaxEntries = 32;
+  static auto* const cache = new absl::flat_hash_map<std::string, Buffer>;
+  const std::string key = absl::StrCat(absl::StrJoin(args, "\n"), "\n\n", prelude);
+  {
+    absl::MutexLock lock(&precompiled_mutex);
+    const auto found = cache->find(key);
+    if (found != cache->end()) return found->second;
+  }
+  absl::StatusOr<Buffer> made = Precompile(args, std::move(prelude));
+  if (made.ok()) {
+    absl::MutexLock lock(&precompiled_mutex);
+    if (cache->size() >= kMaxEntries) cache->clear();
+    cache->emplace(key, *made);
+  }
+  return made;
+}
+
+absl::StatusOr<std::string> RunBackend(const std::vector<std::string>& args,
+                                       const FrontendInput& input, clang::FrontendAction& action) {
+  llvm::SmallString<0> output;
+  KILN_RETURN_IF_ERROR(
+      RunFrontend(args, input, action, std::make_unique<llvm::raw_svector_ostream>(output)));
+  if (output.empty()) return absl::InternalError("Clang wrote no output");
   return std::string(output.data(), output.size());
 }
 
@@ -239,15 +321,21 @@ std::string LldVersionNumber() {
 
 absl::StatusOr<ClangOutput> CompileCpp(const ClangJob& job) {
   InitializeLlvmOnce();
+  const std::vector<std::string> args = FrontendArguments(job);
+  const size_t prelude_bytes = std::min(job.prelude_bytes, job.source.size());
+  FrontendInput input{.text = std::string(job.source.substr(prelude_bytes)), .path = kKernelPath};
+  if (prelude_bytes > 0) {
+    KILN_ASSIGN_OR_RETURN(
+        input.precompiled,
+        PrecompiledPrelude(args, std::string(job.source.substr(0, prelude_bytes))));
+  }
   ClangOutput result;
-  absl::StatusOr<std::string> object = RunFrontend(job, /*assembly=*/false);
-  if (!object.ok()) return object.status();
-  result.object = *std::move(object);
+  clang::EmitObjAction emit_object;
+  KILN_ASSIGN_OR_RETURN(result.object, RunBackend(args, input, emit_object));
   if (job.want_assembly) {
     // A second run, since one backend pipeline writes one kind of file; it is for people to read.
-    absl::StatusOr<std::string> assembly = RunFrontend(job, /*assembly=*/true);
-    if (!assembly.ok()) return assembly.status();
-    result.assembly = *std::move(assembly);
+    clang::EmitAssemblyAction emit_assembly;
+    KILN_ASSIGN_OR_RETURN(result.assembly, RunBackend(args, input, emit_assembly));
   }
   return result;
 }

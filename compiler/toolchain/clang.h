@@ -1,6 +1,7 @@
 // Clang and LLVM in process: C++ text in, x86-64 object out, no files and no headers but the text.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,9 @@ namespace kiln::toolchain {
 
 struct ClangJob {
   absl::string_view source;
+  // How many bytes at the start of `source` many jobs have in common: whole declarations. They are
+  // parsed once in a process for each arch, features and flags, and the result is kept.
+  size_t prelude_bytes = 0;
   std::string arch;                   // LLVM CPU name; an unknown one falls back to "x86-64"
   std::vector<std::string> features;  // each switched on; every other optional one of the CPU's
                                       // vector extensions that the client lacks is switched off

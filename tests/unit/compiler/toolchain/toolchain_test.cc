@@ -162,6 +162,74 @@ TEST(CompileCpp, GivesTheSameBytesAgain) {
   EXPECT_EQ(*LinkSharedObject({first->object}), *LinkSharedObject({second->object}));
 }
 
+// A prelude with what generated kernels rely on: templates, macros, tables, pragmas.
+constexpr absl::string_view kPrelude = R"(
+#pragma clang fp contract(off)
+#define TWICE(x) ((x) + (x))
+template <class T, int W>
+using Vec = T __attribute__((ext_vector_type(W)));
+static const float kTable[4] = {1, 2, 3, 4};
+template <int W>
+static inline Vec<float, W> AddTable(Vec<float, W> x, int i) { return x + kTable[i & 3]; }
+)";
+constexpr absl::string_view kPreludeUser = R"(
+extern "C" void Kernel(float* x, int i) {
+  Vec<float, 16>& v = *(Vec<float, 16>*)x;
+  v = TWICE(v) * v + AddTable(v, i);
+}
+)";
+
+TEST(CompileCpp, GivesTheSameCodeWithAPrecompiledPrelude) {
+  const std::string source = absl::StrCat(kPrelude, kPreludeUser);
+  ClangJob job{.source = source, .arch = "znver4", .features = kAvx512, .want_assembly = true};
+  auto whole = CompileCpp(job);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_THAT(whole->assembly, Not(HasSubstr("vfmadd"))) << "the pragma";
+  job.prelude_bytes = kPrelude.size();
+  auto first = CompileCpp(job);
+  auto second = CompileCpp(job);
+  ASSERT_TRUE(first.ok() && second.ok()) << first.status() << second.status();
+  EXPECT_EQ(first->assembly, whole->assembly);
+  EXPECT_EQ(first->object, whole->object);
+  EXPECT_EQ(second->object, whole->object);
+}
+
+TEST(CompileCpp, KeepsPreludesOfDifferentClientsApart) {
+  const std::string source = absl::StrCat(kPrelude, kPreludeUser);
+  for (int round = 0; round < 2; ++round) {
+    auto wide = CompileCpp({.source = source,
+                            .prelude_bytes = kPrelude.size(),
+                            .arch = "znver4",
+                            .features = kAvx512,
+                            .want_assembly = true});
+    auto narrow = CompileCpp({.source = source,
+                              .prelude_bytes = kPrelude.size(),
+                              .arch = "x86-64",
+                              .want_assembly = true});
+    ASSERT_TRUE(wide.ok() && narrow.ok()) << wide.status() << narrow.status();
+    EXPECT_THAT(wide->assembly, HasSubstr("zmm"));
+    EXPECT_THAT(narrow->assembly, Not(HasSubstr("ymm")));
+  }
+}
+
+TEST(CompileCpp, TellsWhereTheSourceAfterAPreludeIsWrong) {
+  const std::string bad_kernel = absl::StrCat(kPrelude, "int f() { return missing_name; }\n");
+  auto kernel =
+      CompileCpp({.source = bad_kernel, .prelude_bytes = kPrelude.size(), .arch = "x86-64"});
+  ASSERT_FALSE(kernel.ok());
+  EXPECT_THAT(kernel.status().message(), HasSubstr("kernel.cc:1:18: error:"));
+
+  const std::string bad_prelude = "int f() { return missing_name; }\n";
+  auto prelude = CompileCpp({.source = bad_prelude, .prelude_bytes = 1000, .arch = "x86-64"});
+  ASSERT_FALSE(prelude.ok());
+  EXPECT_THAT(prelude.status().message(), HasSubstr("missing_name"));
+
+  const std::string bad_use = absl::StrCat(kPrelude, "auto x = AddTable(Vec<int, 4>(1), 0);\n");
+  auto use = CompileCpp({.source = bad_use, .prelude_bytes = kPrelude.size(), .arch = "x86-64"});
+  ASSERT_FALSE(use.ok());
+  EXPECT_THAT(use.status().message(), HasSubstr("AddTable"));
+}
+
 TEST(CompileCpp, RunsOnTenThreadsAtOnce) {
   constexpr int kThreads = 10;
   std::vector<std::string> shared_objects(kThreads);
@@ -169,8 +237,9 @@ TEST(CompileCpp, RunsOnTenThreadsAtOnce) {
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([t, &shared_objects] {
       const std::string source =
-          absl::StrCat("extern \"C\" int Number() { return ", 100 + t, "; }");
-      auto output = CompileCpp({.source = source, .arch = "x86-64"});
+          absl::StrCat(kPrelude, "extern \"C\" int Number() { return ", 100 + t, "; }");
+      auto output =
+          CompileCpp({.source = source, .prelude_bytes = kPrelude.size(), .arch = "skylake"});
       if (!output.ok()) return;
       auto linked = LinkSharedObject({output->object});
       if (linked.ok()) shared_objects[t] = *std::move(linked);
