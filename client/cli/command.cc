@@ -1,0 +1,99 @@
+#include "client/cli/command.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "client/device_cpu.h"
+#include "client/program_info.h"
+#include "kiln/v1/error.pb.h"
+#include "kiln/v1/graph.pb.h"
+#include "proto/base/error_detail.h"
+#include "proto/base/status_macros.h"
+
+namespace kiln::cli {
+
+Outcome Usage(const absl::Status& status) {
+  return {status, true};
+}
+
+Outcome Usage(absl::string_view sentence) {
+  return Usage(absl::InvalidArgumentError(sentence));
+}
+
+int ExitCode(const Outcome& outcome) {
+  if (outcome.status.ok()) return kExitOk;
+  if (outcome.usage) return kExitUsage;
+  if (absl::IsUnavailable(outcome.status)) return kExitUnreachable;
+  if (auto detail = GetDetail(outcome.status)) {
+    if (detail->reason() == v1::ErrorDetail::REASON_BAD_GRAPH ||
+        detail->reason() == v1::ErrorDetail::REASON_UNSUPPORTED) {
+      return kExitRefused;
+    }
+  }
+  bool refused = absl::IsInvalidArgument(outcome.status) || absl::IsUnimplemented(outcome.status);
+  return refused ? kExitRefused : kExitFailed;
+}
+
+absl::StatusOr<std::unique_ptr<Client>> MakeClient(const Args& args, bool debug) {
+  KILN_RETURN_IF_ERROR(args.GetChoice("--target", "cpp", {"cpp"}).status());
+  ClientOptions options;
+  options.server = args.Get("--server", "");
+  options.arch = args.Get("--arch", "native");
+  options.debug = debug;
+  KILN_ASSIGN_OR_RETURN(int64_t threads, args.GetInt("--threads", 0, 1, 1024));
+  KILN_ASSIGN_OR_RETURN(int64_t seconds, args.GetInt("--timeout", 600, 1, 86400));
+  options.threads = static_cast<int>(threads);
+  options.timeout = absl::Seconds(seconds);
+  return Client::Create(options);
+}
+
+absl::StatusOr<v1::Graph> GraphArgument(const Args& args) {
+  return LoadGraph(args.positional().front());
+}
+
+ProgressLine::ProgressLine() : start_(absl::Now()), terminal_(isatty(STDERR_FILENO) != 0) {}
+
+ProgressLine::~ProgressLine() {
+  if (shown_) std::fputs("\r\033[K", stderr);
+}
+
+ProgressCallback ProgressLine::callback() {
+  return [this](const CompileProgress& progress) {
+    if (terminal_ && absl::Now() - start_ > absl::Milliseconds(500)) Show(progress);
+    return true;
+  };
+}
+
+void ProgressLine::Show(const CompileProgress& progress) {
+  shown_ = true;
+  std::string text = progress.stage;
+  if (progress.kernels_total > 0) {
+    absl::StrAppend(&text, " ", progress.kernels_done, "/", progress.kernels_total, " kernels, ",
+                    progress.kernels_cached, " from the cache");
+  }
+  std::fprintf(stderr, "\r\033[K%s", text.c_str());
+  std::fflush(stderr);
+}
+
+void PrintJson(const google::protobuf::Message& message) {
+  std::printf("%s\n", MessageJson(message).value_or("{}").c_str());
+}
+
+absl::Status WriteFile(const std::string& path, absl::string_view data) {
+  std::FILE* file = path == "-" ? stdout : std::fopen(path.c_str(), "wb");
+  if (file == nullptr) {
+    return absl::InternalError(absl::StrCat("cannot write '", path, "': ", std::strerror(errno)));
+  }
+  bool written = std::fwrite(data.data(), 1, data.size(), file) == data.size();
+  written = (path == "-" ? std::fflush(file) : std::fclose(file)) == 0 && written;
+  if (written) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("cannot write '", path, "': ", std::strerror(errno)));
+}
+
+}  // namespace kiln::cli

@@ -1,0 +1,80 @@
+// What the commands share: flags, the client, exit codes, progress, tables of commands.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/cli/args.h"
+#include "kiln/client.h"
+
+namespace google::protobuf {
+class Message;
+}
+
+namespace kiln::cli {
+
+// Exit codes; scripts rely on them.
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailed = 1;
+inline constexpr int kExitUsage = 2;
+inline constexpr int kExitUnreachable = 3;
+inline constexpr int kExitRefused = 4;
+
+// How a command ended: an error, and whether it was the caller's way of asking.
+struct Outcome {
+  absl::Status status;
+  bool usage = false;
+};
+inline Outcome Ok() {
+  return {};
+}
+Outcome Usage(const absl::Status& status);
+Outcome Usage(absl::string_view sentence);
+inline Outcome Failed(absl::Status status) {
+  return {std::move(status)};
+}
+int ExitCode(const Outcome& outcome);
+
+struct Command {
+  absl::string_view name;
+  absl::string_view synopsis;
+  absl::string_view summary;
+  FlagNames flags;  // besides those of every command
+  Outcome (*run)(const Args& args);
+};
+
+Outcome RunStatus(const Args& args);
+Outcome RunCompile(const Args& args);
+Outcome RunRun(const Args& args);
+Outcome RunExplain(const Args& args);
+Outcome RunCache(const Args& args);
+
+// --server, --timeout, --threads, --arch and --target, in a client.
+absl::StatusOr<std::unique_ptr<Client>> MakeClient(const Args& args, bool debug);
+
+// Loads GRAPH, the one positional argument, which must be a saved graph.
+absl::StatusOr<v1::Graph> GraphArgument(const Args& args);
+
+// Shows what a compile does on standard error, where that is a terminal and it takes over half a
+// second.
+class ProgressLine {
+ public:
+  ProgressLine();
+  ~ProgressLine();  // clears the line
+  ProgressCallback callback();
+
+ private:
+  void Show(const CompileProgress& progress);
+  absl::Time start_;
+  bool terminal_;
+  bool shown_ = false;
+};
+
+void PrintJson(const google::protobuf::Message& message);
+// To a file, or to standard output where `path` is "-".
+absl::Status WriteFile(const std::string& path, absl::string_view data);
+
+}  // namespace kiln::cli

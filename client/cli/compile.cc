@@ -1,0 +1,129 @@
+// `kiln compile` and `kiln explain`.
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/cli/command.h"
+#include "client/debug_dir.h"
+#include "client/runtime/plan.h"
+#include "kiln/v1/artifact.pb.h"
+#include "kiln/v1/compile_service.pb.h"
+#include "kiln/v1/graph.pb.h"
+#include "proto/base/log.h"
+#include "proto/base/status_macros.h"
+
+namespace kiln::cli {
+namespace {
+
+// Sources or assembly of every kernel, each under a line with its name.
+std::string KernelText(const v1::Artifact& artifact, bool assembly) {
+  const char* comment = assembly ? "# " : "// ";
+  std::string out;
+  for (const v1::Debug::KernelSource& kernel : artifact.debug().kernels()) {
+    absl::StrAppend(&out, comment, kernel.symbol(), ": ", absl::StrJoin(kernel.ops(), ", "), "\n",
+                    assembly ? kernel.assembly() : kernel.source(), "\n");
+  }
+  return out;
+}
+
+absl::StatusOr<std::string> IrText(const v1::Artifact& artifact, const std::string& stage) {
+  std::vector<std::string> stages;
+  const v1::Debug::StageIr* found = nullptr;
+  for (const v1::Debug::StageIr& ir : artifact.debug().ir()) {
+    stages.push_back(ir.stage());
+    if (stage.empty() || ir.stage() == stage) found = &ir;
+  }
+  if (found != nullptr) return found->text();
+  return absl::NotFoundError(absl::StrCat("there is no IR after stage '", stage, "'; there is ",
+                                          stages.empty() ? "none" : absl::StrJoin(stages, ", ")));
+}
+
+struct Answer {
+  ArtifactBytes artifact;
+  v1::Artifact parsed;
+};
+
+absl::StatusOr<Answer> CompileGraph(Client& client, const v1::Graph& graph) {
+  ProgressLine progress;
+  Answer out;
+  KILN_ASSIGN_OR_RETURN(out.artifact, client.CompileArtifact(graph, progress.callback()));
+  if (!out.parsed.ParseFromString(out.artifact.bytes)) {
+    return absl::DataLossError("the server's artifact does not parse");
+  }
+  KILN_RETURN_IF_ERROR(runtime::CheckProgram(out.parsed.program()));
+  return out;
+}
+
+void PrintSummary(const Answer& answer, bool json) {
+  const v1::ArtifactHeader& header = answer.parsed.header();
+  int cached = 0;
+  for (const v1::KernelInfo& kernel : header.kernels()) cached += kernel.cached() ? 1 : 0;
+  if (json) {
+    std::printf(
+        "{\"key\": %s, \"source\": %s, \"fetch_ms\": %.3f, \"compile_ms\": %.3f, "
+        "\"artifact_bytes\": %zu, \"native_steps\": %d, \"library_steps\": %d, \"kernels\": %d, "
+        "\"kernels_cached\": %d, \"arch\": %s}\n",
+        JsonQuote(header.key()).c_str(), JsonQuote(answer.artifact.source).c_str(),
+        answer.artifact.fetch_ms, answer.artifact.compile_ms, answer.artifact.bytes.size(),
+        header.native_steps(), header.library_steps(), header.kernels_size(), cached,
+        JsonQuote(header.arch()).c_str());
+    return;
+  }
+  std::printf("%s  %s in %.1f ms, %zu bytes for %s\n", header.key().substr(0, 12).c_str(),
+              answer.artifact.source.c_str(), answer.artifact.fetch_ms + answer.artifact.compile_ms,
+              answer.artifact.bytes.size(), header.arch().c_str());
+  std::printf("%d native steps (%d kernels, %d from the kernel cache), %d library steps\n",
+              header.native_steps(), header.kernels_size(), cached, header.library_steps());
+}
+
+absl::StatusOr<std::string> Emit(const Answer& answer, const std::string& what,
+                                 const std::string& stage) {
+  if (what == "artifact") return ToArtifactFile(answer.artifact.bytes);
+  if (what == "ir") return IrText(answer.parsed, stage);
+  return KernelText(answer.parsed, what == "asm");
+}
+
+}  // namespace
+
+Outcome RunCompile(const Args& args) {
+  if (args.positional().size() != 1) return Usage("kiln compile takes one saved graph");
+  auto emit = args.GetChoice("--emit", "artifact", {"artifact", "source", "asm", "ir"});
+  if (!emit.ok()) return Usage(emit.status());
+  if (args.Has("--stage") && *emit != "ir") return Usage("--stage goes with --emit ir");
+  auto client = MakeClient(args, *emit != "artifact");
+  if (!client.ok()) return Usage(client.status());
+  auto graph = GraphArgument(args);
+  if (!graph.ok()) return Failed(graph.status());
+  auto answer = CompileGraph(**client, *graph);
+  if (!answer.ok()) return Failed(answer.status());
+  std::string out = args.Get("-o", "");
+  if (*emit != "artifact" || !out.empty()) {
+    auto text = Emit(*answer, *emit, args.Get("--stage", ""));
+    if (!text.ok()) return Failed(text.status());
+    absl::Status written = WriteFile(out.empty() ? "-" : out, *text);
+    if (!written.ok()) return Failed(written);
+  }
+  // Standard output is the text's where there is no file for it.
+  if (!out.empty() && out != "-") PrintSummary(*answer, args.Has("--json"));
+  if (out.empty() && *emit == "artifact") PrintSummary(*answer, args.Has("--json"));
+  return Ok();
+}
+
+Outcome RunExplain(const Args& args) {
+  if (args.positional().size() != 1) return Usage("kiln explain takes one saved graph");
+  auto client = MakeClient(args, true);
+  if (!client.ok()) return Usage(client.status());
+  auto graph = GraphArgument(args);
+  if (!graph.ok()) return Failed(graph.status());
+  auto answer = CompileGraph(**client, *graph);
+  if (!answer.ok()) return Failed(answer.status());
+  if (args.Has("--json")) {
+    answer->parsed.clear_binary();
+    PrintJson(answer->parsed);
+  } else {
+    std::fputs(ExplainArtifact(answer->parsed).c_str(), stdout);
+  }
+  return Ok();
+}
+
+}  // namespace kiln::cli

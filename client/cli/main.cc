@@ -1,0 +1,101 @@
+// `kiln`, the command line.
+#include <cstdio>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "client/cli/command.h"
+#include "kiln/kiln.h"
+#include "proto/base/log.h"
+
+namespace kiln::cli {
+namespace {
+
+const std::vector<Command>& Commands() {
+  static const auto* commands = new std::vector<Command>{
+      {"status", "", "the server's health, version, targets, caches and queue", {}, RunStatus},
+      {"compile",
+       "GRAPH [--target cpp] [--arch native|znver3|...] [-o OUT] [--emit artifact|source|asm|ir] "
+       "[--stage NAME]",
+       "compiles a saved graph",
+       {{"--target", "--arch", "-o", "--emit", "--stage", "--threads"}, {}},
+       RunCompile},
+      {"run",
+       "GRAPH|ARTIFACT [--inputs random[:SEED]|FILE.npz] [--check] [--bench N] [--threads N]",
+       "runs a saved graph or an artifact on this machine",
+       {{"--inputs", "--bench", "--threads"}, {"--check"}},
+       RunRun},
+      {"explain",
+       "GRAPH [--target cpp] [--arch native|znver3|...]",
+       "stages with times, fusion decisions with reasons, kernels, library steps",
+       {{"--target", "--arch", "--threads"}, {}},
+       RunExplain},
+      {"cache",
+       "ls|stat|verify|clear [--kind artifact|kernel] [--limit N]",
+       "the server's cache",
+       {{"--kind", "--limit"}, {}},
+       RunCache},
+  };
+  return *commands;
+}
+
+void PrintHelp(std::FILE* out) {
+  std::fputs("usage: kiln COMMAND [flags]\n\n", out);
+  for (const Command& command : Commands()) {
+    std::string line = absl::StrCat("  kiln ", command.name, " ", command.synopsis, "\n      ",
+                                    command.summary, "\n");
+    std::fputs(line.c_str(), out);
+  }
+  std::fputs(
+      "\nEvery command: --server HOST:PORT (else KILN_SERVER, else 127.0.0.1:7461),\n"
+      "--timeout SECONDS, --json.\n"
+      "Exit codes: 0 done, 1 failed, 2 wrong use, 3 the server cannot be reached, 4 the graph was "
+      "refused.\n",
+      out);
+}
+
+int Report(const Outcome& outcome) {
+  if (!outcome.status.ok()) {
+    std::string message(outcome.status.message());
+    std::fprintf(stderr, "kiln: %s\n", message.c_str());
+    if (outcome.usage) std::fputs("Try 'kiln --help'.\n", stderr);
+  }
+  return ExitCode(outcome);
+}
+
+int Main(int argc, char** argv) {
+  SetLogLevel(LogLevelFromEnvironment(LogLevel::kWarning));
+  if (argc < 2) {
+    PrintHelp(stderr);
+    return kExitUsage;
+  }
+  absl::string_view name = argv[1];
+  if (name == "--help" || name == "-h" || name == "help") {
+    PrintHelp(stdout);
+    return kExitOk;
+  }
+  if (name == "--version") {
+    std::printf("kiln %s\n", kiln_version());
+    return kExitOk;
+  }
+  for (const Command& command : Commands()) {
+    if (command.name != name) continue;
+    FlagNames flags = command.flags;
+    flags.with_value.insert(flags.with_value.end(), {"--server", "--timeout"});
+    flags.switches.insert(flags.switches.end(), {"--json", "--help", "-h"});
+    auto args = Args::Parse(absl::MakeSpan(argv + 2, static_cast<size_t>(argc - 2)), flags);
+    if (!args.ok()) return Report(Usage(args.status()));
+    if (args->Has("--help") || args->Has("-h")) {
+      PrintHelp(stdout);
+      return kExitOk;
+    }
+    return Report(command.run(*args));
+  }
+  return Report(Usage(absl::StrCat("there is no command '", name, "'")));
+}
+
+}  // namespace
+}  // namespace kiln::cli
+
+int main(int argc, char** argv) {
+  return kiln::cli::Main(argc, argv);
+}

@@ -1,0 +1,201 @@
+// `kiln run`: a saved graph or an artifact, on inputs from a seed or a file.
+#include <algorithm>
+#include <cstdio>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "client/cli/command.h"
+#include "client/cli/compare.h"
+#include "client/cli/inputs.h"
+#include "kiln/v1/artifact.pb.h"
+#include "kiln/v1/compile_service.pb.h"
+#include "kiln/v1/graph.pb.h"
+#include "proto/base/dtype.h"
+#include "proto/base/log.h"
+#include "proto/base/status_macros.h"
+
+namespace kiln::cli {
+namespace {
+
+constexpr int kWarmUpRuns = 3;
+
+struct Loaded {
+  v1::Graph graph;  // of an artifact: symbols and inputs only
+  std::shared_ptr<const Program> program;
+  std::string source;
+  double ready_ms = 0;
+};
+
+absl::StatusOr<Loaded> Load(Client& client, const Args& args, const std::string& data) {
+  Loaded out;
+  absl::Time start = absl::Now();
+  if (IsArtifactFile(data)) {
+    KILN_ASSIGN_OR_RETURN(int64_t threads, args.GetInt("--threads", 0, 1, 1024));
+    KILN_ASSIGN_OR_RETURN(out.program, Program::Load(data, static_cast<int>(threads)));
+    out.source = "file";
+    *out.graph.mutable_symbols() = out.program->artifact().program().symbols();
+    *out.graph.mutable_inputs() = out.program->artifact().program().inputs();
+  } else {
+    KILN_ASSIGN_OR_RETURN(out.graph, GraphArgument(args));
+    start = absl::Now();
+    ProgressLine progress;
+    KILN_ASSIGN_OR_RETURN(Compiled compiled, client.Compile(out.graph, progress.callback()));
+    out.program = compiled.program;
+    out.source = compiled.source;
+  }
+  out.ready_ms = absl::ToDoubleMilliseconds(absl::Now() - start);
+  return out;
+}
+
+// The reference interpreter's tensors by the number of the output.
+absl::StatusOr<std::map<int, v1::TensorData>> Reference(Client& client, const v1::Graph& graph,
+                                                        const RunInputs& inputs) {
+  v1::InterpretRequest request;
+  *request.mutable_graph() = graph;
+  KILN_RETURN_IF_ERROR(AddInputs(inputs, request));
+  std::map<int, v1::TensorData> outputs;
+  KILN_RETURN_IF_ERROR(client.Interpret(request, [&](const v1::InterpretEvent& event) {
+    if (event.has_output()) outputs[event.index()] = event.output();
+    if (event.kind_case() == v1::InterpretEvent::kContinuation) {
+      outputs[event.index()].mutable_data()->append(event.continuation());
+    }
+    return absl::OkStatus();
+  }));
+  return outputs;
+}
+
+struct Timing {
+  double median_ms = 0;
+  double min_ms = 0;
+};
+
+absl::StatusOr<Timing> Bench(const Program& program, const RunInputs& inputs, int64_t count) {
+  std::vector<double> times;
+  for (int64_t i = 0; i < count + kWarmUpRuns; ++i) {
+    absl::Time start = absl::Now();
+    KILN_RETURN_IF_ERROR(program.Run(inputs.all).status());
+    if (i >= kWarmUpRuns) times.push_back(absl::ToDoubleMilliseconds(absl::Now() - start));
+  }
+  std::sort(times.begin(), times.end());
+  return Timing{times[times.size() / 2], times.front()};
+}
+
+// "f32[2, 3] 0.1 0.2 ..."
+std::string DescribeOutput(const kiln_output& output) {
+  if (output.kind == KILN_NONE) return "none";
+  if (output.kind == KILN_INT) return absl::StrCat("int ", output.value);
+  std::string out =
+      absl::StrCat(DTypeName(static_cast<DType>(output.dtype)), "[",
+                   absl::StrJoin(absl::MakeSpan(output.sizes, output.ndim), ", "), "]");
+  int64_t count = NumElements(output);
+  for (int64_t i = 0; i < std::min<int64_t>(count, 4); ++i) {
+    absl::StrAppend(&out, " ", ElementAt(output, i));
+  }
+  if (count > 4) absl::StrAppend(&out, " ...");
+  return out;
+}
+
+struct Report {
+  std::vector<std::string> outputs;  // a line each
+  std::vector<std::string> wrong;
+  int checked = 0;
+  double worst = 0;  // the largest rmse as a part of its limit
+};
+
+absl::StatusOr<Report> Check(const Outputs& outputs,
+                             const std::map<int, v1::TensorData>& reference) {
+  Report report;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i].kind != KILN_TENSOR) continue;
+    auto it = reference.find(static_cast<int>(i));
+    if (it == reference.end()) {
+      return absl::InternalError(absl::StrCat("the server's reference lacks output ", i));
+    }
+    KILN_ASSIGN_OR_RETURN(Comparison comparison, Compare(outputs[i], it->second));
+    ++report.checked;
+    if (comparison.limit > 0)
+      report.worst = std::max(report.worst, comparison.rmse / comparison.limit);
+    if (!comparison.same) report.wrong.push_back(absl::StrCat("output ", i, ": ", comparison.why));
+  }
+  return report;
+}
+
+void Print(const Loaded& loaded, const Report& report, bool checked, int64_t bench,
+           const Timing& timing, bool json) {
+  if (json) {
+    std::vector<std::string> outputs;
+    for (const std::string& text : report.outputs) outputs.push_back(JsonQuote(text));
+    std::string text =
+        absl::StrCat("{\"source\": ", JsonQuote(loaded.source), ", \"ready_ms\": ", loaded.ready_ms,
+                     ", \"outputs\": [", absl::StrJoin(outputs, ", "), "]");
+    if (checked) {
+      absl::StrAppend(&text, ", \"check\": {\"outputs\": ", report.checked,
+                      ", \"wrong\": ", report.wrong.size(), ", \"worst\": ", report.worst, "}");
+    }
+    if (bench > 0) {
+      absl::StrAppend(&text, ", \"bench\": {\"runs\": ", bench,
+                      ", \"median_ms\": ", timing.median_ms, ", \"min_ms\": ", timing.min_ms, "}");
+    }
+    std::printf("%s}\n", text.c_str());
+    return;
+  }
+  std::printf("program    %s, ready in %.1f ms\n", loaded.source.c_str(), loaded.ready_ms);
+  for (size_t i = 0; i < report.outputs.size(); ++i) {
+    std::printf("output %-3zu %s\n", i, report.outputs[i].c_str());
+  }
+  if (checked && report.wrong.empty()) {
+    std::printf(
+        "check      %d outputs equal the reference (largest error %.2g of what is allowed)\n",
+        report.checked, report.worst);
+  }
+  if (bench > 0) {
+    std::printf("time       median %.3f ms, min %.3f ms over %lld runs\n", timing.median_ms,
+                timing.min_ms, static_cast<long long>(bench));
+  }
+}
+
+}  // namespace
+
+Outcome RunRun(const Args& args) {
+  if (args.positional().size() != 1) return Usage("kiln run takes one saved graph or artifact");
+  auto bench = args.GetInt("--bench", 0, 1, 1000000);
+  if (!bench.ok()) return Usage(bench.status());
+  auto client = MakeClient(args, false);
+  if (!client.ok()) return Usage(client.status());
+  auto data = ReadFile(args.positional().front());
+  if (!data.ok()) return Failed(data.status());
+  if (args.Has("--check") && IsArtifactFile(*data)) {
+    return Usage("--check needs the graph; an artifact does not hold it");
+  }
+  auto loaded = Load(**client, args, *data);
+  if (!loaded.ok()) return Failed(loaded.status());
+  auto inputs = MakeInputs(loaded->graph, args.Get("--inputs", "random"));
+  if (!inputs.ok()) return Usage(inputs.status());
+  auto outputs = loaded->program->Run(inputs->all);
+  if (!outputs.ok()) return Failed(outputs.status());
+  Report report;
+  if (args.Has("--check")) {
+    auto reference = Reference(**client, loaded->graph, *inputs);
+    if (!reference.ok()) return Failed(reference.status());
+    auto checked = Check(*outputs, *reference);
+    if (!checked.ok()) return Failed(checked.status());
+    report = *std::move(checked);
+  }
+  for (size_t i = 0; i < outputs->size(); ++i) {
+    report.outputs.push_back(DescribeOutput((*outputs)[i]));
+  }
+  Timing timing;
+  if (*bench > 0) {
+    auto measured = Bench(*loaded->program, *inputs, *bench);
+    if (!measured.ok()) return Failed(measured.status());
+    timing = *measured;
+  }
+  Print(*loaded, report, args.Has("--check"), *bench, timing, args.Has("--json"));
+  if (report.wrong.empty()) return Ok();
+  return Failed(
+      absl::InternalError(absl::StrCat("wrong result: ", absl::StrJoin(report.wrong, "; "))));
+}
+
+}  // namespace kiln::cli
