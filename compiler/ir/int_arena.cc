@@ -148,9 +148,11 @@ IntContext::Impl::Impl() {
   one = Const(1);
 }
 
-bool IntContext::Impl::NodeEq::operator()(const IntNode* a, const Key& b) const {
-  if (a->hash != b.hash || a->kind != b.kind || a->id != b.id || a->extent != b.extent ||
-      a->unfolded != b.unfolded || a->num_operands != b.operands.size()) {
+bool IntContext::Impl::SlotEq::operator()(const Slot& slot, const Key& b) const {
+  if (slot.hash != b.hash) return false;
+  const IntNode* a = slot.node;
+  if (a->kind != b.kind || a->id != b.id || a->extent != b.extent || a->unfolded != b.unfolded ||
+      a->num_operands != b.operands.size()) {
     return false;
   }
   if (a->kind == IntKind::kConst) return a->value == b.value;
@@ -172,8 +174,9 @@ IntExpr IntContext::Impl::Intern(IntKind kind, int id, int64_t value, IntExpr ex
   hash = Mix(Mix(hash, static_cast<uint64_t>(value)), Address(extent));
   for (IntExpr operand : operands) hash = Mix(hash, Address(operand));
   key.hash = hash;
-  auto it = nodes.lazy_emplace(key, [&](const auto& emplace) { emplace(NewNode(key)); });
-  return IntExpr(*it);
+  auto it =
+      nodes.lazy_emplace(key, [&](const auto& emplace) { emplace(Slot{key.hash, NewNode(key)}); });
+  return IntExpr(it->node);
 }
 
 const IntNode* IntContext::Impl::NewNode(const Key& key) {
@@ -184,7 +187,6 @@ const IntNode* IntContext::Impl::NewNode(const Key& key) {
   node.id = key.id;
   node.value = key.value;
   node.extent = key.extent;
-  node.hash = key.hash;
   node.kinds_mask = static_cast<uint16_t>(1u << static_cast<int>(key.kind));
   node.num_operands = static_cast<uint32_t>(operands.size());
   if (!operands.empty()) {

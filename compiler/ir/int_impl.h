@@ -33,7 +33,6 @@ struct IntNode {
   IntExpr extent;
   uint64_t leaf_mask = 0;  // a Bloom filter of the leaves that occur
   IntRange range;
-  size_t hash = 0;
 };
 
 // coef * base; REQUIRES: coef != 0 and base is a base as said above.
@@ -89,18 +88,22 @@ struct IntContext::Impl {
     absl::Span<const IntExpr> operands;
     size_t hash;
   };
-  struct NodeHash {
+  // The hash beside the pointer: growing the table touches no node.
+  struct Slot {
+    size_t hash;
+    const IntNode* node;
+  };
+  struct SlotHash {
     using is_transparent = void;
-    size_t operator()(const IntNode* n) const { return n->hash; }
+    size_t operator()(const Slot& s) const { return s.hash; }
     size_t operator()(const Key& k) const { return k.hash; }
   };
-  struct NodeEq {
+  struct SlotEq {
     using is_transparent = void;
-    bool operator()(const IntNode* a, const IntNode* b) const { return a == b; }
-    bool operator()(const IntNode* a, const Key& b) const;
-    bool operator()(const Key& a, const IntNode* b) const { return (*this)(b, a); }
+    bool operator()(const Slot& a, const Slot& b) const { return a.node == b.node; }
+    bool operator()(const Slot& a, const Key& b) const;
+    bool operator()(const Key& a, const Slot& b) const { return (*this)(b, a); }
   };
-
   struct PairHash {
     size_t operator()(const std::pair<IntExpr, IntExpr>& p) const;
   };
@@ -170,7 +173,7 @@ struct IntContext::Impl {
 
   std::vector<SymbolInfo> symbols;
   std::vector<VarInfo> vars;
-  absl::flat_hash_set<const IntNode*, NodeHash, NodeEq> nodes;
+  absl::flat_hash_set<Slot, SlotHash, SlotEq> nodes;
   PairMap floordivs, mods;  // results already found, by operands
   static constexpr int64_t kLeastSmall = -16;
   static constexpr int64_t kNumSmall = 1056;
