@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "compiler/assemble.h"
@@ -167,8 +168,10 @@ absl::StatusOr<v1::CompileKernelResponse> CompileKernel(const v1::CompileKernelR
     return absl::InvalidArgumentError(
         absl::StrCat("optimization_level is ", level, "; expected 0 to 3"));
   }
+  const absl::string_view prelude = codegen::CppPrelude();
   toolchain::ClangJob job{
       .source = request.source(),
+      .prelude_bytes = absl::StartsWith(request.source(), prelude) ? prelude.size() : 0,
       .arch = request.device().arch(),
       .features = {request.device().features().begin(), request.device().features().end()},
       .optimization_level = level == 0 ? kDefaultOptimizationLevel : level,
