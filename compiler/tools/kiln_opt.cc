@@ -1,0 +1,268 @@
+// kiln-opt: runs the compiler's stages on textual IR, to cut a bug in half.
+#include <algorithm>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "compiler/codegen/cpp/cpp_target.h"
+#include "compiler/fusion/fuse.h"
+#include "compiler/ir/parse.h"
+#include "compiler/ir/print.h"
+#include "compiler/ir/verify.h"
+#include "compiler/memory/plan_memory.h"
+#include "compiler/tools/run_module.h"
+#include "proto/base/status_macros.h"
+
+namespace kiln {
+namespace {
+
+constexpr absl::string_view kUsage =
+    R"(usage: kiln-opt [FLAGS] [FILE]
+
+Reads a module's text from FILE, or from standard input, runs the stages
+  ir      read and verify
+  fusion  join operations
+  memory  lay out the workspace, check the plan
+  emit    C++ source of each kernel
+in this order, and prints what the last one made.
+
+  --stop-after=STAGE    the last stage to run (default fusion)
+  --start-from=STAGE    the first stage after ir: those between are left out
+  --disable=PASS        leave out a pass: fusion, or inline, merge, epilogue, horizontal,
+                        collapse; may be repeated
+  --decisions           print fusion's decisions as comments
+  --arch=NAME           emit for this LLVM CPU (default x86-64)
+  --features=A,B        instruction features of that CPU
+  --run                 interpret the module after the last stage, with random inputs, and
+                        print the outputs' sums and first values instead of the module
+  --seed=N              of those inputs (default 0)
+  --symbols=A,B         values of the module's symbols (default: their hints)
+  --verify-only         print nothing; the exit status tells
+  --help                this text
+
+Exit status: 0, 1 where a stage failed, 2 for wrong use.
+)";
+
+enum class Stage { kIr, kFusion, kMemory, kEmit };
+constexpr absl::string_view kStageNames[] = {"ir", "fusion", "memory", "emit"};
+
+struct Flags {
+  std::string file = "-";
+  Stage stop_after = Stage::kFusion;
+  Stage start_from = Stage::kIr;
+  std::vector<std::string> disabled;
+  bool decisions = false;
+  bool run = false;
+  bool verify_only = false;
+  bool help = false;
+  std::string arch = "x86-64";
+  std::vector<std::string> features;
+  tools::RunOptions run_options;
+};
+
+absl::StatusOr<Stage> StageFromName(absl::string_view name) {
+  for (int i = 0; i < 4; ++i) {
+    if (name == kStageNames[i]) return static_cast<Stage>(i);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("there is no stage '", name, "'; stages are ir, fusion, memory, emit"));
+}
+
+absl::Status SetSymbols(absl::string_view list, tools::RunOptions& options) {
+  for (absl::string_view item : absl::StrSplit(list, ',')) {
+    int64_t value = 0;
+    if (!absl::SimpleAtoi(item, &value)) {
+      return absl::InvalidArgumentError(absl::StrCat("--symbols: '", item, "' is no integer"));
+    }
+    options.symbols.push_back(value);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetFlag(absl::string_view name, absl::string_view value, Flags& flags) {
+  if (name == "--stop-after") {
+    KILN_ASSIGN_OR_RETURN(flags.stop_after, StageFromName(value));
+  } else if (name == "--start-from") {
+    KILN_ASSIGN_OR_RETURN(flags.start_from, StageFromName(value));
+  } else if (name == "--disable") {
+    flags.disabled.emplace_back(value);
+  } else if (name == "--arch") {
+    flags.arch = std::string(value);
+  } else if (name == "--features") {
+    flags.features = absl::StrSplit(value, ',', absl::SkipEmpty());
+  } else if (name == "--seed") {
+    if (!absl::SimpleAtoi(value, &flags.run_options.seed)) {
+      return absl::InvalidArgumentError(absl::StrCat("--seed: '", value, "' is no number"));
+    }
+  } else if (name == "--symbols") {
+    return SetSymbols(value, flags.run_options);
+  } else {
+    return absl::InvalidArgumentError(absl::StrCat("there is no flag '", name, "'; see --help"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Flags> ParseFlags(int argc, char** argv) {
+  Flags flags;
+  bool has_file = false;
+  for (int i = 1; i < argc; ++i) {
+    const absl::string_view argument = argv[i];
+    if (argument == "--run") {
+      flags.run = true;
+    } else if (argument == "--decisions") {
+      flags.decisions = true;
+    } else if (argument == "--verify-only") {
+      flags.verify_only = true;
+    } else if (argument == "--help") {
+      flags.help = true;
+    } else if (absl::StartsWith(argument, "--")) {
+      const std::pair<absl::string_view, absl::string_view> parts =
+          absl::StrSplit(argument, absl::MaxSplits('=', 1));
+      KILN_RETURN_IF_ERROR(SetFlag(parts.first, parts.second, flags));
+    } else if (has_file) {
+      return absl::InvalidArgumentError("one file at a time");
+    } else {
+      flags.file = std::string(argument);
+      has_file = true;
+    }
+  }
+  return flags;
+}
+
+absl::StatusOr<std::string> ReadText(const std::string& file) {
+  if (file == "-") {
+    return std::string(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
+  }
+  std::ifstream in(file, std::ios::binary);
+  if (!in) return absl::NotFoundError(absl::StrCat("cannot read '", file, "'"));
+  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  if (in.bad()) return absl::DataLossError(absl::StrCat("reading '", file, "' failed"));
+  return text;
+}
+
+std::string Size(ir::IntExpr size, const ir::Module& module) {
+  return ir::ToString(size, [&](ir::IntExpr leaf) {
+    return leaf.kind() == ir::IntKind::kSymbol ? module.ints->symbols()[leaf.id()].name
+                                               : std::string("?");
+  });
+}
+
+absl::Status RunFusion(const Flags& flags, ir::Module& module) {
+  std::vector<fusion::Decision> decisions;
+  fusion::FuseOptions options;
+  for (const std::string& pass : flags.disabled) {
+    if (pass == "fusion") options.enabled = false;
+  }
+  options.disabled_passes = flags.disabled;
+  KILN_RETURN_IF_ERROR(fusion::Fuse(module, options, &decisions));
+  KILN_RETURN_IF_ERROR(ir::Verify(module));
+  if (!flags.decisions) return absl::OkStatus();
+  for (const fusion::Decision& d : decisions) {
+    std::cout << "// " << (d.fused ? "fused " : "kept ") << d.producer << " and " << d.consumer
+              << ": " << d.reason << "\n";
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunMemory(bool print, ir::Module& module) {
+  KILN_ASSIGN_OR_RETURN(memory::Plan plan, memory::PlanMemory(module));
+  KILN_RETURN_IF_ERROR(memory::CheckPlan(module, plan));
+  if (!print) return absl::OkStatus();
+  std::cout << "// workspace " << Size(plan.workspace_bytes, module) << " bytes\n";
+  for (size_t i = 0; i < module.buffers.size(); ++i) {
+    if (!plan.offsets[i]) continue;
+    std::cout << "// @" << module.buffers[i].name << " at " << Size(plan.offsets[i], module);
+    if (plan.in_place_of[i] >= 0) {
+      std::cout << ", in place of @" << module.buffers[plan.in_place_of[i]].name;
+    }
+    std::cout << "\n";
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunEmit(const Flags& flags, ir::Module& module) {
+  codegen::DeviceInfo device;
+  device.arch = flags.arch;
+  device.features = flags.features;
+  std::sort(device.features.begin(), device.features.end());
+  const std::unique_ptr<codegen::Target> target = codegen::MakeCppTarget(std::move(device));
+  for (const ir::Operation& operation : module.operations) {
+    const auto* kernel = std::get_if<ir::Kernel>(&operation);
+    if (kernel == nullptr) continue;
+    KILN_ASSIGN_OR_RETURN(codegen::EmittedKernel emitted, target->Emit(module, *kernel));
+    const auto name = [&](std::string* out, ir::BufferId id) {
+      absl::StrAppend(out, "@", module.buffers[id].name);
+    };
+    // The prelude is the same for all kernels and long.
+    const absl::string_view source = absl::StripPrefix(emitted.source, codegen::CppPrelude());
+    std::cout << "// kernel @" << kernel->name << " (" << absl::StrJoin(emitted.buffers, ", ", name)
+              << ")\n"
+              << source << "\n";
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunStages(const Flags& flags) {
+  KILN_ASSIGN_OR_RETURN(std::string text, ReadText(flags.file));
+  KILN_ASSIGN_OR_RETURN(ir::Module module, ir::Parse(text));
+  KILN_RETURN_IF_ERROR(ir::Verify(module));
+  const auto runs = [&](Stage stage) {
+    return flags.start_from <= stage && stage <= flags.stop_after;
+  };
+  const bool prints = !flags.run && !flags.verify_only;
+  if (runs(Stage::kFusion)) KILN_RETURN_IF_ERROR(RunFusion(flags, module));
+  if (runs(Stage::kMemory)) {
+    KILN_RETURN_IF_ERROR(RunMemory(prints && flags.stop_after == Stage::kMemory, module));
+  }
+  if (flags.run) {
+    KILN_ASSIGN_OR_RETURN(std::string report, tools::RunModule(module, flags.run_options));
+    std::cout << report;
+  } else if (prints && runs(Stage::kEmit)) {
+    return RunEmit(flags, module);
+  } else if (prints) {
+    std::cout << ir::Print(module);
+  }
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  absl::StatusOr<Flags> flags = ParseFlags(argc, argv);
+  if (!flags.ok()) {
+    std::cerr << "kiln-opt: " << flags.status().message() << "\n";
+    return 2;
+  }
+  if (flags->help) {
+    std::cout << kUsage;
+    return 0;
+  }
+  if (absl::Status status = RunStages(*flags); !status.ok()) {
+    std::cout.flush();
+    std::cerr << "kiln-opt: " << status.message() << "\n";
+    return 1;
+  }
+  std::cout.flush();
+  if (!std::cout) {
+    std::cerr << "kiln-opt: writing to standard output failed\n";
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace kiln
+
+int main(int argc, char** argv) {
+  return kiln::Main(argc, argv);
+}
