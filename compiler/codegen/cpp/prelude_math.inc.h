@@ -55,6 +55,11 @@ KILN_FN V KClamp(V x, T low, T high) {
 #define KILN_ROUNDER 0x1.8p23f
 #define KILN_ROUNDER_DOUBLE 0x1.8p52
 
+// The integer that n is, |n| < 2^22; some integer for a NaN, which a conversion leaves undefined.
+template <int W>
+KILN_FN Vec<int, W> KWhole(Vec<float, W> n) {
+  return KBits(n + KILN_ROUNDER) - KBits((Vec<float, W>)(KILN_ROUNDER));
+}
 // x * 2^n for a whole n in [-252, 254], rounded once even where the result is subnormal.
 template <int W>
 KILN_FN Vec<float, W> KScale(Vec<float, W> x, Vec<float, W> n) {
@@ -63,7 +68,7 @@ KILN_FN Vec<float, W> KScale(Vec<float, W> x, Vec<float, W> n) {
     return (Vec<float, W>)__builtin_ia32_scalefps512_mask(x, n, x, 0xffff, 4);
   }
 #endif
-  const Vec<int, W> whole = __builtin_convertvector(n, Vec<int, W>), half = whole >> 1;
+  const Vec<int, W> whole = KWhole(n), half = whole >> 1;
   return x * (Vec<float, W>)((half + 127) << 23) * (Vec<float, W>)((whole - half + 127) << 23);
 }
 
@@ -75,8 +80,8 @@ KILN_FN Vec<float, W> KExpReduced(Vec<float, W> x, Vec<float, W>& n) {
   using F = Vec<float, W>;
   n = KMad(x, (F)(0x1.715476p+0f), (F)(KILN_ROUNDER)) - KILN_ROUNDER;
   const F r = KMad(n, (F)(-0x1.7f7d1cp-20f), KMad(n, (F)(-0x1.62e4p-1f), x));
-  const F tail = KPoly(r, 0x1.fffffcp-2f, 0x1.55548cp-3f, 0x1.5558b8p-5f, 0x1.123e58p-7f,
-                       0x1.6a4dacp-10f);
+  const F tail =
+      KPoly(r, 0x1.fffffcp-2f, 0x1.55548cp-3f, 0x1.5558b8p-5f, 0x1.123e58p-7f, 0x1.6a4dacp-10f);
   return KMad(r * r, tail, r);
 }
 // 2^r for |r| <= 1/2.
@@ -103,13 +108,13 @@ KILN_FN Vec<float, W> KExpm1(Vec<float, W> x) {
   using F = Vec<float, W>;
   F n;
   const F p = KExpReduced(KClamp(x, -18.0f, 89.0f), n);
-  Vec<int, W> exponent = 127 - __builtin_convertvector(n, Vec<int, W>);
+  Vec<int, W> exponent = 127 - KWhole(n);
   exponent = exponent < 0 ? 0 : exponent;
   const F result = KScale(p + (1.0f - (F)(exponent << 23)), n);
   return __builtin_elementwise_abs(x) < 0x1p-25f ? x : result;
 }
-// With z = e^-|x|, which does not overflow, and q = z / (1 + z): 1 - q, or z - z q, where the rounding
-// of 1 + z counts less than in q.
+// With z = e^-|x|, which does not overflow, and q = z / (1 + z): 1 - q, or z - z q, where the
+// rounding of 1 + z counts less than in q.
 template <int W>
 KILN_FN Vec<float, W> KSigmoid(Vec<float, W> x) {
   using F = Vec<float, W>;
@@ -128,7 +133,7 @@ KILN_FN Vec<float, W> KTanh(Vec<float, W> x) {
   const F doubled = a + a;
   F n;
   F e = KExpReduced((F)(20.0f) < doubled ? (F)(20.0f) : doubled, n) + 1.0f;
-  e = (F)(KBits(e) + (__builtin_convertvector(n, Vec<int, W>) << 23));
+  e = (F)(KBits(e) + (KWhole(n) << 23));
   const F large = 1.0f - 2.0f / (e + 1.0f);
   return __builtin_elementwise_copysign(a >= 0.625f ? large : small, x);
 }
@@ -336,11 +341,10 @@ template <int W>
 KILN_FN Vec<double, W> KDoubleExp2(Vec<double, W> x) {
   x = KClamp(x, -1000.0, 1000.0);
   const Vec<double, W> t = x + KILN_ROUNDER_DOUBLE;
-  const Vec<double, W> p =
-      KPoly(x - (t - KILN_ROUNDER_DOUBLE), 1.0, 0x1.62e42fefa3a29p-1, 0x1.ebfbdff82c622p-3,
-            0x1.c6b08d70390f4p-5, 0x1.3b2ab6fb817aap-7, 0x1.5d87fea532193p-10,
-            0x1.430913897b34ep-13, 0x1.ffcb3d8de086fp-17, 0x1.62be64eeccc1ap-20,
-            0x1.b68b2a3b4a154p-24, 0x1.e8bb3109e1955p-28);
+  const Vec<double, W> p = KPoly(
+      x - (t - KILN_ROUNDER_DOUBLE), 1.0, 0x1.62e42fefa3a29p-1, 0x1.ebfbdff82c622p-3,
+      0x1.c6b08d70390f4p-5, 0x1.3b2ab6fb817aap-7, 0x1.5d87fea532193p-10, 0x1.430913897b34ep-13,
+      0x1.ffcb3d8de086fp-17, 0x1.62be64eeccc1ap-20, 0x1.b68b2a3b4a154p-24, 0x1.e8bb3109e1955p-28);
   return (Vec<double, W>)(KBits(p) + (KBits(t) << 52));
 }
 template <int W>
@@ -355,9 +359,9 @@ KILN_FN Vec<double, W> KDoubleLog(Vec<double, W> x) {
   const D m = (D)(KBits(x) - (k << 52));
   const D e = (D)(k + KBits((D)(KILN_ROUNDER_DOUBLE))) - KILN_ROUNDER_DOUBLE;
   const D s = (m - 1.0) / (m + 1.0), u = s * s;
-  const D tail = KPoly(u, 0x1.5555555555774p-1, 0x1.99999998f1338p-2, 0x1.249249b1ddf5fp-2,
-                       0x1.c71c018a58701p-3, 0x1.7474dd672548ep-3, 0x1.385334f88ce26p-3,
-                       0x1.3abba126e0516p-3);
+  const D tail =
+      KPoly(u, 0x1.5555555555774p-1, 0x1.99999998f1338p-2, 0x1.249249b1ddf5fp-2,
+            0x1.c71c018a58701p-3, 0x1.7474dd672548ep-3, 0x1.385334f88ce26p-3, 0x1.3abba126e0516p-3);
   return KLogSpecial(x, e * 0x1.62e42fefa39efp-1 + (2.0 * s + u * s * tail));
 }
 // The angle of (x, y), signed zeros and infinities as C's atan2 has them.
@@ -444,12 +448,11 @@ KILN_FN Vec<float, W> KErfc(Vec<float, W> x) {
   using D = Vec<double, W>;
   const D d = KWiden(x), whole = __builtin_elementwise_abs(d);
   const D a = (D)(10.2) < whole ? (D)(10.2) : whole;
-  const D scaled =
-      KPoly((a - 2.0) / (a + 2.0), 0x1.058671b537d3ap-2, -0x1.b57034eff434ap-2,
-            0x1.eeea7db9cd657p-3, -0x1.437f0b3518163p-4, 0x1.e9477b252f3f5p-9, 0x1.ca95adbdc220dp-8,
-            -0x1.bc366b4de019dp-11, -0x1.01645d9f76519p-10, 0x1.72eb96db856d7p-15,
-            0x1.6d0d0c94331a0p-13, 0x1.ad9f6ac19ebf5p-16, -0x1.cc2b0955000eep-16,
-            -0x1.6f72d0243630bp-17, 0x1.1b83b85903410p-19, 0x1.98303f05a1fbep-20);
+  const D scaled = KPoly(
+      (a - 2.0) / (a + 2.0), 0x1.058671b537d3ap-2, -0x1.b57034eff434ap-2, 0x1.eeea7db9cd657p-3,
+      -0x1.437f0b3518163p-4, 0x1.e9477b252f3f5p-9, 0x1.ca95adbdc220dp-8, -0x1.bc366b4de019dp-11,
+      -0x1.01645d9f76519p-10, 0x1.72eb96db856d7p-15, 0x1.6d0d0c94331a0p-13, 0x1.ad9f6ac19ebf5p-16,
+      -0x1.cc2b0955000eep-16, -0x1.6f72d0243630bp-17, 0x1.1b83b85903410p-19, 0x1.98303f05a1fbep-20);
   const D tail = scaled * KDoubleExp(-a * a);
   return KNarrow(d < 0.0 ? 2.0 - tail : tail);
 }
@@ -463,9 +466,9 @@ KILN_FN Vec<float, W> KPow(Vec<float, W> x, Vec<float, W> y) {
   F result = KNarrow(KDoubleExp2(KWiden(y) * log2));
   result = ((a == 1.0f) & (b == b)) ? (F)(1.0f) : result;  // also for an infinite y
   // From 2^24 on every float is an even integer.
-  const auto large = b >= 0x1p24f;
-  const I whole = __builtin_convertvector(large ? (F)(0.0f) : y, I);
-  const auto integer = large | (__builtin_convertvector(whole, F) == y);
+  const auto small = b < 0x1p24f;
+  const I whole = __builtin_convertvector(small ? y : (F)(0.0f), I);
+  const auto integer = ~small | (__builtin_convertvector(whole, F) == y);
   result = (F)(KBits(result) ^ (integer ? KBits(x) & (whole << 31) : (I)(0)));
   const auto undefined = (x < 0.0f) & (a < __builtin_inff()) & ~integer;
   result = undefined ? (F)(__builtin_nanf("")) : result;
@@ -474,37 +477,24 @@ KILN_FN Vec<float, W> KPow(Vec<float, W> x, Vec<float, W> y) {
 
 // ---- Double precision: lane by lane through the C library of the process ----------------------
 
-#define KILN_LIBM(NAME, FUNCTION)                               \
-  extern "C" double FUNCTION(double);                           \
-  template <int W>                                              \
-  KILN_FN Vec<double, W> NAME(Vec<double, W> x) {               \
-    Vec<double, W> y;                                           \
-    for (int i = 0; i < W; ++i) y[i] = FUNCTION(x[i]);          \
-    return y;                                                   \
+#define KILN_LIBM(NAME, FUNCTION)                      \
+  extern "C" double FUNCTION(double);                  \
+  template <int W>                                     \
+  KILN_FN Vec<double, W> NAME(Vec<double, W> x) {      \
+    Vec<double, W> y;                                  \
+    for (int i = 0; i < W; ++i) y[i] = FUNCTION(x[i]); \
+    return y;                                          \
   }
-KILN_LIBM(KExp, exp)
-KILN_LIBM(KExp2, exp2)
-KILN_LIBM(KExpm1, expm1)
-KILN_LIBM(KLog, log)
-KILN_LIBM(KLog2, log2)
-KILN_LIBM(KLog10, log10)
-KILN_LIBM(KLog1p, log1p)
-KILN_LIBM(KSin, sin)
-KILN_LIBM(KCos, cos)
-KILN_LIBM(KTan, tan)
-KILN_LIBM(KAsin, asin)
-KILN_LIBM(KAcos, acos)
-KILN_LIBM(KAtan, atan)
-KILN_LIBM(KSinh, sinh)
-KILN_LIBM(KCosh, cosh)
-KILN_LIBM(KTanh, tanh)
-KILN_LIBM(KAsinh, asinh)
-KILN_LIBM(KAcosh, acosh)
-KILN_LIBM(KAtanh, atanh)
-KILN_LIBM(KErf, erf)
+// clang-format off
+KILN_LIBM(KExp, exp) KILN_LIBM(KExp2, exp2) KILN_LIBM(KExpm1, expm1) KILN_LIBM(KLog, log)
+KILN_LIBM(KLog2, log2) KILN_LIBM(KLog10, log10) KILN_LIBM(KLog1p, log1p) KILN_LIBM(KSin, sin)
+KILN_LIBM(KCos, cos) KILN_LIBM(KTan, tan) KILN_LIBM(KAsin, asin) KILN_LIBM(KAcos, acos)
+KILN_LIBM(KAtan, atan) KILN_LIBM(KSinh, sinh) KILN_LIBM(KCosh, cosh) KILN_LIBM(KTanh, tanh)
+KILN_LIBM(KAsinh, asinh) KILN_LIBM(KAcosh, acosh) KILN_LIBM(KAtanh, atanh) KILN_LIBM(KErf, erf)
 KILN_LIBM(KErfc, erfc)
+// clang-format on
 #undef KILN_LIBM
-extern "C" double pow(double, double);
+                        extern "C" double pow(double, double);
 extern "C" double atan2(double, double);
 template <int W>
 KILN_FN Vec<double, W> KPow(Vec<double, W> x, Vec<double, W> y) {
