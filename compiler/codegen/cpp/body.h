@@ -1,8 +1,8 @@
 // Instructions of a kernel's body as statements on vectors.
 //
-// Every value is a Vec<T, W>: W > 1 lanes where it varies along the lane variable, one lane where it
-// is uniform. The statements stand inside a lambda with a template parameter `kTail` and a parameter
-// `n`, the number of active lanes, when a lane variable is set; they use `error`, an int.
+// Every value is a Vec<T, W>: W > 1 lanes where it varies along the lane variable, one lane where
+// it is uniform. The statements stand inside a lambda with a template parameter `kTail` and a
+// parameter `n`, the number of active lanes, when a lane variable is set; they use `error`, an int.
 #pragma once
 
 #include <string>
@@ -19,9 +19,9 @@ std::string ComputeTypeText(DType dtype);
 
 // What a reduction needs in the generated text.
 struct ReduceText {
-  std::string functor;   // "KSum"; empty for argmax and argmin
-  std::string identity;  // literal of the accumulation type
-  bool greatest = false; // argmax
+  std::string functor;    // "KSum"; empty for argmax and argmin
+  std::string identity;   // literal of the accumulation type
+  bool greatest = false;  // argmax
 };
 ReduceText DescribeReduce(const ir::Inst& reduce, DType operand_type);
 
@@ -31,6 +31,8 @@ class Body {
 
   // From here on statements are for `width` lanes of `var`; a null `var` means uniform code.
   void SetLanes(ir::IntExpr var, int width);
+  // False: the first of `width` lanes may be any value of the lane variable, not only a multiple.
+  void SetAligned(bool aligned) { aligned_ = aligned; }
   // Which later statements treat as already defined, by the text of a Vec.
   void Define(ir::ValueId id, DType dtype, bool varying, std::string text);
 
@@ -52,6 +54,8 @@ class Body {
   ir::IntContext& ints() { return ints_; }
 
  private:
+  ir::IntExpr StrideOf(const Step& step);
+
   struct Value {
     std::string text;  // of a Vec; for constants a literal
     DType dtype = DType::kF32;
@@ -76,6 +80,7 @@ class Body {
   absl::flat_hash_map<std::string, int> name_count_;
   ir::IntExpr lane_var_;
   int width_ = 1;
+  bool aligned_ = true;
 };
 
 }  // namespace kiln::codegen::cpp

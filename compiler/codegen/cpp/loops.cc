@@ -165,28 +165,24 @@ std::vector<Accumulator> LoopsEmitter::OpenAccumulators(const NestPhase& phase,
 }
 
 void LoopsEmitter::EmitReduce(const Step& step) {
-  const Accumulator& acc = *std::find_if(open_.begin(), open_.end(), [&](const Accumulator& a) {
-    return a.inst == step.inst;
-  });
+  const Accumulator& acc = *std::find_if(open_.begin(), open_.end(),
+                                         [&](const Accumulator& a) { return a.inst == step.inst; });
   const std::string operand = body_.UseComputed(step.inst->operands[0], acc.varying);
   const bool tail_counts = acc.varying && !plan_.outer;
   if (!acc.text.functor.empty()) {
-    const std::string active =
-        tail_counts ? StrCat("KActiveOr<kTail, ", acc.type, ">(", operand, ", n, ",
-                             acc.text.identity, ")")
-                    : operand;
+    const std::string active = tail_counts ? StrCat("KActiveOr<kTail, ", acc.type, ">(", operand,
+                                                    ", n, ", acc.text.identity, ")")
+                                           : operand;
     out_.Line(acc.name, " = ", acc.text.functor, "()(", acc.name, ", ", active, ");");
     return;
   }
   const int width = acc.varying ? body_.width() : 1;
-  IntExpr stride = acc.varying && !plan_.outer
-                       ? ints_.CoefficientOf(number_, body_.lane_var())
-                       : ints_.Const(0);
-  const std::string number = StrCat("KIota<", width, ">(", names_.Expr(number_), ", ",
-                                    names_.Expr(stride), ")");
+  IntExpr stride =
+      acc.varying && !plan_.outer ? ints_.CoefficientOf(number_, body_.lane_var()) : ints_.Const(0);
+  const std::string number =
+      StrCat("KIota<", width, ">(", names_.Expr(number_), ", ", names_.Expr(stride), ")");
   const std::string all = StrCat("KConst<bool, ", width, ">(true)");
-  const std::string active =
-      tail_counts ? StrCat("kTail ? KActive<", width, ">(n) : ", all) : all;
+  const std::string active = tail_counts ? StrCat("kTail ? KActive<", width, ">(n) : ", all) : all;
   out_.Line("KUpdateBest<", acc.text.greatest ? "true" : "false", ">(", acc.name, ", ", operand,
             ", ", number, ", ", active, ");");
 }
@@ -195,8 +191,8 @@ void LoopsEmitter::EmitReduce(const Step& step) {
 void LoopsEmitter::EmitReduceOfOne(const Step& step) {
   const ir::Inst& inst = *step.inst;
   const ValueId operand = inst.operands[0];
-  const bool arg = inst.reduce_kind == ir::ReduceKind::kArgMax ||
-                   inst.reduce_kind == ir::ReduceKind::kArgMin;
+  const bool arg =
+      inst.reduce_kind == ir::ReduceKind::kArgMax || inst.reduce_kind == ir::ReduceKind::kArgMin;
   value_level_[inst.result] = value_level_[operand];
   if (arg) {
     body_.Define(inst.result, inst.dtype, false, "KConst<long, 1>(0)");
@@ -210,9 +206,10 @@ void LoopsEmitter::CloseAccumulators(const std::vector<Accumulator>& accumulator
   for (const Accumulator& acc : accumulators) {
     std::string value = acc.name;
     if (acc.text.functor.empty()) {
-      value = acc.varying && !plan_.outer
-                  ? StrCat("KFoldBest<", acc.text.greatest ? "true" : "false", ">(", value, ").number")
-                  : StrCat(value, ".number");
+      value =
+          acc.varying && !plan_.outer
+              ? StrCat("KFoldBest<", acc.text.greatest ? "true" : "false", ">(", value, ").number")
+              : StrCat(value, ".number");
     } else if (acc.varying && !plan_.outer) {
       value = StrCat("KFold<", acc.text.functor, ", ", acc.type, ">(", value, ")");
     }
@@ -229,8 +226,7 @@ void LoopsEmitter::CloseAccumulators(const std::vector<Accumulator>& accumulator
 }
 
 void LoopsEmitter::OpenVectorLoop(const std::string& name, IntExpr var) {
-  out_.Line("auto ", name, " = [&]<bool kTail>(long ", names_.Leaf(var),
-            ", long n) KILN_INLINE {");
+  out_.Line("auto ", name, " = [&]<bool kTail>(long ", names_.Leaf(var), ", long n) KILN_INLINE {");
 }
 
 void LoopsEmitter::CloseVectorLoop(const std::string& name, const Lanes& lanes,
@@ -367,8 +363,8 @@ EmittedKernel LoopsEmitter::Emit() {
   EmitRows();
   Shell shell(module_, names_);
   Writer& out = shell.out();
-  shell.AddFunction(
-      "Run", "long row_begin, long row_end, long lane_begin, long lane_end", out_.text());
+  shell.AddFunction("Run", "long row_begin, long row_end, long lane_begin, long lane_end",
+                    out_.text());
   const std::string rows = names_.Expr([&] {
     IntExpr product = ints_.Const(1);
     for (IntExpr var : rows_) product = ints_.Mul(product, Extent(ints_, var));
@@ -377,8 +373,8 @@ EmittedKernel LoopsEmitter::Emit() {
   const std::string lanes = plan_.outer ? names_.Expr(Extent(ints_, plan_.lanes.var)) : "1";
   const std::string cost = CostText();
   const int step = plan_.block ? plan_.block : plan_.lanes.width;
-  out.Line("KRunGrid(context, KGrid<Args>{&args, Run, ", rows, ", ", lanes, ", ", step,
-           ", 1, 1}, ", cost, ");");
+  out.Line("KRunGrid(context, KGrid<Args>{&args, Run, ", rows, ", ", lanes, ", ", step, ", 1, 1}, ",
+           cost, ");");
   return shell.Finish(ints_.Const(0), ints_.Const(0));
 }
 

@@ -22,7 +22,9 @@ int NumIndirect(const Inst& inst) {
   return 0;
 }
 
-IntExpr Extent(IntContext& ints, IntExpr var) { return ints.vars()[var.id()].extent; }
+IntExpr Extent(IntContext& ints, IntExpr var) {
+  return ints.vars()[var.id()].extent;
+}
 
 int64_t ExtentHint(IntContext& ints, IntExpr var) {
   return std::max<int64_t>(1, ints.EvaluateAtHints(Extent(ints, var)));

@@ -89,10 +89,10 @@ KILN_FN Vec<T, W> KSelect(Vec<bool, W> c, Vec<T, W> a, Vec<T, W> b) {
     return -__builtin_convertvector(c, Vec<I, W>) ? a : b;
   }
 }
-#define KILN_COMPARE(NAME, OP)                                \
-  template <class T, int W>                                   \
-  KILN_FN Vec<bool, W> NAME(Vec<T, W> a, Vec<T, W> b) {       \
-    return __builtin_convertvector((a OP b), Vec<bool, W>);   \
+#define KILN_COMPARE(NAME, OP)                              \
+  template <class T, int W>                                 \
+  KILN_FN Vec<bool, W> NAME(Vec<T, W> a, Vec<T, W> b) {     \
+    return __builtin_convertvector((a OP b), Vec<bool, W>); \
   }
 KILN_COMPARE(KEq, ==)
 KILN_COMPARE(KNe, !=)
@@ -140,9 +140,9 @@ KILN_FN Vec<float, W> KHalfToFloat(Vec<_Float16, W> x) {
   const Vec<unsigned, W> h = __builtin_convertvector((Vec<unsigned short, W>)x, Vec<unsigned, W>);
   const Vec<unsigned, W> magnitude = (h & 0x7fffu) << 13;
   const Vec<float, W> finite = (Vec<float, W>)magnitude * 0x1p112f;
-  const Vec<unsigned, W> bits =
-      magnitude >= (Vec<unsigned, W>)(0x0f800000u) ? (magnitude | 0x7f800000u)
-                                                   : (Vec<unsigned, W>)finite;
+  const Vec<unsigned, W> bits = magnitude >= (Vec<unsigned, W>)(0x0f800000u)
+                                    ? (magnitude | 0x7f800000u)
+                                    : (Vec<unsigned, W>)finite;
   return (Vec<float, W>)(bits | ((h & 0x8000u) << 16));
 }
 // Numbers below 2^-14 are rounded by adding 0.5, whose last place is 2^-24, the last place of a
@@ -302,8 +302,7 @@ KILN_FN Vec<T, W> KLoadMasked(const T* p, long n, Vec<bool, W> mask, T other) {
 #ifdef __AVX512F__
   if constexpr (sizeof(T) == 4 && W == 16) {
     return (Vec<T, W>)__builtin_ia32_loaddqusi512_mask(
-        (const int*)p, (Vec<int, 16>)(Vec<T, 16>)(other),
-        __builtin_bit_cast(unsigned short, mask));
+        (const int*)p, (Vec<int, 16>)(Vec<T, 16>)(other), __builtin_bit_cast(unsigned short, mask));
   }
 #endif
   alignas(64) T lanes[W];
@@ -333,15 +332,25 @@ KILN_FN long KCheck(long index, long extent, int* error) {
 // ---- Integer index arithmetic --------------------------------------------------------------
 
 // Of numbers known not to be negative.
-KILN_FN long KDiv(long a, long b) { return (long)((unsigned long)a / (unsigned long)b); }
-KILN_FN long KRem(long a, long b) { return (long)((unsigned long)a % (unsigned long)b); }
+KILN_FN long KDiv(long a, long b) {
+  return (long)((unsigned long)a / (unsigned long)b);
+}
+KILN_FN long KRem(long a, long b) {
+  return (long)((unsigned long)a % (unsigned long)b);
+}
 KILN_FN long KFloorDivIndex(long a, long b) {
   const long q = a / b;
   return q - ((a % b != 0) & ((a < 0) != (b < 0)));
 }
-KILN_FN long KModIndex(long a, long b) { return a - KFloorDivIndex(a, b) * b; }
-KILN_FN long KMinIndex(long a, long b) { return a < b ? a : b; }
-KILN_FN long KMaxIndex(long a, long b) { return a > b ? a : b; }
+KILN_FN long KModIndex(long a, long b) {
+  return a - KFloorDivIndex(a, b) * b;
+}
+KILN_FN long KMinIndex(long a, long b) {
+  return a < b ? a : b;
+}
+KILN_FN long KMaxIndex(long a, long b) {
+  return a > b ? a : b;
+}
 
 // ---- Arithmetic ----------------------------------------------------------------------------
 
@@ -472,27 +481,39 @@ KILN_FN Vec<T, W> KActiveOr(Vec<T, W> x, long n, T identity) {
 }
 struct KSum {
   template <class T, int W>
-  KILN_INLINE Vec<T, W> operator()(Vec<T, W> a, Vec<T, W> b) const { return a + b; }
+  KILN_INLINE Vec<T, W> operator()(Vec<T, W> a, Vec<T, W> b) const {
+    return a + b;
+  }
 };
 struct KProd {
   template <class T, int W>
-  KILN_INLINE Vec<T, W> operator()(Vec<T, W> a, Vec<T, W> b) const { return a * b; }
+  KILN_INLINE Vec<T, W> operator()(Vec<T, W> a, Vec<T, W> b) const {
+    return a * b;
+  }
 };
 struct KMaxOf {
   template <class T, int W>
-  KILN_INLINE Vec<T, W> operator()(Vec<T, W> a, Vec<T, W> b) const { return KMax(a, b); }
+  KILN_INLINE Vec<T, W> operator()(Vec<T, W> a, Vec<T, W> b) const {
+    return KMax(a, b);
+  }
 };
 struct KMinOf {
   template <class T, int W>
-  KILN_INLINE Vec<T, W> operator()(Vec<T, W> a, Vec<T, W> b) const { return KMin(a, b); }
+  KILN_INLINE Vec<T, W> operator()(Vec<T, W> a, Vec<T, W> b) const {
+    return KMin(a, b);
+  }
 };
 struct KAnyOf {
   template <int W>
-  KILN_INLINE Vec<bool, W> operator()(Vec<bool, W> a, Vec<bool, W> b) const { return a | b; }
+  KILN_INLINE Vec<bool, W> operator()(Vec<bool, W> a, Vec<bool, W> b) const {
+    return a | b;
+  }
 };
 struct KAllOf {
   template <int W>
-  KILN_INLINE Vec<bool, W> operator()(Vec<bool, W> a, Vec<bool, W> b) const { return a & b; }
+  KILN_INLINE Vec<bool, W> operator()(Vec<bool, W> a, Vec<bool, W> b) const {
+    return a & b;
+  }
 };
 // All lanes to one, pairwise.
 template <class Op, class T, int W>

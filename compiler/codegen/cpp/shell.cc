@@ -82,7 +82,7 @@ EmittedKernel Shell::Finish(ir::IntExpr scratch_bytes, ir::IntExpr thread_scratc
   out.Line("extern \"C\" __attribute__((visibility(\"default\"))) int ", kSymbolPlaceholder,
            "(const KilnCpuContext* context, void* const* buffers, const long* symbols) {");
   for (size_t i = 0; i < names_.symbols().size(); ++i) {
-    if (Mentions(entry_.text(), StrCat("s", i))) {
+    if (Mentions(entry_.text() + initializers, StrCat("s", i))) {
       out.Line("const long s", i, " = symbols[", i, "];");
     }
   }

@@ -29,7 +29,9 @@ bool IsElementary(ScalarOp op) {
          op == ScalarOp::kPow || op == ScalarOp::kAtan2;
 }
 
-bool IsAccess(ScalarOp op) { return op == ScalarOp::kLoad || op == ScalarOp::kStore; }
+bool IsAccess(ScalarOp op) {
+  return op == ScalarOp::kLoad || op == ScalarOp::kStore;
+}
 
 // Operations of one lane, apart from memory accesses.
 double ComputeCost(ScalarOp op) {
@@ -145,7 +147,8 @@ double CostOfInner(IntContext& ints, const NestPhase& phase, int width, IntExpr*
 }
 
 // Simple bodies take several vectors at a time, which hides latency and shortens loop overhead.
-int WidthFor(IntContext& ints, const std::vector<const NestPhase*>& phases, IntExpr var, int width) {
+int WidthFor(IntContext& ints, const std::vector<const NestPhase*>& phases, IntExpr var,
+             int width) {
   int operations = 0;
   bool elementary = false, wide = false;
   for (const NestPhase* phase : phases) {
@@ -184,7 +187,9 @@ void PlanBlocks(IntContext& ints, const Nest& nest, VectorPlan& plan) {
 
 }  // namespace
 
-double BodyCost(const NestPhase& phase) { return ScalarCost(phase); }
+double BodyCost(const NestPhase& phase) {
+  return ScalarCost(phase);
+}
 
 VectorPlan PlanVectors(IntContext& ints, const Nest& nest, VectorIsa isa) {
   const int width = VectorBytes(isa) / 4;

@@ -1,0 +1,145 @@
+#include "tests/unit/compiler/codegen/check_module.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "compiler/ir/interpret.h"
+#include "compiler/ir/parse.h"
+#include "compiler/ir/verify.h"
+#include "tests/unit/compiler/codegen/native_run.h"
+
+namespace kiln::codegen {
+namespace {
+
+uint16_t HalfBits(float value) {
+  const _Float16 half = static_cast<_Float16>(value);
+  uint16_t bits;
+  std::memcpy(&bits, &half, sizeof(bits));
+  return bits;
+}
+
+uint16_t Bf16Bits(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return static_cast<uint16_t>(bits >> 16);
+}
+
+template <typename T>
+void Put(std::string& data, T value) {
+  data.append(reinterpret_cast<const char*>(&value), sizeof(T));
+}
+
+HostTensor MakeInput(ir::Module& module, const ir::Buffer& buffer, const CheckOptions& options,
+                     std::mt19937_64& random) {
+  HostTensor tensor;
+  tensor.dtype = buffer.dtype;
+  auto value = [&](ir::IntExpr e) {
+    return module.ints->Evaluate(e, [&](ir::IntExpr leaf) { return options.symbols[leaf.id()]; });
+  };
+  for (ir::IntExpr size : buffer.sizes) tensor.sizes.push_back(value(size));
+  for (ir::IntExpr stride : buffer.strides) tensor.strides.push_back(value(stride));
+  const int64_t count = value(SizeBytes(*module.ints, buffer)) / DTypeSize(buffer.dtype);
+  std::normal_distribution<double> normal(0, options.scale);
+  std::uniform_int_distribution<int64_t> uniform(options.int_min, options.int_max - 1);
+  for (int64_t i = 0; i < count; ++i) {
+    double x = normal(random);
+    if (options.integral_floats) x = std::round(x);
+    if (options.nan_every && i % options.nan_every == options.nan_every - 1) x = std::nan("");
+    const int64_t n = uniform(random);
+    switch (buffer.dtype) {
+      case DType::kF64:
+        Put(tensor.data, x);
+        break;
+      case DType::kF32:
+        Put(tensor.data, static_cast<float>(x));
+        break;
+      case DType::kF16:
+        Put(tensor.data, HalfBits(static_cast<float>(x)));
+        break;
+      case DType::kBF16:
+        Put(tensor.data, Bf16Bits(static_cast<float>(x)));
+        break;
+      case DType::kI64:
+        Put(tensor.data, n);
+        break;
+      case DType::kI32:
+        Put(tensor.data, static_cast<int32_t>(n));
+        break;
+      case DType::kI16:
+        Put(tensor.data, static_cast<int16_t>(n));
+        break;
+      case DType::kBool:
+        Put(tensor.data, static_cast<uint8_t>(n & 1));
+        break;
+      default:
+        Put(tensor.data, static_cast<uint8_t>(n));
+        break;
+    }
+  }
+  return tensor;
+}
+
+void ExpectSame(const ir::ReferenceTensor& actual, const ir::ReferenceTensor& expected,
+                double tolerance, const std::string& where) {
+  ASSERT_EQ(actual.sizes, expected.sizes) << where;
+  ASSERT_EQ(actual.ints.size(), expected.ints.size()) << where;
+  for (size_t i = 0; i < expected.ints.size(); ++i) {
+    ASSERT_EQ(actual.ints[i], expected.ints[i]) << where << " element " << i;
+  }
+  ASSERT_EQ(actual.floats.size(), expected.floats.size()) << where;
+  if (expected.dtype == DType::kBF16) tolerance = std::max(tolerance, 0.01);
+  if (expected.dtype == DType::kF16) tolerance = std::max(tolerance, 0.002);
+  for (size_t i = 0; i < expected.floats.size(); ++i) {
+    const double a = actual.floats[i], e = expected.floats[i];
+    if (std::isnan(a) && std::isnan(e)) continue;
+    if (a == e) continue;
+    ASSERT_LE(std::abs(a - e), tolerance * (1 + std::abs(e)))
+        << where << " element " << i << ": " << a << " instead of " << e;
+  }
+}
+
+}  // namespace
+
+void CheckModule(const std::string& text, const CheckOptions& options) {
+  absl::StatusOr<ir::Module> module = ir::Parse(text);
+  ASSERT_TRUE(module.ok()) << module.status() << "\n" << text;
+  const absl::Status verified = ir::Verify(*module);
+  ASSERT_TRUE(verified.ok()) << verified << "\n" << text;
+
+  std::mt19937_64 random(options.seed);
+  std::vector<HostTensor> inputs;
+  for (const ir::Buffer& buffer : module->buffers) {
+    if (buffer.kind != ir::BufferKind::kInput) continue;
+    inputs.resize(std::max<size_t>(inputs.size(), buffer.index + 1));
+    inputs[buffer.index] = MakeInput(*module, buffer, options, random);
+  }
+  auto expected = ir::Interpret(*module, inputs, options.symbols, {});
+  ASSERT_TRUE(expected.ok()) << expected.status();
+
+  for (const std::string& isa : RunnableIsas()) {
+    auto native = NativeModule::Build(*module, TestDevice(isa));
+    ASSERT_TRUE(native.ok()) << isa << ": " << native.status();
+    for (int threads : options.threads) {
+      auto actual = (*native)->Run(inputs, options.symbols, threads);
+      const std::string where = isa + ", " + std::to_string(threads) + " threads";
+      ASSERT_TRUE(actual.ok()) << where << ": " << actual.status();
+      ASSERT_EQ(actual->size(), expected->size());
+      for (size_t i = 0; i < actual->size(); ++i) {
+        ExpectSame((*actual)[i], (*expected)[i], options.tolerance,
+                   where + ", output " + std::to_string(i));
+      }
+      if (::testing::Test::HasFailure()) {
+        for (const EmittedKernel& kernel : (*native)->kernels()) {
+          const size_t own = kernel.source.find("namespace {\nstruct Args");
+          ADD_FAILURE() << "source:\n" << kernel.source.substr(own);
+        }
+        return;
+      }
+    }
+  }
+}
+
+}  // namespace kiln::codegen

@@ -1,0 +1,26 @@
+// Runs a textual module natively, in every way this machine can, and compares with the reference
+// interpreter.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace kiln::codegen {
+
+struct CheckOptions {
+  std::vector<int64_t> symbols;
+  uint64_t seed = 1;
+  int64_t int_min = 0, int_max = 2;  // integer inputs are uniform in [int_min, int_max)
+  double scale = 1;                  // deviation of floating inputs
+  int nan_every = 0;                 // every so many-th floating input is a NaN
+  bool integral_floats = false;      // small whole numbers, which make ties
+  double tolerance = 2e-5;           // of |difference| / (1 + |reference|)
+  std::vector<int> threads = {1, 3};
+};
+
+// Fails the current test with the instruction set, the output and the place of the worst
+// difference.
+void CheckModule(const std::string& text, const CheckOptions& options = {});
+
+}  // namespace kiln::codegen

@@ -1,0 +1,258 @@
+// Kernels with Schedule::kContraction, against the reference interpreter.
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "tests/unit/compiler/codegen/check_module.h"
+
+namespace kiln::codegen {
+namespace {
+
+using absl::StrCat;
+
+struct MatmulSpec {
+  int m = 1, n = 1, k = 1;
+  bool a_transposed = false, b_transposed = false, out_transposed = false;
+  std::string type = "f32";
+  std::string bias;  // "", "row" or "column"
+};
+
+std::string Matmul(const MatmulSpec& s) {
+  const std::string out_shape = s.out_transposed
+                                    ? StrCat("[", s.m, ",", s.n, "] strides[1,", s.m, "]")
+                                    : StrCat("[", s.m, ",", s.n, "] strides[", s.n, ",1]");
+  std::string epilogue = "%4 = const TYPE 0\n %5 = max TYPE %3, %4\n store TYPE @y[d0, d1], %5";
+  if (!s.bias.empty()) {
+    epilogue = StrCat("%4 = load TYPE @c[", s.bias == "row" ? "d0" : "d1",
+                      "]\n %5 = add TYPE %3, %4\n %6 = tanh TYPE %5\n store TYPE @y[d0, d1], %6");
+  }
+  return absl::StrReplaceAll(
+      StrCat("module {\n buffer @a TYPE[", s.m, ",", s.k, "] strides",
+             s.a_transposed ? StrCat("[1,", s.m, "]") : StrCat("[", s.k, ",1]"),
+             " input(0)\n buffer @b TYPE[", s.k, ",", s.n, "] strides",
+             s.b_transposed ? StrCat("[1,", s.k, "]") : StrCat("[", s.n, ",1]"),
+             " input(1)\n buffer @c TYPE[", s.bias == "row" ? s.m : s.n,
+             "] strides[1] input(2)\n buffer @y TYPE", out_shape,
+             " output\n kernel @mm contraction (d0: ", s.m, ", d1: ", s.n, ") {\n phase (r0: ", s.k,
+             ") {\n %0 = load TYPE @a[d0, r0]\n %1 = load TYPE @b[r0, d1]\n"
+             " %2 = mul TYPE %0, %1\n %3 = reduce.sum TYPE %2\n }\n phase () {\n ",
+             epilogue, "\n }\n }\n output @y sizes[", s.m, ",", s.n, "] strides",
+             s.out_transposed ? StrCat("[1,", s.m, "]") : StrCat("[", s.n, ",1]"),
+             " offset 0\n}\n"),
+      {{"TYPE", s.type}});
+}
+
+TEST(ContractionTest, OddSizes) {
+  for (int m : {1, 4, 7, 13, 40}) {
+    for (int n : {1, 5, 17, 33}) {
+      const int k = (m * 7 + n) % 40 + 1;
+      CheckModule(Matmul({.m = m, .n = n, .k = k}), {.tolerance = 1e-4});
+    }
+  }
+}
+
+TEST(ContractionTest, EveryLayout) {
+  for (int bits = 0; bits < 8; ++bits) {
+    CheckModule(Matmul({.m = 29,
+                        .n = 50,
+                        .k = 23,
+                        .a_transposed = (bits & 1) != 0,
+                        .b_transposed = (bits & 2) != 0,
+                        .out_transposed = (bits & 4) != 0,
+                        .bias = bits % 3 == 0 ? "row" : "column"}),
+                {.tolerance = 1e-4});
+  }
+}
+
+TEST(ContractionTest, LinearLayerWithManyRowsAndThreads) {
+  CheckModule(Matmul({.m = 70, .n = 310, .k = 90, .b_transposed = true, .bias = "column"}),
+              {.tolerance = 1e-4});
+  CheckModule(Matmul({.m = 310, .n = 70, .k = 90, .b_transposed = true, .bias = "column"}),
+              {.tolerance = 1e-4});
+}
+
+TEST(ContractionTest, DoublePrecision) {
+  CheckModule(Matmul({.m = 30, .n = 41, .k = 37, .type = "f64", .bias = "row"}),
+              {.tolerance = 1e-12});
+}
+
+TEST(ContractionTest, IntegersRunAsPlainLoops) {
+  CheckModule(Matmul({.m = 9, .n = 11, .k = 13, .type = "i64"}), {.int_min = -5, .int_max = 5});
+}
+
+TEST(ContractionTest, EmptySums) {
+  CheckModule(Matmul({.m = 9, .n = 11, .k = 0}));
+}
+
+TEST(ContractionTest, SymbolicSizes) {
+  const std::string text = R"(module {
+    symbol s0 [1, 512] hint 64
+    symbol s1 [1, 512] hint 64
+    buffer @a f32[s0,s1] strides[s1,1] input(0)
+    buffer @b f32[48,s1] strides[s1,1] input(1)
+    buffer @y f32[s0,48] strides[48,1] output
+    kernel @mm contraction (d0: s0, d1: 48) {
+      phase (r0: s1) {
+        %0 = load f32 @a[d0, r0]
+        %1 = load f32 @b[d1, r0]
+        %2 = mul f32 %0, %1
+        %3 = reduce.sum f32 %2
+      }
+      phase () {
+        store f32 @y[d0, d1], %3
+      }
+    }
+    output @y sizes[s0,48] strides[48,1] offset 0
+  })";
+  for (std::vector<int64_t> symbols : {std::vector<int64_t>{1, 1}, {7, 30}, {130, 65}}) {
+    CheckModule(text, {.symbols = symbols, .tolerance = 1e-4});
+  }
+}
+
+// Attention: heads lie inside the rows of [tokens, heads * 16].
+TEST(ContractionTest, BatchedScoresOfHeads) {
+  CheckModule(R"(module {
+    buffer @q f32[2,21,48] strides[1008,48,1] input(0)
+    buffer @k f32[2,21,48] strides[1008,48,1] input(1)
+    buffer @y f32[2,3,21,21] strides[1323,441,21,1] output
+    kernel @scores contraction (d0: 2, d1: 3, d2: 21, d3: 21) {
+      phase (r0: 16) {
+        %0 = load f32 @q[d0, d2, 16*d1 + r0]
+        %1 = load f32 @k[d0, d3, 16*d1 + r0]
+        %2 = mul f32 %0, %1
+        %3 = reduce.sum f32 %2
+      }
+      phase () {
+        %4 = const f32 0.25
+        %5 = mul f32 %3, %4
+        store f32 @y[d0, d1, d2, d3], %5
+      }
+    }
+    output @y sizes[2,3,21,21] strides[1323,441,21,1] offset 0
+  })",
+              {.tolerance = 1e-4});
+}
+
+TEST(ContractionTest, ContextOfHeadsIsStoredBetweenThem) {
+  CheckModule(R"(module {
+    buffer @p f32[2,3,21,21] strides[1323,441,21,1] input(0)
+    buffer @v f32[2,21,48] strides[1008,48,1] input(1)
+    buffer @y f32[2,21,48] strides[1008,48,1] output
+    kernel @context contraction (d0: 2, d1: 3, d2: 21, d3: 16) {
+      phase (r0: 21) {
+        %0 = load f32 @p[d0, d1, d2, r0]
+        %1 = load f32 @v[d0, r0, 16*d1 + d3]
+        %2 = mul f32 %0, %1
+        %3 = reduce.sum f32 %2
+      }
+      phase () {
+        store f32 @y[d0, d2, 16*d1 + d3], %3
+      }
+    }
+    output @y sizes[2,21,48] strides[1008,48,1] offset 0
+  })",
+              {.tolerance = 1e-4});
+}
+
+TEST(ContractionTest, HalfPrecisionOperandsAreWidenedWhilePacking) {
+  for (const std::string type : {"f16", "bf16"}) {
+    CheckModule(absl::StrReplaceAll(R"(module {
+      buffer @a TYPE[40,35] strides[35,1] input(0)
+      buffer @b TYPE[50,35] strides[35,1] input(1)
+      buffer @y TYPE[40,50] strides[50,1] output
+      kernel @mm contraction (d0: 40, d1: 50) {
+        phase (r0: 35) {
+          %0 = load TYPE @a[d0, r0]
+          %1 = cast f32 %0
+          %2 = load TYPE @b[d1, r0]
+          %3 = cast f32 %2
+          %4 = mul f32 %1, %3
+          %5 = reduce.sum f32 %4
+        }
+        phase () {
+          %6 = cast TYPE %5
+          store TYPE @y[d0, d1], %6
+        }
+      }
+      output @y sizes[40,50] strides[50,1] offset 0
+    })",
+                                    {{"TYPE", type}}));
+  }
+}
+
+struct ConvSpec {
+  int batch = 1, in = 3, out = 8, size = 14, kernel = 3, stride = 1, padding = 1, groups = 1;
+  bool channels_last = false;
+};
+
+std::string Convolution(const ConvSpec& s) {
+  const int to = (s.size + 2 * s.padding - s.kernel) / s.stride + 1;
+  const int in_group = s.in / s.groups, out_group = s.out / s.groups;
+  auto strides = [&](int channels, int size) {
+    return s.channels_last
+               ? StrCat("[", channels * size * size, ",1,", size * channels, ",", channels, "]")
+               : StrCat("[", channels * size * size, ",", size * size, ",", size, ",1]");
+  };
+  const std::string shape = StrCat("[", s.batch, ",", s.out, ",", to, ",", to, "]");
+  return StrCat(
+      "module {\n buffer @x f32[", s.batch, ",", s.in, ",", s.size, ",", s.size, "] strides",
+      strides(s.in, s.size), " input(0)\n buffer @w f32[", s.out, ",", in_group, ",", s.kernel, ",",
+      s.kernel, "] strides[", in_group * s.kernel * s.kernel, ",", s.kernel * s.kernel, ",",
+      s.kernel, ",1] input(1)\n buffer @b f32[", s.out, "] strides[1] input(2)\n buffer @y f32",
+      shape, " strides", strides(s.out, to), " output\n kernel @conv contraction (d0: ", s.batch,
+      ", d1: ", s.groups, ", d2: ", out_group, ", d3: ", to, ", d4: ", to,
+      ") {\n phase (r0: ", in_group, ", r1: ", s.kernel, ", r2: ", s.kernel, ") {\n",
+      absl::StrReplaceAll(R"( %0 = index i64 S*d3 + r1 - P
+    %1 = index i64 S*d4 + r2 - P
+    %2 = const i64 0
+    %3 = const i64 N
+    %4 = ge bool %0, %2
+    %5 = lt bool %0, %3
+    %6 = ge bool %1, %2
+    %7 = lt bool %1, %3
+    %8 = and bool %4, %5
+    %9 = and bool %6, %7
+    %10 = and bool %8, %9
+    %11 = load f32 @x[d0, I*d1 + r0, S*d3 + r1 - P, S*d4 + r2 - P] if %10 else 0
+    %12 = load f32 @w[O*d1 + d2, r0, r1, r2]
+    %13 = mul f32 %11, %12
+    %14 = reduce.sum f32 %13
+  }
+  phase () {
+    %15 = load f32 @b[O*d1 + d2]
+    %16 = add f32 %14, %15
+    store f32 @y[d0, O*d1 + d2, d3, d4], %16
+  }
+})",
+                          {{"S*", StrCat(s.stride, "*")},
+                           {"P", StrCat(s.padding)},
+                           {"i64 N", StrCat("i64 ", s.size)},
+                           {"I*", StrCat(in_group, "*")},
+                           {"O*", StrCat(out_group, "*")}}),
+      "\n output @y sizes", shape, " strides", strides(s.out, to), " offset 0\n}\n");
+}
+
+TEST(ContractionTest, Convolutions) {
+  CheckModule(Convolution({}), {.tolerance = 1e-4});
+  CheckModule(Convolution({.batch = 2, .in = 5, .out = 20, .size = 9}), {.tolerance = 1e-4});
+  CheckModule(Convolution({.in = 4, .out = 12, .size = 15, .kernel = 7, .stride = 2, .padding = 3}),
+              {.tolerance = 1e-4});
+  CheckModule(Convolution({.in = 16, .out = 24, .size = 7, .kernel = 1, .padding = 0}),
+              {.tolerance = 1e-4});
+  CheckModule(Convolution({.in = 16, .out = 24, .size = 8, .kernel = 1, .stride = 2, .padding = 0}),
+              {.tolerance = 1e-4});
+}
+
+TEST(ContractionTest, GroupedAndDepthwiseConvolutions) {
+  CheckModule(Convolution({.in = 8, .out = 16, .size = 10, .groups = 2}), {.tolerance = 1e-4});
+  CheckModule(Convolution({.batch = 2, .in = 6, .out = 6, .size = 10, .groups = 6}),
+              {.tolerance = 1e-4});
+}
+
+TEST(ContractionTest, ChannelsLastConvolution) {
+  CheckModule(Convolution({.batch = 2, .in = 6, .out = 20, .size = 11, .channels_last = true}),
+              {.tolerance = 1e-4});
+}
+
+}  // namespace
+}  // namespace kiln::codegen

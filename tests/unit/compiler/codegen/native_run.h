@@ -1,0 +1,59 @@
+// Compiles a module's kernels for this machine and runs them, for tests of code generators.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "compiler/codegen/target.h"
+#include "compiler/ir/interpret.h"
+#include "compiler/ir/module.h"
+#include "proto/base/random_inputs.h"
+
+namespace kiln::codegen {
+
+// "x86-64", "avx2" or "avx512", as a client would describe it.
+DeviceInfo TestDevice(absl::string_view isa);
+// Those that this machine can run, the smallest first.
+std::vector<std::string> RunnableIsas();
+
+class NativeModule {
+ public:
+  // Emits, compiles and links every kernel. `module` must outlive the result.
+  static absl::StatusOr<std::unique_ptr<NativeModule>> Build(ir::Module& module,
+                                                             const DeviceInfo& device);
+  ~NativeModule();
+
+  // As ir::Interpret. INTERNAL if a kernel writes outside its buffers, OUT_OF_RANGE if it reports
+  // an index outside its dimension.
+  absl::StatusOr<std::vector<ir::ReferenceTensor>> Run(absl::Span<const HostTensor> inputs,
+                                                       absl::Span<const int64_t> symbols,
+                                                       int threads);
+  // Runs kernel number `kernel` once more on the buffers of the last Run.
+  int Rerun(size_t kernel);
+
+  const std::vector<EmittedKernel>& kernels() const { return kernels_; }
+  double compile_seconds() const { return compile_seconds_; }
+
+ private:
+  struct Storage;
+  explicit NativeModule(ir::Module& module);
+  absl::Status Allocate(absl::Span<const HostTensor> inputs, absl::Span<const int64_t> symbols);
+  absl::StatusOr<int> RunKernel(size_t number, int threads);
+  absl::Status CheckGuards() const;
+  ir::ReferenceTensor ReadWindow(const ir::BufferWindow& window) const;
+  int64_t Value(ir::IntExpr expr) const;
+
+  ir::Module& module_;
+  std::vector<EmittedKernel> kernels_;
+  std::vector<void*> entries_;
+  void* library_ = nullptr;
+  double compile_seconds_ = 0;
+  std::vector<int64_t> symbols_;
+  std::vector<std::unique_ptr<Storage>> buffers_;
+  int threads_ = 1;
+};
+
+}  // namespace kiln::codegen
