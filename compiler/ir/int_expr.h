@@ -60,8 +60,8 @@ class IntExpr {
   }
 
   IntKind kind() const;
-  int64_t value() const;  // REQUIRES: kConst
-  int id() const;         // REQUIRES: kSymbol, kVar or kIndirect
+  int64_t value() const;   // REQUIRES: kConst
+  int id() const;          // REQUIRES: kSymbol, kVar or kIndirect
   IntExpr extent() const;  // REQUIRES: kVar or kIndirect; 0 <= this < extent
   absl::Span<const IntExpr> operands() const;
   IntRange range() const;
