@@ -146,11 +146,13 @@ absl::StatusOr<ir::IntExpr> TypeReader::ReadInt(const v1::SymInt& proto, const P
     case v1::SymInt::kExpr: {
       int nodes = 0;
       KILN_RETURN_IF_ERROR(CheckExpression(proto.expr(), 1, nodes, place));
-      // Also refuses overflow at the hints, where later stages evaluate sizes to make choices.
+      KILN_ASSIGN_OR_RETURN(const ir::IntExpr expr,
+                            BuildExpression(proto.expr(), symbols_, ints_, place));
+      // Overflow at the hints, where later stages evaluate sizes to make choices.
       if (absl::Status status = EvaluateSymInt(proto, hints_).status(); !status.ok()) {
         return BadGraph(place, status.message(), "a size that fits 64 bits");
       }
-      return BuildExpression(proto.expr(), symbols_, ints_, place);
+      return expr;
     }
     default:
       return BadGraph(place, "a size without a value", "a number or an expression");
