@@ -1,0 +1,213 @@
+#include "compiler/compiler.h"
+
+#include <gmock/gmock.h>
+#include <google/protobuf/text_format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kiln/v1/compile_service.pb.h"
+#include "kiln/v1/error.pb.h"
+#include "kiln/v1/worker.pb.h"
+#include "proto/base/error_detail.h"
+
+namespace kiln {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr char kMatrix[] =
+    "tensor { dtype: DTYPE_FLOAT32 sizes { value: 8 } sizes { value: 8 } "
+    "strides { value: 8 } strides { value: 1 } }";
+
+// relu(x @ w), then again with the same w: two equal layers.
+v1::PlanRequest TwoLayers() {
+  const std::string type = kMatrix;
+  const std::string text = absl::StrCat(
+      "graph { format_version: 1 "
+      "inputs { name: 'x' role: ROLE_USER type { ",
+      type,
+      " } } "
+      "inputs { name: 'w' role: ROLE_PARAMETER type { ",
+      type,
+      " } } "
+      "nodes { name: 'mm' op: 'aten.mm.default' args { value: 0 } args { value: 1 } results { ",
+      type,
+      " } } "
+      "nodes { name: 'relu' op: 'aten.relu.default' args { value: 2 } results { ",
+      type,
+      " } } "
+      "nodes { name: 'mm_1' op: 'aten.mm.default' args { value: 3 } args { value: 1 } results { ",
+      type,
+      " } } "
+      "nodes { name: 'relu_1' op: 'aten.relu.default' args { value: 4 } results { ",
+      type,
+      " } } "
+      "outputs { value: 5 } } "
+      "device { target: TARGET_CPP arch: 'x86-64' }");
+  v1::PlanRequest request;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &request)) << text;
+  return request;
+}
+
+TEST(CompilerTest, EqualLayersShareOneKernelAndLaunchItTwice) {
+  const auto plan = PlanGraph(TwoLayers(), nullptr);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->kernels_size(), 1);
+  ASSERT_EQ(plan->program().steps_size(), 2);
+  EXPECT_EQ(plan->program().steps(0).launch().kernel(), plan->kernels(0).symbol());
+  EXPECT_EQ(plan->program().steps(1).launch().kernel(), plan->kernels(0).symbol());
+  EXPECT_THAT(plan->kernels(0).source(), HasSubstr(plan->kernels(0).symbol()));
+}
+
+TEST(CompilerTest, KernelsCompileAndLink) {
+  const v1::PlanRequest request = TwoLayers();
+  const auto plan = PlanGraph(request, nullptr);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  std::vector<std::string> objects;
+  for (const v1::KernelSource& kernel : plan->kernels()) {
+    v1::CompileKernelRequest compile;
+    compile.set_source(kernel.source());
+    *compile.mutable_device() = request.device();
+    const auto object = CompileKernel(compile);
+    ASSERT_TRUE(object.ok()) << object.status();
+    objects.push_back(object->object());
+  }
+  const auto binary = LinkKernels(objects);
+  ASSERT_TRUE(binary.ok()) << binary.status();
+  EXPECT_EQ(binary->substr(1, 3), "ELF");
+}
+
+TEST(CompilerTest, PlansAreReproducible) {
+  const auto a = PlanGraph(TwoLayers(), nullptr);
+  const auto b = PlanGraph(TwoLayers(), nullptr);
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_EQ(a->kernels(0).key(), b->kernels(0).key());
+  EXPECT_EQ(a->program().SerializeAsString(), b->program().SerializeAsString());
+}
+
+TEST(CompilerTest, DebugKeepsIrAfterEachStageAndDecisions) {
+  v1::PlanRequest request = TwoLayers();
+  request.mutable_options()->set_debug(true);
+  const auto plan = PlanGraph(request, nullptr);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  std::vector<std::string> stages;
+  for (const v1::Debug::StageIr& ir : plan->debug().ir()) stages.push_back(ir.stage());
+  EXPECT_THAT(stages, ElementsAre("lower", "fuse"));
+  EXPECT_GT(plan->debug().decisions_size(), 0);
+  std::vector<std::string> timed;
+  for (const v1::StageTime& time : plan->stages()) timed.push_back(time.stage());
+  EXPECT_THAT(timed, ElementsAre("import", "lower", "fuse", "plan_memory", "emit", "assemble"));
+}
+
+TEST(CompilerTest, WithoutFusionEveryOperatorIsAKernel) {
+  v1::PlanRequest request = TwoLayers();
+  request.mutable_options()->set_disable_fusion(true);
+  const auto plan = PlanGraph(request, nullptr);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->program().steps_size(), 4);
+}
+
+TEST(CompilerTest, TheStopCheckEndsThePlan) {
+  int calls = 0;
+  const auto plan = PlanGraph(TwoLayers(), [&calls] {
+    return ++calls < 3 ? absl::OkStatus() : absl::CancelledError("nobody waits");
+  });
+  EXPECT_EQ(plan.status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(calls, 3);
+}
+
+TEST(CompilerTest, ErrorsNameTheStageAndTheNode) {
+  v1::PlanRequest request = TwoLayers();
+  request.mutable_graph()->mutable_nodes(2)->mutable_args(0)->set_value(77);
+  const auto plan = PlanGraph(request, nullptr);
+  EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(plan.status().message()), HasSubstr("mm_1"));
+  ASSERT_TRUE(GetDetail(plan.status()).has_value());
+  EXPECT_EQ(GetDetail(plan.status())->node(), "mm_1");
+}
+
+TEST(CompilerTest, AnOperatorWithoutALoweringNeedsAClientThatHasIt) {
+  v1::PlanRequest request = TwoLayers();
+  request.mutable_graph()->mutable_nodes(1)->set_op("aten.no_such_op.default");
+  EXPECT_EQ(PlanGraph(request, nullptr).status().code(), absl::StatusCode::kUnimplemented);
+  request.mutable_device()->add_libraries("torch");
+  const auto plan = PlanGraph(request, nullptr);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  int library_steps = 0;
+  for (const v1::Step& step : plan->program().steps()) library_steps += step.has_library();
+  EXPECT_EQ(library_steps, 1);
+}
+
+TEST(CompilerTest, TargetsThatThisBuildLacksAreRefused) {
+  v1::PlanRequest request = TwoLayers();
+  request.mutable_device()->set_target(v1::TARGET_GCU);
+  EXPECT_EQ(PlanGraph(request, nullptr).status().code(), absl::StatusCode::kUnimplemented);
+  request.mutable_device()->clear_target();
+  EXPECT_EQ(PlanGraph(request, nullptr).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(CompilerTest, TheInterpreterRunsTheGraphOnGivenInputs) {
+  v1::InterpretRequest request;
+  *request.mutable_graph() = TwoLayers().graph();
+  std::vector<float> x(64), w(64);
+  for (int i = 0; i < 64; ++i) {
+    x[i] = std::sin(static_cast<float>(i));
+    w[i] = std::cos(static_cast<float>(3 * i));
+  }
+  for (const std::vector<float>* values : {&x, &w}) {
+    v1::TensorData& data = *request.add_inputs();
+    data.mutable_type()->set_dtype(v1::DTYPE_FLOAT32);
+    for (int d = 0; d < 2; ++d) data.mutable_type()->add_sizes()->set_value(8);
+    data.set_data(values->data(), values->size() * sizeof(float));
+  }
+  std::string bytes;
+  const absl::Status status = InterpretGraph(request, [&bytes](const v1::InterpretEvent& event) {
+    if (event.has_output()) bytes = event.output().data();
+    return absl::OkStatus();
+  });
+  ASSERT_TRUE(status.ok()) << status;
+  std::vector<double> actual(64);
+  ASSERT_EQ(bytes.size(), actual.size() * sizeof(double));
+  std::memcpy(actual.data(), bytes.data(), bytes.size());
+
+  std::vector<double> at(x.begin(), x.end());
+  for (int layer = 0; layer < 2; ++layer) {
+    std::vector<double> next(64);
+    for (int i = 0; i < 8; ++i) {
+      for (int j = 0; j < 8; ++j) {
+        double sum = 0;
+        for (int k = 0; k < 8; ++k) sum += at[8 * i + k] * w[8 * k + j];
+        next[8 * i + j] = std::max(sum, 0.0);
+      }
+    }
+    at = next;
+  }
+  for (int i = 0; i < 64; ++i) EXPECT_NEAR(actual[i], at[i], 1e-9) << i;
+}
+
+TEST(CompilerTest, TheInterpreterRefusesInputsThatDoNotFit) {
+  v1::InterpretRequest request;
+  *request.mutable_graph() = TwoLayers().graph();
+  auto ignore = [](const v1::InterpretEvent&) { return absl::OkStatus(); };
+  v1::TensorData& data = *request.add_inputs();
+  data.mutable_type()->set_dtype(v1::DTYPE_FLOAT32);
+  data.mutable_type()->add_sizes()->set_value(8);
+  data.set_data("short");
+  EXPECT_EQ(InterpretGraph(request, ignore).code(), absl::StatusCode::kInvalidArgument);
+  data.set_data(std::string(32, '\0'));
+  EXPECT_EQ(InterpretGraph(request, ignore).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(CompilerTest, TheBuildIdNamesSourcesAndToolchain) {
+  EXPECT_THAT(CompilerBuildId(), HasSubstr(ToolchainVersion()));
+  EXPECT_GT(CompilerBuildId().size(), ToolchainVersion().size() + 16);
+}
+
+}  // namespace
+}  // namespace kiln
