@@ -1,0 +1,87 @@
+// Runs the `kiln` binary: wrong use, an absent server, absent and senseless files.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace kiln::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Result {
+  int exit_code = -1;
+  std::string output;  // standard output and standard error
+};
+
+Result Kiln(const std::string& arguments) {
+  Result out;
+  std::FILE* pipe = popen(absl::StrCat(KILN_CLI, " ", arguments, " 2>&1").c_str(), "r");
+  if (pipe == nullptr) return out;
+  char buffer[4096];
+  while (size_t size = std::fread(buffer, 1, sizeof(buffer), pipe)) out.output.append(buffer, size);
+  int status = pclose(pipe);
+  if (WIFEXITED(status)) out.exit_code = WEXITSTATUS(status);
+  return out;
+}
+
+void ExpectUsage(const std::string& arguments, const std::string& sentence) {
+  Result result = Kiln(arguments);
+  EXPECT_EQ(result.exit_code, 2) << arguments << "\n" << result.output;
+  EXPECT_THAT(result.output, HasSubstr(sentence)) << arguments;
+}
+
+TEST(Cli, WrongUseExitsWithTwoAndASentence) {
+  ExpectUsage("", "usage: kiln");
+  ExpectUsage("frobnicate", "there is no command 'frobnicate'");
+  ExpectUsage("status --frob", "unknown flag --frob");
+  ExpectUsage("status extra", "takes no arguments");
+  ExpectUsage("status --server nowhere", "expected HOST:PORT");
+  ExpectUsage("compile", "takes one saved graph");
+  ExpectUsage("compile a.kgraph b.kgraph", "takes one saved graph");
+  ExpectUsage("compile a.kgraph --emit fortran", "expected artifact, source, asm, ir");
+  ExpectUsage("compile a.kgraph --stage fuse", "--stage goes with --emit ir");
+  ExpectUsage("compile a.kgraph --arch z80", "unknown CPU 'z80'");
+  ExpectUsage("compile a.kgraph --target ptx", "--target is 'ptx'");
+  ExpectUsage("run a.kgraph --bench 0", "--bench is '0'");
+  ExpectUsage("run a.kgraph --threads x", "--threads is 'x'");
+  ExpectUsage("cache", "takes one of ls, stat, verify, clear");
+  ExpectUsage("cache burn", "has no 'burn'");
+  ExpectUsage("cache ls --kind toys", "expected , artifact, kernel");
+}
+
+TEST(Cli, AnAbsentServerExitsWithThree) {
+  Result result = Kiln("status --server 127.0.0.1:1");
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_THAT(result.output, HasSubstr("cannot reach the server at 127.0.0.1:1"));
+}
+
+TEST(Cli, AbsentAndSenselessFilesAreErrors) {
+  Result absent = Kiln("run /nonexistent.kgraph");
+  EXPECT_EQ(absent.exit_code, 1);
+  EXPECT_THAT(absent.output, HasSubstr("cannot read '/nonexistent.kgraph'"));
+  std::string path = ::testing::TempDir() + "senseless.kgraph";
+  std::ofstream(path) << "this is no graph";
+  Result senseless = Kiln(absl::StrCat("compile ", path));
+  EXPECT_EQ(senseless.exit_code, 4);
+  EXPECT_THAT(senseless.output, HasSubstr("is no saved graph"));
+  std::ofstream(path) << "KILNART1 and then nothing";
+  Result damaged = Kiln(absl::StrCat("run ", path));
+  EXPECT_EQ(damaged.exit_code, 1);
+  EXPECT_THAT(damaged.output, HasSubstr("cut off"));
+  std::remove(path.c_str());
+}
+
+TEST(Cli, HelpAndVersionExitWithZero) {
+  EXPECT_EQ(Kiln("--help").exit_code, 0);
+  EXPECT_EQ(Kiln("run --help").exit_code, 0);
+  EXPECT_THAT(Kiln("--version").output, HasSubstr("kiln "));
+}
+
+}  // namespace
+}  // namespace kiln::cli

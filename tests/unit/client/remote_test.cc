@@ -1,0 +1,283 @@
+// The client against a server of the test's own.
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+#include <mutex>
+
+#include "absl/strings/str_cat.h"
+#include "client/remote.h"
+#include "kiln/client.h"
+#include "kiln/v1/compile_service.grpc.pb.h"
+#include "kiln/v1/error.pb.h"
+#include "proto/base/digest.h"
+#include "proto/base/error_detail.h"
+#include "proto/base/key.h"
+#include "tests/unit/client/artifacts.h"
+
+namespace kiln::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Answers every compile with AddAndDouble(8), in chunks of 1000 bytes.
+class FakeServer final : public v1::CompileService::Service {
+ public:
+  FakeServer() {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  ~FakeServer() override { server_->Shutdown(std::chrono::system_clock::now()); }
+
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+
+  grpc::Status GetServerInfo(grpc::ServerContext*, const v1::GetServerInfoRequest*,
+                             v1::ServerInfo* info) override {
+    std::lock_guard lock(mutex);
+    ++infos;
+    info->set_compiler_build(build);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Fetch(grpc::ServerContext*, const v1::FetchRequest* request,
+                     grpc::ServerWriter<v1::ArtifactChunk>* writer) override {
+    std::lock_guard lock(mutex);
+    ++fetches;
+    auto it = stored.find(request->key());
+    if (it == stored.end()) return {grpc::StatusCode::NOT_FOUND, "no artifact of this key"};
+    for (const v1::ArtifactChunk& chunk : Chunks(it->second, "disk")) writer->Write(chunk);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Compile(grpc::ServerContext* context, const v1::CompileRequest* request,
+                       grpc::ServerWriter<v1::CompileEvent>* writer) override {
+    std::lock_guard lock(mutex);
+    ++compiles;
+    if (refuse) {
+      v1::ErrorDetail detail;
+      detail.set_reason(v1::ErrorDetail::REASON_BAD_GRAPH);
+      detail.set_node("add_1");
+      context->AddTrailingMetadata("kiln-error-bin", detail.SerializeAsString());
+      return {grpc::StatusCode::INVALID_ARGUMENT, "node 'add_1': bad"};
+    }
+    v1::CompileEvent event;
+    event.mutable_progress()->set_stage("fuse");
+    event.mutable_progress()->set_kernels_total(2);
+    writer->Write(event);
+    Digest key = ArtifactKey(request->graph(), request->device(), request->options(), build);
+    v1::Artifact artifact = AddAndDouble(8);
+    artifact.mutable_header()->set_key(wrong_key ? std::string(64, '0') : key.ToHex());
+    artifact.mutable_header()->add_kernels()->set_cached(true);
+    artifact.mutable_header()->add_kernels();
+    v1::Debug::StageIr& ir = *artifact.mutable_debug()->add_ir();
+    ir.set_stage("fuse");
+    ir.set_text("module {}");
+    std::string bytes = artifact.SerializeAsString();
+    stored[std::string(key.view())] = bytes;
+    for (const v1::ArtifactChunk& chunk : Chunks(bytes, "compiled")) {
+      v1::CompileEvent chunk_event;
+      *chunk_event.mutable_chunk() = chunk;
+      writer->Write(chunk_event);
+    }
+    return grpc::Status::OK;
+  }
+
+  std::mutex mutex;
+  std::map<std::string, std::string> stored;
+  std::string build = "build-1";
+  bool refuse = false;
+  bool wrong_key = false;
+  bool damage = false;
+  int infos = 0, fetches = 0, compiles = 0;
+
+ private:
+  std::vector<v1::ArtifactChunk> Chunks(const std::string& bytes, const char* source) {
+    std::vector<v1::ArtifactChunk> out;
+    for (size_t at = 0; at < bytes.size(); at += 1000) {
+      v1::ArtifactChunk& chunk = out.emplace_back();
+      if (at == 0) {
+        chunk.set_total_bytes(static_cast<int64_t>(bytes.size()));
+        chunk.set_digest(std::string(Sha256(bytes).view()));
+        chunk.set_source(source);
+      }
+      chunk.set_data(bytes.substr(at, 1000));
+    }
+    if (damage) (*out.back().mutable_data())[0] ^= 1;
+    return out;
+  }
+
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+class RemoteTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ForgetPrograms();
+    graph_.set_format_version(1);
+    graph_.set_name("test graph");
+  }
+
+  std::unique_ptr<Client> MakeClient(std::string debug_dir = "") {
+    ClientOptions options;
+    options.server = server_.address();
+    options.timeout = absl::Seconds(20);
+    options.threads = 1;
+    options.debug_dir = std::move(debug_dir);
+    return *Client::Create(options);
+  }
+
+  FakeServer server_;
+  v1::Graph graph_;
+};
+
+TEST_F(RemoteTest, FetchesFirstCompilesOnAMissAndRemembers) {
+  auto client = MakeClient();
+  EXPECT_TRUE(absl::IsNotFound(client->Fetch(graph_).status()));
+  std::vector<std::string> stages;
+  auto compiled = client->Compile(graph_, [&](const CompileProgress& p) {
+    stages.push_back(p.stage);
+    return true;
+  });
+  ASSERT_TRUE(compiled.ok()) << compiled.status();
+  EXPECT_STREQ(compiled->source, "compiled");
+  EXPECT_EQ(stages, std::vector<std::string>{"fuse"});
+  EXPECT_GT(compiled->compile_ms, 0);
+  std::vector<float> a(8, 1);
+  int64_t n = 8;
+  auto outputs = compiled->program->Run({Vector(a.data(), n), Vector(a.data(), n)});
+  ASSERT_TRUE(outputs.ok()) << outputs.status();
+  EXPECT_EQ(static_cast<float*>((*outputs)[0].data)[7], 4);
+
+  auto again = client->Compile(graph_);
+  ASSERT_TRUE(again.ok());
+  EXPECT_STREQ(again->source, "local");
+  EXPECT_EQ(again->program, compiled->program);
+  EXPECT_EQ(server_.compiles, 1);
+
+  ForgetPrograms();
+  auto fetched = MakeClient()->Compile(graph_);
+  ASSERT_TRUE(fetched.ok()) << fetched.status();
+  EXPECT_STREQ(fetched->source, "disk");
+  EXPECT_EQ(fetched->compile_ms, 0);
+  EXPECT_EQ(server_.compiles, 1);
+  EXPECT_EQ(server_.infos, 2);
+}
+
+TEST_F(RemoteTest, CarriesTheServersErrorWithItsDetail) {
+  server_.refuse = true;
+  absl::Status status = MakeClient()->Compile(graph_).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  auto detail = GetDetail(status);
+  ASSERT_TRUE(detail.has_value());
+  EXPECT_EQ(detail->node(), "add_1");
+  EXPECT_EQ(detail->reason(), v1::ErrorDetail::REASON_BAD_GRAPH);
+}
+
+TEST_F(RemoteTest, CancelsWhenTheCallbackSaysSo) {
+  absl::Status status =
+      MakeClient()->Compile(graph_, [](const CompileProgress&) { return false; }).status();
+  EXPECT_TRUE(absl::IsCancelled(status)) << status;
+}
+
+TEST_F(RemoteTest, RefusesADamagedArtifact) {
+  server_.damage = true;
+  EXPECT_TRUE(absl::IsDataLoss(MakeClient()->Compile(graph_).status()));
+}
+
+TEST_F(RemoteTest, AStoredArtifactThatIsCutOffIsAnError) {
+  auto client = MakeClient();
+  ASSERT_TRUE(client->Compile(graph_).ok());
+  ForgetPrograms();
+  // The server makes the digest from what is left, so that only the loader can tell.
+  for (auto& [key, bytes] : server_.stored) bytes.resize(bytes.size() / 2);
+  EXPECT_TRUE(absl::IsDataLoss(client->Fetch(graph_).status()));
+}
+
+TEST_F(RemoteTest, RefusesTheArtifactOfAnotherRequest) {
+  server_.wrong_key = true;
+  EXPECT_THAT(MakeClient()->Compile(graph_).status().message(), HasSubstr("another request"));
+}
+
+TEST_F(RemoteTest, FollowsAServerThatWasReplacedByANewerOne) {
+  auto client = MakeClient();
+  ASSERT_TRUE(client->Compile(graph_).ok());
+  ForgetPrograms();
+  {
+    std::lock_guard lock(server_.mutex);
+    server_.build = "build-2";
+    server_.stored.clear();
+  }
+  auto compiled = client->Compile(graph_);
+  ASSERT_TRUE(compiled.ok()) << compiled.status();
+  EXPECT_STREQ(compiled->source, "compiled");
+  auto again = client->Compile(graph_);
+  ASSERT_TRUE(again.ok());
+  EXPECT_STREQ(again->source, "local");
+}
+
+TEST_F(RemoteTest, CountsKernelsOfACompileThroughTheCInterface) {
+  kiln_client_options options = KILN_CLIENT_OPTIONS_INIT;
+  std::string address = server_.address();
+  options.server = address.c_str();
+  options.threads = 1;
+  kiln_client* client = nullptr;
+  ASSERT_EQ(kiln_client_create(&options, &client), nullptr);
+  std::string bytes = graph_.SerializeAsString();
+  kiln_graph* graph = nullptr;
+  ASSERT_EQ(kiln_graph_parse(bytes.data(), bytes.size(), &graph), nullptr);
+  kiln_program* program = nullptr;
+  kiln_compile_info info = KILN_COMPILE_INFO_INIT;
+  ASSERT_EQ(kiln_compile(client, graph, nullptr, &program, &info), nullptr);
+  EXPECT_STREQ(info.source, "compiled");
+  EXPECT_EQ(info.kernels_cached, 1);
+  EXPECT_EQ(info.kernels_compiled, 1);
+  EXPECT_EQ(std::string(info.key).size(), 64u);
+  kiln_program_destroy(program);
+  ASSERT_EQ(kiln_client_fetch(client, graph, nullptr, &program, &info), nullptr);
+  EXPECT_STREQ(info.source, "local");
+  EXPECT_EQ(info.kernels_compiled, 0);
+  kiln_program_destroy(program);
+  kiln_graph_destroy(graph);
+  kiln_client_destroy(client);
+}
+
+TEST_F(RemoteTest, WritesDebugFiles) {
+  std::string dir = ::testing::TempDir() + "kiln_debug_files";
+  std::filesystem::remove_all(dir);
+  auto compiled = MakeClient(dir)->Compile(graph_);
+  ASSERT_TRUE(compiled.ok()) << compiled.status();
+  std::filesystem::path folder =
+      std::filesystem::path(dir) / absl::StrCat("test_graph-", compiled->key.substr(0, 12));
+  for (const char* name : {"graph.kgraph", "graph.json", "program.json", "ir/00-fuse.kir",
+                           "decisions.txt", "times.txt"}) {
+    EXPECT_TRUE(std::filesystem::exists(folder / name)) << name;
+  }
+  std::filesystem::remove_all(dir);
+}
+
+TEST(Remote, AServerThatIsAwayIsUnavailableAndNamed) {
+  ClientOptions options;
+  options.server = "127.0.0.1:1";
+  absl::Status status = (*Client::Create(options))->GetServerInfo().status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("127.0.0.1:1"));
+}
+
+TEST(GrpcTarget, AddressesNeedNoResolver) {
+  EXPECT_EQ(*GrpcTarget("127.0.0.1:7461"), "ipv4:127.0.0.1:7461");
+  EXPECT_EQ(*GrpcTarget("localhost:80"), "ipv4:127.0.0.1:80");
+  EXPECT_EQ(*GrpcTarget("[::1]:80"), "ipv6:[::1]:80");
+  EXPECT_EQ(*GrpcTarget("kiln.example:80"), "dns:///kiln.example:80");
+  EXPECT_EQ(*GrpcTarget("unix:/run/kiln.sock"), "unix:/run/kiln.sock");
+  for (const char* bad : {"", "host", "host:", ":80", "host:0", "host:65536", "host:x"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(GrpcTarget(bad).status())) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace kiln::testing

@@ -1,0 +1,69 @@
+/* Hand-written kernels against the CPU ABI, for the tests of the loader and the executor. */
+#include "proto/base/cpu_kernel_abi.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+struct AddArgs {
+  const float* a;
+  const float* b;
+  float* out;
+  long n, chunk;
+};
+
+static void AddTask(void* closure, long task, int thread) {
+  const struct AddArgs* args = (const struct AddArgs*)closure;
+  long end = (task + 1) * args->chunk;
+  if (end > args->n) end = args->n;
+  for (long i = task * args->chunk; i < end; ++i) args->out[i] = args->a[i] + args->b[i];
+  (void)thread;
+}
+
+/* buffers: a, b, out; symbols: n */
+EXPORT int test_add(const KilnCpuContext* context, void* const* buffers, const long* symbols) {
+  struct AddArgs args = {(const float*)buffers[0], (const float*)buffers[1], (float*)buffers[2],
+                         symbols[0], 16};
+  context->parallel_for(context, (args.n + 15) / 16, AddTask, &args);
+  return KILN_CPU_OK;
+}
+
+/* buffers: x, out; symbols: n. Goes through the launch's scratch block. */
+EXPORT int test_double_through_scratch(const KilnCpuContext* context, void* const* buffers,
+                                       const long* symbols) {
+  float* scratch = (float*)context->scratch;
+  for (long i = 0; i < symbols[0]; ++i) scratch[i] = 2 * ((const float*)buffers[0])[i];
+  for (long i = 0; i < symbols[0]; ++i) ((float*)buffers[1])[i] = scratch[i];
+  return KILN_CPU_OK;
+}
+
+struct CountArgs {
+  const KilnCpuContext* context;
+};
+
+static void CountTask(void* closure, long task, int thread) {
+  const KilnCpuContext* context = ((const struct CountArgs*)closure)->context;
+  long* mine = (long*)(context->thread_scratch + thread * context->thread_scratch_bytes);
+  ++*mine;
+  (void)task;
+}
+
+/* buffers: out (one i64); symbols: tasks. Counts tasks in each thread's block, then adds up. */
+EXPORT int test_count_tasks(const KilnCpuContext* context, void* const* buffers,
+                            const long* symbols) {
+  struct CountArgs args = {context};
+  for (int t = 0; t < context->threads; ++t) {
+    *(long*)(context->thread_scratch + t * context->thread_scratch_bytes) = 0;
+  }
+  context->parallel_for(context, symbols[0], CountTask, &args);
+  long sum = 0;
+  for (int t = 0; t < context->threads; ++t) {
+    sum += *(long*)(context->thread_scratch + t * context->thread_scratch_bytes);
+  }
+  *(long*)buffers[0] = sum;
+  return KILN_CPU_OK;
+}
+
+EXPORT int test_bad_index(const KilnCpuContext* context, void* const* buffers,
+                          const long* symbols) {
+  (void)context, (void)buffers, (void)symbols;
+  return KILN_CPU_INDEX_OUT_OF_RANGE;
+}
