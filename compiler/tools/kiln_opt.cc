@@ -40,8 +40,8 @@ in this order, and prints what the last one made.
 
   --stop-after=STAGE    the last stage to run (default fusion)
   --start-from=STAGE    the first stage after ir: those between are left out
-  --disable=PASS        leave out a pass: fusion, or inline, merge, epilogue, horizontal,
-                        collapse; may be repeated
+  --disable=PASS        leave out a pass: fusion as a whole, or its collapse, inline, epilogue,
+                        merge, horizontal or split; may be repeated
   --decisions           print fusion's decisions as comments
   --arch=NAME           emit for this LLVM CPU (default x86-64)
   --features=A,B        instruction features of that CPU
@@ -80,6 +80,16 @@ absl::StatusOr<Stage> StageFromName(absl::string_view name) {
       absl::StrCat("there is no stage '", name, "'; stages are ir, fusion, memory, emit"));
 }
 
+absl::Status Disable(absl::string_view pass, std::vector<std::string>& disabled) {
+  for (absl::string_view known :
+       {"fusion", "collapse", "inline", "epilogue", "merge", "horizontal", "split"}) {
+    if (pass != known) continue;
+    disabled.emplace_back(pass);
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("there is no pass '", pass, "'; see --help"));
+}
+
 absl::Status SetSymbols(absl::string_view list, tools::RunOptions& options) {
   for (absl::string_view item : absl::StrSplit(list, ',')) {
     int64_t value = 0;
@@ -97,7 +107,7 @@ absl::Status SetFlag(absl::string_view name, absl::string_view value, Flags& fla
   } else if (name == "--start-from") {
     KILN_ASSIGN_OR_RETURN(flags.start_from, StageFromName(value));
   } else if (name == "--disable") {
-    flags.disabled.emplace_back(value);
+    return Disable(value, flags.disabled);
   } else if (name == "--arch") {
     flags.arch = std::string(value);
   } else if (name == "--features") {
@@ -137,6 +147,9 @@ absl::StatusOr<Flags> ParseFlags(int argc, char** argv) {
       flags.file = std::string(argument);
       has_file = true;
     }
+  }
+  if (flags.start_from > flags.stop_after) {
+    return absl::InvalidArgumentError("--start-from names a stage after that of --stop-after");
   }
   return flags;
 }
