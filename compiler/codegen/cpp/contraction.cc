@@ -61,6 +61,7 @@ class ContractionEmitter {
   std::string PackRows();
   std::string Finish();
   std::string Block();
+  std::string Origin(const Step& load, const std::vector<IntExpr>& vars);
   std::string RowPointers();
   void AddTasks(Shell& shell);
   std::string Text(IntExpr e) { return names_.Expr(e); }
@@ -110,7 +111,8 @@ void ContractionEmitter::OpenRuns(Writer& out, const std::string& flat, const st
     return;
   }
   const std::string extent = Text(Extent(ints_, vars.back()));
-  out.Line("for (long ", flat, " = ", begin, ", run; ", flat, " < ", end, "; ", flat, " += run) {");
+  out.Line("KILN_ROLLED for (long ", flat, " = ", begin, ", run; ", flat, " < ", end, "; ", flat,
+           " += run) {");
   out.Line("const long run_begin = KRem(", flat, ", ", extent, ");");
   out.Line("run = KMinIndex(", extent, " - run_begin, ", end, " - ", flat, ");");
   out.Line("const long run_end = run_begin + run;");
@@ -144,8 +146,8 @@ void ContractionEmitter::EmitLoops(Body& body, const std::vector<const Step*>& s
   }
   const std::string name = names_.Leaf(loops[level]);
   if (level + 1 < loops.size()) {
-    out.Line("for (long ", name, " = 0; ", name, " < ", Text(Extent(ints_, loops[level])), "; ++",
-             name, ") {");
+    out.Line("KILN_ROLLED for (long ", name, " = 0; ", name, " < ",
+             Text(Extent(ints_, loops[level])), "; ++", name, ") {");
     EmitLoops(body, steps, loops, level + 1, levels, begin, end, innermost);
     out.Line("}");
     return;
@@ -189,6 +191,12 @@ std::string ContractionEmitter::PackPanel() {
   Decode(out, "t", plan_.batch);
   out.Line("if (lane_end - lane_begin < ", width, ") __builtin_memset(out, 0, ", Text(plan_.num_k),
            " * ", width, " * sizeof(", Type(), "));");
+  if (plan_.panel_load != nullptr) {
+    out.Line("KPackTransposed<", width, ">(", Origin(*plan_.panel_load, plan_.lanes),
+             " + lane_begin * (", Text(plan_.lane_stride), "), ", Text(plan_.lane_stride),
+             ", lane_end - lane_begin, ", Text(plan_.num_k), ", out);");
+    return out.text();
+  }
   OpenRuns(out, "lane", "lane_begin", "lane_end", plan_.lanes);
   out.Line(Type(), "* const to = out + (lane - lane_begin - run_begin);");
   std::vector<IntExpr> loops = plan_.k;
@@ -208,7 +216,7 @@ std::string ContractionEmitter::PackRows() {
   Writer out;
   Body body(module_, kernel_, names_, out);
   Decode(out, "t", plan_.batch);
-  out.Line("for (long r = 0; r < ", plan_.tile_rows, "; ++r) {");
+  out.Line("KILN_ROLLED for (long r = 0; r < ", plan_.tile_rows, "; ++r) {");
   out.Line("const long row = KMinIndex(row_begin + r, ", Text(plan_.num_rows), " - 1);");
   Decode(out, "row", plan_.rows);
   out.Line(Type(), "* const to = out + r * (", Text(plan_.num_k), ");");
@@ -234,8 +242,8 @@ std::string ContractionEmitter::Finish() {
   const std::string slow_name = along_rows ? "lane" : "row",
                     fast_name = along_rows ? "row" : "lane";
   Decode(out, "t", plan_.batch);
-  out.Line("for (long ", slow_name, " = ", slow_name, "_begin; ", slow_name, " < ", slow_name,
-           "_end; ++", slow_name, ") {");
+  out.Line("KILN_ROLLED for (long ", slow_name, " = ", slow_name, "_begin; ", slow_name, " < ",
+           slow_name, "_end; ++", slow_name, ") {");
   Decode(out, slow_name, slow);
   OpenRuns(out, fast_name, fast_name + "_begin", fast_name + "_end", fast);
   out.Line("const ", Type(), "* const from = tile + (", slow_name, " - ", slow_name, "_begin) * ",
@@ -255,6 +263,16 @@ std::string ContractionEmitter::Finish() {
   return out.text();
 }
 
+// A pointer to what `load` reads for the first of `vars` and k.
+std::string ContractionEmitter::Origin(const Step& load, const std::vector<IntExpr>& vars) {
+  ir::IntContext::VarMap origin;
+  for (IntExpr var : vars) origin[var] = ints_.Const(0);
+  for (IntExpr var : plan_.k) origin[var] = ints_.Const(0);
+  IntExpr index = ints_.Substitute(load.index, origin);
+  const std::string buffer = names_.Buffer(load.inst->buffer);
+  return index.is_const(0) ? buffer : StrCat(buffer, " + ", Text(index));
+}
+
 // Lines that set `a`, `row_stride` and `k_stride` for micro kernel number g of a block.
 std::string ContractionEmitter::RowPointers() {
   Writer out;
@@ -267,12 +285,8 @@ std::string ContractionEmitter::RowPointers() {
     out.Line("k_stride[g] = 1;");
     return out.text();
   }
-  ir::IntContext::VarMap origin;
-  for (IntExpr var : plan_.rows) origin[var] = ints_.Const(0);
-  for (IntExpr var : plan_.k) origin[var] = ints_.Const(0);
-  const std::string base = Text(ints_.Substitute(plan_.row_load->index, origin));
-  out.Line("a[g] = ", names_.Buffer(plan_.row_load->inst->buffer), " + (", base, ") + first * (",
-           Text(plan_.row_stride), ");");
+  out.Line("a[g] = ", Origin(*plan_.row_load, plan_.rows), " + first * (", Text(plan_.row_stride),
+           ");");
   out.Line("row_stride[g] = ", Text(plan_.row_stride), ";");
   out.Line("k_stride[g] = ", Text(plan_.k_stride), ";");
   out.Line("if (row_end - first < ", rows, ") {");
@@ -290,24 +304,24 @@ std::string ContractionEmitter::Block() {
   const int width = plan_.panel_width(), rows = plan_.tile_rows, groups = plan_.row_groups;
   const std::string type = Type();
   Decode(out, "t", plan_.batch);
-  out.Line("for (long row_begin = begin; row_begin < end; row_begin += ", plan_.block_rows(),
-           ") {");
+  out.Line("KILN_ROLLED for (long row_begin = begin; row_begin < end; row_begin += ",
+           plan_.block_rows(), ") {");
   out.Line("const long row_end = KMinIndex(row_begin + ", plan_.block_rows(), ", end);");
   out.Line("const ", type, "* a[", groups, "];");
   out.Line("long row_stride[", groups, "], k_stride[", groups, "];");
   out.Line("const long groups = (row_end - row_begin + ", rows - 1, ") / ", rows, ";");
-  out.Line("for (long g = 0; g < groups; ++g) {");
+  out.Line("KILN_ROLLED for (long g = 0; g < groups; ++g) {");
   out.Line("const long first = row_begin + g * ", rows, ";");
   const std::string pointers = RowPointers();
   for (absl::string_view line : absl::StrSplit(pointers, '\n', absl::SkipEmpty())) {
     out.Line(absl::StripLeadingAsciiWhitespace(line));
   }
   out.Line("}");
-  out.Line("for (long panel = panel_begin; panel < panel_end; ++panel) {");
+  out.Line("KILN_ROLLED for (long panel = panel_begin; panel < panel_end; ++panel) {");
   out.Line("const ", type, "* const b = panels + (panel - panel_begin) * (", Text(plan_.num_k),
            ") * ", width, ";");
   out.Line("alignas(64) ", type, " tile[", plan_.block_rows() * width, "];");
-  out.Line("for (long g = 0; g < groups; ++g) {");
+  out.Line("KILN_ROLLED for (long g = 0; g < groups; ++g) {");
   out.Line("KMicroKernel<", type, ", ", plan_.vector_lanes, ", ", rows, ", ", plan_.tile_vectors,
            ">(", Text(plan_.num_k), ", a[g], row_stride[g], k_stride[g], b, tile + g * ",
            rows * width, ");");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace kiln::codegen::cpp {
 
@@ -69,6 +70,13 @@ bool ContiguousAlong(IntContext& ints, const std::vector<const Step*>& steps, In
     ++(stride && stride.is_const(1) ? contiguous : other);
   }
   return contiguous > other;
+}
+
+// The load that is all of `steps`, where neither a mask nor an index tensor takes part.
+const Step* PlainLoad(const std::vector<const Step*>& steps) {
+  const bool plain = steps.size() == 1 && steps[0]->inst->op == ScalarOp::kLoad &&
+                     steps[0]->inst->operands.empty();
+  return plain ? steps[0] : nullptr;
 }
 
 struct Tile {
@@ -158,29 +166,34 @@ Choice MakeChoice(IntContext& ints, const Nest& nest, ValueId row_value, ValueId
   plan.num_lanes = ProductOfExtents(ints, plan.lanes);
   plan.num_k = ProductOfExtents(ints, plan.k);
 
-  const Step& last_row_step = *row_steps.back();
-  if (row_steps.size() == 1 && last_row_step.inst->op == ScalarOp::kLoad &&
-      last_row_step.inst->operands.empty()) {
-    plan.row_stride = FlatStride(ints, last_row_step.index, plan.rows);
-    plan.k_stride = FlatStride(ints, last_row_step.index, plan.k);
-    if (plan.row_stride && plan.k_stride) plan.row_load = &last_row_step;
+  if (const Step* load = PlainLoad(row_steps)) {
+    plan.row_stride = FlatStride(ints, load->index, plan.rows);
+    plan.k_stride = FlatStride(ints, load->index, plan.k);
+    if (plan.row_stride && plan.k_stride) plan.row_load = load;
+  }
+  if (const Step* load = PlainLoad(panel_steps)) {
+    plan.lane_stride = FlatStride(ints, load->index, plan.lanes);
+    IntExpr along_k = FlatStride(ints, load->index, plan.k);
+    if (plan.lane_stride && along_k && along_k.is_const(1)) plan.panel_load = load;
   }
   const double rows = HintOf(ints, plan.num_rows), lanes = HintOf(ints, plan.num_lanes);
   const double k = HintOf(ints, plan.num_k), batches = HintOf(ints, plan.num_batches);
   ChooseTile(rows, lanes, isa, plan);
   plan.store_along_rows =
       !StoreIsContiguous(ints, store, plan.lanes) && StoreIsContiguous(ints, store, plan.rows);
-  if (plan.store_along_rows)
-    plan.row_groups = plan.tile_rows == 8 ? 6 : plan.tile_rows == 6 ? 8 : 4;
-  if (plan.store_along_rows && isa != VectorIsa::kAvx512) plan.row_groups = 4;
+  if (plan.store_along_rows) {
+    // A multiple of the vectors' lanes, some 48 rows.
+    plan.row_groups = std::lcm(plan.tile_rows, plan.vector_lanes) / plan.tile_rows;
+    while (plan.block_rows() < 40) plan.row_groups *= 2;
+  }
   const double panels = batches * std::ceil(lanes / plan.panel_width());
   plan.shared_panels = panels < 16 && rows > 2 * plan.block_rows();
 
   const bool panel_contiguous =
       !plan.lanes.empty() && ContiguousAlong(ints, panel_steps, plan.lanes.back());
-  choice.cost = batches * lanes * k * (panel_contiguous ? 0.3 : 1.2);
+  choice.cost = batches * lanes * k * (panel_contiguous ? 0.3 : 0.8);
   if (plan.row_load == nullptr) choice.cost += batches * rows * k * 0.6;
-  choice.cost += batches * rows * lanes * (plan.store_along_rows ? 1.5 : 0.25);
+  choice.cost += batches * rows * lanes * (plan.store_along_rows ? 1.0 : 0.25);
   choice.cost += batches *
                  PaddedWork(rows, lanes, {plan.tile_rows, plan.tile_vectors}, plan.vector_lanes) *
                  k / plan.vector_lanes;

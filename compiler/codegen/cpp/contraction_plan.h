@@ -24,6 +24,11 @@ struct ContractionPlan {
   const Step* row_load = nullptr;
   ir::IntExpr row_stride, k_stride;
 
+  // Where the panel operand is a plain load that is contiguous along k: what one lane adds to its
+  // index. Null otherwise.
+  const Step* panel_load = nullptr;
+  ir::IntExpr lane_stride;
+
   int vector_lanes = 16;  // VL
   int tile_rows = 8;      // MR
   int tile_vectors = 3;   // NV

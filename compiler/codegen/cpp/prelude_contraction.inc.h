@@ -7,8 +7,7 @@ static __attribute__((noinline)) void KMicroKernel(long k, const T* a, long row_
                                                    long k_stride, const T* panel, T* tile) {
 #pragma clang fp contract(fast)
   Vec<T, VL> acc[MR][NV] = {};
-#pragma clang loop unroll_count(2)
-  for (; k > 0; --k) {
+  KILN_ROLLED for (; k > 0; --k) {
     Vec<T, VL> b[NV];
 #pragma clang loop unroll(full)
     for (int v = 0; v < NV; ++v) b[v] = KLoadAll<VL>(panel + v * VL);
@@ -33,19 +32,53 @@ static __attribute__((noinline)) void KMicroKernel(long k, const T* a, long row_
 template <int MR, class T>
 static __attribute__((noinline)) void KCopyRows(const T* from, long rows, long row_stride,
                                                 long k_stride, long k, T* to) {
-  for (long r = 0; r < MR; ++r) {
+  KILN_ROLLED for (long r = 0; r < MR; ++r) {
     const T* row = from + (r < rows ? r : rows - 1) * row_stride;
-    for (long i = 0; i < k; ++i) to[r * k + i] = row[i * k_stride];
+    KILN_ROLLED for (long i = 0; i < k; ++i) to[r * k + i] = row[i * k_stride];
   }
 }
 
-// to[lane][row] = from[row][lane]
+// A 4 x 4 block turned about its diagonal.
+template <class T>
+KILN_FN void KTranspose4(const T* from, long from_stride, T* to, long to_stride) {
+  const Vec<T, 4> a = KLoadAll<4>(from), b = KLoadAll<4>(from + from_stride),
+                  c = KLoadAll<4>(from + 2 * from_stride), d = KLoadAll<4>(from + 3 * from_stride);
+  const Vec<T, 4> ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+  const Vec<T, 4> ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+  const Vec<T, 4> cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+  const Vec<T, 4> cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+  KStoreAll(to, (Vec<T, 4>)__builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5));
+  KStoreAll(to + to_stride, (Vec<T, 4>)__builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7));
+  KStoreAll(to + 2 * to_stride, (Vec<T, 4>)__builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5));
+  KStoreAll(to + 3 * to_stride, (Vec<T, 4>)__builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7));
+}
+
+// to[lane][row] = from[row][lane]; REQUIRES: both extents are multiples of 4.
 template <int kRows, int kLanes, class T>
 static __attribute__((noinline)) void KTransposeTile(const T* from, T* to) {
-#pragma clang loop unroll(disable)
-  for (int lane = 0; lane < kLanes; ++lane) {
-#pragma clang loop unroll_count(8)
-    for (int row = 0; row < kRows; ++row) to[lane * kRows + row] = from[row * kLanes + lane];
+  KILN_ROLLED for (long row = 0; row < kRows; row += 4) {
+    KILN_ROLLED for (long lane = 0; lane < kLanes; lane += 4) {
+      KTranspose4(from + row * kLanes + lane, kLanes, to + lane * kRows + row, kRows);
+    }
+  }
+}
+
+// A panel of an operand that is contiguous along k: to[k][lane] = from[lane * lane_stride + k] for
+// `lanes` of the panel's kWidth lanes.
+template <int kWidth, class T>
+static __attribute__((noinline)) void KPackTransposed(const T* from, long lane_stride, long lanes,
+                                                      long k, T* to) {
+  KILN_ROLLED for (long i = 0; i < k; i += 4) {
+    KILN_ROLLED for (long lane = 0; lane < lanes; lane += 4) {
+      if (lane + 4 <= lanes && i + 4 <= k) {
+        KTranspose4(from + lane * lane_stride + i, lane_stride, to + i * kWidth + lane, kWidth);
+        continue;
+      }
+      const long lane_end = KMinIndex(lane + 4, lanes), i_end = KMinIndex(i + 4, k);
+      KILN_ROLLED for (long l = lane; l < lane_end; ++l) {
+        KILN_ROLLED for (long m = i; m < i_end; ++m) to[m * kWidth + l] = from[l * lane_stride + m];
+      }
+    }
   }
 }
 

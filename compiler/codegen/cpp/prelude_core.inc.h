@@ -5,6 +5,8 @@
 #pragma clang fp contract(off)
 
 #define KILN_INLINE __attribute__((always_inline))
+// Before a loop that the compiler shall leave as it is: kernels say themselves what is a vector.
+#define KILN_ROLLED _Pragma("clang loop unroll(disable) vectorize(disable)")
 #define KILN_FN static inline __attribute__((always_inline))
 
 template <class T, int W>

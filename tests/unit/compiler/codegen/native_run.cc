@@ -6,10 +6,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -117,15 +117,14 @@ absl::StatusOr<std::unique_ptr<NativeModule>> NativeModule::Build(ir::Module& mo
     KILN_ASSIGN_OR_RETURN(EmittedKernel emitted, target->Emit(module, *kernel));
     const std::string symbol = absl::StrCat("kernel_", native->kernels_.size());
     const std::string source = absl::StrReplaceAll(emitted.source, {{kSymbolPlaceholder, symbol}});
-    const auto start = std::chrono::steady_clock::now();
+    const std::clock_t start = std::clock();
     toolchain::ClangJob job{.source = source, .arch = device.arch, .features = device.features};
     absl::StatusOr<toolchain::ClangOutput> output = toolchain::CompileCpp(job);
     if (!output.ok()) {
       const std::string own = source.substr(CppPrelude().size());
       return absl::InternalError(absl::StrCat(output.status().message().data(), "\n", own));
     }
-    native->compile_seconds_ +=
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    native->compile_seconds_ += static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
     objects.push_back(std::move(output->object));
     native->kernels_.push_back(std::move(emitted));
   }

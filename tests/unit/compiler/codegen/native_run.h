@@ -35,6 +35,7 @@ class NativeModule {
   int Rerun(size_t kernel);
 
   const std::vector<EmittedKernel>& kernels() const { return kernels_; }
+  // Processor time, the link left out.
   double compile_seconds() const { return compile_seconds_; }
 
  private:
