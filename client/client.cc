@@ -81,8 +81,8 @@ struct Client::Impl {
   absl::StatusOr<std::string> CompilerBuild(bool refresh);
   absl::StatusOr<Digest> Key(const v1::Graph& graph, bool refresh);
   absl::StatusOr<ArtifactBytes> FetchBytes(const Digest& key, absl::Time start);
-  absl::StatusOr<ArtifactBytes> CompileBytes(const v1::Graph& graph,
-                                             const ProgressCallback& progress,
+  absl::StatusOr<ArtifactBytes> CompileBytes(const v1::Graph& graph, const Digest& key,
+                                             absl::Time start, const ProgressCallback& progress,
                                              absl::Duration timeout_or_zero);
   absl::StatusOr<Compiled> LoadBytes(const v1::Graph& graph, const Digest& key,
                                      ArtifactBytes artifact);
@@ -124,11 +124,11 @@ absl::StatusOr<ArtifactBytes> Client::Impl::FetchBytes(const Digest& key, absl::
   return out;
 }
 
-absl::StatusOr<ArtifactBytes> Client::Impl::CompileBytes(const v1::Graph& graph,
+// `start` is when the call began, before the server was asked for its compiler.
+absl::StatusOr<ArtifactBytes> Client::Impl::CompileBytes(const v1::Graph& graph, const Digest& key,
+                                                         absl::Time start,
                                                          const ProgressCallback& progress,
                                                          absl::Duration timeout_or_zero) {
-  absl::Time start = absl::Now();
-  KILN_ASSIGN_OR_RETURN(Digest key, Key(graph, false));
   absl::StatusOr<ArtifactBytes> fetched = FetchBytes(key, start);
   // A damaged entry is the server's to replace: compiling again does that.
   if (!absl::IsNotFound(fetched.status()) && !absl::IsDataLoss(fetched.status())) return fetched;
@@ -221,15 +221,19 @@ absl::StatusOr<Compiled> Client::Fetch(const v1::Graph& graph) {
 
 absl::StatusOr<Compiled> Client::Compile(const v1::Graph& graph, const ProgressCallback& progress,
                                          absl::Duration timeout) {
+  absl::Time start = absl::Now();
   KILN_ASSIGN_OR_RETURN(Digest key, impl_->Key(graph, false));
   if (auto program = FindProgram(key)) return Compiled{std::move(program), "local", key.ToHex()};
-  KILN_ASSIGN_OR_RETURN(ArtifactBytes artifact, impl_->CompileBytes(graph, progress, timeout));
+  KILN_ASSIGN_OR_RETURN(ArtifactBytes artifact,
+                        impl_->CompileBytes(graph, key, start, progress, timeout));
   return impl_->LoadBytes(graph, key, std::move(artifact));
 }
 
 absl::StatusOr<ArtifactBytes> Client::CompileArtifact(const v1::Graph& graph,
                                                       const ProgressCallback& progress) {
-  return impl_->CompileBytes(graph, progress, absl::ZeroDuration());
+  absl::Time start = absl::Now();
+  KILN_ASSIGN_OR_RETURN(Digest key, impl_->Key(graph, false));
+  return impl_->CompileBytes(graph, key, start, progress, absl::ZeroDuration());
 }
 
 absl::StatusOr<v1::ServerInfo> Client::GetServerInfo() {
