@@ -78,7 +78,7 @@ class ModuleVerifier {
         return absl::InternalError(
             absl::StrCat(where, " makes @", buffer.name, ", which is no library buffer"));
       }
-      if (kernels_.IsWritten(result)) {
+      if (kernels_.HasWriter(result)) {
         return absl::InternalError(
             absl::StrCat(where, " makes @", buffer.name, ", which another step made"));
       }

@@ -31,6 +31,7 @@ class KernelVerifier {
   absl::Status Check(const Kernel& kernel, int operation);
   // True where the buffer may be read after the operations so far.
   bool IsWritten(BufferId buffer) const;
+  bool HasWriter(BufferId buffer) const { return writer_[buffer] >= 0; }
   void MarkWritten(BufferId buffer, int operation) { writer_[buffer] = operation; }
 
  private:
