@@ -1,1 +1,38 @@
 #include "compiler/fusion/fuse.h"
+
+#include <algorithm>
+
+#include "compiler/fusion/passes.h"
+
+namespace kiln::fusion {
+namespace {
+
+struct Pass {
+  const char* name;
+  void (*run)(FusionGraph&);
+};
+
+// Loops and reductions take their final form around the passes that join kernels.
+constexpr Pass kPasses[] = {
+    {"collapse", RemoveUnitLoops}, {"inline", InlineProducers},       {"epilogue", FuseEpilogues},
+    {"merge", MergeKernels},       {"horizontal", MergeHorizontally}, {"split", SplitReductions},
+};
+
+}  // namespace
+
+absl::Status Fuse(ir::Module& module, const FuseOptions& options,
+                  std::vector<Decision>* decisions) {
+  FusionGraph graph(module, decisions);
+  RemoveDeadKernels(graph);
+  if (options.enabled) {
+    const std::vector<std::string>& disabled = options.disabled_passes;
+    for (const Pass& pass : kPasses) {
+      if (std::find(disabled.begin(), disabled.end(), pass.name) == disabled.end()) pass.run(graph);
+    }
+    RemoveDeadKernels(graph);
+  }
+  graph.Finish();
+  return absl::OkStatus();
+}
+
+}  // namespace kiln::fusion

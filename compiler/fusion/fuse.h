@@ -22,7 +22,7 @@ struct FuseOptions {
   int64_t l1_bytes = 32 << 10;  // a core's; 0 where unknown
   int64_t l2_bytes = 1 << 20;
   std::vector<std::string>
-      disabled_passes;  // "inline", "merge", "epilogue", "horizontal", "collapse"
+      disabled_passes;  // "collapse", "inline", "epilogue", "merge", "horizontal", "split"
 };
 
 // In: a verified module as lowering makes it, one stored buffer a kernel. Out: an equivalent

@@ -1,0 +1,21 @@
+// What a piece of a kernel costs to compute again. Private to compiler/fusion.
+#pragma once
+
+#include "compiler/ir/module.h"
+
+namespace kiln::fusion {
+
+// Of one instruction, in simple vector operations; 0 for constants, casts, indices and memory.
+double OperationCost(const ir::Inst& inst);
+
+struct BodyCost {
+  double operations = 0;
+  int loads = 0;
+  int large_loads = 0;        // of buffers with at least half as many elements as there are points
+  bool is_expensive = false;  // has an operation worth more than a store and a load
+};
+
+// Of a pointwise kernel, for one point.
+BodyCost CostOf(ir::Module& module, const ir::Kernel& kernel);
+
+}  // namespace kiln::fusion

@@ -1,0 +1,100 @@
+// What every fusion pass works on: the module's operations with their reads, writes and order.
+// Private to compiler/fusion.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "compiler/fusion/fuse.h"
+#include "compiler/ir/module.h"
+
+namespace kiln::fusion {
+
+inline constexpr size_t kMaxOrigins = 64;        // graph nodes in one kernel
+inline constexpr size_t kMaxInstructions = 400;  // of one kernel
+
+// An operation taken out of the module. Its number stays the same as others come and go.
+struct Op {
+  ir::Operation operation;
+  std::vector<ir::BufferId> reads;   // sorted, each once, without what it writes itself
+  std::vector<ir::BufferId> writes;  // sorted, each once
+  bool alive = true;
+  // Never fused, moved or removed: library steps, kernels that touch an input which some kernel
+  // stores to, and kernels that store a buffer in more than one place.
+  bool pinned = false;
+  int position = 0;  // in FusionGraph::order
+};
+
+class FusionGraph {
+ public:
+  // Takes the operations out of `module`; Finish puts what is left back.
+  FusionGraph(ir::Module& module, std::vector<Decision>* decisions);
+  void Finish();
+
+  ir::Module& module() { return module_; }
+  ir::IntContext& ints() { return *module_.ints; }
+
+  int size() const { return static_cast<int>(ops_.size()); }
+  const Op& op(int id) const { return ops_[id]; }
+  const std::vector<int>& order() const { return order_; }  // holds dead operations, too
+  // Null where the operation is dead, pinned or no kernel.
+  ir::Kernel* Fusible(int id);
+  const ir::Kernel* Fusible(int id) const { return const_cast<FusionGraph*>(this)->Fusible(id); }
+  std::string NameOf(int id) const;
+
+  int ProducerOf(ir::BufferId buffer) const { return producer_[buffer]; }  // -1: none
+  // Operations that read it, in order.
+  std::vector<int> ReadersOf(ir::BufferId buffer) const;
+  // True where someone other than a kernel sees the buffer's memory: outputs and library steps.
+  bool IsKept(ir::BufferId buffer) const { return kept_[buffer]; }
+  // True where only operation `id` uses the buffer.
+  bool IsPrivateTo(int id, ir::BufferId buffer) const;
+
+  // Brings reads and writes up to date after the kernel's body changed.
+  void Update(int id);
+  void Remove(int id);
+  // Appends a new kernel right before operation `before`.
+  int InsertBefore(int before, ir::Kernel kernel);
+
+  // Whether one operation can stand for both: no third one lies on a path between them.
+  bool CanJoin(int first, int second) const;
+  // Makes `second` stand for both and `first` dead, and orders the others around it.
+  // REQUIRES: CanJoin, and first before second.
+  void Join(int first, int second, ir::Kernel joined);
+
+  void Record(int producer, int consumer, bool fused, absl::string_view reason);
+
+ private:
+  // Which operations strictly between the two depend on `first`, and whether `second` depends on
+  // one of them.
+  bool MarkBetween(int first, int second, std::vector<int>* dependent) const;
+  void Renumber(size_t from, size_t to);
+  void CompactBuffers();
+
+  ir::Module& module_;
+  std::vector<Decision>* decisions_;
+  std::vector<Op> ops_;
+  std::vector<int> order_;
+  std::vector<int> producer_;              // by BufferId
+  std::vector<std::vector<int>> readers_;  // by BufferId, unordered
+  std::vector<bool> kept_;                 // by BufferId
+};
+
+// Elements and bytes at the symbols' hints, at least 1.
+double Points(const ir::IntContext& ints, const std::vector<ir::IntExpr>& loops);
+double BufferBytes(ir::Module& module, ir::BufferId buffer);
+
+// One phase or several, none with inner loops, by plain loops.
+bool IsPointwise(const ir::Kernel& kernel);
+size_t NumInstructions(const ir::Kernel& kernel);
+// False where a joined kernel would be too large.
+bool FitsTogether(const ir::Kernel& a, const ir::Kernel& b);
+void AppendOrigins(const std::vector<std::string>& from, std::vector<std::string>& to);
+
+// Number of a load's or store's operands that are indices.
+size_t NumIndirect(const ir::Inst& inst);
+
+}  // namespace kiln::fusion

@@ -1,0 +1,156 @@
+// Materialise or inline: a producer is computed where it is used if that costs less than a round
+// trip through memory.
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "compiler/fusion/cost.h"
+#include "compiler/fusion/passes.h"
+#include "compiler/fusion/simplify_kernel.h"
+#include "compiler/fusion/substitute.h"
+
+namespace kiln::fusion {
+
+using ir::BufferId;
+using ir::Inst;
+using ir::Kernel;
+using ir::Phase;
+using ir::ScalarOp;
+
+namespace {
+
+// Starting from TorchInductor's thresholds (30 to 50 operations of any kind, 8 to 12 reads), lower
+// where work repeats, for the merge pass picks up what stays.
+constexpr double kMaxCheapOperations = 4;
+constexpr double kMaxOperandOperations = 2;  // into a contraction's operand, read many times
+constexpr double kMaxFreeOperations = 8;     // of producers that read no memory
+constexpr size_t kMaxProducerInstructions = 100;
+
+// How a consumer uses the producer.
+struct Use {
+  bool in_operand = false;  // of a contraction
+  bool in_loops = false;    // in a kernel with inner loops
+  double evaluations = 0;   // loads times points
+};
+
+Use UseOf(const ir::IntContext& ints, const Kernel& consumer, BufferId buffer) {
+  Use use;
+  const bool is_contraction = consumer.schedule == ir::Schedule::kContraction;
+  use.in_loops = !is_contraction && !IsPointwise(consumer);
+  const double outer = Points(ints, consumer.outer);
+  for (size_t p = 0; p < consumer.phases.size(); ++p) {
+    const Phase& phase = consumer.phases[p];
+    for (const Inst& inst : phase.body) {
+      if (inst.op != ScalarOp::kLoad || inst.buffer != buffer) continue;
+      if (is_contraction && p == 0) {
+        use.in_operand = true;
+      } else {
+        use.evaluations += outer * Points(ints, phase.inner);
+      }
+    }
+  }
+  return use;
+}
+
+// True where the producer reads a contraction's result that nobody else reads: it will become
+// that contraction's epilogue.
+bool IsEpilogue(FusionGraph& graph, int producer) {
+  for (BufferId b : graph.op(producer).reads) {
+    const int source = graph.ProducerOf(b);
+    const Kernel* kernel = source < 0 ? nullptr : graph.Fusible(source);
+    if (kernel != nullptr && kernel->schedule == ir::Schedule::kContraction &&
+        graph.ReadersOf(b).size() == 1) {
+      return true;
+    }
+  }
+  return false;
+}
+
+struct Verdict {
+  bool inlined;
+  const char* reason;
+};
+
+Verdict Judge(FusionGraph& graph, int producer, const InlineSource& source,
+              const std::vector<int>& readers, bool is_needed) {
+  const BufferId buffer = source.store->buffer;
+  const BodyCost cost = CostOf(graph.module(), *source.kernel);
+  const double points = Points(graph.ints(), source.kernel->outer);
+  if (source.kernel->phases[0].body.size() > kMaxProducerInstructions) {
+    return {false, "the producer is too large"};
+  }
+  double evaluations = 0;
+  bool in_operand = false, in_loops = false;
+  for (int reader : readers) {
+    const Kernel& consumer = *graph.Fusible(reader);
+    if (!FitsTogether(*source.kernel, consumer)) {
+      return {false, "the kernels together are too large"};
+    }
+    const Use use = UseOf(graph.ints(), consumer, buffer);
+    in_operand |= use.in_operand;
+    in_loops |= use.in_loops;
+    evaluations += use.evaluations;
+  }
+  if (cost.loads == 0 && cost.operations <= kMaxFreeOperations && !cost.is_expensive) {
+    return {true, "the producer reads no memory"};
+  }
+  if (is_needed) return {false, "the producer's buffer is needed in memory anyway"};
+  const bool is_move = cost.operations == 0 && cost.loads <= 1;
+  const bool is_epilogue = IsEpilogue(graph, producer);
+  if (in_operand) {
+    if (is_epilogue && !is_move) return {false, "the producer is an epilogue of a contraction"};
+    if (cost.operations > kMaxOperandOperations || cost.is_expensive || cost.large_loads > 1) {
+      return {false, "a contraction reads the producer many times"};
+    }
+    return {true, "the producer costs little more than a load"};
+  }
+  if (is_move) return {true, "the producer only moves data"};
+  if (is_epilogue && (in_loops || readers.size() > 1)) {
+    return {false, "the producer is an epilogue of a contraction"};
+  }
+  if (evaluations <= points) return {true, "each element is used once"};
+  if (cost.is_expensive) return {false, "the producer is expensive and used more than once"};
+  if (cost.operations <= kMaxCheapOperations && cost.large_loads <= 1) {
+    return {true, "computing the producer again costs less than storing it"};
+  }
+  return {false, "the producer is used more than once"};
+}
+
+void TryInline(FusionGraph& graph, int producer) {
+  const Kernel* kernel = graph.Fusible(producer);
+  if (kernel == nullptr) return;
+  const std::optional<InlineSource> source = AsInlineSource(graph.module(), *kernel);
+  if (!source) return;
+  const BufferId buffer = source->store->buffer;
+  const std::vector<int> readers = graph.ReadersOf(buffer);
+  std::vector<int> kernels;
+  for (int reader : readers) {
+    if (graph.Fusible(reader) != nullptr) kernels.push_back(reader);
+  }
+  if (kernels.empty()) return;
+  const bool is_needed = graph.IsKept(buffer) || kernels.size() < readers.size();
+  const Verdict verdict = Judge(graph, producer, *source, kernels, is_needed);
+  for (int reader : kernels) graph.Record(producer, reader, verdict.inlined, verdict.reason);
+  if (!verdict.inlined) return;
+  for (int reader : kernels) {
+    Kernel& consumer = *graph.Fusible(reader);
+    InlineInto(graph.module(), *source, consumer);
+    std::vector<std::string> origins = kernel->origins;
+    AppendOrigins(consumer.origins, origins);
+    consumer.origins = std::move(origins);
+    SimplifyKernel(consumer);
+    graph.Update(reader);
+  }
+  if (!is_needed) graph.Remove(producer);
+}
+
+}  // namespace
+
+void InlineProducers(FusionGraph& graph) {
+  const std::vector<int> order = graph.order();
+  for (int id : order) TryInline(graph, id);
+}
+
+}  // namespace kiln::fusion

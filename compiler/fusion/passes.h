@@ -1,0 +1,32 @@
+// The passes of fusion, in the order in which Fuse runs them. Each takes a graph of verified
+// kernels and leaves an equivalent one, valid after every single step, so that any pass can be
+// left out. Private to compiler/fusion.
+#pragma once
+
+#include "compiler/fusion/fusion_graph.h"
+
+namespace kiln::fusion {
+
+// Removes kernels whose buffers nobody reads.
+void RemoveDeadKernels(FusionGraph& graph);
+
+// Replaces loops of one iteration by their only index, 0.
+void RemoveUnitLoops(FusionGraph& graph);
+
+// Substitutes pointwise producers into the loads of their consumers.
+void InlineProducers(FusionGraph& graph);
+
+// Makes pointwise consumers of a contraction part of it.
+void FuseEpilogues(FusionGraph& graph);
+
+// Joins producers with consumers, and readers of the same buffer where one of them reduces, most
+// memory traffic saved first.
+void MergeKernels(FusionGraph& graph);
+
+// Joins independent pointwise kernels that read the same memory.
+void MergeHorizontally(FusionGraph& graph);
+
+// Cuts long reductions that have few outer points into partial results and the rest.
+void SplitReductions(FusionGraph& graph);
+
+}  // namespace kiln::fusion

@@ -1,0 +1,191 @@
+// Passes as a whole: dead code, barriers, splits, determinism.
+#include "compiler/fusion/fuse.h"
+
+#include "compiler/ir/parse.h"
+#include "compiler/ir/print.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/compiler/fusion/fuse_for_test.h"
+
+namespace kiln::fusion {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST(FuseTest, DeadKernelsGoEvenWhereFusionIsOff) {
+  FuseCheck check;
+  check.options.enabled = false;
+  const FusedModule fused = FuseAndCheck(R"(module {
+    buffer @x f32[8] strides[1] input(0)
+    buffer @t f32[8] strides[1] temp
+    buffer @u f32[8] strides[1] temp
+    buffer @y f32[8] strides[1] output
+    kernel @a (d0: 8) {
+      phase () {
+        %0 = load f32 @x[d0]
+        store f32 @t[d0], %0
+      }
+    }
+    kernel @b (d0: 8) {
+      phase () {
+        %0 = load f32 @t[d0]
+        store f32 @u[d0], %0
+      }
+    }
+    kernel @c (d0: 8) {
+      phase () {
+        %0 = load f32 @x[d0]
+        store f32 @y[d0], %0
+      }
+    }
+    output @y sizes[8] strides[1] offset 0
+  })",
+                                         check);
+  EXPECT_EQ(fused.NumKernels(), 1);
+  EXPECT_THAT(fused.Text(), Not(HasSubstr("temp")));
+}
+
+TEST(FuseTest, LibraryStepsKeepTheirArgumentsInMemory) {
+  const FusedModule fused = FuseAndCheck(R"(module {
+    buffer @x f32[8] strides[1] input(0)
+    buffer @t f32[8] strides[1] temp
+    buffer @l f32[8] strides[1] library
+    buffer @u f32[8] strides[1] temp
+    buffer @y f32[8] strides[1] output
+    kernel @neg (d0: 8) from "neg" {
+      phase () {
+        %0 = load f32 @x[d0]
+        %1 = neg f32 %0
+        store f32 @t[d0], %1
+      }
+    }
+    library "aten.cumsum.default" from "cumsum" (@t sizes[8] strides[1] offset 0, int 0) -> (@l)
+    kernel @abs (d0: 8) from "abs" {
+      phase () {
+        %0 = load f32 @l[d0]
+        %1 = abs f32 %0
+        store f32 @u[d0], %1
+      }
+    }
+    kernel @add (d0: 8) from "add" {
+      phase () {
+        %0 = load f32 @u[d0]
+        %1 = load f32 @t[d0]
+        %2 = add f32 %0, %1
+        store f32 @y[d0], %2
+      }
+    }
+    output @y sizes[8] strides[1] offset 0
+  })",
+                                         {.interpretable = false});
+  // @add must not join @neg, for the library step runs between them.
+  EXPECT_EQ(fused.NumKernels(), 2) << fused.Text();
+  EXPECT_THAT(fused.Text(), HasSubstr("store f32 @t[d0]"));
+}
+
+TEST(FuseTest, KernelsAroundAStoreToAnInputStayAsTheyAre) {
+  // The verifier does not take stores to inputs yet, so this module is only fused and printed.
+  auto module = ir::Parse(R"(module {
+    buffer @x f32[8] strides[1] input(0)
+    buffer @t f32[8] strides[1] temp
+    buffer @y f32[8] strides[1] output
+    kernel @old (d0: 8) from "old" {
+      phase () {
+        %0 = load f32 @x[d0]
+        store f32 @t[d0], %0
+      }
+    }
+    kernel @write (d0: 8) from "write" {
+      phase () {
+        %0 = const f32 1
+        store f32 @x[d0], %0
+      }
+    }
+    kernel @read (d0: 8) from "read" {
+      phase () {
+        %0 = load f32 @t[d0]
+        %1 = load f32 @x[d0]
+        %2 = add f32 %0, %1
+        store f32 @y[d0], %2
+      }
+    }
+    output @y sizes[8] strides[1] offset 0
+  })");
+  ASSERT_TRUE(module.ok()) << module.status();
+  const std::string before = ir::Print(*module);
+  ASSERT_TRUE(Fuse(*module, {}, nullptr).ok());
+  EXPECT_EQ(ir::Print(*module), before);
+}
+
+constexpr char kLongSum[] = R"(module {
+    buffer @x f32[2,300,250] strides[75000,250,1] input(0)
+    buffer @s f32[2] strides[1] output
+    buffer @m f32[2] strides[1] output
+    kernel @sum (d0: 2) from "sum" {
+      phase (r0: 300, r1: 250) {
+        %0 = load f32 @x[d0, r0, r1]
+        %1 = reduce.sum f32 %0
+        %2 = reduce.max f32 %0
+      }
+      phase () {
+        %3 = const f32 75000
+        %4 = div f32 %1, %3
+        store f32 @s[d0], %4
+        store f32 @m[d0], %2
+      }
+    }
+    output @s sizes[2] strides[1] offset 0
+    output @m sizes[2] strides[1] offset 0
+  })";
+
+TEST(FuseTest, LongReductionsAreSplit) {
+  const FusedModule fused = FuseAndCheck(kLongSum);
+  EXPECT_EQ(fused.NumKernels(), 2);
+  EXPECT_THAT(fused.Text(), HasSubstr("kernel @sum_partial (d0: 2, d1: 150)"));
+}
+
+TEST(FuseTest, ResultIsTheSameEveryTime) {
+  EXPECT_EQ(FuseAndCheck(kLongSum).Text(), FuseAndCheck(kLongSum).Text());
+}
+
+TEST(FuseTest, SymbolicSizesCompareAsExpressions) {
+  const FusedModule fused = FuseEveryWay(R"(module {
+    symbol s0 [1, 100] hint 64
+    symbol s1 [1, 100] hint 64
+    buffer @x f32[s0,s1] strides[s1,1] input(0)
+    buffer @e f32[s0,s1] strides[s1,1] temp
+    buffer @s f32[s0] strides[1] temp
+    buffer @y f32[s0,s1] strides[s1,1] output
+    kernel @exp (d0: s0, d1: s1) from "exp" {
+      phase () {
+        %0 = load f32 @x[d0, d1]
+        %1 = exp f32 %0
+        store f32 @e[d0, d1], %1
+      }
+    }
+    kernel @sum (d0: s0) from "sum" {
+      phase (r0: s1) {
+        %0 = load f32 @e[d0, r0]
+        %1 = reduce.sum f32 %0
+      }
+      phase () {
+        store f32 @s[d0], %1
+      }
+    }
+    kernel @div (d0: s0, d1: s1) from "div" {
+      phase () {
+        %0 = load f32 @e[d0, d1]
+        %1 = load f32 @s[d0]
+        %2 = div f32 %0, %1
+        store f32 @y[d0, d1], %2
+      }
+    }
+    output @y sizes[s0,s1] strides[s1,1] offset 0
+  })",
+                                         {.symbols = {3, 7}});
+  EXPECT_EQ(fused.NumKernels(), 1) << fused.Text();
+}
+
+}  // namespace
+}  // namespace kiln::fusion
