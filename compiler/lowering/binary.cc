@@ -111,6 +111,13 @@ absl::Status LowerDivMode(NodeContext& n) {
   return LowerArithmetic(n, [](KernelBuilder& b, Scalar x, Scalar y) { return b.Op(kDiv, x, y); });
 }
 
+// fmax, fmin: a NaN gives way to the other operand.
+Scalar IgnoreNan(KernelBuilder& b, ir::ScalarOp op, Scalar x, Scalar y) {
+  if (!IsFloat(x.dtype)) return b.Op(op, x, y);
+  const Scalar either = b.Select(b.Op(kIsNan, x), y, b.Op(op, x, y));
+  return b.Select(b.Op(kIsNan, y), x, either);
+}
+
 // Operands as truth values.
 absl::Status LowerLogical(NodeContext& n, ir::ScalarOp op) {
   KILN_ASSIGN_OR_RETURN(const std::vector<Operand> operands, TwoOperands(n));
@@ -319,6 +326,10 @@ void RegisterBinary(Registry& registry) {
   registry["minimum.default"] = Arithmetic(Minimum);
   registry["max.other"] = Arithmetic(Maximum);
   registry["min.other"] = Arithmetic(Minimum);
+  registry["fmax.default"] = NumberArithmetic(
+      [](KernelBuilder& b, Scalar x, Scalar y) { return IgnoreNan(b, kMax, x, y); });
+  registry["fmin.default"] = NumberArithmetic(
+      [](KernelBuilder& b, Scalar x, Scalar y) { return IgnoreNan(b, kMin, x, y); });
   registry["atan2.default"] =
       FloatArithmetic([](KernelBuilder& b, Scalar x, Scalar y) { return b.Op(kAtan2, x, y); });
   RegisterBoth(registry, "copysign", FloatArithmetic([](KernelBuilder& b, Scalar x, Scalar y) {

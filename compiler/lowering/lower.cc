@@ -97,7 +97,7 @@ bool IsInPlace(absl::string_view op) {
 }
 
 const Lowering* FindLowering(absl::string_view op) {
-  if (!absl::ConsumePrefix(&op, "aten.")) return nullptr;
+  absl::ConsumePrefix(&op, "aten.");
   const auto it = Lowerings().find(op);
   return it == Lowerings().end() ? nullptr : &it->second;
 }
@@ -208,7 +208,9 @@ absl::Status Lower(const Graph& graph, const LoweringOptions& options, ir::Modul
 
 std::vector<std::string> LoweredOps() {
   std::vector<std::string> ops;
-  for (const auto& [name, lowering] : Lowerings()) ops.push_back(absl::StrCat("aten.", name));
+  for (const auto& [name, lowering] : Lowerings()) {
+    ops.push_back(absl::StartsWith(name, "prims.") ? name : absl::StrCat("aten.", name));
+  }
   std::sort(ops.begin(), ops.end());
   return ops;
 }

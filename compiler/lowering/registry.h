@@ -15,7 +15,8 @@ namespace kiln::lowering {
 // complex: the walk deals with those before.
 using Lowering = std::function<absl::Status(NodeContext&)>;
 
-// By the operator's name without "aten." and with ".default" written out: "add.Tensor".
+// By the operator's name without "aten.", with its overload: "add.Tensor", "relu.default".
+// Operators of other namespaces have theirs in front: "prims.convert_element_type.default".
 using Registry = absl::flat_hash_map<std::string, Lowering>;
 
 void RegisterViews(Registry& registry);

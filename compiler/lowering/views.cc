@@ -283,7 +283,10 @@ absl::Status LowerAsStrided(NodeContext& n) {
     last = n.ints().Add(last, n.ints().Mul(n.ints().Add(sizes[d], -1), strides[d]));
   }
   const IntExpr elements = n.ints().Product(self.sizes);
-  KILN_RETURN_IF_ERROR(CheckInside(n, last, elements));
+  if (!last.is_const() || !elements.is_const() || last.value() < 0 ||
+      last.value() >= elements.value()) {
+    return n.Decline("memory beyond the argument's value");
+  }
   const View flat = Reshape(n.ints(), self, {elements});
   return n.SetView(0, Remap(n.ints(), flat, sizes, [&](const Ints& vars) {
                      IntExpr at = offset;
@@ -297,9 +300,10 @@ absl::Status LowerAsStrided(NodeContext& n) {
 }  // namespace
 
 void RegisterViews(Registry& registry) {
-  for (const char* op : {"view.default", "_unsafe_view.default", "reshape.default",
-                         "_reshape_alias.default", "view_copy.default", "flatten.using_ints",
-                         "squeeze.default", "squeeze.dim", "squeeze.dims", "unsqueeze.default"}) {
+  for (const char* op :
+       {"view.default", "_unsafe_view.default", "reshape.default", "_reshape_alias.default",
+        "view_copy.default", "flatten.using_ints", "squeeze.default", "squeeze.dim", "squeeze.dims",
+        "unsqueeze.default", "squeeze_copy.dim", "unsqueeze_copy.default"}) {
     registry[op] = LowerReshape;
   }
   for (const char* op : {"clone.default", "contiguous.default", "alias.default", "detach.default",
@@ -307,18 +311,19 @@ void RegisterViews(Registry& registry) {
     registry[op] = LowerSame;
   }
   registry["_to_copy.default"] = LowerToCopy;
-  registry["permute.default"] = LowerPermute;
+  registry["prims.convert_element_type.default"] = LowerToCopy;
+  registry["permute.default"] = registry["permute_copy.default"] = LowerPermute;
   registry["transpose.int"] = LowerTranspose;
   registry["t.default"] = LowerT;
   registry["numpy_T.default"] = LowerT;
-  registry["expand.default"] = LowerExpand;
+  registry["expand.default"] = registry["expand_copy.default"] = LowerExpand;
   registry["expand_as.default"] = LowerExpand;
-  registry["slice.Tensor"] = LowerSlice;
-  registry["select.int"] = LowerSelect;
+  registry["slice.Tensor"] = registry["slice_copy.Tensor"] = LowerSlice;
+  registry["select.int"] = registry["select_copy.int"] = LowerSelect;
   registry["split.Tensor"] = LowerSplit;
   registry["split_with_sizes.default"] = LowerSplit;
-  registry["unbind.int"] = LowerUnbind;
-  registry["diagonal.default"] = LowerDiagonal;
+  registry["unbind.int"] = registry["unbind_copy.int"] = LowerUnbind;
+  registry["diagonal.default"] = registry["diagonal_copy.default"] = LowerDiagonal;
   registry["flip.default"] = LowerFlip;
   registry["repeat.default"] = LowerRepeat;
   registry["roll.default"] = LowerRoll;
