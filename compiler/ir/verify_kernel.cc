@@ -259,6 +259,10 @@ absl::Status KernelVerifier::CheckLoad(const Inst& inst) {
   }
   if (!IsWritten(inst.buffer)) return Error(inst, "nothing has been stored in the buffer yet");
   if (writer_[inst.buffer] == operation_) return CheckLoadOfOwnStore(inst);
+  const bool is_input = module_.buffers[inst.buffer].kind == BufferKind::kInput;
+  if (is_input && writer_[inst.buffer] >= 0) {
+    return Error(inst, "an earlier operation has overwritten the input");
+  }
   return absl::OkStatus();
 }
 
@@ -294,8 +298,9 @@ absl::Status KernelVerifier::CheckStore(const Inst& inst) {
   if (inst.result != kNoValue) return Error(inst, "a store has no result");
   if (inst.has_mask) return Error(inst, "a store has no mask");
   const Buffer& buffer = module_.buffers[inst.buffer];
-  if (buffer.kind != BufferKind::kTemp && buffer.kind != BufferKind::kOutput) {
-    return Error(inst, "only temp and output buffers are stored");
+  // A store into an input is its mutation, which lowering puts after every other read of it.
+  if (buffer.kind == BufferKind::kConstant || buffer.kind == BufferKind::kLibrary) {
+    return Error(inst, "only temp, output and mutated input buffers are stored");
   }
   if (TypeOf(inst.operands.back()) != inst.dtype) {
     return Error(inst, "the value's type is not the buffer's");

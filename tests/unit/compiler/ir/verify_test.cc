@@ -232,9 +232,31 @@ TEST(VerifyTest, OneOperationStoresABuffer) {
   EXPECT_THAT(Broken("store f32 @z[d0, d1]", "store f32 @y[d0, d1]"),
               HasSubstr("another operation stores the buffer"));
 }
-TEST(VerifyTest, InputsAreNotStored) {
-  EXPECT_THAT(Broken("store f32 @z[d0, d1]", "store f32 @x[d0, d1]"),
-              HasSubstr("only temp and output buffers are stored"));
+TEST(VerifyTest, LibraryBuffersAndConstantsAreNotStored) {
+  for (const BufferKind kind : {BufferKind::kLibrary, BufferKind::kConstant}) {
+    EXPECT_THAT(BrokenBy([kind](Module& m) {
+                  for (Buffer& buffer : m.buffers) {
+                    if (buffer.name == "y") buffer.kind = kind;
+                  }
+                }),
+                HasSubstr("only temp, output and mutated input buffers are stored"));
+  }
+}
+TEST(VerifyTest, AMutatedInputIsNotReadAgain) {
+  const std::string text = R"(module {
+    buffer @x f32[4] strides[1] input(0)
+    buffer @t f32[4] strides[1] temp
+    buffer @y f32[4] strides[1] output
+    kernel @a (d0: 4) { phase () { %0 = load f32 @x[d0] store f32 @t[d0], %0 } }
+    kernel @b (d0: 4) { phase () { %0 = load f32 @t[d0] store f32 @x[d0], %0 } }
+    kernel @c (d0: 4) { phase () { %0 = load f32 @t[d0] store f32 @y[d0], %0 } }
+    output @y sizes[4] strides[1] offset 0
+  })";
+  EXPECT_EQ(Verify(ParseForTest(text)), absl::OkStatus());
+  const std::string late =
+      absl::StrReplaceAll(text, {{"load f32 @t[d0] store f32 @y", "load f32 @x[d0] store f32 @y"}});
+  EXPECT_THAT(std::string(Verify(ParseForTest(late)).message()),
+              HasSubstr("an earlier operation has overwritten the input"));
 }
 TEST(VerifyTest, OwnStoresAreLoadedAtTheSamePoint) {
   EXPECT_THAT(Broken("%4 = load f32 @t[d0, r0]", "%4 = load f32 @t[s0 - 1 - d0, r0]"),

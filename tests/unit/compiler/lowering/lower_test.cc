@@ -1,0 +1,102 @@
+#include "compiler/lowering/lower.h"
+
+#include "compiler/ir/verify.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kiln/v1/error.pb.h"
+#include "proto/base/error_detail.h"
+#include "tests/unit/compiler/lowering/graph_maker.h"
+
+namespace kiln::lowering {
+namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+
+GraphMaker SortGraph() {
+  GraphMaker g;
+  const int x = g.Input({3, 2}, {1, 2, 3, 4, 5, 6});
+  const int t = g.Node("aten.permute.default", {Value(x), IntList({1, 0})}, {2, 3});
+  g.Output(g.Node("aten.sort.default", {Value(t), Int(-1)}, {2, 3}));
+  g.MoreResult({2, 3}, v1::DTYPE_INT64);
+  return g;
+}
+
+TEST(Lower, AnUnknownOperatorNamesOpAndNodeWhereTheClientHasNoLibrary) {
+  ir::Module module;
+  const absl::Status status = SortGraph().Lower(module);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("aten.sort.default"));
+  const auto detail = GetDetail(status);
+  ASSERT_TRUE(detail.has_value());
+  EXPECT_EQ(detail->reason(), v1::ErrorDetail::REASON_UNSUPPORTED);
+  EXPECT_EQ(detail->node(), "n2");
+}
+
+// The graph records the permuted tensor as contiguous (as if it had been cloned), so that the
+// operator must see a contiguous copy.
+TEST(Lower, ALibraryStepSeesTheRecordedStrides) {
+  ir::Module module;
+  ASSERT_TRUE(SortGraph().Lower(module, true).ok());
+  ASSERT_TRUE(ir::Verify(module).ok()) << ir::Verify(module);
+  ASSERT_EQ(module.operations.size(), 2u);
+  const auto& step = std::get<ir::Library>(module.operations[1]);
+  EXPECT_EQ(step.op, "aten.sort.default");
+  ASSERT_EQ(step.results.size(), 2u);
+  EXPECT_EQ(module.buffers[step.results[0]].kind, ir::BufferKind::kLibrary);
+  const auto& window = std::get<ir::BufferWindow>(step.args[0].value);
+  EXPECT_TRUE(window.strides[0].is_const(3));
+  EXPECT_TRUE(window.strides[1].is_const(1));
+}
+
+TEST(Lower, ALibraryStepReadsAViewInPlaceWhereItsStridesAreRecorded) {
+  GraphMaker g = SortGraph();
+  v1::TensorType& type = *g.proto().mutable_nodes(0)->mutable_results(0)->mutable_tensor();
+  type.mutable_strides(0)->set_value(1);
+  type.mutable_strides(1)->set_value(2);
+  ir::Module module;
+  ASSERT_TRUE(g.Lower(module, true).ok());
+  EXPECT_EQ(module.operations.size(), 1u);
+}
+
+TEST(Lower, ADeclinedCaseLeavesNoKernelsBehind) {
+  GraphMaker g;
+  const int x = g.Input({1, 2, 4, 4}, std::vector<double>(32, 1));
+  const int w = g.Input({2, 2, 3, 3}, std::vector<double>(36, 1));
+  g.Output(g.Node("aten.convolution.default",
+                  {Value(x), Value(w), NoArg(), IntList({1, 1}), IntList({0, 0}), IntList({1, 1}),
+                   Bool(true), IntList({0, 0}), Int(1)},
+                  {1, 2, 6, 6}));
+  ir::Module module;
+  ASSERT_TRUE(g.Lower(module, true).ok());
+  ASSERT_EQ(module.operations.size(), 1u);
+  EXPECT_TRUE(std::holds_alternative<ir::Library>(module.operations[0]));
+}
+
+TEST(Lower, ComplexNumbersGoToTheLibrary) {
+  GraphMaker g;
+  const int x = g.Input({2}, {1, 2});
+  g.Output(g.Node("aten.mul.Tensor", {Value(x), Value(x)}, {2}, v1::DTYPE_COMPLEX64));
+  ir::Module module;
+  EXPECT_EQ(g.Lower(module).code(), absl::StatusCode::kUnimplemented);
+  ir::Module with_library;
+  ASSERT_TRUE(g.Lower(with_library, true).ok());
+  EXPECT_TRUE(std::holds_alternative<ir::Library>(with_library.operations[0]));
+}
+
+TEST(Lower, AnOperatorThatWritesItsArgumentIsRefused) {
+  GraphMaker g;
+  const int x = g.Input({2}, {1, 2});
+  g.Output(g.Node("aten.add_.Tensor", {Value(x), Int(1)}, {2}));
+  ir::Module module;
+  EXPECT_EQ(g.Lower(module, true).code(), absl::StatusCode::kUnimplemented);
+}
+
+TEST(Lower, ListsItsOperators) {
+  const std::vector<std::string> ops = LoweredOps();
+  EXPECT_THAT(ops, Contains("aten.add.Tensor"));
+  EXPECT_TRUE(std::is_sorted(ops.begin(), ops.end()));
+}
+
+}  // namespace
+}  // namespace kiln::lowering
