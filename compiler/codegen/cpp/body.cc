@@ -282,6 +282,7 @@ std::string Body::LoadText(const Step& step, bool varying) {
   IntExpr stride = StrideOf(step);
   const bool contiguous = stride && stride.is_const(1);
   const bool fixed = stride && stride.is_const(0);
+  const bool even = stride && stride.is_const(2);
   const std::string mode = StrCat(width_, ", kTail");
   auto gather = [&](absl::string_view kind, absl::string_view extra) {
     return StrCat(kind, "<", type, ", ", mode, ">(n, ", extra, "[&](long i) { return ", buffer, "[",
@@ -289,14 +290,15 @@ std::string Body::LoadText(const Step& step, bool varying) {
   };
   if (inst.has_mask && values_[mask].varying) {
     const std::string mask_text = Use(mask, true);
-    if (contiguous) {
-      return StrCat("KLoadMasked<", mode, ">(", PointerText(step), ", n, ", mask_text, ", ", other,
-                    ")");
+    if (contiguous || even) {
+      return StrCat(even ? "KLoadEvenMasked<" : "KLoadMasked<", mode, ">(", PointerText(step),
+                    ", n, ", mask_text, ", ", other, ")");
     }
     return gather("KGatherMasked", StrCat(mask_text, ", ", other, ", "));
   }
   std::string load = contiguous ? StrCat("KLoad<", mode, ">(", PointerText(step), ", n)")
                      : fixed ? StrCat("KSplat<", width_, ">(KLoadAll<1>(", PointerText(step), "))")
+                     : even  ? StrCat("KLoadEven<", mode, ">(", PointerText(step), ", n)")
                              : gather("KGather", "");
   if (!inst.has_mask) return load;
   return StrCat(Use(mask, false), "[0] ? ", load, " : KConst<", type, ", ", width_, ">(", other,

@@ -34,12 +34,13 @@ using ir::ValueId;
 class ContractionEmitter {
  public:
   ContractionEmitter(ir::Module& module, const ir::Kernel& kernel, const Nest& nest,
-                     ContractionPlan plan)
+                     ContractionPlan plan, int64_t l2_bytes)
       : module_(module),
         kernel_(kernel),
         ints_(*module.ints),
         nest_(nest),
-        plan_(std::move(plan)) {}
+        plan_(std::move(plan)),
+        l2_bytes_(l2_bytes) {}
 
   EmittedKernel Emit();
 
@@ -63,6 +64,7 @@ class ContractionEmitter {
   std::string Block();
   std::string Origin(const Step& load, const std::vector<IntExpr>& vars);
   std::string RowPointers();
+  std::string PanelGroup();
   void AddTasks(Shell& shell);
   std::string Text(IntExpr e) { return names_.Expr(e); }
   std::string Type() const { return std::string(CppType(plan_.type)); }
@@ -72,6 +74,7 @@ class ContractionEmitter {
   ir::IntContext& ints_;
   const Nest& nest_;
   ContractionPlan plan_;
+  int64_t l2_bytes_;
   Names names_;
 };
 
@@ -342,6 +345,13 @@ std::string ContractionEmitter::Block() {
   return out.text();
 }
 
+// Panels that together take half of the second-level cache.
+std::string ContractionEmitter::PanelGroup() {
+  const int64_t elements = l2_bytes_ / 2 / DTypeSize(plan_.type) / plan_.panel_width();
+  return Text(ints_.Max(ints_.Const(1), ints_.FloorDiv(ints_.Const(elements),
+                                                       ints_.Max(plan_.num_k, ints_.Const(1)))));
+}
+
 void ContractionEmitter::AddTasks(Shell& shell) {
   const std::string type = Type();
   const std::string k = StrCat("(", Text(plan_.num_k), ")");
@@ -363,10 +373,14 @@ void ContractionEmitter::AddTasks(Shell& shell) {
         "ComputeTask", "long task, int thread",
         StrCat(scratch, "const long t = task / args.row_tasks, part = task % args.row_tasks;\n",
                "const long blocks = ", blocks, ";\n",
-               "Block(args, t, blocks * part / args.row_tasks * ", plan_.block_rows(),
-               ", KMinIndex(blocks * (part + 1) / args.row_tasks * ", plan_.block_rows(), ", ",
-               Text(plan_.num_rows), "), 0, args.panels, (", type,
-               "*)args.context->scratch + t * args.panels * ", panel_size, ", scratch);\n"));
+               "const long begin = blocks * part / args.row_tasks * ", plan_.block_rows(), ";\n",
+               "const long end = KMinIndex(blocks * (part + 1) / args.row_tasks * ",
+               plan_.block_rows(), ", ", Text(plan_.num_rows), ");\n", "const long group = ",
+               PanelGroup(), ";  // panels that the second-level cache keeps\n",
+               "KILN_ROLLED for (long first = 0; first < args.panels; first += group) {\n",
+               "Block(args, t, begin, end, first, KMinIndex(first + group, args.panels), (", type,
+               "*)args.context->scratch + (t * args.panels + first) * ", panel_size,
+               ", scratch);\n}\n"));
     return;
   }
   shell.AddFunction(
@@ -439,7 +453,7 @@ absl::StatusOr<EmittedKernel> EmitContraction(ir::Module& module, const ir::Kern
   KILN_ASSIGN_OR_RETURN(Nest nest, BuildNest(module, kernel, /*collapse=*/true));
   std::optional<ContractionPlan> plan = PlanContraction(*module.ints, nest, isa);
   if (!plan) return cpp::EmitLoops(module, kernel, isa);
-  return ContractionEmitter(module, kernel, nest, *std::move(plan)).Emit();
+  return ContractionEmitter(module, kernel, nest, *std::move(plan), device.l2_bytes).Emit();
 }
 
 }  // namespace kiln::codegen::cpp

@@ -324,6 +324,25 @@ KILN_FN Vec<T, W> KGatherMasked(long n, Vec<bool, W> mask, T other, F read) {
   for (int i = 0; i < W; ++i) lanes[i] = active[i] ? read(i) : other;
   return KLoadAll<W>((const T*)lanes);
 }
+// Lane i from p[2 * i].
+template <int W, bool kTail, class T>
+KILN_FN Vec<T, W> KLoadEven(const T* p, long n) {
+  if constexpr (!kTail && W >= 4 && W <= 16 && !kSameType<T, bool>) {
+    // The second load ends with the last lane, so nothing past it is read.
+    const Vec<T, W> low = KLoadAll<W>(p), high = KLoadAll<W>(p + W - 1);
+    const Vec<T, W / 2> halves[2] = {low.even, high.odd};
+    Vec<T, W> x;
+    __builtin_memcpy(&x, halves, sizeof(x));
+    return x;
+  } else {
+    return KGather<T, W, kTail>(n, [=](long i) { return p[2 * i]; });
+  }
+}
+template <int W, bool kTail, class T>
+KILN_FN Vec<T, W> KLoadEvenMasked(const T* p, long n, Vec<bool, W> mask, T other) {
+  if (!kTail && KAllTrue(mask)) return KLoadEven<W, false>(p, n);
+  return KGatherMasked<T, W, kTail>(n, mask, other, [=](long i) { return p[2 * i]; });
+}
 // An index from a tensor: outside [0, extent) it sets the error and counts as 0.
 KILN_FN long KCheck(long index, long extent, int* error) {
   if (__builtin_expect((unsigned long)index < (unsigned long)extent, 1)) return index;
