@@ -236,7 +236,9 @@ TEST(VerifyTest, LibraryBuffersAndConstantsAreNotStored) {
   for (const BufferKind kind : {BufferKind::kLibrary, BufferKind::kConstant}) {
     EXPECT_THAT(BrokenBy([kind](Module& m) {
                   for (Buffer& buffer : m.buffers) {
-                    if (buffer.name == "y") buffer.kind = kind;
+                    if (buffer.name != "y") continue;
+                    buffer.kind = kind;
+                    buffer.index = 0;
                   }
                 }),
                 HasSubstr("only temp, output and mutated input buffers are stored"));
