@@ -118,6 +118,17 @@ Scalar IgnoreNan(KernelBuilder& b, ir::ScalarOp op, Scalar x, Scalar y) {
   return b.Select(b.Op(kIsNan, y), x, either);
 }
 
+// Shifts by less than 0 or by all bits and more push every bit out, as in ATen.
+Scalar Shift(KernelBuilder& b, ir::ScalarOp op, Scalar x, Scalar y) {
+  const int64_t bits = 8 * DTypeSize(x.dtype);
+  const Scalar zero = b.ConstInt(x.dtype, 0);
+  const Scalar inside = b.And(b.Op(kGe, y, zero), b.Op(kLt, y, b.ConstInt(x.dtype, bits)));
+  const bool keeps_sign = op == kShr && x.dtype != DType::kU8;
+  const Scalar amount = b.Select(inside, y, b.ConstInt(x.dtype, bits - 1));
+  const Scalar shifted = b.Op(op, x, amount);
+  return keeps_sign ? shifted : b.Select(inside, shifted, zero);
+}
+
 // Operands as truth values.
 absl::Status LowerLogical(NodeContext& n, ir::ScalarOp op) {
   KILN_ASSIGN_OR_RETURN(const std::vector<Operand> operands, TwoOperands(n));
@@ -312,6 +323,7 @@ void RegisterBinary(Registry& registry) {
   RegisterBoth(registry, "rsub", [](NodeContext& n) { return LowerAddSub(n, kSub, true); });
   RegisterBoth(registry, "mul", Arithmetic(Mul));
   RegisterBoth(registry, "div", LowerDivMode);
+  RegisterBoth(registry, "true_divide", LowerDivMode);
   registry["div.Tensor_mode"] = LowerDivMode;
   registry["div.Scalar_mode"] = LowerDivMode;
   registry["floor_divide.default"] = NumberArithmetic(FloorDivide);
@@ -352,6 +364,10 @@ void RegisterBinary(Registry& registry) {
       Arithmetic([](KernelBuilder& b, Scalar x, Scalar y) { return b.Op(kOr, x, y); });
   registry["bitwise_xor.Tensor"] = registry["bitwise_xor.Scalar"] =
       Arithmetic([](KernelBuilder& b, Scalar x, Scalar y) { return b.Op(kXor, x, y); });
+  registry["bitwise_left_shift.Tensor"] =
+      NumberArithmetic([](KernelBuilder& b, Scalar x, Scalar y) { return Shift(b, kShl, x, y); });
+  registry["bitwise_right_shift.Tensor"] =
+      NumberArithmetic([](KernelBuilder& b, Scalar x, Scalar y) { return Shift(b, kShr, x, y); });
   const std::pair<const char*, ir::ScalarOp> logical[] = {
       {"logical_and.default", kAnd}, {"logical_or.default", kOr}, {"logical_xor.default", kXor}};
   for (const auto& [name, op] : logical) {

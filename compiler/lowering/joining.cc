@@ -118,6 +118,12 @@ absl::Status LowerReplicationPad(NodeContext& n) {
   if (pad.size() % 2 != 0 || pad.size() > 2 * rank || n.Result(0).sizes.size() != rank) {
     return n.BadGraph(absl::StrCat("'padding' has ", pad.size(), " items"), "two a dimension");
   }
+  Ints expected = self.sizes;
+  for (size_t i = 0; i < pad.size() / 2; ++i) {
+    IntExpr& size = expected[rank - 1 - i];
+    size = n.ints().Add(size, n.ints().Add(pad[2 * i], pad[2 * i + 1]));
+  }
+  KILN_RETURN_IF_ERROR(n.CheckSizes(n.Result(0).sizes, expected, "the result"));
   return n.SetView(0, Remap(n.ints(), self, n.Result(0).sizes, [&](const Ints& vars) {
                      Ints at = vars;
                      for (size_t i = 0; i < pad.size() / 2; ++i) {

@@ -168,6 +168,9 @@ absl::Status LowerAdaptiveAvgPool(NodeContext& n, size_t spatial) {
   }
   if (!IsFloat(self.dtype)) return n.Decline("of integers");
   const size_t first = sizes.size() - spatial;
+  KILN_RETURN_IF_ERROR(n.CheckSizes(Ints(sizes.begin(), sizes.begin() + first),
+                                    Ints(self.sizes.begin(), self.sizes.begin() + first),
+                                    "the result"));
   ir::IntContext& ints = n.ints();
   Ints extents;
   for (size_t d = first; d < sizes.size(); ++d) {
@@ -223,6 +226,8 @@ absl::Status LowerUpsampleNearest(NodeContext& n, size_t spatial, bool has_scale
   if (self.sizes.size() != spatial + 2 || sizes.size() != self.sizes.size()) {
     return n.BadGraph("ranks of argument and result", "two more than spatial dimensions");
   }
+  KILN_RETURN_IF_ERROR(
+      n.CheckSizes({sizes[0], sizes[1]}, {self.sizes[0], self.sizes[1]}, "the result"));
   std::vector<double> scales(spatial, 0);
   if (has_scale_list) {
     KILN_ASSIGN_OR_RETURN(const std::vector<double> given, n.FloatList(2, "scale_factors"));

@@ -186,6 +186,12 @@ absl::Status LowerDiagonal(NodeContext& n) {
   }
   const Ints& sizes = n.Result(0).sizes;
   if (sizes.size() + 1 != rank) return n.BadGraph("the result's rank", "one less");
+  Ints expected;
+  for (int d = 0; d < static_cast<int>(rank); ++d) {
+    if (d != row && d != column) expected.push_back(self.sizes[d]);
+  }
+  expected.push_back(sizes.back());
+  KILN_RETURN_IF_ERROR(n.CheckSizes(sizes, expected, "the result"));
   const IntExpr last = n.ints().Add(sizes.back(), -1);
   KILN_RETURN_IF_ERROR(
       CheckInside(n, n.ints().Add(last, std::max<int64_t>(-offset, 0)), self.sizes[row]));

@@ -118,6 +118,15 @@ TEST(Pointwise, FmaxLetsNanGiveWay) {
               ElementsAre(2, 1));
 }
 
+TEST(Pointwise, ShiftsByTooMuchPushEveryBitOut) {
+  EXPECT_THAT(Binary("aten.bitwise_right_shift.Tensor", {-8, -8, 8}, {1, 99, -1}, v1::DTYPE_INT32,
+                     v1::DTYPE_INT32),
+              ElementsAre(-4, -1, 0));
+  EXPECT_THAT(Binary("aten.bitwise_left_shift.Tensor", {3, 3, 3}, {1, 32, -1}, v1::DTYPE_INT32,
+                     v1::DTYPE_INT32),
+              ElementsAre(6, 0, 0));
+}
+
 TEST(Pointwise, PowersOfIntegersMultiply) {
   GraphMaker g;
   const int x = g.Input({2}, {3, -2}, v1::DTYPE_INT64);
