@@ -100,7 +100,7 @@ Verdict Judge(FusionGraph& graph, int producer, const InlineSource& source,
   const bool is_move = cost.operations == 0 && cost.loads <= 1;
   const bool is_epilogue = IsEpilogue(graph, producer);
   if (in_operand) {
-    if (is_epilogue && !is_move) return {false, "the producer is an epilogue of a contraction"};
+    if (is_epilogue) return {false, "the producer is an epilogue of a contraction"};
     if (cost.operations > kMaxOperandOperations || cost.is_expensive || cost.large_loads > 1) {
       return {false, "a contraction reads the producer many times"};
     }
