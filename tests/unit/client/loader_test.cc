@@ -1,10 +1,13 @@
 #include "client/loader.h"
 
 #include <gmock/gmock.h>
+#include <google/protobuf/stubs/logging.h>
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <random>
 
+#include "absl/strings/str_cat.h"
 #include "client/runtime/cpu/executor.h"
 #include "client/runtime/cpu/shared_object.h"
 #include "kiln/client.h"
@@ -202,6 +205,29 @@ INSTANTIATE_TEST_SUITE_P(
                  *copy.mutable_to()->mutable_sizes(0) = Size(3);
                }}),
     [](const auto& info) { return std::string(info.param.name); });
+
+// Whatever a program's bytes are, loading ends with an error or a program that passed every check.
+TEST(Loader, SurvivesRandomDamageOfPrograms) {
+  const unsigned seed = 20240611;
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  std::mt19937 random(seed);
+  google::protobuf::LogSilencer quiet;  // it prints each name that is no UTF-8
+  int refused = 0;
+  for (const v1::Artifact& sound : {AddAndDouble(10), DynamicAdd(), AddLibraryResult(10)}) {
+    const std::string bytes = sound.program().SerializeAsString();
+    for (int i = 0; i < 300; ++i) {
+      std::string damaged = bytes;
+      for (int flips = 1 + i % 3; flips > 0; --flips) {
+        damaged[random() % damaged.size()] ^= static_cast<char>(1 << random() % 7);
+      }
+      v1::Artifact artifact = sound;
+      artifact.clear_program();
+      if (!artifact.mutable_program()->ParseFromString(damaged)) continue;
+      refused += Load(artifact).ok() ? 0 : 1;
+    }
+  }
+  EXPECT_GT(refused, 100);
+}
 
 TEST(Loader, RefusesALibraryResultUsedBeforeItIsMade) {
   v1::Artifact artifact = AddLibraryResult(10);
