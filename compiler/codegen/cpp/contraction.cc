@@ -451,7 +451,7 @@ EmittedKernel ContractionEmitter::Emit() {
 absl::StatusOr<EmittedKernel> EmitContraction(ir::Module& module, const ir::Kernel& kernel,
                                               VectorIsa isa, const DeviceInfo& device) {
   KILN_ASSIGN_OR_RETURN(Nest nest, BuildNest(module, kernel, /*collapse=*/true));
-  std::optional<ContractionPlan> plan = PlanContraction(*module.ints, nest, isa);
+  std::optional<ContractionPlan> plan = PlanContraction(*module.ints, nest, isa, device.l2_bytes);
   if (!plan) return cpp::EmitLoops(module, kernel, isa);
   return ContractionEmitter(module, kernel, nest, *std::move(plan), device.l2_bytes).Emit();
 }

@@ -144,7 +144,7 @@ struct Choice {
 };
 
 Choice MakeChoice(IntContext& ints, const Nest& nest, ValueId row_value, ValueId panel_value,
-                  VectorIsa isa, DType type) {
+                  VectorIsa isa, DType type, int64_t l2_bytes) {
   Choice choice;
   ContractionPlan& plan = choice.plan;
   plan.type = type;
@@ -192,7 +192,14 @@ Choice MakeChoice(IntContext& ints, const Nest& nest, ValueId row_value, ValueId
   const bool panel_contiguous =
       !plan.lanes.empty() && ContiguousAlong(ints, panel_steps, plan.lanes.back());
   choice.cost = batches * lanes * k * (panel_contiguous ? 0.3 : 0.8);
-  if (plan.row_load == nullptr) choice.cost += batches * rows * k * 0.6;
+  if (plan.row_load == nullptr) {
+    // Packed anew for each group of panels that a task holds; vectors run along the last k loop.
+    const double run = HintOf(ints, Extent(ints, plan.k.back()));
+    const double each = run < plan.vector_lanes ? 3 : 0.6;
+    const double held = std::max(1.0, l2_bytes / 2.0 / DTypeSize(type) / plan.panel_width() / k);
+    const double times = plan.shared_panels ? std::ceil(panels / batches / held) : panels / batches;
+    choice.cost += batches * rows * k * each * times;
+  }
   choice.cost += batches * rows * lanes * (plan.store_along_rows ? 1.0 : 0.25);
   choice.cost += batches *
                  PaddedWork(rows, lanes, {plan.tile_rows, plan.tile_vectors}, plan.vector_lanes) *
@@ -202,7 +209,8 @@ Choice MakeChoice(IntContext& ints, const Nest& nest, ValueId row_value, ValueId
 
 }  // namespace
 
-std::optional<ContractionPlan> PlanContraction(IntContext& ints, const Nest& nest, VectorIsa isa) {
+std::optional<ContractionPlan> PlanContraction(IntContext& ints, const Nest& nest, VectorIsa isa,
+                                               int64_t l2_bytes) {
   const NestPhase& phase = nest.phases[0];
   const Inst* product = nullptr;
   const Inst& sum = *phase.steps.back().inst;
@@ -217,7 +225,7 @@ std::optional<ContractionPlan> PlanContraction(IntContext& ints, const Nest& nes
   std::optional<Choice> best;
   for (int panel = 0; panel < 2; ++panel) {
     Choice choice = MakeChoice(ints, nest, product->operands[1 - panel], product->operands[panel],
-                               isa, product->dtype);
+                               isa, product->dtype, l2_bytes);
     const double kFewest = 4;
     if (HintOf(ints, choice.plan.num_rows) < kFewest ||
         HintOf(ints, choice.plan.num_lanes) < kFewest) {

@@ -42,7 +42,7 @@ struct ContractionPlan {
 
 // Nothing where plain loops serve better: integers, very few rows or lanes.
 std::optional<ContractionPlan> PlanContraction(ir::IntContext& ints, const Nest& nest,
-                                               VectorIsa isa);
+                                               VectorIsa isa, int64_t l2_bytes);
 
 // The steps of phase 0 that `value` needs, in order.
 std::vector<const Step*> Closure(const NestPhase& phase, ir::ValueId value);

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/cpp/body.h"
 #include "compiler/codegen/cpp/kernel_text.h"
@@ -19,6 +20,8 @@ using absl::StrCat;
 using ir::IntExpr;
 using ir::ScalarOp;
 using ir::ValueId;
+
+constexpr int kTileRows = 32;  // rows of a tile of a transposing kernel
 
 // An accumulator of one `reduce` while its phase is open.
 struct Accumulator {
@@ -47,6 +50,8 @@ class LoopsEmitter {
   int LevelOf(const Step& step, const std::vector<IntExpr>& loops) const;
   void NameLoops();
   void EmitRows();
+  void EmitTiledRows();
+  void EmitTurnedLoads();
   void EmitRowBody();
   void EmitRowBodyVectorOuter();
   void EmitPhase(size_t number);
@@ -73,6 +78,7 @@ class LoopsEmitter {
   std::vector<int> value_level_;
   std::vector<IntExpr> rows_;
   std::vector<Accumulator> open_;
+  absl::flat_hash_map<const ir::Inst*, std::string> turned_;  // loads that EmitTurnedLoads made
   IntExpr number_;  // of the inner point in the open phase's row-major order
 };
 
@@ -243,7 +249,9 @@ void LoopsEmitter::EmitLevel(const NestPhase& phase, const std::vector<IntExpr>&
   for (size_t i = 0; i < phase.steps.size(); ++i) {
     if (levels[i] != level) continue;
     const Step& step = phase.steps[i];
-    if (step.inst->op != ScalarOp::kReduce) {
+    if (auto turned = turned_.find(step.inst); turned != turned_.end()) {
+      body_.Define(step.inst->result, step.inst->dtype, true, turned->second);
+    } else if (step.inst->op != ScalarOp::kReduce) {
       body_.Emit(step);
     } else if (phase.inner.empty()) {
       EmitReduceOfOne(step);
@@ -318,10 +326,6 @@ void LoopsEmitter::EmitRowBody() {
 
 // Rows [row_begin, row_end) of the outer loops, counted like an odometer.
 void LoopsEmitter::EmitRows() {
-  if (plan_.block) {
-    out_.Line("for (long block = lane_begin; block < lane_end; block += ", plan_.block, ") {");
-    out_.Line("const long block_end = KMinIndex(block + ", plan_.block, ", lane_end);");
-  }
   if (!rows_.empty()) {
     std::string rest = "row_begin";
     for (size_t i = rows_.size(); i-- > 0;) {
@@ -343,7 +347,59 @@ void LoopsEmitter::EmitRows() {
     }
   }
   if (!rows_.empty()) out_.Line("}");
-  if (plan_.block) out_.Line("}");
+}
+
+// Loads that are contiguous along the rows, for a tile of rows and lanes: read row by row, turned,
+// and kept as turned0[row][lane].
+void LoopsEmitter::EmitTurnedLoads() {
+  const std::string row = names_.Leaf(plan_.row_var), lane = names_.Leaf(plan_.lanes.var);
+  for (const Step& step : nest_.phases[0].steps) {
+    const ir::Inst& inst = *step.inst;
+    if (inst.op != ScalarOp::kLoad || !inst.operands.empty() || inst.dtype == DType::kBool ||
+        names_.IsStored(inst.buffer)) {
+      continue;
+    }
+    IntExpr along_row = ints_.CoefficientOf(step.index, plan_.row_var);
+    IntExpr along_lane = ints_.CoefficientOf(step.index, plan_.lanes.var);
+    if (!along_row || !along_row.is_const(1) || !along_lane || along_lane.is_const(1) ||
+        along_lane.is_const(0) || ContainsKind(along_lane, ir::IntKind::kVar)) {
+      continue;
+    }
+    const std::string name = body_.NewName("turned");
+    out_.Line("alignas(64) ", CppType(inst.dtype), " ", name, "[", kTileRows * plan_.block, "];");
+    ir::IntContext::VarMap origin = {{plan_.row_var, ints_.Const(0)},
+                                     {plan_.lanes.var, ints_.Const(0)}};
+    const std::string stride = names_.Expr(along_lane);
+    const IntExpr index = ints_.Substitute(step.index, origin);
+    const std::string base = index.is_const(0) ? "" : StrCat(names_.Expr(index), " + ");
+    out_.Line("KPackTransposed<", plan_.block, ">(", names_.Buffer(inst.buffer), " + ", base,
+              "tile + block * (", stride, "), ", stride, ", block_end - block, run, ", name, ");");
+    turned_[&inst] = StrCat("KLoad<", plan_.lanes.width, ", kTail>(", name, " + (", row,
+                            " - tile) * ", plan_.block, " + (", lane, " - block), n)");
+  }
+}
+
+// Rows by lanes in tiles, so that what is contiguous along the rows is read in whole cache lines.
+void LoopsEmitter::EmitTiledRows() {
+  const std::string row = names_.Leaf(plan_.row_var);
+  const std::string extent = names_.Expr(Extent(ints_, plan_.row_var));
+  out_.Line("for (long block = lane_begin; block < lane_end; block += ", plan_.block, ") {");
+  out_.Line("const long block_end = KMinIndex(block + ", plan_.block, ", lane_end);");
+  out_.Line("for (long row = row_begin, run; row < row_end; row += run) {");
+  out_.Line("const long tile = KRem(row, ", extent, ");");
+  out_.Line("run = KMinIndex(KMinIndex(", kTileRows, ", ", extent, " - tile), row_end - row);");
+  std::string rest = StrCat("KDiv(row, ", extent, ")");
+  for (size_t i = rows_.size() - 1; i-- > 0;) {
+    const std::string other = names_.Expr(Extent(ints_, rows_[i]));
+    out_.Line("const long ", names_.Leaf(rows_[i]), " = KRem(", rest, ", ", other, ");");
+    rest = StrCat("KDiv(", rest, ", ", other, ")");
+  }
+  EmitTurnedLoads();
+  out_.Line("for (long ", row, " = tile; ", row, " < tile + run; ++", row, ") {");
+  EmitRowBody();
+  out_.Line("}");
+  out_.Line("}");
+  out_.Line("}");
 }
 
 // Scalar operations of one point of the grid of rows and lanes.
@@ -360,7 +416,11 @@ std::string LoopsEmitter::CostText() {
 
 EmittedKernel LoopsEmitter::Emit() {
   NameLoops();
-  EmitRows();
+  if (plan_.block) {
+    EmitTiledRows();
+  } else {
+    EmitRows();
+  }
   Shell shell(module_, names_);
   Writer& out = shell.out();
   shell.AddFunction("Run", "long row_begin, long row_end, long lane_begin, long lane_end",

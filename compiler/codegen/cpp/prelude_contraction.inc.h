@@ -64,19 +64,24 @@ static __attribute__((noinline)) void KTransposeTile(const T* from, T* to) {
 }
 
 // A panel of an operand that is contiguous along k: to[k][lane] = from[lane * lane_stride + k] for
-// `lanes` of the panel's kWidth lanes.
+// `lanes` of the panel's kWidth lanes. Sixteen k at a time, so that a cache line read is used up.
 template <int kWidth, class T>
 static __attribute__((noinline)) void KPackTransposed(const T* from, long lane_stride, long lanes,
                                                       long k, T* to) {
-  KILN_ROLLED for (long i = 0; i < k; i += 4) {
+  KILN_ROLLED for (long begin = 0; begin < k; begin += 16) {
+    const long end = KMinIndex(begin + 16, k);
     KILN_ROLLED for (long lane = 0; lane < lanes; lane += 4) {
-      if (lane + 4 <= lanes && i + 4 <= k) {
-        KTranspose4(from + lane * lane_stride + i, lane_stride, to + i * kWidth + lane, kWidth);
-        continue;
-      }
-      const long lane_end = KMinIndex(lane + 4, lanes), i_end = KMinIndex(i + 4, k);
-      KILN_ROLLED for (long l = lane; l < lane_end; ++l) {
-        KILN_ROLLED for (long m = i; m < i_end; ++m) to[m * kWidth + l] = from[l * lane_stride + m];
+      KILN_ROLLED for (long i = begin; i < end; i += 4) {
+        if (lane + 4 <= lanes && i + 4 <= k) {
+          KTranspose4(from + lane * lane_stride + i, lane_stride, to + i * kWidth + lane, kWidth);
+          continue;
+        }
+        const long lane_end = KMinIndex(lane + 4, lanes), i_end = KMinIndex(i + 4, k);
+        KILN_ROLLED for (long l = lane; l < lane_end; ++l) {
+          KILN_ROLLED for (long m = i; m < i_end; ++m) {
+            to[m * kWidth + l] = from[l * lane_stride + m];
+          }
+        }
       }
     }
   }
