@@ -3,7 +3,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "compiler/codegen/cpp/cpp_target.h"
+#include "compiler/ir/parse.h"
 #include "tests/unit/compiler/codegen/check_module.h"
+#include "tests/unit/compiler/codegen/native_run.h"
 
 namespace kiln::codegen {
 namespace {
@@ -159,6 +162,20 @@ TEST(LoopsTest, HeadsSplitByDivision) {
     %1 = neg f32 %0
     store f32 @y[d0, d1], %1)",
                         "sizes[10,63] strides[63,1] offset 0"));
+}
+
+TEST(LoopsTest, EveryOtherElement) {
+  CheckModule(Pointwise(" buffer @x f32[9,139] strides[139,1] input(0)", "f32[9,70] strides[70,1]",
+                        "d0: 9, d1: 70", R"( %0 = load f32 @x[d0, 2*d1]
+    store f32 @y[d0, d1], %0)",
+                        "sizes[9,70] strides[70,1] offset 0"));
+  CheckModule(Pointwise(" buffer @x f32[9,120] strides[120,1] input(0)", "f32[9,70] strides[70,1]",
+                        "d0: 9, d1: 70", R"( %0 = index i64 2*d1
+    %1 = const i64 120
+    %2 = lt bool %0, %1
+    %3 = load f32 @x[d0, 2*d1] if %2 else 7
+    store f32 @y[d0, d1], %3)",
+                        "sizes[9,70] strides[70,1] offset 0"));
 }
 
 TEST(LoopsTest, MaskedPadding) {
@@ -422,6 +439,59 @@ TEST(LoopsTest, PoolingWindows) {
     }
     output @y sizes[2,3,7,7] strides[147,49,7,1] offset 0
   })");
+}
+
+std::string Lookup(const std::string& table, const std::string& result) {
+  return absl::StrReplaceAll(R"(module {
+    buffer @ids i64[40] strides[1] input(0)
+    buffer @TABLE f32[30] strides[1] input(1)
+    buffer @RESULT f32[40] strides[1] output
+    kernel @RESULT_kernel (d0: 40) {
+      phase () {
+        %3 = load i64 @ids[d0]
+        %7 = load f32 @TABLE[[%3]] using %3
+        store f32 @RESULT[d0], %7
+      }
+    }
+    output @RESULT sizes[40] strides[1] offset 0
+  })",
+                             {{"TABLE", table}, {"RESULT", result}});
+}
+
+TEST(LoopsTest, AnIndexOutsideItsDimensionIsReported) {
+  absl::StatusOr<ir::Module> module = ir::Parse(Lookup("w", "y"));
+  ASSERT_TRUE(module.ok()) << module.status();
+  auto native = NativeModule::Build(*module, TestDevice(RunnableIsas().back()));
+  ASSERT_TRUE(native.ok()) << native.status();
+  for (int64_t bad : {-1, 30}) {
+    for (int place : {0, 5, 39}) {
+      std::vector<int64_t> ids(40, 3);
+      std::vector<HostTensor> inputs(2);
+      inputs[1].data.assign(30 * 4, 0);
+      auto set_ids = [&] {
+        inputs[0].data.assign(reinterpret_cast<const char*>(ids.data()), ids.size() * 8);
+      };
+      set_ids();
+      EXPECT_TRUE((*native)->Run(inputs, {}, 1).ok());
+      ids[place] = bad;
+      set_ids();
+      EXPECT_EQ((*native)->Run(inputs, {}, 1).status().code(), absl::StatusCode::kOutOfRange);
+    }
+  }
+}
+
+TEST(LoopsTest, EqualKernelsHaveEqualText) {
+  std::vector<std::string> sources;
+  for (const std::string name : {"first", "second"}) {
+    absl::StatusOr<ir::Module> module = ir::Parse(Lookup(name, name + "_result"));
+    ASSERT_TRUE(module.ok()) << module.status();
+    auto emitted = MakeCppTarget(TestDevice("avx512"))
+                       ->Emit(*module, std::get<ir::Kernel>(module->operations[0]));
+    ASSERT_TRUE(emitted.ok()) << emitted.status();
+    EXPECT_EQ(emitted->buffers.size(), 3u);
+    sources.push_back(emitted->source);
+  }
+  EXPECT_EQ(sources[0], sources[1]);
 }
 
 }  // namespace
