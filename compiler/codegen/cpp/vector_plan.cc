@@ -158,7 +158,15 @@ int WidthFor(IntContext& ints, const std::vector<const NestPhase*>& phases, IntE
       wide |= DTypeSize(step.inst->dtype) == 8;
     }
   }
-  if (!elementary && !wide && operations <= 12) width *= operations <= 7 ? 4 : 2;
+  const bool down_columns = std::any_of(phases.begin(), phases.end(), [&](const NestPhase* phase) {
+    return !phase->inner.empty() &&
+           std::find(phase->inner.begin(), phase->inner.end(), var) == phase->inner.end();
+  });
+  if (!elementary && !wide && operations <= 12) {
+    // Down columns each step reads another row: long pieces of it, while accumulators fit
+    // registers.
+    width *= operations <= 4 && down_columns ? 8 : operations <= 7 ? 4 : 2;
+  }
   IntExpr extent = Extent(ints, var);
   while (width > 1 && extent.is_const() && width / 2 >= extent.value()) width /= 2;
   // Several vectors only where they divide the loop, or where it is long.
