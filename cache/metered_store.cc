@@ -1,0 +1,65 @@
+#include "cache/metered_store.h"
+
+#include <utility>
+
+namespace kiln::cache {
+namespace {
+
+GetResult ResultOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return GetResult::kHit;
+    case absl::StatusCode::kNotFound:
+      return GetResult::kMiss;
+    case absl::StatusCode::kDataLoss:
+      return GetResult::kCorrupt;
+    default:
+      return GetResult::kError;
+  }
+}
+
+class MeteredStore final : public Store {
+ public:
+  MeteredStore(Store* inner, GetObserver observer)
+      : inner_(*inner), observer_(std::move(observer)) {}
+
+  absl::StatusOr<Found> Get(const Key& key) override {
+    absl::StatusOr<Found> found = inner_.Get(key);
+    observer_(key.kind, ResultOf(found.status()));
+    return found;
+  }
+  absl::Status Put(const Key& key, const EntryPtr& entry) override {
+    return inner_.Put(key, entry);
+  }
+  absl::Status Remove(const Key& key) override { return inner_.Remove(key); }
+  void ForEach(const std::function<void(const EntryInfo&)>& visit) override {
+    inner_.ForEach(visit);
+  }
+  std::vector<Usage> Usages() override { return inner_.Usages(); }
+
+ private:
+  Store& inner_;
+  const GetObserver observer_;
+};
+
+}  // namespace
+
+absl::string_view GetResultName(GetResult result) {
+  switch (result) {
+    case GetResult::kHit:
+      return "hit";
+    case GetResult::kMiss:
+      return "miss";
+    case GetResult::kCorrupt:
+      return "corrupt";
+    case GetResult::kError:
+      return "error";
+  }
+  return "error";
+}
+
+std::unique_ptr<Store> MakeMeteredStore(Store* inner, GetObserver observer) {
+  return std::make_unique<MeteredStore>(inner, std::move(observer));
+}
+
+}  // namespace kiln::cache

@@ -1,0 +1,23 @@
+// Reports the outcome of every read to an observer.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "absl/strings/string_view.h"
+#include "cache/store.h"
+
+namespace kiln::cache {
+
+enum class GetResult { kHit, kMiss, kCorrupt, kError };
+
+// "hit", "miss", "corrupt", "error": metric labels.
+absl::string_view GetResultName(GetResult result);
+
+// Thread-safe and quick: called in every read.
+using GetObserver = std::function<void(EntryKind kind, GetResult result)>;
+
+// `inner` must outlive the result.
+std::unique_ptr<Store> MakeMeteredStore(Store* inner, GetObserver observer);
+
+}  // namespace kiln::cache

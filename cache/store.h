@@ -1,0 +1,99 @@
+// A store of immutable values under content keys. Behaviour is added by wrapping: a store that
+// verifies digests, one that counts, one that puts a fast tier over a slow one.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "proto/base/digest.h"
+
+namespace kiln::cache {
+
+// The numbers are part of the on-disk format (FORMAT.md).
+enum class EntryKind : uint8_t { kArtifact = 1, kKernel = 2 };
+inline constexpr EntryKind kEntryKinds[] = {EntryKind::kArtifact, EntryKind::kKernel};
+
+// "artifact", "kernel": metric labels and wire names.
+absl::string_view EntryKindName(EntryKind kind);
+
+struct Key {
+  EntryKind kind = EntryKind::kArtifact;
+  Digest digest;
+
+  friend bool operator==(const Key&, const Key&) = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const Key& k) {
+    return H::combine(std::move(h), k.kind, k.digest);
+  }
+};
+
+// A value with the SHA-256 that it had when it was first put. Never changed after it is made, and
+// shared by everyone who reads it.
+struct Entry {
+  std::string bytes;
+  Digest digest;
+};
+using EntryPtr = std::shared_ptr<const Entry>;
+
+// Computes the digest.
+EntryPtr MakeEntry(std::string bytes);
+
+struct Found {
+  EntryPtr entry;
+  absl::string_view tier;  // "memory", "disk": a string literal
+};
+
+struct EntryInfo {
+  Key key;
+  int64_t size_bytes = 0;
+  int64_t last_used_unix_ms = 0;
+};
+
+struct Usage {
+  absl::string_view tier;
+  EntryKind kind = EntryKind::kArtifact;
+  int64_t entries = 0;
+  int64_t size_bytes = 0;
+};
+
+// Thread-safe. Every method may touch a disk, a memory store aside.
+class Store {
+ public:
+  virtual ~Store() = default;
+
+  // NOT_FOUND where there is none; DATA_LOSS where the entry was damaged. Callers treat every error
+  // as a miss.
+  virtual absl::StatusOr<Found> Get(const Key& key) = 0;
+
+  // Atomic: a reader sees the whole entry or none. An error (no room, disk full) leaves every other
+  // entry readable.
+  virtual absl::Status Put(const Key& key, const EntryPtr& entry) = 0;
+
+  // OK where there is none.
+  virtual absl::Status Remove(const Key& key) = 0;
+
+  // Calls `visit` for every entry, least recently used first, without holding a lock.
+  virtual void ForEach(const std::function<void(const EntryInfo&)>& visit) = 0;
+
+  // One row for each tier and kind; reads no disk.
+  virtual std::vector<Usage> Usages() = 0;
+};
+
+// Removes the entries of one kind; returns how many there were.
+absl::StatusOr<int64_t> Clear(Store& store, EntryKind kind);
+
+struct VerifyResult {
+  int64_t checked = 0;
+  int64_t corrupt = 0;
+};
+// Reads every entry of a store that verifies (verifying_store.h), which removes what is damaged.
+VerifyResult VerifyAll(Store& store);
+
+}  // namespace kiln::cache

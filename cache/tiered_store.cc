@@ -1,0 +1,60 @@
+#include "cache/tiered_store.h"
+
+#include "absl/container/flat_hash_set.h"
+
+namespace kiln::cache {
+namespace {
+
+class TieredStore final : public Store {
+ public:
+  TieredStore(Store* upper, Store* lower) : upper_(*upper), lower_(*lower) {}
+
+  absl::StatusOr<Found> Get(const Key& key) override {
+    if (absl::StatusOr<Found> found = upper_.Get(key); found.ok()) return found;
+    absl::StatusOr<Found> found = lower_.Get(key);
+    if (!found.ok()) return absl::NotFoundError("in no tier");
+    upper_.Put(key, found->entry).IgnoreError();  // too large for the upper tier: served from below
+    return found;
+  }
+
+  absl::Status Put(const Key& key, const EntryPtr& entry) override {
+    absl::Status upper = upper_.Put(key, entry);
+    absl::Status lower = lower_.Put(key, entry);
+    return upper.ok() ? upper : lower;
+  }
+
+  absl::Status Remove(const Key& key) override {
+    absl::Status upper = upper_.Remove(key);
+    absl::Status lower = lower_.Remove(key);
+    return upper.ok() ? lower : upper;
+  }
+
+  void ForEach(const std::function<void(const EntryInfo&)>& visit) override {
+    absl::flat_hash_set<Key> seen;
+    lower_.ForEach([&](const EntryInfo& info) {
+      seen.insert(info.key);
+      visit(info);
+    });
+    upper_.ForEach([&](const EntryInfo& info) {
+      if (!seen.contains(info.key)) visit(info);
+    });
+  }
+
+  std::vector<Usage> Usages() override {
+    std::vector<Usage> usages = upper_.Usages();
+    for (const Usage& usage : lower_.Usages()) usages.push_back(usage);
+    return usages;
+  }
+
+ private:
+  Store& upper_;
+  Store& lower_;
+};
+
+}  // namespace
+
+std::unique_ptr<Store> MakeTieredStore(Store* upper, Store* lower) {
+  return std::make_unique<TieredStore>(upper, lower);
+}
+
+}  // namespace kiln::cache

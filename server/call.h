@@ -1,0 +1,39 @@
+// What every call of the service shares: its number, its clock, its end.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "server/metrics.h"
+
+namespace kiln::server {
+
+// Belongs to one call; used by one thread at a time.
+class Call {
+ public:
+  Call(absl::string_view method, grpc::CallbackServerContext* context, Metrics& metrics);
+
+  void set_key(std::string short_key) { key_ = std::move(short_key); }
+  void set_target(absl::string_view target) { target_ = target; }
+  void set_source(absl::string_view source) { source_ = source; }
+
+  // Counts and logs the call, puts the error's details into the trailing metadata, and returns what
+  // Finish wants. Call it once, just before Finish.
+  grpc::Status End(const absl::Status& status);
+
+ private:
+  const absl::string_view method_;
+  grpc::CallbackServerContext* const context_;
+  Metrics& metrics_;
+  const int64_t number_;
+  const absl::Time start_ = absl::Now();
+  std::string key_;
+  absl::string_view target_;
+  absl::string_view source_;
+};
+
+}  // namespace kiln::server

@@ -1,0 +1,165 @@
+#include "server/compile_call.h"
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/base/key.h"
+#include "server/call.h"
+#include "server/chunker.h"
+
+namespace kiln::server {
+namespace {
+
+class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
+                          public std::enable_shared_from_this<CompileCall> {
+ public:
+  CompileCall(const ServiceContext& service, grpc::CallbackServerContext* context)
+      : service_(service), call_("Compile", context, service.metrics) {}
+
+  static grpc::ServerWriteReactor<v1::CompileEvent>* Start(const ServiceContext& service,
+                                                           grpc::CallbackServerContext* context,
+                                                           const v1::CompileRequest& request) {
+    auto call = std::make_shared<CompileCall>(service, context);
+    call->self_ = call;
+    // gRPC's copy of the request lives as long as the call, a job may live longer.
+    auto copy = std::make_shared<const v1::CompileRequest>(request);
+    absl::Status queued = service.executor.Run([call, copy] { call->Begin(copy); });
+    if (!queued.ok()) call->SetEnd(queued);
+    return call.get();
+  }
+
+  void OnWriteDone(bool ok) override {
+    {
+      absl::MutexLock lock(&mu_);
+      writing_ = false;
+      if (!ok) end_ = absl::CancelledError("the client has gone");
+    }
+    Pump();
+  }
+
+  void OnCancel() override {
+    std::optional<Broker::Ticket> ticket;
+    {
+      absl::MutexLock lock(&mu_);
+      cancelled_ = true;
+      ticket = ticket_;
+    }
+    if (ticket) service_.broker.Leave(*ticket);
+    SetEnd(absl::CancelledError("the client has gone or its deadline has passed"));
+  }
+
+  void OnDone() override { std::shared_ptr<CompileCall> last = std::move(self_); }
+
+ private:
+  void Begin(const std::shared_ptr<const v1::CompileRequest>& request) {
+    Digest key = ArtifactKey(request->graph(), request->device(), request->options(),
+                             service_.compiler_build);
+    {
+      absl::MutexLock lock(&mu_);
+      if (cancelled_) return;
+      call_.set_key(key.ShortHex());
+      call_.set_target(TargetLabel(request->device().target()));
+    }
+    if (auto found = service_.store.Get({cache::EntryKind::kArtifact, key}); found.ok()) {
+      return SetArtifact(found->entry, found->tier);
+    }
+    std::weak_ptr<CompileCall> weak = weak_from_this();
+    CompileCallbacks callbacks;
+    callbacks.progress = [weak](const v1::Progress& progress) {
+      if (auto call = weak.lock()) call->SetProgress(progress);
+    };
+    callbacks.done = [weak](const absl::StatusOr<CompileAnswer>& answer) {
+      auto call = weak.lock();
+      if (call == nullptr) return;
+      if (!answer.ok()) return call->SetEnd(answer.status());
+      call->SetArtifact(answer->artifact, answer->source);
+    };
+    auto ticket = service_.broker.Join(key, request, std::move(callbacks));
+    if (!ticket.ok()) return SetEnd(ticket.status());
+    bool cancelled;
+    {
+      absl::MutexLock lock(&mu_);
+      ticket_ = *ticket;
+      cancelled = cancelled_;
+    }
+    if (cancelled) service_.broker.Leave(*ticket);
+  }
+
+  void SetProgress(const v1::Progress& progress) {
+    {
+      absl::MutexLock lock(&mu_);
+      progress_ = progress;  // a slow client sees the latest only
+    }
+    Pump();
+  }
+  void SetArtifact(const cache::EntryPtr& artifact, absl::string_view source) {
+    {
+      absl::MutexLock lock(&mu_);
+      chunker_ = Chunker(artifact, source);
+      call_.set_source(source);
+    }
+    Pump();
+  }
+  void SetEnd(const absl::Status& status) {
+    {
+      absl::MutexLock lock(&mu_);
+      if (!end_) end_ = status;
+    }
+    Pump();
+  }
+
+  // Starts the next write, or ends the call, unless a write is under way. gRPC may call back from
+  // within StartWrite, so the lock is let go before.
+  void Pump() {
+    enum { kNothing, kWrite, kWriteAndFinish, kFinish } action = kNothing;
+    grpc::Status status;
+    {
+      absl::MutexLock lock(&mu_);
+      if (writing_ || finished_) return;
+      if (end_) {
+        action = kFinish;
+        status = call_.End(*end_);
+      } else if (chunker_ && !chunker_->AtEnd()) {
+        chunker_->Next(*event_.mutable_chunk());
+        action = chunker_->AtEnd() ? kWriteAndFinish : kWrite;
+        if (action == kWriteAndFinish) status = call_.End(absl::OkStatus());
+      } else if (progress_) {
+        *event_.mutable_progress() = *std::exchange(progress_, std::nullopt);
+        action = kWrite;
+      }
+      writing_ = action == kWrite || action == kWriteAndFinish;
+      finished_ = action == kFinish || action == kWriteAndFinish;
+    }
+    if (action == kWrite) StartWrite(&event_);
+    if (action == kWriteAndFinish) {
+      StartWriteAndFinish(&event_, grpc::WriteOptions(), std::move(status));
+    }
+    if (action == kFinish) Finish(std::move(status));
+  }
+
+  const ServiceContext& service_;
+  absl::Mutex mu_;
+  std::shared_ptr<CompileCall> self_;  // gRPC's reference, from Start to OnDone
+  Call call_ ABSL_GUARDED_BY(mu_);
+  std::optional<Broker::Ticket> ticket_ ABSL_GUARDED_BY(mu_);
+  std::optional<v1::Progress> progress_ ABSL_GUARDED_BY(mu_);
+  std::optional<Chunker> chunker_ ABSL_GUARDED_BY(mu_);
+  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;
+  v1::CompileEvent event_;  // of the write under way
+};
+
+}  // namespace
+
+grpc::ServerWriteReactor<v1::CompileEvent>* StartCompile(const ServiceContext& service,
+                                                         grpc::CallbackServerContext* context,
+                                                         const v1::CompileRequest* request) {
+  return CompileCall::Start(service, context, *request);
+}
+
+}  // namespace kiln::server

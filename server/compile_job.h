@@ -1,0 +1,57 @@
+// One compile from graph to stored artifact: the server's story, one line a step.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "cache/store.h"
+#include "server/job_control.h"
+#include "server/kernel_compiler.h"
+#include "server/metrics.h"
+#include "server/worker_backend.h"
+
+namespace kiln {
+namespace v1 {
+class CompileRequest;
+class Progress;
+}  // namespace v1
+
+namespace server {
+
+struct CompileJobInput {
+  int64_t number = 0;  // jobs are numbered as they arrive
+  Digest key;
+  std::shared_ptr<const v1::CompileRequest> request;
+};
+
+struct CompileJobContext {
+  WorkerBackend& workers;
+  KernelCompiler& kernels;
+  cache::Store& store;
+  Metrics& metrics;
+  std::string compiler_build;
+};
+
+struct CompileJobOutcome {
+  absl::StatusOr<cache::EntryPtr> artifact;
+  int worker_deaths = 0;
+  int kernels_total = 0;
+  int kernels_cached = 0;
+  std::string stages;  // "plan=12.3ms compile=80.1ms ...", for the log
+};
+
+using ProgressSink = std::function<void(const v1::Progress&)>;
+
+// Blocks until the job is done or `control` stops it. `progress` is called on any thread, also
+// shortly after a stopped job has returned.
+CompileJobOutcome RunCompileJob(const CompileJobContext& context, const CompileJobInput& input,
+                                const std::shared_ptr<JobControl>& control, ProgressSink progress);
+
+// "cpp", "ptx", "gcu", "unknown": metric labels and log fields.
+absl::string_view TargetLabel(int target);
+
+}  // namespace server
+}  // namespace kiln

@@ -1,0 +1,274 @@
+#include "server/config.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "proto/base/error_detail.h"
+#include "proto/base/status_macros.h"
+
+namespace kiln::server {
+namespace {
+
+struct Setting {
+  absl::string_view key;
+  absl::string_view placeholder;
+  absl::string_view help;
+  absl::Status (*set)(absl::string_view value, Config& config);
+};
+
+absl::Status SetInt(absl::string_view value, int min, int max, int& out) {
+  int number = 0;
+  if (!absl::SimpleAtoi(value, &number) || number < min || number > max) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", value, "' is not a whole number from ", min, " to ", max));
+  }
+  out = number;
+  return absl::OkStatus();
+}
+
+absl::Status SetTimeout(absl::string_view value, absl::Duration& out) {
+  absl::Duration duration;
+  if (!absl::ParseDuration(value, &duration) || duration < absl::Milliseconds(100) ||
+      duration > absl::Hours(24)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", value, "' is not a duration from 100ms to 24h, as in 120s"));
+  }
+  out = duration;
+  return absl::OkStatus();
+}
+
+absl::Status SetBytes(absl::string_view value, int64_t min, int64_t& out) {
+  KILN_ASSIGN_OR_RETURN(int64_t bytes, ParseBytes(value));
+  if (bytes < min) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", value, "' is less than the least, ", min, " bytes"));
+  }
+  out = bytes;
+  return absl::OkStatus();
+}
+
+absl::Status SetAddress(absl::string_view value, Address& out) {
+  KILN_ASSIGN_OR_RETURN(out, ParseAddress(value));
+  return absl::OkStatus();
+}
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+constexpr Setting kSettings[] = {
+    {"listen", "HOST:PORT", "where clients connect (127.0.0.1:7461)",
+     [](absl::string_view v, Config& c) { return SetAddress(v, c.listen); }},
+    {"metrics-listen", "HOST:PORT", "/metrics, /healthz, /readyz (127.0.0.1:7462)",
+     [](absl::string_view v, Config& c) { return SetAddress(v, c.metrics_listen); }},
+    {"data-dir", "DIR", "the cache ($KILN_DATA_DIR, else ~/.cache/kiln)",
+     [](absl::string_view v, Config& c) {
+       c.data_dir = std::string(v);
+       return v.empty() ? absl::InvalidArgumentError("it is empty") : absl::OkStatus();
+     }},
+    {"remote-cache", "redis://HOST:PORT", "a tier that servers share; not in this version",
+     [](absl::string_view, Config&) {
+       return absl::Status(absl::InvalidArgumentError("this version has no remote cache"));
+     }},
+    {"workers", "N", "compile processes (one a processor)",
+     [](absl::string_view v, Config& c) { return SetInt(v, 1, 1024, c.workers); }},
+    {"worker-memory", "BYTES", "limit of one compile process (4GiB)",
+     [](absl::string_view v, Config& c) { return SetBytes(v, 256 * kMiB, c.worker_memory_bytes); }},
+    {"worker-timeout", "TIME", "limit of one step of a compile (120s)",
+     [](absl::string_view v, Config& c) { return SetTimeout(v, c.worker_timeout); }},
+    {"cache-max-size", "BYTES", "limit of the cache on disk (20GiB)",
+     [](absl::string_view v, Config& c) { return SetBytes(v, kMiB, c.cache_max_size_bytes); }},
+    {"cache-memory-size", "BYTES", "limit of the cache in memory (512MiB)",
+     [](absl::string_view v, Config& c) { return SetBytes(v, kMiB, c.cache_memory_size_bytes); }},
+    {"max-queued-jobs", "N", "compiles that may wait; more are refused (256)",
+     [](absl::string_view v, Config& c) { return SetInt(v, 1, 1000000, c.max_queued_jobs); }},
+    {"log-format", "text|json", "of the lines on standard error (text)",
+     [](absl::string_view v, Config& c) {
+       c.log_json = v == "json";
+       return v == "json" || v == "text" ? absl::OkStatus()
+                                         : absl::InvalidArgumentError(absl::StrCat(
+                                               "'", v, "' is neither 'text' nor 'json'"));
+     }},
+};
+
+const Setting* FindSetting(absl::string_view key) {
+  for (const Setting& setting : kSettings) {
+    if (setting.key == key) return &setting;
+  }
+  return nullptr;
+}
+
+absl::Status Apply(absl::string_view source, absl::string_view key, absl::string_view value,
+                   Config& config) {
+  const Setting* setting = FindSetting(key);
+  if (setting == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(source, ": unknown key '", key, "' (kilnd --help lists them)"));
+  }
+  return Annotate(setting->set(value, config), source);
+}
+
+absl::Status ApplyFile(const std::string& path, Config& config) {
+  std::ifstream file(path);
+  if (!file) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot read the configuration file ", path));
+  }
+  std::string raw;
+  for (int number = 1; std::getline(file, raw); ++number) {
+    absl::string_view line = raw;
+    line = absl::StripAsciiWhitespace(line.substr(0, line.find('#')));
+    if (line.empty()) continue;
+    std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(line, absl::MaxSplits('=', 1));
+    std::string source = absl::StrCat(path, " line ", number);
+    if (line.find('=') == absl::string_view::npos) {
+      return absl::InvalidArgumentError(absl::StrCat(source, ": expected KEY = VALUE"));
+    }
+    KILN_RETURN_IF_ERROR(Apply(source, absl::StripAsciiWhitespace(parts.first),
+                               absl::StripAsciiWhitespace(parts.second), config));
+  }
+  return absl::OkStatus();
+}
+
+std::string VariableName(absl::string_view key) {
+  return absl::StrCat("KILND_", absl::AsciiStrToUpper(absl::StrReplaceAll(key, {{"-", "_"}})));
+}
+
+absl::Status ApplyEnvironment(const Environment& environment, Config& config) {
+  for (const Setting& setting : kSettings) {
+    std::string name = VariableName(setting.key);
+    if (auto value = environment(name)) {
+      KILN_RETURN_IF_ERROR(Apply(name, setting.key, *value, config));
+    }
+  }
+  return absl::OkStatus();
+}
+
+struct Flag {
+  std::string key;
+  std::string value;
+};
+
+absl::StatusOr<std::vector<Flag>> SplitFlags(absl::Span<const std::string> arguments) {
+  std::vector<Flag> flags;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    absl::string_view argument = arguments[i];
+    if (!absl::ConsumePrefix(&argument, "--")) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("unexpected argument '", arguments[i], "' (try --help)"));
+    }
+    std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(argument, absl::MaxSplits('=', 1));
+    Flag flag{std::string(parts.first), std::string(parts.second)};
+    if (flag.key != "config" && FindSetting(flag.key) == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("unknown flag '--", flag.key, "' (try --help)"));
+    }
+    if (argument.find('=') == absl::string_view::npos) {
+      if (i + 1 == arguments.size()) {
+        return absl::InvalidArgumentError(absl::StrCat("--", flag.key, " needs a value"));
+      }
+      flag.value = arguments[++i];
+    }
+    flags.push_back(std::move(flag));
+  }
+  return flags;
+}
+
+std::string DefaultDataDir(const Environment& environment) {
+  if (auto dir = environment("KILN_DATA_DIR"); dir && !dir->empty()) return *dir;
+  // systemd sets INVOCATION_ID for what it starts.
+  if (geteuid() == 0 && environment("INVOCATION_ID")) return "/var/lib/kiln";
+  if (auto dir = environment("XDG_CACHE_HOME"); dir && !dir->empty()) {
+    return absl::StrCat(*dir, "/kiln");
+  }
+  if (auto home = environment("HOME"); home && !home->empty()) {
+    return absl::StrCat(*home, "/.cache/kiln");
+  }
+  return "/var/lib/kiln";
+}
+
+}  // namespace
+
+Environment ProcessEnvironment() {
+  return [](const std::string& name) -> std::optional<std::string> {
+    const char* value = std::getenv(name.c_str());
+    if (value == nullptr) return std::nullopt;
+    return value;
+  };
+}
+
+absl::StatusOr<int64_t> ParseBytes(absl::string_view text) {
+  static constexpr std::pair<absl::string_view, int64_t> kUnits[] = {{"KiB", int64_t{1} << 10},
+                                                                     {"MiB", int64_t{1} << 20},
+                                                                     {"GiB", int64_t{1} << 30},
+                                                                     {"TiB", int64_t{1} << 40},
+                                                                     {"KB", 1000},
+                                                                     {"MB", 1000000},
+                                                                     {"GB", 1000000000},
+                                                                     {"TB", 1000000000000},
+                                                                     {"B", 1}};
+  absl::string_view number = text;
+  int64_t unit = 1;
+  for (const auto& [name, factor] : kUnits) {
+    if (absl::ConsumeSuffix(&number, name)) {
+      unit = factor;
+      break;
+    }
+  }
+  int64_t value = 0;
+  int64_t bytes = 0;
+  if (!absl::SimpleAtoi(number, &value) || value <= 0 ||
+      __builtin_mul_overflow(value, unit, &bytes)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", text, "' is no size in bytes, as in 512MiB or 20GiB"));
+  }
+  return bytes;
+}
+
+absl::StatusOr<Config> LoadConfig(absl::Span<const std::string> arguments,
+                                  const Environment& environment) {
+  Config config;
+  config.workers = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  config.data_dir = DefaultDataDir(environment);
+  KILN_ASSIGN_OR_RETURN(std::vector<Flag> flags, SplitFlags(arguments));
+  std::string file = environment("KILND_CONFIG").value_or("");
+  for (const Flag& flag : flags) {
+    if (flag.key == "config") file = flag.value;
+  }
+  if (!file.empty()) KILN_RETURN_IF_ERROR(ApplyFile(file, config));
+  KILN_RETURN_IF_ERROR(ApplyEnvironment(environment, config));
+  for (const Flag& flag : flags) {
+    if (flag.key == "config") continue;
+    KILN_RETURN_IF_ERROR(Apply(absl::StrCat("--", flag.key), flag.key, flag.value, config));
+  }
+  return config;
+}
+
+std::string ConfigHelp() {
+  std::string text =
+      "kilnd: the compilation service\n\n"
+      "  kilnd [--config FILE] [--KEY VALUE]...\n"
+      "  kilnd --version\n\n"
+      "Each key is also a line 'KEY = VALUE' of FILE and a variable KILND_KEY; a flag goes before\n"
+      "a variable, a variable before the file.\n\n";
+  for (const Setting& setting : kSettings) {
+    std::string left = absl::StrCat("  --", setting.key, " ", setting.placeholder);
+    left.resize(std::max<size_t>(left.size() + 1, 36), ' ');
+    absl::StrAppend(&text, left, setting.help, "\n");
+  }
+  return text;
+}
+
+}  // namespace kiln::server

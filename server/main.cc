@@ -1,0 +1,254 @@
+// kilnd: the composition root, the only place that makes concrete parts and joins them.
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/impl/service_type.h>
+#include <signal.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "cache/data_dir.h"
+#include "cache/memory_store.h"
+#include "cache/metered_store.h"
+#include "cache/rocksdb_store.h"
+#include "cache/tiered_store.h"
+#include "cache/verifying_store.h"
+#include "compiler/compiler.h"
+#include "proto/base/log.h"
+#include "proto/base/status_macros.h"
+#include "server/broker.h"
+#include "server/config.h"
+#include "server/executor.h"
+#include "server/http.h"
+#include "server/kernel_compiler.h"
+#include "server/metrics.h"
+#include "server/service.h"
+#include "server/worker.h"
+#include "server/worker_pool.h"
+
+namespace kiln::server {
+namespace {
+
+constexpr int kExitFailed = 1;
+constexpr int kExitInUse = 75;      // EX_TEMPFAIL
+constexpr int kExitBadConfig = 78;  // EX_CONFIG
+constexpr int kIoThreads = 4;
+constexpr size_t kMaxQueuedCalls = 4096;
+constexpr absl::Duration kWorkerStartLimit = absl::Seconds(30);
+constexpr absl::Duration kDrainLimit = absl::Minutes(5);
+constexpr absl::Duration kCallsEndLimit = absl::Seconds(5);
+
+// The caches as they are stacked: memory over verified disk, each tier counted. Memory holds only
+// what was verified when it was read or made.
+struct Caches {
+  std::unique_ptr<cache::Store> memory;
+  std::unique_ptr<cache::Store> disk;
+  std::unique_ptr<cache::Store> verified_disk;
+  std::unique_ptr<cache::Store> metered_memory;
+  std::unique_ptr<cache::Store> metered_disk;
+  std::unique_ptr<cache::Store> all;        // what calls and jobs use
+  std::unique_ptr<cache::Store> unmetered;  // the same entries, for second looks that do not count
+};
+
+absl::StatusOr<Caches> OpenCaches(const Config& config, Metrics& metrics) {
+  auto observe = [&metrics](absl::string_view tier) {
+    return [&metrics, tier](cache::EntryKind kind, cache::GetResult result) {
+      metrics.CacheRequest(kind, tier, result);
+    };
+  };
+  Caches caches;
+  cache::RocksDbOptions options;
+  options.path = absl::StrCat(config.data_dir, "/cache");
+  options.max_bytes = config.cache_max_size_bytes;
+  KILN_ASSIGN_OR_RETURN(caches.disk, cache::OpenRocksDbStore(options));
+  caches.memory = cache::MakeMemoryStore(config.cache_memory_size_bytes);
+  caches.verified_disk = cache::MakeVerifyingStore(caches.disk.get());
+  caches.metered_memory = cache::MakeMeteredStore(caches.memory.get(), observe("memory"));
+  caches.metered_disk = cache::MakeMeteredStore(caches.verified_disk.get(), observe("disk"));
+  caches.all = cache::MakeTieredStore(caches.metered_memory.get(), caches.metered_disk.get());
+  caches.unmetered = cache::MakeTieredStore(caches.memory.get(), caches.verified_disk.get());
+  return caches;
+}
+
+int Fail(int code, const absl::Status& status) {
+  std::fprintf(stderr, "kilnd: %s\n", std::string(status.message()).c_str());
+  return code;
+}
+
+int PrintVersion() {
+  std::printf("kilnd %s\ncompiler build %s\ntoolchain %s\ntargets cpp\n", KILN_VERSION,
+              CompilerBuildId().c_str(), ToolchainVersion().c_str());
+  return 0;
+}
+
+HttpRoutes MakeRoutes(Metrics& metrics, Broker& broker, WorkerPool& pool, cache::Store& store,
+                      const std::atomic<bool>& serving) {
+  HttpRoutes routes;
+  routes["/metrics"] = [&] {
+    BrokerCounts jobs = broker.Counts();
+    WorkerCounts workers = pool.Counts();
+    GaugeValues gauges{jobs.queued,  jobs.running, jobs.waiters,  workers.starting,
+                       workers.idle, workers.busy, store.Usages()};
+    return HttpReply{200, "text/plain; version=0.0.4; charset=utf-8", metrics.Render(gauges)};
+  };
+  routes["/healthz"] = [] { return HttpReply{.body = "ok\n"}; };
+  routes["/readyz"] = [&] {
+    WorkerCounts workers = pool.Counts();
+    if (!serving) return HttpReply{.code = 503, .body = "not serving\n"};
+    if (workers.idle + workers.busy == 0) return HttpReply{.code = 503, .body = "no worker\n"};
+    return HttpReply{.body = "ready\n"};
+  };
+  return routes;
+}
+
+struct RpcServer {
+  std::unique_ptr<grpc::Service> service;
+  std::unique_ptr<grpc::Server> server;
+  Address address;
+};
+
+absl::StatusOr<RpcServer> StartRpcServer(const Config& config, const ServiceContext* context) {
+  RpcServer rpc;
+  rpc.address = config.listen;
+  rpc.service = MakeCompileService(context);
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  // Two servers on one port would each get some of the calls.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.SetMaxReceiveMessageSize(kMaxReceiveBytes);
+  builder.AddListeningPort(config.listen.ToString(), grpc::InsecureServerCredentials(),
+                           &rpc.address.port);
+  builder.RegisterService(rpc.service.get());
+  rpc.server = builder.BuildAndStart();
+  if (rpc.server == nullptr || rpc.address.port == 0) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("cannot listen on ", config.listen.ToString(),
+                     " (--listen): the port is in use or the address is not this machine's"));
+  }
+  return rpc;
+}
+
+void PrintReady(const RpcServer& rpc, const HttpServer& http, const Config& config,
+                cache::Store& store) {
+  int64_t artifacts = 0;
+  int64_t kernels = 0;
+  for (const cache::Usage& usage : store.Usages()) {
+    (usage.kind == cache::EntryKind::kArtifact ? artifacts : kernels) += usage.entries;
+  }
+  std::printf(
+      "kilnd ready: grpc %s, http %s, workers %d, cache %s (%lld artifacts, %lld kernels)\n",
+      rpc.address.ToString().c_str(), http.address().ToString().c_str(), config.workers,
+      config.data_dir.c_str(), static_cast<long long>(artifacts), static_cast<long long>(kernels));
+  std::fflush(stdout);
+}
+
+// Finishes what runs, within its limit or until a second signal, and lets no new compile in.
+void Drain(RpcServer& rpc, Broker& broker, const sigset_t& signals) {
+  rpc.server->GetHealthCheckService()->SetServingStatus(false);
+  broker.StartDrain();
+  Log(LogLevel::kInfo, "draining");
+  absl::Time deadline = absl::Now() + kDrainLimit;
+  const timespec now = {};
+  while (!broker.WaitUntilIdle(absl::Milliseconds(100)) && absl::Now() < deadline &&
+         sigtimedwait(&signals, nullptr, &now) < 0) {
+  }
+  rpc.server->Shutdown(std::chrono::system_clock::now() +
+                       absl::ToChronoNanoseconds(kCallsEndLimit));
+}
+
+// From here on everything exists; ends with a signal.
+int Serve(const Config& config, const sigset_t& signals) {
+  std::string compiler_build = CompilerBuildId();
+  auto data_dir = cache::DataDir::Open(config.data_dir);
+  if (absl::IsAborted(data_dir.status())) return Fail(kExitInUse, data_dir.status());
+  if (!data_dir.ok()) return Fail(kExitBadConfig, data_dir.status());
+
+  Metrics metrics(KILN_VERSION, compiler_build);
+  absl::StatusOr<Caches> caches = OpenCaches(config, metrics);
+  if (!caches.ok()) return Fail(kExitFailed, caches.status());
+
+  WorkerPoolOptions pool_options;
+  pool_options.workers = config.workers;
+  pool_options.limits = {config.worker_memory_bytes, config.worker_timeout};
+  pool_options.on_exit = [&metrics](ExitReason reason) { metrics.WorkerExited(reason); };
+  // Destroyed in the reverse order: calls, jobs, then the workers that call both back.
+  std::atomic<bool> serving = false;
+  Executor executor(kIoThreads, kMaxQueuedCalls);
+  std::unique_ptr<KernelCompiler> kernels;
+  WorkerPool pool(pool_options);
+  kernels = std::make_unique<KernelCompiler>(&pool, caches->all.get());
+  Broker broker({.job_threads = config.workers + 2, .max_queued_jobs = config.max_queued_jobs},
+                {pool, *kernels, *caches->all, metrics, compiler_build}, caches->unmetered.get());
+
+  auto http = HttpServer::Start(config.metrics_listen,
+                                MakeRoutes(metrics, broker, pool, *caches->all, serving));
+  if (!http.ok()) return Fail(kExitInUse, http.status());
+  ServiceContext context{*caches->all,
+                         *caches->verified_disk,
+                         broker,
+                         pool,
+                         executor,
+                         metrics,
+                         KILN_VERSION,
+                         compiler_build,
+                         ToolchainVersion(),
+                         config.workers,
+                         [&serving] { return !serving; }};
+  serving = true;
+  auto rpc = StartRpcServer(config, &context);
+  if (!rpc.ok()) return Fail(kExitInUse, rpc.status());
+  if (!pool.WaitUntilReady(kWorkerStartLimit)) {
+    return Fail(kExitFailed, absl::InternalError("no compile worker starts; see the log above"));
+  }
+  if (!config.listen.IsLoopback()) {
+    Log(LogLevel::kWarning, "listening beyond this machine, without authentication",
+        {{"address", rpc->address.ToString()}});
+  }
+  PrintReady(*rpc, **http, config, *caches->disk);
+
+  int signal = 0;
+  sigwait(&signals, &signal);
+  serving = false;
+  Drain(*rpc, broker, signals);
+  return 0;
+}
+
+int Run(int argc, char** argv) {
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (!arguments.empty() && arguments[0] == "worker") {
+    return RunWorker(absl::MakeConstSpan(argv + 2, static_cast<size_t>(argc - 2)));
+  }
+  for (const std::string& argument : arguments) {
+    if (argument == "--version") return PrintVersion();
+    if (argument == "--help" || argument == "-h") {
+      std::fputs(ConfigHelp().c_str(), stdout);
+      return 0;
+    }
+  }
+  absl::StatusOr<Config> config = LoadConfig(arguments, ProcessEnvironment());
+  if (!config.ok()) return Fail(kExitBadConfig, config.status());
+  SetLogLevel(LogLevelFromEnvironment(LogLevel::kInfo));
+  SetLogFormat(config->log_json ? LogFormat::kJson : LogFormat::kText);
+  // Before any thread starts, so that all of them leave these to sigwait.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);
+  return Serve(*config, signals);
+}
+
+}  // namespace
+}  // namespace kiln::server
+
+int main(int argc, char** argv) {
+  return kiln::server::Run(argc, argv);
+}

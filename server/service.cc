@@ -1,0 +1,153 @@
+#include "server/service.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kiln/v1/compile_service.grpc.pb.h"
+#include "proto/base/status_macros.h"
+#include "server/call.h"
+#include "server/compile_call.h"
+#include "server/fetch_call.h"
+#include "server/interpret_call.h"
+
+namespace kiln::server {
+namespace {
+
+constexpr int kDefaultListLimit = 1000;
+constexpr int kMaxListLimit = 20000;  // stays under gRPC's default limit of 4 MiB for an answer
+
+// Empty names both kinds.
+absl::StatusOr<std::vector<cache::EntryKind>> ParseKinds(absl::string_view name) {
+  std::vector<cache::EntryKind> kinds;
+  for (cache::EntryKind kind : cache::kEntryKinds) {
+    if (name.empty() || name == cache::EntryKindName(kind)) kinds.push_back(kind);
+  }
+  if (!kinds.empty()) return kinds;
+  return absl::InvalidArgumentError(
+      absl::StrCat("no kind of entry is called '", name, "'; expected 'artifact' or 'kernel'"));
+}
+
+absl::Status ListCacheEntries(cache::Store& store, const v1::ListCacheRequest& request,
+                              v1::ListCacheResponse& response) {
+  KILN_ASSIGN_OR_RETURN(auto kinds, ParseKinds(request.kind()));
+  if (request.limit() < 0) return absl::InvalidArgumentError("limit is negative");
+  size_t limit =
+      request.limit() == 0 ? kDefaultListLimit : std::min(request.limit(), kMaxListLimit);
+  std::vector<cache::EntryInfo> entries;
+  store.ForEach([&](const cache::EntryInfo& info) {
+    if (std::find(kinds.begin(), kinds.end(), info.key.kind) != kinds.end()) {
+      entries.push_back(info);
+    }
+  });
+  // Most recently used first.
+  std::reverse(entries.begin(), entries.end());
+  if (entries.size() > limit) entries.resize(limit);
+  for (const cache::EntryInfo& info : entries) {
+    v1::CacheEntry& entry = *response.add_entries();
+    entry.set_kind(std::string(cache::EntryKindName(info.key.kind)));
+    entry.set_key(info.key.digest.ToHex());
+    entry.set_size_bytes(info.size_bytes);
+    entry.set_last_used_unix_ms(info.last_used_unix_ms);
+  }
+  return absl::OkStatus();
+}
+
+class CompileServiceImpl final : public v1::CompileService::CallbackService {
+ public:
+  explicit CompileServiceImpl(const ServiceContext* context) : service_(*context) {}
+
+  grpc::ServerWriteReactor<v1::ArtifactChunk>* Fetch(grpc::CallbackServerContext* context,
+                                                     const v1::FetchRequest* request) override {
+    return StartFetch(service_, context, request);
+  }
+  grpc::ServerWriteReactor<v1::CompileEvent>* Compile(grpc::CallbackServerContext* context,
+                                                      const v1::CompileRequest* request) override {
+    return StartCompile(service_, context, request);
+  }
+  grpc::ServerWriteReactor<v1::InterpretEvent>* Interpret(
+      grpc::CallbackServerContext* context, const v1::InterpretRequest* request) override {
+    return StartInterpret(service_, context, request);
+  }
+
+  grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
+                                          const v1::GetServerInfoRequest*,
+                                          v1::ServerInfo* info) override {
+    return Answer("GetServerInfo", context, [this, info] {
+      info->set_version(service_.version);
+      info->set_compiler_build(service_.compiler_build);
+      info->set_toolchain(service_.toolchain);
+      info->add_targets(v1::TARGET_CPP);
+      for (const cache::Usage& usage : service_.store.Usages()) {
+        v1::CacheInfo& out = *info->add_caches();
+        out.set_kind(std::string(cache::EntryKindName(usage.kind)));
+        out.set_tier(std::string(usage.tier));
+        out.set_entries(usage.entries);
+        out.set_size_bytes(usage.size_bytes);
+      }
+      BrokerCounts counts = service_.broker.Counts();
+      info->set_jobs_queued(counts.queued);
+      info->set_jobs_running(counts.running);
+      info->set_workers(service_.worker_count);
+      info->set_draining(service_.draining());
+      return absl::OkStatus();
+    });
+  }
+
+  grpc::ServerUnaryReactor* ListCache(grpc::CallbackServerContext* context,
+                                      const v1::ListCacheRequest* request,
+                                      v1::ListCacheResponse* response) override {
+    return Answer("ListCache", context, [this, request, response] {
+      return ListCacheEntries(service_.store, *request, *response);
+    });
+  }
+
+  grpc::ServerUnaryReactor* VerifyCache(grpc::CallbackServerContext* context,
+                                        const v1::VerifyCacheRequest*,
+                                        v1::VerifyCacheResponse* response) override {
+    return Answer("VerifyCache", context, [this, response] {
+      cache::VerifyResult result = cache::VerifyAll(service_.durable);
+      response->set_checked(result.checked);
+      response->set_corrupt(result.corrupt);
+      return absl::OkStatus();
+    });
+  }
+
+  grpc::ServerUnaryReactor* ClearCache(grpc::CallbackServerContext* context,
+                                       const v1::ClearCacheRequest* request,
+                                       v1::ClearCacheResponse* response) override {
+    return Answer("ClearCache", context, [this, request, response]() -> absl::Status {
+      KILN_ASSIGN_OR_RETURN(auto kinds, ParseKinds(request->kind()));
+      for (cache::EntryKind kind : kinds) {
+        KILN_ASSIGN_OR_RETURN(int64_t removed, cache::Clear(service_.store, kind));
+        response->set_removed(response->removed() + removed);
+      }
+      return absl::OkStatus();
+    });
+  }
+
+ private:
+  // Runs `work` on the executor and finishes the call with its status.
+  template <typename F>
+  grpc::ServerUnaryReactor* Answer(absl::string_view method, grpc::CallbackServerContext* context,
+                                   F work) {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    auto call = std::make_shared<Call>(method, context, service_.metrics);
+    absl::Status queued = service_.executor.Run(
+        [call, reactor, work = std::move(work)] { reactor->Finish(call->End(work())); });
+    if (!queued.ok()) reactor->Finish(call->End(queued));
+    return reactor;
+  }
+
+  const ServiceContext& service_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeCompileService(const ServiceContext* context) {
+  return std::make_unique<CompileServiceImpl>(context);
+}
+
+}  // namespace kiln::server
