@@ -46,12 +46,11 @@ grpc::Status Call::End(const absl::Status& status) {
   Log(LogLevel::kInfo, "call",
       {{"id", absl::StrCat(number_)},
        {"method", std::string(method_)},
-       {"key", key_},
-       {"target", std::string(target_)},
-       {"source", std::string(source_)},
+       {"key", key_.empty() ? "-" : key_},
+       {"target", target_.empty() ? "-" : std::string(target_)},
+       {"source", source_.empty() ? "-" : std::string(source_)},
        {"ms", absl::StrFormat("%.2f", absl::ToDoubleMilliseconds(duration))},
-       {"outcome", absl::StatusCodeToString(status.code())},
-       {"why", Shorten(status.message(), kMaxMessageBytes)}});
+       {"outcome", status.ok() ? "OK" : Shorten(status.ToString(), kMaxMessageBytes)}});
   if (status.ok()) return grpc::Status::OK;
   AddDetail(status, *context_);
   return {static_cast<grpc::StatusCode>(status.code()),

@@ -90,8 +90,11 @@ void KernelCompiler::Finish(const std::shared_ptr<Flight>& flight,
         {{"kernel", flight->key.ShortHex()}});
     return Submit(flight);
   }
-  KernelOutcome outcome{.kernel = response.status(), .worker_deaths = flight->worker_deaths};
-  if (response.ok()) {
+  KernelOutcome outcome{.kernel = absl::InternalError("no answer"),
+                        .worker_deaths = flight->worker_deaths};
+  if (!response.ok()) {
+    outcome.kernel = response.status();
+  } else {
     auto shared = std::make_shared<const v1::WorkerResponse>(*std::move(response));
     absl::Status stored =
         store_.Put({cache::EntryKind::kKernel, flight->key},

@@ -1,0 +1,43 @@
+// Keys and values for tests of the stores, and folders that go away.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cache/store.h"
+
+namespace kiln::cache {
+
+Key ArtifactKeyOf(int64_t number);
+Key KernelKeyOf(int64_t number);
+
+// `size_bytes` bytes that depend on `number`, so that no two numbers share a value.
+std::string BytesOf(int64_t number, size_t size_bytes);
+
+// What the process that crash_test.cc kills writes under ArtifactKeyOf(number): 100 bytes to 64
+// KiB, so that both inline values and blob files are met.
+std::string CrashBytesOf(int64_t number);
+
+// The sums of Usages over the rows that match.
+int64_t SizeBytes(Store& store);
+int64_t SizeBytes(Store& store, EntryKind kind);
+int64_t Entries(Store& store);
+int64_t Entries(Store& store, EntryKind kind);
+// In ForEach's order: least recently used first.
+std::vector<Key> Keys(Store& store);
+
+// A fresh folder under the temporary folder, removed at the end.
+class TempDir {
+ public:
+  TempDir();
+  ~TempDir();
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace kiln::cache
