@@ -31,7 +31,7 @@ command -v clang++-19 >/dev/null || fail "clang++-19 is not on PATH, though pack
 step "2 of 5: build (some minutes the first time)"
 mkdir -p build
 cmake --preset release >build/configure.log 2>&1 || { tail -n 20 build/configure.log >&2; fail "cmake failed"; }
-targets=(kilnd kiln_cli kiln_opt)
+targets=(kilnd kiln_cli kiln-opt)
 [ "$torch" = no ] || targets+=(kiln_python_package)
 cmake --build --preset release --target "${targets[@]}"
 bin=build/release/bin

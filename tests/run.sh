@@ -41,7 +41,7 @@ step "Python tests"
 if [ "$python" = no ]; then
   echo "skipped: --no-python"
 elif interpreter="$(deploy/python-env.sh "$PWD/build/venv" --test | tail -n 1)"; then
-  PYTHONPATH="build/$preset/python" KILN_BUILD="build/$preset" \
+  PYTHONPATH="$PWD/build/$preset/python" KILN_BUILD="$PWD/build/$preset" \
     "$interpreter" -m pytest -q tests/python tests/conformance || failed=1
 else
   echo "skipped: no Python with torch and transformers can be had here (see above)"

@@ -25,20 +25,6 @@ bool Inside(uint64_t offset, uint64_t length, uint64_t size) {
   return offset <= size && length <= size - offset;
 }
 
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  ~FileDescriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  FileDescriptor(const FileDescriptor&) = delete;
-  FileDescriptor& operator=(const FileDescriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
 int OpenAnonymousFile() {
   int fd = memfd_create("kiln-artifact", MFD_CLOEXEC);
   if (fd >= 0) return fd;
@@ -99,22 +85,23 @@ absl::Status CheckElfImage(absl::string_view image) {
 
 absl::StatusOr<std::unique_ptr<SharedObject>> SharedObject::Load(absl::string_view image) {
   KILN_RETURN_IF_ERROR(CheckElfImage(image));
-  FileDescriptor file(OpenAnonymousFile());
-  if (file.get() < 0) {
+  std::unique_ptr<SharedObject> object(new SharedObject(OpenAnonymousFile()));
+  if (object->fd_ < 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("cannot create a file for the machine code: ", std::strerror(errno)));
   }
-  KILN_RETURN_IF_ERROR(WriteAll(file.get(), image));
-  std::string path = absl::StrCat("/proc/self/fd/", file.get());
-  void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) {
+  KILN_RETURN_IF_ERROR(WriteAll(object->fd_, image));
+  std::string path = absl::StrCat("/proc/self/fd/", object->fd_);
+  object->handle_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (object->handle_ == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat("cannot load the machine code: ", dlerror()));
   }
-  return std::unique_ptr<SharedObject>(new SharedObject(handle));
+  return object;
 }
 
 SharedObject::~SharedObject() {
-  dlclose(handle_);
+  if (handle_ != nullptr) dlclose(handle_);
+  if (fd_ >= 0) close(fd_);
 }
 
 absl::StatusOr<void*> SharedObject::Find(const std::string& symbol) const {

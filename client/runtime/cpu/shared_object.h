@@ -25,8 +25,12 @@ class SharedObject {
   absl::StatusOr<void*> Find(const std::string& symbol) const;
 
  private:
-  explicit SharedObject(void* handle) : handle_(handle) {}
-  void* handle_;
+  explicit SharedObject(int fd) : fd_(fd) {}
+
+  // Open as long as the object is loaded: the system's loader takes a path that it has seen before
+  // for the object that it has loaded already, so no two may share a descriptor's number.
+  const int fd_;
+  void* handle_ = nullptr;
 };
 
 // The checks that Load makes before the system's loader, which trusts its input, sees the bytes.
