@@ -106,8 +106,10 @@ absl::StatusOr<Database> OpenDatabase(const std::string& path) {
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
   rocksdb::DB* raw = nullptr;
   rocksdb::Status status = rocksdb::DB::Open(DatabaseOptions(), path, families, &handles, &raw);
-  if (status.IsInvalidArgument()) {
-    return absl::DataLossError(absl::StrCat("not a Kiln cache: ", status.ToString()));
+  // Foreign column families, or a file of the database gone: corrupt, though RocksDB names it
+  // otherwise.
+  if (status.IsInvalidArgument() || status.IsPathNotFound()) {
+    return absl::DataLossError(absl::StrCat("not a whole Kiln cache: ", status.ToString()));
   }
   KILN_RETURN_IF_ERROR(FromRocks(status, absl::StrCat("cannot open the cache ", path)));
   Database database;

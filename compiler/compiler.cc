@@ -125,6 +125,10 @@ std::string ToolchainVersion() {
   return toolchain::ToolchainVersion();
 }
 
+absl::Status CheckGraphSize(const v1::Graph& graph) {
+  return graph::CheckCounts(graph);
+}
+
 absl::StatusOr<v1::PlanResponse> PlanGraph(const v1::PlanRequest& request, const StopCheck& stop) {
   KILN_ASSIGN_OR_RETURN(auto target, MakeTarget(request.device()));
   v1::PlanResponse response;

@@ -19,6 +19,7 @@ namespace kiln {
 namespace v1 {
 class CompileKernelRequest;
 class CompileKernelResponse;
+class Graph;
 class InterpretEvent;
 class InterpretRequest;
 class PlanRequest;
@@ -31,6 +32,10 @@ std::string ToolchainVersion();
 
 // Asked between stages and kernels; a non-OK answer ends the work with it.
 using StopCheck = std::function<absl::Status()>;
+
+// INVALID_ARGUMENT where the graph has more of something than PlanGraph takes. Looks at counts
+// only: for a server to refuse an oversized graph before it copies or hashes it.
+absl::Status CheckGraphSize(const v1::Graph& graph);
 
 absl::StatusOr<v1::PlanResponse> PlanGraph(const v1::PlanRequest& request, const StopCheck& stop);
 absl::StatusOr<v1::CompileKernelResponse> CompileKernel(const v1::CompileKernelRequest& request);

@@ -24,10 +24,14 @@ class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
                                                            const v1::CompileRequest& request) {
     auto call = std::make_shared<CompileCall>(service, context);
     call->self_ = call;
-    // gRPC's copy of the request lives as long as the call, a job may live longer.
-    auto copy = std::make_shared<const v1::CompileRequest>(request);
-    absl::Status queued = service.executor.Run([call, copy] { call->Begin(copy); });
-    if (!queued.ok()) call->SetEnd(queued);
+    absl::Status queued = service.executor.Run([call, &request] {
+      call->Begin(request);
+      call->LetEnd();
+    });
+    if (!queued.ok()) {
+      call->SetEnd(queued);
+      call->LetEnd();
+    }
     return call.get();
   }
 
@@ -54,14 +58,18 @@ class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
   void OnDone() override { std::shared_ptr<CompileCall> last = std::move(self_); }
 
  private:
-  void Begin(const std::shared_ptr<const v1::CompileRequest>& request) {
-    Digest key = ArtifactKey(request->graph(), request->device(), request->options(),
-                             service_.compiler_build);
+  // The request is gRPC's, and lives until the call ends: not before LetEnd.
+  void Begin(const v1::CompileRequest& request) {
+    if (absl::Status status = service_.check_graph(request.graph()); !status.ok()) {
+      return SetEnd(status);
+    }
+    Digest key =
+        ArtifactKey(request.graph(), request.device(), request.options(), service_.compiler_build);
     {
       absl::MutexLock lock(&mu_);
       if (cancelled_) return;
       call_.set_key(key.ShortHex());
-      call_.set_target(TargetLabel(request->device().target()));
+      call_.set_target(TargetLabel(request.device().target()));
     }
     if (auto found = service_.store.Get({cache::EntryKind::kArtifact, key}); found.ok()) {
       return SetArtifact(found->entry, found->tier);
@@ -77,7 +85,8 @@ class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
       if (!answer.ok()) return call->SetEnd(answer.status());
       call->SetArtifact(answer->artifact, answer->source);
     };
-    auto ticket = service_.broker.Join(key, request, std::move(callbacks));
+    auto ticket = service_.broker.Join(key, std::make_shared<const v1::CompileRequest>(request),
+                                       std::move(callbacks));
     if (!ticket.ok()) return SetEnd(ticket.status());
     bool cancelled;
     {
@@ -88,6 +97,13 @@ class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
     if (cancelled) service_.broker.Leave(*ticket);
   }
 
+  void LetEnd() {
+    {
+      absl::MutexLock lock(&mu_);
+      beginning_ = false;
+    }
+    Pump();
+  }
   void SetProgress(const v1::Progress& progress) {
     {
       absl::MutexLock lock(&mu_);
@@ -118,7 +134,7 @@ class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
     grpc::Status status;
     {
       absl::MutexLock lock(&mu_);
-      if (writing_ || finished_) return;
+      if (beginning_ || writing_ || finished_) return;
       if (end_) {
         action = kFinish;
         status = call_.End(*end_);
@@ -149,6 +165,7 @@ class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
   std::optional<Chunker> chunker_ ABSL_GUARDED_BY(mu_);
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  bool beginning_ ABSL_GUARDED_BY(mu_) = true;
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
   v1::CompileEvent event_;  // of the write under way

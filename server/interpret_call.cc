@@ -26,6 +26,10 @@ class InterpretCall final : public grpc::ServerWriteReactor<v1::InterpretEvent>,
                                                              const v1::InterpretRequest& request) {
     auto call = std::make_shared<InterpretCall>(service, context);
     call->self_ = call;
+    if (absl::Status status = service.check_graph(request.graph()); !status.ok()) {
+      call->SetEnd(status);
+      return call.get();
+    }
     auto worker_request = std::make_shared<v1::WorkerRequest>();
     *worker_request->mutable_interpret() = request;
     WorkerTask task;

@@ -20,6 +20,7 @@
 #include "cache/tiered_store.h"
 #include "cache/verifying_store.h"
 #include "compiler/compiler.h"
+#include "kiln/v1/compile_service.grpc.pb.h"
 #include "proto/base/log.h"
 #include "proto/base/status_macros.h"
 #include "server/broker.h"
@@ -113,6 +114,13 @@ struct RpcServer {
   Address address;
 };
 
+// For the server as a whole and for its one service.
+void SetHealth(grpc::Server& server, bool serving) {
+  grpc::HealthCheckServiceInterface* health = server.GetHealthCheckService();
+  health->SetServingStatus(serving);
+  health->SetServingStatus(v1::CompileService::service_full_name(), serving);
+}
+
 absl::StatusOr<RpcServer> StartRpcServer(const Config& config, const ServiceContext* context) {
   RpcServer rpc;
   rpc.address = config.listen;
@@ -132,6 +140,7 @@ absl::StatusOr<RpcServer> StartRpcServer(const Config& config, const ServiceCont
         absl::StrCat("cannot listen on ", config.listen.ToString(),
                      " (--listen): the port is in use or the address is not this machine's"));
   }
+  SetHealth(*rpc.server, true);
   return rpc;
 }
 
@@ -151,7 +160,7 @@ void PrintReady(const RpcServer& rpc, const HttpServer& http, const Config& conf
 
 // Finishes what runs, within its limit or until a second signal, and lets no new compile in.
 void Drain(RpcServer& rpc, Broker& broker, const sigset_t& signals) {
-  rpc.server->GetHealthCheckService()->SetServingStatus(false);
+  SetHealth(*rpc.server, false);
   broker.StartDrain();
   Log(LogLevel::kInfo, "draining");
   absl::Time deadline = absl::Now() + kDrainLimit;
@@ -200,7 +209,8 @@ int Serve(const Config& config, const sigset_t& signals) {
                          compiler_build,
                          ToolchainVersion(),
                          config.workers,
-                         [&serving] { return !serving; }};
+                         [&serving] { return !serving; },
+                         &CheckGraphSize};
   serving = true;
   auto rpc = StartRpcServer(config, &context);
   if (!rpc.ok()) return Fail(kExitInUse, rpc.status());

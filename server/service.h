@@ -16,7 +16,12 @@ namespace grpc {
 class Service;
 }
 
-namespace kiln::server {
+namespace kiln {
+namespace v1 {
+class Graph;
+}
+
+namespace server {
 
 inline constexpr int kMaxReceiveBytes = 64 << 20;
 
@@ -32,9 +37,12 @@ struct ServiceContext {
   std::string toolchain;
   int worker_count = 0;
   std::function<bool()> draining;
+  // A quick look before a graph is hashed, copied or queued.
+  std::function<absl::Status(const v1::Graph&)> check_graph;
 };
 
 // `context` and what it refers to must outlive the result.
 std::unique_ptr<grpc::Service> MakeCompileService(const ServiceContext* context);
 
-}  // namespace kiln::server
+}  // namespace server
+}  // namespace kiln

@@ -113,6 +113,14 @@ WorkerPool::~WorkerPool() {
   for (auto& slot : slots_) slot->thread.join();
 }
 
+void WorkerPool::Requeue(WorkerTask task) {
+  if (ClassOf(*task.request) == kLongClass) {
+    absl::MutexLock lock(&mu_);
+    --running_long_;
+  }
+  Submit(std::move(task));
+}
+
 void WorkerPool::Submit(WorkerTask task) {
   int task_class = ClassOf(*task.request);
   absl::Status refused;
@@ -210,6 +218,12 @@ void WorkerPool::RunSlot(Slot& slot) {
       if (slot.process->HasEnded()) {
         BuryWorker(slot, absl::UnavailableError("ended while idle")).IgnoreError();  // no task
       }
+      continue;
+    }
+    if (slot.process->HasEnded()) {
+      // Killed while idle: not this task's doing.
+      BuryWorker(slot, absl::UnavailableError("ended while idle")).IgnoreError();  // no task's
+      Requeue(*std::move(task));
       continue;
     }
     absl::StatusOr<v1::WorkerResponse> response =

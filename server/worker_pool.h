@@ -57,6 +57,7 @@ class WorkerPool final : public WorkerBackend {
 
   void RunSlot(Slot& slot);
   absl::Status StartWorker(Slot& slot);
+  void Requeue(WorkerTask task);
   std::optional<WorkerTask> NextTask(Slot& slot);
   std::optional<WorkerTask> PopTask() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool CanPop() const ABSL_SHARED_LOCKS_REQUIRED(mu_);

@@ -33,7 +33,8 @@ bool IsOperatorName(absl::string_view name) {
   return true;
 }
 
-// Checks that need no look into the lists, so that an oversized graph is refused at once.
+}  // namespace
+
 absl::Status CheckCounts(const v1::Graph& proto) {
   if (proto.format_version() != kFormatVersion) {
     return BadGraph(kGraphPlace, absl::StrCat("format version ", proto.format_version()),
@@ -52,6 +53,8 @@ absl::Status CheckCounts(const v1::Graph& proto) {
   }
   return absl::OkStatus();
 }
+
+namespace {
 
 Arg IntArg(ir::IntExpr expr) {
   return expr.is_const() ? Arg{expr.value()} : Arg{expr};
