@@ -130,6 +130,7 @@ absl::StatusOr<kiln::ClientOptions> ToClientOptions(const kiln_client_options* g
   out.threads = in.threads;
   out.libraries = absl::StrSplit(text(in.libraries), ',', absl::SkipEmpty());
   out.debug_dir = text(in.debug_dir);
+  out.debug = in.debug != 0;
   out.arch = text(in.arch);
   out.optimization_level = in.optimization_level;
   out.disable_fusion = in.disable_fusion != 0;

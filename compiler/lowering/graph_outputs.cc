@@ -14,17 +14,12 @@ namespace {
 
 using graph::TensorType;
 
-View CopyOf(LoweringState& state, NodeContext& context, const View& view, const Ints& strides,
-            ir::BufferKind kind) {
-  ir::Buffer buffer{state.UniqueName(context.node().name), view.dtype, view.sizes, strides, kind};
+View CopyToTemp(LoweringState& state, NodeContext& context, const View& view) {
+  ir::Buffer buffer{state.UniqueName(context.node().name), view.dtype, view.sizes,
+                    state.module.ContiguousStrides(view.sizes), ir::BufferKind::kTemp};
   const View copy = WholeBuffer(state.module, state.module.AddBuffer(std::move(buffer)));
   context.Pointwise(copy, [&](KernelBuilder& b, const Ints& at) { return b.Load(view, at); });
   return copy;
-}
-
-bool SameWindow(const ir::BufferWindow& a, const ir::BufferWindow& b) {
-  return a.buffer == b.buffer && a.offset == b.offset && a.sizes == b.sizes &&
-         SameStrides(a.sizes, a.strides, b.strides);
 }
 
 // The window of `view`, where it may serve as output without a copy: on a buffer that a kernel of
@@ -39,30 +34,54 @@ std::optional<ir::BufferWindow> ServingWindow(LoweringState& state, const View& 
   return window;
 }
 
-ir::BufferWindow OutputWindow(LoweringState& state, NodeContext& context, const View& view,
-                              const TensorType& type,
-                              absl::flat_hash_map<ir::BufferId, ir::BufferWindow>& taken) {
-  if (std::optional<ir::BufferWindow> window = ServingWindow(state, view, type)) {
-    const auto [it, is_first] = taken.try_emplace(window->buffer, *window);
-    if (is_first || SameWindow(it->second, *window)) {
-      ir::Buffer& buffer = state.module.buffers[window->buffer];
-      if (buffer.kind == ir::BufferKind::kTemp) buffer.kind = ir::BufferKind::kOutput;
-      return *window;
-    }
+// True where no two elements can share a place: walking from the smallest stride, each reaches past
+// the dimensions before it.
+bool IsNonOverlapping(ir::IntContext& ints, const Ints& sizes, const Ints& strides) {
+  const std::vector<int> order = MemoryOrder(ints, sizes, strides);  // largest stride first
+  ir::IntExpr reach = ints.Const(1);
+  for (auto dim = order.rbegin(); dim != order.rend(); ++dim) {
+    if (sizes[*dim].is_const(1)) continue;
+    if (!ints.ProvablyLessEqual(reach, strides[*dim])) return false;
+    reach = ints.Mul(strides[*dim], sizes[*dim]);
   }
+  return true;
+}
+
+// A copy with the recorded strides, gaps and expanded dimensions (stride 0) included, as users and
+// the backward graph expect them. Contiguous where the strides make elements overlap otherwise.
+ir::BufferWindow CopyToOutput(LoweringState& state, NodeContext& context, const View& view,
+                              const TensorType& type) {
   ir::IntContext& ints = context.ints();
-  const Ints strides = IsDense(ints, type.sizes, type.strides)
-                           ? type.strides
-                           : state.module.ContiguousStrides(type.sizes);
-  const View copy = CopyOf(state, context, view, strides, ir::BufferKind::kOutput);
-  return {copy.buffer, type.sizes, strides, ints.Const(0)};
+  ir::Buffer buffer{state.UniqueName(context.node().name), view.dtype, type.sizes, type.strides,
+                    ir::BufferKind::kOutput};
+  for (size_t d = 0; d < buffer.sizes.size(); ++d) {
+    if (type.strides[d].is_const(0)) buffer.sizes[d] = ints.Const(1);
+  }
+  ir::BufferWindow window{-1, type.sizes, type.strides, ints.Const(0)};
+  if (!IsNonOverlapping(ints, buffer.sizes, buffer.strides)) {
+    buffer.sizes = type.sizes;
+    buffer.strides = window.strides = state.module.ContiguousStrides(type.sizes);
+  }
+  window.buffer = state.module.AddBuffer(std::move(buffer));
+  context.Pointwise(WholeBuffer(state.module, window.buffer),
+                    [&](KernelBuilder& b, const Ints& at) { return b.Load(view, at); });
+  return window;
+}
+
+// Outputs may view one buffer, as they view one tensor in eager mode.
+ir::BufferWindow OutputWindow(LoweringState& state, NodeContext& context, const View& view,
+                              const TensorType& type) {
+  if (std::optional<ir::BufferWindow> window = ServingWindow(state, view, type)) {
+    ir::Buffer& buffer = state.module.buffers[window->buffer];
+    if (buffer.kind == ir::BufferKind::kTemp) buffer.kind = ir::BufferKind::kOutput;
+    return *window;
+  }
+  return CopyToOutput(state, context, view, type);
 }
 
 }  // namespace
 
 absl::Status AddOutputs(LoweringState& state) {
-  // One window a buffer: an output that overlaps another one is a copy.
-  absl::flat_hash_map<ir::BufferId, ir::BufferWindow> taken;
   // An output that is there twice is one copy.
   absl::flat_hash_map<int, ir::BufferWindow> by_value;
   for (size_t i = 0; i < state.graph.outputs.size(); ++i) {
@@ -81,7 +100,7 @@ absl::Status AddOutputs(LoweringState& state) {
       NodeContext context(state, node);
       const ir::BufferWindow window =
           OutputWindow(state, context, *state.values[ref->id],
-                       std::get<TensorType>(state.graph.values[ref->id]), taken);
+                       std::get<TensorType>(state.graph.values[ref->id]));
       by_value[ref->id] = window;
       out.value = window;
     } else {
@@ -104,8 +123,7 @@ absl::Status AddMutations(LoweringState& state) {
     View source = *state.values[mutation.value.id];
     // A value that views a mutated input must be read before any input changes.
     if (mutated.contains(source.buffer)) {
-      source = CopyOf(state, context, source, state.module.ContiguousStrides(source.sizes),
-                      ir::BufferKind::kTemp);
+      source = CopyToTemp(state, context, source);
     }
     sources.push_back(std::move(source));
   }

@@ -16,6 +16,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._sympy import functions as sympy_functions
 
 FORMAT_VERSION = 1
@@ -206,9 +207,11 @@ class _Capture:
             )
         if value.numel() * value.element_size() > MAX_CONSTANT_BYTES:
             raise CaptureError(f"constant {node.target} is larger than {MAX_CONSTANT_BYTES} bytes")
-        value = value.detach().contiguous().cpu()
+        # The constant is real, though the graph is captured with fake tensors.
+        with unset_fake_temporarily():
+            value = value.detach().contiguous().cpu()
+            data = bytes(value.reshape(-1).view(torch.uint8).numpy()) if value.numel() else b""
         kind = self._tensor_type(value, f"constant {node.target}")
-        data = bytes(value.reshape(-1).view(torch.uint8).numpy()) if value.numel() else b""
         encoded = base64.b64encode(data).decode()
         self._constants.append({"name": str(node.target), "type": kind, "data": encoded})
         self._values[node] = self._new_value()
@@ -299,7 +302,7 @@ class _Capture:
         if isinstance(arg, (tuple, list)):
             return {"list": {"items": [self._argument(item, node) for item in arg]}}
         raise CaptureError(
-            f"node {node.name} takes a {type(arg).__name__}, which cannot be sent"
+            f"node {node.name} takes {arg}, a {type(arg).__name__}, which cannot be sent"
         )
 
     def _add_outputs(self, outputs: Sequence[Any]) -> None:
