@@ -315,7 +315,9 @@ void Body::EmitStore(const Step& step, bool varying) {
   }
   IntExpr stride = StrideOf(step);
   if (stride && stride.is_const(1)) {
-    out_.Line("KStore<kTail>(", PointerText(step), ", n, ", Use(value, true), ");");
+    const bool streamed = streamed_.contains(inst.buffer);
+    out_.Line(streamed ? "KStream" : "KStore", "<kTail>(", PointerText(step), ", n, ",
+              Use(value, true), ");");
     return;
   }
   out_.Line("KScatter<kTail>(n, ", Use(value, true), ", [&](long i, ", CppType(inst.dtype),

@@ -33,6 +33,9 @@ class Body {
   void SetLanes(ir::IntExpr var, int width);
   // False: the first of `width` lanes may be any value of the lane variable, not only a multiple.
   void SetAligned(bool aligned) { aligned_ = aligned; }
+  // Stores of whole vectors to these buffers go past the caches; the code that contains them ends
+  // with a KStreamEnd().
+  void SetStreamed(absl::flat_hash_set<ir::BufferId> buffers) { streamed_ = std::move(buffers); }
   // Which later statements treat as already defined, by the text of a Vec.
   void Define(ir::ValueId id, DType dtype, bool varying, std::string text);
 
@@ -81,6 +84,7 @@ class Body {
   ir::IntExpr lane_var_;
   int width_ = 1;
   bool aligned_ = true;
+  absl::flat_hash_set<ir::BufferId> streamed_;
 };
 
 }  // namespace kiln::codegen::cpp

@@ -452,7 +452,7 @@ absl::StatusOr<EmittedKernel> EmitContraction(ir::Module& module, const ir::Kern
                                               VectorIsa isa, const DeviceInfo& device) {
   KILN_ASSIGN_OR_RETURN(Nest nest, BuildNest(module, kernel, /*collapse=*/true));
   std::optional<ContractionPlan> plan = PlanContraction(*module.ints, nest, isa, device.l2_bytes);
-  if (!plan) return cpp::EmitLoops(module, kernel, isa);
+  if (!plan) return cpp::EmitLoops(module, kernel, isa, device);
   return ContractionEmitter(module, kernel, nest, *std::move(plan), device.l2_bytes).Emit();
 }
 

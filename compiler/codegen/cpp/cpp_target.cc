@@ -29,7 +29,7 @@ class CppTarget : public Target {
     KILN_ASSIGN_OR_RETURN(EmittedKernel emitted,
                           kernel.schedule == ir::Schedule::kContraction
                               ? cpp::EmitContraction(module, kernel, isa, device_)
-                              : cpp::EmitLoops(module, kernel, isa));
+                              : cpp::EmitLoops(module, kernel, isa, device_));
     emitted.source = absl::StrCat(CppPrelude(), "\n", emitted.source);
     return emitted;
   }

@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/cpp/body.h"
+#include "compiler/codegen/cpp/kept_values.h"
 #include "compiler/codegen/cpp/kernel_text.h"
 #include "compiler/codegen/cpp/nest.h"
 #include "compiler/codegen/cpp/shell.h"
@@ -34,13 +36,17 @@ struct Accumulator {
 
 class LoopsEmitter {
  public:
-  LoopsEmitter(ir::Module& module, const ir::Kernel& kernel, Nest nest, VectorIsa isa)
+  LoopsEmitter(ir::Module& module, const ir::Kernel& kernel, Nest nest, VectorIsa isa,
+               const DeviceInfo& device)
       : module_(module),
         ints_(*module.ints),
         nest_(std::move(nest)),
         plan_(PlanVectors(ints_, nest_, isa)),
         body_(module, kernel, names_, out_),
-        value_level_(kernel.num_values, 0) {}
+        value_level_(kernel.num_values, 0) {
+    body_.SetStreamed(StreamedBuffers(device));
+    if (!plan_.outer) KeepValues(FindKeptValues(ints_, nest_, kernel.num_values, device.l1_bytes));
+  }
 
   EmittedKernel Emit();
 
@@ -49,6 +55,7 @@ class LoopsEmitter {
   std::vector<IntExpr> PhaseLoops(size_t phase) const;
   int LevelOf(const Step& step, const std::vector<IntExpr>& loops) const;
   void NameLoops();
+  absl::flat_hash_set<ir::BufferId> StreamedBuffers(const DeviceInfo& device);
   void EmitRows();
   void EmitTiledRows();
   void EmitTurnedLoads();
@@ -65,6 +72,9 @@ class LoopsEmitter {
   void OpenVectorLoop(const std::string& name, IntExpr var);
   void CloseVectorLoop(const std::string& name, const Lanes& lanes, const std::string& begin,
                        const std::string& end);
+  void KeepValues(const std::vector<KeptValue>& values);
+  bool LoadKept(const Step& step);
+  void StoreKept(const Step& step);
   IntExpr ReductionNumber(const NestPhase& phase);
   std::string CostText();
 
@@ -79,7 +89,14 @@ class LoopsEmitter {
   std::vector<IntExpr> rows_;
   std::vector<Accumulator> open_;
   absl::flat_hash_map<const ir::Inst*, std::string> turned_;  // loads that EmitTurnedLoads made
-  IntExpr number_;  // of the inner point in the open phase's row-major order
+  struct KeptRow {
+    std::string name;
+    bool stored;  // by this instruction; else loaded in its place
+    int64_t extent;
+  };
+  absl::flat_hash_map<const ir::Inst*, KeptRow> kept_;
+  bool streams_ = false;  // some stores go past the caches
+  IntExpr number_;        // of the inner point in the open phase's row-major order
 };
 
 std::vector<IntExpr> LoopsEmitter::PhaseLoops(size_t phase) const {
@@ -126,6 +143,69 @@ void LoopsEmitter::NameLoops() {
       if (step.inst->op == ScalarOp::kStore) names_.MarkStored(step.inst->buffer);
     }
   }
+}
+
+// Buffers that this kernel only writes, where all that it touches does not fit the last cache: what
+// it wrote first would be gone anyway when the next kernel reads it, and writing past the caches
+// saves reading the lines first.
+absl::flat_hash_set<ir::BufferId> LoopsEmitter::StreamedBuffers(const DeviceInfo& device) {
+  absl::flat_hash_set<ir::BufferId> read, written;
+  absl::flat_hash_map<ir::BufferId, int64_t> bytes;
+  int64_t rows = 1;
+  for (IntExpr var : nest_.outer) rows *= ExtentHint(ints_, var);
+  for (const NestPhase& phase : nest_.phases) {
+    int64_t points = rows;
+    for (IntExpr var : phase.inner) points *= ExtentHint(ints_, var);
+    for (const Step& step : phase.steps) {
+      const ir::Inst& inst = *step.inst;
+      if (inst.op != ScalarOp::kLoad && inst.op != ScalarOp::kStore) continue;
+      (inst.op == ScalarOp::kLoad ? read : written).insert(inst.buffer);
+      const int64_t whole = ints_.EvaluateAtHints(SizeBytes(ints_, module_.buffers[inst.buffer]));
+      bytes[inst.buffer] = std::min(whole, points * DTypeSize(inst.dtype));
+    }
+  }
+  int64_t sum = 0;
+  for (const auto& [buffer, size] : bytes) sum += size;
+  streams_ = sum >= device.l3_bytes / 4 * 3;
+  if (!streams_) return {};
+  absl::erase_if(written, [&](ir::BufferId buffer) { return read.contains(buffer); });
+  streams_ = !written.empty();
+  return written;
+}
+
+void LoopsEmitter::KeepValues(const std::vector<KeptValue>& values) {
+  for (const KeptValue& value : values) {
+    if (!plan_.phase_lanes[value.first_phase].var || !plan_.phase_lanes[value.second_phase].var) {
+      continue;
+    }
+    const auto [row, is_new] = kept_.try_emplace(value.first);
+    if (is_new) {
+      row->second = {body_.NewName("kept"), true, value.extent};
+      out_.Line("alignas(64) ", CppType(value.first->dtype), " ", row->second.name, "[",
+                value.extent, "];");
+    }
+    const std::string name = row->second.name;
+    kept_[value.second] = {name, false, value.extent};
+  }
+}
+
+// Replaces a step by a load of what an earlier phase kept. What only it needed is left to Clang.
+bool LoopsEmitter::LoadKept(const Step& step) {
+  const auto row = kept_.find(step.inst);
+  if (row == kept_.end() || row->second.stored) return false;
+  const std::string name = body_.NewName("v");
+  out_.Line("const Vec<", CppType(step.inst->dtype), ", ", body_.width(), "> ", name, " = KLoad<",
+            body_.width(), ", kTail>(", row->second.name, " + ", names_.Leaf(body_.lane_var()),
+            ", n);");
+  body_.Define(step.inst->result, step.inst->dtype, true, name);
+  return true;
+}
+
+void LoopsEmitter::StoreKept(const Step& step) {
+  const auto row = kept_.find(step.inst);
+  if (row == kept_.end()) return;
+  out_.Line("KStore<kTail>(", row->second.name, " + ", names_.Leaf(body_.lane_var()), ", n, ",
+            body_.Use(step.inst->result, true), ");");
 }
 
 IntExpr LoopsEmitter::ReductionNumber(const NestPhase& phase) {
@@ -251,8 +331,11 @@ void LoopsEmitter::EmitLevel(const NestPhase& phase, const std::vector<IntExpr>&
     const Step& step = phase.steps[i];
     if (auto turned = turned_.find(step.inst); turned != turned_.end()) {
       body_.Define(step.inst->result, step.inst->dtype, true, turned->second);
+    } else if (LoadKept(step)) {
+      continue;
     } else if (step.inst->op != ScalarOp::kReduce) {
       body_.Emit(step);
+      StoreKept(step);
     } else if (phase.inner.empty()) {
       EmitReduceOfOne(step);
     } else {
@@ -421,6 +504,7 @@ EmittedKernel LoopsEmitter::Emit() {
   } else {
     EmitRows();
   }
+  if (streams_) out_.Line("KStreamEnd();");
   Shell shell(module_, names_);
   Writer& out = shell.out();
   shell.AddFunction("Run", "long row_begin, long row_end, long lane_begin, long lane_end",
@@ -440,10 +524,10 @@ EmittedKernel LoopsEmitter::Emit() {
 
 }  // namespace
 
-absl::StatusOr<EmittedKernel> EmitLoops(ir::Module& module, const ir::Kernel& kernel,
-                                        VectorIsa isa) {
+absl::StatusOr<EmittedKernel> EmitLoops(ir::Module& module, const ir::Kernel& kernel, VectorIsa isa,
+                                        const DeviceInfo& device) {
   KILN_ASSIGN_OR_RETURN(Nest nest, BuildNest(module, kernel, /*collapse=*/true));
-  return LoopsEmitter(module, kernel, std::move(nest), isa).Emit();
+  return LoopsEmitter(module, kernel, std::move(nest), isa, device).Emit();
 }
 
 }  // namespace kiln::codegen::cpp

@@ -9,7 +9,7 @@
 namespace kiln::codegen::cpp {
 
 // The kernel's own text, without the prelude.
-absl::StatusOr<EmittedKernel> EmitLoops(ir::Module& module, const ir::Kernel& kernel,
-                                        VectorIsa isa);
+absl::StatusOr<EmittedKernel> EmitLoops(ir::Module& module, const ir::Kernel& kernel, VectorIsa isa,
+                                        const DeviceInfo& device);
 
 }  // namespace kiln::codegen::cpp

@@ -8,6 +8,14 @@
 // Before a loop that the compiler shall leave as it is: kernels say themselves what is a vector.
 #define KILN_ROLLED _Pragma("clang loop unroll(disable) vectorize(disable)")
 #define KILN_FN static inline __attribute__((always_inline))
+// Bytes of a register.
+#if defined(__AVX512F__)
+#define KILN_VECTOR 64
+#elif defined(__AVX__)
+#define KILN_VECTOR 32
+#else
+#define KILN_VECTOR 16
+#endif
 
 template <class T, int W>
 using Vec = T __attribute__((ext_vector_type(W)));
@@ -267,6 +275,28 @@ KILN_FN void KStore(T* p, long n, Vec<T, W> x) {
   } else {
     KStoreAll(p, x);
   }
+}
+// The same past the caches, where the address allows: for results too large to stay there until
+// somebody reads them. Other threads may count on them only after KStreamEnd().
+template <bool kTail, class T, int W>
+KILN_FN void KStream(T* p, long n, Vec<T, W> x) {
+  constexpr int kWhole = sizeof(T) * W, kBytes = kWhole < KILN_VECTOR ? kWhole : KILN_VECTOR;
+  if constexpr (!kTail && kBytes >= 16 && !kSameType<T, bool>) {
+    if (__builtin_expect((unsigned long)p % kBytes == 0, 1)) {
+      using Part = Vec<T, kBytes / (int)sizeof(T)>;
+      Part parts[kWhole / kBytes];
+      __builtin_memcpy(parts, &x, kWhole);
+#pragma clang loop unroll(full)
+      for (int i = 0; i < kWhole / kBytes; ++i) {
+        __builtin_nontemporal_store(parts[i], (Part*)(p + i * (kBytes / (int)sizeof(T))));
+      }
+      return;
+    }
+  }
+  KStore<kTail>(p, n, x);
+}
+KILN_FN void KStreamEnd() {
+  __builtin_ia32_sfence();
 }
 // Lane i from read(i), for active lanes.
 template <class T, int W, bool kTail, class F>

@@ -21,13 +21,13 @@ int VectorBytes(VectorIsa isa) {
   return isa == VectorIsa::kAvx512 ? 64 : isa == VectorIsa::kAvx2 ? 32 : 16;
 }
 
-namespace {
-
 bool IsElementary(ScalarOp op) {
   return (op >= ScalarOp::kExp && op <= ScalarOp::kSigmoid && op != ScalarOp::kSqrt &&
           op != ScalarOp::kRsqrt) ||
          op == ScalarOp::kPow || op == ScalarOp::kAtan2;
 }
+
+namespace {
 
 bool IsAccess(ScalarOp op) {
   return op == ScalarOp::kLoad || op == ScalarOp::kStore;

@@ -34,6 +34,9 @@ struct VectorPlan {
 // at the hints of symbols.
 VectorPlan PlanVectors(ir::IntContext& ints, const Nest& nest, VectorIsa isa);
 
+// A function that takes tens of instructions, as an exponential.
+bool IsElementary(ir::ScalarOp op);
+
 // Rough number of scalar operations of one execution of a phase's body.
 double BodyCost(const NestPhase& phase);
 

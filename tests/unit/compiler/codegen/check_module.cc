@@ -120,7 +120,9 @@ void CheckModule(const std::string& text, const CheckOptions& options) {
   ASSERT_TRUE(expected.ok()) << expected.status();
 
   for (const std::string& isa : RunnableIsas()) {
-    auto native = NativeModule::Build(*module, TestDevice(isa));
+    DeviceInfo device = TestDevice(isa);
+    device.l3_bytes = options.l3_bytes;
+    auto native = NativeModule::Build(*module, device);
     ASSERT_TRUE(native.ok()) << isa << ": " << native.status();
     for (int threads : options.threads) {
       auto actual = (*native)->Run(inputs, options.symbols, threads);
@@ -133,7 +135,7 @@ void CheckModule(const std::string& text, const CheckOptions& options) {
       }
       if (::testing::Test::HasFailure()) {
         for (const EmittedKernel& kernel : (*native)->kernels()) {
-          const size_t own = kernel.source.find("namespace {\nstruct Args");
+          const size_t own = kernel.source.find("namespace {\n  struct Args");
           ADD_FAILURE() << "source:\n" << kernel.source.substr(own);
         }
         return;

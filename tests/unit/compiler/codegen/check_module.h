@@ -17,6 +17,7 @@ struct CheckOptions {
   bool integral_floats = false;      // small whole numbers, which make ties
   double tolerance = 2e-5;           // of |difference| / (1 + |reference|)
   std::vector<int> threads = {1, 3};
+  int64_t l3_bytes = 16 << 20;  // of the device that the kernels are for
 };
 
 // Fails the current test with the instruction set, the output and the place of the worst
