@@ -1,0 +1,376 @@
+#include "server/broker.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/synchronization/notification.h"
+#include "cache/memory_store.h"
+#include "kiln/v1/compile_service.pb.h"
+#include "kiln/v1/error.pb.h"
+#include "kiln/v1/worker.pb.h"
+#include "proto/base/error_detail.h"
+#include "server/executor.h"
+
+namespace kiln::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kPatience = absl::Seconds(30);
+
+absl::Status Death(v1::ErrorDetail::Reason reason) {
+  v1::ErrorDetail detail;
+  detail.set_reason(reason);
+  return WithDetail(absl::InternalError("a worker died"), detail);
+}
+
+// Answers as a worker would. A graph's name lists its kernels: "k1,k2". Failures and delays are the
+// test's choice.
+class FakeWorkers final : public WorkerBackend {
+ public:
+  void Submit(WorkerTask task) override {
+    absl::Status queued = executor_.Run([this, task = std::move(task)] { Run(task); });
+    ASSERT_TRUE(queued.ok());
+  }
+
+  // The next `times` tasks whose name (a graph's, or a kernel's source) is `name` fail so.
+  void FailNext(const std::string& name, absl::Status status, int times) {
+    absl::MutexLock lock(&mu_);
+    failures_[name] = {std::move(status), times};
+  }
+  // Tasks wait until Open().
+  void Close() {
+    absl::MutexLock lock(&mu_);
+    closed_ = true;
+  }
+  void Open() {
+    absl::MutexLock lock(&mu_);
+    closed_ = false;
+  }
+  int Count(const std::string& name) {
+    absl::MutexLock lock(&mu_);
+    return counts_[name];
+  }
+  void AwaitCount(const std::string& name, int count) {
+    absl::MutexLock lock(&mu_);
+    auto reached = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return counts_[name] >= count; };
+    ASSERT_TRUE(mu_.AwaitWithTimeout(absl::Condition(&reached), kPatience)) << name;
+  }
+  int stopped_tasks() {
+    absl::MutexLock lock(&mu_);
+    return stopped_tasks_;
+  }
+
+ private:
+  static std::string NameOf(const v1::WorkerRequest& request) {
+    if (request.has_plan()) return request.plan().graph().name();
+    if (request.has_compile_kernel()) return request.compile_kernel().source();
+    return "link";
+  }
+
+  absl::Status Begin(const WorkerTask& task) {
+    std::string name = NameOf(*task.request);
+    absl::MutexLock lock(&mu_);
+    ++counts_[name];
+    while (closed_ && !task.stopped())
+      mu_.AwaitWithTimeout(
+          absl::Condition(+[](bool* c) { return !*c; }, &closed_), absl::Milliseconds(5));
+    if (task.stopped()) {
+      ++stopped_tasks_;
+      return absl::CancelledError("stopped");
+    }
+    auto it = failures_.find(name);
+    if (it == failures_.end() || it->second.times == 0) return absl::OkStatus();
+    --it->second.times;
+    return it->second.status;
+  }
+
+  void Run(const WorkerTask& task) {
+    if (absl::Status status = Begin(task); !status.ok()) return task.done(status);
+    const v1::WorkerRequest& request = *task.request;
+    v1::WorkerResponse response;
+    if (request.has_plan()) {
+      for (absl::string_view name :
+           absl::StrSplit(request.plan().graph().name(), ',', absl::SkipEmpty())) {
+        v1::KernelSource& kernel = *response.mutable_plan()->add_kernels();
+        kernel.set_symbol(absl::StrCat("s_", name));
+        kernel.set_source(std::string(name));
+        kernel.set_key(std::string(Sha256(name).view()));
+      }
+      response.mutable_plan()->mutable_program()->add_steps()->mutable_library()->set_op("aten.x");
+    } else if (request.has_compile_kernel()) {
+      response.mutable_compile_kernel()->set_object("o:" + request.compile_kernel().source());
+    } else {
+      for (const std::string& object : request.link().objects()) {
+        *response.mutable_link()->mutable_binary() += object + ";";
+      }
+    }
+    task.done(std::move(response));
+  }
+
+  struct Failure {
+    absl::Status status;
+    int times = 0;
+  };
+  absl::Mutex mu_;
+  std::map<std::string, Failure> failures_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, int> counts_ ABSL_GUARDED_BY(mu_);
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  int stopped_tasks_ ABSL_GUARDED_BY(mu_) = 0;
+  Executor executor_{4, 1000};  // last: its threads end first
+};
+
+// One call that waits.
+struct Waiter {
+  absl::Notification done;
+  absl::StatusOr<CompileAnswer> answer = absl::UnknownError("no answer");
+  Broker::Ticket ticket;
+  absl::Status refused;
+  std::atomic<int> progress = 0;
+
+  absl::StatusOr<v1::Artifact> Artifact() {
+    if (!done.WaitForNotificationWithTimeout(kPatience)) return absl::UnknownError("too late");
+    if (!answer.ok()) return answer.status();
+    v1::Artifact artifact;
+    if (!artifact.ParseFromString(answer->artifact->bytes)) return absl::DataLossError("bytes");
+    return artifact;
+  }
+};
+
+class BrokerTest : public ::testing::Test {
+ protected:
+  BrokerTest() { MakeBroker({.job_threads = 3}); }
+  ~BrokerTest() override { workers_.Open(); }
+
+  void MakeBroker(BrokerOptions options) {
+    broker_.reset();
+    broker_ = std::make_unique<Broker>(
+        options, CompileJobContext{workers_, kernels_, *store_, metrics_, "build"}, store_.get());
+  }
+
+  std::shared_ptr<Waiter> Ask(const std::string& graph) {
+    auto request = std::make_shared<v1::CompileRequest>();
+    request->mutable_graph()->set_name(graph);
+    request->mutable_device()->set_target(v1::TARGET_CPP);
+    auto waiter = std::make_shared<Waiter>();
+    CompileCallbacks callbacks;
+    callbacks.progress = [waiter](const v1::Progress&) { ++waiter->progress; };
+    callbacks.done = [waiter](const absl::StatusOr<CompileAnswer>& answer) {
+      waiter->answer = answer;
+      waiter->done.Notify();
+    };
+    auto ticket = broker_->Join(Sha256("graph " + graph), request, std::move(callbacks));
+    waiter->refused = ticket.status();
+    if (ticket.ok()) waiter->ticket = *ticket;
+    return waiter;
+  }
+
+  std::unique_ptr<cache::Store> store_ = cache::MakeMemoryStore(1 << 24);
+  Metrics metrics_{"v", "b"};
+  FakeWorkers workers_;
+  KernelCompiler kernels_{&workers_, store_.get()};
+  std::unique_ptr<Broker> broker_;
+};
+
+TEST_F(BrokerTest, BuildsAnArtifactOfLinkedKernels) {
+  auto waiter = Ask("k1,k2");
+  auto artifact = waiter->Artifact();
+  ASSERT_TRUE(artifact.ok()) << artifact.status();
+  EXPECT_EQ(artifact->binary(), "o:k1;o:k2;");
+  const v1::ArtifactHeader& header = artifact->header();
+  EXPECT_EQ(header.format_version(), 1u);
+  EXPECT_EQ(header.key(), Sha256("graph k1,k2").ToHex());
+  EXPECT_EQ(header.compiler_build(), "build");
+  EXPECT_EQ(header.library_steps(), 1);
+  EXPECT_EQ(header.native_steps(), 0);
+  ASSERT_EQ(header.kernels_size(), 2);
+  EXPECT_EQ(header.kernels(1).symbol(), "s_k2");
+  EXPECT_EQ(header.kernels(1).object_digest(), Sha256("o:k2").ToHex());
+  EXPECT_FALSE(header.kernels(1).cached());
+  EXPECT_EQ(waiter->answer->source, "compiled");
+  EXPECT_GT(waiter->progress, 0);
+}
+
+TEST_F(BrokerTest, AGraphWithoutKernelsNeedsNoLinker) {
+  auto artifact = Ask("")->Artifact();
+  ASSERT_TRUE(artifact.ok()) << artifact.status();
+  EXPECT_EQ(artifact->binary(), "");
+  EXPECT_EQ(workers_.Count("link"), 0);
+}
+
+TEST_F(BrokerTest, WaitersOfOneKeyShareOneJob) {
+  workers_.Close();
+  std::vector<std::shared_ptr<Waiter>> waiters;
+  for (int i = 0; i < 50; ++i) waiters.push_back(Ask("k1,k2"));
+  EXPECT_EQ(broker_->Counts().waiters, 50);
+  workers_.Open();
+  std::map<std::string, int> sources;
+  std::set<Digest> digests;
+  for (auto& waiter : waiters) {
+    ASSERT_TRUE(waiter->Artifact().ok());
+    ++sources[std::string(waiter->answer->source)];
+    digests.insert(waiter->answer->artifact->digest);
+  }
+  EXPECT_EQ(sources["compiled"], 1);
+  EXPECT_EQ(sources["coalesced"], 49);
+  EXPECT_EQ(digests.size(), 1u);
+  EXPECT_EQ(workers_.Count("k1"), 1);
+  EXPECT_THAT(metrics_.Render({}), HasSubstr("kiln_jobs_coalesced_total 49\n"));
+}
+
+TEST_F(BrokerTest, AJobThatEndedJustBeforeIsNotRepeated) {
+  ASSERT_TRUE(Ask("k1,k2")->Artifact().ok());
+  auto again = Ask("k1,k2");
+  ASSERT_TRUE(again->Artifact().ok());
+  EXPECT_EQ(again->answer->source, "memory");
+  EXPECT_EQ(workers_.Count("k1"), 1);
+}
+
+TEST_F(BrokerTest, OnlyKernelsThatNoCacheHasAreCompiled) {
+  ASSERT_TRUE(Ask("k1,k2")->Artifact().ok());
+  auto artifact = Ask("k1,k2,k3")->Artifact();
+  ASSERT_TRUE(artifact.ok());
+  EXPECT_EQ(artifact->binary(), "o:k1;o:k2;o:k3;");
+  EXPECT_TRUE(artifact->header().kernels(0).cached());
+  EXPECT_FALSE(artifact->header().kernels(2).cached());
+  EXPECT_EQ(workers_.Count("k1"), 1);
+  EXPECT_EQ(workers_.Count("k3"), 1);
+}
+
+TEST_F(BrokerTest, TwoJobsThatNeedOneKernelAtOnceCompileItOnce) {
+  workers_.Close();
+  auto first = Ask("shared,a");
+  auto second = Ask("shared,b");
+  workers_.AwaitCount("shared,a", 1);
+  workers_.AwaitCount("shared,b", 1);
+  workers_.Open();
+  EXPECT_EQ(first->Artifact().value().binary(), "o:shared;o:a;");
+  EXPECT_EQ(second->Artifact().value().binary(), "o:shared;o:b;");
+  EXPECT_EQ(workers_.Count("shared"), 1);
+}
+
+TEST_F(BrokerTest, TheLastWaitersLeavingStopsTheJob) {
+  workers_.Close();
+  auto first = Ask("k1");
+  auto second = Ask("k1");
+  workers_.AwaitCount("k1", 1);  // the plan: the graph is called as its kernel
+  broker_->Leave(first->ticket);
+  EXPECT_EQ(broker_->Counts().waiters, 1);
+  broker_->Leave(second->ticket);
+  EXPECT_TRUE(broker_->WaitUntilIdle(kPatience));
+  EXPECT_EQ(broker_->Counts().waiters, 0);
+  workers_.Open();
+  auto third = Ask("k1");
+  EXPECT_TRUE(third->Artifact().ok());
+  EXPECT_EQ(workers_.stopped_tasks(), 1);
+  EXPECT_FALSE(first->done.HasBeenNotified());
+}
+
+TEST_F(BrokerTest, AWaiterThatLeavesDoesNotDisturbTheOthers) {
+  workers_.Close();
+  auto leader = Ask("k1,k2");
+  auto other = Ask("k1,k2");
+  broker_->Leave(leader->ticket);
+  workers_.Open();
+  EXPECT_TRUE(other->Artifact().ok());
+  EXPECT_FALSE(leader->done.HasBeenNotified());
+}
+
+TEST_F(BrokerTest, ACrashIsRetriedOnce) {
+  workers_.FailNext("k1", Death(v1::ErrorDetail::REASON_WORKER_CRASHED), 1);
+  EXPECT_TRUE(Ask("a,k1,b")->Artifact().ok());
+  EXPECT_EQ(workers_.Count("k1"), 2);
+  workers_.FailNext("p,q", Death(v1::ErrorDetail::REASON_WORKER_CRASHED), 1);
+  EXPECT_TRUE(Ask("p,q")->Artifact().ok());
+  workers_.FailNext("link", Death(v1::ErrorDetail::REASON_WORKER_CRASHED), 1);
+  EXPECT_TRUE(Ask("r,s")->Artifact().ok());
+}
+
+TEST_F(BrokerTest, AGraphThatCrashesTwiceFailsTypedAndIsRefused) {
+  workers_.FailNext("k1", Death(v1::ErrorDetail::REASON_WORKER_CRASHED), 100);
+  absl::Status status = Ask("a,k1")->Artifact().status();
+  EXPECT_EQ(GetDetail(status)->reason(), v1::ErrorDetail::REASON_WORKER_CRASHED);
+  EXPECT_EQ(workers_.Count("k1"), 2);
+  ASSERT_TRUE(broker_->WaitUntilIdle(kPatience));
+  EXPECT_TRUE(absl::IsFailedPrecondition(Ask("a,k1")->refused));
+  EXPECT_EQ(workers_.Count("k1"), 2);
+  EXPECT_TRUE(Ask("a,b")->Artifact().ok());
+}
+
+TEST_F(BrokerTest, ATimeoutIsNotRetried) {
+  workers_.FailNext("k1", Death(v1::ErrorDetail::REASON_WORKER_TIMEOUT), 1);
+  absl::Status status = Ask("a,k1")->Artifact().status();
+  EXPECT_EQ(GetDetail(status)->reason(), v1::ErrorDetail::REASON_WORKER_TIMEOUT);
+  EXPECT_EQ(workers_.Count("k1"), 1);
+  EXPECT_TRUE(Ask("a,k1")->Artifact().ok());
+}
+
+TEST_F(BrokerTest, ABadGraphsErrorReachesTheWaiterAndKillsNothing) {
+  workers_.FailNext("bad", BadGraphError("n7", "aten.add", "it is odd", "an even one"), 100);
+  for (int i = 0; i < 3; ++i) {
+    absl::Status status = Ask("bad")->Artifact().status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status));
+    EXPECT_EQ(GetDetail(status)->node(), "n7");
+  }
+}
+
+TEST_F(BrokerTest, AFullQueueRefusesWithAHintAndServesAgainLater) {
+  MakeBroker({.job_threads = 1, .max_queued_jobs = 2});
+  workers_.Close();
+  auto running = Ask("g0");
+  workers_.AwaitCount("g0", 1);
+  auto queued1 = Ask("g1");
+  auto queued2 = Ask("g2");
+  auto refused = Ask("g3");
+  EXPECT_TRUE(absl::IsResourceExhausted(refused->refused)) << refused->refused;
+  EXPECT_EQ(GetDetail(refused->refused)->reason(), v1::ErrorDetail::REASON_QUEUE_FULL);
+  EXPECT_GT(GetDetail(refused->refused)->retry_after_ms(), 0);
+  auto joins = Ask("g2");
+  EXPECT_TRUE(joins->refused.ok());
+  broker_->Leave(queued1->ticket);  // a queued job that nobody wants gives its place back
+  EXPECT_EQ(broker_->Counts().queued, 1);
+  workers_.Open();
+  for (auto& waiter : {running, queued2, joins}) EXPECT_TRUE(waiter->Artifact().ok());
+}
+
+TEST_F(BrokerTest, ADrainFinishesWhatRunsAndRefusesTheRest) {
+  workers_.Close();
+  auto running = Ask("k1");
+  broker_->StartDrain();
+  absl::Status refused = Ask("k2")->refused;
+  EXPECT_TRUE(absl::IsUnavailable(refused));
+  EXPECT_EQ(GetDetail(refused)->reason(), v1::ErrorDetail::REASON_DRAINING);
+  auto joins = Ask("k1");
+  EXPECT_FALSE(broker_->WaitUntilIdle(absl::Milliseconds(20)));
+  workers_.Open();
+  EXPECT_TRUE(broker_->WaitUntilIdle(kPatience));
+  EXPECT_TRUE(running->done.HasBeenNotified());
+  EXPECT_TRUE(joins->Artifact().ok());
+}
+
+TEST_F(BrokerTest, DestructionAnswersEveryWaiter) {
+  workers_.Close();
+  auto running = Ask("k1");
+  auto queued = Ask("k2");
+  broker_.reset();
+  EXPECT_TRUE(absl::IsCancelled(running->Artifact().status()));
+  EXPECT_TRUE(absl::IsCancelled(queued->Artifact().status()));
+}
+
+TEST_F(BrokerTest, AStoreWithNoRoomDoesNotFailTheCompile) {
+  auto full = cache::MakeMemoryStore(1);
+  KernelCompiler kernels(&workers_, full.get());
+  broker_ = std::make_unique<Broker>(
+      BrokerOptions{}, CompileJobContext{workers_, kernels, *full, metrics_, "build"}, full.get());
+  EXPECT_EQ(Ask("k1,k2")->Artifact().value().binary(), "o:k1;o:k2;");
+  broker_.reset();
+}
+
+}  // namespace
+}  // namespace kiln::server

@@ -1,0 +1,117 @@
+#include "server/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+
+#include "tests/unit/cache/temp_dir.h"
+
+namespace kiln::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+Environment Variables(std::map<std::string, std::string> variables) {
+  return [variables = std::move(variables)](const std::string& name) -> std::optional<std::string> {
+    auto it = variables.find(name);
+    if (it == variables.end()) return std::nullopt;
+    return it->second;
+  };
+}
+
+std::string ErrorOf(const std::vector<std::string>& arguments,
+                    std::map<std::string, std::string> variables = {}) {
+  absl::Status status = LoadConfig(arguments, Variables(std::move(variables))).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  return std::string(status.message());
+}
+
+TEST(Config, DefaultsListenOnLoopback) {
+  Config config = LoadConfig({}, Variables({{"HOME", "/home/me"}})).value();
+  EXPECT_EQ(config.listen.ToString(), "127.0.0.1:7461");
+  EXPECT_EQ(config.metrics_listen.ToString(), "127.0.0.1:7462");
+  EXPECT_TRUE(config.listen.IsLoopback());
+  EXPECT_EQ(config.data_dir, "/home/me/.cache/kiln");
+  EXPECT_GE(config.workers, 1);
+  EXPECT_EQ(config.worker_timeout, absl::Seconds(120));
+  EXPECT_EQ(config.cache_max_size_bytes, int64_t{20} << 30);
+}
+
+TEST(Config, DataDirectoryFollowsTheEnvironment) {
+  EXPECT_EQ(
+      LoadConfig({}, Variables({{"KILN_DATA_DIR", "/d"}, {"XDG_CACHE_HOME", "/x"}}))->data_dir,
+      "/d");
+  EXPECT_EQ(LoadConfig({}, Variables({{"XDG_CACHE_HOME", "/x"}, {"HOME", "/h"}}))->data_dir,
+            "/x/kiln");
+}
+
+TEST(Config, AFlagGoesBeforeAVariableBeforeTheFile) {
+  TempDir dir;
+  std::string file = dir.path() + "/kilnd.conf";
+  std::ofstream(file) << "# a comment\n\nworkers = 3\nlisten=127.0.0.1:1 # here\n"
+                      << "metrics-listen = 127.0.0.1:2\n";
+  Config config =
+      LoadConfig(
+          {"--config", file, "--listen=127.0.0.1:5"},
+          Variables({{"KILND_METRICS_LISTEN", "127.0.0.1:4"}, {"KILND_LISTEN", "127.0.0.1:3"}}))
+          .value();
+  EXPECT_EQ(config.workers, 3);
+  EXPECT_EQ(config.metrics_listen.port, 4);
+  EXPECT_EQ(config.listen.port, 5);
+}
+
+TEST(Config, ErrorsNameTheKeyAndWhereItIs) {
+  EXPECT_THAT(ErrorOf({"--wrokers=2"}), HasSubstr("--wrokers"));
+  EXPECT_THAT(ErrorOf({"--workers"}), HasSubstr("--workers needs a value"));
+  EXPECT_THAT(ErrorOf({"--workers=0"}), HasSubstr("--workers: '0'"));
+  EXPECT_THAT(ErrorOf({"serve"}), HasSubstr("'serve'"));
+  EXPECT_THAT(ErrorOf({}, {{"KILND_WORKER_TIMEOUT", "soon"}}),
+              HasSubstr("KILND_WORKER_TIMEOUT: 'soon'"));
+  EXPECT_THAT(ErrorOf({"--config=/nonexistent.conf"}), HasSubstr("/nonexistent.conf"));
+  EXPECT_THAT(ErrorOf({"--remote-cache=redis://h:1"}), HasSubstr("no remote cache"));
+  TempDir dir;
+  std::string file = dir.path() + "/kilnd.conf";
+  std::ofstream(file) << "workers = 2\nworker = 2\n";
+  EXPECT_THAT(ErrorOf({"--config", file}), HasSubstr("line 2: unknown key 'worker'"));
+  std::ofstream(file) << "workers 2\n";
+  EXPECT_THAT(ErrorOf({"--config", file}), HasSubstr("line 1: expected KEY = VALUE"));
+}
+
+TEST(Config, VariablesThatAreNoKeysAreLeftAlone) {
+  // Kubernetes sets such for a service called kilnd.
+  EXPECT_TRUE(LoadConfig({}, Variables({{"KILND_SERVICE_HOST", "10.0.0.1"}})).ok());
+}
+
+TEST(Config, HelpNamesEveryFlagOfTheInterface) {
+  for (const char* flag :
+       {"--config", "--listen", "--metrics-listen", "--data-dir", "--remote-cache", "--workers",
+        "--worker-memory", "--worker-timeout", "--cache-max-size", "--log-format"}) {
+    EXPECT_THAT(ConfigHelp(), HasSubstr(flag));
+  }
+}
+
+TEST(ParseBytes, TakesUnitsAndRefusesTheRest) {
+  EXPECT_EQ(ParseBytes("123").value(), 123);
+  EXPECT_EQ(ParseBytes("5KiB").value(), 5120);
+  EXPECT_EQ(ParseBytes("20GiB").value(), int64_t{20} << 30);
+  EXPECT_EQ(ParseBytes("2MB").value(), 2000000);
+  for (const char* bad : {"", "0", "-1", "GiB", "1.5GiB", "1XB", "9999999999TiB"}) {
+    EXPECT_FALSE(ParseBytes(bad).ok()) << bad;
+  }
+}
+
+TEST(ParseAddress, TakesHostsAndBracketsAndRefusesTheRest) {
+  EXPECT_EQ(ParseAddress("[::1]:80")->host, "::1");
+  EXPECT_EQ(ParseAddress("[::1]:80")->ToString(), "[::1]:80");
+  EXPECT_EQ(ParseAddress("localhost:0")->port, 0);
+  EXPECT_FALSE(ParseAddress("0.0.0.0:1")->IsLoopback());
+  for (const char* bad :
+       {"", "7461", ":7461", "host:", "host:70000", "host:-1", "::1:80", "[]:1"}) {
+    EXPECT_FALSE(ParseAddress(bad).ok()) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace kiln::server

@@ -1,0 +1,93 @@
+// A worker that does what the source of a kernel says: "echo TEXT", "crash", "crash-once FILE",
+// "exit", "hang", "allocate", "spin", "fail". What worker_pool_test.cc drives.
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "kiln/v1/worker.pb.h"
+#include "server/frame.h"
+#include "server/worker_process.h"
+
+namespace {
+
+[[noreturn]] void Crash() {
+  raise(SIGSEGV);
+  _exit(1);
+}
+
+[[noreturn]] void AllocateWithoutEnd() {
+  std::vector<std::string> blocks;
+  while (true) {
+    blocks.emplace_back(1 << 20, 'x');
+    usleep(1000);
+  }
+}
+
+[[noreturn]] void Spin() {
+  rlimit limit = {1, RLIM_INFINITY};
+  setrlimit(RLIMIT_CPU, &limit);
+  for (volatile unsigned i = 0;; i = i + 1) {
+  }
+}
+
+kiln::v1::WorkerResponse Obey(absl::string_view order) {
+  kiln::v1::WorkerResponse response;
+  if (order == "crash") Crash();
+  if (absl::ConsumePrefix(&order, "crash-once ")) {
+    std::string file(order);
+    if (access(file.c_str(), F_OK) != 0) {
+      std::ofstream{file} << "crashed";
+      Crash();
+    }
+  }
+  if (order == "exit") _exit(3);
+  if (order == "hang") pause();
+  if (order == "allocate") AllocateWithoutEnd();
+  if (order == "spin") Spin();
+  if (order == "fail") {
+    response.mutable_error()->set_code(3);
+    response.mutable_error()->set_message("as told");
+    response.mutable_error()->mutable_detail()->set_node("n1");
+    return response;
+  }
+  absl::ConsumePrefix(&order, "echo ");
+  response.mutable_compile_kernel()->set_object(std::string(order));
+  return response;
+}
+
+}  // namespace
+
+int main() {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  kiln::v1::WorkerResponse ready;
+  ready.set_done(true);
+  auto send = [](const kiln::v1::WorkerResponse& response) {
+    return kiln::server::WriteFrame(kiln::server::kWorkerSocketFd, response.SerializeAsString(), {})
+        .ok();
+  };
+  if (!send(ready)) return 0;
+  while (true) {
+    auto frame = kiln::server::ReadFrame(kiln::server::kWorkerSocketFd, {});
+    kiln::v1::WorkerRequest request;
+    if (!frame.ok() || !request.ParseFromString(*frame)) return 0;
+    if (request.has_interpret()) {
+      for (int i = 0; i < 3; ++i) {
+        kiln::v1::WorkerResponse event;
+        event.mutable_interpret()->set_index(i);
+        if (!send(event)) return 0;
+      }
+      if (!send(ready)) return 0;
+    } else if (!send(Obey(request.compile_kernel().source()))) {
+      return 0;
+    }
+  }
+}

@@ -1,0 +1,229 @@
+#include "server/worker_pool.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "kiln/v1/error.pb.h"
+#include "kiln/v1/worker.pb.h"
+#include "proto/base/error_detail.h"
+
+namespace kiln::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kPatience = absl::Seconds(30);
+
+class WorkerPoolTest : public ::testing::Test {
+ protected:
+  void MakePool(int workers, absl::Duration timeout = kPatience,
+                int64_t memory_bytes = int64_t{4} << 30) {
+    WorkerPoolOptions options;
+    options.workers = workers;
+    options.limits = {memory_bytes, timeout};
+    options.command = {KILN_FAKE_WORKER};
+    options.on_exit = [this](ExitReason reason) {
+      absl::MutexLock lock(&mu_);
+      exits_.push_back(reason);
+    };
+    pool_ = std::make_unique<WorkerPool>(options);
+    ASSERT_TRUE(pool_->WaitUntilReady(kPatience));
+  }
+
+  static WorkerTask MakeTask(const std::string& source) {
+    auto request = std::make_shared<v1::WorkerRequest>();
+    request->mutable_compile_kernel()->set_source(source);
+    WorkerTask task;
+    task.request = std::move(request);
+    task.stopped = [] { return false; };
+    return task;
+  }
+
+  absl::StatusOr<std::string> Run(WorkerTask task) {
+    absl::Notification done;
+    absl::StatusOr<std::string> result = absl::InternalError("no answer");
+    task.done = [&](absl::StatusOr<v1::WorkerResponse> response) {
+      if (response.ok()) {
+        result = response->compile_kernel().object();
+      } else {
+        result = response.status();
+      }
+      done.Notify();
+    };
+    pool_->Submit(std::move(task));
+    if (!done.WaitForNotificationWithTimeout(kPatience)) return absl::UnknownError("too late");
+    return result;
+  }
+  absl::StatusOr<std::string> Run(const std::string& source) { return Run(MakeTask(source)); }
+
+  std::vector<ExitReason> exits() {
+    absl::MutexLock lock(&mu_);
+    return exits_;
+  }
+
+  // The slot serves again within a second of its worker's death.
+  void ExpectBackWithinASecond() {
+    absl::Time start = absl::Now();
+    EXPECT_EQ(Run("echo back").value_or("nothing"), "back");
+    EXPECT_LT(absl::Now() - start, absl::Seconds(1));
+  }
+
+  absl::Mutex mu_;
+  std::vector<ExitReason> exits_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<WorkerPool> pool_;
+};
+
+v1::ErrorDetail::Reason ReasonOf(const absl::Status& status) {
+  auto detail = GetDetail(status);
+  return detail ? detail->reason() : v1::ErrorDetail::REASON_UNSPECIFIED;
+}
+
+TEST_F(WorkerPoolTest, AnswersTasks) {
+  MakePool(2);
+  EXPECT_EQ(Run("echo hello").value(), "hello");
+  std::string large(20 << 20, 'x');
+  EXPECT_EQ(Run("echo " + large).value(), large);
+}
+
+TEST_F(WorkerPoolTest, PassesAWorkersOwnErrorOnWithItsDetail) {
+  MakePool(1);
+  absl::Status status = Run("fail").status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_EQ(GetDetail(status)->node(), "n1");
+  EXPECT_FALSE(IsWorkerDeath(status));
+  EXPECT_TRUE(exits().empty());
+}
+
+TEST_F(WorkerPoolTest, ACrashIsATypedErrorAndTheSlotComesBack) {
+  MakePool(1);
+  absl::Status status = Run("crash").status();
+  EXPECT_TRUE(IsWorkerCrash(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("signal 11"));
+  ExpectBackWithinASecond();
+  EXPECT_THAT(exits(), ElementsAre(ExitReason::kCrash));
+}
+
+TEST_F(WorkerPoolTest, AWorkerThatExitsByItselfCrashed) {
+  MakePool(1);
+  EXPECT_TRUE(IsWorkerCrash(Run("exit").status()));
+  EXPECT_THAT(exits(), ElementsAre(ExitReason::kCrash));
+}
+
+TEST_F(WorkerPoolTest, AHangingWorkerIsKilledAtItsLimit) {
+  MakePool(1, absl::Milliseconds(300));
+  absl::Time start = absl::Now();
+  absl::Status status = Run("hang").status();
+  EXPECT_LT(absl::Now() - start, absl::Milliseconds(2300));
+  EXPECT_EQ(ReasonOf(status), v1::ErrorDetail::REASON_WORKER_TIMEOUT);
+  EXPECT_FALSE(IsWorkerCrash(status));
+  ExpectBackWithinASecond();
+  EXPECT_THAT(exits(), ElementsAre(ExitReason::kTimeout));
+}
+
+TEST_F(WorkerPoolTest, AWorkerOverItsProcessorTimeCountsAsATimeout) {
+  MakePool(1);
+  EXPECT_EQ(ReasonOf(Run("spin").status()), v1::ErrorDetail::REASON_WORKER_TIMEOUT);
+  EXPECT_THAT(exits(), ElementsAre(ExitReason::kTimeout));
+}
+
+TEST_F(WorkerPoolTest, AWorkerThatAllocatesWithoutEndIsKilled) {
+  MakePool(1, kPatience, int64_t{128} << 20);
+  EXPECT_EQ(ReasonOf(Run("allocate").status()), v1::ErrorDetail::REASON_WORKER_MEMORY);
+  ExpectBackWithinASecond();
+  EXPECT_THAT(exits(), ElementsAre(ExitReason::kMemory));
+}
+
+TEST_F(WorkerPoolTest, AStoppedTaskEndsSoonAndCountsAsNormal) {
+  MakePool(1);
+  std::atomic<bool> stop = false;
+  WorkerTask task = MakeTask("hang");
+  task.stopped = [&] { return stop.exchange(true); };  // true from the second look on
+  absl::Time start = absl::Now();
+  EXPECT_TRUE(absl::IsCancelled(Run(std::move(task)).status()));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(2));
+  ExpectBackWithinASecond();
+  EXPECT_THAT(exits(), ElementsAre(ExitReason::kNormal));
+}
+
+TEST_F(WorkerPoolTest, OneJobsHeaviestTaskGoesFirstAndOlderJobsBefore) {
+  MakePool(1);
+  absl::Mutex mu;
+  std::vector<std::string> order;
+  absl::Notification blocked, all;
+  WorkerTask blocker = MakeTask("echo blocker");
+  blocker.stopped = [&] {
+    blocked.WaitForNotificationWithTimeout(kPatience);  // until every other task is queued
+    return false;
+  };
+  blocker.done = [](const auto&) {};
+  pool_->Submit(std::move(blocker));
+  struct {
+    int64_t job, weight;
+  } tasks[] = {{2, 900}, {1, 10}, {1, 30}, {1, 20}};
+  for (auto [job, weight] : tasks) {
+    WorkerTask task = MakeTask(absl::StrCat("echo ", job, "/", weight));
+    task.job = job;
+    task.weight = weight;
+    task.done = [&](absl::StatusOr<v1::WorkerResponse> response) {
+      absl::MutexLock lock(&mu);
+      order.push_back(response.ok() ? response->compile_kernel().object() : "error");
+      if (order.size() == 4) all.Notify();
+    };
+    pool_->Submit(std::move(task));
+  }
+  blocked.Notify();
+  ASSERT_TRUE(all.WaitForNotificationWithTimeout(kPatience));
+  absl::MutexLock lock(&mu);
+  EXPECT_THAT(order, ElementsAre("1/30", "1/20", "1/10", "2/900"));
+}
+
+TEST_F(WorkerPoolTest, EventsComeInOrderBeforeTheEnd) {
+  MakePool(1);
+  auto request = std::make_shared<v1::WorkerRequest>();
+  request->mutable_interpret();
+  WorkerTask task;
+  task.request = request;
+  task.stopped = [] { return false; };
+  std::vector<int> events;
+  task.on_event = [&](const v1::WorkerResponse& response) {
+    events.push_back(response.interpret().index());
+    return absl::OkStatus();
+  };
+  ASSERT_TRUE(Run(std::move(task)).ok());
+  EXPECT_THAT(events, ElementsAre(0, 1, 2));
+}
+
+TEST_F(WorkerPoolTest, DestructionAnswersQueuedAndRunningTasks) {
+  MakePool(1);
+  std::atomic<int> cancelled = 0;
+  for (int i = 0; i < 3; ++i) {
+    WorkerTask task = MakeTask("hang");
+    task.done = [&](absl::StatusOr<v1::WorkerResponse> response) {
+      if (absl::IsCancelled(response.status())) ++cancelled;
+    };
+    pool_->Submit(std::move(task));
+  }
+  pool_.reset();
+  EXPECT_EQ(cancelled, 3);
+}
+
+TEST_F(WorkerPoolTest, AProgramThatDoesNotStartLeavesThePoolNotReady) {
+  WorkerPoolOptions options;
+  options.workers = 1;
+  options.command = {"/nonexistent/worker"};
+  WorkerPool pool(options);
+  EXPECT_FALSE(pool.WaitUntilReady(absl::Milliseconds(200)));
+  EXPECT_EQ(pool.Counts().starting, 1);
+}
+
+}  // namespace
+}  // namespace kiln::server
