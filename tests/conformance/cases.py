@@ -109,7 +109,7 @@ def _views_and_indexing() -> list[Case]:
         Case("transpose_copy", lambda x: x.t().contiguous() * 2, lambda: (randn(37, 53),)),
         Case("reshape_chain", lambda x: (x + 1).view(4, 6, 5).transpose(0, 1).reshape(30, 4) * 2,
              lambda: (randn(8, 15),)),
-        Case("slices", lambda x: x[1:-1, ::3] + x[:-2, 1::3], lambda: (randn(9, 31),)),
+        Case("slices", lambda x: x[1:-1, ::3] + x[:-2, 1::3], lambda: (randn(9, 30),)),
         Case("cat", lambda x, y: torch.cat([x * 2, y, x], 1), lambda: (randn(4, 9), randn(4, 5))),
         Case("stack_split", lambda x: torch.stack([p * 2 for p in x.split(4)]),
              lambda: (randn(12, 7),)),
@@ -147,7 +147,8 @@ def _contractions() -> list[Case]:
         Case("linear_residual", lambda x, w, b, r: F.linear(x, w, b) + r,
              lambda: (randn(2, 17, 64), randn(50, 64), randn(50), randn(2, 17, 50))),
         Case("bmm", torch.bmm, lambda: (randn(5, 13, 21), randn(5, 21, 17))),
-        Case("attention", F.scaled_dot_product_attention,
+        # Contiguous: eager's own kernels differ in the strides of what they return.
+        Case("attention", lambda q, k, v: F.scaled_dot_product_attention(q, k, v).contiguous(),
              lambda: (randn(2, 3, 19, 16), randn(2, 3, 23, 16), randn(2, 3, 23, 16))),
         Case("attention_by_hand",
              lambda q, k, v: torch.softmax(q @ k.transpose(-1, -2) / 4, -1) @ v,
