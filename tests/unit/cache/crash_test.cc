@@ -13,6 +13,7 @@
 #include "cache/rocksdb_store.h"
 #include "cache/verifying_store.h"
 #include "tests/unit/cache/entries.h"
+#include "tests/unit/cache/temp_dir.h"
 
 extern char** environ;
 

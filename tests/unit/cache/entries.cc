@@ -1,11 +1,5 @@
 #include "tests/unit/cache/entries.h"
 
-#include <stdlib.h>
-
-#include <cstdio>
-#include <filesystem>
-#include <system_error>
-
 #include "absl/strings/str_cat.h"
 
 namespace kiln::cache {
@@ -67,19 +61,6 @@ std::vector<Key> Keys(Store& store) {
   std::vector<Key> keys;
   store.ForEach([&](const EntryInfo& info) { keys.push_back(info.key); });
   return keys;
-}
-
-TempDir::TempDir() {
-  path_ = std::filesystem::temp_directory_path() / "kiln-cache-test-XXXXXX";
-  if (mkdtemp(path_.data()) == nullptr) {
-    perror("cannot make a temporary folder");
-    abort();
-  }
-}
-
-TempDir::~TempDir() {
-  std::error_code ignored;  // what cannot be removed is left to whoever cleans the folder
-  std::filesystem::remove_all(path_, ignored);
 }
 
 }  // namespace kiln::cache

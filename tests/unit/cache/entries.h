@@ -1,4 +1,4 @@
-// Keys and values for tests of the stores, and folders that go away.
+// Keys and values for tests of the stores.
 #pragma once
 
 #include <cstdint>
@@ -26,18 +26,5 @@ int64_t Entries(Store& store);
 int64_t Entries(Store& store, EntryKind kind);
 // In ForEach's order: least recently used first.
 std::vector<Key> Keys(Store& store);
-
-// A fresh folder under the temporary folder, removed at the end.
-class TempDir {
- public:
-  TempDir();
-  ~TempDir();
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 }  // namespace kiln::cache

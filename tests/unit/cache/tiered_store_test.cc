@@ -11,6 +11,7 @@
 #include "cache/verifying_store.h"
 #include "tests/unit/cache/entries.h"
 #include "tests/unit/cache/fake_store.h"
+#include "tests/unit/cache/temp_dir.h"
 
 namespace kiln::cache {
 namespace {
