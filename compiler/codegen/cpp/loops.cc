@@ -23,7 +23,7 @@ using ir::IntExpr;
 using ir::ScalarOp;
 using ir::ValueId;
 
-constexpr int kTileRows = 32;  // rows of a tile of a transposing kernel
+constexpr int kTileRows = 16;  // of a tile of a transposing kernel: a cache line of floats
 
 // An accumulator of one `reduce` while its phase is open.
 struct Accumulator {

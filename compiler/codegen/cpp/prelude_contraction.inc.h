@@ -71,6 +71,12 @@ static __attribute__((noinline)) void KPackTransposed(const T* from, long lane_s
   KILN_ROLLED for (long begin = 0; begin < k; begin += 16) {
     const long end = KMinIndex(begin + 16, k);
     KILN_ROLLED for (long lane = 0; lane < lanes; lane += 4) {
+      // The next lines are far apart, which no prefetcher foresees. Past the end it does no harm.
+      const long ahead = lane + 32;
+      const T* next = ahead < lanes ? from + ahead * lane_stride + begin
+                                    : from + (ahead - lanes) * lane_stride + begin + 16;
+#pragma clang loop unroll(full)
+      for (int l = 0; l < 4; ++l) __builtin_prefetch(next + l * lane_stride, 0, 2);
       KILN_ROLLED for (long i = begin; i < end; i += 4) {
         if (lane + 4 <= lanes && i + 4 <= k) {
           KTranspose4(from + lane * lane_stride + i, lane_stride, to + i * kWidth + lane, kWidth);

@@ -142,12 +142,12 @@ TEST(LoopsTest, Transposed) {
 }
 
 TEST(LoopsTest, LargeTransposedIsThreaded) {
-  CheckModule(Pointwise(" buffer @x f32[300,400] strides[1,300] input(0)",
-                        "f32[300,400] strides[400,1]", "d0: 300, d1: 400",
+  CheckModule(Pointwise(" buffer @x f32[300,1100] strides[1,300] input(0)",
+                        "f32[300,1100] strides[1100,1]", "d0: 300, d1: 1100",
                         R"( %0 = load f32 @x[d0, d1]
     %1 = add f32 %0, %0
     store f32 @y[d0, d1], %1)",
-                        "sizes[300,400] strides[400,1] offset 0"));
+                        "sizes[300,1100] strides[1100,1] offset 0"));
 }
 
 TEST(LoopsTest, HeadsSplitByDivision) {
