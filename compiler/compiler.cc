@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -20,6 +21,7 @@
 #include "compiler/toolchain/lld.h"
 #include "kiln/v1/compile_service.pb.h"
 #include "kiln/v1/worker.pb.h"
+#include "proto/base/digest.h"
 #include "proto/base/key.h"
 #include "proto/base/status_macros.h"
 
@@ -71,7 +73,8 @@ absl::StatusOr<std::vector<NamedKernel>> EmitKernels(const codegen::Target& targ
                                                      const v1::PlanRequest& request,
                                                      ir::Module& module, const StopCheck& stop,
                                                      v1::PlanResponse& response) {
-  const std::string toolchain = ToolchainVersion();
+  // The prelude counts through its digest, so that its text is hashed once and not for each kernel.
+  absl::flat_hash_map<const char*, std::string> toolchains;
   absl::flat_hash_set<std::string> known;
   std::vector<NamedKernel> kernels(module.operations.size());
   for (size_t i = 0; i < module.operations.size(); ++i) {
@@ -80,13 +83,19 @@ absl::StatusOr<std::vector<NamedKernel>> EmitKernels(const codegen::Target& targ
     if (stop) KILN_RETURN_IF_ERROR(stop());
     NamedKernel& named = kernels[i];
     KILN_ASSIGN_OR_RETURN(named.emitted, target.Emit(module, *kernel));
+    const absl::string_view prelude = named.emitted.prelude;
+    std::string& toolchain = toolchains[prelude.data()];
+    if (toolchain.empty()) {
+      toolchain = absl::StrCat(ToolchainVersion(), ", prelude ", Sha256(prelude).ToHex());
+    }
     Digest key = KernelKey(named.emitted.source, request.device(), request.options(), toolchain);
     named.symbol = absl::StrCat("kiln_", key.ToHex().substr(0, 24));
     if (!known.insert(named.symbol).second) continue;
     v1::KernelSource& source = *response.add_kernels();
     source.set_symbol(named.symbol);
-    source.set_source(
-        absl::StrReplaceAll(named.emitted.source, {{codegen::kSymbolPlaceholder, named.symbol}}));
+    source.set_source(absl::StrCat(
+        prelude,
+        absl::StrReplaceAll(named.emitted.source, {{codegen::kSymbolPlaceholder, named.symbol}})));
     source.set_key(std::string(key.view()));
     for (const std::string& origin : kernel->origins) source.add_ops(origin);
   }

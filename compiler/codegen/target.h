@@ -23,8 +23,11 @@ struct DeviceInfo {
 };
 
 struct EmittedKernel {
-  // Complete source apart from the symbol's name: it contains kSymbolPlaceholder wherever the
-  // kernel's own name stands, so that equal kernels have equal text.
+  // Text that the source needs before it and shares with all kernels of its target; it lives as
+  // long as the process.
+  absl::string_view prelude;
+  // The rest of the source, apart from the symbol's name: it contains kSymbolPlaceholder wherever
+  // the kernel's own name stands, so that equal kernels have equal text.
   std::string source;
   std::vector<ir::BufferId> buffers;  // arguments, in order
   std::vector<int> symbols;           // ids of the IntContext's symbols passed after them, in order

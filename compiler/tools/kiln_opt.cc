@@ -15,7 +15,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "compiler/codegen/cpp/cpp_target.h"
 #include "compiler/fusion/fuse.h"
 #include "compiler/ir/parse.h"
@@ -219,10 +218,9 @@ absl::Status RunEmit(const Flags& flags, ir::Module& module) {
       absl::StrAppend(out, "@", module.buffers[id].name);
     };
     // The prelude is the same for all kernels and long.
-    const absl::string_view source = absl::StripPrefix(emitted.source, codegen::CppPrelude());
     std::cout << "// kernel @" << kernel->name << " (" << absl::StrJoin(emitted.buffers, ", ", name)
               << ")\n"
-              << source << "\n";
+              << emitted.source << "\n";
   }
   return absl::OkStatus();
 }

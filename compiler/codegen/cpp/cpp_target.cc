@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
-#include "absl/strings/str_cat.h"
 #include "compiler/codegen/cpp/contraction.h"
 #include "compiler/codegen/cpp/loops.h"
 #include "compiler/codegen/cpp/vector_plan.h"
@@ -30,7 +29,7 @@ class CppTarget : public Target {
                           kernel.schedule == ir::Schedule::kContraction
                               ? cpp::EmitContraction(module, kernel, isa, device_)
                               : cpp::EmitLoops(module, kernel, isa, device_));
-    emitted.source = absl::StrCat(CppPrelude(), "\n", emitted.source);
+    emitted.prelude = CppPrelude();
     return emitted;
   }
 

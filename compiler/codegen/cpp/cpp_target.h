@@ -11,7 +11,7 @@ namespace kiln::codegen {
 // FMA, else baseline x86-64.
 std::unique_ptr<Target> MakeCppTarget(DeviceInfo device);
 
-// The text that every generated source starts with: the ABI, vector types and the vector math.
+// The prelude of every kernel: the ABI, vector types and the vector math.
 absl::string_view CppPrelude();
 
 }  // namespace kiln::codegen

@@ -135,8 +135,7 @@ void CheckModule(const std::string& text, const CheckOptions& options) {
       }
       if (::testing::Test::HasFailure()) {
         for (const EmittedKernel& kernel : (*native)->kernels()) {
-          const size_t own = kernel.source.find("namespace {\n  struct Args");
-          ADD_FAILURE() << "source:\n" << kernel.source.substr(own);
+          ADD_FAILURE() << "source:\n" << kernel.source;
         }
         return;
       }

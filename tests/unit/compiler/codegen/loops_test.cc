@@ -515,7 +515,7 @@ absl::StatusOr<std::string> EmitText(const std::string& text, const DeviceInfo& 
   KILN_ASSIGN_OR_RETURN(
       EmittedKernel kernel,
       MakeCppTarget(device)->Emit(module, std::get<ir::Kernel>(module.operations[0])));
-  return kernel.source.substr(CppPrelude().size());
+  return kernel.source;
 }
 
 size_t Count(absl::string_view text, absl::string_view part) {

@@ -116,12 +116,12 @@ absl::StatusOr<std::unique_ptr<NativeModule>> NativeModule::Build(ir::Module& mo
     if (kernel == nullptr) return absl::UnimplementedError("library steps do not run here");
     KILN_ASSIGN_OR_RETURN(EmittedKernel emitted, target->Emit(module, *kernel));
     const std::string symbol = absl::StrCat("kernel_", native->kernels_.size());
-    const std::string source = absl::StrReplaceAll(emitted.source, {{kSymbolPlaceholder, symbol}});
+    const std::string own = absl::StrReplaceAll(emitted.source, {{kSymbolPlaceholder, symbol}});
+    const std::string source = absl::StrCat(emitted.prelude, own);
     const std::clock_t start = std::clock();
     toolchain::ClangJob job{.source = source, .arch = device.arch, .features = device.features};
     absl::StatusOr<toolchain::ClangOutput> output = toolchain::CompileCpp(job);
     if (!output.ok()) {
-      const std::string own = source.substr(CppPrelude().size());
       return absl::InternalError(absl::StrCat(output.status().message().data(), "\n", own));
     }
     native->compile_seconds_ += static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
