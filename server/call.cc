@@ -50,7 +50,10 @@ grpc::Status Call::End(const absl::Status& status) {
        {"target", target_.empty() ? "-" : std::string(target_)},
        {"source", source_.empty() ? "-" : std::string(source_)},
        {"ms", absl::StrFormat("%.2f", absl::ToDoubleMilliseconds(duration))},
-       {"outcome", status.ok() ? "OK" : Shorten(status.ToString(), kMaxMessageBytes)}});
+       {"outcome", status.ok() ? "OK"
+                               : Shorten(absl::StrCat(absl::StatusCodeToString(status.code()), ": ",
+                                                      status.message()),
+                                         kMaxMessageBytes)}});
   if (status.ok()) return grpc::Status::OK;
   AddDetail(status, *context_);
   return {static_cast<grpc::StatusCode>(status.code()),
