@@ -38,9 +38,9 @@ Digest OptionsFingerprint(const v1::CompileOptions& options);
 Digest ArtifactKey(const v1::Graph& graph, const v1::Device& device,
                    const v1::CompileOptions& options, absl::string_view compiler_build);
 
-// Key of one kernel's object: its own source text, the device's target, arch and features, the flags
-// that reach the compiler, and `toolchain`: the versions of the tools, and the digest of the text
-// that many kernels start with where `source` leaves that out.
+// Key of one kernel's object: its own source text, the device's target, arch and features, the
+// flags that reach the compiler, and `toolchain`: the versions of the tools, and the digest of the
+// text that many kernels start with where `source` leaves that out.
 Digest KernelKey(absl::string_view source, const v1::Device& device,
                  const v1::CompileOptions& options, absl::string_view toolchain);
 
