@@ -100,6 +100,28 @@ def unmap(t):
     return 2 * (1 + t) / (1 - t)
 
 
+def fit_table(name, function, step, degree):
+    """Prints coefficients around each of 32 centres 0, step, ...: row k holds those of t^k. The first
+    polynomial is odd and lacks a term t, for small arguments; the last is 1."""
+    rows, worst = [[0.0] * 32 for _ in range(degree + 1)], mpf(0)
+    rows[0][31] = 1.0
+    for i in range(31):
+        low, high = -step / 2 if i else mpf(0), step / 2
+        middle, half = (low + high) / 2, (high - low) / 2
+        points = [middle - half * cos(pi * (2 * k + 1) / 200) for k in range(100)]
+        values = [function(i * step + t) for t in points]
+        targets = values if i else [y - t for y, t in zip(values, points)]
+        powers = range(degree + 1) if i else range(1, degree + 1, 2)
+        coefficients, error = fit_rounded(points, targets, [1 / y for y in values], powers)
+        for power, c in zip(powers, coefficients):
+            rows[power][i] = c
+        worst = max(worst, error)
+    print(f"{name}: error 2^{float(ln(worst) / ln(2)):.1f}")
+    for row in rows:
+        texts = [f"{c:.9g}" for c in row]
+        print("    {" + ", ".join(t + ("f" if {".", "e"} & set(t) else ".0f") for t in texts) + "},")
+
+
 LN2 = ln(mpf(2))
 QUARTER_PI = pi / 4 * mpf("1.001")
 # name: (target, weight, low, high, powers, bits of the coefficients)
@@ -132,6 +154,15 @@ FITS = {
                      -1, mpf(8.2) / mpf(12.2), range(15), 53),
 }
 
+# name: (function, distance of centres, degree)
+TABLES = {
+    "table_erf": (erf, mpf(1) / 8, 5),
+    "table_tanh": (tanh, mpf(147) / 512, 6),
+}
+
 if __name__ == "__main__":
-    for fit_name in sys.argv[1:] or FITS:
-        fit(fit_name, *FITS[fit_name])
+    for fit_name in sys.argv[1:] or [*FITS, *TABLES]:
+        if fit_name in TABLES:
+            fit_table(fit_name, *TABLES[fit_name])
+        else:
+            fit(fit_name, *FITS[fit_name])
