@@ -417,7 +417,7 @@ void LoopsEmitter::EmitRows() {
                 i == 0 ? rest : StrCat("KRem(", rest, ", ", extent, ")"), ";");
       rest = StrCat("KDiv(", rest, ", ", extent, ")");
     }
-    out_.Line("for (long row = row_begin; row < row_end; ++row) {");
+    out_.Line("KILN_ROLLED for (long row = row_begin; row < row_end; ++row) {");
   }
   EmitRowBody();
   for (size_t i = rows_.size(); i-- > 0;) {
@@ -466,9 +466,10 @@ void LoopsEmitter::EmitTurnedLoads() {
 void LoopsEmitter::EmitTiledRows() {
   const std::string row = names_.Leaf(plan_.row_var);
   const std::string extent = names_.Expr(Extent(ints_, plan_.row_var));
-  out_.Line("for (long block = lane_begin; block < lane_end; block += ", plan_.block, ") {");
+  out_.Line("KILN_ROLLED for (long block = lane_begin; block < lane_end; block += ", plan_.block,
+            ") {");
   out_.Line("const long block_end = KMinIndex(block + ", plan_.block, ", lane_end);");
-  out_.Line("for (long row = row_begin, run; row < row_end; row += run) {");
+  out_.Line("KILN_ROLLED for (long row = row_begin, run; row < row_end; row += run) {");
   out_.Line("const long tile = KRem(row, ", extent, ");");
   out_.Line("run = KMinIndex(KMinIndex(", kTileRows, ", ", extent, " - tile), row_end - row);");
   std::string rest = StrCat("KDiv(row, ", extent, ")");
@@ -478,7 +479,7 @@ void LoopsEmitter::EmitTiledRows() {
     rest = StrCat("KDiv(", rest, ", ", other, ")");
   }
   EmitTurnedLoads();
-  out_.Line("for (long ", row, " = tile; ", row, " < tile + run; ++", row, ") {");
+  out_.Line("KILN_ROLLED for (long ", row, " = tile; ", row, " < tile + run; ++", row, ") {");
   EmitRowBody();
   out_.Line("}");
   out_.Line("}");
