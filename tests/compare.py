@@ -35,7 +35,8 @@ def assert_same(actual, expected, reference=None, tol=1e-4):
 
 
 def double_reference(fn, args):
-    """`fn` on float64 copies of itself and of `args`."""
+    """`fn` on float64 copies of itself and of `args`, a tuple, or a dict of keyword arguments."""
     if isinstance(fn, torch.nn.Module):
         fn = copy.deepcopy(fn).double()
-    return fn(*tree_map(to_double, args))
+    args = tree_map(to_double, args)
+    return fn(**args) if isinstance(args, dict) else fn(*args)

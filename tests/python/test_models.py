@@ -5,65 +5,65 @@ import subprocess
 import sys
 
 import pytest
+import small_models
 import torch
-import transformers
 from compare import assert_same, double_reference
+from small_models import make
 
 import kiln_torch
-
-
-def bert():
-    config = transformers.BertConfig(
-        vocab_size=100,
-        hidden_size=48,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        intermediate_size=96,
-        max_position_embeddings=64,
-    )
-    return transformers.BertModel(config).eval(), (torch.randint(0, 100, (2, 24)),)
-
-
-def resnet():
-    config = transformers.ResNetConfig(
-        embedding_size=16, hidden_sizes=[32, 48, 64, 96], depths=[2, 1, 1, 1], num_labels=10
-    )
-    model = transformers.ResNetForImageClassification(config).eval()
-    for module in model.modules():
-        if isinstance(module, torch.nn.BatchNorm2d):
-            module.running_mean.normal_(0, 0.1)
-            module.running_var.uniform_(0.5, 2)
-    return model, (torch.randn(2, 3, 61, 67),)
 
 
 def tensors(output):
     return [v for v in output.values() if isinstance(v, torch.Tensor)]
 
 
-@pytest.mark.parametrize("make", [bert, resnet])
-def test_inference_equals_eager_and_nothing_falls_back(make):
-    model, args = make()
+@pytest.mark.parametrize("builder", [small_models.bert, small_models.resnet])
+def test_inference_equals_eager_and_everything_is_native(builder):
+    model, inputs = make(builder)
     with torch.no_grad():
-        expected = tensors(model(*args))
-        reference = tensors(double_reference(model, args))
-        actual = tensors(torch.compile(model, backend="kiln")(*args))
+        expected = tensors(model(**inputs))
+        reference = tensors(double_reference(model, inputs))
+        actual = tensors(torch.compile(model, backend="kiln")(**inputs))
     assert_same(actual, expected, reference)
     stats = kiln_torch.stats()
-    assert stats["fallbacks"] == []
+    assert stats["fallbacks"] == [] and stats["library_ops"] == {}
     assert stats["graphs"] == 1 and stats["compiles"] == 1
-    assert stats["library_ops"] == {}
     assert stats["steps"]["native"] > 0
+
+
+@pytest.mark.parametrize(
+    ("builder", "dynamic"),
+    [
+        (small_models.gpt2, False),
+        (small_models.gpt2, True),
+        (small_models.llama, False),
+        (small_models.t5, False),
+        (small_models.whisper, False),
+        (small_models.vit, False),
+        (small_models.vit, True),
+        (small_models.swin, False),
+        (small_models.convnext, False),
+        (small_models.mobilenet, False),
+    ],
+)
+def test_other_models_run_without_falling_back(builder, dynamic):
+    model, inputs = make(builder)
+    with torch.no_grad():
+        expected = tensors(model(**inputs))
+        reference = tensors(double_reference(model, inputs))
+        actual = tensors(torch.compile(model, backend="kiln", dynamic=dynamic)(**inputs))
+    assert_same(actual, expected, reference)
+    assert kiln_torch.stats()["fallbacks"] == []
 
 
 def test_second_process_compiles_nothing(server):
     script = """
 import sys, torch, kiln_torch
-sys.path += sys.argv[1:]
-import test_models
-torch.manual_seed(0)
-model, args = test_models.bert()
+sys.path.append(sys.argv[1])
+import small_models
+model, inputs = small_models.make(small_models.bert)
 with torch.no_grad():
-    torch.compile(model, backend="kiln")(*args)
+    torch.compile(model, backend="kiln")(**inputs)
 stats = kiln_torch.stats()
 print(stats["compiles"], stats["hits"]["server"], len(stats["fallbacks"]))
 """
@@ -71,7 +71,7 @@ print(stats["compiles"], stats["hits"]["server"], len(stats["fallbacks"]))
     answers = []
     for _ in range(2):
         done = subprocess.run(
-            [sys.executable, "-c", script, here, os.path.dirname(here)],
+            [sys.executable, "-c", script, here],
             env={**os.environ, "KILN_SERVER": server.address},
             capture_output=True,
             text=True,
@@ -82,7 +82,7 @@ print(stats["compiles"], stats["hits"]["server"], len(stats["fallbacks"]))
 
 
 def test_bert_training_step_gives_eagers_gradients():
-    model, args = bert()
+    model, inputs = make(small_models.bert)
     model.train()
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
@@ -91,7 +91,7 @@ def test_bert_training_step_gives_eagers_gradients():
 
     def gradients(step):
         model.zero_grad()
-        step(*args).last_hidden_state.square().mean().backward()
+        step(**inputs).last_hidden_state.square().mean().backward()
         return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
     expected = gradients(model)
