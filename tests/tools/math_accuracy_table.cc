@@ -8,6 +8,7 @@ namespace {
 // clang-format off
 #include "compiler/codegen/cpp/prelude_core.inc.h"
 #include "compiler/codegen/cpp/prelude_math.inc.h"
+#include "compiler/codegen/cpp/prelude_math_double.inc.h"
 // clang-format on
 
 constexpr int kWidth = KILN_WIDTH;
