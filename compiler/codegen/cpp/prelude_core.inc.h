@@ -408,7 +408,8 @@ KILN_FN long KMaxIndex(long a, long b) {
 template <class T, int W>
 KILN_FN Vec<T, W> KMin(Vec<T, W> a, Vec<T, W> b) {
   if constexpr (kIsFloat<T>) {
-    return ((a < b) | (a != a)) ? a : b;
+    const Vec<T, W> best = a < b ? a : b;  // b where that is a NaN
+    return a != a ? a : best;
   } else {
     return __builtin_elementwise_min(a, b);
   }
@@ -416,7 +417,8 @@ KILN_FN Vec<T, W> KMin(Vec<T, W> a, Vec<T, W> b) {
 template <class T, int W>
 KILN_FN Vec<T, W> KMax(Vec<T, W> a, Vec<T, W> b) {
   if constexpr (kIsFloat<T>) {
-    return ((a > b) | (a != a)) ? a : b;
+    const Vec<T, W> best = a > b ? a : b;  // b where that is a NaN
+    return a != a ? a : best;
   } else {
     return __builtin_elementwise_max(a, b);
   }
