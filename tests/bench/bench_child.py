@@ -97,7 +97,8 @@ def kernels(_: str) -> dict[str, object]:
     }
     rows = []
     target = torch.empty_like(x)
-    clone_ms = median_ms(lambda: target.copy_(x), 1.0)
+    clone_ms = median_ms(lambda: x.clone(), 1.0)
+    copy_ms = median_ms(lambda: target.copy_(x), 1.0)
     with torch.no_grad():
         for name, (fn, tensors) in cases.items():
             torch._dynamo.reset()
@@ -110,8 +111,9 @@ def kernels(_: str) -> dict[str, object]:
             for version, call in versions.items():
                 row[version] = megabytes * tensors / median_ms(lambda c=call: c(x, y, w, b), 1.0)
             rows.append(row)
-    clone_ms = min(clone_ms, median_ms(lambda: target.copy_(x), 1.0))
-    return {"rows": rows, "clone": 2 * megabytes / clone_ms}
+    clone_ms = min(clone_ms, median_ms(lambda: x.clone(), 1.0))
+    copy_ms = min(copy_ms, median_ms(lambda: target.copy_(x), 1.0))
+    return {"rows": rows, "clone": 2 * megabytes / clone_ms, "copy": 2 * megabytes / copy_ms}
 
 
 def overhead(_: str) -> dict[str, object]:
