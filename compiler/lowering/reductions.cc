@@ -247,14 +247,13 @@ void EmitSoftmax(NodeContext& n, const View& self, const View& out, int dim, boo
   };
   const Scalar max = b.Reduce(ReduceKind::kMax, load(b.StartPhase(shape.reduced)));
   const Scalar shifted = b.Op(kSub, load(b.StartPhase(shape.reduced)), max);
-  Scalar sum = b.Reduce(ReduceKind::kSum, b.Op(kExp, shifted));
-  if (is_log) {
-    b.StartPhase();
-    sum = b.Op(kLog, sum);
-  }
+  const Scalar sum = b.Reduce(ReduceKind::kSum, b.Op(kExp, shifted));
+  b.StartPhase();
+  // One division a row, not one an element: the sum is at least 1, so its reciprocal is harmless.
+  const Scalar once = is_log ? b.Op(kLog, sum) : b.Op(kDiv, b.Const(compute, 1.0), sum);
   const Ints inner = b.StartPhase(shape.reduced);
   const Scalar x = b.Op(kSub, load(inner), max);
-  const Scalar result = is_log ? b.Op(kSub, x, sum) : b.Op(kDiv, b.Op(kExp, x), sum);
+  const Scalar result = is_log ? b.Op(kSub, x, once) : b.Op(kMul, b.Op(kExp, x), once);
   b.Store(out, JoinCoordinates(shape, outer, inner), result);
   b.Finish();
 }
