@@ -7,6 +7,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 torch=yes
+python=""
 port=7461
 while [ $# -gt 0 ]; do
   case "$1" in
@@ -76,7 +77,7 @@ cat <<END
 
 Kiln runs at $address (its log: $log). Next:
   export KILN_SERVER=$address PYTHONPATH=$PWD/build/release/python
-  python -c 'import torch; print(torch.compile(lambda x: x.relu() + 1, backend="kiln")(torch.randn(3)))'
+  ${python:-python3} -c 'import torch; print(torch.compile(lambda x: x.relu() + 1, backend="kiln")(torch.randn(3)))'
   $bin/kiln explain $graph       what became which kernel, and why
   $bin/kiln status               the server's caches and queue
   curl -s http://127.0.0.1:$((port + 1))/metrics | grep kiln_
