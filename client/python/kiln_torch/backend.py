@@ -37,8 +37,10 @@ def _client_of(settings: Settings) -> _kiln.Client:
     return _client(settings.server, settings.timeout_s, settings.threads, settings.debug_dir)
 
 
-def _static_inputs() -> frozenset[int]:
-    """Numbers of the forward graph's inputs that are parameters or buffers."""
+def static_inputs(kind: str) -> frozenset[int]:
+    """Numbers of the graph's inputs that are parameters or buffers: none for a backward graph."""
+    if kind == "backward":
+        return frozenset()
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
     return frozenset(metadata.static_input_indices or ()) if metadata is not None else frozenset()
@@ -62,7 +64,7 @@ def _compile(
 ) -> Callable[[list[Any]], Any]:
     """Compiles one graph after AOTAutograd; returns a function that takes a list and empties it."""
     name = f"graph_{next(_graph_numbers)}_{kind}"
-    parameters = frozenset() if kind == "backward" else _static_inputs()
+    parameters = static_inputs(kind)
     try:
         graph = capture(module, parameters.__contains__, name)
         program = _client_of(settings).compile(graph)
@@ -93,6 +95,24 @@ def _runner(
     return run
 
 
+def aot_backend(
+    compile_graph: Callable[..., Callable[[list[Any]], Any]],
+) -> Callable[..., Callable[..., Any]]:
+    """A torch.compile backend that hands every graph to compile_graph(module, inputs, kind=...).
+
+    `kind` is "forward", "backward" or "inference". What is captured follows from the settings here,
+    so everything that captures goes through it.
+    """
+    return aot_autograd(
+        fw_compiler=functools.partial(compile_graph, kind="forward"),
+        bw_compiler=functools.partial(compile_graph, kind="backward"),
+        inference_compiler=functools.partial(compile_graph, kind="inference"),
+        decompositions=decompositions(),
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=False,
+    )
+
+
 def kiln_backend(
     module: torch.fx.GraphModule,
     example_inputs: Sequence[Any],
@@ -107,11 +127,4 @@ def kiln_backend(
     """
     settings = Settings.read(options)
     compile_graph = functools.partial(_compile, settings=settings)
-    return aot_autograd(
-        fw_compiler=functools.partial(compile_graph, kind="forward"),
-        bw_compiler=functools.partial(compile_graph, kind="backward"),
-        inference_compiler=functools.partial(compile_graph, kind="inference"),
-        decompositions=decompositions(),
-        partition_fn=min_cut_rematerialization_partition,
-        keep_inference_input_mutations=False,
-    )(module, example_inputs)
+    return aot_backend(compile_graph)(module, example_inputs)

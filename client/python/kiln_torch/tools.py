@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
-from torch._dynamo.backends.common import aot_autograd
+from functorch.compile import make_boxed_func
 
 from kiln_torch import _kiln
-from kiln_torch.backend import _static_inputs, decompositions
+from kiln_torch.backend import aot_backend, static_inputs
 from kiln_torch.capture import capture
 from kiln_torch.settings import Settings
 
@@ -23,25 +22,13 @@ def _capture_all(
     """(kind, graph as protobuf JSON) of every graph that one call of `fn` makes."""
     graphs: list[tuple[str, str]] = []
 
-    def compiler(kind: str) -> Callable[..., Any]:
-        def compile_graph(module: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Any:
-            static = frozenset() if kind == "backward" else _static_inputs()
-            name = f"{kind}_{len(graphs)}"
-            graphs.append((kind, capture(module, static.__contains__, name)))
-            return make_boxed_func(module.forward)
+    def record(module: torch.fx.GraphModule, _inputs: Sequence[Any], *, kind: str) -> Any:
+        name = f"{kind}_{len(graphs)}"
+        graphs.append((kind, capture(module, static_inputs(kind).__contains__, name)))
+        return make_boxed_func(module.forward)
 
-        return compile_graph
-
-    backend = aot_autograd(
-        fw_compiler=compiler("forward"),
-        bw_compiler=compiler("backward"),
-        inference_compiler=compiler("inference"),
-        decompositions=decompositions(),
-        partition_fn=min_cut_rematerialization_partition,
-        keep_inference_input_mutations=False,
-    )
     torch._dynamo.reset()
-    compiled = torch.compile(fn, backend=backend)
+    compiled = torch.compile(fn, backend=aot_backend(record))
     if not train:
         with torch.no_grad():
             compiled(*args)
