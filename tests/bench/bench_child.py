@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import collections
+import itertools
 import json
+import statistics
 import sys
 import time
 
@@ -77,43 +80,60 @@ def run(name: str) -> dict[str, object]:
 
 def kernels(_: str) -> dict[str, object]:
     n = 2048
-    x, y = torch.randn(n, n), torch.randn(n, n)
     w, b = torch.randn(n), torch.randn(n)
     f = torch.nn.functional
-    megabytes = n * n * 4 / 1e6
     cases = {
-        "add + relu": (lambda x, y, w, b: f.relu(x + y), 3),
-        "bias + gelu(erf)": (lambda x, y, w, b: f.gelu(x + b), 2),
-        "gelu(tanh)": (lambda x, y, w, b: f.gelu(x, approximate="tanh"), 2),
-        "softmax, rows": (lambda x, y, w, b: torch.softmax(x, -1), 2),
-        "layernorm, rows": (lambda x, y, w, b: f.layer_norm(x, (n,), w, b), 2),
-        "sum rows": (lambda x, y, w, b: x.sum(-1), 1),
-        "sum columns": (lambda x, y, w, b: x.sum(0), 1),
-        "transpose + add": (lambda x, y, w, b: x.t() + y, 3),
+        "add + relu": (lambda x, y: f.relu(x + y), 3),
+        "bias + gelu(erf)": (lambda x, y: f.gelu(x + b), 2),
+        "gelu(tanh)": (lambda x, y: f.gelu(x, approximate="tanh"), 2),
+        "softmax, rows": (lambda x, y: torch.softmax(x, -1), 2),
+        "layernorm, rows": (lambda x, y: f.layer_norm(x, (n,), w, b), 2),
+        "sum rows": (lambda x, y: x.sum(-1), 1),
+        "sum columns": (lambda x, y: x.sum(0), 1),
+        "transpose + add": (lambda x, y: x.t() + y, 3),
         "add + rmsnorm": (
-            lambda x, y, w, b: (x + y) * torch.rsqrt((x + y).square().mean(-1, True) + 1e-6) * w,
+            lambda x, y: (x + y) * torch.rsqrt((x + y).square().mean(-1, True) + 1e-6) * w,
             3,
         ),
     }
-    rows = []
-    target = torch.empty_like(x)
-    copy_ms = median_ms(lambda: target.copy_(x), 1.0)
+    # Of the sets, used in turn, each is out of the caches when its turn comes again.
+    sets = [(torch.randn(n, n), torch.randn(n, n)) for _ in range(6)]
+    tables = {"memory": [], "reused": []}
     with torch.no_grad():
         for name, (fn, tensors) in cases.items():
             torch._dynamo.reset()
-            versions = {
-                "eager": fn,
-                "kiln": torch.compile(fn, backend="kiln", options={"fallback": "raise"}),
-                "inductor": torch.compile(fn),
+            calls = {
+                "eager": (fn, tensors),
+                "kiln": (torch.compile(fn, backend="kiln", options={"fallback": "raise"}), tensors),
+                "inductor": (torch.compile(fn), tensors),
+                "copy": (lambda x, y: x.clone(), 2),
             }
-            row = {"kernel": name}
-            for version, call in versions.items():
-                row[version] = megabytes * tensors / median_ms(lambda c=call: c(x, y, w, b), 1.0)
-            # Beside it, since what the caches hold and the machine's speed change as the run goes on.
-            row["clone"] = 2 * megabytes / median_ms(lambda: x.clone(), 1.0)
-            rows.append(row)
-    copy_ms = min(copy_ms, median_ms(lambda: target.copy_(x), 1.0))
-    return {"rows": rows, "copy": 2 * megabytes / copy_ms}
+            for table, chosen in (("memory", sets), ("reused", sets[:1])):
+                row = gigabytes_per_second(calls, chosen, n * n * 4)
+                tables[table].append({"kernel": name, **row})
+    return tables
+
+
+def gigabytes_per_second(calls, sets, tensor_bytes: int) -> dict[str, float]:
+    """Of each call, from the median of its times; the calls take turns, so that what the machine
+    does besides meets all of them. Results live until as many others were made as there are sets."""
+    times = {name: [] for name in calls}
+    results = collections.deque(maxlen=len(sets) - 1)
+    turns = itertools.cycle(sets)
+    for i in range(123):
+        for name, (call, _) in calls.items():
+            x, y = next(turns)
+            start = time.perf_counter()
+            result = call(x, y)
+            spent = time.perf_counter() - start
+            results.append(result)
+            del result
+            if i >= 3:  # after warming up
+                times[name].append(spent)
+    return {
+        name: tensor_bytes * tensors / statistics.median(times[name]) / 1e9
+        for name, (_, tensors) in calls.items()
+    }
 
 
 def overhead(_: str) -> dict[str, object]:

@@ -1,7 +1,9 @@
 #include "client/runtime/cpu/thread_pool.h"
 
+#include <dlfcn.h>
 #include <immintrin.h>
 #include <linux/futex.h>
+#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -31,9 +33,12 @@ void FutexWake(std::atomic<uint32_t>& word, int count) {
           nullptr, 0);
 }
 
+std::atomic<bool> in_forked_child{false};
+
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) : threads_(threads) {
+ThreadPool::ThreadPool(int threads, OpenMpParallel openmp) : threads_(threads), openmp_(openmp) {
+  if (openmp_ != nullptr) return;
   workers_.reserve(threads - 1);
   for (int thread = 1; thread < threads; ++thread) {
     workers_.emplace_back([this, thread] { WorkerMain(thread); });
@@ -94,8 +99,18 @@ void ThreadPool::WorkerMain(int thread) {
   }
 }
 
+void ThreadPool::RunOnOpenMp() {
+  next_thread_.store(0, std::memory_order_relaxed);
+  openmp_(
+      [](void* data) {
+        auto* pool = static_cast<ThreadPool*>(data);
+        pool->RunTasks(pool->next_thread_.fetch_add(1, std::memory_order_relaxed));
+      },
+      this, static_cast<unsigned>(std::min<long>(threads_, tasks_)), 0);
+}
+
 void ThreadPool::ParallelFor(long tasks, Body body, void* closure) {
-  if (tasks <= 1 || threads_ == 1) {
+  if (tasks <= 1 || threads_ == 1 || in_forked_child.load(std::memory_order_relaxed)) {
     for (long task = 0; task < tasks; ++task) body(closure, task, 0);
     return;
   }
@@ -103,6 +118,10 @@ void ThreadPool::ParallelFor(long tasks, Body body, void* closure) {
   closure_ = closure;
   tasks_ = tasks;
   next_task_.store(0, std::memory_order_relaxed);
+  if (openmp_ != nullptr) {
+    RunOnOpenMp();
+    return;
+  }
   uint32_t epoch = epoch_.load(std::memory_order_relaxed) + 1;
   gate_.store(uint64_t{epoch} << 32 | kOpen, std::memory_order_release);
   epoch_.store(epoch);
@@ -123,11 +142,18 @@ ThreadPool& ThreadPool::Shared(int threads) {
     absl::Mutex mutex;
     std::map<int, std::unique_ptr<ThreadPool>> by_size ABSL_GUARDED_BY(mutex);
   };
-  static auto* pools = new Pools;
+  static auto* pools = [] {
+    pthread_atfork(nullptr, nullptr, [] { in_forked_child.store(true); });
+    return new Pools;
+  }();
   absl::MutexLock lock(&pools->mutex);
   std::unique_ptr<ThreadPool>& pool = pools->by_size[threads];
-  if (pool == nullptr) pool = std::make_unique<ThreadPool>(threads);
+  if (pool == nullptr) pool = std::make_unique<ThreadPool>(threads, ProcessOpenMp());
   return *pool;
+}
+
+ThreadPool::OpenMpParallel ThreadPool::ProcessOpenMp() {
+  return reinterpret_cast<OpenMpParallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
 }
 
 void ContextParallelFor(const KilnCpuContext* context, long tasks, ThreadPool::Body body,

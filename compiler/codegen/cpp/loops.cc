@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/cpp/body.h"
+#include "compiler/codegen/cpp/cache_hints.h"
 #include "compiler/codegen/cpp/kept_values.h"
 #include "compiler/codegen/cpp/kernel_text.h"
 #include "compiler/codegen/cpp/nest.h"
@@ -43,8 +44,11 @@ class LoopsEmitter {
         nest_(std::move(nest)),
         plan_(PlanVectors(ints_, nest_, isa)),
         body_(module, kernel, names_, out_),
-        value_level_(kernel.num_values, 0) {
-    body_.SetStreamed(StreamedBuffers(device));
+        value_level_(kernel.num_values, 0),
+        prefetches_(PlanPrefetches(ints_, module, nest_, plan_, device)) {
+    absl::flat_hash_set<ir::BufferId> streamed = StreamedBuffers(ints_, module, nest_, device);
+    streams_ = !streamed.empty();
+    body_.SetStreamed(std::move(streamed));
     if (!plan_.outer) KeepValues(FindKeptValues(ints_, nest_, kernel.num_values, device.l1_bytes));
   }
 
@@ -55,7 +59,6 @@ class LoopsEmitter {
   std::vector<IntExpr> PhaseLoops(size_t phase) const;
   int LevelOf(const Step& step, const std::vector<IntExpr>& loops) const;
   void NameLoops();
-  absl::flat_hash_set<ir::BufferId> StreamedBuffers(const DeviceInfo& device);
   void EmitRows();
   void EmitTiledRows();
   void EmitTurnedLoads();
@@ -75,6 +78,7 @@ class LoopsEmitter {
   void KeepValues(const std::vector<KeptValue>& values);
   bool LoadKept(const Step& step);
   void StoreKept(const Step& step);
+  void EmitPrefetch(const Step& step);
   IntExpr ReductionNumber(const NestPhase& phase);
   std::string CostText();
 
@@ -95,6 +99,7 @@ class LoopsEmitter {
     int64_t extent;
   };
   absl::flat_hash_map<const ir::Inst*, KeptRow> kept_;
+  absl::flat_hash_map<const ir::Inst*, IntExpr> prefetches_;
   bool streams_ = false;  // some stores go past the caches
   IntExpr number_;        // of the inner point in the open phase's row-major order
 };
@@ -145,34 +150,6 @@ void LoopsEmitter::NameLoops() {
   }
 }
 
-// Buffers that this kernel only writes, where all that it touches does not fit the last cache: what
-// it wrote first would be gone anyway when the next kernel reads it, and writing past the caches
-// saves reading the lines first.
-absl::flat_hash_set<ir::BufferId> LoopsEmitter::StreamedBuffers(const DeviceInfo& device) {
-  absl::flat_hash_set<ir::BufferId> read, written;
-  absl::flat_hash_map<ir::BufferId, int64_t> bytes;
-  int64_t rows = 1;
-  for (IntExpr var : nest_.outer) rows *= ExtentHint(ints_, var);
-  for (const NestPhase& phase : nest_.phases) {
-    int64_t points = rows;
-    for (IntExpr var : phase.inner) points *= ExtentHint(ints_, var);
-    for (const Step& step : phase.steps) {
-      const ir::Inst& inst = *step.inst;
-      if (inst.op != ScalarOp::kLoad && inst.op != ScalarOp::kStore) continue;
-      (inst.op == ScalarOp::kLoad ? read : written).insert(inst.buffer);
-      const int64_t whole = ints_.EvaluateAtHints(SizeBytes(ints_, module_.buffers[inst.buffer]));
-      bytes[inst.buffer] = std::min(whole, points * DTypeSize(inst.dtype));
-    }
-  }
-  int64_t sum = 0;
-  for (const auto& [buffer, size] : bytes) sum += size;
-  streams_ = sum >= device.l3_bytes / 4 * 3;
-  if (!streams_) return {};
-  absl::erase_if(written, [&](ir::BufferId buffer) { return read.contains(buffer); });
-  streams_ = !written.empty();
-  return written;
-}
-
 void LoopsEmitter::KeepValues(const std::vector<KeptValue>& values) {
   for (const KeptValue& value : values) {
     if (!plan_.phase_lanes[value.first_phase].var || !plan_.phase_lanes[value.second_phase].var) {
@@ -206,6 +183,13 @@ void LoopsEmitter::StoreKept(const Step& step) {
   if (row == kept_.end()) return;
   out_.Line("KStore<kTail>(", row->second.name, " + ", names_.Leaf(body_.lane_var()), ", n, ",
             body_.Use(step.inst->result, true), ");");
+}
+
+void LoopsEmitter::EmitPrefetch(const Step& step) {
+  const auto ahead = prefetches_.find(step.inst);
+  if (ahead == prefetches_.end()) return;
+  out_.Line("KPrefetch<", body_.width(), ">(", names_.Buffer(step.inst->buffer), " + ",
+            names_.Expr(ahead->second), ");");
 }
 
 IntExpr LoopsEmitter::ReductionNumber(const NestPhase& phase) {
@@ -334,6 +318,7 @@ void LoopsEmitter::EmitLevel(const NestPhase& phase, const std::vector<IntExpr>&
     } else if (LoadKept(step)) {
       continue;
     } else if (step.inst->op != ScalarOp::kReduce) {
+      EmitPrefetch(step);
       body_.Emit(step);
       StoreKept(step);
     } else if (phase.inner.empty()) {

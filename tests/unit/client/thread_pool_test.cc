@@ -1,9 +1,12 @@
 #include "client/runtime/cpu/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <memory>
+#include <thread>
 #include <vector>
 
 namespace kiln::runtime {
@@ -76,6 +79,42 @@ TEST(ThreadPool, AContextWithoutAPoolRunsInline) {
   Counts counts(10, 1);
   ContextParallelFor(&context, 10, CountTask, &counts);
   for (int done : counts.done) EXPECT_EQ(done, 1);
+}
+
+// An OpenMP runtime that starts its threads anew each time.
+void StartAndJoin(void (*fn)(void*), void* data, unsigned threads, unsigned) {
+  std::vector<std::thread> others;
+  for (unsigned i = 1; i < threads; ++i) others.emplace_back(fn, data);
+  fn(data);
+  for (std::thread& other : others) other.join();
+}
+
+TEST(ThreadPool, BorrowsTheThreadsOfAnOpenMpRuntime) {
+  ThreadPool pool(3, StartAndJoin);
+  for (long tasks : {0L, 1L, 2L, 64L}) {
+    for (int round = 0; round < 20; ++round) {
+      Counts counts(tasks, 3);
+      pool.ParallelFor(tasks, CountTask, &counts);
+      for (int done : counts.done) ASSERT_EQ(done, 1);
+      ASSERT_FALSE(counts.shared_thread);
+    }
+  }
+}
+
+TEST(ThreadPool, CallersDoAllTheWorkInAChildOfFork) {
+  ThreadPool& pool = ThreadPool::Shared(2);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    Counts counts(10, 2);
+    pool.ParallelFor(10, CountTask, &counts);
+    bool all = true;
+    for (int done : counts.done) all &= done == 1;
+    _exit(all ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
 TEST(ThreadPool, SharedPoolsAreOnePerSize) {

@@ -6,9 +6,12 @@
 #include <cstring>
 #include <random>
 
+#include "absl/strings/str_cat.h"
+#include "compiler/codegen/cpp/cpp_target.h"
 #include "compiler/ir/interpret.h"
 #include "compiler/ir/parse.h"
 #include "compiler/ir/verify.h"
+#include "proto/base/status_macros.h"
 #include "tests/unit/compiler/codegen/native_run.h"
 
 namespace kiln::codegen {
@@ -121,6 +124,7 @@ void CheckModule(const std::string& text, const CheckOptions& options) {
 
   for (const std::string& isa : RunnableIsas()) {
     DeviceInfo device = TestDevice(isa);
+    device.l2_bytes = options.l2_bytes;
     device.l3_bytes = options.l3_bytes;
     auto native = NativeModule::Build(*module, device);
     ASSERT_TRUE(native.ok()) << isa << ": " << native.status();
@@ -141,6 +145,35 @@ void CheckModule(const std::string& text, const CheckOptions& options) {
       }
     }
   }
+}
+
+std::string OpsModule(const std::string& type, const std::vector<std::string>& ops, int arity,
+                      const std::string& result, int size) {
+  const std::string shape = absl::StrCat("[", size, "] strides[1]");
+  std::string text = absl::StrCat("module {\n buffer @x ", type, shape, " input(0)\n buffer @y ",
+                                  type, shape, " input(1)\n");
+  for (size_t i = 0; i < ops.size(); ++i) {
+    absl::StrAppend(&text, " buffer @o", i, " ", result, shape, " output\n");
+  }
+  absl::StrAppend(&text, " kernel @k (d0: ", size, ") {\n phase () {\n  %0 = load ", type,
+                  " @x[d0]\n  %1 = load ", type, " @y[d0]\n");
+  for (size_t i = 0; i < ops.size(); ++i) {
+    absl::StrAppend(&text, "  %", i + 2, " = ", ops[i], " ", result, arity == 1 ? " %0" : " %0, %1",
+                    "\n  store ", result, " @o", i, "[d0], %", i + 2, "\n");
+  }
+  absl::StrAppend(&text, " }\n }\n");
+  for (size_t i = 0; i < ops.size(); ++i) {
+    absl::StrAppend(&text, " output @o", i, " sizes[", size, "] strides[1] offset 0\n");
+  }
+  return text + "}\n";
+}
+
+absl::StatusOr<std::string> EmitText(const std::string& text, const DeviceInfo& device) {
+  KILN_ASSIGN_OR_RETURN(ir::Module module, ir::Parse(text));
+  KILN_ASSIGN_OR_RETURN(
+      EmittedKernel kernel,
+      MakeCppTarget(device)->Emit(module, std::get<ir::Kernel>(module.operations[0])));
+  return kernel.source;
 }
 
 }  // namespace kiln::codegen

@@ -6,6 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "compiler/codegen/target.h"
+
 namespace kiln::codegen {
 
 struct CheckOptions {
@@ -17,11 +20,19 @@ struct CheckOptions {
   bool integral_floats = false;      // small whole numbers, which make ties
   double tolerance = 2e-5;           // of |difference| / (1 + |reference|)
   std::vector<int> threads = {1, 3};
-  int64_t l3_bytes = 16 << 20;  // of the device that the kernels are for
+  int64_t l2_bytes = 1 << 20;  // of the device that the kernels are for
+  int64_t l3_bytes = 16 << 20;
 };
 
 // Fails the current test with the instruction set, the output and the place of the worst
 // difference.
 void CheckModule(const std::string& text, const CheckOptions& options = {});
+
+// A module with "a op b" for each of `ops`, every result in a buffer of its own.
+std::string OpsModule(const std::string& type, const std::vector<std::string>& ops, int arity,
+                      const std::string& result, int size);
+
+// The source of a module's first kernel.
+absl::StatusOr<std::string> EmitText(const std::string& text, const DeviceInfo& device);
 
 }  // namespace kiln::codegen

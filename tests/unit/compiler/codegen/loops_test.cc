@@ -14,28 +14,6 @@ namespace {
 
 using absl::StrCat;
 
-// "a op b" for each of `ops`, every result in a buffer of its own.
-std::string OpsModule(const std::string& type, const std::vector<std::string>& ops, int arity,
-                      const std::string& result, int size) {
-  const std::string shape = StrCat("[", size, "] strides[1]");
-  std::string text = StrCat("module {\n buffer @x ", type, shape, " input(0)\n buffer @y ", type,
-                            shape, " input(1)\n");
-  for (size_t i = 0; i < ops.size(); ++i) {
-    absl::StrAppend(&text, " buffer @o", i, " ", result, shape, " output\n");
-  }
-  absl::StrAppend(&text, " kernel @k (d0: ", size, ") {\n phase () {\n  %0 = load ", type,
-                  " @x[d0]\n  %1 = load ", type, " @y[d0]\n");
-  for (size_t i = 0; i < ops.size(); ++i) {
-    absl::StrAppend(&text, "  %", i + 2, " = ", ops[i], " ", result, arity == 1 ? " %0" : " %0, %1",
-                    "\n  store ", result, " @o", i, "[d0], %", i + 2, "\n");
-  }
-  absl::StrAppend(&text, " }\n }\n");
-  for (size_t i = 0; i < ops.size(); ++i) {
-    absl::StrAppend(&text, " output @o", i, " sizes[", size, "] strides[1] offset 0\n");
-  }
-  return text + "}\n";
-}
-
 TEST(LoopsTest, FloatArithmetic) {
   for (const std::string type : {"f32", "f64", "f16", "bf16"}) {
     CheckModule(
@@ -482,79 +460,6 @@ TEST(LoopsTest, AnIndexOutsideItsDimensionIsReported) {
 }
 
 // A softmax of `rows` rows.
-std::string Softmax(int rows, int columns) {
-  return absl::StrReplaceAll(R"(module {
-    buffer @x f32[R,C] strides[C,1] input(0)
-    buffer @y f32[R,C] strides[C,1] output
-    kernel @k (d0: R) {
-      phase (r0: C) {
-        %0 = load f32 @x[d0,r0]
-        %1 = reduce.max f32 %0
-      }
-      phase (r0: C) {
-        %2 = load f32 @x[d0,r0]
-        %3 = sub f32 %2, %1
-        %4 = exp f32 %3
-        %5 = reduce.sum f32 %4
-      }
-      phase (r0: C) {
-        %6 = load f32 @x[d0,r0]
-        %7 = sub f32 %6, %1
-        %8 = exp f32 %7
-        %9 = div f32 %8, %5
-        store f32 @y[d0,r0], %9
-      }
-    }
-    output @y sizes[R,C] strides[C,1] offset 0
-  })",
-                             {{"R", StrCat(rows)}, {"C", StrCat(columns)}});
-}
-
-absl::StatusOr<std::string> EmitText(const std::string& text, const DeviceInfo& device) {
-  KILN_ASSIGN_OR_RETURN(ir::Module module, ir::Parse(text));
-  KILN_ASSIGN_OR_RETURN(
-      EmittedKernel kernel,
-      MakeCppTarget(device)->Emit(module, std::get<ir::Kernel>(module.operations[0])));
-  return kernel.source;
-}
-
-size_t Count(absl::string_view text, absl::string_view part) {
-  size_t count = 0;
-  for (size_t at = text.find(part); at != absl::string_view::npos; at = text.find(part, at + 1)) {
-    ++count;
-  }
-  return count;
-}
-
-TEST(LoopsTest, AnExponentialOfTwoPhasesIsComputedOnce) {
-  for (int columns : {5, 64, 199}) CheckModule(Softmax(7, columns));
-  CheckModule(Softmax(2, 9000));  // too long to keep
-  auto kept = EmitText(Softmax(7, 199), TestDevice("avx512"));
-  auto computed_twice = EmitText(Softmax(2, 9000), TestDevice("avx512"));
-  ASSERT_TRUE(kept.ok() && computed_twice.ok());
-  EXPECT_EQ(Count(*kept, "KExp("), 1u);
-  EXPECT_EQ(Count(*computed_twice, "KExp("), 2u);
-}
-
-TEST(LoopsTest, LargeResultsAreWrittenPastTheCaches) {
-  const CheckOptions small_cache{.l3_bytes = 1024};
-  for (const std::string type : {"f32", "f64", "bf16", "f16", "i64", "u8", "bool"}) {
-    const std::string op = type == "bool" ? "xor" : "add";
-    CheckModule(OpsModule(type, {op}, 2, type, 1337), small_cache);
-  }
-  // Rows that start anywhere in a line.
-  CheckModule(Softmax(23, 77), small_cache);
-  CheckModule(Softmax(23, 64), small_cache);
-  DeviceInfo device = TestDevice("avx512");
-  auto cached = EmitText(Softmax(23, 77), device);
-  device.l3_bytes = 1024;
-  auto streamed = EmitText(Softmax(23, 77), device);
-  ASSERT_TRUE(cached.ok() && streamed.ok());
-  EXPECT_EQ(Count(*cached, "KStream"), 0u);
-  EXPECT_EQ(Count(*streamed, "KStream<"), 1u);
-  EXPECT_EQ(Count(*streamed, "KStreamEnd()"), 1u);
-}
-
 TEST(LoopsTest, EqualKernelsHaveEqualText) {
   std::vector<std::string> sources;
   for (const std::string name : {"first", "second"}) {
