@@ -13,6 +13,7 @@
 #include "client/program_cache.h"
 #include "client/remote.h"
 #include "client/runtime/cpu/executor.h"
+#include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/compile_service.pb.h"
 #include "kiln/v1/graph.pb.h"
 #include "proto/base/digest.h"

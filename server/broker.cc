@@ -67,7 +67,7 @@ absl::Status Broker::QueueFull() const {
 
 absl::StatusOr<Broker::Ticket> Broker::Join(const Digest& key,
                                             std::shared_ptr<const v1::CompileRequest> request,
-                                            CompileCallbacks callbacks) {
+                                            const Caller& caller, CompileCallbacks callbacks) {
   if (absl::Status status = refusals_.Check(key); !status.ok()) {
     context_.metrics.GraphRefused();
     return status;

@@ -14,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "cache/store.h"
+#include "server/caller.h"
 #include "server/compile_job.h"
 #include "server/refusals.h"
 
@@ -61,7 +62,7 @@ class Broker {
   // Joins the key's job or queues a new one. RESOURCE_EXHAUSTED with a retry hint where the queue
   // is full, UNAVAILABLE while draining, FAILED_PRECONDITION where the graph killed workers.
   absl::StatusOr<Ticket> Join(const Digest& key, std::shared_ptr<const v1::CompileRequest> request,
-                              CompileCallbacks callbacks);
+                              const Caller& caller, CompileCallbacks callbacks);
   // The waiter leaves; its callbacks may still be running. The last one's leaving stops the job.
   void Leave(const Ticket& ticket);
 

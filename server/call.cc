@@ -8,6 +8,7 @@
 #include "kiln/v1/error.pb.h"
 #include "proto/base/error_detail.h"
 #include "proto/base/log.h"
+#include "proto/base/status_macros.h"
 
 namespace kiln::server {
 namespace {
@@ -40,12 +41,18 @@ void AddDetail(const absl::Status& status, grpc::CallbackServerContext& context)
 Call::Call(absl::string_view method, grpc::CallbackServerContext* context, Metrics& metrics)
     : method_(method), context_(context), metrics_(metrics), number_(++g_calls) {}
 
+absl::Status Call::Admit(Authenticator& authenticator, Role needed) {
+  KILN_ASSIGN_OR_RETURN(caller_, authenticator.Identify(*context_));
+  return Require(caller_, needed, method_);
+}
+
 grpc::Status Call::End(const absl::Status& status) {
   absl::Duration duration = absl::Now() - start_;
   metrics_.RpcDone(method_, status.code(), duration);
   Log(LogLevel::kInfo, "call",
       {{"id", absl::StrCat(number_)},
        {"method", std::string(method_)},
+       {"tenant", caller_.tenant.empty() ? "-" : caller_.tenant},
        {"key", key_.empty() ? "-" : key_},
        {"target", target_.empty() ? "-" : std::string(target_)},
        {"source", source_.empty() ? "-" : std::string(source_)},

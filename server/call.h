@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "server/auth.h"
 #include "server/metrics.h"
 
 namespace kiln::server {
@@ -16,6 +17,10 @@ namespace kiln::server {
 class Call {
  public:
   Call(absl::string_view method, grpc::CallbackServerContext* context, Metrics& metrics);
+
+  // Finds out who calls and whether it may. Call it first.
+  absl::Status Admit(Authenticator& authenticator, Role needed);
+  const Caller& caller() const { return caller_; }
 
   void set_key(std::string short_key) { key_ = std::move(short_key); }
   void set_target(absl::string_view target) { target_ = target; }
@@ -31,6 +36,7 @@ class Call {
   Metrics& metrics_;
   const int64_t number_;
   const absl::Time start_ = absl::Now();
+  Caller caller_;
   std::string key_;
   absl::string_view target_;
   absl::string_view source_;

@@ -7,6 +7,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/base/key.h"
+#include "proto/base/status_macros.h"
 #include "server/call.h"
 #include "server/chunker.h"
 
@@ -24,12 +25,15 @@ class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
                                                            const v1::CompileRequest& request) {
     auto call = std::make_shared<CompileCall>(service, context);
     call->self_ = call;
-    absl::Status queued = service.executor.Run([call, &request] {
-      call->Begin(request);
-      call->LetEnd();
-    });
-    if (!queued.ok()) {
-      call->SetEnd(queued);
+    absl::Status started = call->Admit();
+    if (started.ok()) {
+      started = service.executor.Run([call, &request] {
+        call->Begin(request);
+        call->LetEnd();
+      });
+    }
+    if (!started.ok()) {
+      call->SetEnd(started);
       call->LetEnd();
     }
     return call.get();
@@ -58,6 +62,13 @@ class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
   void OnDone() override { std::shared_ptr<CompileCall> last = std::move(self_); }
 
  private:
+  absl::Status Admit() {
+    absl::MutexLock lock(&mu_);
+    KILN_RETURN_IF_ERROR(call_.Admit(service_.authenticator, Role::kCompile));
+    caller_ = call_.caller();
+    return absl::OkStatus();
+  }
+
   // The request is gRPC's, and lives until the call ends: not before LetEnd.
   void Begin(const v1::CompileRequest& request) {
     if (absl::Status status = service_.check_graph(request.graph()); !status.ok()) {
@@ -86,7 +97,7 @@ class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
       call->SetArtifact(answer->artifact, answer->source);
     };
     auto ticket = service_.broker.Join(key, std::make_shared<const v1::CompileRequest>(request),
-                                       std::move(callbacks));
+                                       caller_, std::move(callbacks));
     if (!ticket.ok()) return SetEnd(ticket.status());
     bool cancelled;
     {
@@ -157,6 +168,7 @@ class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
   }
 
   const ServiceContext& service_;
+  Caller caller_;  // set before the call is shared
   absl::Mutex mu_;
   std::shared_ptr<CompileCall> self_;  // gRPC's reference, from Start to OnDone
   Call call_ ABSL_GUARDED_BY(mu_);

@@ -1,6 +1,7 @@
 #include "server/fetch_call.h"
 
 #include "absl/strings/str_cat.h"
+#include "proto/base/status_macros.h"
 #include "server/call.h"
 #include "server/chunker.h"
 
@@ -12,14 +13,8 @@ class FetchCall final : public grpc::ServerWriteReactor<v1::ArtifactChunk> {
   FetchCall(const ServiceContext& service, grpc::CallbackServerContext* context,
             const v1::FetchRequest& request)
       : service_(service), call_("Fetch", context, service.metrics) {
-    absl::StatusOr<Digest> key = Digest::FromBytes(request.key());
-    if (!key.ok()) {
-      End(key.status());
-      return;
-    }
-    call_.set_key(key->ShortHex());
-    absl::Status queued = service_.executor.Run([this, key = *key] { LookUp(key); });
-    if (!queued.ok()) End(queued);
+    absl::Status started = Begin(request);
+    if (!started.ok()) End(started);
   }
 
   // One write is under way at a time, so these run one after the other.
@@ -30,6 +25,13 @@ class FetchCall final : public grpc::ServerWriteReactor<v1::ArtifactChunk> {
   void OnDone() override { delete this; }
 
  private:
+  absl::Status Begin(const v1::FetchRequest& request) {
+    KILN_RETURN_IF_ERROR(call_.Admit(service_.authenticator, Role::kRead));
+    KILN_ASSIGN_OR_RETURN(Digest key, Digest::FromBytes(request.key()));
+    call_.set_key(key.ShortHex());
+    return service_.executor.Run([this, key] { LookUp(key); });
+  }
+
   void LookUp(const Digest& key) {
     auto found = service_.store.Get({cache::EntryKind::kArtifact, key});
     if (!found.ok()) {

@@ -26,8 +26,10 @@ class InterpretCall final : public grpc::ServerWriteReactor<v1::InterpretEvent>,
                                                              const v1::InterpretRequest& request) {
     auto call = std::make_shared<InterpretCall>(service, context);
     call->self_ = call;
-    if (absl::Status status = service.check_graph(request.graph()); !status.ok()) {
-      call->SetEnd(status);
+    absl::Status admitted = call->call_.Admit(service.authenticator, Role::kCompile);
+    if (admitted.ok()) admitted = service.check_graph(request.graph());
+    if (!admitted.ok()) {
+      call->SetEnd(admitted);
       return call.get();
     }
     auto worker_request = std::make_shared<v1::WorkerRequest>();

@@ -23,6 +23,7 @@
 #include "kiln/v1/compile_service.grpc.pb.h"
 #include "proto/base/log.h"
 #include "proto/base/status_macros.h"
+#include "server/auth.h"
 #include "server/broker.h"
 #include "server/config.h"
 #include "server/executor.h"
@@ -199,17 +200,13 @@ int Serve(const Config& config, const sigset_t& signals) {
   auto http = HttpServer::Start(config.metrics_listen,
                                 MakeRoutes(metrics, broker, pool, *caches->all, serving));
   if (!http.ok()) return Fail(kExitInUse, http.status());
-  ServiceContext context{*caches->all,
-                         *caches->verified_disk,
-                         broker,
-                         pool,
-                         executor,
-                         metrics,
-                         KILN_VERSION,
-                         compiler_build,
-                         ToolchainVersion(),
-                         config.workers,
-                         [&serving] { return !serving; },
+  std::unique_ptr<Authenticator> authenticator = MakeOpenAuthenticator();
+  ServiceContext context{*caches->all,   *caches->verified_disk,
+                         broker,         pool,
+                         executor,       metrics,
+                         *authenticator, KILN_VERSION,
+                         compiler_build, ToolchainVersion(),
+                         config.workers, [&serving] { return !serving; },
                          &CheckGraphSize};
   serving = true;
   auto rpc = StartRpcServer(config, &context);

@@ -75,7 +75,7 @@ class CompileServiceImpl final : public v1::CompileService::CallbackService {
   grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
                                           const v1::GetServerInfoRequest*,
                                           v1::ServerInfo* info) override {
-    return Answer("GetServerInfo", context, [this, info] {
+    return Answer("GetServerInfo", Role::kRead, context, [this, info] {
       info->set_version(service_.version);
       info->set_compiler_build(service_.compiler_build);
       info->set_toolchain(service_.toolchain);
@@ -99,7 +99,7 @@ class CompileServiceImpl final : public v1::CompileService::CallbackService {
   grpc::ServerUnaryReactor* ListCache(grpc::CallbackServerContext* context,
                                       const v1::ListCacheRequest* request,
                                       v1::ListCacheResponse* response) override {
-    return Answer("ListCache", context, [this, request, response] {
+    return Answer("ListCache", Role::kRead, context, [this, request, response] {
       return ListCacheEntries(service_.store, *request, *response);
     });
   }
@@ -107,7 +107,7 @@ class CompileServiceImpl final : public v1::CompileService::CallbackService {
   grpc::ServerUnaryReactor* VerifyCache(grpc::CallbackServerContext* context,
                                         const v1::VerifyCacheRequest*,
                                         v1::VerifyCacheResponse* response) override {
-    return Answer("VerifyCache", context, [this, response] {
+    return Answer("VerifyCache", Role::kAdmin, context, [this, response] {
       cache::VerifyResult result = cache::VerifyAll(service_.durable);
       response->set_checked(result.checked);
       response->set_corrupt(result.corrupt);
@@ -118,7 +118,7 @@ class CompileServiceImpl final : public v1::CompileService::CallbackService {
   grpc::ServerUnaryReactor* ClearCache(grpc::CallbackServerContext* context,
                                        const v1::ClearCacheRequest* request,
                                        v1::ClearCacheResponse* response) override {
-    return Answer("ClearCache", context, [this, request, response]() -> absl::Status {
+    return Answer("ClearCache", Role::kAdmin, context, [this, request, response]() -> absl::Status {
       KILN_ASSIGN_OR_RETURN(auto kinds, ParseKinds(request->kind()));
       for (cache::EntryKind kind : kinds) {
         KILN_ASSIGN_OR_RETURN(int64_t removed, cache::Clear(service_.store, kind));
@@ -129,15 +129,18 @@ class CompileServiceImpl final : public v1::CompileService::CallbackService {
   }
 
  private:
-  // Runs `work` on the executor and finishes the call with its status.
+  // Runs `work` on the executor, where the caller may, and finishes the call with its status.
   template <typename F>
-  grpc::ServerUnaryReactor* Answer(absl::string_view method, grpc::CallbackServerContext* context,
-                                   F work) {
+  grpc::ServerUnaryReactor* Answer(absl::string_view method, Role needed,
+                                   grpc::CallbackServerContext* context, F work) {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     auto call = std::make_shared<Call>(method, context, service_.metrics);
-    absl::Status queued = service_.executor.Run(
-        [call, reactor, work = std::move(work)] { reactor->Finish(call->End(work())); });
-    if (!queued.ok()) reactor->Finish(call->End(queued));
+    absl::Status started = call->Admit(service_.authenticator, needed);
+    if (started.ok()) {
+      started = service_.executor.Run(
+          [call, reactor, work = std::move(work)] { reactor->Finish(call->End(work())); });
+    }
+    if (!started.ok()) reactor->Finish(call->End(started));
     return reactor;
   }
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cache/store.h"
+#include "server/auth.h"
 #include "server/broker.h"
 #include "server/executor.h"
 #include "server/metrics.h"
@@ -32,6 +33,7 @@ struct ServiceContext {
   WorkerBackend& workers;  // for Interpret
   Executor& executor;
   Metrics& metrics;
+  Authenticator& authenticator;
   std::string version;
   std::string compiler_build;
   std::string toolchain;

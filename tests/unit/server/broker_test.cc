@@ -165,7 +165,7 @@ class BrokerTest : public ::testing::Test {
       waiter->answer = answer;
       waiter->done.Notify();
     };
-    auto ticket = broker_->Join(Sha256("graph " + graph), request, std::move(callbacks));
+    auto ticket = broker_->Join(Sha256("graph " + graph), request, {}, std::move(callbacks));
     waiter->refused = ticket.status();
     if (ticket.ok()) waiter->ticket = *ticket;
     return waiter;
