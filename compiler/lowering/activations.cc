@@ -56,11 +56,12 @@ Scalar GeluExact(KernelBuilder& b, Scalar x) {
   return b.Op(kMul, b.Op(kMul, x, 0.5), b.Op(kAdd, erf, 1.0));
 }
 
+// x (1 + tanh(u)) / 2 = x / (1 + e^-2u): an exponential is cheaper than a tanh, and nothing cancels
+// where tanh nears -1.
 Scalar GeluTanh(KernelBuilder& b, Scalar x) {
-  const Scalar cube = b.Op(kMul, b.Op(kMul, x, x), x);
-  const Scalar inner = b.Op(kMul, b.Op(kAdd, x, b.Op(kMul, cube, 0.044715)),
-                            std::numbers::sqrt2 * std::numbers::inv_sqrtpi);
-  return b.Op(kMul, b.Op(kMul, x, 0.5), b.Op(kAdd, b.Op(kTanh, inner), 1.0));
+  constexpr double kScale = -2 * std::numbers::sqrt2 * std::numbers::inv_sqrtpi;
+  const Scalar cubic = b.Op(kAdd, b.Op(kMul, b.Op(kMul, x, x), kScale * 0.044715), kScale);
+  return b.Op(kDiv, x, b.Op(kAdd, b.Op(kExp, b.Op(kMul, cubic, x)), 1.0));
 }
 
 absl::Status LowerGelu(NodeContext& n) {
