@@ -51,6 +51,7 @@ Outcome RunCompile(const Args& args);
 Outcome RunRun(const Args& args);
 Outcome RunExplain(const Args& args);
 Outcome RunCache(const Args& args);
+Outcome RunLoad(const Args& args);
 
 // --server, --timeout, --threads, --arch and --target, in a client.
 absl::StatusOr<std::unique_ptr<Client>> MakeClient(const Args& args, bool debug);

@@ -34,6 +34,15 @@ const std::vector<Command>& Commands() {
        "the server's cache",
        {{"--kind", "--limit"}, {}},
        RunCache},
+      {"load",
+       "fetch|compile [GRAPH] [--rate R | --concurrency N] [--connections N] [--duration SECONDS] "
+       "[--warmup SECONDS] [--keys N] [--zipf S] [--size BYTES] [--no-prepare] [--tenant NAME] "
+       "[--priority interactive|warmup] [--seed N]",
+       "puts load on the server and measures it: hits of made-up entries, or compiles of a graph",
+       {{"--rate", "--concurrency", "--connections", "--duration", "--warmup", "--keys", "--zipf",
+         "--size", "--tenant", "--priority", "--seed"},
+        {"--no-prepare"}},
+       RunLoad},
   };
   return *commands;
 }
