@@ -1,4 +1,5 @@
 #include "proto/base/key.h"
+#include "proto/base/key_description.h"
 
 #include <gmock/gmock.h>
 #include <google/protobuf/text_format.h>
@@ -12,6 +13,7 @@
 #include "kiln/v1/compile_service.pb.h"
 #include "kiln/v1/device.pb.h"
 #include "kiln/v1/graph.pb.h"
+#include "kiln/v1/key_description.pb.h"
 
 namespace kiln {
 namespace {
@@ -304,6 +306,24 @@ TEST(KeyTest, EveryFieldOfTheDeviceCountsButIndexAndModelName) {
 TEST(KeyTest, EveryOptionCounts) {
   ExpectEveryFieldCounts<v1::CompileOptions>(SampleOptions(), [](const auto& options) {
     return Key(SampleGraph(), SampleDevice(), options);
+  });
+}
+
+TEST(KeyTest, DescriptionsDifferWhereKeysDo) {
+  auto describe = [](const v1::Graph& graph, const v1::Device& device,
+                     const v1::CompileOptions& options) {
+    v1::KeyDescription description = DescribeKey(graph, device, options, "build 1");
+    description.clear_graph_name();
+    return Sha256(description.SerializeAsString());
+  };
+  ExpectEveryFieldCounts<v1::Graph>(SampleGraph(), [&](const v1::Graph& graph) {
+    return describe(graph, SampleDevice(), SampleOptions());
+  });
+  ExpectEveryFieldCounts<v1::Device>(SampleDevice(), [&](const v1::Device& device) {
+    return describe(SampleGraph(), device, SampleOptions());
+  });
+  ExpectEveryFieldCounts<v1::CompileOptions>(SampleOptions(), [&](const auto& options) {
+    return describe(SampleGraph(), SampleDevice(), options);
   });
 }
 
