@@ -1,11 +1,13 @@
 // Who a call comes from and what it may do.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "server/access_list.h"
 #include "server/caller.h"
 
 namespace grpc {
@@ -15,9 +17,13 @@ class ServerContextBase;
 namespace kiln::server {
 
 // Metadata of a call.
+inline constexpr char kTokenHeader[] = "authorization";     // "Bearer TOKEN"
 inline constexpr char kTenantHeader[] = "kiln-tenant";      // at most 64 of [A-Za-z0-9._-]
 inline constexpr char kPriorityHeader[] = "kiln-priority";  // "interactive" or "warmup"
 inline constexpr char kTraceHeader[] = "traceparent";
+
+// At most 64 of [A-Za-z0-9._-]; empty is one, too.
+bool IsTenantName(absl::string_view name);
 
 // Thread-safe.
 class Authenticator {
@@ -31,6 +37,18 @@ class Authenticator {
 
 // Lets everybody do everything.
 std::unique_ptr<Authenticator> MakeOpenAuthenticator();
+
+struct AccessRules {
+  // Null where no file lists anybody: then tokens mean nothing here, and whoever the CA vouches for
+  // may compile.
+  std::shared_ptr<const AccessList> list;
+  // Of a call that shows no token and no certificate, or a certificate that no line names.
+  Role anonymous_role = Role::kNone;
+};
+
+// A token goes before a certificate. A wrong token is an error, also where none was needed. `rules`
+// is asked for each call, and must not block.
+std::unique_ptr<Authenticator> MakeAuthenticator(std::function<AccessRules()> rules);
 
 // PERMISSION_DENIED, naming the method and the role that it takes.
 absl::Status Require(const Caller& caller, Role needed, absl::string_view method);

@@ -1,6 +1,7 @@
 #include "server/call.h"
 
 #include <atomic>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -9,6 +10,7 @@
 #include "proto/base/error_detail.h"
 #include "proto/base/log.h"
 #include "proto/base/status_macros.h"
+#include "server/method_roles.h"
 
 namespace kiln::server {
 namespace {
@@ -41,9 +43,13 @@ void AddDetail(const absl::Status& status, grpc::CallbackServerContext& context)
 Call::Call(absl::string_view method, grpc::CallbackServerContext* context, Metrics& metrics)
     : method_(method), context_(context), metrics_(metrics), number_(++g_calls) {}
 
-absl::Status Call::Admit(Authenticator& authenticator, Role needed) {
+absl::Status Call::Admit(Authenticator& authenticator) {
   KILN_ASSIGN_OR_RETURN(caller_, authenticator.Identify(*context_));
-  return Require(caller_, needed, method_);
+  std::optional<Role> needed = RoleOf(method_);
+  if (!needed) {
+    return absl::InternalError(absl::StrCat(method_, " is in no row of server/method_roles.cc"));
+  }
+  return Require(caller_, *needed, method_);
 }
 
 grpc::Status Call::End(const absl::Status& status) {

@@ -18,8 +18,9 @@ class Call {
  public:
   Call(absl::string_view method, grpc::CallbackServerContext* context, Metrics& metrics);
 
-  // Finds out who calls and whether it may. Call it first.
-  absl::Status Admit(Authenticator& authenticator, Role needed);
+  // Finds out who calls and whether it may: method_roles.h says what the method takes. Call it
+  // first.
+  absl::Status Admit(Authenticator& authenticator);
   const Caller& caller() const { return caller_; }
 
   void set_key(std::string short_key) { key_ = std::move(short_key); }

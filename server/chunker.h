@@ -17,8 +17,8 @@ inline constexpr size_t kChunkBytes = 1 << 20;
 class Chunker {
  public:
   Chunker() = default;
-  Chunker(cache::EntryPtr entry, absl::string_view source)
-      : entry_(std::move(entry)), source_(source) {}
+  Chunker(cache::EntryPtr entry, absl::string_view source, std::string signature)
+      : entry_(std::move(entry)), source_(source), signature_(std::move(signature)) {}
 
   bool AtEnd() const { return offset_ >= entry_->bytes.size(); }
 
@@ -29,6 +29,7 @@ class Chunker {
       chunk.set_total_bytes(static_cast<int64_t>(entry_->bytes.size()));
       chunk.set_digest(entry_->digest.bytes.data(), entry_->digest.bytes.size());
       chunk.set_source(std::string(source_));
+      chunk.set_signature(signature_);
     }
     size_t size = std::min(kChunkBytes, entry_->bytes.size() - offset_);
     chunk.set_data(entry_->bytes.data() + offset_, size);
@@ -38,6 +39,7 @@ class Chunker {
  private:
   cache::EntryPtr entry_;
   absl::string_view source_;
+  std::string signature_;  // ArtifactSigner's
   size_t offset_ = 0;
 };
 

@@ -64,7 +64,7 @@ class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
  private:
   absl::Status Admit() {
     absl::MutexLock lock(&mu_);
-    KILN_RETURN_IF_ERROR(call_.Admit(service_.authenticator, Role::kCompile));
+    KILN_RETURN_IF_ERROR(call_.Admit(service_.authenticator));
     caller_ = call_.caller();
     return absl::OkStatus();
   }
@@ -83,18 +83,18 @@ class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
       call_.set_target(TargetLabel(request.device().target()));
     }
     if (auto found = service_.store.Get({cache::EntryKind::kArtifact, key}); found.ok()) {
-      return SetArtifact(found->entry, found->tier);
+      return SetArtifact(key, found->entry, found->tier);
     }
     std::weak_ptr<CompileCall> weak = weak_from_this();
     CompileCallbacks callbacks;
     callbacks.progress = [weak](const v1::Progress& progress) {
       if (auto call = weak.lock()) call->SetProgress(progress);
     };
-    callbacks.done = [weak](const absl::StatusOr<CompileAnswer>& answer) {
+    callbacks.done = [weak, key](const absl::StatusOr<CompileAnswer>& answer) {
       auto call = weak.lock();
       if (call == nullptr) return;
       if (!answer.ok()) return call->SetEnd(answer.status());
-      call->SetArtifact(answer->artifact, answer->source);
+      call->SetArtifact(key, answer->artifact, answer->source);
     };
     auto ticket = service_.broker.Join(key, std::make_shared<const v1::CompileRequest>(request),
                                        caller_, std::move(callbacks));
@@ -122,10 +122,11 @@ class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
     }
     Pump();
   }
-  void SetArtifact(const cache::EntryPtr& artifact, absl::string_view source) {
+  void SetArtifact(const Digest& key, const cache::EntryPtr& artifact, absl::string_view source) {
+    std::string signature = service_.signer.Sign(key, artifact->digest);
     {
       absl::MutexLock lock(&mu_);
-      chunker_ = Chunker(artifact, source);
+      chunker_ = Chunker(artifact, source, std::move(signature));
       call_.set_source(source);
     }
     Pump();

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -18,6 +19,7 @@
 #include "absl/strings/strip.h"
 #include "proto/base/error_detail.h"
 #include "proto/base/status_macros.h"
+#include "server/access_list.h"
 
 namespace kiln::server {
 namespace {
@@ -60,6 +62,32 @@ absl::Status SetBytes(absl::string_view value, int64_t min, int64_t& out) {
   return absl::OkStatus();
 }
 
+absl::Status SetText(absl::string_view value, std::string& out) {
+  out = std::string(value);
+  return value.empty() ? absl::InvalidArgumentError("it is empty") : absl::OkStatus();
+}
+
+absl::Status SetSha256(absl::string_view value, std::string& out) {
+  out = absl::HexStringToBytes(value);
+  const bool hex = std::all_of(value.begin(), value.end(), [](char c) {
+    return absl::ascii_isxdigit(static_cast<unsigned char>(c));
+  });
+  if (hex && value.size() == 64) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("'", value, "' is no SHA-256 in 64 hex digits"));
+}
+
+absl::Status SetClientAuth(absl::string_view value, std::optional<bool>& required) {
+  required = value == "require";
+  if (value == "require" || value == "optional") return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", value, "' is neither 'require' nor 'optional'"));
+}
+
+absl::Status SetRole(absl::string_view value, std::optional<Role>& out) {
+  KILN_ASSIGN_OR_RETURN(out, ParseRole(value));
+  return absl::OkStatus();
+}
+
 absl::Status SetAddress(absl::string_view value, Address& out) {
   KILN_ASSIGN_OR_RETURN(out, ParseAddress(value));
   return absl::OkStatus();
@@ -93,6 +121,25 @@ constexpr Setting kSettings[] = {
      [](absl::string_view v, Config& c) { return SetBytes(v, kMiB, c.cache_memory_size_bytes); }},
     {"max-queued-jobs", "N", "compiles that may wait; more are refused (256)",
      [](absl::string_view v, Config& c) { return SetInt(v, 1, 1000000, c.max_queued_jobs); }},
+    {"tls-cert", "FILE", "the server's certificate and those that lead to its root, PEM (no TLS)",
+     [](absl::string_view v, Config& c) { return SetText(v, c.security.tls_cert); }},
+    {"tls-key", "FILE", "the certificate's private key, PEM",
+     [](absl::string_view v, Config& c) { return SetText(v, c.security.tls_key); }},
+    {"tls-client-ca", "FILE", "who vouches for clients' certificates, PEM (mutual TLS)",
+     [](absl::string_view v, Config& c) { return SetText(v, c.security.tls_client_ca); }},
+    {"tls-client-auth", "require|optional", "whether clients must show a certificate (require)",
+     [](absl::string_view v, Config& c) {
+       return SetClientAuth(v, c.security.client_cert_required);
+     }},
+    {"access-file", "FILE", "names, roles, tokens; see server/README.md",
+     [](absl::string_view v, Config& c) { return SetText(v, c.security.access_file); }},
+    {"anonymous-role", "ROLE", "of callers who show nothing: none|read|compile|admin (README.md)",
+     [](absl::string_view v, Config& c) { return SetRole(v, c.security.anonymous_role); }},
+    {"signing-key", "FILE", "signs artifacts, Ed25519, PEM (DATA-DIR/signing.key, made if absent)",
+     [](absl::string_view v, Config& c) { return SetText(v, c.security.signing_key); }},
+    {"metrics-token-sha256", "HEX",
+     "of the token that metrics and pages take (everybody sees them)",
+     [](absl::string_view v, Config& c) { return SetSha256(v, c.security.metrics_token_sha256); }},
     {"log-format", "text|json", "of the lines on standard error (text)",
      [](absl::string_view v, Config& c) {
        c.log_json = v == "json";

@@ -12,8 +12,21 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "server/address.h"
+#include "server/caller.h"
 
 namespace kiln::server {
+
+// Files are named here and read by credentials.h; empty: none.
+struct SecurityConfig {
+  std::string tls_cert;       // PEM: the server's certificate, then those that lead to its root
+  std::string tls_key;        // PEM
+  std::string tls_client_ca;  // PEM: who may vouch for clients
+  std::optional<bool> client_cert_required;  // nothing: where tls_client_ca is given
+  std::string access_file;                   // access_list.h
+  std::optional<Role> anonymous_role;        // nothing: see AnonymousRole in credentials.h
+  std::string signing_key;                   // empty: "signing.key" of the data directory
+  std::string metrics_token_sha256;          // 32 bytes; empty: everybody reads metrics
+};
 
 struct Config {
   Address listen{"127.0.0.1", 7461};
@@ -25,6 +38,7 @@ struct Config {
   int64_t cache_max_size_bytes = int64_t{20} << 30;
   int64_t cache_memory_size_bytes = int64_t{512} << 20;
   int max_queued_jobs = 256;
+  SecurityConfig security;
   bool log_json = false;
 };
 

@@ -26,7 +26,7 @@ class FetchCall final : public grpc::ServerWriteReactor<v1::ArtifactChunk> {
 
  private:
   absl::Status Begin(const v1::FetchRequest& request) {
-    KILN_RETURN_IF_ERROR(call_.Admit(service_.authenticator, Role::kRead));
+    KILN_RETURN_IF_ERROR(call_.Admit(service_.authenticator));
     KILN_ASSIGN_OR_RETURN(Digest key, Digest::FromBytes(request.key()));
     call_.set_key(key.ShortHex());
     return service_.executor.Run([this, key] { LookUp(key); });
@@ -38,7 +38,7 @@ class FetchCall final : public grpc::ServerWriteReactor<v1::ArtifactChunk> {
       return End(absl::NotFoundError(absl::StrCat("no artifact has the key ", key.ShortHex())));
     }
     call_.set_source(found->tier);
-    chunker_ = Chunker(found->entry, found->tier);
+    chunker_ = Chunker(found->entry, found->tier, service_.signer.Sign(key, found->entry->digest));
     WriteNext();
   }
 

@@ -26,7 +26,7 @@ class InterpretCall final : public grpc::ServerWriteReactor<v1::InterpretEvent>,
                                                              const v1::InterpretRequest& request) {
     auto call = std::make_shared<InterpretCall>(service, context);
     call->self_ = call;
-    absl::Status admitted = call->call_.Admit(service.authenticator, Role::kCompile);
+    absl::Status admitted = call->call_.Admit(service.authenticator);
     if (admitted.ok()) admitted = service.check_graph(request.graph());
     if (!admitted.ok()) {
       call->SetEnd(admitted);

@@ -23,11 +23,14 @@
 #include "kiln/v1/compile_service.grpc.pb.h"
 #include "proto/base/log.h"
 #include "proto/base/status_macros.h"
+#include "server/artifact_signer.h"
 #include "server/auth.h"
 #include "server/broker.h"
 #include "server/config.h"
+#include "server/credentials.h"
 #include "server/executor.h"
 #include "server/http.h"
+#include "server/http_guard.h"
 #include "server/kernel_compiler.h"
 #include "server/metrics.h"
 #include "server/service.h"
@@ -43,6 +46,9 @@ constexpr int kExitBadConfig = 78;  // EX_CONFIG
 constexpr int kIoThreads = 4;
 constexpr size_t kMaxQueuedCalls = 4096;
 constexpr absl::Duration kWorkerStartLimit = absl::Seconds(30);
+constexpr int kMaxMetadataBytes = 16 << 10;
+constexpr int kMaxCallsOfConnection = 4096;
+constexpr absl::Duration kHandshakeLimit = absl::Seconds(10);
 constexpr absl::Duration kDrainLimit = absl::Minutes(5);
 constexpr absl::Duration kCallsEndLimit = absl::Seconds(5);
 
@@ -92,15 +98,15 @@ int PrintVersion() {
 HttpRoutes MakeRoutes(Metrics& metrics, Broker& broker, WorkerPool& pool, cache::Store& store,
                       const std::atomic<bool>& serving) {
   HttpRoutes routes;
-  routes["/metrics"] = [&] {
+  routes["/metrics"].get = [&](const HttpRequest&) {
     BrokerCounts jobs = broker.Counts();
     WorkerCounts workers = pool.Counts();
     GaugeValues gauges{jobs.queued,  jobs.running, jobs.waiters,  workers.starting,
                        workers.idle, workers.busy, store.Usages()};
     return HttpReply{200, "text/plain; version=0.0.4; charset=utf-8", metrics.Render(gauges)};
   };
-  routes["/healthz"] = [] { return HttpReply{.body = "ok\n"}; };
-  routes["/readyz"] = [&] {
+  routes["/healthz"].get = [](const HttpRequest&) { return HttpReply{.body = "ok\n"}; };
+  routes["/readyz"].get = [&](const HttpRequest&) {
     WorkerCounts workers = pool.Counts();
     if (!serving) return HttpReply{.code = 503, .body = "not serving\n"};
     if (workers.idle + workers.busy == 0) return HttpReply{.code = 503, .body = "no worker\n"};
@@ -122,7 +128,17 @@ void SetHealth(grpc::Server& server, bool serving) {
   health->SetServingStatus(v1::CompileService::service_full_name(), serving);
 }
 
-absl::StatusOr<RpcServer> StartRpcServer(const Config& config, const ServiceContext* context) {
+// What one connection may ask of the server; server/README.md has the list.
+void LimitConnections(grpc::ServerBuilder& builder) {
+  builder.SetMaxReceiveMessageSize(kMaxReceiveBytes);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxCallsOfConnection);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                             static_cast<int>(absl::ToInt64Milliseconds(kHandshakeLimit)));
+}
+
+absl::StatusOr<RpcServer> StartRpcServer(const Config& config, const Credentials& credentials,
+                                         const ServiceContext* context) {
   RpcServer rpc;
   rpc.address = config.listen;
   rpc.service = MakeCompileService(context);
@@ -131,8 +147,8 @@ absl::StatusOr<RpcServer> StartRpcServer(const Config& config, const ServiceCont
   grpc::ServerBuilder builder;
   // Two servers on one port would each get some of the calls.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  builder.SetMaxReceiveMessageSize(kMaxReceiveBytes);
-  builder.AddListeningPort(config.listen.ToString(), grpc::InsecureServerCredentials(),
+  LimitConnections(builder);
+  builder.AddListeningPort(config.listen.ToString(), credentials.server_credentials(),
                            &rpc.address.port);
   builder.RegisterService(rpc.service.get());
   rpc.server = builder.BuildAndStart();
@@ -150,13 +166,26 @@ void PrintReady(const RpcServer& rpc, const HttpServer& http, const Config& conf
   int64_t artifacts = 0;
   int64_t kernels = 0;
   for (const cache::Usage& usage : store.Usages()) {
-    (usage.kind == cache::EntryKind::kArtifact ? artifacts : kernels) += usage.entries;
+    if (usage.kind == cache::EntryKind::kArtifact) artifacts += usage.entries;
+    if (usage.kind == cache::EntryKind::kKernel) kernels += usage.entries;
   }
   std::printf(
       "kilnd ready: grpc %s, http %s, workers %d, cache %s (%lld artifacts, %lld kernels)\n",
       rpc.address.ToString().c_str(), http.address().ToString().c_str(), config.workers,
       config.data_dir.c_str(), static_cast<long long>(artifacts), static_cast<long long>(kernels));
   std::fflush(stdout);
+}
+
+void LogExposure(const Config& config, const RpcServer& rpc) {
+  if (!config.listen.IsLoopback()) {
+    Log(LogLevel::kInfo, "listening beyond this machine", {{"address", rpc.address.ToString()}});
+  }
+  for (const std::string& warning : ExposureWarnings(config)) Log(LogLevel::kWarning, warning);
+}
+
+void ReloadCredentials(Credentials& credentials) {
+  // What is wrong is logged there.
+  if (credentials.Reload().ok()) Log(LogLevel::kInfo, "credentials are up to date");
 }
 
 // Finishes what runs, within its limit or until a second signal, and lets no new compile in.
@@ -176,9 +205,14 @@ void Drain(RpcServer& rpc, Broker& broker, const sigset_t& signals) {
 // From here on everything exists; ends with a signal.
 int Serve(const Config& config, const sigset_t& signals) {
   std::string compiler_build = CompilerBuildId();
+  auto credentials = Credentials::Load(config);
+  if (!credentials.ok()) return Fail(kExitBadConfig, credentials.status());
   auto data_dir = cache::DataDir::Open(config.data_dir);
   if (absl::IsAborted(data_dir.status())) return Fail(kExitInUse, data_dir.status());
   if (!data_dir.ok()) return Fail(kExitBadConfig, data_dir.status());
+  auto signing_key = OpenSigningKey(config);
+  if (!signing_key.ok()) return Fail(kExitBadConfig, signing_key.status());
+  ArtifactSigner signer(signing_key->get());
 
   Metrics metrics(KILN_VERSION, compiler_build);
   absl::StatusOr<Caches> caches = OpenCaches(config, metrics);
@@ -195,33 +229,37 @@ int Serve(const Config& config, const sigset_t& signals) {
   WorkerPool pool(pool_options);
   kernels = std::make_unique<KernelCompiler>(&pool, caches->all.get());
   Broker broker({.job_threads = config.workers + 2, .max_queued_jobs = config.max_queued_jobs},
-                {pool, *kernels, *caches->all, metrics, compiler_build}, caches->unmetered.get());
+                {pool, *kernels, *caches->all, *caches->verified_disk, metrics, compiler_build}, caches->unmetered.get());
 
-  auto http = HttpServer::Start(config.metrics_listen,
-                                MakeRoutes(metrics, broker, pool, *caches->all, serving));
+  auto http = HttpServer::Start(
+      config.metrics_listen, RequireToken(MakeRoutes(metrics, broker, pool, *caches->all, serving),
+                                          config.security.metrics_token_sha256));
   if (!http.ok()) return Fail(kExitInUse, http.status());
-  std::unique_ptr<Authenticator> authenticator = MakeOpenAuthenticator();
-  ServiceContext context{*caches->all,   *caches->verified_disk,
-                         broker,         pool,
-                         executor,       metrics,
-                         *authenticator, KILN_VERSION,
-                         compiler_build, ToolchainVersion(),
-                         config.workers, [&serving] { return !serving; },
+  ServiceContext context{*caches->all,
+                         *caches->verified_disk,
+                         broker,
+                         pool,
+                         executor,
+                         metrics,
+                         (*credentials)->authenticator(),
+                         signer,
+                         KILN_VERSION,
+                         compiler_build,
+                         ToolchainVersion(),
+                         config.workers,
+                         [&serving] { return !serving; },
                          &CheckGraphSize};
   serving = true;
-  auto rpc = StartRpcServer(config, &context);
+  auto rpc = StartRpcServer(config, **credentials, &context);
   if (!rpc.ok()) return Fail(kExitInUse, rpc.status());
   if (!pool.WaitUntilReady(kWorkerStartLimit)) {
     return Fail(kExitFailed, absl::InternalError("no compile worker starts; see the log above"));
   }
-  if (!config.listen.IsLoopback()) {
-    Log(LogLevel::kWarning, "listening beyond this machine, without authentication",
-        {{"address", rpc->address.ToString()}});
-  }
+  LogExposure(config, *rpc);
   PrintReady(*rpc, **http, config, *caches->disk);
 
   int signal = 0;
-  sigwait(&signals, &signal);
+  while (sigwait(&signals, &signal) == 0 && signal == SIGHUP) ReloadCredentials(**credentials);
   serving = false;
   Drain(*rpc, broker, signals);
   return 0;
@@ -247,6 +285,7 @@ int Run(int argc, char** argv) {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGHUP);
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   ::signal(SIGPIPE, SIG_IGN);

@@ -9,6 +9,7 @@
 #include "kiln/v1/compile_service.grpc.pb.h"
 #include "proto/base/status_macros.h"
 #include "server/call.h"
+#include "server/explain_miss.h"
 #include "server/compile_call.h"
 #include "server/fetch_call.h"
 #include "server/interpret_call.h"
@@ -75,10 +76,11 @@ class CompileServiceImpl final : public v1::CompileService::CallbackService {
   grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
                                           const v1::GetServerInfoRequest*,
                                           v1::ServerInfo* info) override {
-    return Answer("GetServerInfo", Role::kRead, context, [this, info] {
+    return Answer("GetServerInfo", context, [this, info] {
       info->set_version(service_.version);
       info->set_compiler_build(service_.compiler_build);
       info->set_toolchain(service_.toolchain);
+      info->set_public_key(service_.signer.public_key());
       info->add_targets(v1::TARGET_CPP);
       for (const cache::Usage& usage : service_.store.Usages()) {
         v1::CacheInfo& out = *info->add_caches();
@@ -99,7 +101,7 @@ class CompileServiceImpl final : public v1::CompileService::CallbackService {
   grpc::ServerUnaryReactor* ListCache(grpc::CallbackServerContext* context,
                                       const v1::ListCacheRequest* request,
                                       v1::ListCacheResponse* response) override {
-    return Answer("ListCache", Role::kRead, context, [this, request, response] {
+    return Answer("ListCache", context, [this, request, response] {
       return ListCacheEntries(service_.store, *request, *response);
     });
   }
@@ -107,7 +109,7 @@ class CompileServiceImpl final : public v1::CompileService::CallbackService {
   grpc::ServerUnaryReactor* VerifyCache(grpc::CallbackServerContext* context,
                                         const v1::VerifyCacheRequest*,
                                         v1::VerifyCacheResponse* response) override {
-    return Answer("VerifyCache", Role::kAdmin, context, [this, response] {
+    return Answer("VerifyCache", context, [this, response] {
       cache::VerifyResult result = cache::VerifyAll(service_.durable);
       response->set_checked(result.checked);
       response->set_corrupt(result.corrupt);
@@ -115,10 +117,19 @@ class CompileServiceImpl final : public v1::CompileService::CallbackService {
     });
   }
 
+  grpc::ServerUnaryReactor* ExplainMiss(grpc::CallbackServerContext* context,
+                                        const v1::ExplainMissRequest* request,
+                                        v1::ExplainMissResponse* response) override {
+    return Answer("ExplainMiss", context, [this, request, response]() -> absl::Status {
+      KILN_RETURN_IF_ERROR(service_.check_graph(request->graph()));
+      return server::ExplainMiss(service_.durable, service_.compiler_build, *request, *response);
+    });
+  }
+
   grpc::ServerUnaryReactor* ClearCache(grpc::CallbackServerContext* context,
                                        const v1::ClearCacheRequest* request,
                                        v1::ClearCacheResponse* response) override {
-    return Answer("ClearCache", Role::kAdmin, context, [this, request, response]() -> absl::Status {
+    return Answer("ClearCache", context, [this, request, response]() -> absl::Status {
       KILN_ASSIGN_OR_RETURN(auto kinds, ParseKinds(request->kind()));
       for (cache::EntryKind kind : kinds) {
         KILN_ASSIGN_OR_RETURN(int64_t removed, cache::Clear(service_.store, kind));
@@ -131,11 +142,11 @@ class CompileServiceImpl final : public v1::CompileService::CallbackService {
  private:
   // Runs `work` on the executor, where the caller may, and finishes the call with its status.
   template <typename F>
-  grpc::ServerUnaryReactor* Answer(absl::string_view method, Role needed,
-                                   grpc::CallbackServerContext* context, F work) {
+  grpc::ServerUnaryReactor* Answer(absl::string_view method, grpc::CallbackServerContext* context,
+                                   F work) {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     auto call = std::make_shared<Call>(method, context, service_.metrics);
-    absl::Status started = call->Admit(service_.authenticator, needed);
+    absl::Status started = call->Admit(service_.authenticator);
     if (started.ok()) {
       started = service_.executor.Run(
           [call, reactor, work = std::move(work)] { reactor->Finish(call->End(work())); });

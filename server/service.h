@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cache/store.h"
+#include "server/artifact_signer.h"
 #include "server/auth.h"
 #include "server/broker.h"
 #include "server/executor.h"
@@ -34,6 +35,7 @@ struct ServiceContext {
   Executor& executor;
   Metrics& metrics;
   Authenticator& authenticator;
+  ArtifactSigner& signer;
   std::string version;
   std::string compiler_build;
   std::string toolchain;
