@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 
@@ -18,7 +19,49 @@ std::atomic<LogFormat> g_format{LogFormat::kText};
 constexpr absl::string_view kNames[] = {"debug", "info", "warning", "error"};
 
 bool NeedsQuotes(absl::string_view s) {
-  return s.empty() || s.find_first_of(" \t\n\r\"=\\") != absl::string_view::npos;
+  // Anything but plain ASCII goes through JsonQuote, which makes it safe to show.
+  return s.empty() || std::any_of(s.begin(), s.end(), [](unsigned char c) {
+           return c <= ' ' || c >= 0x7F || c == '"' || c == '=' || c == '\\';
+         });
+}
+
+// The length of the UTF-8 character that `s` begins with; 0 where it is none (RFC 3629: no overlong
+// form, no surrogate, nothing over U+10FFFF).
+size_t Utf8Length(absl::string_view s) {
+  const auto byte = [s](size_t i) { return static_cast<unsigned char>(s[i]); };
+  const unsigned char first = byte(0);
+  if (first < 0x80) return 1;
+  const size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+  if (first < 0xC2 || first > 0xF4 || s.size() < length) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  }
+  const unsigned char second = byte(1);
+  if ((first == 0xE0 && second < 0xA0) || (first == 0xED && second > 0x9F) ||
+      (first == 0xF0 && second < 0x90) || (first == 0xF4 && second > 0x8F)) {
+    return 0;
+  }
+  return length;
+}
+
+// U+007F to U+009F: terminals obey them. U+2028 and U+2029 end a line for some readers.
+bool IsHiddenControl(absl::string_view character) {
+  const auto byte = [character](size_t i) { return static_cast<unsigned char>(character[i]); };
+  if (character.size() == 1) return byte(0) == 0x7F;
+  if (character.size() == 2) return byte(0) == 0xC2 && byte(1) < 0xA0;
+  return character == "\xE2\x80\xA8" || character == "\xE2\x80\xA9";
+}
+
+// The code point of a hidden control.
+int HiddenCodePoint(absl::string_view character) {
+  const auto last = static_cast<unsigned char>(character.back());
+  return character.size() == 3 ? 0x2000 + (last & 0x3F) : last;
+}
+
+// As a JSON value: nan and the infinities are no numbers there.
+std::string JsonField(const LogField& field) {
+  const bool finite = field.value.find_first_of("ni") == std::string::npos;
+  return field.is_number && finite ? field.value : JsonQuote(field.value);
 }
 
 }  // namespace
@@ -43,29 +86,27 @@ LogLevel LogLevelFromEnvironment(LogLevel fallback) {
 
 std::string JsonQuote(absl::string_view s) {
   std::string out = "\"";
-  for (char c : s) {
-    switch (c) {
-      case '"':
-        out += "\\\"";
-        break;
-      case '\\':
-        out += "\\\\";
-        break;
-      case '\n':
-        out += "\\n";
-        break;
-      case '\r':
-        out += "\\r";
-        break;
-      case '\t':
-        out += "\\t";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20) {
-          absl::StrAppendFormat(&out, "\\u%04x", c);
-        } else {
-          out += c;
-        }
+  while (!s.empty()) {
+    const size_t length = Utf8Length(s);
+    const absl::string_view character = s.substr(0, std::max<size_t>(length, 1));
+    s.remove_prefix(character.size());
+    const char c = character[0];
+    if (length == 0) {
+      out += "\xEF\xBF\xBD";
+    } else if (c == '"' || c == '\\') {
+      absl::StrAppend(&out, "\\", character);
+    } else if (c == '\n') {
+      out += "\\n";
+    } else if (c == '\r') {
+      out += "\\r";
+    } else if (c == '\t') {
+      out += "\\t";
+    } else if (length == 1 && static_cast<unsigned char>(c) < 0x20) {
+      absl::StrAppendFormat(&out, "\\u%04x", c);
+    } else if (IsHiddenControl(character)) {
+      absl::StrAppendFormat(&out, "\\u%04x", HiddenCodePoint(character));
+    } else {
+      absl::StrAppend(&out, character);
     }
   }
   return out + "\"";
@@ -79,14 +120,15 @@ void Log(LogLevel level, absl::string_view message, std::initializer_list<LogFie
   if (g_format == LogFormat::kJson) {
     absl::StrAppend(&line, "{\"time\":\"", time, "\",\"level\":\"", name,
                     "\",\"message\":", JsonQuote(message));
-    for (const auto& [key, value] : fields) {
-      absl::StrAppend(&line, ",", JsonQuote(key), ":", JsonQuote(value));
+    for (const LogField& field : fields) {
+      absl::StrAppend(&line, ",", JsonQuote(field.key), ":", JsonField(field));
     }
     line += "}\n";
   } else {
     absl::StrAppend(&line, time, " ", name, " ", message);
-    for (const auto& [key, value] : fields) {
-      absl::StrAppend(&line, " ", key, "=", NeedsQuotes(value) ? JsonQuote(value) : value);
+    for (const LogField& field : fields) {
+      absl::StrAppend(&line, " ", field.key, "=",
+                      NeedsQuotes(field.value) ? JsonQuote(field.value) : field.value);
     }
     line += "\n";
   }

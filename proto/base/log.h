@@ -7,8 +7,10 @@
 
 #include <initializer_list>
 #include <string>
+#include <type_traits>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
 namespace kiln {
@@ -22,12 +24,23 @@ void SetLogFormat(LogFormat format);
 LogLevel LogLevelFromEnvironment(LogLevel fallback);
 bool LogEnabled(LogLevel level);
 
-using LogField = std::pair<absl::string_view, std::string>;
+// Numbers stay numbers in JSON. No field is called "time", "level" or "message".
+struct LogField {
+  LogField(absl::string_view key, std::string value) : key(key), value(std::move(value)) {}
+  template <typename Number, std::enable_if_t<std::is_arithmetic_v<Number>, int> = 0>
+  LogField(absl::string_view key, Number number)
+      : key(key), value(absl::StrCat(number)), is_number(true) {}
 
-// Log(LogLevel::kInfo, "compiled", {{"key", key.ShortHex()}, {"target", "cpp"}});
+  absl::string_view key;
+  std::string value;
+  bool is_number = false;
+};
+
+// Log(LogLevel::kInfo, "compiled", {{"key", key.ShortHex()}, {"kernels", 12}});
 void Log(LogLevel level, absl::string_view message, std::initializer_list<LogField> fields = {});
 
-// `s` as a JSON string, quotes included.
+// `s` as a JSON string, quotes included: one line of valid UTF-8 without control characters,
+// whatever `s` holds; bytes that are no UTF-8 become U+FFFD.
 std::string JsonQuote(absl::string_view s);
 
 }  // namespace kiln
