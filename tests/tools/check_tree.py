@@ -18,6 +18,7 @@ TOP_FILES = {"CMakeLists.txt", "CMakePresets.json", "README.md", "LICENSE"}
 # What a folder's files may include besides the folder itself: the first prefix that matches counts.
 ALLOWED = [
     ("proto/", ("proto/",)),
+    ("cache/remote/", ("proto/", "cache/")),
     ("cache/", ("proto/",)),
     ("compiler/compiler", ("proto/", "compiler/")),
     ("compiler/codegen/cpp/", ("proto/base/", "compiler/ir/", "compiler/codegen/target.h")),

@@ -1,0 +1,133 @@
+#include "cache/remote/entry_format.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/base/status_macros.h"
+
+namespace kiln::cache {
+namespace {
+
+// ---- Part of the format in FORMAT.md: numbers and order never change, a new version is added.
+constexpr absl::string_view kMagic("KILN", 4);
+constexpr char kVersion = 1;
+constexpr size_t kVersionAt = 4;
+constexpr size_t kKindAt = 5;
+constexpr size_t kReservedAt = 6;  // two zeros
+constexpr size_t kSizeAt = 8;      // eight bytes, little endian
+constexpr size_t kKeyAt = 16;
+constexpr size_t kDigestAt = 48;
+constexpr size_t kSignerAt = 80;
+constexpr size_t kSignatureAt = 112;
+static_assert(kSignatureAt + kSignatureBytes == kRemoteHeaderBytes);
+// ---- End of the format.
+
+std::string LittleEndian(uint64_t value) {
+  std::string out(8, '\0');
+  for (size_t i = 0; i < 8; ++i) out[i] = static_cast<char>(value >> (8 * i));
+  return out;
+}
+
+absl::Status Bad(const Key& key, absl::string_view why) {
+  return absl::DataLossError(absl::StrCat("the shared tier's ", EntryKindName(key.kind), " ",
+                                          key.digest.ShortHex(), " is bad: ", why));
+}
+
+absl::Status CheckHeader(absl::string_view value, const Key& key) {
+  if (value.size() < kRemoteHeaderBytes) return Bad(key, "it is shorter than its header");
+  if (value.substr(0, kMagic.size()) != kMagic) return Bad(key, "it is no entry of Kiln");
+  if (value[kVersionAt] != kVersion) {
+    return Bad(key, absl::StrCat("its version is ", static_cast<uint8_t>(value[kVersionAt]),
+                                 ", not ", static_cast<int>(kVersion)));
+  }
+  if (value.substr(kReservedAt, 2) != absl::string_view("\0\0", 2)) {
+    return Bad(key, "its reserved bytes are set");
+  }
+  if (value[kKindAt] != static_cast<char>(key.kind) ||
+      value.substr(kKeyAt, 32) != key.digest.view()) {
+    return Bad(key, "it is another key's");
+  }
+  if (value.substr(kSizeAt, 8) != LittleEndian(value.size() - kRemoteHeaderBytes)) {
+    return Bad(key, "its length is not the one in its header");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string RemoteKeyName(const Key& key) {
+  return absl::StrCat("kiln:1:", EntryKindName(key.kind), ":", key.digest.ToHex());
+}
+
+std::string LeaseKeyName(const Key& key) {
+  return absl::StrCat("kiln:1:lease:", EntryKindName(key.kind), ":", key.digest.ToHex());
+}
+
+std::string EncodeRemoteEntry(const Key& key, const Entry& entry, const SigningKey& signer) {
+  const auto kind = static_cast<uint8_t>(key.kind);
+  std::string value;
+  value.reserve(kRemoteHeaderBytes + entry.bytes.size());
+  value.append(kMagic.data(), kMagic.size());
+  value += kVersion;
+  value += static_cast<char>(kind);
+  value.append(2, '\0');
+  absl::StrAppend(&value, LittleEndian(entry.bytes.size()), key.digest.view(), entry.digest.view(),
+                  signer.public_key(), signer.Sign(kind, key.digest, entry.digest), entry.bytes);
+  return value;
+}
+
+absl::StatusOr<EntryPtr> DecodeRemoteEntry(std::string value, const Key& key,
+                                           const std::vector<std::string>& trusted) {
+  KILN_RETURN_IF_ERROR(CheckHeader(value, key));
+  const absl::string_view header = value;
+  const absl::string_view signer = header.substr(kSignerAt, kPublicKeyBytes);
+  if (std::find(trusted.begin(), trusted.end(), signer) == trusted.end()) {
+    return Bad(key, absl::StrCat("its signer ", FormatPublicKey(signer), " is not trusted"));
+  }
+  auto entry = std::make_shared<Entry>();
+  KILN_ASSIGN_OR_RETURN(entry->digest, Digest::FromBytes(header.substr(kDigestAt, 32)));
+  if (!VerifySignature(signer, static_cast<uint8_t>(key.kind), key.digest, entry->digest,
+                       header.substr(kSignatureAt, kSignatureBytes))
+           .ok()) {
+    return Bad(key, "its signature is wrong");
+  }
+  value.erase(0, kRemoteHeaderBytes);
+  entry->bytes = std::move(value);
+  if (Sha256(entry->bytes) != entry->digest) return Bad(key, "digest mismatch");
+  return entry;
+}
+
+absl::StatusOr<EntryPtr> EntryOfReply(Reply reply, const Key& key,
+                                      const std::vector<std::string>& trusted) {
+  switch (reply.type) {
+    case Reply::Type::kNil:
+      return absl::NotFoundError("not in the shared tier");
+    case Reply::Type::kString:
+      return DecodeRemoteEntry(std::move(reply.text), key, trusted);
+    case Reply::Type::kError:
+      // Somebody put a list or a hash where our entry would be.
+      if (reply.text.rfind("WRONGTYPE", 0) == 0) return Bad(key, "it is no string");
+      return absl::UnavailableError(
+          absl::StrCat("the shared tier answers: ", reply.text.substr(0, 200)));
+    case Reply::Type::kStatus:
+    case Reply::Type::kInteger:
+    case Reply::Type::kArray:
+      break;
+  }
+  return Bad(key, absl::StrCat("the answer is of type ", ReplyTypeName(reply.type)));
+}
+
+absl::StatusOr<EntryPtr> EntryOfReplyBytes(absl::string_view bytes, int64_t max_entry_bytes,
+                                           const Key& key,
+                                           const std::vector<std::string>& trusted) {
+  KILN_ASSIGN_OR_RETURN(Reply reply, ParseReply(bytes, EntryReplyLimits(max_entry_bytes)));
+  return EntryOfReply(std::move(reply), key, trusted);
+}
+
+ReplyLimits EntryReplyLimits(int64_t max_entry_bytes) {
+  constexpr int64_t kFrameBytes = 64;  // "$<size>\r\n" and the end
+  return {max_entry_bytes + static_cast<int64_t>(kRemoteHeaderBytes) + kFrameBytes, 0};
+}
+
+}  // namespace kiln::cache

@@ -1,0 +1,123 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "cache/remote/entry_format.h"
+#include "cache/remote/remote_tier.h"
+#include "proto/base/log.h"
+#include "proto/base/status_macros.h"
+
+namespace kiln::cache {
+namespace {
+
+constexpr absl::string_view kTier = "remote";
+
+class RemoteStore final : public Store {
+ public:
+  RemoteStore(RedisClient* client, const RemoteTierOptions& options, WriteQueue* queue)
+      : client_(*client), options_(options), queue_(*queue) {
+    options_.trusted_keys.push_back(options_.signing_key->public_key());
+  }
+
+  absl::StatusOr<Found> Get(const Key& key) override {
+    const SteadyTime start = std::chrono::steady_clock::now();
+    absl::StatusOr<EntryPtr> entry = Read(key);
+    const bool answered = entry.ok() || absl::IsNotFound(entry.status());
+    options_.observer.done("get", answered,
+                           absl::FromChrono(std::chrono::steady_clock::now() - start));
+    if (entry.ok()) return Found{*std::move(entry), kTier};
+    if (absl::IsDataLoss(entry.status())) {
+      Log(LogLevel::kWarning, "the shared tier holds a bad entry, which counts as a miss",
+          {{"kind", std::string(EntryKindName(key.kind))},
+           {"key", key.digest.ToHex()},
+           {"why", std::string(entry.status().message())}});
+    }
+    return entry.status();
+  }
+
+  absl::Status Put(const Key& key, const EntryPtr& entry) override {
+    if (static_cast<int64_t>(entry->bytes.size()) > options_.max_entry_bytes) {
+      options_.observer.written(WriteResult::kTooLarge);
+      return absl::ResourceExhaustedError(absl::StrCat("a value of ", entry->bytes.size(),
+                                                       " bytes is over the shared tier's limit of ",
+                                                       options_.max_entry_bytes, " bytes"));
+    }
+    return queue_.Add(key, entry);
+  }
+
+  absl::Status Remove(const Key& key) override {
+    queue_.Forget(key);
+    const SteadyTime start = std::chrono::steady_clock::now();
+    const std::string name = RemoteKeyName(key);
+    absl::StatusOr<Reply> reply =
+        client_.Run(name, {"DEL", name}, ReplyLimits{}, DeadlineIn(options_.read_timeout));
+    const bool ok = reply.ok() && reply->type == Reply::Type::kInteger;
+    options_.observer.done("remove", ok,
+                           absl::FromChrono(std::chrono::steady_clock::now() - start));
+    if (!ok) {
+      Log(LogLevel::kWarning, "the shared tier may still hold a removed entry",
+          {{"key", key.digest.ToHex()},
+           {"why",
+            reply.ok() ? reply->text.substr(0, 200) : std::string(reply.status().message())}});
+    }
+    return absl::OkStatus();
+  }
+
+  void ForEach(const std::function<void(const EntryInfo&)>&) override {}
+  std::vector<Usage> Usages() override { return {}; }
+
+ private:
+  absl::StatusOr<EntryPtr> Read(const Key& key) {
+    const std::string name = RemoteKeyName(key);
+    KILN_ASSIGN_OR_RETURN(
+        Reply reply, client_.Run(name, {"GET", name}, EntryReplyLimits(options_.max_entry_bytes),
+                                 DeadlineIn(options_.read_timeout)));
+    return EntryOfReply(std::move(reply), key, options_.trusted_keys);
+  }
+
+  RedisClient& client_;
+  RemoteTierOptions options_;
+  WriteQueue& queue_;
+};
+
+absl::Status SetEntry(RedisClient& client, const RemoteTierOptions& options, const Key& key,
+                      const Entry& entry) {
+  const std::string name = RemoteKeyName(key);
+  const std::string value = EncodeRemoteEntry(key, entry, *options.signing_key);
+  Command command = {"SET", name, value};
+  std::string expiry_ms;
+  if (options.expiry < absl::InfiniteDuration()) {
+    expiry_ms = absl::StrCat(std::max<int64_t>(1, absl::ToInt64Milliseconds(options.expiry)));
+    command.push_back("PX");
+    command.push_back(expiry_ms);
+  }
+  KILN_ASSIGN_OR_RETURN(
+      Reply reply, client.Run(name, command, ReplyLimits{}, DeadlineIn(options.write_timeout)));
+  if (reply.type == Reply::Type::kStatus) return absl::OkStatus();
+  // Out of memory, read-only, no permission: trying again soon would not help.
+  return absl::FailedPreconditionError(
+      absl::StrCat("the shared tier refuses an entry: ", reply.text.substr(0, 200)));
+}
+
+}  // namespace
+
+absl::Status WriteRemoteEntry(RedisClient& client, const RemoteTierOptions& options, const Key& key,
+                              const Entry& entry) {
+  const SteadyTime start = std::chrono::steady_clock::now();
+  absl::Status status = SetEntry(client, options, key, entry);
+  options.observer.done("put", status.ok(),
+                        absl::FromChrono(std::chrono::steady_clock::now() - start));
+  if (absl::IsFailedPrecondition(status)) {
+    Log(LogLevel::kWarning, "an entry is not shared",
+        {{"key", key.digest.ToHex()}, {"why", std::string(status.message())}});
+  }
+  return status;
+}
+
+std::unique_ptr<Store> MakeRemoteStore(RedisClient* client, const RemoteTierOptions& options,
+                                       WriteQueue* queue) {
+  return std::make_unique<RemoteStore>(client, options, queue);
+}
+
+}  // namespace kiln::cache

@@ -1,0 +1,124 @@
+#include "cache/remote/entry_format.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "tests/unit/cache/remote/fakes.h"
+
+namespace kiln::cache {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class EntryFormatTest : public ::testing::Test {
+ protected:
+  std::string Encode() { return EncodeRemoteEntry(key_, *entry_, *signer_); }
+  absl::Status Decode(const std::string& value) {
+    return DecodeRemoteEntry(value, key_, trusted_).status();
+  }
+
+  const std::unique_ptr<SigningKey> signer_ = NewSigningKey();
+  const std::vector<std::string> trusted_ = {signer_->public_key()};
+  const Key key_ = {EntryKind::kKernel, Sha256("key")};
+  const EntryPtr entry_ = MakeEntry("the bytes of a kernel");
+};
+
+TEST_F(EntryFormatTest, WhatIsEncodedIsDecoded) {
+  const std::string value = Encode();
+  EXPECT_EQ(value.size(), kRemoteHeaderBytes + entry_->bytes.size());
+  auto decoded = DecodeRemoteEntry(value, key_, trusted_);
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ((*decoded)->bytes, entry_->bytes);
+  EXPECT_EQ((*decoded)->digest, entry_->digest);
+}
+
+TEST_F(EntryFormatTest, AnEmptyEntryIsAnEntry) {
+  auto decoded =
+      DecodeRemoteEntry(EncodeRemoteEntry(key_, *MakeEntry(""), *signer_), key_, trusted_);
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ((*decoded)->bytes, "");
+}
+
+TEST_F(EntryFormatTest, HeaderIsAsDescribed) {
+  const std::string value = Encode();
+  EXPECT_THAT(value, StartsWith(std::string("KILN\x01\x02\0\0\x15\0\0\0\0\0\0\0", 16)));
+  EXPECT_EQ(value.substr(16, 32), key_.digest.view());
+  EXPECT_EQ(value.substr(48, 32), entry_->digest.view());
+  EXPECT_EQ(value.substr(80, 32), signer_->public_key());
+}
+
+TEST_F(EntryFormatTest, NoBitCanBeChanged) {
+  const std::string value = Encode();
+  for (size_t at = 0; at < value.size(); ++at) {
+    for (int bit : {0, 7}) {
+      std::string changed = value;
+      changed[at] = static_cast<char>(changed[at] ^ (1 << bit));
+      EXPECT_TRUE(absl::IsDataLoss(Decode(changed))) << "byte " << at << " bit " << bit;
+    }
+  }
+}
+
+TEST_F(EntryFormatTest, NoByteCanBeMissingOrAdded) {
+  const std::string value = Encode();
+  for (size_t size = 0; size < value.size(); ++size) {
+    EXPECT_TRUE(absl::IsDataLoss(Decode(value.substr(0, size)))) << size;
+  }
+  EXPECT_TRUE(absl::IsDataLoss(Decode(value + "x")));
+}
+
+TEST_F(EntryFormatTest, AnotherKeysEntryIsBad) {
+  const std::string value = Encode();
+  for (const Key& other : {Key{EntryKind::kArtifact, key_.digest}, Key{key_.kind, Sha256("no")}}) {
+    auto decoded = DecodeRemoteEntry(value, other, trusted_);
+    EXPECT_TRUE(absl::IsDataLoss(decoded.status()));
+    EXPECT_THAT(std::string(decoded.status().message()), HasSubstr("another key's"));
+  }
+}
+
+TEST_F(EntryFormatTest, OnlyTrustedSignersCount) {
+  auto other = NewSigningKey();
+  const std::string value = EncodeRemoteEntry(key_, *entry_, *other);
+  EXPECT_THAT(std::string(Decode(value).message()),
+              HasSubstr(FormatPublicKey(other->public_key())));
+  EXPECT_TRUE(DecodeRemoteEntry(value, key_, {signer_->public_key(), other->public_key()}).ok());
+  // A trusted signer's name over another's signature.
+  std::string forged = value;
+  forged.replace(80, 32, signer_->public_key());
+  EXPECT_THAT(std::string(Decode(forged).message()), HasSubstr("signature"));
+}
+
+TEST_F(EntryFormatTest, RepliesOfEveryTypeHaveAMeaning) {
+  auto of = [&](Reply reply) { return EntryOfReply(std::move(reply), key_, trusted_).status(); };
+  EXPECT_TRUE(of(StringReply(Encode())).ok());
+  EXPECT_TRUE(absl::IsNotFound(of(NilReply())));
+  EXPECT_TRUE(absl::IsUnavailable(of(ErrorReply("LOADING"))));
+  EXPECT_TRUE(absl::IsDataLoss(of(ErrorReply("WRONGTYPE Operation against"))));
+  for (Reply wrong : {IntegerReply(1), StatusReply("OK"), ArrayReply({}), StringReply("")}) {
+    EXPECT_TRUE(absl::IsDataLoss(of(wrong)));
+  }
+}
+
+TEST_F(EntryFormatTest, ReadsTheBytesOfAReply) {
+  const std::string value = Encode();
+  const std::string wire = absl::StrCat("$", value.size(), "\r\n", value, "\r\n");
+  auto of = [&](const std::string& bytes, int64_t max_entry_bytes) {
+    return EntryOfReplyBytes(bytes, max_entry_bytes, key_, trusted_).status();
+  };
+  EXPECT_TRUE(of(wire, 21).ok()) << of(wire, 21);
+  EXPECT_TRUE(absl::IsDataLoss(of(wire.substr(0, wire.size() - 1), 21)));
+  EXPECT_TRUE(absl::IsDataLoss(of("*1\r\n" + wire, 1000)));
+  EXPECT_TRUE(absl::IsDataLoss(of("*2147483647\r\n", 1000)));
+  EXPECT_FALSE(of(absl::StrCat("$999999\r\n"), 21).ok());
+  EXPECT_TRUE(absl::IsNotFound(of("$-1\r\n", 21)));
+}
+
+TEST_F(EntryFormatTest, NamesAreStable) {
+  EXPECT_EQ(RemoteKeyName(key_), "kiln:1:kernel:" + key_.digest.ToHex());
+  EXPECT_EQ(LeaseKeyName({EntryKind::kArtifact, key_.digest}),
+            "kiln:1:lease:artifact:" + key_.digest.ToHex());
+}
+
+}  // namespace
+}  // namespace kiln::cache

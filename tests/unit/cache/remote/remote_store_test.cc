@@ -1,0 +1,142 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "cache/remote/entry_format.h"
+#include "cache/remote/remote_tier.h"
+#include "tests/unit/cache/remote/fakes.h"
+
+namespace kiln::cache {
+namespace {
+
+using ::testing::ElementsAre;
+
+class RemoteStoreTest : public ::testing::Test {
+ protected:
+  RemoteStoreTest() {
+    options_.signing_key = signer_.get();
+    options_.observer.done = [this](absl::string_view operation, bool ok, absl::Duration) {
+      absl::MutexLock lock(&mu_);
+      ++done_[absl::StrCat(operation, ok ? " ok" : " failed")];
+    };
+    options_.observer.written = [this](WriteResult result) {
+      absl::MutexLock lock(&mu_);
+      ++done_[absl::StrCat("written ", WriteResultName(result))];
+    };
+    Open();
+  }
+  void Open() {
+    queue_ = std::make_unique<WriteQueue>(
+        options_.queue,
+        [this](const Key& key, const Entry& entry) {
+          return WriteRemoteEntry(client_, options_, key, entry);
+        },
+        options_.observer.written);
+    store_ = MakeRemoteStore(&client_, options_, queue_.get());
+  }
+  int Done(const std::string& what) {
+    absl::MutexLock lock(&mu_);
+    return done_[what];
+  }
+  std::string Value(const Key& key, const Entry& entry) {
+    return EncodeRemoteEntry(key, entry, *signer_);
+  }
+
+  absl::Mutex mu_;
+  std::map<std::string, int> done_ ABSL_GUARDED_BY(mu_);
+  absl::StatusOr<Reply> reply_ = NilReply();
+  FakeClient client_{[this](const std::string&) { return reply_; }};
+  const std::unique_ptr<SigningKey> signer_ = NewSigningKey();
+  RemoteTierOptions options_;
+  std::unique_ptr<WriteQueue> queue_;
+  std::unique_ptr<Store> store_;
+  const Key key_ = {EntryKind::kArtifact, Sha256("k")};
+  const EntryPtr entry_ = MakeEntry("value");
+};
+
+TEST_F(RemoteStoreTest, GetReturnsWhatTheTierHas) {
+  reply_ = StringReply(Value(key_, *entry_));
+  auto found = store_->Get(key_);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->tier, "remote");
+  EXPECT_EQ(found->entry->bytes, "value");
+  EXPECT_THAT(client_.last(), ElementsAre("GET", RemoteKeyName(key_)));
+  EXPECT_EQ(Done("get ok"), 1);
+}
+
+TEST_F(RemoteStoreTest, EveryFailureIsAMissOfItsOwnKind) {
+  EXPECT_TRUE(absl::IsNotFound(store_->Get(key_).status()));
+  EXPECT_EQ(Done("get ok"), 1) << "that there is none is an answer";
+  reply_ = absl::DeadlineExceededError("slow");
+  EXPECT_TRUE(absl::IsDeadlineExceeded(store_->Get(key_).status()));
+  reply_ = ErrorReply("LOADING");
+  EXPECT_TRUE(absl::IsUnavailable(store_->Get(key_).status()));
+  reply_ = StringReply("nonsense");
+  EXPECT_TRUE(absl::IsDataLoss(store_->Get(key_).status()));
+  reply_ = StringReply(EncodeRemoteEntry(key_, *entry_, *NewSigningKey()));
+  EXPECT_TRUE(absl::IsDataLoss(store_->Get(key_).status()));
+  EXPECT_EQ(Done("get failed"), 4);
+}
+
+TEST_F(RemoteStoreTest, OthersAreTrustedOnceTheyAreNamed) {
+  auto other = NewSigningKey();
+  options_.trusted_keys = {other->public_key()};
+  Open();
+  reply_ = StringReply(EncodeRemoteEntry(key_, *entry_, *other));
+  EXPECT_TRUE(store_->Get(key_).ok());
+  reply_ = StringReply(Value(key_, *entry_));
+  EXPECT_TRUE(store_->Get(key_).ok()) << "its own key always is";
+}
+
+TEST_F(RemoteStoreTest, PutWritesASignedEntryInTheBackground) {
+  reply_ = StatusReply("OK");
+  options_.expiry = absl::Hours(1);
+  Open();
+  ASSERT_TRUE(store_->Put(key_, entry_).ok());
+  queue_.reset();  // flushes
+  std::vector<std::string> command = client_.last();
+  EXPECT_THAT(command, ElementsAre("SET", RemoteKeyName(key_), command[2], "PX", "3600000"));
+  EXPECT_TRUE(DecodeRemoteEntry(command[2], key_, {signer_->public_key()}).ok());
+  EXPECT_EQ(Done("written ok"), 1);
+  EXPECT_EQ(Done("put ok"), 1);
+}
+
+TEST_F(RemoteStoreTest, WithoutAnExpiryThereIsNone) {
+  reply_ = StatusReply("OK");
+  ASSERT_TRUE(store_->Put(key_, entry_).ok());
+  queue_.reset();
+  EXPECT_EQ(client_.last().size(), 3u);
+}
+
+TEST_F(RemoteStoreTest, LargeEntriesAreNotSent) {
+  options_.max_entry_bytes = 4;
+  Open();
+  EXPECT_TRUE(absl::IsResourceExhausted(store_->Put(key_, entry_)));
+  queue_.reset();
+  EXPECT_EQ(client_.calls(), 0);
+  EXPECT_EQ(Done("written too_large"), 1);
+}
+
+TEST_F(RemoteStoreTest, ARefusedWriteIsCounted) {
+  reply_ = ErrorReply("OOM command not allowed");
+  ASSERT_TRUE(store_->Put(key_, entry_).ok());
+  queue_.reset();
+  EXPECT_EQ(Done("written error"), 1);
+  EXPECT_EQ(client_.calls(), 1);
+}
+
+TEST_F(RemoteStoreTest, RemoveNeverFails) {
+  reply_ = IntegerReply(1);
+  EXPECT_TRUE(store_->Remove(key_).ok());
+  EXPECT_THAT(client_.last(), ElementsAre("DEL", RemoteKeyName(key_)));
+  reply_ = absl::UnavailableError("away");
+  EXPECT_TRUE(store_->Remove(key_).ok());
+  EXPECT_EQ(Done("remove ok"), 1);
+  EXPECT_EQ(Done("remove failed"), 1);
+}
+
+}  // namespace
+}  // namespace kiln::cache
