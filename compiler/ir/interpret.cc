@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,8 @@
 
 namespace kiln::ir {
 namespace {
+
+constexpr int kMaxThreads = 8;
 
 // One past the greatest element that sizes and strides reach, from element 0; 0 where some size is.
 // -1 where a size or stride is negative or the sum overflows.
@@ -36,6 +39,12 @@ int64_t NumElements(absl::Span<const int64_t> sizes) {
   int64_t n = 1;
   for (int64_t size : sizes) n = SaturatingMul(n, size);
   return n;
+}
+
+std::vector<int64_t> RowMajor(absl::Span<const int64_t> sizes) {
+  std::vector<int64_t> strides(sizes.size(), 1);
+  for (size_t i = sizes.size(); i-- > 1;) strides[i - 1] = SaturatingMul(strides[i], sizes[i]);
+  return strides;
 }
 
 // Calls `visit(row_major_number, offset_a, offset_b)` for each point of `sizes`.
@@ -125,6 +134,10 @@ class Interpreter {
     return values;
   }
   int64_t FreeBytes() const { return options_.max_bytes - used_bytes_; }
+  int Threads() const {
+    if (options_.threads > 0) return options_.threads;
+    return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMaxThreads);
+  }
 
   const Module& module_;
   absl::Span<const HostTensor> inputs_;
@@ -195,7 +208,8 @@ absl::StatusOr<std::vector<ReferenceTensor>> Interpreter::Run() {
 
 absl::Status Interpreter::RunKernel(const Kernel& kernel) {
   for (BufferId id : BuffersOf(kernel)) KILN_RETURN_IF_ERROR(Prepare(id));
-  const absl::Status status = InterpretKernel(module_, kernel, symbols_, storage_, FreeBytes());
+  const Resources resources{FreeBytes(), Threads()};
+  const absl::Status status = InterpretKernel(module_, kernel, symbols_, storage_, resources);
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat("kernel @", kernel.name, ": ", status.message()));
 }
@@ -253,6 +267,12 @@ absl::Status Interpreter::Fill(BufferId id, absl::string_view data,
         absl::StrCat("the data for @", buffer.name, " has only ", data.size(), " bytes"));
   }
   Storage& storage = storage_[id];
+  if (buffer.dtype == DType::kF32 && Evaluate(buffer.strides) == RowMajor(sizes) &&
+      std::equal(strides.begin(), strides.end(), RowMajor(sizes).begin())) {
+    // Weights, nearly always: what ForEachPoint does, without its bookkeeping.
+    for (int64_t i = 0; i < elements; ++i) storage[i].f = ReadAs<float>(data.data() + i * width);
+    return absl::OkStatus();
+  }
   ForEachPoint(sizes, strides, Evaluate(buffer.strides), [&](int64_t, int64_t from, int64_t to) {
     storage[to] = ReadLane(buffer.dtype, data.data() + from * width);
   });

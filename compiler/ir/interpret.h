@@ -6,7 +6,8 @@
 // them rounds. Integers are exact in their own width and wrap; a cast from a floating type to one
 // truncates and wraps, and what int64 cannot hold, NaN included, becomes its least value. Shifts by
 // the width or more, or by a negative count, shift everything out; sign(NaN) is 0. Contractions
-// over floating types run as blocked matrix products, so that BERT-base takes seconds.
+// over floating types run as blocked matrix products, in the order of summation of the plain loops,
+// so that BERT-base takes seconds.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +33,7 @@ struct InterpretOptions {
   // Called between operations; an error ends the run with it. May be empty.
   std::function<absl::Status(int done, int total)> progress;
   int64_t max_bytes = int64_t{1} << 34;  // of all values alive; more is RESOURCE_EXHAUSTED
+  int threads = 0;  // of contractions; 0: one a processor. Results are the same
 };
 
 // REQUIRES: a verified module.

@@ -6,7 +6,11 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
+#include <new>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -26,8 +30,30 @@ union Lane {
   double f;
 };
 
-// Elements of a buffer, in the buffer's own layout.
-using Storage = std::vector<Lane>;
+// Zeroed memory from calloc: the pages of a large buffer cost nothing until they are written.
+template <typename T>
+struct ZeroedAllocator {
+  using value_type = T;
+  ZeroedAllocator() = default;
+  template <typename U>
+  explicit ZeroedAllocator(const ZeroedAllocator<U>&) {}
+  T* allocate(size_t n) {
+    void* p = std::calloc(n, sizeof(T));
+    if (p == nullptr) throw std::bad_alloc();  // as std::allocator; Allocate() bounds n before
+    return static_cast<T*>(p);
+  }
+  void deallocate(T* p, size_t) { std::free(p); }
+  template <typename U>
+  void construct(U*) {}  // is zero
+  template <typename U, typename V>
+  void construct(U* p, V&& value) {
+    ::new (static_cast<void*>(p)) U(std::forward<V>(value));
+  }
+  friend bool operator==(const ZeroedAllocator&, const ZeroedAllocator&) { return true; }
+};
+
+// Elements of a buffer, in the buffer's own layout. Sized once, from empty.
+using Storage = std::vector<Lane, ZeroedAllocator<Lane>>;
 
 enum class StepKind : uint8_t {
   kIntAdd,  // index arithmetic: dst = src[0] op src[1]
@@ -193,17 +219,23 @@ int64_t WrapInteger(DType dtype, int64_t v);
 // `step.otherwise` or a constant: an immediate as a lane.
 Lane ImmediateLane(const Inst& inst);
 
+// What a run may use.
+struct Resources {
+  int64_t free_bytes;
+  int threads;  // one or more
+};
+
 // interpret_kernel.cc: one kernel, by the way that suits it.
 absl::Status InterpretKernel(const Module& module, const Kernel& kernel,
                              absl::Span<const int64_t> symbols, std::vector<Storage>& storage,
-                             int64_t free_bytes);
+                             const Resources& resources);
 
 // interpret_contraction.cc: phase 0 of a contraction over floating types as a blocked matrix
-// product; `result` gets one number for each outer point in row-major order. Returns false, having
-// done nothing, where the general way is as good.
+// product; `result` gets one number for each outer point in row-major order, bit for bit what the
+// general way gives. Returns false, having done nothing, where the general way is as good.
 absl::StatusOr<bool> InterpretContraction(const Module& module, const Kernel& kernel,
                                           absl::Span<const int64_t> symbols,
-                                          std::vector<Storage>& storage, int64_t free_bytes,
+                                          std::vector<Storage>& storage, const Resources& resources,
                                           std::vector<double>& result);
 
 }  // namespace kiln::ir

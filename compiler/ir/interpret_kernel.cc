@@ -54,7 +54,8 @@ KernelProgram NestedProgram(const Module& module, const Kernel& kernel,
 
 absl::Status InterpretKernel(const Module& module, const Kernel& kernel,
                              absl::Span<const int64_t> symbols, std::vector<Storage>& storage,
-                             int64_t free_bytes) {
+                             const Resources& resources) {
+  const int64_t free_bytes = resources.free_bytes;
   const bool is_flat = std::all_of(kernel.phases.begin(), kernel.phases.end(),
                                    [](const Phase& phase) { return phase.inner.empty(); });
   if (is_flat) {
@@ -63,7 +64,7 @@ absl::Status InterpretKernel(const Module& module, const Kernel& kernel,
   if (kernel.schedule == Schedule::kContraction) {
     std::vector<double> result;
     KILN_ASSIGN_OR_RETURN(
-        bool done, InterpretContraction(module, kernel, symbols, storage, free_bytes, result));
+        bool done, InterpretContraction(module, kernel, symbols, storage, resources, result));
     if (done) {
       return Run(FlatProgram(module, kernel, symbols, 1), storage, free_bytes, result.data());
     }
