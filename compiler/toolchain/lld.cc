@@ -6,13 +6,13 @@
 
 #include <cerrno>
 #include <cstring>
-#include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "lld/Common/Driver.h"
 #include "llvm/Support/CrashRecoveryContext.h"
@@ -29,51 +29,104 @@ namespace {
 absl::Mutex lld_mutex(absl::kConstInit);
 bool lld_is_usable ABSL_GUARDED_BY(lld_mutex) = true;
 
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int fd = -1) : fd_(fd) {}
-  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~FileDescriptor() { Close(); }
-  void Close() {
-    if (fd_ >= 0) close(std::exchange(fd_, -1));
-  }
-  int get() const { return fd_; }
-  std::string path() const { return absl::StrCat("/proc/self/fd/", fd_); }
-
- private:
-  int fd_;
-};
-
 absl::Status ErrnoError(absl::string_view what) {
   return absl::InternalError(absl::StrCat("cannot ", what, ": ", std::strerror(errno)));
 }
 
-absl::StatusOr<FileDescriptor> MemoryFile(absl::string_view content) {
-  FileDescriptor file(memfd_create("kiln-object", MFD_CLOEXEC));
-  if (file.get() < 0) return ErrnoError("create a memory file for the linker");
-  while (!content.empty()) {
-    const ssize_t written = write(file.get(), content.data(), content.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return ErrnoError("write the linker's input");
-    content.remove_prefix(static_cast<size_t>(written));
+// A file that exists in memory only, made once a process: a compile worker may create no file any
+// more by the time it links what came from a client. Emptied before each use.
+class MemoryFile {
+ public:
+  explicit MemoryFile(const char* name) : fd_(memfd_create(name, MFD_CLOEXEC)) {}
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+
+  int fd() const { return fd_; }
+  std::string path() const { return absl::StrCat("/proc/self/fd/", fd_); }
+
+  absl::Status Clear() {
+    if (fd_ < 0) return absl::InternalError("cannot create a memory file for the linker");
+    if (ftruncate(fd_, 0) != 0 || lseek(fd_, 0, SEEK_SET) != 0) {
+      return ErrnoError("empty the linker's memory file");
+    }
+    return absl::OkStatus();
   }
-  return file;
+
+  absl::Status Append(absl::string_view content) {
+    while (!content.empty()) {
+      const ssize_t written = write(fd_, content.data(), content.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) return ErrnoError("write the linker's input");
+      content.remove_prefix(static_cast<size_t>(written));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::string> Content() {
+    const off_t size = lseek(fd_, 0, SEEK_END);
+    if (size < 0 || lseek(fd_, 0, SEEK_SET) != 0) return ErrnoError("read the linker's output");
+    std::string content(static_cast<size_t>(size), '\0');
+    size_t at = 0;
+    while (at < content.size()) {
+      const ssize_t count = read(fd_, content.data() + at, content.size() - at);
+      if (count < 0 && errno == EINTR) continue;
+      if (count <= 0) return ErrnoError("read the linker's output");
+      at += static_cast<size_t>(count);
+    }
+    return content;
+  }
+
+ private:
+  const int fd_;
+};
+
+// The process's standard output is `fd` while this lives.
+class StandardOutputInto {
+ public:
+  explicit StandardOutputInto(int fd) {
+    llvm::outs().flush();
+    saved_ = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    ok_ = dup2(fd, STDOUT_FILENO) >= 0;
+  }
+  ~StandardOutputInto() {
+    llvm::outs().flush();
+    llvm::outs().clear_error();  // of a write that failed; at exit it would be fatal
+    if (saved_ >= 0) {
+      dup2(saved_, STDOUT_FILENO);
+      close(saved_);
+    } else {
+      close(STDOUT_FILENO);  // as it was before
+    }
+  }
+  bool ok() const { return ok_; }
+
+ private:
+  int saved_ = -1;
+  bool ok_ = false;
+};
+
+// lld does not come back from an archive with a member that is something else.
+absl::Status CheckObject(absl::string_view object) {
+  constexpr absl::string_view kStart =
+      "\x7f"
+      "ELF\x02\x01";  // 64 bits, little endian
+  if (object.substr(0, kStart.size()) == kStart) return absl::OkStatus();
+  return absl::InternalError("linking failed: one of the objects is no ELF object of 64 bits");
 }
 
-// Reads `fd` to its end. Errors end the text: the caller sees that it is no shared object.
-std::string ReadAll(int fd) {
-  std::string content;
-  char chunk[1 << 16];
-  while (true) {
-    const ssize_t count = read(fd, chunk, sizeof chunk);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return content;
-    content.append(chunk, static_cast<size_t>(count));
+// All objects as one ar archive (System V format): one file, however many kernels there are.
+absl::Status WriteArchive(absl::Span<const std::string> objects, MemoryFile& file) {
+  KILN_RETURN_IF_ERROR(file.Clear());
+  KILN_RETURN_IF_ERROR(file.Append("!<arch>\n"));
+  for (const std::string& object : objects) {
+    KILN_RETURN_IF_ERROR(CheckObject(object));
+    // Name, date, owner, group, mode, size; then the bytes, padded to an even length.
+    KILN_RETURN_IF_ERROR(file.Append(absl::StrFormat("%-16s%-12d%-6d%-6d%-8s%-10d`\n", "kernel.o/",
+                                                     0, 0, 0, "644", object.size())));
+    KILN_RETURN_IF_ERROR(file.Append(object));
+    if (object.size() % 2 != 0) KILN_RETURN_IF_ERROR(file.Append("\n"));
   }
+  return absl::OkStatus();
 }
 
 struct LldRun {
@@ -98,45 +151,40 @@ LldRun RunLld(const std::vector<std::string>& args) ABSL_EXCLUSIVE_LOCKS_REQUIRE
 
 absl::StatusOr<std::string> LinkSharedObject(absl::Span<const std::string> objects) {
   if (objects.empty()) return absl::InternalError("nothing to link");
-  std::vector<FileDescriptor> inputs;
-  for (const std::string& object : objects) {
-    KILN_ASSIGN_OR_RETURN(FileDescriptor input, MemoryFile(object));
-    inputs.push_back(std::move(input));
+  absl::MutexLock lock(&lld_mutex);
+  if (!lld_is_usable) {
+    return absl::InternalError("the linker failed beyond recovery earlier in this process");
   }
-  // No file is ever created: inputs are memory files, and lld writes what is not a regular file
-  // straight through, so that a pipe takes its output.
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoError("create the linker's output pipe");
-  FileDescriptor read_end(ends[0]);
-  FileDescriptor write_end(ends[1]);
-
-  std::vector<std::string> args = {"ld.lld",
-                                   "-m",
-                                   "elf_x86_64",
-                                   "-shared",
-                                   "--build-id=none",
-                                   "--hash-style=gnu",
-                                   "-z",
-                                   "now",
-                                   "--no-gc-sections",
-                                   "--threads=1",
-                                   "-o",
-                                   write_end.path()};
-  for (const FileDescriptor& input : inputs) args.push_back(input.path());
-
-  std::string shared_object;
+  static auto* const input = new MemoryFile("kiln-objects");
+  static auto* const output = new MemoryFile("kiln-shared-object");
+  KILN_RETURN_IF_ERROR(WriteArchive(objects, *input));
+  KILN_RETURN_IF_ERROR(output->Clear());
+  // To "-", standard output, lld writes without creating a file.
+  const std::vector<std::string> args = {"ld.lld",
+                                         "-m",
+                                         "elf_x86_64",
+                                         "-shared",
+                                         "--build-id=none",
+                                         "--hash-style=gnu",
+                                         "-z",
+                                         "now",
+                                         "--no-gc-sections",
+                                         "--threads=1",
+                                         "-o",
+                                         "-",
+                                         "--whole-archive",
+                                         input->path()};
   LldRun run;
   {
-    absl::MutexLock lock(&lld_mutex);
-    if (!lld_is_usable) {
-      return absl::InternalError("the linker failed beyond recovery earlier in this process");
-    }
-    std::thread reader([&] { shared_object = ReadAll(read_end.get()); });
+    StandardOutputInto redirected(output->fd());
+    if (!redirected.ok()) return ErrnoError("give the linker its output");
     run = RunLld(args);
-    lld_is_usable = run.result.canRunAgain;
-    write_end.Close();
-    reader.join();
   }
+  lld_is_usable = run.result.canRunAgain;
+  KILN_ASSIGN_OR_RETURN(std::string shared_object, output->Content());
+  // Memory of the largest link is not kept.
+  KILN_RETURN_IF_ERROR(input->Clear());
+  KILN_RETURN_IF_ERROR(output->Clear());
   if (run.result.retCode != 0 || shared_object.empty()) {
     return absl::InternalError(absl::StrCat(
         "linking failed: ", run.messages.empty() ? "lld gave no message" : run.messages));
