@@ -22,13 +22,9 @@
 #include "proto/base/error_detail.h"
 #include "proto/base/log.h"
 #include "server/frame.h"
+#include "server/sandbox.h"
+#include "server/worker_compiler.h"
 #include "server/worker_process.h"
-
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define KILN_SANITIZED 1  // shadow memory alone is over any limit
-#endif
-#endif
 
 namespace kiln::server {
 namespace {
@@ -50,14 +46,6 @@ bool ParseFlags(absl::Span<char* const> arguments, WorkerFlags& flags) {
   return flags.parent_pid > 0 && flags.memory_bytes > 0 && flags.cpu_seconds > 0;
 }
 
-void LimitMemory([[maybe_unused]] int64_t bytes) {
-#ifndef KILN_SANITIZED
-  rlimit limit = {static_cast<rlim_t>(bytes), static_cast<rlim_t>(bytes)};
-  setrlimit(RLIMIT_DATA, &limit);
-#endif
-  std::set_new_handler([] { _exit(kWorkerOutOfMemoryExit); });
-}
-
 // Processor time counts for the process's whole life, so each task moves the limit on.
 void LimitProcessorTime(int64_t more_seconds) {
   rusage usage = {};
@@ -67,17 +55,17 @@ void LimitProcessorTime(int64_t more_seconds) {
   setrlimit(RLIMIT_CPU, &limit);
 }
 
-// Dies with the server, leaves no core files, and leaves signals for the whole group to the server.
-bool BecomeWorker(const WorkerFlags& flags) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != flags.parent_pid) return false;  // the server died before the line above
+// Dies with the server, and leaves signals for the whole group to it.
+bool BecomeWorker(const WorkerFlags& flags, v1::WorkerReady& ready) {
   signal(SIGINT, SIG_IGN);
   signal(SIGTERM, SIG_IGN);
   signal(SIGPIPE, SIG_IGN);
-  rlimit no_core = {0, 0};
-  setrlimit(RLIMIT_CORE, &no_core);
-  LimitMemory(flags.memory_bytes);
-  return true;
+  std::set_new_handler([] { _exit(kWorkerOutOfMemoryExit); });
+  for (std::string& what : LimitProcess({.memory_bytes = flags.memory_bytes})) {
+    ready.add_not_isolated(std::move(what));
+  }
+  prctl(PR_SET_PDEATHSIG, SIGKILL);      // a change of user, as above, would undo it
+  return getppid() == flags.parent_pid;  // else the server died before the line above
 }
 
 void SetError(const absl::Status& status, v1::WorkerResponse& response) {
@@ -107,25 +95,26 @@ v1::WorkerResponse Interpret(const v1::InterpretRequest& request, int64_t cpu_se
   return response;
 }
 
-v1::WorkerResponse Serve(const v1::WorkerRequest& request, int64_t cpu_seconds) {
+v1::WorkerResponse Serve(const WorkerCompiler& compiler, const v1::WorkerRequest& request,
+                         int64_t cpu_seconds) {
   v1::WorkerResponse response;
   absl::Status status;
   switch (request.kind_case()) {
     case v1::WorkerRequest::kPlan: {
-      auto plan = PlanGraph(request.plan(), {});
+      auto plan = compiler.plan(request.plan());
       status = plan.status();
       if (plan.ok()) *response.mutable_plan() = *std::move(plan);
       break;
     }
     case v1::WorkerRequest::kCompileKernel: {
-      auto object = CompileKernel(request.compile_kernel());
+      auto object = compiler.compile_kernel(request.compile_kernel());
       status = object.status();
       if (object.ok()) *response.mutable_compile_kernel() = *std::move(object);
       break;
     }
     case v1::WorkerRequest::kLink: {
       const auto& objects = request.link().objects();
-      auto binary = LinkKernels(std::vector<std::string>(objects.begin(), objects.end()));
+      auto binary = compiler.link(std::vector<std::string>(objects.begin(), objects.end()));
       status = binary.status();
       if (binary.ok()) response.mutable_link()->set_binary(*std::move(binary));
       break;
@@ -162,22 +151,25 @@ int RunWorker(absl::Span<char* const> arguments) {
     Log(LogLevel::kError, "'kilnd worker' is started by kilnd itself, not by hand");
     return 2;
   }
-  if (!BecomeWorker(flags)) return 0;
+  v1::WorkerResponse ready;
+  if (!BecomeWorker(flags, *ready.mutable_ready())) return 0;
   LimitProcessorTime(flags.cpu_seconds);
   if (absl::Status status = WarmUp(); !status.ok()) {
     Log(LogLevel::kError, "the compiler does not work", {{"why", status.ToString()}});
     return 1;
   }
-  v1::WorkerResponse ready;
-  ready.set_done(true);
+  for (std::string& what : SealProcess()) {
+    ready.mutable_ready()->add_not_isolated(std::move(what));
+  }
   if (!Send(ready).ok()) return 0;
+  const WorkerCompiler compiler = MakeWorkerCompiler();
   while (true) {
     absl::StatusOr<std::string> frame = ReadFrame(kWorkerSocketFd, {});
     if (!frame.ok()) return 0;  // the server closed its end
     v1::WorkerRequest request;
     if (!request.ParseFromString(*frame)) return 1;
     LimitProcessorTime(flags.cpu_seconds);
-    if (!Send(Serve(request, flags.cpu_seconds)).ok()) return 0;
+    if (!Send(Serve(compiler, request, flags.cpu_seconds)).ok()) return 0;
   }
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "kiln/v1/error.pb.h"
 #include "kiln/v1/worker.pb.h"
@@ -252,8 +253,20 @@ absl::Status WorkerPool::StartWorker(Slot& slot) {
     if (absl::Now() > deadline) return absl::DeadlineExceededError("it is not ready in time");
     return absl::OkStatus();
   });
-  if (frame.ok()) return absl::OkStatus();
-  return BuryWorker(slot, frame.status());
+  if (!frame.ok()) return BuryWorker(slot, frame.status());
+  v1::WorkerResponse ready;
+  if (ready.ParseFromString(*frame)) ReportIsolation(ready.ready());
+  return absl::OkStatus();
+}
+
+void WorkerPool::ReportIsolation(const v1::WorkerReady& ready) {
+  if (isolation_reported_.exchange(true)) return;
+  if (ready.not_isolated().empty()) {
+    Log(LogLevel::kInfo, "compile workers are isolated");
+  } else {
+    Log(LogLevel::kWarning, "compile workers are isolated in part: this system does not allow all",
+        {{"missing", absl::StrJoin(ready.not_isolated(), "; ")}});
+  }
 }
 
 absl::Status WorkerPool::BuryWorker(Slot& slot, const absl::Status& why) {

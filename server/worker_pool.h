@@ -2,6 +2,7 @@
 // limits and replaces it when it dies.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -16,6 +17,10 @@
 #include "absl/time/time.h"
 #include "server/worker_backend.h"
 #include "server/worker_process.h"
+
+namespace kiln::v1 {
+class WorkerReady;
+}
 
 namespace kiln::server {
 
@@ -57,6 +62,8 @@ class WorkerPool final : public WorkerBackend {
 
   void RunSlot(Slot& slot);
   absl::Status StartWorker(Slot& slot);
+  // One log line a pool: all workers run on the same system.
+  void ReportIsolation(const v1::WorkerReady& ready);
   void Requeue(WorkerTask task);
   std::optional<WorkerTask> NextTask(Slot& slot);
   std::optional<WorkerTask> PopTask() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -68,6 +75,7 @@ class WorkerPool final : public WorkerBackend {
   bool AnyReady() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
 
   const WorkerPoolOptions options_;
+  std::atomic<bool> isolation_reported_ = false;
   absl::Mutex mu_;
   std::map<Order, WorkerTask> queue_ ABSL_GUARDED_BY(mu_);
   int64_t arrivals_ ABSL_GUARDED_BY(mu_) = 0;

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 extern char** environ;
@@ -28,6 +29,26 @@ absl::Status MakeSockets(int (&fds)[2]) {
   // The child's end blocks in recv; ours never does.
   fcntl(fds[0], F_SETFL, O_NONBLOCK);
   return absl::OkStatus();
+}
+
+// A worker has no business with the server's environment, which may hold tokens.
+bool IsForWorkers(absl::string_view variable) {
+  static constexpr absl::string_view kPrefixes[] = {
+      "KILN_LOG=", "LD_",    "GLIBC_TUNABLES=", "MALLOC_",
+      "ASAN_",     "UBSAN_", "TSAN_",           "LLVM_PROFILE_"};
+  for (absl::string_view prefix : kPrefixes) {
+    if (absl::StartsWith(variable, prefix)) return true;
+  }
+  return false;
+}
+
+std::vector<char*> WorkerEnvironment() {
+  std::vector<char*> variables;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (IsForWorkers(*variable)) variables.push_back(*variable);
+  }
+  variables.push_back(nullptr);
+  return variables;
 }
 
 int Spawn(const std::vector<std::string>& command, int child_fd, pid_t* pid) {
@@ -46,7 +67,8 @@ int Spawn(const std::vector<std::string>& command, int child_fd, pid_t* pid) {
   sigemptyset(&none);
   posix_spawnattr_setsigmask(&attributes, &none);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
-  int error = posix_spawn(pid, argv[0], &actions, &attributes, argv.data(), environ);
+  int error =
+      posix_spawn(pid, argv[0], &actions, &attributes, argv.data(), WorkerEnvironment().data());
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   return error;
@@ -61,6 +83,7 @@ WorkerExit Classify(int wait_status, const rusage& usage, int64_t memory_bytes) 
   }
   int signal = WTERMSIG(wait_status);
   std::string text = absl::StrCat("signal ", signal, " (", strsignal(signal), ")");
+  if (signal == SIGSYS) text += ", a system call that a compile may not make";
   if (signal == SIGXCPU) return {ExitReason::kTimeout, text};
   // A library that meets the limit on memory aborts in its own way.
   bool near_limit = usage.ru_maxrss * 1024 >= memory_bytes / 10 * 9;
