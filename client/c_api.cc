@@ -135,6 +135,13 @@ absl::StatusOr<kiln::ClientOptions> ToClientOptions(const kiln_client_options* g
   out.optimization_level = in.optimization_level;
   out.disable_fusion = in.disable_fusion != 0;
   out.fast_math = in.fast_math != 0;
+  out.tls_ca = text(in.tls_ca);
+  out.tls_cert = text(in.tls_cert);
+  out.tls_key = text(in.tls_key);
+  out.token = text(in.token);
+  out.token_file = text(in.token_file);
+  out.public_key = text(in.public_key);
+  out.known_servers = text(in.known_servers);
   return out;
 }
 

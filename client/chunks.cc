@@ -26,6 +26,7 @@ absl::Status ChunkReader::Add(const v1::ArtifactChunk& chunk) {
     if (!digest.ok()) return absl::DataLossError("the server sent no digest of the artifact");
     digest_ = *digest;
     source_ = chunk.source();
+    signature_ = chunk.signature();
     bytes_.reserve(std::min(total_, kMostReserved));
   }
   if (static_cast<int64_t>(chunk.data().size()) > total_ - static_cast<int64_t>(bytes_.size())) {

@@ -20,6 +20,8 @@ class ChunkReader {
   absl::StatusOr<std::string> Finish();
 
   const std::string& source() const { return source_; }
+  const Digest& digest() const { return digest_; }
+  const std::string& signature() const { return signature_; }
 
  private:
   bool started_ = false;
@@ -27,6 +29,7 @@ class ChunkReader {
   Digest digest_;
   std::string bytes_;
   std::string source_;
+  std::string signature_;
 };
 
 }  // namespace kiln

@@ -7,12 +7,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "client/credentials.h"
 #include "client/debug_dir.h"
 #include "client/device_cpu.h"
 #include "client/loader.h"
 #include "client/program_cache.h"
 #include "client/remote.h"
 #include "client/runtime/cpu/executor.h"
+#include "client/trust.h"
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/compile_service.pb.h"
 #include "kiln/v1/graph.pb.h"
@@ -77,17 +79,23 @@ const v1::Artifact& Program::artifact() const {
 // ---- Client
 
 struct Client::Impl {
-  explicit Impl(std::string server) : remote(std::move(server)) {}
+  Impl(std::string server, std::shared_ptr<const Credentials> credentials,
+       std::shared_ptr<Trust> trust)
+      : trust(trust), remote(std::move(server), std::move(credentials), trust) {}
 
   absl::StatusOr<std::string> CompilerBuild(bool refresh);
   absl::StatusOr<Digest> Key(const v1::Graph& graph, bool refresh);
-  absl::StatusOr<ArtifactBytes> FetchBytes(const Digest& key, absl::Time start);
+  absl::Status CheckSignature(const v1::Graph& graph, const Digest& key,
+                              const RemoteArtifact& artifact);
+  absl::StatusOr<ArtifactBytes> FetchBytes(const v1::Graph& graph, const Digest& key,
+                                           absl::Time start);
   absl::StatusOr<ArtifactBytes> CompileBytes(const v1::Graph& graph, const Digest& key,
                                              absl::Time start, const ProgressCallback& progress,
                                              absl::Duration timeout_or_zero);
   absl::StatusOr<Compiled> LoadBytes(const v1::Graph& graph, const Digest& key,
                                      ArtifactBytes artifact);
 
+  const std::shared_ptr<Trust> trust;
   Remote remote;
   absl::Duration timeout;
   int threads = 0;
@@ -115,8 +123,24 @@ absl::StatusOr<Digest> Client::Impl::Key(const v1::Graph& graph, bool refresh) {
   return ArtifactKey(graph, device, options, build);
 }
 
-absl::StatusOr<ArtifactBytes> Client::Impl::FetchBytes(const Digest& key, absl::Time start) {
+// Nothing of an artifact is read before this.
+absl::Status Client::Impl::CheckSignature(const v1::Graph& graph, const Digest& key,
+                                          const RemoteArtifact& artifact) {
+  absl::Status status = trust->Check(remote.server(), key, artifact.digest, artifact.signature);
+  if (status.ok()) return status;
+  // The server may have been replaced since it was asked for its compiler, which is part of the
+  // key, and for its own key.
+  KILN_ASSIGN_OR_RETURN(Digest key_now, Key(graph, true));
+  if (trust->Check(remote.server(), key_now, artifact.digest, artifact.signature).ok()) {
+    return absl::OkStatus();
+  }
+  return status;
+}
+
+absl::StatusOr<ArtifactBytes> Client::Impl::FetchBytes(const v1::Graph& graph, const Digest& key,
+                                                       absl::Time start) {
   KILN_ASSIGN_OR_RETURN(RemoteArtifact fetched, remote.Fetch(key.view(), timeout));
+  KILN_RETURN_IF_ERROR(CheckSignature(graph, key, fetched));
   ArtifactBytes out;
   out.bytes = std::move(fetched.bytes);
   out.source = fetched.source;
@@ -130,7 +154,7 @@ absl::StatusOr<ArtifactBytes> Client::Impl::CompileBytes(const v1::Graph& graph,
                                                          absl::Time start,
                                                          const ProgressCallback& progress,
                                                          absl::Duration timeout_or_zero) {
-  absl::StatusOr<ArtifactBytes> fetched = FetchBytes(key, start);
+  absl::StatusOr<ArtifactBytes> fetched = FetchBytes(graph, key, start);
   // A damaged entry is the server's to replace: compiling again does that.
   if (!absl::IsNotFound(fetched.status()) && !absl::IsDataLoss(fetched.status())) return fetched;
   ArtifactBytes out;
@@ -140,6 +164,7 @@ absl::StatusOr<ArtifactBytes> Client::Impl::CompileBytes(const v1::Graph& graph,
       RemoteArtifact compiled,
       remote.Compile(graph, device, options, progress,
                      timeout_or_zero > absl::ZeroDuration() ? timeout_or_zero : timeout));
+  KILN_RETURN_IF_ERROR(CheckSignature(graph, key, compiled));
   out.compile_ms = MillisecondsSince(start);
   out.bytes = std::move(compiled.bytes);
   out.source = compiled.source;
@@ -199,7 +224,10 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& opti
   if (options.timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError("the timeout is not positive");
   }
-  auto impl = std::make_unique<Impl>(server);
+  KILN_ASSIGN_OR_RETURN(auto credentials, Credentials::Load(options));
+  KILN_RETURN_IF_ERROR(credentials->CheckServer(server));
+  KILN_ASSIGN_OR_RETURN(auto trust, Trust::Load(options));
+  auto impl = std::make_unique<Impl>(server, std::move(credentials), std::move(trust));
   impl->timeout = options.timeout;
   KILN_ASSIGN_OR_RETURN(impl->device, DescribeCpu(options.arch, options.threads));
   impl->threads = impl->device.processors();
@@ -216,7 +244,7 @@ absl::StatusOr<Compiled> Client::Fetch(const v1::Graph& graph) {
   absl::Time start = absl::Now();
   KILN_ASSIGN_OR_RETURN(Digest key, impl_->Key(graph, false));
   if (auto program = FindProgram(key)) return Compiled{std::move(program), "local", key.ToHex()};
-  KILN_ASSIGN_OR_RETURN(ArtifactBytes artifact, impl_->FetchBytes(key, start));
+  KILN_ASSIGN_OR_RETURN(ArtifactBytes artifact, impl_->FetchBytes(graph, key, start));
   return impl_->LoadBytes(graph, key, std::move(artifact));
 }
 
@@ -247,6 +275,14 @@ absl::StatusOr<v1::ListCacheResponse> Client::ListCache(absl::string_view kind, 
 
 absl::StatusOr<v1::VerifyCacheResponse> Client::VerifyCache() {
   return impl_->remote.VerifyCache(impl_->timeout);
+}
+
+absl::StatusOr<v1::ExplainMissResponse> Client::ExplainMiss(const v1::Graph& graph) {
+  v1::ExplainMissRequest request;
+  *request.mutable_graph() = graph;
+  *request.mutable_device() = impl_->device;
+  *request.mutable_options() = impl_->options;
+  return impl_->remote.ExplainMiss(request, impl_->timeout);
 }
 
 absl::StatusOr<int64_t> Client::ClearCache(absl::string_view kind) {

@@ -10,6 +10,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/chunks.h"
+#include "client/credentials.h"
+#include "client/trust.h"
 #include "kiln/v1/compile_service.grpc.pb.h"
 #include "kiln/v1/error.pb.h"
 #include "proto/base/error_detail.h"
@@ -19,11 +21,6 @@ namespace kiln {
 namespace {
 
 constexpr absl::Duration kMostTimeout = absl::Hours(24);
-
-void SetDeadline(grpc::ClientContext& context, absl::Duration timeout) {
-  context.set_deadline(std::chrono::system_clock::now() +
-                       absl::ToChronoNanoseconds(std::min(timeout, kMostTimeout)));
-}
 
 absl::Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context,
                       const std::string& server) {
@@ -45,7 +42,8 @@ absl::Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& con
   return out;
 }
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target) {
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server,
+                                           const Credentials& credentials) {
   grpc::ChannelArguments arguments;
   // First use counts: no look-ups of proxies, service configurations or balancers.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
@@ -55,23 +53,31 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target) {
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetMaxReceiveMessageSize(16 << 20);
   arguments.SetMaxSendMessageSize(-1);
-  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+  // The name that a certificate must have is the one that the user gave, not what it resolves to.
+  const std::string address = SplitScheme(server).address;
+  if (credentials.UsesTls(server) && !absl::StartsWith(address, "unix:") &&
+      !absl::StartsWith(address, "dns:")) {
+    arguments.SetString(GRPC_ARG_DEFAULT_AUTHORITY, address);
+  }
+  return grpc::CreateCustomChannel(GrpcTarget(server).value_or(address),
+                                   credentials.ForServer(server), arguments);
 }
 
 }  // namespace
 
-absl::StatusOr<std::string> GrpcTarget(absl::string_view server) {
+absl::StatusOr<std::string> GrpcTarget(absl::string_view given) {
+  const std::string server = SplitScheme(given).address;
   if (absl::StartsWith(server, "unix:") || absl::StartsWith(server, "dns:")) {
-    return std::string(server);
+    return server;
   }
   size_t colon = server.rfind(':');
   int port = 0;
-  if (colon == absl::string_view::npos || colon == 0 ||
+  if (colon == std::string::npos || colon == 0 ||
       !absl::SimpleAtoi(server.substr(colon + 1), &port) || port < 1 || port > 65535) {
     return absl::InvalidArgumentError(
         absl::StrCat("server is '", server, "'; expected HOST:PORT, as in 127.0.0.1:7461"));
   }
-  std::string host(server.substr(0, colon));
+  std::string host = server.substr(0, colon);
   in_addr v4;
   if (host == "localhost") return absl::StrCat("ipv4:127.0.0.1:", port);
   if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return absl::StrCat("ipv4:", host, ":", port);
@@ -80,21 +86,28 @@ absl::StatusOr<std::string> GrpcTarget(absl::string_view server) {
 }
 
 struct Remote::Connection {
-  explicit Connection(const std::string& target)
-      : stub(v1::CompileService::NewStub(MakeChannel(target))) {}
+  explicit Connection(const std::shared_ptr<grpc::Channel>& channel)
+      : stub(v1::CompileService::NewStub(channel)) {}
   std::unique_ptr<v1::CompileService::Stub> stub;
 };
 
-Remote::Remote(std::string server) : server_(std::move(server)) {
-  auto target = GrpcTarget(server_);
-  connection_ = std::make_unique<Connection>(target.ok() ? *target : server_);
+Remote::Remote(std::string server, std::shared_ptr<const Credentials> credentials,
+               std::shared_ptr<Trust> trust)
+    : server_(std::move(server)), credentials_(std::move(credentials)), trust_(std::move(trust)) {
+  connection_ = std::make_unique<Connection>(MakeChannel(server_, *credentials_));
 }
 
 Remote::~Remote() = default;
 
+void Remote::Prepare(grpc::ClientContext& context, absl::Duration timeout) const {
+  context.set_deadline(std::chrono::system_clock::now() +
+                       absl::ToChronoNanoseconds(std::min(timeout, kMostTimeout)));
+  credentials_->Apply(context);
+}
+
 absl::StatusOr<RemoteArtifact> Remote::Fetch(absl::string_view key, absl::Duration timeout) {
   grpc::ClientContext context;
-  SetDeadline(context, timeout);
+  Prepare(context, timeout);
   v1::FetchRequest request;
   request.set_key(std::string(key));
   auto reader = connection_->stub->Fetch(&context, request);
@@ -109,6 +122,8 @@ absl::StatusOr<RemoteArtifact> Remote::Fetch(absl::string_view key, absl::Durati
   RemoteArtifact out;
   KILN_ASSIGN_OR_RETURN(out.bytes, chunks.Finish());
   out.source = chunks.source();
+  out.digest = chunks.digest();
+  out.signature = chunks.signature();
   return out;
 }
 
@@ -117,7 +132,7 @@ absl::StatusOr<RemoteArtifact> Remote::Compile(const v1::Graph& graph, const v1:
                                                const ProgressCallback& progress,
                                                absl::Duration timeout) {
   grpc::ClientContext context;
-  SetDeadline(context, timeout);
+  Prepare(context, timeout);
   v1::CompileRequest request;
   *request.mutable_graph() = graph;
   *request.mutable_device() = device;
@@ -143,16 +158,19 @@ absl::StatusOr<RemoteArtifact> Remote::Compile(const v1::Graph& graph, const v1:
   RemoteArtifact out;
   KILN_ASSIGN_OR_RETURN(out.bytes, chunks.Finish());
   out.source = chunks.source();
+  out.digest = chunks.digest();
+  out.signature = chunks.signature();
   return out;
 }
 
 absl::StatusOr<v1::ServerInfo> Remote::GetServerInfo(absl::Duration timeout) {
   grpc::ClientContext context;
-  SetDeadline(context, timeout);
+  Prepare(context, timeout);
   v1::ServerInfo info;
   KILN_RETURN_IF_ERROR(
       FromGrpc(connection_->stub->GetServerInfo(&context, v1::GetServerInfoRequest(), &info),
                context, server_));
+  KILN_RETURN_IF_ERROR(trust_->Introduce(server_, info.public_key()));
   return info;
 }
 
@@ -161,7 +179,7 @@ absl::Status Remote::Interpret(
     const std::function<absl::Status(const v1::InterpretEvent&)>& on_event,
     absl::Duration timeout) {
   grpc::ClientContext context;
-  SetDeadline(context, timeout);
+  Prepare(context, timeout);
   auto reader = connection_->stub->Interpret(&context, request);
   absl::Status status;
   v1::InterpretEvent event;
@@ -174,7 +192,7 @@ absl::Status Remote::Interpret(
 absl::StatusOr<v1::ListCacheResponse> Remote::ListCache(absl::string_view kind, int limit,
                                                         absl::Duration timeout) {
   grpc::ClientContext context;
-  SetDeadline(context, timeout);
+  Prepare(context, timeout);
   v1::ListCacheRequest request;
   request.set_kind(std::string(kind));
   request.set_limit(limit);
@@ -186,7 +204,7 @@ absl::StatusOr<v1::ListCacheResponse> Remote::ListCache(absl::string_view kind, 
 
 absl::StatusOr<v1::VerifyCacheResponse> Remote::VerifyCache(absl::Duration timeout) {
   grpc::ClientContext context;
-  SetDeadline(context, timeout);
+  Prepare(context, timeout);
   v1::VerifyCacheResponse response;
   KILN_RETURN_IF_ERROR(
       FromGrpc(connection_->stub->VerifyCache(&context, v1::VerifyCacheRequest(), &response),
@@ -194,9 +212,19 @@ absl::StatusOr<v1::VerifyCacheResponse> Remote::VerifyCache(absl::Duration timeo
   return response;
 }
 
+absl::StatusOr<v1::ExplainMissResponse> Remote::ExplainMiss(const v1::ExplainMissRequest& request,
+                                                            absl::Duration timeout) {
+  grpc::ClientContext context;
+  Prepare(context, timeout);
+  v1::ExplainMissResponse response;
+  KILN_RETURN_IF_ERROR(
+      FromGrpc(connection_->stub->ExplainMiss(&context, request, &response), context, server_));
+  return response;
+}
+
 absl::StatusOr<int64_t> Remote::ClearCache(absl::string_view kind, absl::Duration timeout) {
   grpc::ClientContext context;
-  SetDeadline(context, timeout);
+  Prepare(context, timeout);
   v1::ClearCacheRequest request;
   request.set_kind(std::string(kind));
   v1::ClearCacheResponse response;

@@ -10,25 +10,37 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "kiln/client.h"
+#include "proto/base/digest.h"
+
+namespace grpc {
+class ClientContext;
+}
 
 namespace kiln {
+
+class Credentials;
+class Trust;
 
 struct RemoteArtifact {
   std::string bytes;   // digest checked
   std::string source;  // as the server says
+  Digest digest;
+  std::string signature;  // empty: none; not checked yet
 };
 
 // Thread-safe. Connects with the first call and keeps the connection. A server that cannot be
 // reached is UNAVAILABLE at once, one that does not answer DEADLINE_EXCEEDED after the timeout.
 class Remote {
  public:
-  explicit Remote(std::string server);
+  Remote(std::string server, std::shared_ptr<const Credentials> credentials,
+         std::shared_ptr<Trust> trust);
   ~Remote();
 
   absl::StatusOr<RemoteArtifact> Fetch(absl::string_view key, absl::Duration timeout);
   absl::StatusOr<RemoteArtifact> Compile(const v1::Graph& graph, const v1::Device& device,
                                          const v1::CompileOptions& options,
                                          const ProgressCallback& progress, absl::Duration timeout);
+  // UNAUTHENTICATED where the server shows another public key than the known one (trust.h).
   absl::StatusOr<v1::ServerInfo> GetServerInfo(absl::Duration timeout);
   absl::Status Interpret(const v1::InterpretRequest& request,
                          const std::function<absl::Status(const v1::InterpretEvent&)>& on_event,
@@ -37,17 +49,25 @@ class Remote {
                                                   absl::Duration timeout);
   absl::StatusOr<v1::VerifyCacheResponse> VerifyCache(absl::Duration timeout);
   absl::StatusOr<int64_t> ClearCache(absl::string_view kind, absl::Duration timeout);
+  absl::StatusOr<v1::ExplainMissResponse> ExplainMiss(const v1::ExplainMissRequest& request,
+                                                      absl::Duration timeout);
 
   const std::string& server() const { return server_; }
 
  private:
   struct Connection;
+  // The deadline, and what the server wants to be shown.
+  void Prepare(grpc::ClientContext& context, absl::Duration timeout) const;
+
   std::string server_;
+  std::shared_ptr<const Credentials> credentials_;
+  std::shared_ptr<Trust> trust_;
   std::unique_ptr<Connection> connection_;
 };
 
-// What gRPC connects to for "HOST:PORT": an address that needs no resolver where HOST is one.
-// INVALID_ARGUMENT unless it is HOST:PORT with a port of 1 to 65535, or a gRPC URI ("unix:...").
+// What gRPC connects to for "HOST:PORT", with a scheme or without: an address that needs no
+// resolver where HOST is one. INVALID_ARGUMENT unless it is HOST:PORT with a port of 1 to 65535, or
+// a gRPC URI ("unix:...").
 absl::StatusOr<std::string> GrpcTarget(absl::string_view server);
 
 }  // namespace kiln

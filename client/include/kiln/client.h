@@ -27,6 +27,8 @@ namespace v1 {
 class Artifact;
 class CompileOptions;
 class Device;
+class ExplainMissRequest;
+class ExplainMissResponse;
 class Graph;
 class InterpretEvent;
 class InterpretRequest;
@@ -40,7 +42,8 @@ class LoadedProgram;
 }
 
 struct ClientOptions {
-  std::string server;                           // empty: $KILN_SERVER, else 127.0.0.1:7461
+  std::string server;  // "HOST:PORT" or "https://HOST:PORT"; empty: $KILN_SERVER, else
+                       // 127.0.0.1:7461
   absl::Duration timeout = absl::Seconds(120);  // of each call to the server
   int threads = 0;                              // 0: one a physical core; part of every key
   std::vector<std::string> libraries;           // what library steps can call: "torch"
@@ -50,6 +53,16 @@ struct ClientOptions {
   bool disable_fusion = false;
   bool fast_math = false;
   bool debug = false;  // ask for IR, sources and decisions; implied by debug_dir
+
+  // Security; client/README.md. Empty ones come from the environment.
+  std::string tls_ca;         // PEM file: who vouches for servers; $KILN_TLS_CA, else the system's
+  std::string tls_cert;       // PEM file: this client's certificate; $KILN_TLS_CERT
+  std::string tls_key;        // PEM file: its key; $KILN_TLS_KEY
+  std::string token;          // $KILN_TOKEN
+  std::string token_file;     // read again while the client lives; $KILN_TOKEN_FILE
+  std::string public_key;     // "ed25519:...", comma-separated: whose artifacts to load;
+                              // $KILN_PUBLIC_KEY, else those known from the first time
+  std::string known_servers;  // file; $KILN_KNOWN_SERVERS, else ~/.config/kiln/known_servers
 };
 
 // What a compile did so far. A return value of false cancels it.
@@ -151,6 +164,8 @@ class KILN_EXPORT Client {
   absl::StatusOr<v1::ListCacheResponse> ListCache(absl::string_view kind, int limit);
   absl::StatusOr<v1::VerifyCacheResponse> VerifyCache();
   absl::StatusOr<int64_t> ClearCache(absl::string_view kind);
+  // In what the key of `graph` differs from the nearest that the server has.
+  absl::StatusOr<v1::ExplainMissResponse> ExplainMiss(const v1::Graph& graph);
   absl::Status Interpret(const v1::InterpretRequest& request,
                          const std::function<absl::Status(const v1::InterpretEvent&)>& on_event);
 

@@ -103,7 +103,8 @@ KILN_EXPORT void kiln_graph_destroy(kiln_graph* graph); /* NULL is ignored */
 
 typedef struct kiln_client_options {
   size_t struct_size;
-  const char* server;    /* "127.0.0.1:7461"; NULL: $KILN_SERVER, else that */
+  const char*
+      server; /* "127.0.0.1:7461", "https://HOST:PORT"; NULL: $KILN_SERVER, else the first */
   int64_t timeout_ms;    /* of each call to the server; 0: 120000 */
   int32_t threads;       /* that programs run on; 0: one a physical core. Part of every key */
   const char* libraries; /* what library steps can call, comma-separated: "torch"; NULL: none */
@@ -114,6 +115,15 @@ typedef struct kiln_client_options {
   int32_t fast_math;
   const char* arch; /* LLVM CPU name to compile for; NULL: this machine's */
   int32_t debug;    /* ask for IR, sources and decisions; implied by debug_dir */
+  /* Security: see client/README.md. NULL: from the environment. */
+  const char* tls_ca;     /* PEM file: who vouches for servers; $KILN_TLS_CA, else the system's */
+  const char* tls_cert;   /* PEM file: this client's certificate; $KILN_TLS_CERT */
+  const char* tls_key;    /* PEM file: its key; $KILN_TLS_KEY */
+  const char* token;      /* $KILN_TOKEN */
+  const char* token_file; /* read again while the client lives; $KILN_TOKEN_FILE */
+  const char* public_key; /* "ed25519:...", comma-separated: whose artifacts to load;
+                             $KILN_PUBLIC_KEY, else those known from the first time */
+  const char* known_servers; /* file; $KILN_KNOWN_SERVERS, else ~/.config/kiln/known_servers */
 } kiln_client_options;
 #define KILN_CLIENT_OPTIONS_INIT {sizeof(kiln_client_options)}
 
