@@ -19,7 +19,8 @@ class Leases {
   virtual LeaseOutcome Acquire(const Key& key, absl::Duration ttl) = 0;
   // False where it is not ours any more.
   virtual bool Renew(const Key& key, absl::Duration ttl) = 0;
-  // Does nothing where it is not ours.
+  // Does nothing where it is not ours. Takes effect after what this server put before it is in the
+  // tier (or given up), so that whoever holds the lease next finds the entry.
   virtual void Release(const Key& key) = 0;
 };
 

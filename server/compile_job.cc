@@ -1,5 +1,6 @@
 #include "server/compile_job.h"
 
+#include <algorithm>
 #include <atomic>
 #include <climits>
 #include <utility>
@@ -15,6 +16,8 @@
 #include "proto/base/error_detail.h"
 #include "proto/base/log.h"
 #include "proto/base/status_macros.h"
+#include "server/explain_miss.h"
+#include "server/tracing.h"
 
 namespace kiln::server {
 namespace {
@@ -50,6 +53,17 @@ v1::Progress MakeProgress(absl::string_view stage, int done, int total, int cach
   return progress;
 }
 
+// A kernel that has just been compiled, on this job's account or another's.
+void RecordKernel(const TraceContext& step, absl::string_view symbol,
+                  const KernelOutcome& outcome) {
+  Span span = Span::BeginPart(step, "kernel");
+  span.Set("kiln.kernel", std::string(symbol));
+  span.SetStatus(outcome.kernel.status());
+  absl::Time now = absl::Now();
+  if (outcome.kernel.ok()) span.SetStart(now - absl::Nanoseconds(outcome.kernel->compile_ns));
+  span.End(now);
+}
+
 class Job {
  public:
   Job(const CompileJobContext& context, const CompileJobInput& input,
@@ -79,9 +93,13 @@ class Job {
   absl::Status Step(absl::string_view name, F&& step) {
     progress_(MakeProgress(name, outcome_.kernels_cached, outcome_.kernels_total,
                            outcome_.kernels_cached));
+    Span span = Span::BeginPart(input_.trace, name);
+    step_trace_ = span.context();
     absl::Time start = absl::Now();
     absl::Status status = step();
     absl::Duration duration = absl::Now() - start;
+    span.SetStatus(status);
+    span.End();
     if (control_->stopped()) status = absl::CancelledError("nobody waits for it any more");
     v1::StageTime& time = *artifact_.mutable_header()->add_stages();
     time.set_stage(std::string(name));
@@ -90,6 +108,18 @@ class Job {
     absl::StrAppend(&stages_text_, stages_text_.empty() ? "" : " ", name, "=",
                     absl::StrFormat("%.1fms", absl::ToDoubleMilliseconds(duration)));
     return status;
+  }
+
+  // A worker says how long its stages took, one after the other, and has just answered.
+  void RecordPlanStages() {
+    absl::Duration all;
+    for (const v1::StageTime& stage : plan_.stages()) all += absl::Nanoseconds(stage.duration_ns());
+    absl::Time start = absl::Now() - all;
+    for (const v1::StageTime& stage : plan_.stages()) {
+      absl::Duration duration = absl::Nanoseconds(stage.duration_ns());
+      RecordSpan(step_trace_, stage.stage(), start, duration);
+      start += duration;
+    }
   }
 
   // One task on a worker, a second time where the worker crashed.
@@ -101,7 +131,7 @@ class Job {
       control_->Expect(1);
       WorkerTask task;
       task.request = request;
-      task.job = input_.number;
+      task.job = input_.order;
       task.stopped = [control = control_] { return control->stopped(); };
       task.done = [control = control_, answer](absl::StatusOr<v1::WorkerResponse> response) {
         *answer = std::move(response);
@@ -128,6 +158,7 @@ class Job {
     if (!response.has_plan()) return absl::InternalError("a worker answered with no plan");
     plan_ = std::move(*response.mutable_plan());
     outcome_.kernels_total = plan_.kernels_size();
+    RecordPlanStages();
     for (const v1::StageTime& stage : plan_.stages()) {
       *artifact_.mutable_header()->add_stages() = stage;
       context_.metrics.StageDone(stage.stage(), target_, absl::Nanoseconds(stage.duration_ns()));
@@ -144,7 +175,8 @@ class Job {
     results_->slots.resize(kernel_keys_.size());
     for (size_t i = 0; i < kernel_keys_.size(); ++i) {
       if (control_->stopped()) return absl::CancelledError("stopped");
-      auto found = context_.store.Get({cache::EntryKind::kKernel, kernel_keys_[i]});
+      auto found =
+          TracedGet(step_trace_, context_.store, {cache::EntryKind::kKernel, kernel_keys_[i]});
       KernelSlot& slot = results_->slots[i];
       if (found.ok() && slot.compiled.ParseFromString(found->entry->bytes)) slot.cached = true;
       if (!slot.cached) missing_.push_back(i);
@@ -152,12 +184,20 @@ class Job {
     results_->cached = static_cast<int>(kernel_keys_.size() - missing_.size());
     results_->done = results_->cached;
     outcome_.kernels_cached = results_->cached;
+    context_.metrics.KernelsReused(target_, results_->cached);
     return absl::OkStatus();
   }
 
   absl::Status CompileMissingKernels() {
     control_->Expect(static_cast<int>(missing_.size()));
-    for (size_t i : missing_) CompileOne(i);
+    // The heaviest first, so that none is left to the end. A job's k-th kernel takes turns with the
+    // first of the job that starts k later: a large graph does not keep the workers to itself.
+    std::sort(missing_.begin(), missing_.end(), [this](size_t a, size_t b) {
+      return Weight(a) != Weight(b) ? Weight(a) > Weight(b) : a < b;
+    });
+    for (size_t rank = 0; rank < missing_.size(); ++rank) {
+      CompileOne(missing_[rank], static_cast<int64_t>(rank));
+    }
     absl::Status waited = control_->Wait();
     absl::MutexLock lock(&results_->mu);
     outcome_.worker_deaths += results_->worker_deaths;
@@ -165,7 +205,9 @@ class Job {
     return results_->status;
   }
 
-  void CompileOne(size_t i) {
+  size_t Weight(size_t i) const { return plan_.kernels(static_cast<int>(i)).source().size(); }
+
+  void CompileOne(size_t i, int64_t rank) {
     auto request = std::make_shared<v1::WorkerRequest>();
     v1::CompileKernelRequest& compile = *request->mutable_compile_kernel();
     compile.set_source(plan_.kernels(static_cast<int>(i)).source());
@@ -175,14 +217,16 @@ class Job {
     KernelRequest kernel;
     kernel.key = kernel_keys_[i];
     kernel.request = std::move(request);
-    kernel.job = input_.number;
+    kernel.job = input_.order + rank;
     kernel.weight = weight;
     kernel.stopped = [control = control_, results = results_] {
       return results->failed || control->stopped();
     };
     kernel.done = [control = control_, results = results_, progress = progress_, i,
-                   total = outcome_.kernels_total, &metrics = context_.metrics,
-                   target = target_](const KernelOutcome& outcome) {
+                   total = outcome_.kernels_total, &metrics = context_.metrics, target = target_,
+                   trace = step_trace_, symbol = plan_.kernels(static_cast<int>(i)).symbol()](
+                      const KernelOutcome& outcome) {
+      RecordKernel(trace, symbol, outcome);
       v1::Progress report;
       {
         absl::MutexLock lock(&results->mu);
@@ -264,6 +308,7 @@ class Job {
   }
 
   absl::StatusOr<cache::EntryPtr> Store() {
+    Span span = Span::BeginPart(input_.trace, "store");
     FillHeader();
     FillDebug();
     *artifact_.mutable_program() = std::move(*plan_.mutable_program());
@@ -276,6 +321,7 @@ class Job {
       Log(LogLevel::kWarning, "an artifact was not stored",
           {{"key", input_.key.ShortHex()}, {"why", stored.ToString()}});
     }
+    StoreKeyDescription(context_.durable, input_.key, *input_.request, context_.compiler_build);
     return entry;
   }
 
@@ -286,6 +332,7 @@ class Job {
   const absl::string_view target_;
   CompileJobOutcome outcome_{.artifact = absl::InternalError("not run")};
   std::string stages_text_;
+  TraceContext step_trace_;  // the step under way
   v1::PlanResponse plan_;
   v1::Artifact artifact_;
   std::vector<Digest> kernel_keys_;

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "cache/store.h"
+#include "proto/base/trace_context.h"
 #include "server/job_control.h"
 #include "server/kernel_compiler.h"
 #include "server/metrics.h"
@@ -23,14 +24,17 @@ namespace server {
 
 struct CompileJobInput {
   int64_t number = 0;  // jobs are numbered as they arrive
+  int64_t order = 0;   // and again as they start; see WorkerTask::job
   Digest key;
   std::shared_ptr<const v1::CompileRequest> request;
+  TraceContext trace;  // the job's span, the parent of its stages'
 };
 
 struct CompileJobContext {
   WorkerBackend& workers;
   KernelCompiler& kernels;
   cache::Store& store;
+  cache::Store& durable;  // the disk tier, for what nobody waits for
   Metrics& metrics;
   std::string compiler_build;
 };

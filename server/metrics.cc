@@ -6,9 +6,14 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
+#include <map>
+
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/synchronization/mutex.h"
+#include "server/bounded_labels.h"
+#include "server/metric_table.h"
 
 namespace kiln::server {
 namespace {
@@ -19,10 +24,13 @@ using prometheus::Gauge;
 using prometheus::Histogram;
 
 constexpr size_t kMaxLibraryOps = 500;  // names come from clients
+constexpr size_t kMaxTenantLabels = 32;
 
 const Histogram::BucketBoundaries kCompileSeconds = {0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 120};
 const Histogram::BucketBoundaries kStageSeconds = {0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03,
                                                    0.1,    0.3,    1,     3,     10,   30};
+const Histogram::BucketBoundaries kQueueSeconds = {0.001, 0.003, 0.01, 0.03, 0.1, 0.3,
+                                                   1,     3,     10,   30,   100, 300};
 const Histogram::BucketBoundaries kRpcSeconds = {0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005,
                                                  0.01,   0.025,   0.05,   0.1,   0.25,   0.5,
                                                  1,      2.5,     10,     60};
@@ -36,6 +44,15 @@ Family<Gauge>& AddGauge(prometheus::Registry& registry, const char* name, const 
 Family<Histogram>& AddHistogram(prometheus::Registry& registry, const char* name,
                                 const char* help) {
   return prometheus::BuildHistogram().Name(name).Help(help).Register(registry);
+}
+
+// A counter that its owner, the kernel, keeps: shown as it stands.
+void SetTo(Counter& counter, double value) {
+  counter.Increment(std::max(0.0, value - counter.Value()));
+}
+
+absl::string_view PriorityName(Priority priority) {
+  return priority == Priority::kWarmup ? "warmup" : "interactive";
 }
 
 absl::string_view ResultOf(const absl::Status& status) {
@@ -81,6 +98,70 @@ struct Metrics::Families {
   Family<Gauge>& build_info =
       AddGauge(registry, "kiln_build_info", "Always 1; the labels say what runs.");
 
+  Family<Gauge>& tenant_queued =
+      AddGauge(registry, "kiln_tenant_jobs_queued", "Jobs that wait, by who asked first.");
+  Family<Gauge>& tenant_running =
+      AddGauge(registry, "kiln_tenant_jobs_running", "Jobs that run, by who asked first.");
+  Family<Counter>& tenant_compiles = AddCounter(registry, "kiln_tenant_compiles_total",
+                                                "Compiles that ended, by who asked first.");
+  Family<Counter>& tenant_refused = AddCounter(registry, "kiln_tenant_refused_total",
+                                               "Calls and jobs turned away for want of room.");
+  BoundedLabels tenants{kMaxTenantLabels};
+
+  Family<Histogram>& hit_duration =
+      AddHistogram(registry, "kiln_hit_duration_seconds",
+                   "Time of each call that a cache answered, to its last byte.");
+  Family<Counter>& tenant_hits =
+      AddCounter(registry, "kiln_tenant_hits_total", "Calls that a cache answered.");
+  Family<Counter>& rpc_sent =
+      AddCounter(registry, "kiln_rpc_sent_bytes_total", "Bytes of artifacts sent to clients.");
+  Family<Counter>& calls_rejected = AddCounter(registry, "kiln_calls_rejected_total",
+                                               "Calls that the server turned away, by reason.");
+  Family<Histogram>& queue_wait = AddHistogram(registry, "kiln_job_queue_wait_duration_seconds",
+                                               "Time from a job's arrival to its start.");
+  Family<Counter>& kernels_reused =
+      AddCounter(registry, "kiln_kernels_reused_total", "Kernels of compiles that a cache had.");
+  Counter& spans_exported = AddCounter(registry, "kiln_trace_spans_exported_total",
+                                       "Spans that the trace collector took.")
+                                .Add({});
+  Family<Counter>& spans_dropped = AddCounter(registry, "kiln_trace_spans_dropped_total",
+                                              "Spans that never reached the trace collector.");
+
+  // Names and meanings of these are those of every Prometheus client library.
+  Counter& process_cpu = AddCounter(registry, "process_cpu_seconds_total",
+                                    "User and system time of kilnd, its workers left out.")
+                             .Add({});
+  Gauge& process_start =
+      AddGauge(registry, "process_start_time_seconds", "Start of the process since the Unix epoch.")
+          .Add({});
+  Gauge& process_virtual =
+      AddGauge(registry, "process_virtual_memory_bytes", "Size of the address space.").Add({});
+  Gauge& process_resident =
+      AddGauge(registry, "process_resident_memory_bytes", "Physical memory in use.").Add({});
+  Gauge& process_open_fds =
+      AddGauge(registry, "process_open_fds", "Open file descriptors.").Add({});
+  Gauge& process_max_fds =
+      AddGauge(registry, "process_max_fds", "Limit of open file descriptors.").Add({});
+  Gauge& process_threads = AddGauge(registry, "process_threads", "Threads of the process.").Add({});
+  Gauge& workers_resident = AddGauge(registry, "kiln_workers_resident_memory_bytes",
+                                     "Physical memory in use by the worker processes.")
+                                .Add({});
+
+  // What calls and kernels touch.
+  MetricTable<Histogram, 2, Histogram::BucketBoundaries> rpc_duration_of{
+      rpc_duration, {"method", "code"}, kRpcSeconds};
+  MetricTable<Histogram, 1, Histogram::BucketBoundaries> hit_duration_of{
+      hit_duration, {"tier"}, kRpcSeconds};
+  MetricTable<Histogram, 2, Histogram::BucketBoundaries> stage_duration_of{
+      stage_duration, {"stage", "target"}, kStageSeconds};
+  MetricTable<Histogram, 1, Histogram::BucketBoundaries> queue_wait_of{
+      queue_wait, {"priority"}, kQueueSeconds};
+  MetricTable<Counter, 3> cache_requests_of{cache_requests, {"kind", "tier", "result"}};
+  MetricTable<Counter, 1> tenant_hits_of{tenant_hits, {"tenant"}};
+  MetricTable<Counter, 1> rpc_sent_of{rpc_sent, {"method"}};
+  MetricTable<Counter, 1> calls_rejected_of{calls_rejected, {"reason"}};
+  MetricTable<Counter, 1> spans_dropped_of{spans_dropped, {"reason"}};
+
   absl::Mutex mu;
   absl::flat_hash_set<std::string> library_ops ABSL_GUARDED_BY(mu);
 };
@@ -95,6 +176,7 @@ Metrics::Metrics(absl::string_view version, absl::string_view compiler_build)
        {ExitReason::kNormal, ExitReason::kCrash, ExitReason::kTimeout, ExitReason::kMemory}) {
     families_->worker_exits.Add({{"reason", std::string(ExitReasonName(reason))}});
   }
+  for (const char* reason : {"queue_full", "refused", "unreachable"}) SpansDropped(reason, 0);
 }
 
 Metrics::~Metrics() = default;
@@ -109,22 +191,16 @@ void Metrics::CompileDone(absl::string_view target, const absl::Status& status,
 
 void Metrics::StageDone(absl::string_view stage, absl::string_view target,
                         absl::Duration duration) {
-  families_->stage_duration
-      .Add({{"stage", std::string(stage)}, {"target", std::string(target)}}, kStageSeconds)
-      .Observe(absl::ToDoubleSeconds(duration));
+  families_->stage_duration_of.At({stage, target}).Observe(absl::ToDoubleSeconds(duration));
 }
 
 void Metrics::RpcDone(absl::string_view method, absl::StatusCode code, absl::Duration duration) {
-  families_->rpc_duration
-      .Add({{"method", std::string(method)}, {"code", absl::StatusCodeToString(code)}}, kRpcSeconds)
+  families_->rpc_duration_of.At({method, absl::StatusCodeToString(code)})
       .Observe(absl::ToDoubleSeconds(duration));
 }
 
 void Metrics::CacheRequest(cache::EntryKind kind, absl::string_view tier, cache::GetResult result) {
-  families_->cache_requests
-      .Add({{"kind", std::string(cache::EntryKindName(kind))},
-            {"tier", std::string(tier)},
-            {"result", std::string(cache::GetResultName(result))}})
+  families_->cache_requests_of.At({cache::EntryKindName(kind), tier, cache::GetResultName(result)})
       .Increment();
 }
 
@@ -158,6 +234,53 @@ void Metrics::LibraryStep(absl::string_view op) {
   families_->library_steps.Add({{"op", label}}).Increment();
 }
 
+void Metrics::TenantCompiled(absl::string_view tenant, const absl::Status& status) {
+  families_->tenant_compiles
+      .Add(
+          {{"tenant", families_->tenants.Label(tenant)}, {"result", std::string(ResultOf(status))}})
+      .Increment();
+}
+
+void Metrics::TenantRefused(absl::string_view tenant, absl::string_view reason) {
+  families_->tenant_refused
+      .Add({{"tenant", families_->tenants.Label(tenant)}, {"reason", std::string(reason)}})
+      .Increment();
+}
+
+void Metrics::HitServed(absl::string_view tier, absl::string_view tenant, absl::Duration duration) {
+  families_->hit_duration_of.At({tier}).Observe(absl::ToDoubleSeconds(duration));
+  families_->tenant_hits_of.At({families_->tenants.Label(tenant)}).Increment();
+}
+
+void Metrics::RpcSent(absl::string_view method, int64_t bytes) {
+  families_->rpc_sent_of.At({method}).Increment(static_cast<double>(bytes));
+}
+
+void Metrics::CallRejected(absl::string_view reason) {
+  families_->calls_rejected_of.At({reason}).Increment();
+}
+
+void Metrics::JobStarted(Priority priority, absl::Duration waited) {
+  families_->queue_wait_of.At({PriorityName(priority)}).Observe(absl::ToDoubleSeconds(waited));
+}
+
+void Metrics::KernelsReused(absl::string_view target, int64_t count) {
+  families_->kernels_reused.Add({{"target", std::string(target)}})
+      .Increment(static_cast<double>(count));
+}
+
+void Metrics::SpansExported(int64_t count) {
+  families_->spans_exported.Increment(static_cast<double>(count));
+}
+
+void Metrics::SpansDropped(absl::string_view reason, int64_t count) {
+  families_->spans_dropped_of.At({reason}).Increment(static_cast<double>(count));
+}
+
+void Metrics::NameTenants(const std::vector<std::string>& tenants) {
+  for (const std::string& tenant : tenants) families_->tenants.Reserve(tenant);
+}
+
 std::string Metrics::Render(const GaugeValues& gauges) {
   Families& f = *families_;
   f.jobs_queued.Set(gauges.jobs_queued);
@@ -166,13 +289,37 @@ std::string Metrics::Render(const GaugeValues& gauges) {
   f.workers.Add({{"state", "starting"}}).Set(gauges.workers_starting);
   f.workers.Add({{"state", "idle"}}).Set(gauges.workers_idle);
   f.workers.Add({{"state", "busy"}}).Set(gauges.workers_busy);
+  std::map<std::string, TenantCounts> tenants;
+  for (const std::string& label : f.tenants.All()) tenants[label];  // 0 where it has no job
+  for (const TenantCounts& counts : gauges.tenants) {
+    TenantCounts& sum = tenants[f.tenants.Label(counts.tenant)];
+    sum.queued += counts.queued;
+    sum.running += counts.running;
+  }
+  for (const auto& [label, counts] : tenants) {
+    f.tenant_queued.Add({{"tenant", label}}).Set(counts.queued);
+    f.tenant_running.Add({{"tenant", label}}).Set(counts.running);
+  }
   for (const cache::Usage& usage : gauges.caches) {
     prometheus::Labels labels = {{"kind", std::string(cache::EntryKindName(usage.kind))},
                                  {"tier", std::string(usage.tier)}};
     f.cache_size.Add(labels).Set(static_cast<double>(usage.size_bytes));
     f.cache_entries.Add(labels).Set(static_cast<double>(usage.entries));
   }
+  ShowProcess(gauges.process);
   return prometheus::TextSerializer().Serialize(f.registry.Collect());
+}
+
+void Metrics::ShowProcess(const ProcessStats& stats) {
+  Families& f = *families_;
+  SetTo(f.process_cpu, stats.cpu_seconds);
+  f.process_start.Set(stats.start_unix_seconds);
+  f.process_virtual.Set(static_cast<double>(stats.virtual_bytes));
+  f.process_resident.Set(static_cast<double>(stats.resident_bytes));
+  f.process_open_fds.Set(static_cast<double>(stats.open_fds));
+  f.process_max_fds.Set(static_cast<double>(stats.max_fds));
+  f.process_threads.Set(static_cast<double>(stats.threads));
+  f.workers_resident.Set(static_cast<double>(stats.children_resident_bytes));
 }
 
 }  // namespace kiln::server

@@ -11,6 +11,9 @@
 #include "absl/time/time.h"
 #include "cache/metered_store.h"
 #include "cache/store.h"
+#include "server/caller.h"
+#include "server/fair_queue.h"
+#include "server/process_stats.h"
 #include "server/worker_process.h"
 
 namespace kiln::server {
@@ -24,6 +27,8 @@ struct GaugeValues {
   int workers_idle = 0;
   int workers_busy = 0;
   std::vector<cache::Usage> caches;
+  std::vector<TenantCounts> tenants;
+  ProcessStats process;
 };
 
 // Thread-safe.
@@ -41,11 +46,31 @@ class Metrics {
   void GraphRefused();
   void WorkerExited(ExitReason reason);
   void LibraryStep(absl::string_view op);
+  void TenantCompiled(absl::string_view tenant, const absl::Status& status);
+  // `reason`: "queue", "evicted", "calls", "bytes".
+  void TenantRefused(absl::string_view tenant, absl::string_view reason);
+  // These tenants are never counted as "other".
+  void NameTenants(const std::vector<std::string>& tenants);
+
+  // A call that a cache tier answered, from its arrival to its last byte.
+  void HitServed(absl::string_view tier, absl::string_view tenant, absl::Duration duration);
+  void RpcSent(absl::string_view method, int64_t bytes);
+  // `reason`: one of a fixed set of words, as in call.cc.
+  void CallRejected(absl::string_view reason);
+  // From a job's arrival to its start.
+  void JobStarted(Priority priority, absl::Duration waited);
+  // Kernels of a compile that a cache had.
+  void KernelsReused(absl::string_view target, int64_t count);
+  void SpansExported(int64_t count);
+  // `reason`: "queue_full", "refused" by the collector, "unreachable".
+  void SpansDropped(absl::string_view reason, int64_t count);
 
   // The text exposition format.
   std::string Render(const GaugeValues& gauges);
 
  private:
+  void ShowProcess(const ProcessStats& stats);
+
   struct Families;
   std::unique_ptr<Families> families_;
 };

@@ -52,4 +52,15 @@ void Refusals::Forget(const Digest& key) {
   records_.erase(key);
 }
 
+int64_t Refusals::Clear() {
+  absl::Time now = absl::Now();
+  absl::MutexLock lock(&mu_);
+  int64_t refused = 0;
+  for (const auto& [key, record] : records_) {
+    refused += record.deaths >= kMaxDeaths && record.until > now;
+  }
+  records_.clear();
+  return refused;
+}
+
 }  // namespace kiln::server

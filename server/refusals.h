@@ -1,6 +1,8 @@
 // Graphs that killed workers lately, and are refused for a while.
 #pragma once
 
+#include <cstdint>
+
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
@@ -20,6 +22,8 @@ class Refusals {
   absl::Status Check(const Digest& key);
   void RecordDeaths(const Digest& key, int deaths);
   void Forget(const Digest& key);
+  // Forgets every key; returns how many were refused.
+  int64_t Clear();
 
  private:
   struct Record {

@@ -18,8 +18,9 @@ namespace server {
 
 struct WorkerTask {
   std::shared_ptr<const v1::WorkerRequest> request;
-  int64_t job = 0;     // tasks of an older job go first
-  int64_t weight = 0;  // within a job the heaviest go first, so that none is left to the end
+  int64_t job = 0;     // the lowest go first: the order in which jobs started, and more for what
+                       // may wait, as warm-up and the later kernels of a large graph
+  int64_t weight = 0;  // of one number the heaviest go first
   // Polled; once true the task is dropped or, where it runs, ended within half a second.
   std::function<bool()> stopped;
   // Responses before the last one, on a backend's thread; may block. An error ends the task.
