@@ -37,8 +37,8 @@ std::string Milliseconds(absl::Duration ttl) {
 
 class RedisLeases final : public Leases {
  public:
-  RedisLeases(RedisClient* client, const RemoteTierOptions& options)
-      : client_(*client), options_(options) {}
+  RedisLeases(RedisClient* client, const RemoteTierOptions& options, WriteQueue* queue)
+      : client_(*client), options_(options), queue_(*queue) {}
 
   LeaseOutcome Acquire(const Key& key, absl::Duration ttl) override {
     if (Renew(key, ttl)) return LeaseOutcome::kHeld;
@@ -72,9 +72,10 @@ class RedisLeases final : public Leases {
     const std::string token = TokenOf(key);
     if (token.empty()) return;
     Forget(key);
-    const std::string name = LeaseKeyName(key);
-    // Where it fails the lease ends by its time.
-    Run(name, {"EVAL", std::string(kReleaseScript), "1", name, token}).IgnoreError();
+    queue_.After([this, name = LeaseKeyName(key), token] {
+      // Where it fails the lease ends by its time.
+      Run(name, {"EVAL", std::string(kReleaseScript), "1", name, token}).IgnoreError();
+    });
   }
 
  private:
@@ -115,14 +116,16 @@ class RedisLeases final : public Leases {
 
   RedisClient& client_;
   const RemoteTierOptions options_;
+  WriteQueue& queue_;
   absl::Mutex mu_;
   absl::flat_hash_map<Key, Held> held_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace
 
-std::unique_ptr<Leases> MakeRedisLeases(RedisClient* client, const RemoteTierOptions& options) {
-  return std::make_unique<RedisLeases>(client, options);
+std::unique_ptr<Leases> MakeRedisLeases(RedisClient* client, const RemoteTierOptions& options,
+                                        WriteQueue* queue) {
+  return std::make_unique<RedisLeases>(client, options, queue);
 }
 
 }  // namespace kiln::cache

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cache/remote/entry_format.h"
+#include "cache/remote/log_limit.h"
 #include "cache/remote/remote_tier.h"
 #include "proto/base/log.h"
 #include "proto/base/status_macros.h"
@@ -27,7 +28,7 @@ class RemoteStore final : public Store {
     options_.observer.done("get", answered,
                            absl::FromChrono(std::chrono::steady_clock::now() - start));
     if (entry.ok()) return Found{*std::move(entry), kTier};
-    if (absl::IsDataLoss(entry.status())) {
+    if (absl::IsDataLoss(entry.status()) && bad_entries_.Due()) {
       Log(LogLevel::kWarning, "the shared tier holds a bad entry, which counts as a miss",
           {{"kind", std::string(EntryKindName(key.kind))},
            {"key", key.digest.ToHex()},
@@ -55,7 +56,7 @@ class RemoteStore final : public Store {
     const bool ok = reply.ok() && reply->type == Reply::Type::kInteger;
     options_.observer.done("remove", ok,
                            absl::FromChrono(std::chrono::steady_clock::now() - start));
-    if (!ok) {
+    if (!ok && kept_entries_.Due()) {
       Log(LogLevel::kWarning, "the shared tier may still hold a removed entry",
           {{"key", key.digest.ToHex()},
            {"why",
@@ -79,6 +80,8 @@ class RemoteStore final : public Store {
   RedisClient& client_;
   RemoteTierOptions options_;
   WriteQueue& queue_;
+  LogLimit bad_entries_;
+  LogLimit kept_entries_;
 };
 
 absl::Status SetEntry(RedisClient& client, const RemoteTierOptions& options, const Key& key,
@@ -108,7 +111,8 @@ absl::Status WriteRemoteEntry(RedisClient& client, const RemoteTierOptions& opti
   absl::Status status = SetEntry(client, options, key, entry);
   options.observer.done("put", status.ok(),
                         absl::FromChrono(std::chrono::steady_clock::now() - start));
-  if (absl::IsFailedPrecondition(status)) {
+  static LogLimit refusals;
+  if (absl::IsFailedPrecondition(status) && refusals.Due()) {
     Log(LogLevel::kWarning, "an entry is not shared",
         {{"key", key.digest.ToHex()}, {"why", std::string(status.message())}});
   }

@@ -14,19 +14,20 @@ class RedisTier final : public RemoteTier {
   RedisTier(const RemoteTierOptions& options, std::unique_ptr<TlsClient> tls)
       : tls_(std::move(tls)),
         client_(MakeRedisClient({.seeds = options.url.seeds, .make_node = Factory(options)})),
-        queue_(
+        queue_(std::make_unique<WriteQueue>(
             options.queue,
             [this, options](const Key& key, const Entry& entry) {
               return WriteRemoteEntry(*client_, options, key, entry);
             },
-            options.observer.written),
-        store_(MakeRemoteStore(client_.get(), options, &queue_)),
-        leases_(MakeRedisLeases(client_.get(), options)) {}
+            options.observer.written)),
+        store_(MakeRemoteStore(client_.get(), options, queue_.get())),
+        leases_(MakeRedisLeases(client_.get(), options, queue_.get())) {}
+  ~RedisTier() override { queue_.reset(); }  // first: its last writes and releases use the rest
 
   Store& store() override { return *store_; }
   Leases& leases() override { return *leases_; }
   RemoteCounts Counts() override {
-    return {client_->Nodes(), queue_.entries(), queue_.size_bytes()};
+    return {client_->Nodes(), queue_->entries(), queue_->size_bytes()};
   }
 
  private:
@@ -39,11 +40,10 @@ class RedisTier final : public RemoteTier {
     return [node](const Endpoint& endpoint) { return MakeNode(endpoint, node); };
   }
 
-  // Destroyed in the reverse order: the queue writes through the client to the last.
   Resolver resolver_;
   const std::unique_ptr<TlsClient> tls_;
   const std::unique_ptr<RedisClient> client_;
-  WriteQueue queue_;
+  std::unique_ptr<WriteQueue> queue_;
   const std::unique_ptr<Store> store_;
   const std::unique_ptr<Leases> leases_;
 };

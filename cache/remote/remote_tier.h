@@ -71,10 +71,12 @@ class RemoteTier {
 // Connects to nobody yet. INVALID_ARGUMENT where `ca_file` holds no certificates.
 absl::StatusOr<std::unique_ptr<RemoteTier>> OpenRemoteTier(const RemoteTierOptions& options);
 
-// The parts over another client: for tests. `client` must outlive the result.
+// The parts over another client: for tests. `client` must outlive the results; `queue` must end
+// before they do, as releases that wait in it refer to them.
 std::unique_ptr<Store> MakeRemoteStore(RedisClient* client, const RemoteTierOptions& options,
                                        WriteQueue* queue);
-std::unique_ptr<Leases> MakeRedisLeases(RedisClient* client, const RemoteTierOptions& options);
+std::unique_ptr<Leases> MakeRedisLeases(RedisClient* client, const RemoteTierOptions& options,
+                                        WriteQueue* queue);
 // Writes one entry to the tier, at once.
 absl::Status WriteRemoteEntry(RedisClient& client, const RemoteTierOptions& options, const Key& key,
                               const Entry& entry);

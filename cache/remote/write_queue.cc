@@ -54,7 +54,7 @@ absl::Status WriteQueue::Add(const Key& key, EntryPtr entry) {
     const bool full = static_cast<int>(items_.size()) >= options_.max_entries ||
                       size_bytes_ + size_bytes > options_.max_bytes;
     if (!full && !stopping_) {
-      items_.push_back({key, std::move(entry)});
+      items_.push_back({key, std::move(entry), next_number_++});
       size_bytes_ += size_bytes;
       return absl::OkStatus();
     }
@@ -72,6 +72,22 @@ void WriteQueue::Forget(const Key& key) {
   });
 }
 
+void WriteQueue::After(std::function<void()> action) {
+  absl::MutexLock lock(&mu_);
+  actions_.push_back({std::move(action), next_number_++});
+}
+
+std::deque<WriteQueue::Action> WriteQueue::TakeDueActions() {
+  int64_t first_entry = next_number_;
+  for (const Item& item : items_) first_entry = std::min(first_entry, item.number);
+  std::deque<Action> due;
+  while (!actions_.empty() && actions_.front().number < first_entry) {
+    due.push_back(std::move(actions_.front()));
+    actions_.pop_front();
+  }
+  return due;
+}
+
 int64_t WriteQueue::entries() {
   absl::MutexLock lock(&mu_);
   return static_cast<int64_t>(items_.size());
@@ -85,13 +101,19 @@ int64_t WriteQueue::size_bytes() {
 void WriteQueue::RunThread() {
   while (true) {
     Item item;
+    std::deque<Action> due;
     {
       absl::MutexLock lock(&mu_);
       mu_.Await(absl::Condition(this, &WriteQueue::HasWork));
       if (stopping_) break;
-      item = std::move(items_.front());
-      items_.pop_front();
+      due = TakeDueActions();
+      if (due.empty()) {  // so there is an entry
+        item = std::move(items_.front());
+        items_.pop_front();
+      }
     }
+    for (const Action& action : due) action.run();
+    if (!due.empty()) continue;
     WriteOne(std::move(item));
     if (failures_in_a_row_ == 0) continue;
     const absl::Duration pause =
@@ -119,9 +141,11 @@ void WriteQueue::WriteOne(Item item) {
 
 void WriteQueue::Flush() {
   std::deque<Item> left;
+  std::deque<Action> actions;
   {
     absl::MutexLock lock(&mu_);
     left.swap(items_);
+    actions.swap(actions_);
     size_bytes_ = 0;
   }
   const SteadyTime deadline = DeadlineIn(options_.flush_limit);
@@ -135,6 +159,8 @@ void WriteQueue::Flush() {
                : away      ? WriteResult::kDropped
                            : WriteResult::kFailed);
   }
+  // A tier that is away costs each of them its time limit at most, and all of them the breaker's.
+  for (const Action& action : actions) action.run();
 }
 
 }  // namespace kiln::cache

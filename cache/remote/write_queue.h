@@ -49,6 +49,9 @@ class WriteQueue {
   absl::Status Add(const Key& key, EntryPtr entry);
   // The entry is not written, unless that has begun.
   void Forget(const Key& key);
+  // Runs `action` on the queue's thread once every entry that was added before is written, dropped
+  // or given up.
+  void After(std::function<void()> action);
 
   int64_t entries();
   int64_t size_bytes();
@@ -57,19 +60,30 @@ class WriteQueue {
   struct Item {
     Key key;
     EntryPtr entry;
+    int64_t number = 0;  // in the order of Add and After
     int attempts = 0;
+  };
+  struct Action {
+    std::function<void()> run;
+    int64_t number = 0;
   };
 
   void RunThread();
   void WriteOne(Item item);
+  // Those that nothing before them holds up; they leave the queue.
+  std::deque<Action> TakeDueActions() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Flush();
-  bool HasWork() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_ || !items_.empty(); }
+  bool HasWork() const ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    return stopping_ || !items_.empty() || !actions_.empty();
+  }
 
   const WriteQueueOptions options_;
   const Write write_;
   const OnResult on_result_;
   absl::Mutex mu_;
   std::deque<Item> items_ ABSL_GUARDED_BY(mu_);
+  std::deque<Action> actions_ ABSL_GUARDED_BY(mu_);
+  int64_t next_number_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t size_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // of what waits or is being written
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   int failures_in_a_row_ = 0;  // the thread's own

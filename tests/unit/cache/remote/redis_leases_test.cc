@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "absl/strings/match.h"
+#include "absl/synchronization/notification.h"
 #include "cache/remote/remote_tier.h"
 #include "tests/unit/cache/remote/fakes.h"
 
@@ -17,8 +18,8 @@ class RedisLeasesTest : public ::testing::Test {
  protected:
   RedisLeasesTest() {
     options_.observer.done = [](absl::string_view, bool, absl::Duration) {};
-    leases_ = MakeRedisLeases(&client_, options_);
-    others_ = MakeRedisLeases(&client_, options_);
+    leases_ = MakeRedisLeases(&client_, options_, &queue_);
+    others_ = MakeRedisLeases(&client_, options_, &queue_);
   }
   absl::StatusOr<Reply> Answer() {
     if (away_) return absl::UnavailableError("away");
@@ -34,12 +35,26 @@ class RedisLeasesTest : public ::testing::Test {
     return IntegerReply(1);
   }
 
+  // Releases, too, have reached the tier.
+  void Settle() {
+    absl::Notification done;
+    queue_.After([&done] { done.Notify(); });
+    done.WaitForNotification();
+  }
+
   bool away_ = false;
   std::optional<std::string> token_;
   FakeClient client_{[this](const std::string&) { return Answer(); }};
   RemoteTierOptions options_;
   std::unique_ptr<Leases> leases_;
   std::unique_ptr<Leases> others_;
+  WriteQueue queue_{{},
+                    [this](const Key&, const Entry&) {
+                      wrote_with_lease_ = token_.has_value();
+                      return absl::OkStatus();
+                    },
+                    [](WriteResult) {}};
+  bool wrote_with_lease_ = false;
   const Key key_ = {EntryKind::kArtifact, Sha256("k")};
 };
 
@@ -52,13 +67,24 @@ TEST_F(RedisLeasesTest, OneHoldsItUntilItIsReleased) {
   EXPECT_TRUE(leases_->Renew(key_, absl::Seconds(9)));
   EXPECT_EQ(client_.last().back(), "9000");
   leases_->Release(key_);
+  Settle();
   EXPECT_EQ(others_->Acquire(key_, absl::Seconds(5)), LeaseOutcome::kHeld);
+}
+
+TEST_F(RedisLeasesTest, AReleaseComesAfterWhatWasPutBefore) {
+  ASSERT_EQ(leases_->Acquire(key_, absl::Seconds(5)), LeaseOutcome::kHeld);
+  ASSERT_TRUE(queue_.Add(key_, MakeEntry("value")).ok());
+  leases_->Release(key_);
+  Settle();
+  EXPECT_TRUE(wrote_with_lease_);
+  EXPECT_FALSE(token_.has_value());
 }
 
 TEST_F(RedisLeasesTest, WhatIsNotOursIsLeftAlone) {
   EXPECT_EQ(others_->Acquire(key_, absl::Seconds(5)), LeaseOutcome::kHeld);
   EXPECT_FALSE(leases_->Renew(key_, absl::Seconds(5)));
   leases_->Release(key_);
+  Settle();
   EXPECT_TRUE(token_.has_value());
 }
 
@@ -67,6 +93,7 @@ TEST_F(RedisLeasesTest, AnExpiredLeaseThatAnotherTookIsNotRenewed) {
   token_ = "another's";
   EXPECT_FALSE(leases_->Renew(key_, absl::Seconds(5)));
   leases_->Release(key_);
+  Settle();
   EXPECT_EQ(token_, "another's");
   EXPECT_EQ(leases_->Acquire(key_, absl::Seconds(5)), LeaseOutcome::kBusy);
 }
@@ -89,7 +116,7 @@ TEST_F(RedisLeasesTest, ATierThatIsAwayIsUnavailable) {
 
 TEST_F(RedisLeasesTest, AServerThatAnswersNonsenseIsUnavailable) {
   FakeClient client([](const std::string&) -> absl::StatusOr<Reply> { return IntegerReply(1); });
-  auto leases = MakeRedisLeases(&client, options_);
+  auto leases = MakeRedisLeases(&client, options_, &queue_);
   EXPECT_EQ(leases->Acquire(key_, absl::Seconds(5)), LeaseOutcome::kUnavailable);
   EXPECT_FALSE(leases->Renew(key_, absl::Seconds(5)));
 }

@@ -127,6 +127,38 @@ TEST_F(WriteQueueTest, ForgottenEntriesAreNotWritten) {
   EXPECT_THAT(written_, ElementsAre("a"));
 }
 
+TEST_F(WriteQueueTest, ActionsComeAfterTheEntriesBeforeThemEvenThoseThatAreTriedAgain) {
+  SetFree(true, absl::UnavailableError("away"));
+  auto queue = Start({.max_attempts = 100000});
+  ASSERT_TRUE(queue->Add(KeyOf(0), MakeEntry("a")).ok());
+  bool had_written = false;
+  absl::Notification ran;
+  queue->After([&] {
+    absl::MutexLock lock(&mu_);
+    had_written = !written_.empty();
+    ran.Notify();
+  });
+  ASSERT_TRUE(Await([&] { return begun_ >= 3; }));
+  EXPECT_FALSE(ran.HasBeenNotified());
+  SetFree(true);
+  ran.WaitForNotification();
+  EXPECT_TRUE(had_written);
+}
+
+TEST_F(WriteQueueTest, AnActionAfterNothingRunsAtOnceAndNoneIsLostAtTheEnd) {
+  auto queue = Start({});
+  absl::Notification ran;
+  queue->After([&] { ran.Notify(); });
+  ran.WaitForNotification();
+  SetFree(false);
+  ASSERT_TRUE(queue->Add(KeyOf(0), MakeEntry("a")).ok());
+  bool last = false;
+  queue->After([&] { last = true; });
+  SetFree(true);
+  queue.reset();
+  EXPECT_TRUE(last);
+}
+
 TEST_F(WriteQueueTest, TheEndFlushesAndDoesNotWaitForATierThatIsAway) {
   SetFree(true, absl::UnavailableError("away"));
   auto queue = Start({.max_attempts = 100000});
