@@ -57,12 +57,7 @@ class MemoryStore final : public Store {
   }
 
   void ForEach(const std::function<void(const EntryInfo&)>& visit) override {
-    std::vector<EntryInfo> entries;
-    {
-      absl::MutexLock lock(&mu_);
-      entries = index_.List();
-    }
-    for (const EntryInfo& info : entries) visit(info);
+    VisitEntries(mu_, index_, visit);
   }
 
   std::vector<Usage> Usages() override {

@@ -1,9 +1,19 @@
 #include "cache/rocksdb_format.h"
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
 namespace kiln::cache {
 namespace {
 
 constexpr size_t kWordBytes = 8;
+constexpr uint8_t kPinnedFlag = 1;
+constexpr uint8_t kOwnFileFlag = 2;
+constexpr int64_t kBlockBytes = 4096;
+// A folder's entry of 80 bytes in half-full blocks, the index record.
+constexpr int64_t kFileOverheadBytes = 320;
+// Key and digest or index record twice.
+constexpr int64_t kInlineOverheadBytes = 160;
 
 void AppendWord(std::string& out, int64_t value) {
   for (size_t i = 0; i < kWordBytes; ++i) {
@@ -41,15 +51,41 @@ std::string EncodeIndexRecord(const EntryInfo& info) {
   std::string raw;
   AppendWord(raw, info.size_bytes);
   AppendWord(raw, info.last_used_unix_ms);
+  raw += static_cast<char>((info.pinned ? kPinnedFlag : 0) | (info.own_file ? kOwnFileFlag : 0));
   return raw;
 }
 
 std::optional<EntryInfo> DecodeIndexRecord(absl::string_view raw_key, absl::string_view raw) {
   std::optional<Key> key = DecodeKey(raw_key);
-  if (!key || raw.size() != 2 * kWordBytes) return std::nullopt;
+  if (!key || raw.size() != 2 * kWordBytes + 1) return std::nullopt;
   EntryInfo info{*key, ReadWord(raw), ReadWord(raw.substr(kWordBytes))};
-  if (info.size_bytes < 0) return std::nullopt;
+  auto flags = static_cast<uint8_t>(raw.back());
+  if (info.size_bytes < 0 || info.last_used_unix_ms < 0 || flags > (kPinnedFlag | kOwnFileFlag)) {
+    return std::nullopt;
+  }
+  info.pinned = (flags & kPinnedFlag) != 0;
+  info.own_file = (flags & kOwnFileFlag) != 0;
   return info;
+}
+
+std::string FileNameOf(const Key& key) {
+  return absl::StrCat(static_cast<int>(key.kind), "-", key.digest.ToHex());
+}
+
+std::optional<Key> KeyOfFileName(absl::string_view name) {
+  for (EntryKind kind : kEntryKinds) {
+    absl::string_view hex = name;
+    if (!absl::ConsumePrefix(&hex, absl::StrCat(static_cast<int>(kind), "-"))) continue;
+    auto digest = Digest::FromHex(hex);
+    if (digest.ok()) return Key{kind, *digest};
+  }
+  return std::nullopt;
+}
+
+int64_t SizeOnDisk(size_t value_bytes) {
+  auto bytes = static_cast<int64_t>(value_bytes + kDigestBytes);
+  if (value_bytes < kLeastFileValueBytes) return (bytes + kInlineOverheadBytes) * 3 / 2;
+  return (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes + kFileOverheadBytes;
 }
 
 }  // namespace kiln::cache

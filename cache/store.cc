@@ -5,7 +5,15 @@
 namespace kiln::cache {
 
 absl::string_view EntryKindName(EntryKind kind) {
-  return kind == EntryKind::kArtifact ? "artifact" : "kernel";
+  switch (kind) {
+    case EntryKind::kArtifact:
+      return "artifact";
+    case EntryKind::kKernel:
+      return "kernel";
+    case EntryKind::kDescription:
+      return "description";
+  }
+  return "unknown";
 }
 
 EntryPtr MakeEntry(std::string bytes) {

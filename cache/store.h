@@ -17,10 +17,15 @@
 namespace kiln::cache {
 
 // The numbers are part of the on-disk format (FORMAT.md).
-enum class EntryKind : uint8_t { kArtifact = 1, kKernel = 2 };
-inline constexpr EntryKind kEntryKinds[] = {EntryKind::kArtifact, EntryKind::kKernel};
+enum class EntryKind : uint8_t {
+  kArtifact = 1,
+  kKernel = 2,
+  kDescription = 3,  // what the artifact's key of the same digest was made of
+};
+inline constexpr EntryKind kEntryKinds[] = {EntryKind::kArtifact, EntryKind::kKernel,
+                                            EntryKind::kDescription};
 
-// "artifact", "kernel": metric labels and wire names.
+// "artifact", "kernel", "description": metric labels and wire names.
 absl::string_view EntryKindName(EntryKind kind);
 
 struct Key {
@@ -54,6 +59,8 @@ struct EntryInfo {
   Key key;
   int64_t size_bytes = 0;
   int64_t last_used_unix_ms = 0;
+  bool pinned = false;    // never evicted
+  bool own_file = false;  // in a file of its own, not in the database
 };
 
 struct Usage {
@@ -79,11 +86,20 @@ class Store {
   // OK where there is none.
   virtual absl::Status Remove(const Key& key) = 0;
 
-  // Calls `visit` for every entry, least recently used first, without holding a lock.
+  // Calls `visit` for every entry, least recently used first and pinned ones last, without holding
+  // a lock; entries that come or go meanwhile may be left out.
   virtual void ForEach(const std::function<void(const EntryInfo&)>& visit) = 0;
 
   // One row for each tier and kind; reads no disk.
   virtual std::vector<Usage> Usages() = 0;
+};
+
+// A store that can be told to keep what it has.
+class PinningStore : public Store {
+ public:
+  // A pinned entry is never evicted; it can still be removed or found damaged. NOT_FOUND where
+  // there is no such entry; RESOURCE_EXHAUSTED where more would be pinned than the store allows.
+  virtual absl::Status SetPinned(const Key& key, bool pinned) = 0;
 };
 
 // Removes the entries of one kind; returns how many there were.

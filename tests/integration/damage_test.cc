@@ -97,8 +97,9 @@ TEST_F(DamageTest, FlippedBitsInTheDatabasesFilesNeverReachAClient) {
   ASSERT_TRUE(StartServer());  // moves what the log holds into files of their own
   ASSERT_EQ(StopServer(), 0);
   int files = 0;
-  for (const char* extension : {".blob", ".sst"}) {
-    auto flipped = FlipFiles(cache_path(), extension);
+  // Values in files of their own, and the database's tables.
+  for (auto [folder, extension] : {std::pair{"/files", ""}, {"/db", ".sst"}}) {
+    auto flipped = FlipFiles(cache_path() + folder, extension);
     ASSERT_TRUE(flipped.ok()) << flipped.status();
     files += *flipped;
   }

@@ -11,6 +11,19 @@
 #include "cache/rocksdb_format.h"
 
 namespace kiln::integration {
+namespace {
+
+bool FlipMiddle(const std::filesystem::path& path) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  auto middle = static_cast<std::streamoff>(std::filesystem::file_size(path) / 2);
+  file.seekg(middle);
+  auto byte = static_cast<char>(file.get() ^ 0x10);
+  file.seekp(middle);
+  file.put(byte);
+  return file.good();
+}
+
+}  // namespace
 
 absl::StatusOr<int> FlipStoredValues(const std::string& cache_path, cache::EntryKind kind) {
   std::vector<rocksdb::ColumnFamilyDescriptor> families;
@@ -19,8 +32,8 @@ absl::StatusOr<int> FlipStoredValues(const std::string& cache_path, cache::Entry
   }
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
   rocksdb::DB* raw = nullptr;
-  rocksdb::Status status =
-      rocksdb::DB::Open(rocksdb::DBOptions(), cache_path, families, &handles, &raw);
+  rocksdb::Status status = rocksdb::DB::Open(
+      rocksdb::DBOptions(), cache_path + "/" + cache::kDatabaseFolder, families, &handles, &raw);
   if (!status.ok()) return absl::InternalError(status.ToString());
   std::unique_ptr<rocksdb::DB> db(raw);
   std::vector<std::pair<std::string, std::string>> damaged;
@@ -40,20 +53,26 @@ absl::StatusOr<int> FlipStoredValues(const std::string& cache_path, cache::Entry
   }
   for (rocksdb::ColumnFamilyHandle* handle : handles) db->DestroyColumnFamilyHandle(handle);
   if (!status.ok()) return absl::InternalError(status.ToString());
-  return static_cast<int>(damaged.size());
+  int files = 0;
+  std::string first_letter = std::to_string(static_cast<int>(kind));
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(cache_path + "/" + cache::kFilesFolder)) {
+    if (!entry.is_regular_file() || entry.path().filename().string()[0] != first_letter[0])
+      continue;
+    if (!FlipMiddle(entry.path()))
+      return absl::InternalError("cannot change " + entry.path().string());
+    ++files;
+  }
+  return static_cast<int>(damaged.size()) + files;
 }
 
-absl::StatusOr<int> FlipFiles(const std::string& cache_path, const std::string& extension) {
+absl::StatusOr<int> FlipFiles(const std::string& folder, const std::string& extension) {
   int files = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(cache_path)) {
-    if (entry.path().extension() != extension || entry.file_size() == 0) continue;
-    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
-    auto middle = static_cast<std::streamoff>(entry.file_size() / 2);
-    file.seekg(middle);
-    auto byte = static_cast<char>(file.get() ^ 0x10);
-    file.seekp(middle);
-    file.put(byte);
-    if (!file.good()) return absl::InternalError("cannot change " + entry.path().string());
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file() || entry.path().extension() != extension) continue;
+    if (entry.file_size() == 0) continue;
+    if (!FlipMiddle(entry.path()))
+      return absl::InternalError("cannot change " + entry.path().string());
     ++files;
   }
   return files;

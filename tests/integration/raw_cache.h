@@ -11,8 +11,8 @@ namespace kiln::integration {
 // Flips one bit in the middle of every stored value of `kind`; returns how many there were.
 absl::StatusOr<int> FlipStoredValues(const std::string& cache_path, cache::EntryKind kind);
 
-// Flips one bit in the middle of every file of RocksDB whose name ends in `extension` (".blob");
-// returns how many there were.
-absl::StatusOr<int> FlipFiles(const std::string& cache_path, const std::string& extension);
+// Flips one bit in the middle of every file under `folder` whose name ends in `extension` (".sst",
+// or "" for none); returns how many there were.
+absl::StatusOr<int> FlipFiles(const std::string& folder, const std::string& extension);
 
 }  // namespace kiln::integration

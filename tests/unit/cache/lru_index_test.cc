@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <random>
+#include <utility>
+
 #include "tests/unit/cache/entries.h"
 
 namespace kiln::cache {
@@ -24,15 +28,21 @@ class LruIndexTest : public ::testing::Test {
     index_.Insert({b_, 200, 2});
     index_.Insert({c_, 300, 3});
   }
+  std::vector<EntryInfo> List() {
+    std::vector<EntryInfo> infos;
+    VisitEntries(mu_, index_, [&](const EntryInfo& info) { infos.push_back(info); });
+    return infos;
+  }
+  absl::Mutex mu_;
   const Key a_ = ArtifactKeyOf(1), b_ = KernelKeyOf(2), c_ = ArtifactKeyOf(3);
   const Key none_ = KernelKeyOf(99);
   LruIndex index_;
 };
 
 TEST_F(LruIndexTest, ListsLeastRecentlyUsedFirst) {
-  EXPECT_THAT(KeysOf(index_.List()), ElementsAre(a_, b_, c_));
+  EXPECT_THAT(KeysOf(List()), ElementsAre(a_, b_, c_));
   index_.Touch(a_, 7);
-  EXPECT_THAT(KeysOf(index_.List()), ElementsAre(b_, c_, a_));
+  EXPECT_THAT(KeysOf(List()), ElementsAre(b_, c_, a_));
   EXPECT_EQ(index_.Find(a_)->last_used_unix_ms, 7);
 }
 
@@ -53,7 +63,7 @@ TEST_F(LruIndexTest, ReplacingAnEntryCountsItOnce) {
   index_.Insert({a_, 50, 9});
   EXPECT_EQ(index_.size_bytes(), 550);
   EXPECT_EQ(index_.entries(EntryKind::kArtifact), 2);
-  EXPECT_THAT(KeysOf(index_.List()), ElementsAre(b_, c_, a_));
+  EXPECT_THAT(KeysOf(List()), ElementsAre(b_, c_, a_));
 }
 
 TEST_F(LruIndexTest, EraseReturnsWhetherItWasThere) {
@@ -67,6 +77,72 @@ TEST_F(LruIndexTest, VictimsAreJustEnoughFromTheOldEnd) {
   EXPECT_THAT(KeysOf(index_.Victims(1, 600, none_)), ElementsAre(a_));
   EXPECT_THAT(KeysOf(index_.Victims(101, 600, none_)), ElementsAre(a_, b_));
   EXPECT_THAT(KeysOf(index_.Victims(600, 600, none_)), ElementsAre(a_, b_, c_));
+}
+
+TEST_F(LruIndexTest, PinnedEntriesComeLastAndAreNoVictims) {
+  index_.SetPinned(a_, true);
+  EXPECT_THAT(KeysOf(List()), ElementsAre(b_, c_, a_));
+  EXPECT_TRUE(index_.Find(a_)->pinned);
+  EXPECT_EQ(index_.pinned_bytes(), 100);
+  EXPECT_THAT(KeysOf(index_.Victims(600, 600, none_)), ElementsAre(b_, c_));
+  index_.Touch(b_, 9);
+  EXPECT_THAT(KeysOf(List()), ElementsAre(c_, b_, a_));
+  index_.SetPinned(a_, false);
+  EXPECT_EQ(index_.pinned_bytes(), 0);
+  EXPECT_THAT(KeysOf(List()), ElementsAre(c_, b_, a_));
+  index_.SetPinned(b_, true);
+  EXPECT_TRUE(index_.Erase(b_));
+  EXPECT_EQ(index_.pinned_bytes(), 0);
+  index_.SetPinned(none_, true);
+  EXPECT_FALSE(index_.Contains(none_));
+}
+
+TEST_F(LruIndexTest, CountsWhatIsInFilesOfItsOwn) {
+  EntryInfo info{KernelKeyOf(5), 4096, 5};
+  info.own_file = true;
+  index_.Insert(info);
+  EXPECT_EQ(index_.file_bytes(), 4096);
+  EXPECT_TRUE(index_.Find(info.key)->own_file);
+  index_.Erase(info.key);
+  EXPECT_EQ(index_.file_bytes(), 0);
+}
+
+TEST_F(LruIndexTest, SortsByTimeOfLastUse) {
+  index_.Insert({KernelKeyOf(7), 10, 2});
+  index_.Insert({KernelKeyOf(8), 10, 0});
+  index_.SortByLastUse();
+  EXPECT_THAT(KeysOf(List()), ElementsAre(KernelKeyOf(8), a_, b_, KernelKeyOf(7), c_));
+}
+
+TEST_F(LruIndexTest, ManyEntriesComeAndGoAndAMoveKeepsThem) {
+  std::mt19937 random(3);
+  std::map<int, int64_t> model;  // number, size
+  for (int step = 0; step < 60'000; ++step) {
+    int number = static_cast<int>(random() % 20'000);
+    if (random() % 3 == 0) {
+      EXPECT_EQ(index_.Erase(KernelKeyOf(-number - 1)), model.erase(number) == 1);
+    } else {
+      model[number] = static_cast<int64_t>(random() % 1000);
+      index_.Insert({KernelKeyOf(-number - 1), model[number], step});
+    }
+  }
+  LruIndex moved = std::move(index_);
+  int64_t bytes = 600;
+  for (const auto& [number, size] : model) {
+    auto info = moved.Find(KernelKeyOf(-number - 1));
+    ASSERT_TRUE(info.has_value());
+    EXPECT_EQ(info->size_bytes, size);
+    bytes += size;
+  }
+  EXPECT_EQ(moved.size_bytes(), bytes);
+  int64_t visited = 0;
+  int64_t last_used = 0;
+  VisitEntries(mu_, moved, [&](const EntryInfo& info) {
+    EXPECT_GE(info.last_used_unix_ms, last_used);
+    last_used = info.last_used_unix_ms;
+    ++visited;
+  });
+  EXPECT_EQ(visited, static_cast<int64_t>(model.size()) + 3);
 }
 
 TEST_F(LruIndexTest, VictimsLeaveOutTheKeyToKeep) {

@@ -87,11 +87,11 @@ TEST(TieredStackTest, ThreadsReadOnlyRightValuesWhileBothTiersEvict) {
   TempDir dir;
   RocksDbOptions options;
   options.path = dir.path() + "/cache";
-  options.max_bytes = 400'000;
+  options.max_bytes = kLeastCacheBytes;
   auto disk = OpenRocksDbStore(options);
   ASSERT_TRUE(disk.ok()) << disk.status();
   auto verifying = MakeVerifyingStore(disk->get());
-  auto memory = MakeMemoryStore(100'000);
+  auto memory = MakeMemoryStore(3'000'000);
   auto store = MakeTieredStore(memory.get(), verifying.get());
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
@@ -101,9 +101,9 @@ TEST(TieredStackTest, ThreadsReadOnlyRightValuesWhileBothTiersEvict) {
         int number = static_cast<int>(random() % 60);
         Key key = KernelKeyOf(number);
         if (random() % 3 == 0) {
-          ASSERT_TRUE(store->Put(key, MakeEntry(BytesOf(number, 10'000))).ok());
+          ASSERT_TRUE(store->Put(key, MakeEntry(BytesOf(number, 700'000))).ok());
         } else if (auto found = store->Get(key); found.ok()) {
-          ASSERT_EQ(found->entry->bytes, BytesOf(number, 10'000));
+          ASSERT_EQ(found->entry->bytes, BytesOf(number, 700'000));
         } else {
           ASSERT_EQ(found.status().code(), absl::StatusCode::kNotFound) << found.status();
         }
@@ -111,8 +111,9 @@ TEST(TieredStackTest, ThreadsReadOnlyRightValuesWhileBothTiersEvict) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_LE(SizeBytes(*memory), 100'000);
-  EXPECT_LE(SizeBytes(**disk), 400'000);
+  EXPECT_LE(SizeBytes(*memory), 3'000'000);
+  EXPECT_LE(SizeBytes(**disk), EntryBudgetBytes(kLeastCacheBytes));
+  EXPECT_LT(Entries(**disk), 60) << "nothing was evicted";
   EXPECT_EQ(VerifyAll(*store).corrupt, 0);
 }
 
