@@ -6,28 +6,37 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "proto/base/key.h"
 #include "proto/base/status_macros.h"
 #include "server/call.h"
 #include "server/chunker.h"
+#include "server/connection.h"
+#include "server/tracing.h"
 
 namespace kiln::server {
 namespace {
+
+// A request and the room that it takes.
+struct HeldRequest {
+  Admission::Place place;
+  v1::CompileRequest request;
+};
 
 class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
                           public std::enable_shared_from_this<CompileCall> {
  public:
   CompileCall(const ServiceContext& service, grpc::CallbackServerContext* context)
-      : service_(service), call_("Compile", context, service.metrics) {}
+      : service_(service), context_(*context), call_("Compile", context, service.metrics) {}
 
   static grpc::ServerWriteReactor<v1::CompileEvent>* Start(const ServiceContext& service,
                                                            grpc::CallbackServerContext* context,
                                                            const v1::CompileRequest& request) {
     auto call = std::make_shared<CompileCall>(service, context);
     call->self_ = call;
-    absl::Status started = call->Admit();
+    absl::Status started = call->Admit(request);
     if (started.ok()) {
-      started = service.executor.Run([call, &request] {
+      started = service.background.Run([call, &request] {
         call->Begin(request);
         call->LetEnd();
       });
@@ -55,22 +64,44 @@ class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
       cancelled_ = true;
       ticket = ticket_;
     }
-    if (ticket) service_.broker.Leave(*ticket);
+    if (ticket) Leave(*ticket);
     SetEnd(absl::CancelledError("the client has gone or its deadline has passed"));
   }
 
   void OnDone() override { std::shared_ptr<CompileCall> last = std::move(self_); }
 
  private:
-  absl::Status Admit() {
+  absl::Status Admit(const v1::CompileRequest& request) {
     absl::MutexLock lock(&mu_);
     KILN_RETURN_IF_ERROR(call_.Admit(service_.authenticator));
     caller_ = call_.caller();
+    KILN_ASSIGN_OR_RETURN(place_, service_.admission.Enter(CallKind::kCompile, caller_.tenant));
+    KILN_ASSIGN_OR_RETURN(request_place_,
+                          service_.admission.Hold(static_cast<int64_t>(request.ByteSizeLong()),
+                                                  caller_.tenant));
     return absl::OkStatus();
   }
 
-  // The request is gRPC's, and lives until the call ends: not before LetEnd.
-  void Begin(const v1::CompileRequest& request) {
+  // A client that asked for the end or set a deadline does not come back; one whose connection
+  // broke may.
+  void Leave(const Broker::Ticket& ticket) {
+    if (absl::FromChrono(context_.deadline()) <= absl::Now()) return service_.broker.Leave(ticket);
+    service_.broker.Leave(ticket, [peer = context_.peer()] { return !ConnectionIsOpen(peer); });
+  }
+
+  // The request is gRPC's, which keeps it until the call ends: taken out of there, so that a call
+  // that waits for another's compile keeps no graph in memory.
+  std::shared_ptr<const v1::CompileRequest> Take(const v1::CompileRequest& request) {
+    auto held = std::make_shared<HeldRequest>();
+    held->place = std::move(request_place_);
+    held->request.Swap(const_cast<v1::CompileRequest*>(&request));
+    return {held, &held->request};
+  }
+
+  // The call does not end, and `grpc_request` with it, before LetEnd.
+  void Begin(const v1::CompileRequest& grpc_request) {
+    std::shared_ptr<const v1::CompileRequest> taken = Take(grpc_request);
+    const v1::CompileRequest& request = *taken;
     if (absl::Status status = service_.check_graph(request.graph()); !status.ok()) {
       return SetEnd(status);
     }
@@ -82,7 +113,8 @@ class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
       call_.set_key(key.ShortHex());
       call_.set_target(TargetLabel(request.device().target()));
     }
-    if (auto found = service_.store.Get({cache::EntryKind::kArtifact, key}); found.ok()) {
+    if (auto found = TracedGet(caller_.trace, service_.store, {cache::EntryKind::kArtifact, key});
+        found.ok()) {
       return SetArtifact(key, found->entry, found->tier);
     }
     std::weak_ptr<CompileCall> weak = weak_from_this();
@@ -94,10 +126,11 @@ class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
       auto call = weak.lock();
       if (call == nullptr) return;
       if (!answer.ok()) return call->SetEnd(answer.status());
+      call->Link(answer->trace);
       call->SetArtifact(key, answer->artifact, answer->source);
     };
-    auto ticket = service_.broker.Join(key, std::make_shared<const v1::CompileRequest>(request),
-                                       caller_, std::move(callbacks));
+    auto ticket =
+        service_.broker.Join(key, std::move(taken), caller_, std::move(callbacks));
     if (!ticket.ok()) return SetEnd(ticket.status());
     bool cancelled;
     {
@@ -105,7 +138,7 @@ class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
       ticket_ = *ticket;
       cancelled = cancelled_;
     }
-    if (cancelled) service_.broker.Leave(*ticket);
+    if (cancelled) Leave(*ticket);
   }
 
   void LetEnd() {
@@ -128,8 +161,13 @@ class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
       absl::MutexLock lock(&mu_);
       chunker_ = Chunker(artifact, source, std::move(signature));
       call_.set_source(source);
+      call_.set_sent_bytes(static_cast<int64_t>(artifact->bytes.size()));
     }
     Pump();
+  }
+  void Link(const TraceContext& job) {
+    absl::MutexLock lock(&mu_);
+    call_.Link(job);
   }
   void SetEnd(const absl::Status& status) {
     {
@@ -169,7 +207,11 @@ class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
   }
 
   const ServiceContext& service_;
-  Caller caller_;  // set before the call is shared
+  grpc::CallbackServerContext& context_;
+  // Set before the call is shared.
+  Caller caller_;
+  Admission::Place place_;
+  Admission::Place request_place_;
   absl::Mutex mu_;
   std::shared_ptr<CompileCall> self_;  // gRPC's reference, from Start to OnDone
   Call call_ ABSL_GUARDED_BY(mu_);

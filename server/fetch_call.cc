@@ -4,6 +4,7 @@
 #include "proto/base/status_macros.h"
 #include "server/call.h"
 #include "server/chunker.h"
+#include "server/tracing.h"
 
 namespace kiln::server {
 namespace {
@@ -27,17 +28,21 @@ class FetchCall final : public grpc::ServerWriteReactor<v1::ArtifactChunk> {
  private:
   absl::Status Begin(const v1::FetchRequest& request) {
     KILN_RETURN_IF_ERROR(call_.Admit(service_.authenticator));
+    KILN_ASSIGN_OR_RETURN(place_,
+                          service_.admission.Enter(CallKind::kFetch, call_.caller().tenant));
     KILN_ASSIGN_OR_RETURN(Digest key, Digest::FromBytes(request.key()));
     call_.set_key(key.ShortHex());
     return service_.executor.Run([this, key] { LookUp(key); });
   }
 
   void LookUp(const Digest& key) {
-    auto found = service_.store.Get({cache::EntryKind::kArtifact, key});
+    auto found =
+        TracedGet(call_.caller().trace, service_.store, {cache::EntryKind::kArtifact, key});
     if (!found.ok()) {
       return End(absl::NotFoundError(absl::StrCat("no artifact has the key ", key.ShortHex())));
     }
     call_.set_source(found->tier);
+    call_.set_sent_bytes(static_cast<int64_t>(found->entry->bytes.size()));
     chunker_ = Chunker(found->entry, found->tier, service_.signer.Sign(key, found->entry->digest));
     WriteNext();
   }
@@ -56,6 +61,7 @@ class FetchCall final : public grpc::ServerWriteReactor<v1::ArtifactChunk> {
 
   const ServiceContext& service_;
   Call call_;
+  Admission::Place place_;
   Chunker chunker_;
   v1::ArtifactChunk chunk_;
 };
