@@ -1,0 +1,248 @@
+#include "client/local_cache.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "proto/base/signing.h"
+#include "proto/base/status_macros.h"
+
+namespace kiln {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr absl::string_view kMagic = "KILNLOC1";
+constexpr absl::string_view kSuffix = ".kiln";
+constexpr size_t kHeaderBytes = 8 + 32 + kSignatureBytes;
+constexpr int64_t kMaxEntryBytes = int64_t{2} << 30;
+constexpr absl::Duration kAbandoned = absl::Hours(1);  // a file that a dead process was writing
+
+class File {
+ public:
+  explicit File(int fd) : fd_(fd) {}
+  ~File() {
+    if (fd_ >= 0) close(fd_);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  bool ok() const { return fd_ >= 0; }
+  int fd() const { return fd_; }
+
+ private:
+  const int fd_;
+};
+
+absl::Status Error(absl::string_view what, absl::string_view path) {
+  return absl::ErrnoToStatus(errno, absl::StrCat("local cache: cannot ", what, " ", path));
+}
+
+absl::StatusOr<std::string> ReadAll(int fd, int64_t size, const std::string& path) {
+  std::string bytes(static_cast<size_t>(size), '\0');
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t count = read(fd, bytes.data() + done, bytes.size() - done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return Error("read", path);
+    if (count == 0) return absl::DataLossError(absl::StrCat("local cache: ", path, " is cut off"));
+    done += static_cast<size_t>(count);
+  }
+  return bytes;
+}
+
+absl::Status WriteAll(int fd, absl::string_view bytes, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t count = write(fd, bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return Error("write", path);
+    bytes.remove_prefix(static_cast<size_t>(count));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<LocalEntry> Decode(absl::string_view file, const std::string& path) {
+  auto damaged = [&path] {
+    return absl::DataLossError(absl::StrCat("local cache: ", path, " is damaged"));
+  };
+  if (file.size() < kHeaderBytes || !absl::StartsWith(file, kMagic)) return damaged();
+  LocalEntry entry;
+  KILN_ASSIGN_OR_RETURN(entry.digest, Digest::FromBytes(file.substr(kMagic.size(), 32)));
+  absl::string_view signature = file.substr(kMagic.size() + 32, kSignatureBytes);
+  const bool is_signed =
+      std::any_of(signature.begin(), signature.end(), [](char byte) { return byte != '\0'; });
+  if (is_signed) entry.signature = std::string(signature);
+  entry.bytes = std::string(file.substr(kHeaderBytes));
+  if (Sha256(entry.bytes) != entry.digest) return damaged();
+  return entry;
+}
+
+std::string Encode(const LocalEntry& entry) {
+  std::string signature = entry.signature;
+  signature.resize(kSignatureBytes, '\0');
+  return absl::StrCat(kMagic, entry.digest.view(), signature, entry.bytes);
+}
+
+struct Listed {
+  fs::path path;
+  fs::file_time_type used;
+  int64_t bytes = 0;
+};
+
+// The files of the folder; those that a process left half written are removed.
+std::vector<Listed> ListFiles(const std::string& folder) {
+  std::vector<Listed> files;
+  std::error_code error;
+  const auto abandoned = fs::file_time_type::clock::now() - absl::ToChronoSeconds(kAbandoned);
+  fs::recursive_directory_iterator it(folder, error), end;
+  while (!error && it != end) {
+    std::error_code gone;  // by another process
+    if (it->is_regular_file(gone) && it->path().filename() != "lock") {
+      const auto used = it->last_write_time(gone);
+      const auto size = it->file_size(gone);
+      const bool whole = absl::EndsWith(it->path().native(), kSuffix);
+      if (!gone && !whole && used < abandoned) {
+        fs::remove(it->path(), gone);
+      } else if (!gone) {
+        files.push_back({it->path(), used, static_cast<int64_t>(size)});
+      }
+    }
+    it.increment(error);
+  }
+  return files;
+}
+
+}  // namespace
+
+absl::StatusOr<LocalCacheOptions> ParseLocalCache(absl::string_view text) {
+  LocalCacheOptions options;
+  const size_t colon = text.rfind(':');
+  options.folder = std::string(text.substr(0, colon));
+  if (colon != absl::string_view::npos) {
+    static constexpr std::pair<absl::string_view, int64_t> kUnits[] = {
+        {"KiB", int64_t{1} << 10}, {"MiB", int64_t{1} << 20}, {"GiB", int64_t{1} << 30}};
+    absl::string_view size = text.substr(colon + 1);
+    int64_t unit = 1, number = 0;
+    for (const auto& [name, bytes] : kUnits) {
+      if (absl::EndsWith(size, name)) {
+        unit = bytes;
+        size.remove_suffix(name.size());
+        break;
+      }
+    }
+    if (!absl::SimpleAtoi(size, &number) || number <= 0 ||
+        __builtin_mul_overflow(number, unit, &options.max_bytes)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "local cache '", text, "': expected DIR or DIR:SIZE, as in /var/cache/kiln:4GiB"));
+    }
+  }
+  if (options.folder.empty()) return absl::InvalidArgumentError("local cache: no folder is named");
+  return options;
+}
+
+LocalCache::LocalCache(LocalCacheOptions options) : options_(std::move(options)) {}
+
+absl::StatusOr<std::unique_ptr<LocalCache>> LocalCache::Open(LocalCacheOptions options) {
+  std::error_code error;
+  const fs::path parent = fs::path(options.folder).parent_path();
+  if (!parent.empty()) fs::create_directories(parent, error);
+  if (mkdir(options.folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    return Error("make the folder", options.folder);
+  }
+  struct stat info;
+  if (stat(options.folder.c_str(), &info) != 0) return Error("look at", options.folder);
+  if (!S_ISDIR(info.st_mode)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("local cache: ", options.folder, " is no folder"));
+  }
+  if ((info.st_uid != geteuid() && info.st_uid != 0) || (info.st_mode & 0022) != 0) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("local cache: others may write to ", options.folder,
+                     ", and code is loaded from it; make it yours alone (chmod 700)"));
+  }
+  return std::unique_ptr<LocalCache>(new LocalCache(std::move(options)));
+}
+
+std::string LocalCache::PathOf(const Digest& key) const {
+  const std::string hex = key.ToHex();
+  return absl::StrCat(options_.folder, "/", hex.substr(0, 2), "/", hex, kSuffix);
+}
+
+absl::StatusOr<LocalEntry> LocalCache::Get(const Digest& key) {
+  const std::string path = PathOf(key);
+  File file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (!file.ok()) return Error("read", path);
+  struct stat info;
+  if (fstat(file.fd(), &info) != 0) return Error("look at", path);
+  if (!S_ISREG(info.st_mode) || info.st_size > kMaxEntryBytes) {
+    return absl::DataLossError(absl::StrCat("local cache: ", path, " is no entry"));
+  }
+  absl::StatusOr<std::string> bytes = ReadAll(file.fd(), info.st_size, path);
+  absl::StatusOr<LocalEntry> entry =
+      bytes.ok() ? Decode(*bytes, path) : absl::StatusOr<LocalEntry>(bytes.status());
+  if (!entry.ok()) {
+    Remove(key);
+    return entry.status();
+  }
+  futimens(file.fd(), nullptr);  // used now; where that is not allowed it only counts as older
+  return entry;
+}
+
+absl::Status LocalCache::MakeRoom(int64_t more) {
+  // Of all processes one at a time.
+  const std::string lock_path = absl::StrCat(options_.folder, "/lock");
+  File lock(open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!lock.ok() || flock(lock.fd(), LOCK_EX) != 0) return Error("lock", lock_path);
+  std::vector<Listed> files = ListFiles(options_.folder);
+  int64_t bytes = more;
+  for (const Listed& file : files) bytes += file.bytes;
+  if (bytes <= options_.max_bytes) return absl::OkStatus();
+  std::sort(files.begin(), files.end(),
+            [](const Listed& a, const Listed& b) { return a.used < b.used; });
+  for (const Listed& file : files) {
+    if (bytes <= options_.max_bytes) break;
+    std::error_code error;
+    if (fs::remove(file.path, error)) bytes -= file.bytes;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LocalCache::Put(const Digest& key, const LocalEntry& entry) {
+  const std::string bytes = Encode(entry);
+  if (static_cast<int64_t>(bytes.size()) > options_.max_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "local cache: the artifact is larger than the limit of ", options_.max_bytes, " bytes"));
+  }
+  absl::MutexLock lock(&mu_);
+  KILN_RETURN_IF_ERROR(MakeRoom(static_cast<int64_t>(bytes.size())));
+  const std::string path = PathOf(key);
+  const std::string folder = path.substr(0, path.rfind('/'));
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return Error("make the folder", folder);
+  const std::string temporary = absl::StrCat(path, ".", getpid());
+  absl::Status written;
+  {
+    File file(open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (!file.ok()) return Error("write", temporary);
+    written = WriteAll(file.fd(), bytes, temporary);
+    if (written.ok() && fdatasync(file.fd()) != 0) written = Error("write", temporary);
+  }
+  if (written.ok() && rename(temporary.c_str(), path.c_str()) != 0) written = Error("write", path);
+  if (!written.ok()) unlink(temporary.c_str());
+  return written;
+}
+
+void LocalCache::Remove(const Digest& key) {
+  unlink(PathOf(key).c_str());
+}
+
+}  // namespace kiln

@@ -1,0 +1,62 @@
+// Artifacts on this machine's disk, so that a restarted process needs no server. One folder serves
+// any number of processes.
+//
+// An entry is a file FOLDER/ab/abcdef....kiln, named by its key in hex:
+//   "KILNLOC1"  digest of the artifact (32 bytes)  signature (64 bytes, zeros where there is none)
+//   the artifact
+// It is written under another name, synced and renamed, so readers see all of it or nothing. The
+// time of a file's last change is that of its last use; the longest unused go first.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/base/digest.h"
+
+namespace kiln {
+
+struct LocalEntry {
+  std::string bytes;      // of the serialized artifact
+  Digest digest;          // theirs
+  std::string signature;  // the server's over key and digest (proto/base/signing.h), or empty
+};
+
+struct LocalCacheOptions {
+  std::string folder;
+  int64_t max_bytes = int64_t{4} << 30;
+};
+
+// "DIR" or "DIR:SIZE", SIZE as in 512MiB or 20GiB. INVALID_ARGUMENT otherwise.
+absl::StatusOr<LocalCacheOptions> ParseLocalCache(absl::string_view text);
+
+// Thread-safe.
+class LocalCache {
+ public:
+  // Makes the folder, for its owner only. Since code is loaded from it, PERMISSION_DENIED where
+  // others than its owner may write there, or where it is neither this user's nor root's.
+  static absl::StatusOr<std::unique_ptr<LocalCache>> Open(LocalCacheOptions options);
+
+  // Digest checked. NOT_FOUND where there is none; DATA_LOSS, and the file gone, where it is
+  // damaged.
+  absl::StatusOr<LocalEntry> Get(const Digest& key);
+  // Leaves at most max_bytes in the folder; RESOURCE_EXHAUSTED for an entry larger than that.
+  absl::Status Put(const Digest& key, const LocalEntry& entry);
+  void Remove(const Digest& key);
+
+ private:
+  explicit LocalCache(LocalCacheOptions options);
+  std::string PathOf(const Digest& key) const;
+  // Removes the longest unused files until `more` bytes have room.
+  absl::Status MakeRoom(int64_t more);
+
+  const LocalCacheOptions options_;
+  absl::Mutex mu_;  // one writer of this process at a time
+};
+
+}  // namespace kiln
