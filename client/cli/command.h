@@ -50,10 +50,19 @@ Outcome RunStatus(const Args& args);
 Outcome RunCompile(const Args& args);
 Outcome RunRun(const Args& args);
 Outcome RunExplain(const Args& args);
+Outcome RunExplainMiss(const Args& args);
 Outcome RunCache(const Args& args);
+Outcome RunTop(const Args& args);
+
+// A line for each cache of the server.
+void PrintCaches(const v1::ServerInfo& info);
 Outcome RunLoad(const Args& args);
 
-// --server, --timeout, --threads, --arch and --target, in a client.
+// Flags of every command. There is none for a token itself: other users see command lines.
+inline constexpr absl::string_view kSecurityFlags[] = {
+    "--tls-ca", "--tls-cert", "--tls-key", "--token-file", "--public-key", "--known-servers"};
+
+// --server, --timeout, --threads, --arch, --target and the flags above, in a client.
 absl::StatusOr<std::unique_ptr<Client>> MakeClient(const Args& args, bool debug);
 
 // Loads GRAPH, the one positional argument, which must be a saved graph.

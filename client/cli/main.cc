@@ -1,6 +1,7 @@
 // `kiln`, the command line.
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/command.h"
@@ -29,11 +30,22 @@ const std::vector<Command>& Commands() {
        "stages with times, fusion decisions with reasons, kernels, library steps",
        {{"--target", "--arch", "--threads"}, {}},
        RunExplain},
+      {"explain-miss",
+       "GRAPH [--target cpp] [--arch native|znver3|...] [--threads N]",
+       "in what the graph's key differs from the nearest that the server has",
+       {{"--target", "--arch", "--threads"}, {}},
+       RunExplainMiss},
       {"cache",
-       "ls|stat|verify|clear [--kind artifact|kernel] [--limit N]",
-       "the server's cache",
+       "ls|stat|verify|clear|pin KEY|unpin KEY|rm KEY|export FILE [KEY...]|import FILE "
+       "[--kind artifact|kernel|description] [--limit N]",
+       "the server's cache; a KEY is its first four hex digits or more",
        {{"--kind", "--limit"}, {}},
        RunCache},
+      {"top",
+       "[--interval SECONDS] [--once]",
+       "what the server does, live; q quits; --once and --json print it once",
+       {{"--interval"}, {"--once"}},
+       RunTop},
       {"load",
        "fetch|compile [GRAPH] [--rate R | --concurrency N] [--connections N] [--duration SECONDS] "
        "[--warmup SECONDS] [--keys N] [--zipf S] [--size BYTES] [--no-prepare] [--tenant NAME] "
@@ -56,7 +68,10 @@ void PrintHelp(std::FILE* out) {
   }
   std::fputs(
       "\nEvery command: --server HOST:PORT (else KILN_SERVER, else 127.0.0.1:7461),\n"
-      "--timeout SECONDS, --json.\n"
+      "--timeout SECONDS, --json; for a server that wants more (client/README.md): "
+      "https://HOST:PORT,\n"
+      "--tls-ca FILE, --tls-cert FILE, --tls-key FILE, --token-file FILE, --public-key KEY,\n"
+      "--known-servers FILE (else KILN_TLS_CA, ...; a token also in KILN_TOKEN).\n"
       "Exit codes: 0 done, 1 failed, 2 wrong use, 3 the server cannot be reached, 4 the graph was "
       "refused.\n",
       out);
@@ -90,6 +105,8 @@ int Main(int argc, char** argv) {
     if (command.name != name) continue;
     FlagNames flags = command.flags;
     flags.with_value.insert(flags.with_value.end(), {"--server", "--timeout"});
+    flags.with_value.insert(flags.with_value.end(), std::begin(kSecurityFlags),
+                            std::end(kSecurityFlags));
     flags.switches.insert(flags.switches.end(), {"--json", "--help", "-h"});
     auto args = Args::Parse(absl::MakeSpan(argv + 2, static_cast<size_t>(argc - 2)), flags);
     if (!args.ok()) return Report(Usage(args.status()));
