@@ -20,6 +20,7 @@
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/compile_service.pb.h"
 #include "kiln/v1/graph.pb.h"
+#include "proto/base/current_trace.h"
 #include "proto/base/status_macros.h"
 
 #ifndef KILN_VERSION
@@ -293,6 +294,10 @@ kiln_status* kiln_compile(kiln_client* client, const kiln_graph* graph,
 
 void kiln_forget_programs(void) {
   kiln::ForgetPrograms();
+}
+
+void kiln_set_thread_trace(const char* traceparent) {
+  kiln::SetThreadTrace(traceparent == nullptr ? "" : traceparent);
 }
 
 kiln_status* kiln_program_load(const void* data, size_t size, int32_t threads,

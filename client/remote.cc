@@ -14,6 +14,7 @@
 #include "client/trust.h"
 #include "kiln/v1/compile_service.grpc.pb.h"
 #include "kiln/v1/error.pb.h"
+#include "proto/base/current_trace.h"
 #include "proto/base/error_detail.h"
 #include "proto/base/status_macros.h"
 
@@ -103,6 +104,9 @@ void Remote::Prepare(grpc::ClientContext& context, absl::Duration timeout) const
   context.set_deadline(std::chrono::system_clock::now() +
                        absl::ToChronoNanoseconds(std::min(timeout, kMostTimeout)));
   credentials_->Apply(context);
+  if (const TraceContext trace = CurrentTrace(); trace.valid()) {
+    context.AddMetadata("traceparent", FormatTraceparent(trace));
+  }
 }
 
 absl::StatusOr<RemoteArtifact> Remote::Fetch(absl::string_view key, absl::Duration timeout) {
@@ -161,6 +165,18 @@ absl::StatusOr<RemoteArtifact> Remote::Compile(const v1::Graph& graph, const v1:
   out.digest = chunks.digest();
   out.signature = chunks.signature();
   return out;
+}
+
+absl::StatusOr<v1::Activity> Remote::GetActivity(int recent, int slowest, absl::Duration timeout) {
+  grpc::ClientContext context;
+  Prepare(context, timeout);
+  v1::GetActivityRequest request;
+  request.set_recent(recent);
+  request.set_slowest(slowest);
+  v1::Activity activity;
+  KILN_RETURN_IF_ERROR(
+      FromGrpc(connection_->stub->GetActivity(&context, request, &activity), context, server_));
+  return activity;
 }
 
 absl::StatusOr<v1::ServerInfo> Remote::GetServerInfo(absl::Duration timeout) {
@@ -231,6 +247,59 @@ absl::StatusOr<int64_t> Remote::ClearCache(absl::string_view kind, absl::Duratio
   KILN_RETURN_IF_ERROR(
       FromGrpc(connection_->stub->ClearCache(&context, request, &response), context, server_));
   return response.removed();
+}
+
+absl::StatusOr<int64_t> Remote::PinCache(absl::string_view key_prefix, bool pinned,
+                                         absl::Duration timeout) {
+  grpc::ClientContext context;
+  Prepare(context, timeout);
+  v1::PinCacheRequest request;
+  request.set_key_prefix(std::string(key_prefix));
+  request.set_pinned(pinned);
+  v1::PinCacheResponse response;
+  KILN_RETURN_IF_ERROR(
+      FromGrpc(connection_->stub->PinCache(&context, request, &response), context, server_));
+  return response.changed();
+}
+
+absl::StatusOr<int64_t> Remote::RemoveCache(absl::string_view key_prefix, absl::Duration timeout) {
+  grpc::ClientContext context;
+  Prepare(context, timeout);
+  v1::RemoveCacheRequest request;
+  request.set_key_prefix(std::string(key_prefix));
+  v1::RemoveCacheResponse response;
+  KILN_RETURN_IF_ERROR(
+      FromGrpc(connection_->stub->RemoveCache(&context, request, &response), context, server_));
+  return response.removed();
+}
+
+absl::Status Remote::ExportCache(
+    const v1::ExportCacheRequest& request,
+    const std::function<absl::Status(const v1::CacheRecord&)>& on_record, absl::Duration timeout) {
+  grpc::ClientContext context;
+  Prepare(context, timeout);
+  auto reader = connection_->stub->ExportCache(&context, request);
+  absl::Status status;
+  v1::CacheRecord record;
+  while (status.ok() && reader->Read(&record)) status = on_record(record);
+  if (!status.ok()) context.TryCancel();
+  absl::Status finished = FromGrpc(reader->Finish(), context, server_);
+  return status.ok() ? finished : status;
+}
+
+absl::StatusOr<v1::ImportCacheResponse> Remote::ImportCache(
+    const std::function<bool(v1::CacheRecord&)>& next, absl::Duration timeout) {
+  grpc::ClientContext context;
+  Prepare(context, timeout);
+  v1::ImportCacheResponse response;
+  auto writer = connection_->stub->ImportCache(&context, &response);
+  v1::CacheRecord record;
+  // A write fails where the server ended the call; Finish says why.
+  while (next(record) && writer->Write(record)) {
+  }
+  writer->WritesDone();
+  KILN_RETURN_IF_ERROR(FromGrpc(writer->Finish(), context, server_));
+  return response;
 }
 
 }  // namespace kiln

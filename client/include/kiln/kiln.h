@@ -178,6 +178,11 @@ KILN_EXPORT kiln_status* kiln_compile(kiln_client* client, const kiln_graph* gra
 /* Forgets every program that the process keeps for "local" answers. Handles stay valid. */
 KILN_EXPORT void kiln_forget_programs(void);
 
+/* The span that this thread's calls to servers belong to, as a W3C "traceparent" header; NULL or
+ * anything that is none takes it away. Where a thread has none, TRACEPARENT of the environment
+ * counts. */
+KILN_EXPORT void kiln_set_thread_trace(const char* traceparent);
+
 /* ---- Programs ----------------------------------------------------------------------------- */
 
 /* Loads an artifact file's bytes (`kiln compile -o` writes one). DATA_LOSS for a damaged one,

@@ -102,6 +102,13 @@ PyObject* ClearPrograms(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
+PyObject* SetThreadTrace(PyObject*, PyObject* text) {
+  const char* traceparent = PyUnicode_AsUTF8(text);
+  if (traceparent == nullptr) return nullptr;
+  kiln_set_thread_trace(traceparent);
+  Py_RETURN_NONE;
+}
+
 PyMethodDef kClientMethods[] = {
     {"compile", Compile, METH_O,
      "compile(graph_json: str) -> Program; raises Error where the server refuses or is away"},
@@ -120,6 +127,8 @@ PyType_Spec kClientSpec = {"kiln_torch._kiln.Client", sizeof(ClientObject), 0, P
 
 PyMethodDef kModuleMethods[] = {
     {"graph_to_bytes", GraphToBytes, METH_O, "serialized kiln.v1.Graph of protobuf JSON"},
+    {"set_thread_trace", SetThreadTrace, METH_O,
+     "the W3C traceparent of this thread's calls; an empty string takes it away"},
     {"clear_programs", ClearPrograms, METH_NOARGS, "forgets the programs this process has loaded"},
     {nullptr, nullptr, 0, nullptr}};
 

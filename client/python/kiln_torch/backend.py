@@ -14,10 +14,11 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
 
 from kiln_torch import _kiln
-from kiln_torch.capture import CaptureError, capture
+from kiln_torch.capture import CaptureError, capture, effect_token_inputs
 from kiln_torch.library import make_step
 from kiln_torch.settings import Settings
 from kiln_torch.statistics import STATISTICS
+from kiln_torch.tracing import current_traceparent
 
 _graph_numbers = itertools.count()
 
@@ -67,6 +68,7 @@ def _compile(
     parameters = static_inputs(kind)
     try:
         graph = capture(module, parameters.__contains__, name)
+        _kiln.set_thread_trace(current_traceparent())
         program = _client_of(settings).compile(graph)
         program.set_library_steps([make_step(step) for step in program.library_steps()])
     except CaptureError as error:
@@ -81,6 +83,9 @@ def _runner(
     program: _kiln.Program, module: torch.fx.GraphModule, name: str, settings: Settings
 ) -> Callable[[list[Any]], Any]:
     run_native = program.run
+    tokens = effect_token_inputs(module)
+    if tokens:
+        run_native = _without_inputs(run_native, tokens)
 
     def run(inputs: list[Any]) -> Any:
         try:
@@ -92,6 +97,18 @@ def _runner(
         return outputs
 
     run._boxed_call = True
+    return run
+
+
+def _without_inputs(
+    run_native: Callable[[list[Any]], Any], positions: Sequence[int]
+) -> Callable[[list[Any]], Any]:
+    """`run_native` for a graph that lacks the inputs at `positions`."""
+    left_out = frozenset(positions)
+
+    def run(inputs: list[Any]) -> Any:
+        return run_native([value for i, value in enumerate(inputs) if i not in left_out])
+
     return run
 
 

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 
+#include "absl/strings/str_cat.h"
 #include "tests/unit/cache/temp_dir.h"
 
 namespace kiln::server {
@@ -70,7 +71,7 @@ TEST(Config, ErrorsNameTheKeyAndWhereItIs) {
   EXPECT_THAT(ErrorOf({}, {{"KILND_WORKER_TIMEOUT", "soon"}}),
               HasSubstr("KILND_WORKER_TIMEOUT: 'soon'"));
   EXPECT_THAT(ErrorOf({"--config=/nonexistent.conf"}), HasSubstr("/nonexistent.conf"));
-  EXPECT_THAT(ErrorOf({"--remote-cache=redis://h:1"}), HasSubstr("no remote cache"));
+  EXPECT_THAT(ErrorOf({"--remote-cache=h:1"}), HasSubstr("--remote-cache: not an address"));
   TempDir dir;
   std::string file = dir.path() + "/kilnd.conf";
   std::ofstream(file) << "workers = 2\nworker = 2\n";
@@ -79,9 +80,57 @@ TEST(Config, ErrorsNameTheKeyAndWhereItIs) {
   EXPECT_THAT(ErrorOf({"--config", file}), HasSubstr("line 1: expected KEY = VALUE"));
 }
 
+TEST(Config, TracesGoToAnHttpAddressAtARatio) {
+  Config config =
+      LoadConfig({"--otlp-endpoint=http://h:4318", "--trace-sample-ratio=0.25"}, Variables({}))
+          .value();
+  EXPECT_EQ(config.otlp_endpoint, "http://h:4318/v1/traces");
+  EXPECT_EQ(config.trace_sample_ratio, 0.25);
+  for (const char* bad : {"h:4318", "ftp://h", "http://", ""}) {
+    EXPECT_THAT(ErrorOf({absl::StrCat("--otlp-endpoint=", bad)}), HasSubstr("--otlp-endpoint: "));
+  }
+  for (const char* bad : {"-0.1", "1.1", "nan", "often", ""}) {
+    EXPECT_THAT(ErrorOf({absl::StrCat("--trace-sample-ratio=", bad)}), HasSubstr("from 0 to 1"));
+  }
+}
+
+TEST(Config, DescribesWhereEachValueComesFrom) {
+  TempDir dir;
+  std::string file = dir.path() + "/kilnd.conf";
+  std::ofstream(file) << "workers = 3\n\nmax-queued-jobs = 7\n";
+  std::string text = DescribeConfig(LoadConfig({"--config", file, "--log-format=json"},
+                                               Variables({{"KILND_WORKERS", "4"}, {"HOME", "/h"}}))
+                                        .value());
+  auto line = [&text](const std::string& begin) {
+    size_t at = text.find("\n" + begin) + 1;
+    return text.substr(at, text.find('\n', at) - at);
+  };
+  EXPECT_THAT(line("workers = 4"), HasSubstr("# KILND_WORKERS"));
+  EXPECT_THAT(line("max-queued-jobs = 7"), HasSubstr("# " + file + " line 3"));
+  EXPECT_THAT(line("log-format = json"), HasSubstr("# --log-format"));
+  EXPECT_THAT(line("# data-dir = /h/.cache/kiln"), HasSubstr("# default"));
+  EXPECT_THAT(line("# worker-memory = 4GiB"), HasSubstr("# default"));
+}
+
 TEST(Config, VariablesThatAreNoKeysAreLeftAlone) {
   // Kubernetes sets such for a service called kilnd.
   EXPECT_TRUE(LoadConfig({}, Variables({{"KILND_SERVICE_HOST", "10.0.0.1"}})).ok());
+}
+
+TEST(Config, BoundsOfTheCacheAreCheckedAndNamed) {
+  auto config = LoadConfig({"--cache-max-age=36h", "--cache-max-size", "32MiB"}, Variables({}));
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->cache_max_age, absl::Hours(36));
+  EXPECT_EQ(config->cache_max_size_bytes, 32 << 20);
+  EXPECT_EQ(LoadConfig({}, Variables({}))->cache_max_age, absl::InfiniteDuration());
+  for (const char* bad : {"", "7", "-1h", "999ms", "30 days", "0s"}) {
+    auto refused = LoadConfig({"--cache-max-age", bad}, Variables({}));
+    ASSERT_FALSE(refused.ok()) << bad;
+    EXPECT_THAT(std::string(refused.status().message()), HasSubstr("--cache-max-age"));
+  }
+  for (const char* bad : {"31MiB", "1MiB", "0"}) {
+    EXPECT_FALSE(LoadConfig({"--cache-max-size", bad}, Variables({})).ok()) << bad;
+  }
 }
 
 TEST(Config, HelpNamesEveryFlagOfTheInterface) {

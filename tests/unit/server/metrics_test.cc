@@ -47,5 +47,39 @@ TEST(Metrics, NamesOfLibraryOpsAreBounded) {
   EXPECT_THAT(text, HasSubstr("kiln_library_steps_total{op=\"other\"} 1500\n"));
 }
 
+TEST(Metrics, HitsAreCountedByTierAndTenant) {
+  Metrics metrics("1", "b");
+  metrics.HitServed("disk", "team-a", absl::Milliseconds(2));
+  std::string text = metrics.Render({});
+  EXPECT_THAT(text, HasSubstr("kiln_hit_duration_seconds_count{tier=\"disk\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("kiln_hit_duration_seconds_bucket{tier=\"disk\",le=\"0.001\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("kiln_hit_duration_seconds_bucket{tier=\"disk\",le=\"0.0025\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("kiln_tenant_hits_total{tenant=\"team-a\"} 1\n"));
+}
+
+TEST(Metrics, CountersThatAlertsLookAtExistFromTheStart) {
+  std::string text = Metrics("1", "b").Render({});
+  for (const char* sample :
+       {"kiln_calls_rejected_total{reason=\"queue_full\"} 0\n",
+        "kiln_worker_exits_total{reason=\"crash\"} 0\n",
+        "kiln_trace_spans_dropped_total{reason=\"unreachable\"} 0\n",
+        "kiln_compile_duration_seconds_count{result=\"error\",target=\"cpp\"} 0\n",
+        "kiln_cache_requests_total{kind=\"artifact\",result=\"corrupt\",tier=\"disk\"} 0\n"}) {
+    EXPECT_THAT(text, HasSubstr(sample));
+  }
+}
+
+TEST(Metrics, TheProcessIsShownAsItStands) {
+  Metrics metrics("1", "b");
+  GaugeValues gauges;
+  gauges.process.cpu_seconds = 1.5;
+  gauges.process.open_fds = 12;
+  metrics.Render(gauges);
+  gauges.process.cpu_seconds = 2.5;
+  std::string text = metrics.Render(gauges);
+  EXPECT_THAT(text, HasSubstr("\nprocess_cpu_seconds_total 2.5\n"));
+  EXPECT_THAT(text, HasSubstr("\nprocess_open_fds 12\n"));
+}
+
 }  // namespace
 }  // namespace kiln::server
