@@ -7,6 +7,7 @@ that cannot be sent raises CaptureError with a sentence that says what and where
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import math
 import operator
@@ -16,6 +17,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch._higher_order_ops.effects import with_effects
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._sympy import functions as sympy_functions
 
@@ -41,6 +43,55 @@ DTYPE_NAMES: dict[torch.dtype, str] = {
 
 class CaptureError(Exception):
     """This graph cannot be sent to a server; the message says why."""
+
+
+def _exact_quotient(base: sympy.Expr, divisor: sympy.Expr) -> sympy.Expr | None:
+    """base / divisor where every factor of `divisor` is one of `base`."""
+    left = dict(base.as_powers_dict())
+    for factor, power in divisor.as_powers_dict().items():
+        rest = left.get(factor, 0) - power
+        if not (rest.is_Integer and rest >= 0):
+            return None
+        left[factor] = rest
+    return sympy.Mul(*[factor**power for factor, power in left.items()])
+
+
+@functools.lru_cache(maxsize=10_000)
+def _simplified(expr: sympy.Expr) -> sympy.Expr:
+    """`expr` with exact divisions carried out, which torch leaves as they are.
+
+    Models that fold height and width into one dimension and divide them out again would otherwise
+    give every later size two copies of the ones before it.
+    """
+    args = [_simplified(arg) for arg in expr.args]
+    if any(new is not old for new, old in zip(args, expr.args, strict=True)):
+        expr = expr.func(*args)
+    if isinstance(expr, sympy_functions.FloorDiv):
+        quotient = _exact_quotient(*expr.args)
+        if quotient is not None:
+            return quotient
+    return expr
+
+
+def _effect_tokens(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
+    """Values that only order operators with effects: a graph's steps keep their order anyway."""
+    tokens: set[torch.fx.Node] = set()
+    for node in graph.nodes:
+        if node.target is with_effects:
+            tokens.add(node.args[0])
+            tokens.update(user for user in node.users if _is_item(user, 0))
+    return frozenset(tokens)
+
+
+def effect_token_inputs(module: torch.fx.GraphModule) -> tuple[int, ...]:
+    """Positions of the inputs that are effect tokens: None in a call, and not in the graph."""
+    tokens = _effect_tokens(module.graph)
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    return tuple(i for i, node in enumerate(placeholders) if node in tokens)
+
+
+def _is_item(node: torch.fx.Node, index: int) -> bool:
+    return node.target is operator.getitem and node.args[1] == index
 
 
 class _Symbols:
@@ -69,7 +120,7 @@ class _Symbols:
     def sym_int(self, size: Any) -> dict[str, Any]:
         """SymInt of `size`, an int or a torch.SymInt."""
         if isinstance(size, torch.SymInt):
-            expr = size.node.expr
+            expr = _simplified(size.node.expr)
             if not expr.is_Integer:
                 return {"expr": self._expr(expr, size.node.shape_env)}
             size = int(expr)
@@ -128,6 +179,7 @@ class _Capture:
         self._module = module
         self._is_parameter = is_parameter
         self._symbols = _Symbols()
+        self._tokens = _effect_tokens(module.graph)
         self._values: dict[torch.fx.Node, int | list[int | None]] = {}
         self._next_value = 0
         self._inputs: list[dict[str, Any]] = []
@@ -138,9 +190,10 @@ class _Capture:
     def graph(self, name: str) -> dict[str, Any]:
         nodes = list(self._module.graph.nodes)
         # The numbering wants inputs, then constants, then results.
-        for node in nodes:
-            if node.op == "placeholder":
-                self._add_input(node)
+        placeholders = [node for node in nodes if node.op == "placeholder"]
+        for position, node in enumerate(placeholders):
+            if node not in self._tokens:
+                self._add_input(node, self._is_parameter(position))
         for node in nodes:
             if node.op == "get_attr":
                 self._add_constant(node)
@@ -187,13 +240,12 @@ class _Capture:
             return {"sym_int": self._symbols.sym_int(value)}
         raise CaptureError(f"{where} is a {type(value).__name__}, which cannot be sent")
 
-    def _add_input(self, node: torch.fx.Node) -> None:
-        index = len(self._inputs)
+    def _add_input(self, node: torch.fx.Node, is_parameter: bool) -> None:
         kind = self._value_type(node.meta.get("val"), f"input {node.name}")
         if "sym_int" in kind:
             role = "ROLE_SYMBOL"
         else:
-            role = "ROLE_PARAMETER" if self._is_parameter(index) else "ROLE_USER"
+            role = "ROLE_PARAMETER" if is_parameter else "ROLE_USER"
         self._inputs.append({"name": node.name, "role": role, "type": kind})
         self._values[node] = self._new_value()
 
@@ -218,22 +270,29 @@ class _Capture:
 
     def _add_call(self, node: torch.fx.Node) -> None:
         value = node.meta.get("val")
+        if node in self._tokens:
+            return
+        target, args = node.target, node.args
+        if target is with_effects:
+            # (token, operator, arguments...) -> (token, results...)
+            target, args = args[1], args[2:]
+            value = [item for item in value[1:] if item is not None]
         if node.target is operator.getitem:
             source, index = node.args
             results = self._values.get(source)
             if isinstance(results, list):
-                self._values[node] = results[index]
+                self._values[node] = results[index - (source.target is with_effects)]
                 return
         if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
             return  # A size: those who use it write its expression.
-        if not isinstance(node.target, torch._ops.OpOverload):
-            raise CaptureError(f"node {node.name} calls {node.target}, which is no ATen operator")
+        if not isinstance(target, torch._ops.OpOverload):
+            raise CaptureError(f"node {node.name} calls {target}, which is no ATen operator")
         where = f"result of {node.name}"
         message = {
             "name": node.name,
-            "op": str(node.target),
+            "op": str(target),
             "location": _location(node),
-            **self._arguments(node),
+            **self._arguments(node, target, args),
         }
         if isinstance(value, (tuple, list)):
             results, numbers = [], []
@@ -249,17 +308,19 @@ class _Capture:
         message["results"] = results
         self._nodes.append(message)
 
-    def _arguments(self, node: torch.fx.Node) -> dict[str, Any]:
+    def _arguments(
+        self, node: torch.fx.Node, target: torch._ops.OpOverload, given: Sequence[Any]
+    ) -> dict[str, Any]:
         """Positional arguments in schema order, and the keyword-only ones by name."""
-        args = list(node.args)
+        args = list(given)
         kwargs = dict(node.kwargs)
         keyword_only = {}
-        for position, parameter in enumerate(node.target._schema.arguments):
+        for position, parameter in enumerate(target._schema.arguments):
             if parameter.kwarg_only:
                 if parameter.name in kwargs:
                     keyword_only[parameter.name] = kwargs[parameter.name]
             elif position >= len(args):
-                rest = node.target._schema.arguments[position:]
+                rest = target._schema.arguments[position:]
                 if not any(p.name in kwargs for p in rest if not p.kwarg_only):
                     continue
                 default = parameter.default_value if parameter.has_default_value() else None
@@ -307,7 +368,7 @@ class _Capture:
 
     def _add_outputs(self, outputs: Sequence[Any]) -> None:
         for output in outputs:
-            if output is None:
+            if output is None or output in self._tokens:
                 self._outputs.append({"none": {}})
             elif isinstance(output, int):
                 self._outputs.append({"sym_int": {"value": output}})
@@ -321,7 +382,8 @@ def capture(
 ) -> str:
     """kiln.v1.Graph of `module` as protobuf JSON.
 
-    `module` has one placeholder for each input, with `meta["val"]` on every node.
+    `module` has one placeholder for each input, with `meta["val"]` on every node. Effect tokens are
+    left out of the inputs (see effect_token_inputs) and none among the outputs.
     `is_parameter(i)` says whether input i keeps its storage from call to call.
     Raises CaptureError for what cannot be sent.
     """

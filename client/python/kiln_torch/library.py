@@ -56,6 +56,8 @@ def _typed(value: Any, parameter: torch._C.Argument) -> Any:
     if not isinstance(value, str):
         return value
     kind = str(parameter.real_type)
+    if "str" in kind:
+        return value  # also where it reads like a name in torch: "torch.linalg.solve"
     if "Device" in kind:
         return torch.device(value)
     if value.startswith("torch."):
@@ -100,6 +102,8 @@ def make_step(
         filled_kwargs = {n: _fill(arg, next_tensor, next_size) for n, arg in kwargs.items()}
         with torch.no_grad():
             result = op(*filled_args, **filled_kwargs)
+        if result is None:
+            return []  # An operator with an effect only, such as a check.
         results = list(result) if isinstance(result, (tuple, list)) else [result]
         # The program reuses the arguments' storage, so no result may live in it.
         storages = {tensor.untyped_storage().data_ptr() for tensor in tensors}
