@@ -20,8 +20,8 @@ GetResult ResultOf(const absl::Status& status) {
 
 class MeteredStore final : public Store {
  public:
-  MeteredStore(Store* inner, GetObserver observer)
-      : inner_(*inner), observer_(std::move(observer)) {}
+  MeteredStore(Store* inner, GetObserver observer, PutFailureObserver put_failed)
+      : inner_(*inner), observer_(std::move(observer)), put_failed_(std::move(put_failed)) {}
 
   absl::StatusOr<Found> Get(const Key& key) override {
     absl::StatusOr<Found> found = inner_.Get(key);
@@ -29,7 +29,9 @@ class MeteredStore final : public Store {
     return found;
   }
   absl::Status Put(const Key& key, const EntryPtr& entry) override {
-    return inner_.Put(key, entry);
+    absl::Status put = inner_.Put(key, entry);
+    if (!put.ok() && put_failed_) put_failed_(key.kind);
+    return put;
   }
   absl::Status Remove(const Key& key) override { return inner_.Remove(key); }
   void ForEach(const std::function<void(const EntryInfo&)>& visit) override {
@@ -40,6 +42,7 @@ class MeteredStore final : public Store {
  private:
   Store& inner_;
   const GetObserver observer_;
+  const PutFailureObserver put_failed_;
 };
 
 }  // namespace
@@ -58,8 +61,9 @@ absl::string_view GetResultName(GetResult result) {
   return "error";
 }
 
-std::unique_ptr<Store> MakeMeteredStore(Store* inner, GetObserver observer) {
-  return std::make_unique<MeteredStore>(inner, std::move(observer));
+std::unique_ptr<Store> MakeMeteredStore(Store* inner, GetObserver observer,
+                                        PutFailureObserver put_failed) {
+  return std::make_unique<MeteredStore>(inner, std::move(observer), std::move(put_failed));
 }
 
 }  // namespace kiln::cache

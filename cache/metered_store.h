@@ -1,4 +1,4 @@
-// Reports the outcome of every read to an observer.
+// Reports the outcome of every read, and every failed write, to observers.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,11 @@ absl::string_view GetResultName(GetResult result);
 // Thread-safe and quick: called in every read.
 using GetObserver = std::function<void(EntryKind kind, GetResult result)>;
 
+// Thread-safe and quick: called in every write that fails.
+using PutFailureObserver = std::function<void(EntryKind kind)>;
+
 // `inner` must outlive the result.
-std::unique_ptr<Store> MakeMeteredStore(Store* inner, GetObserver observer);
+std::unique_ptr<Store> MakeMeteredStore(Store* inner, GetObserver observer,
+                                        PutFailureObserver put_failed = nullptr);
 
 }  // namespace kiln::cache

@@ -1,4 +1,4 @@
-// `kiln status` and `kiln cache`: questions to the server.
+// `kiln status`.
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +16,8 @@ std::string TargetNames(const v1::ServerInfo& info) {
   return absl::StrJoin(names, ", ");
 }
 
+}  // namespace
+
 void PrintCaches(const v1::ServerInfo& info) {
   for (const v1::CacheInfo& cache : info.caches()) {
     std::printf("cache      %-9s %-7s %8lld entries %12lld bytes\n", cache.kind().c_str(),
@@ -23,61 +25,6 @@ void PrintCaches(const v1::ServerInfo& info) {
                 static_cast<long long>(cache.size_bytes()));
   }
 }
-
-Outcome ListEntries(Client& client, const Args& args) {
-  absl::StatusOr<int64_t> limit = args.GetInt("--limit", 0, 1, 1000000);
-  if (!limit.ok()) return Usage(limit.status());
-  auto entries = client.ListCache(args.Get("--kind", ""), static_cast<int>(*limit));
-  if (!entries.ok()) return Failed(entries.status());
-  if (args.Has("--json")) {
-    PrintJson(*entries);
-    return Ok();
-  }
-  for (const v1::CacheEntry& entry : entries->entries()) {
-    absl::Time used = absl::FromUnixMillis(entry.last_used_unix_ms());
-    std::printf("%-9s %s %10lld bytes  %s\n", entry.kind().c_str(), entry.key().c_str(),
-                static_cast<long long>(entry.size_bytes()),
-                absl::FormatTime("%Y-%m-%d %H:%M:%S", used, absl::LocalTimeZone()).c_str());
-  }
-  return Ok();
-}
-
-Outcome Verify(Client& client, const Args& args) {
-  auto result = client.VerifyCache();
-  if (!result.ok()) return Failed(result.status());
-  if (args.Has("--json")) {
-    PrintJson(*result);
-  } else {
-    std::printf("checked %lld entries, %lld corrupt\n", static_cast<long long>(result->checked()),
-                static_cast<long long>(result->corrupt()));
-  }
-  if (result->corrupt() == 0) return Ok();
-  return Failed(absl::DataLossError(
-      absl::StrCat(result->corrupt(), " entries are corrupt; they will be compiled again")));
-}
-
-Outcome Clear(Client& client, const Args& args) {
-  auto removed = client.ClearCache(args.Get("--kind", ""));
-  if (!removed.ok()) return Failed(removed.status());
-  std::printf(args.Has("--json") ? "{\"removed\": %lld}\n" : "removed %lld entries\n",
-              static_cast<long long>(*removed));
-  return Ok();
-}
-
-Outcome Stat(Client& client, const Args& args) {
-  auto info = client.GetServerInfo();
-  if (!info.ok()) return Failed(info.status());
-  if (args.Has("--json")) {
-    v1::ServerInfo caches;
-    *caches.mutable_caches() = info->caches();
-    PrintJson(caches);
-  } else {
-    PrintCaches(*info);
-  }
-  return Ok();
-}
-
-}  // namespace
 
 Outcome RunStatus(const Args& args) {
   if (!args.positional().empty()) return Usage("kiln status takes no arguments");
@@ -99,25 +46,6 @@ Outcome RunStatus(const Args& args) {
               info->jobs_queued());
   PrintCaches(*info);
   return Ok();
-}
-
-Outcome RunCache(const Args& args) {
-  if (args.positional().size() != 1)
-    return Usage("kiln cache takes one of ls, stat, verify, clear");
-  auto kind = args.GetChoice("--kind", "", {"", "artifact", "kernel"});
-  if (!kind.ok()) return Usage(kind.status());
-  const std::string& what = args.positional().front();
-  Outcome (*action)(Client&, const Args&) = what == "ls"       ? ListEntries
-                                            : what == "stat"   ? Stat
-                                            : what == "verify" ? Verify
-                                            : what == "clear"  ? Clear
-                                                               : nullptr;
-  if (action == nullptr) {
-    return Usage(absl::StrCat("kiln cache has no '", what, "'; it has ls, stat, verify, clear"));
-  }
-  auto client = MakeClient(args, false);
-  if (!client.ok()) return Usage(client.status());
-  return action(**client, args);
 }
 
 }  // namespace kiln::cli

@@ -43,6 +43,17 @@ TEST(MeteredStoreTest, PassesTheRestOn) {
   EXPECT_EQ(Entries(*store), 0);
 }
 
+TEST(MeteredStoreTest, ReportsEveryWriteThatFailsWithItsKind) {
+  FakeStore inner;
+  std::vector<EntryKind> failed;
+  auto store = MakeMeteredStore(
+      &inner, [](EntryKind, GetResult) {}, [&](EntryKind kind) { failed.push_back(kind); });
+  ASSERT_TRUE(store->Put(ArtifactKeyOf(1), MakeEntry("a")).ok());
+  inner.put_error = absl::ResourceExhaustedError("full");
+  EXPECT_EQ(store->Put(KernelKeyOf(1), MakeEntry("k")), inner.put_error);
+  EXPECT_THAT(failed, ElementsAre(EntryKind::kKernel));
+}
+
 TEST(MeteredStoreTest, NamesOfResultsAreTheMetricsLabels) {
   EXPECT_EQ(GetResultName(GetResult::kHit), "hit");
   EXPECT_EQ(GetResultName(GetResult::kMiss), "miss");
