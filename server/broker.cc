@@ -20,7 +20,7 @@ namespace {
 // Workers take a warm-up job's tasks as if it had started this many jobs later.
 constexpr int64_t kWarmupHandicapJobs = 64;
 // By then the transport has noticed what became of a connection.
-constexpr absl::Duration kDepartureSettles = absl::Milliseconds(50);
+constexpr absl::Duration kDepartureSettles = absl::Milliseconds(100);
 // Telling a thousand waiters of each kernel would take the processors that compile it.
 constexpr absl::Duration kReportCostPerWaiter = absl::Microseconds(500);
 
@@ -113,11 +113,13 @@ absl::StatusOr<Broker::JobPtr> Broker::NewJob(CompileJobInput input, const Calle
   FairQueue::Pushed pushed = queue_.Push(input.number, caller.tenant, caller.priority);
   if (!pushed.status.ok()) {
     context_.metrics.TenantRefused(caller.tenant, "queue");
+    if (context_.activity != nullptr) context_.activity->JobRefused(caller.tenant);
     return NoRoom(pushed.status);
   }
   if (pushed.evicted) {
     JobPtr victim = queued_[*pushed.evicted];
     context_.metrics.TenantRefused(victim->caller.tenant, "evicted");
+    if (context_.activity != nullptr) context_.activity->JobRefused(victim->caller.tenant);
     for (auto& [number, callbacks] : victim->waiters) evicted.push_back(std::move(callbacks));
     waiters_ -= static_cast<int>(victim->waiters.size());
     victim->waiters.clear();
@@ -130,6 +132,9 @@ absl::StatusOr<Broker::JobPtr> Broker::NewJob(CompileJobInput input, const Calle
   job->input.trace = job->span.context();
   jobs_[job->input.key] = job;
   queued_[job->input.number] = job;
+  if (context_.activity != nullptr) {
+    context_.activity->JobQueued(job->input.number, job->input.key, job->input.request, caller);
+  }
   return job;
 }
 
@@ -150,6 +155,7 @@ absl::StatusOr<Broker::Ticket> Broker::Join(const Digest& key,
     if (auto it = jobs_.find(key); it != jobs_.end()) {
       job = it->second;
       context_.metrics.JobCoalesced();
+      if (context_.activity != nullptr) context_.activity->JobJoined(job->input.number);
     } else {
       KILN_ASSIGN_OR_RETURN(job,
                             NewJob({number, number, key, std::move(request)}, caller, evicted));
@@ -183,6 +189,10 @@ void Broker::Leave(const Ticket& ticket, std::function<bool()> connection_lost) 
 }
 
 void Broker::Drop(const JobPtr& job) {
+  if (context_.activity != nullptr) {
+    context_.activity->JobEnded(job->input.number,
+                                absl::CancelledError("nobody waits for it any more"), "");
+  }
   job->control->Stop();
   if (auto it = jobs_.find(job->input.key); it != jobs_.end() && it->second == job) jobs_.erase(it);
   queue_.Remove(job->input.number);
@@ -287,6 +297,7 @@ void Broker::RunThread() {
 
 void Broker::RunJob(const JobPtr& job) {
   job->started = absl::Now();
+  if (context_.activity != nullptr) context_.activity->JobStarted(job->input.number);
   if (!job->waited_for_another) {
     context_.metrics.JobStarted(job->caller.priority, job->started - job->created);
     RecordSpan(job->input.trace, "queue", job->created, job->started - job->created);
@@ -364,6 +375,8 @@ absl::StatusOr<CompileAnswer> Broker::Compile(const JobPtr& job) {
   context_.metrics.TenantCompiled(job->caller.tenant, outcome.artifact.status());
   if (outcome.artifact.ok()) {
     refusals_.Forget(job->input.key);
+  } else if (IsWorkerDeath(outcome.artifact.status())) {
+    refusals_.Refuse(job->input.key, outcome.worker_deaths);
   } else {
     refusals_.RecordDeaths(job->input.key, outcome.worker_deaths);
   }
@@ -386,6 +399,10 @@ absl::StatusOr<CompileAnswer> Broker::Compile(const JobPtr& job) {
 
 void Broker::Finish(const JobPtr& job, const absl::StatusOr<CompileAnswer>& answer) {
   EndSpan(*job, answer);
+  if (context_.activity != nullptr) {
+    context_.activity->JobEnded(job->input.number, answer.status(),
+                                answer.ok() ? answer->source : "");
+  }
   std::map<int64_t, CompileCallbacks> waiters;
   {
     absl::MutexLock lock(&mu_);

@@ -22,19 +22,27 @@ absl::Status Refusals::Check(const Digest& key) {
     records_.erase(it);
     return absl::OkStatus();
   }
-  if (it->second.deaths < kMaxDeaths) return absl::OkStatus();
+  if (!it->second.refused) return absl::OkStatus();
   v1::ErrorDetail detail;
   detail.set_reason(v1::ErrorDetail::REASON_WORKER_CRASHED);
   detail.set_retry_after_ms(absl::ToInt64Milliseconds(left));
-  return WithDetail(
-      absl::FailedPreconditionError(absl::StrCat(
-          "this graph killed ", it->second.deaths, " compile processes; it is refused for ",
-          absl::FormatDuration(absl::Ceil(left, absl::Seconds(1))), " more")),
-      detail);
+  return WithDetail(absl::FailedPreconditionError(absl::StrCat(
+                        "this graph ended ", it->second.deaths,
+                        it->second.deaths == 1 ? " compile process" : " compile processes",
+                        "; it is refused for ",
+                        absl::FormatDuration(absl::Ceil(left, absl::Seconds(1))), " more")),
+                    detail);
 }
 
 void Refusals::RecordDeaths(const Digest& key, int deaths) {
-  if (deaths == 0) return;
+  if (deaths > 0) Add(key, deaths, /*refuse=*/false);
+}
+
+void Refusals::Refuse(const Digest& key, int deaths) {
+  Add(key, deaths, /*refuse=*/true);
+}
+
+void Refusals::Add(const Digest& key, int deaths, bool refuse) {
   absl::Time now = absl::Now();
   absl::MutexLock lock(&mu_);
   if (records_.size() >= kMaxRecords) {
@@ -42,8 +50,9 @@ void Refusals::RecordDeaths(const Digest& key, int deaths) {
   }
   if (records_.size() >= kMaxRecords && !records_.contains(key)) return;
   Record& record = records_[key];
-  if (record.until < now) record.deaths = 0;
+  if (record.until < now) record = {};
   record.deaths += deaths;
+  record.refused |= refuse || record.deaths >= kMaxDeaths;
   record.until = now + period_;
 }
 
@@ -57,7 +66,7 @@ int64_t Refusals::Clear() {
   absl::MutexLock lock(&mu_);
   int64_t refused = 0;
   for (const auto& [key, record] : records_) {
-    refused += record.deaths >= kMaxDeaths && record.until > now;
+    refused += record.refused && record.until > now;
   }
   records_.clear();
   return refused;

@@ -21,6 +21,9 @@ class Refusals {
   // FAILED_PRECONDITION with REASON_WORKER_CRASHED and the time left, where the key is refused.
   absl::Status Check(const Digest& key);
   void RecordDeaths(const Digest& key, int deaths);
+  // Counts `deaths` and refuses the key from now on: a second try ended, or would end, the same
+  // way.
+  void Refuse(const Digest& key, int deaths);
   void Forget(const Digest& key);
   // Forgets every key; returns how many were refused.
   int64_t Clear();
@@ -28,8 +31,10 @@ class Refusals {
  private:
   struct Record {
     int deaths = 0;
+    bool refused = false;
     absl::Time until;
   };
+  void Add(const Digest& key, int deaths, bool refuse);
   const absl::Duration period_;
   absl::Mutex mu_;
   absl::flat_hash_map<Digest, Record> records_ ABSL_GUARDED_BY(mu_);

@@ -29,11 +29,12 @@ std::string KilndPath() {
 }
 
 absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(
-    const std::string& data_dir, const std::vector<std::string>& flags) {
-  std::vector<std::string> command = {KILND, "--listen=127.0.0.1:0", "--metrics-listen=127.0.0.1:0",
+    const std::string& data_dir, const std::vector<std::string>& flags, const std::string& program,
+    const std::vector<std::string>& environment) {
+  std::vector<std::string> command = {program, "--listen=127.0.0.1:0", "--metrics-listen=127.0.0.1:0",
                                       absl::StrCat("--data-dir=", data_dir), "--workers=2"};
   command.insert(command.end(), flags.begin(), flags.end());
-  auto process = Process::Start(command);
+  auto process = Process::Start(command, environment);
   if (!process.ok()) return process.status();
   auto server = std::make_unique<ServerProcess>();
   server->process_ = *std::move(process);

@@ -21,9 +21,11 @@ std::string KilndPath();
 class ServerProcess {
  public:
   // Returns once the server said that it is ready. `flags` are added to the ports, the folder and
-  // two workers, and win over them. An error holds what the server said.
+  // two workers, and win over them; `environment` ("NAME=value") to this process's own. An error
+  // holds what the server said.
   static absl::StatusOr<std::unique_ptr<ServerProcess>> Start(
-      const std::string& data_dir, const std::vector<std::string>& flags = {});
+      const std::string& data_dir, const std::vector<std::string>& flags = {},
+      const std::string& program = KilndPath(), const std::vector<std::string>& environment = {});
 
   Process& process() { return *process_; }
   const std::string& ready_line() const { return ready_line_; }

@@ -1,0 +1,217 @@
+// A kilnd whose compiler misbehaves (misbehaving_compiler.cc): what it costs others, what its
+// caller is told, and what is left behind.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/time/clock.h"
+#include "tests/integration/graphs.h"
+#include "tests/integration/server_test.h"
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define KILN_SANITIZED 1
+#endif
+#endif
+
+namespace kiln::integration {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr absl::Duration kWorkerTimeout = absl::Seconds(2);
+constexpr int kWorkers = 2;
+
+struct Misdeed {
+  std::string name;
+  grpc::StatusCode code;
+  v1::ErrorDetail::Reason reason;
+  std::string in_message;
+};
+
+// Each of a size of its own, so that no two have the same key.
+v1::CompileRequest Misbehave(const std::string& deed) {
+  static int64_t elements = 1'000'000;
+  v1::CompileRequest request = QuickRequest(++elements);
+  request.mutable_graph()->set_name(absl::StrCat("misbehave:", deed));
+  return request;
+}
+
+// Processes that this server's workers are, or left: all carry its number in their command line.
+int CountProcessesOf(pid_t server) {
+  std::string mark = absl::StrCat("--parent-pid=", server, " ");
+  int count = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+    std::ifstream file(entry.path() / "cmdline");
+    std::stringstream text;
+    text << file.rdbuf();
+    std::string zero(1, '\0');
+    count += absl::StrContains(absl::StrReplaceAll(text.str(), {{zero, " "}}), mark);
+  }
+  return count;
+}
+
+// Somebody else's compiles, one after another, on a connection of their own.
+class Others {
+ public:
+  explicit Others(const ServerProcess& server)
+      : stub_(server.NewStub()), thread_([this] { Run(); }) {}
+  ~Others() { Stop(); }
+  void Stop() {
+    stop_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+  int served() const { return served_; }
+  const std::vector<std::string>& errors() const { return errors_; }  // after Stop
+
+ private:
+  void Run() {
+    for (int64_t elements = 100; !stop_; ++elements) {
+      Answer answer = Compile(*stub_, QuickRequest(elements), nullptr, absl::Seconds(30));
+      if (answer.ok()) {
+        ++served_;
+      } else {
+        errors_.push_back(Text(answer.status));
+      }
+      absl::SleepFor(absl::Milliseconds(20));
+    }
+  }
+  std::unique_ptr<v1::CompileService::Stub> stub_;
+  std::atomic<bool> stop_ = false;
+  std::atomic<int> served_ = 0;
+  std::vector<std::string> errors_;
+  std::thread thread_;
+};
+
+class IsolationTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+#ifdef KILN_SANITIZED
+    GTEST_SKIP() << "a sanitizer needs what workers may not do, and turns crashes into exits";
+#endif
+    // Anyone may write here: only the sandbox keeps a worker from it.
+    std::filesystem::create_directory(folder());
+    ASSERT_EQ(chmod(dir_.path().c_str(), 0755), 0);
+    ASSERT_EQ(chmod(folder().c_str(), 0777), 0);
+    auto server =
+        ServerProcess::Start(dir_.path() + "/data",
+                             {absl::StrCat("--workers=", kWorkers),
+                              absl::StrCat("--worker-timeout=", "2s"), "--worker-memory=512MiB"},
+                             KILND_MISBEHAVING, {"KILN_TEST_SECRET=of-the-server"});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    stub_ = server_->NewStub();
+  }
+  ~IsolationTest() override {
+    if (HasFailure() && server_ != nullptr) std::cerr << server_->process().Errors();
+  }
+
+  std::string folder() const { return dir_.path() + "/open"; }
+  bool AllWorkersServe() {
+    MetricText metrics = server_->Metrics();
+    return metrics.Sum("kiln_workers", {{"state", "starting"}}) == 0 &&
+           metrics.Sum("kiln_workers") == kWorkers &&
+           CountProcessesOf(server_->process().pid()) == kWorkers;
+  }
+  void Commit(const Misdeed& deed);
+
+  TempDir dir_;
+  std::unique_ptr<ServerProcess> server_;
+  std::unique_ptr<v1::CompileService::Stub> stub_;
+};
+
+// One bad graph: a typed error in time, the slot back, the graph refused, nothing left.
+void IsolationTest::Commit(const Misdeed& deed) {
+  SCOPED_TRACE(deed.name);
+  v1::CompileRequest request =
+      Misbehave(deed.name == "disk"   ? absl::StrCat("disk:", folder())
+                : deed.name == "exec" ? absl::StrCat("exec:", folder(), "/ran")
+                                      : deed.name);
+  absl::Time start = absl::Now();
+  Answer answer = Compile(*stub_, request);
+  absl::Duration told = absl::Now() - start;
+  bool back = Eventually(absl::Seconds(10), [&] { return AllWorkersServe(); });
+  absl::Duration until_back = absl::Now() - start - told;
+  std::cout << deed.name << ": told after " << told << ", slot back after " << until_back << ": "
+            << Text(answer.status) << std::endl;
+  EXPECT_LT(told, kWorkerTimeout + absl::Seconds(2));
+  EXPECT_EQ(answer.status.error_code(), deed.code);
+  EXPECT_EQ(answer.detail.reason(), deed.reason);
+  EXPECT_THAT(answer.status.error_message(), HasSubstr(deed.in_message));
+  EXPECT_TRUE(back);
+  EXPECT_LT(until_back, absl::Seconds(1));
+  Answer refused = Compile(*stub_, request);
+  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::FAILED_PRECONDITION)
+      << Text(refused.status);
+  EXPECT_GT(refused.detail.retry_after_ms(), 0);
+  EXPECT_TRUE(std::filesystem::is_empty(folder()));
+}
+
+TEST_F(IsolationTest, AGraphThatMisbehavesCostsNobodyElseAnything) {
+  using v1::ErrorDetail;
+  const Misdeed kMisdeeds[] = {
+      {"segfault", grpc::INTERNAL, ErrorDetail::REASON_WORKER_CRASHED, "signal 11"},
+      {"stack", grpc::INTERNAL, ErrorDetail::REASON_WORKER_CRASHED, "signal 11"},
+      {"loop", grpc::RESOURCE_EXHAUSTED, ErrorDetail::REASON_WORKER_TIMEOUT, "longer than 2s"},
+      {"allocate", grpc::RESOURCE_EXHAUSTED, ErrorDetail::REASON_WORKER_MEMORY, "memory"},
+      {"map", grpc::RESOURCE_EXHAUSTED, ErrorDetail::REASON_WORKER_MEMORY, "memory"},
+      {"fork", grpc::INTERNAL, ErrorDetail::REASON_WORKER_CRASHED, "may not make"},
+      {"disk", grpc::INTERNAL, ErrorDetail::REASON_WORKER_CRASHED, "may not make"},
+      {"exec", grpc::INTERNAL, ErrorDetail::REASON_WORKER_CRASHED, "may not make"},
+      {"connect", grpc::INTERNAL, ErrorDetail::REASON_WORKER_CRASHED, "may not make"},
+  };
+  Others others(*server_);
+  for (const Misdeed& deed : kMisdeeds) Commit(deed);
+  others.Stop();
+  EXPECT_THAT(others.errors(), IsEmpty());
+  EXPECT_GT(others.served(), 10);
+  std::cout << others.served() << " compiles of others succeeded meanwhile" << std::endl;
+  MetricText metrics = server_->Metrics();
+  EXPECT_EQ(metrics.Sum("kiln_worker_exits_total", {{"reason", "crash"}}), 12);  // two tries each
+  EXPECT_EQ(metrics.Sum("kiln_worker_exits_total", {{"reason", "timeout"}}), 1);
+  EXPECT_EQ(metrics.Sum("kiln_worker_exits_total", {{"reason", "memory"}}), 2);
+  EXPECT_EQ(metrics.Sum("kiln_graphs_refused_total"), std::size(kMisdeeds));
+  // The server itself ends in order, and takes its workers along.
+  pid_t pid = server_->process().pid();
+  stub_.reset();
+  EXPECT_EQ(server_->Terminate(), 0);
+  EXPECT_EQ(CountProcessesOf(pid), 0);
+}
+
+TEST_F(IsolationTest, WhatAWorkerMayNotHaveItIsDenied) {
+  std::string secret = dir_.path() + "/secret";
+  std::ofstream(secret) << "of the server";
+  for (const char* deed : {"threads", "memory-files", "make-code"}) {
+    Answer answer = Compile(*stub_, Misbehave(deed));
+    EXPECT_EQ(answer.status.error_code(), grpc::PERMISSION_DENIED) << Text(answer.status);
+  }
+  Answer told = Compile(*stub_, Misbehave("tell"));
+  EXPECT_THAT(told.status.error_message(), HasSubstr("descriptors: 0 1 2 3 4 5; secret: none"));
+  Answer read = Compile(*stub_, Misbehave("read:" + secret));
+  std::string log = server_->process().Errors();
+  if (absl::StrContains(log, "landlock")) {
+    EXPECT_THAT(log, HasSubstr("files can be read (landlock)"));
+  } else {
+    EXPECT_EQ(read.status.error_code(), grpc::PERMISSION_DENIED) << Text(read.status);
+  }
+  EXPECT_EQ(server_->Metrics().Sum("kiln_worker_exits_total"), 0);
+  EXPECT_THAT(log, HasSubstr("compile workers are isolated"));
+}
+
+}  // namespace
+}  // namespace kiln::integration

@@ -1,0 +1,163 @@
+#include "server/sandbox.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_join.h"
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define KILN_SANITIZED 1
+#endif
+#endif
+
+namespace kiln::server {
+namespace {
+
+using ::testing::ExitedWithCode;
+using ::testing::KilledBySignal;
+
+constexpr SandboxLimits kLimits = {.memory_bytes = int64_t{512} << 20};
+
+// Each of these runs in a child of its own, which a sandbox cannot leave.
+class SandboxTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+#ifdef KILN_SANITIZED
+    GTEST_SKIP() << "a sanitizer needs what the sandbox takes";
+#endif
+  }
+};
+
+[[noreturn]] void Leave(bool as_expected) {
+  _exit(as_expected ? 0 : 1);
+}
+
+// `what` after both steps; exits with 0 where it returns true.
+[[noreturn]] void Sealed(bool (*what)()) {
+  LimitProcess(kLimits);
+  SealProcess();
+  Leave(what());
+}
+
+bool LimitIs(int resource, rlim_t value) {
+  rlimit limit = {};
+  getrlimit(static_cast<__rlimit_resource_t>(resource), &limit);
+  return limit.rlim_cur == value && limit.rlim_max == value;
+}
+
+TEST_F(SandboxTest, LimitsResourcesForGood) {
+  auto check = [] {
+    LimitProcess(kLimits);
+    Leave(LimitIs(RLIMIT_CORE, 0) && LimitIs(RLIMIT_NPROC, 0) && LimitIs(RLIMIT_NOFILE, 64) &&
+          LimitIs(RLIMIT_DATA, static_cast<rlim_t>(kLimits.memory_bytes)) &&
+          LimitIs(RLIMIT_FSIZE, static_cast<rlim_t>(MaxFileBytes(kLimits))));
+  };
+  EXPECT_EXIT(check(), ExitedWithCode(0), "");
+}
+
+TEST_F(SandboxTest, GivesUpPrivilegesAndInheritedDescriptors) {
+  auto check = [] {
+    int inherited = dup2(STDERR_FILENO, 40);
+    LimitProcess(kLimits);
+    char folder[16] = {};
+    Leave(prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 && prctl(PR_GET_DUMPABLE) == 0 &&
+          inherited == 40 && fcntl(40, F_GETFD) < 0 && fcntl(STDERR_FILENO, F_GETFD) >= 0 &&
+          getcwd(folder, sizeof(folder)) != nullptr && std::string(folder) == "/");
+  };
+  EXPECT_EXIT(check(), ExitedWithCode(0), "");
+}
+
+TEST_F(SandboxTest, RootBecomesNobodyOrSaysThatItCannot) {
+  if (geteuid() != 0) GTEST_SKIP() << "not root";
+  auto check = [] {
+    std::string missing = absl::StrJoin(LimitProcess(kLimits), ";");
+    bool changed = getuid() != 0 && geteuid() != 0 && setuid(0) != 0 && errno == EPERM;
+    Leave(changed || absl::StrContains(missing, "stays root"));
+  };
+  EXPECT_EXIT(check(), ExitedWithCode(0), "");
+}
+
+TEST_F(SandboxTest, AWriteOverTheLimitIsAnErrorAndNoCrash) {
+  auto check = [] {
+    LimitProcess(kLimits);
+    int fd = memfd_create("large", 0);
+    Leave(fd >= 0 && ftruncate(fd, MaxFileBytes(kLimits)) == 0 &&
+          lseek(fd, 0, SEEK_END) == MaxFileBytes(kLimits) && write(fd, "x", 1) < 0 &&
+          errno == EFBIG);
+  };
+  EXPECT_EXIT(check(), ExitedWithCode(0), "");
+}
+
+TEST_F(SandboxTest, SealedItComputesAllocatesAndUsesWhatIsOpen) {
+  auto check = [] {
+    LimitProcess(kLimits);
+    int file = memfd_create("open", 0);
+    SealProcess();
+    std::vector<std::string> blocks(64, std::string(1 << 20, 'x'));
+    std::string path = "/proc/self/fd/" + std::to_string(file);
+    int again = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    char byte = 0;
+    Leave(blocks.back()[1000] == 'x' && write(file, "y", 1) == 1 && again >= 0 &&
+          read(again, &byte, 1) == 1 && byte == 'y' && dup2(file, STDOUT_FILENO) >= 0);
+  };
+  EXPECT_EXIT(check(), ExitedWithCode(0), "");
+}
+
+TEST_F(SandboxTest, SealedItReadsNoFile) {
+  auto check = [] {
+    LimitProcess(kLimits);
+    if (absl::StrContains(absl::StrJoin(SealProcess(), ";"), "landlock")) _exit(2);
+    Leave(open("/etc/passwd", O_RDONLY | O_CLOEXEC) < 0 && errno == EACCES);
+  };
+  // 2: this kernel has no Landlock, and the process said so.
+  EXPECT_EXIT(
+      check(), [](int status) { return WIFEXITED(status) && WEXITSTATUS(status) % 2 == 0; }, "");
+}
+
+TEST_F(SandboxTest, SealedItMakesNoThreadNoCodeAndNoMemoryFile) {
+  auto check = [] {
+    void* page = mmap(nullptr, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    pthread_t thread;
+    int thread_error =
+        pthread_create(&thread, nullptr, [](void*) -> void* { return nullptr; }, nullptr);
+    return page == MAP_FAILED && thread_error == EAGAIN && memfd_create("more", 0) < 0 &&
+           errno == EPERM;
+  };
+  EXPECT_EXIT(Sealed(check), ExitedWithCode(0), "");
+}
+
+TEST_F(SandboxTest, SealedItMayAbort) {
+  auto check = []() -> bool { abort(); };
+  EXPECT_EXIT(Sealed(check), KilledBySignal(SIGABRT), "");
+}
+
+TEST_F(SandboxTest, ForbiddenCallsEndTheProcess) {
+  auto forks = [] { return fork() >= 0; };
+  auto runs = [] { return execl("/bin/true", "true", nullptr) == 0; };
+  auto connects = [] { return socket(AF_INET, SOCK_STREAM, 0) >= 0; };
+  auto writes = [] { return open("/tmp/kiln-sandbox-test", O_WRONLY | O_CREAT, 0600) >= 0; };
+  auto removes = [] { return unlink("/tmp/kiln-sandbox-test") == 0; };
+  auto signals = [] { return kill(getppid(), 0) == 0; };
+  EXPECT_EXIT(Sealed(forks), KilledBySignal(SIGSYS), "");
+  EXPECT_EXIT(Sealed(runs), KilledBySignal(SIGSYS), "");
+  EXPECT_EXIT(Sealed(connects), KilledBySignal(SIGSYS), "");
+  EXPECT_EXIT(Sealed(writes), KilledBySignal(SIGSYS), "");
+  EXPECT_EXIT(Sealed(removes), KilledBySignal(SIGSYS), "");
+  EXPECT_EXIT(Sealed(signals), KilledBySignal(SIGSYS), "");
+}
+
+}  // namespace
+}  // namespace kiln::server
