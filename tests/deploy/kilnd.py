@@ -65,7 +65,9 @@ class Kilnd:
     def stop(self) -> int:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=60)
+        code = self.process.wait(timeout=60)
+        self.process.stdout.close()
+        return code
 
     def get(self, path: str) -> str:
         with urllib.request.urlopen(f"http://{self.http}{path}", timeout=10) as answer:

@@ -159,9 +159,7 @@ class TracesTest(unittest.TestCase):
 
     def test_calls_are_children_of_the_clients_span(self) -> None:
         calls = [s for s in self.mine if s["name"].startswith("kiln.v1.CompileService/")]
-        self.assertEqual(
-            sorted({s["name"].rsplit("/")[-1] for s in calls}), ["Compile", "Fetch"], calls
-        )
+        self.assertLessEqual({"Compile", "Fetch"}, {s["name"].rsplit("/")[-1] for s in calls})
         for call in calls:
             self.assertEqual((call["parentSpanId"], call["kind"]), (CALLER_SPAN, 2))
             self.assertEqual(attributes(call)["rpc.system"], "grpc")
