@@ -54,11 +54,8 @@ absl::StatusOr<std::unique_ptr<codegen::Target>> MakeTarget(const v1::Device& de
 }
 
 fusion::FuseOptions MakeFuseOptions(const v1::PlanRequest& request) {
-  codegen::DeviceInfo device = MakeDeviceInfo(request.device());
   const v1::CompileOptions& options = request.options();
   return {.enabled = !options.disable_fusion(),
-          .l1_bytes = device.l1_bytes,
-          .l2_bytes = device.l2_bytes,
           .disabled_passes = {options.disabled_passes().begin(), options.disabled_passes().end()}};
 }
 

@@ -18,9 +18,7 @@ struct Decision {
 };
 
 struct FuseOptions {
-  bool enabled = true;          // false: only dead code goes
-  int64_t l1_bytes = 32 << 10;  // a core's; 0 where unknown
-  int64_t l2_bytes = 1 << 20;
+  bool enabled = true;  // false: only dead code goes
   std::vector<std::string>
       disabled_passes;  // "collapse", "inline", "epilogue", "merge", "horizontal", "split"
 };
