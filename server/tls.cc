@@ -92,8 +92,10 @@ class TlsCredentials final : public grpc::ServerCredentials {
     if (material == nullptr) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
     const grpc_ssl_pem_key_cert_pair pair = {material->private_key.c_str(),
                                              material->certificates.c_str()};
-    *config = grpc_ssl_server_certificate_config_create(
-        material->client_ca.empty() ? nullptr : material->client_ca.c_str(), &pair, 1);
+    // gRPC insists on roots here, also where it asks clients for nothing and so never uses them.
+    const std::string& roots =
+        material->client_ca.empty() ? material->certificates : material->client_ca;
+    *config = grpc_ssl_server_certificate_config_create(roots.c_str(), &pair, 1);
     return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;
   }
 
