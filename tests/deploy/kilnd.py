@@ -1,5 +1,6 @@
 """A kilnd of the build under test, and the command-line client, for tests of what surrounds them."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -7,6 +8,7 @@ import re
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -84,6 +86,28 @@ class Kilnd:
             text=True,
             timeout=120,
         )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def shared_tier():
+    """kilnd's flags for a Redis of its own; none where redis-server is not installed."""
+    if shutil.which("redis-server") is None:
+        yield []
+        return
+    port = free_port()
+    command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield [f"--remote-cache=redis://127.0.0.1:{port}"]
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def make_graph(folder: pathlib.Path, name: str, op: str = "aten.relu.default", size: int = 64) -> str:

@@ -4,11 +4,13 @@
 import os
 import pathlib
 import re
+import socket
 import subprocess
 import tempfile
 import unittest
+import unittest.mock
 
-from kilnd import BUILD, ROOT, skip
+from kilnd import BUILD, ROOT, Kilnd, skip
 
 try:
     import yaml
@@ -206,6 +208,23 @@ class KubernetesTest(unittest.TestCase):
         self.assertEqual(container["capabilities"], {"drop": ["ALL"]})
         self.assertFalse(container["allowPrivilegeEscalation"])
         self.assertTrue(container["readOnlyRootFilesystem"])
+
+
+class ServiceManagerTest(unittest.TestCase):
+    def test_kilnd_says_when_it_is_ready_and_when_it_stops(self) -> None:
+        with tempfile.TemporaryDirectory() as folder, socket.socket(
+            socket.AF_UNIX, socket.SOCK_DGRAM
+        ) as manager:
+            manager.bind(f"{folder}/notify")
+            manager.settimeout(30)
+            with unittest.mock.patch.dict(os.environ, NOTIFY_SOCKET=f"{folder}/notify"):
+                server = Kilnd()
+            with server:
+                self.assertEqual(manager.recv(100), b"READY=1")
+                self.assertEqual(server.stop(), 0)
+            self.assertEqual(manager.recv(100), b"STOPPING=1")
+        unit = (DEPLOY / "systemd/kilnd.service").read_text()
+        self.assertIn("\nType=notify\n", unit)
 
 
 class ComposeTest(unittest.TestCase):
