@@ -146,11 +146,6 @@ absl::StatusOr<ir::IntExpr> TypeReader::ReadInt(const v1::SymInt& proto, const P
     case v1::SymInt::kExpr: {
       int nodes = 0;
       KILN_RETURN_IF_ERROR(CheckExpression(proto.expr(), 1, nodes, place));
-      if (nodes > kLargeExpressionNodes) large_nodes_ += nodes;
-      if (large_nodes_ > kMaxLargeExpressionNodes) {
-        return BadGraph(place, "the graph's large size expressions are too many",
-                        absl::StrCat("at most ", kMaxLargeExpressionNodes, " operands in all"));
-      }
       KILN_ASSIGN_OR_RETURN(const ir::IntExpr expr,
                             BuildExpression(proto.expr(), symbols_, ints_, place));
       // Overflow at the hints, where later stages evaluate sizes to make choices.

@@ -20,11 +20,7 @@ class ValueType;
 namespace kiln::graph {
 
 // Operands and leaves of one size expression, all levels together.
-inline constexpr int kMaxExpressionNodes = 1024;
-// Simplifying takes time quadratic in an expression's size, so only so many may be larger than
-// kLargeExpressionNodes: in all they have at most kMaxLargeExpressionNodes.
-inline constexpr int kLargeExpressionNodes = 256;
-inline constexpr int kMaxLargeExpressionNodes = 1 << 17;
+inline constexpr int kMaxExpressionNodes = 256;
 
 // Where an error lies: the node, input or constant being read.
 struct Place {
@@ -54,7 +50,6 @@ class TypeReader {
   ir::IntContext& ints_;
   std::vector<ir::IntExpr> symbols_;
   std::vector<int64_t> hints_;  // within the symbol's range
-  int large_nodes_ = 0;         // of the large expressions so far
 };
 
 }  // namespace kiln::graph

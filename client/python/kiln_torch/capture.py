@@ -7,7 +7,6 @@ that cannot be sent raises CaptureError with a sentence that says what and where
 from __future__ import annotations
 
 import base64
-import functools
 import json
 import math
 import operator
@@ -43,34 +42,6 @@ DTYPE_NAMES: dict[torch.dtype, str] = {
 
 class CaptureError(Exception):
     """This graph cannot be sent to a server; the message says why."""
-
-
-def _exact_quotient(base: sympy.Expr, divisor: sympy.Expr) -> sympy.Expr | None:
-    """base / divisor where every factor of `divisor` is one of `base`."""
-    left = dict(base.as_powers_dict())
-    for factor, power in divisor.as_powers_dict().items():
-        rest = left.get(factor, 0) - power
-        if not (rest.is_Integer and rest >= 0):
-            return None
-        left[factor] = rest
-    return sympy.Mul(*[factor**power for factor, power in left.items()])
-
-
-@functools.lru_cache(maxsize=10_000)
-def _simplified(expr: sympy.Expr) -> sympy.Expr:
-    """`expr` with exact divisions carried out, which torch leaves as they are.
-
-    Models that fold height and width into one dimension and divide them out again would otherwise
-    give every later size two copies of the ones before it.
-    """
-    args = [_simplified(arg) for arg in expr.args]
-    if any(new is not old for new, old in zip(args, expr.args, strict=True)):
-        expr = expr.func(*args)
-    if isinstance(expr, sympy_functions.FloorDiv):
-        quotient = _exact_quotient(*expr.args)
-        if quotient is not None:
-            return quotient
-    return expr
 
 
 def _effect_tokens(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
@@ -120,7 +91,7 @@ class _Symbols:
     def sym_int(self, size: Any) -> dict[str, Any]:
         """SymInt of `size`, an int or a torch.SymInt."""
         if isinstance(size, torch.SymInt):
-            expr = _simplified(size.node.expr)
+            expr = size.node.expr
             if not expr.is_Integer:
                 return {"expr": self._expr(expr, size.node.shape_env)}
             size = int(expr)
