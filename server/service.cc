@@ -8,28 +8,20 @@
 #include "absl/strings/str_cat.h"
 #include "kiln/v1/compile_service.grpc.pb.h"
 #include "proto/base/status_macros.h"
+#include "server/cache_calls.h"
 #include "server/call.h"
 #include "server/explain_miss.h"
 #include "server/compile_call.h"
 #include "server/fetch_call.h"
 #include "server/interpret_call.h"
+#include "server/request_limits.h"
+#include "server/transfer_calls.h"
 
 namespace kiln::server {
 namespace {
 
 constexpr int kDefaultListLimit = 1000;
 constexpr int kMaxListLimit = 20000;  // stays under gRPC's default limit of 4 MiB for an answer
-
-// Empty names both kinds.
-absl::StatusOr<std::vector<cache::EntryKind>> ParseKinds(absl::string_view name) {
-  std::vector<cache::EntryKind> kinds;
-  for (cache::EntryKind kind : cache::kEntryKinds) {
-    if (name.empty() || name == cache::EntryKindName(kind)) kinds.push_back(kind);
-  }
-  if (!kinds.empty()) return kinds;
-  return absl::InvalidArgumentError(
-      absl::StrCat("no kind of entry is called '", name, "'; expected 'artifact' or 'kernel'"));
-}
 
 absl::Status ListCacheEntries(cache::Store& store, const v1::ListCacheRequest& request,
                               v1::ListCacheResponse& response) {
@@ -52,16 +44,20 @@ absl::Status ListCacheEntries(cache::Store& store, const v1::ListCacheRequest& r
     entry.set_key(info.key.digest.ToHex());
     entry.set_size_bytes(info.size_bytes);
     entry.set_last_used_unix_ms(info.last_used_unix_ms);
+    entry.set_pinned(info.pinned);
   }
   return absl::OkStatus();
 }
 
-class CompileServiceImpl final : public v1::CompileService::CallbackService {
+using Service = v1::CompileService::WithRawCallbackMethod_Fetch<v1::CompileService::CallbackService>;
+
+class CompileServiceImpl final : public Service {
  public:
   explicit CompileServiceImpl(const ServiceContext* context) : service_(*context) {}
 
-  grpc::ServerWriteReactor<v1::ArtifactChunk>* Fetch(grpc::CallbackServerContext* context,
-                                                     const v1::FetchRequest* request) override {
+  using Service::Fetch;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Fetch(grpc::CallbackServerContext* context,
+                                                    const grpc::ByteBuffer* request) override {
     return StartFetch(service_, context, request);
   }
   grpc::ServerWriteReactor<v1::CompileEvent>* Compile(grpc::CallbackServerContext* context,
@@ -106,6 +102,14 @@ class CompileServiceImpl final : public v1::CompileService::CallbackService {
     });
   }
 
+  grpc::ServerUnaryReactor* GetActivity(grpc::CallbackServerContext* context,
+                                        const v1::GetActivityRequest* request,
+                                        v1::Activity* activity) override {
+    return Answer("GetActivity", context, [this, request, activity] {
+      return service_.report_activity(*request, *activity);
+    });
+  }
+
   grpc::ServerUnaryReactor* VerifyCache(grpc::CallbackServerContext* context,
                                         const v1::VerifyCacheRequest*,
                                         v1::VerifyCacheResponse* response) override {
@@ -121,9 +125,36 @@ class CompileServiceImpl final : public v1::CompileService::CallbackService {
                                         const v1::ExplainMissRequest* request,
                                         v1::ExplainMissResponse* response) override {
     return Answer("ExplainMiss", context, [this, request, response]() -> absl::Status {
+      KILN_RETURN_IF_ERROR(CheckRequestLimits(request->device(), request->options()));
       KILN_RETURN_IF_ERROR(service_.check_graph(request->graph()));
       return server::ExplainMiss(service_.durable, service_.compiler_build, *request, *response);
     });
+  }
+
+  grpc::ServerUnaryReactor* PinCache(grpc::CallbackServerContext* context,
+                                     const v1::PinCacheRequest* request,
+                                     v1::PinCacheResponse* response) override {
+    return Answer("PinCache", context, [this, request, response] {
+      return PinEntries(service_.pins, *request, *response);
+    });
+  }
+
+  grpc::ServerUnaryReactor* RemoveCache(grpc::CallbackServerContext* context,
+                                        const v1::RemoveCacheRequest* request,
+                                        v1::RemoveCacheResponse* response) override {
+    return Answer("RemoveCache", context, [this, request, response] {
+      return RemoveEntries(service_.store, *request, *response);
+    });
+  }
+
+  grpc::ServerWriteReactor<v1::CacheRecord>* ExportCache(
+      grpc::CallbackServerContext* context, const v1::ExportCacheRequest* request) override {
+    return StartExport(service_, context, request);
+  }
+
+  grpc::ServerReadReactor<v1::CacheRecord>* ImportCache(
+      grpc::CallbackServerContext* context, v1::ImportCacheResponse* response) override {
+    return StartImport(service_, context, response);
   }
 
   grpc::ServerUnaryReactor* ClearCache(grpc::CallbackServerContext* context,
@@ -139,8 +170,17 @@ class CompileServiceImpl final : public v1::CompileService::CallbackService {
     });
   }
 
+  grpc::ServerUnaryReactor* ClearRefusals(grpc::CallbackServerContext* context,
+                                          const v1::ClearRefusalsRequest*,
+                                          v1::ClearRefusalsResponse* response) override {
+    return Answer("ClearRefusals", context, [this, response] {
+      response->set_cleared(service_.broker.ClearRefusals());
+      return absl::OkStatus();
+    });
+  }
+
  private:
-  // Runs `work` on the executor, where the caller may, and finishes the call with its status.
+  // Runs `work` on an executor, where the caller may, and finishes the call with its status.
   template <typename F>
   grpc::ServerUnaryReactor* Answer(absl::string_view method, grpc::CallbackServerContext* context,
                                    F work) {
@@ -148,11 +188,16 @@ class CompileServiceImpl final : public v1::CompileService::CallbackService {
     auto call = std::make_shared<Call>(method, context, service_.metrics);
     absl::Status started = call->Admit(service_.authenticator);
     if (started.ok()) {
-      started = service_.executor.Run(
+      started = ExecutorOf(method).Run(
           [call, reactor, work = std::move(work)] { reactor->Finish(call->End(work())); });
     }
     if (!started.ok()) reactor->Finish(call->End(started));
     return reactor;
+  }
+
+  Executor& ExecutorOf(absl::string_view method) const {
+    bool quick = method == "GetServerInfo" || method == "GetActivity" || method == "ClearRefusals";
+    return quick ? service_.executor : service_.background;
   }
 
   const ServiceContext& service_;

@@ -133,6 +133,30 @@ TEST(Config, BoundsOfTheCacheAreCheckedAndNamed) {
   }
 }
 
+TEST(Config, SecuritySettingsAreCheckedAndNamed) {
+  std::string hash(64, 'a');
+  auto config = LoadConfig({"--tls-client-auth=optional", "--anonymous-role=read",
+                            "--metrics-token-sha256=" + hash, "--access-file=/a"},
+                           Variables({{"KILND_TLS_CERT", "/c"}, {"KILND_SIGNING_KEY", "/k"}}));
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->security.client_cert_required, false);
+  EXPECT_EQ(config->security.anonymous_role, Role::kRead);
+  EXPECT_EQ(config->security.metrics_token_sha256, std::string(32, '\xaa'));
+  EXPECT_EQ(config->security.access_file, "/a");
+  EXPECT_EQ(config->security.tls_cert, "/c");
+  EXPECT_EQ(config->security.signing_key, "/k");
+  EXPECT_EQ(LoadConfig({}, Variables({}))->security.anonymous_role, std::nullopt);
+  EXPECT_THAT(ErrorOf({"--tls-client-auth=maybe"}), HasSubstr("--tls-client-auth: 'maybe'"));
+  EXPECT_THAT(ErrorOf({"--anonymous-role=root"}), HasSubstr("--anonymous-role: 'root'"));
+  for (const std::string& bad :
+       {std::string(), std::string("secret"), hash.substr(1), hash.substr(1) + "g"}) {
+    EXPECT_THAT(ErrorOf({"--metrics-token-sha256=" + bad}), HasSubstr("--metrics-token-sha256: "));
+  }
+  for (const char* file : {"tls-cert", "tls-key", "tls-client-ca", "access-file", "signing-key"}) {
+    EXPECT_THAT(ErrorOf({absl::StrCat("--", file, "=")}), HasSubstr("it is empty")) << file;
+  }
+}
+
 TEST(Config, HelpNamesEveryFlagOfTheInterface) {
   for (const char* flag :
        {"--config", "--listen", "--metrics-listen", "--data-dir", "--remote-cache", "--workers",
