@@ -11,6 +11,7 @@
 #include "proto/base/status_macros.h"
 #include "server/call.h"
 #include "server/chunker.h"
+#include "server/request_limits.h"
 #include "server/connection.h"
 #include "server/tracing.h"
 
@@ -76,9 +77,9 @@ class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
     KILN_RETURN_IF_ERROR(call_.Admit(service_.authenticator));
     caller_ = call_.caller();
     KILN_ASSIGN_OR_RETURN(place_, service_.admission.Enter(CallKind::kCompile, caller_.tenant));
-    KILN_ASSIGN_OR_RETURN(request_place_,
-                          service_.admission.Hold(static_cast<int64_t>(request.ByteSizeLong()),
-                                                  caller_.tenant));
+    KILN_ASSIGN_OR_RETURN(
+        request_place_,
+        service_.admission.Hold(static_cast<int64_t>(request.ByteSizeLong()), caller_.tenant));
     return absl::OkStatus();
   }
 
@@ -102,7 +103,9 @@ class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
   void Begin(const v1::CompileRequest& grpc_request) {
     std::shared_ptr<const v1::CompileRequest> taken = Take(grpc_request);
     const v1::CompileRequest& request = *taken;
-    if (absl::Status status = service_.check_graph(request.graph()); !status.ok()) {
+    absl::Status status = CheckRequestLimits(request.device(), request.options());
+    if (status.ok()) status = service_.check_graph(request.graph());
+    if (!status.ok()) {
       return SetEnd(status);
     }
     Digest key =
@@ -115,8 +118,10 @@ class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
     }
     if (auto found = TracedGet(caller_.trace, service_.store, {cache::EntryKind::kArtifact, key});
         found.ok()) {
+      CountHit();
       return SetArtifact(key, found->entry, found->tier);
     }
+    service_.activity.CompileMissed(key);
     std::weak_ptr<CompileCall> weak = weak_from_this();
     CompileCallbacks callbacks;
     callbacks.progress = [weak](const v1::Progress& progress) {
@@ -129,8 +134,7 @@ class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
       call->Link(answer->trace);
       call->SetArtifact(key, answer->artifact, answer->source);
     };
-    auto ticket =
-        service_.broker.Join(key, std::move(taken), caller_, std::move(callbacks));
+    auto ticket = service_.broker.Join(key, std::move(taken), caller_, std::move(callbacks));
     if (!ticket.ok()) return SetEnd(ticket.status());
     bool cancelled;
     {
@@ -141,6 +145,10 @@ class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
     if (cancelled) Leave(*ticket);
   }
 
+  void CountHit() {
+    absl::MutexLock lock(&mu_);
+    service_.activity.Hit(caller_.tenant, call_.elapsed());
+  }
   void LetEnd() {
     {
       absl::MutexLock lock(&mu_);

@@ -17,9 +17,12 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "cache/rocksdb_store.h"
 #include "proto/base/error_detail.h"
 #include "proto/base/status_macros.h"
 #include "server/access_list.h"
+#include "server/auth.h"
+#include "server/span_exporter.h"
 
 namespace kiln::server {
 namespace {
@@ -49,6 +52,17 @@ absl::Status SetTimeout(absl::string_view value, absl::Duration& out) {
         absl::StrCat("'", value, "' is not a duration from 100ms to 24h, as in 120s"));
   }
   out = duration;
+  return absl::OkStatus();
+}
+
+// Of what is kept: no upper bound.
+absl::Status SetAge(absl::string_view value, absl::Duration& out) {
+  absl::Duration age;
+  if (!absl::ParseDuration(value, &age) || age < absl::Seconds(1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", value, "' is not a duration of 1s or more, as in 720h"));
+  }
+  out = age;
   return absl::OkStatus();
 }
 
@@ -93,6 +107,38 @@ absl::Status SetAddress(absl::string_view value, Address& out) {
   return absl::OkStatus();
 }
 
+absl::Status SetOtlpEndpoint(absl::string_view value, std::string& out) {
+  KILN_ASSIGN_OR_RETURN(out, ParseOtlpEndpoint(value));
+  return absl::OkStatus();
+}
+
+absl::Status SetRatio(absl::string_view value, double& out) {
+  double number = 0;
+  if (!absl::SimpleAtod(value, &number) || !(number >= 0 && number <= 1)) {
+    return absl::InvalidArgumentError(absl::StrCat("'", value, "' is not a number from 0 to 1"));
+  }
+  out = number;
+  return absl::OkStatus();
+}
+
+// Adds to what is there: the flag may be given for each tenant.
+absl::Status SetTenantWeights(absl::string_view value, std::map<std::string, int>& out) {
+  for (absl::string_view item : absl::StrSplit(value, ',')) {
+    std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(item, absl::MaxSplits('=', 1));
+    absl::string_view name = absl::StripAsciiWhitespace(parts.first);
+    int weight = 0;
+    if (name.empty() || !IsTenantName(name) ||
+        !absl::SimpleAtoi(absl::StripAsciiWhitespace(parts.second), &weight) || weight < 1 ||
+        weight > 1000) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", item, "' is not NAME=WEIGHT with a weight from 1 to 1000"));
+    }
+    out[std::string(name)] = weight;
+  }
+  return absl::OkStatus();
+}
+
 constexpr int64_t kMiB = int64_t{1} << 20;
 
 constexpr Setting kSettings[] = {
@@ -105,18 +151,41 @@ constexpr Setting kSettings[] = {
        c.data_dir = std::string(v);
        return v.empty() ? absl::InvalidArgumentError("it is empty") : absl::OkStatus();
      }},
-    {"remote-cache", "redis://HOST:PORT", "a tier that servers share; not in this version",
-     [](absl::string_view, Config&) {
-       return absl::Status(absl::InvalidArgumentError("this version has no remote cache"));
+    {"remote-cache", "URL",
+     "a tier that servers share, redis[s]://[[user]:password@]HOST:PORT[,HOST:PORT...][/db] (none)",
+     [](absl::string_view v, Config& c) { return SetRemoteUrl(v, c.remote); }},
+    {"remote-ca", "FILE", "PEM: who may vouch for a rediss:// server (the system's certificates)",
+     [](absl::string_view v, Config& c) {
+       c.remote.ca_file = std::string(v);
+       return v.empty() ? absl::InvalidArgumentError("it is empty") : absl::OkStatus();
      }},
+    {"remote-trusted-keys", "KEY[,KEY...]",
+     "ed25519:... of servers whose entries count, beside this one's own (none)",
+     [](absl::string_view v, Config& c) { return SetRemoteTrustedKeys(v, c.remote); }},
+    {"remote-connect-timeout", "TIME", "of the shared tier (50ms)",
+     [](absl::string_view v, Config& c) { return SetRemoteTimeout(v, c.remote.connect_timeout); }},
+    {"remote-read-timeout", "TIME", "of a read of the shared tier as a whole (100ms)",
+     [](absl::string_view v, Config& c) { return SetRemoteTimeout(v, c.remote.read_timeout); }},
+    {"remote-write-timeout", "TIME", "of a write to the shared tier, in the background (2s)",
+     [](absl::string_view v, Config& c) { return SetRemoteTimeout(v, c.remote.write_timeout); }},
+    {"remote-expiry", "TIME", "how long the shared tier keeps an entry, or 'never' (never)",
+     [](absl::string_view v, Config& c) { return SetRemoteExpiry(v, c.remote); }},
+    {"remote-max-entry-size", "BYTES", "larger entries are not shared (16MiB)",
+     [](absl::string_view v, Config& c) { return SetBytes(v, 1024, c.remote.max_entry_bytes); }},
+    {"remote-queue-size", "BYTES", "entries that may wait to be shared; more are dropped (64MiB)",
+     [](absl::string_view v, Config& c) { return SetBytes(v, kMiB, c.remote.max_queued_bytes); }},
     {"workers", "N", "compile processes (one a processor)",
      [](absl::string_view v, Config& c) { return SetInt(v, 1, 1024, c.workers); }},
     {"worker-memory", "BYTES", "limit of one compile process (4GiB)",
      [](absl::string_view v, Config& c) { return SetBytes(v, 256 * kMiB, c.worker_memory_bytes); }},
     {"worker-timeout", "TIME", "limit of one step of a compile (120s)",
      [](absl::string_view v, Config& c) { return SetTimeout(v, c.worker_timeout); }},
-    {"cache-max-size", "BYTES", "limit of the cache on disk (20GiB)",
-     [](absl::string_view v, Config& c) { return SetBytes(v, kMiB, c.cache_max_size_bytes); }},
+    {"cache-max-size", "BYTES", "limit of the cache on disk, never passed; 32MiB or more (20GiB)",
+     [](absl::string_view v, Config& c) {
+       return SetBytes(v, cache::kLeastCacheBytes, c.cache_max_size_bytes);
+     }},
+    {"cache-max-age", "TIME", "entries that nobody used for so long go, as in 720h (no limit)",
+     [](absl::string_view v, Config& c) { return SetAge(v, c.cache_max_age); }},
     {"cache-memory-size", "BYTES", "limit of the cache in memory (512MiB)",
      [](absl::string_view v, Config& c) { return SetBytes(v, kMiB, c.cache_memory_size_bytes); }},
     {"max-queued-jobs", "N", "compiles that may wait; more are refused (256)",
@@ -140,6 +209,18 @@ constexpr Setting kSettings[] = {
     {"metrics-token-sha256", "HEX",
      "of the token that metrics and pages take (everybody sees them)",
      [](absl::string_view v, Config& c) { return SetSha256(v, c.security.metrics_token_sha256); }},
+    {"otlp-endpoint", "URL", "collector of traces, http://HOST:4318 (no traces are sent)",
+     [](absl::string_view v, Config& c) { return SetOtlpEndpoint(v, c.otlp_endpoint); }},
+    {"trace-sample-ratio", "RATIO", "of calls that bring no trace of their own, 0 to 1 (1)",
+     [](absl::string_view v, Config& c) { return SetRatio(v, c.trace_sample_ratio); }},
+    {"max-request-bytes", "BYTES", "of all requests that wait or are compiled (512MiB)",
+     [](absl::string_view v, Config& c) { return SetBytes(v, kMiB, c.max_request_bytes); }},
+    {"tenant-max-queued", "N", "compiles of one tenant that may wait (no limit of its own)",
+     [](absl::string_view v, Config& c) { return SetInt(v, 1, 1000000, c.tenant_max_queued); }},
+    {"tenant-max-running", "N", "compiles of one tenant that run at once (all places but one)",
+     [](absl::string_view v, Config& c) { return SetInt(v, 1, 10000, c.tenant_max_running); }},
+    {"tenant-weight", "NAME=N,...", "shares of tenants, 1 to 1000 (1 for everybody)",
+     [](absl::string_view v, Config& c) { return SetTenantWeights(v, c.tenant_weights); }},
     {"log-format", "text|json", "of the lines on standard error (text)",
      [](absl::string_view v, Config& c) {
        c.log_json = v == "json";
@@ -163,7 +244,9 @@ absl::Status Apply(absl::string_view source, absl::string_view key, absl::string
     return absl::InvalidArgumentError(
         absl::StrCat(source, ": unknown key '", key, "' (kilnd --help lists them)"));
   }
-  return Annotate(setting->set(value, config), source);
+  KILN_RETURN_IF_ERROR(Annotate(setting->set(value, config), source));
+  config.origins[std::string(key)] = {std::string(value), std::string(source)};
+  return absl::OkStatus();
 }
 
 absl::Status ApplyFile(const std::string& path, Config& config) {
@@ -246,6 +329,25 @@ std::string DefaultDataDir(const Environment& environment) {
   return "/var/lib/kiln";
 }
 
+// What the help says in parentheses at its end, but for what depends on the machine.
+std::string DefaultText(const Setting& setting, const Config& config) {
+  if (setting.key == "workers") return absl::StrCat(config.workers);
+  if (setting.key == "data-dir") return config.data_dir;
+  size_t open = setting.help.rfind('(');
+  if (open == absl::string_view::npos) return "";
+  return std::string(absl::StripSuffix(setting.help.substr(open + 1), ")"));
+}
+
+// "redis://user:secret@host" without what stands between '://' and '@'.
+std::string WithoutPassword(absl::string_view value) {
+  size_t scheme = value.find("://");
+  size_t at = value.rfind('@');
+  if (scheme == absl::string_view::npos || at == absl::string_view::npos || at < scheme) {
+    return std::string(value);
+  }
+  return absl::StrCat(value.substr(0, scheme + 3), "***", value.substr(at));
+}
+
 }  // namespace
 
 Environment ProcessEnvironment() {
@@ -303,11 +405,26 @@ absl::StatusOr<Config> LoadConfig(absl::Span<const std::string> arguments,
   return config;
 }
 
+std::string DescribeConfig(const Config& config) {
+  std::string text = "# What is in force. Lines that begin with '#' are defaults.\n";
+  for (const Setting& setting : kSettings) {
+    auto given = config.origins.find(std::string(setting.key));
+    const bool is_default = given == config.origins.end();
+    std::string left = absl::StrCat(
+        is_default ? "# " : "", setting.key, " = ",
+        is_default ? DefaultText(setting, config) : WithoutPassword(given->second.value));
+    left.resize(std::max<size_t>(left.size() + 1, 48), ' ');
+    absl::StrAppend(&text, left, "# ", is_default ? "default" : given->second.source, "\n");
+  }
+  return text;
+}
+
 std::string ConfigHelp() {
   std::string text =
       "kilnd: the compilation service\n\n"
       "  kilnd [--config FILE] [--KEY VALUE]...\n"
-      "  kilnd --version\n\n"
+      "  kilnd --version\n"
+      "  kilnd --check-config [...]        checks and prints what the same arguments would run\n\n"
       "Each key is also a line 'KEY = VALUE' of FILE and a variable KILND_KEY; a flag goes before\n"
       "a variable, a variable before the file.\n\n";
   for (const Setting& setting : kSettings) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "absl/types/span.h"
 #include "server/address.h"
 #include "server/caller.h"
+#include "server/remote_settings.h"
 
 namespace kiln::server {
 
@@ -28,6 +30,12 @@ struct SecurityConfig {
   std::string metrics_token_sha256;          // 32 bytes; empty: everybody reads metrics
 };
 
+// What a setting was given, and where: "--listen", "KILND_LISTEN", "/etc/kiln/kilnd.conf line 3".
+struct SettingOrigin {
+  std::string value;
+  std::string source;
+};
+
 struct Config {
   Address listen{"127.0.0.1", 7461};
   Address metrics_listen{"127.0.0.1", 7462};
@@ -36,10 +44,19 @@ struct Config {
   int64_t worker_memory_bytes = int64_t{4} << 30;
   absl::Duration worker_timeout = absl::Seconds(120);
   int64_t cache_max_size_bytes = int64_t{20} << 30;
+  absl::Duration cache_max_age = absl::InfiniteDuration();  // since the last use
   int64_t cache_memory_size_bytes = int64_t{512} << 20;
   int max_queued_jobs = 256;
+  int64_t max_request_bytes = int64_t{512} << 20;
+  int tenant_max_queued = 0;   // 0: no limit of its own
+  int tenant_max_running = 0;  // 0: as BrokerOptions
+  std::map<std::string, int> tenant_weights;
   SecurityConfig security;
+  RemoteSettings remote;
+  std::string otlp_endpoint;  // of ParseOtlpEndpoint; empty: no spans are exported
+  double trace_sample_ratio = 1;
   bool log_json = false;
+  std::map<std::string, SettingOrigin> origins;  // of the settings that were given, by their key
 };
 
 // Value of an environment variable, if it is set.
@@ -55,6 +72,10 @@ absl::StatusOr<Config> LoadConfig(absl::Span<const std::string> arguments,
 
 // "1234", "64KiB", "20GiB", "1GB". INVALID_ARGUMENT otherwise, and for 0 or an overflow.
 absl::StatusOr<int64_t> ParseBytes(absl::string_view text);
+
+// What is in force, as a configuration file: a line a setting with where it comes from, those at
+// their defaults commented out, passwords left out.
+std::string DescribeConfig(const Config& config);
 
 // The text of --help.
 std::string ConfigHelp();

@@ -15,16 +15,17 @@ namespace kiln::server {
 // Thread-safe. The destructor runs what is queued and joins the threads.
 class Executor {
  public:
-  Executor(int threads, size_t max_queued);
+  // `niceness`, 0 to 19: how far the threads stand back where processors are short.
+  Executor(int threads, size_t max_queued, int niceness = 0);
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // RESOURCE_EXHAUSTED where `max_queued` are waiting already; `work` is then not run.
+  // RESOURCE_EXHAUSTED with a hint where `max_queued` are waiting already; `work` is then not run.
   absl::Status Run(std::function<void()> work);
 
  private:
-  void RunThread();
+  void RunThread(int niceness);
   bool Ready() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_ || !queue_.empty(); }
 
   const size_t max_queued_;

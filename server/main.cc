@@ -4,18 +4,23 @@
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/impl/service_type.h>
 #include <signal.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <climits>
 #include <cstdio>
 #include <string>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cache/data_dir.h"
 #include "cache/memory_store.h"
 #include "cache/metered_store.h"
+#include "cache/remote/remote_tier.h"
 #include "cache/rocksdb_store.h"
 #include "cache/tiered_store.h"
 #include "cache/verifying_store.h"
@@ -23,17 +28,28 @@
 #include "kiln/v1/compile_service.grpc.pb.h"
 #include "proto/base/log.h"
 #include "proto/base/status_macros.h"
+#include "server/activity.h"
+#include "server/activity_report.h"
+#include "server/admission.h"
 #include "server/artifact_signer.h"
 #include "server/auth.h"
 #include "server/broker.h"
+#include "server/compile_details.h"
 #include "server/config.h"
 #include "server/credentials.h"
+#include "server/drain.h"
 #include "server/executor.h"
 #include "server/http.h"
 #include "server/http_guard.h"
 #include "server/kernel_compiler.h"
 #include "server/metrics.h"
+#include "server/notify.h"
+#include "server/pages.h"
+#include "server/process_stats.h"
+#include "server/remote_settings.h"
 #include "server/service.h"
+#include "server/span_exporter.h"
+#include "server/tracing.h"
 #include "server/worker.h"
 #include "server/worker_pool.h"
 
@@ -44,27 +60,32 @@ constexpr int kExitFailed = 1;
 constexpr int kExitInUse = 75;      // EX_TEMPFAIL
 constexpr int kExitBadConfig = 78;  // EX_CONFIG
 constexpr int kIoThreads = 4;
+constexpr int kBackgroundThreads = 4;
+constexpr int kBackgroundNiceness = 2;  // between hits and the workers
 constexpr size_t kMaxQueuedCalls = 4096;
 constexpr absl::Duration kWorkerStartLimit = absl::Seconds(30);
 constexpr int kMaxMetadataBytes = 16 << 10;
 constexpr int kMaxCallsOfConnection = 4096;
 constexpr absl::Duration kHandshakeLimit = absl::Seconds(10);
-constexpr absl::Duration kDrainLimit = absl::Minutes(5);
-constexpr absl::Duration kCallsEndLimit = absl::Seconds(5);
 
 // The caches as they are stacked: memory over verified disk, each tier counted. Memory holds only
 // what was verified when it was read or made.
 struct Caches {
   std::unique_ptr<cache::Store> memory;
-  std::unique_ptr<cache::Store> disk;
+  std::unique_ptr<cache::PinningStore> disk;
   std::unique_ptr<cache::Store> verified_disk;
   std::unique_ptr<cache::Store> metered_memory;
   std::unique_ptr<cache::Store> metered_disk;
-  std::unique_ptr<cache::Store> all;        // what calls and jobs use
+  std::unique_ptr<cache::RemoteTier> remote;  // null where none is shared; under the disk
+  std::unique_ptr<cache::Store> metered_remote;
+  std::unique_ptr<cache::Store> durable;            // disk over remote, counted
+  std::unique_ptr<cache::Store> unmetered_durable;  // the same, for second looks
+  std::unique_ptr<cache::Store> all;                // what calls and jobs use
   std::unique_ptr<cache::Store> unmetered;  // the same entries, for second looks that do not count
 };
 
-absl::StatusOr<Caches> OpenCaches(const Config& config, Metrics& metrics) {
+absl::StatusOr<Caches> OpenCaches(const Config& config, const SigningKey* signing_key,
+                                  Metrics& metrics) {
   auto observe = [&metrics](absl::string_view tier) {
     return [&metrics, tier](cache::EntryKind kind, cache::GetResult result) {
       metrics.CacheRequest(kind, tier, result);
@@ -74,19 +95,50 @@ absl::StatusOr<Caches> OpenCaches(const Config& config, Metrics& metrics) {
   cache::RocksDbOptions options;
   options.path = absl::StrCat(config.data_dir, "/cache");
   options.max_bytes = config.cache_max_size_bytes;
+  options.max_age = config.cache_max_age;
   KILN_ASSIGN_OR_RETURN(caches.disk, cache::OpenRocksDbStore(options));
   caches.memory = cache::MakeMemoryStore(config.cache_memory_size_bytes);
   caches.verified_disk = cache::MakeVerifyingStore(caches.disk.get());
   caches.metered_memory = cache::MakeMeteredStore(caches.memory.get(), observe("memory"));
-  caches.metered_disk = cache::MakeMeteredStore(caches.verified_disk.get(), observe("disk"));
-  caches.all = cache::MakeTieredStore(caches.metered_memory.get(), caches.metered_disk.get());
-  caches.unmetered = cache::MakeTieredStore(caches.memory.get(), caches.verified_disk.get());
+  caches.metered_disk = cache::MakeMeteredStore(
+      caches.verified_disk.get(), observe("disk"),
+      [&metrics](cache::EntryKind kind) { metrics.CachePutFailed(kind, "disk"); });
+  cache::Store* lower = caches.metered_disk.get();
+  cache::Store* unmetered_lower = caches.verified_disk.get();
+  KILN_ASSIGN_OR_RETURN(caches.remote, OpenRemoteTier(config.remote, signing_key, metrics));
+  if (caches.remote != nullptr) {
+    cache::Store* remote = &caches.remote->store();
+    caches.metered_remote = cache::MakeMeteredStore(remote, observe("remote"));
+    caches.durable = cache::MakeTieredStore(lower, caches.metered_remote.get());
+    caches.unmetered_durable = cache::MakeTieredStore(unmetered_lower, remote);
+    lower = caches.durable.get();
+    unmetered_lower = caches.unmetered_durable.get();
+  }
+  caches.all = cache::MakeTieredStore(caches.metered_memory.get(), lower);
+  caches.unmetered = cache::MakeTieredStore(caches.memory.get(), unmetered_lower);
   return caches;
 }
 
 int Fail(int code, const absl::Status& status) {
   std::fprintf(stderr, "kilnd: %s\n", std::string(status.message()).c_str());
   return code;
+}
+
+std::string HostName() {
+  char name[HOST_NAME_MAX + 1] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "unknown";
+}
+
+// Everything that a start would refuse and that can be seen without starting.
+int CheckConfig(const Config& config) {
+  if (auto credentials = Credentials::Load(config); !credentials.ok()) {
+    return Fail(kExitBadConfig, credentials.status());
+  }
+  for (const std::string& warning : ExposureWarnings(config)) {
+    std::fprintf(stderr, "kilnd: warning: %s\n", warning.c_str());
+  }
+  std::fputs(DescribeConfig(config).c_str(), stdout);
+  return 0;
 }
 
 int PrintVersion() {
@@ -96,13 +148,16 @@ int PrintVersion() {
 }
 
 HttpRoutes MakeRoutes(Metrics& metrics, Broker& broker, WorkerPool& pool, cache::Store& store,
-                      const std::atomic<bool>& serving) {
+                      cache::RemoteTier* remote, const std::atomic<bool>& serving) {
   HttpRoutes routes;
   routes["/metrics"].get = [&](const HttpRequest&) {
     BrokerCounts jobs = broker.Counts();
     WorkerCounts workers = pool.Counts();
     GaugeValues gauges{jobs.queued,  jobs.running, jobs.waiters,  workers.starting,
                        workers.idle, workers.busy, store.Usages()};
+    gauges.process = ReadProcessStats();
+    gauges.tenants = std::move(jobs.tenants);
+    if (remote != nullptr) gauges.remote = remote->Counts();
     return HttpReply{200, "text/plain; version=0.0.4; charset=utf-8", metrics.Render(gauges)};
   };
   routes["/healthz"].get = [](const HttpRequest&) { return HttpReply{.body = "ok\n"}; };
@@ -174,6 +229,7 @@ void PrintReady(const RpcServer& rpc, const HttpServer& http, const Config& conf
       rpc.address.ToString().c_str(), http.address().ToString().c_str(), config.workers,
       config.data_dir.c_str(), static_cast<long long>(artifacts), static_cast<long long>(kernels));
   std::fflush(stdout);
+  NotifyServiceManager("READY=1");
 }
 
 void LogExposure(const Config& config, const RpcServer& rpc) {
@@ -188,18 +244,32 @@ void ReloadCredentials(Credentials& credentials) {
   if (credentials.Reload().ok()) Log(LogLevel::kInfo, "credentials are up to date");
 }
 
-// Finishes what runs, within its limit or until a second signal, and lets no new compile in.
-void Drain(RpcServer& rpc, Broker& broker, const sigset_t& signals) {
-  SetHealth(*rpc.server, false);
-  broker.StartDrain();
-  Log(LogLevel::kInfo, "draining");
-  absl::Time deadline = absl::Now() + kDrainLimit;
-  const timespec now = {};
-  while (!broker.WaitUntilIdle(absl::Milliseconds(100)) && absl::Now() < deadline &&
-         sigtimedwait(&signals, nullptr, &now) < 0) {
-  }
-  rpc.server->Shutdown(std::chrono::system_clock::now() +
-                       absl::ToChronoNanoseconds(kCallsEndLimit));
+BrokerOptions JobLimits(const Config& config) {
+  BrokerOptions options;
+  options.job_threads = config.workers + 2;
+  options.max_queued_jobs = config.max_queued_jobs;
+  options.tenant_max_queued = config.tenant_max_queued;
+  options.tenant_max_running = config.tenant_max_running;
+  options.tenant_weights = config.tenant_weights;
+  return options;
+}
+
+// Null where no collector is configured.
+std::unique_ptr<SpanSink> StartTracing(const Config& config, Metrics& metrics) {
+  if (config.otlp_endpoint.empty()) return nullptr;
+  SpanExporterOptions options;
+  options.endpoint = config.otlp_endpoint;
+  options.sample_ratio = config.trace_sample_ratio;
+  options.resource = {.service_version = KILN_VERSION,
+                      .host_name = HostName(),
+                      .instance_id = absl::StrCat(HostName(), ":", getpid())};
+  options.on_exported = [&metrics](int64_t count) { metrics.SpansExported(count); };
+  options.on_dropped = [&metrics](absl::string_view reason, int64_t count) {
+    metrics.SpansDropped(reason, count);
+  };
+  std::unique_ptr<SpanSink> sink = StartSpanExporter(std::move(options));
+  InstallSpanSink(sink.get());
+  return sink;
 }
 
 // From here on everything exists; ends with a signal.
@@ -215,8 +285,11 @@ int Serve(const Config& config, const sigset_t& signals) {
   ArtifactSigner signer(signing_key->get());
 
   Metrics metrics(KILN_VERSION, compiler_build);
-  absl::StatusOr<Caches> caches = OpenCaches(config, metrics);
+  absl::StatusOr<Caches> caches = OpenCaches(config, signing_key->get(), metrics);
   if (!caches.ok()) return Fail(kExitFailed, caches.status());
+
+  const std::unique_ptr<SpanSink> spans = StartTracing(config, metrics);
+  const absl::Cleanup stop_tracing = [] { InstallSpanSink(nullptr); };
 
   WorkerPoolOptions pool_options;
   pool_options.workers = config.workers;
@@ -224,15 +297,29 @@ int Serve(const Config& config, const sigset_t& signals) {
   pool_options.on_exit = [&metrics](ExitReason reason) { metrics.WorkerExited(reason); };
   // Destroyed in the reverse order: calls, jobs, then the workers that call both back.
   std::atomic<bool> serving = false;
+  Admission admission({.max_request_bytes = config.max_request_bytes}, &metrics);
   Executor executor(kIoThreads, kMaxQueuedCalls);
+  Executor background(kBackgroundThreads, kMaxQueuedCalls, kBackgroundNiceness);
   std::unique_ptr<KernelCompiler> kernels;
   WorkerPool pool(pool_options);
   kernels = std::make_unique<KernelCompiler>(&pool, caches->all.get());
-  Broker broker({.job_threads = config.workers + 2, .max_queued_jobs = config.max_queued_jobs},
-                {pool, *kernels, *caches->all, *caches->verified_disk, metrics, compiler_build}, caches->unmetered.get());
+  ActivityLog activity;
+  for (const auto& [tenant, weight] : config.tenant_weights) metrics.NameTenants({tenant});
+  Broker broker(
+      JobLimits(config),
+      {pool, *kernels, *caches->all, *caches->verified_disk, metrics, compiler_build, &activity},
+      caches->unmetered.get(), caches->remote == nullptr ? nullptr : &caches->remote->leases());
+
+  ActivitySources sources{
+      activity, broker, pool, *caches->all, KILN_VERSION, compiler_build, [&serving] {
+        return !serving;
+      }};
+  CompileDetails details(&broker, caches->unmetered.get(), &activity, compiler_build);
 
   auto http = HttpServer::Start(
-      config.metrics_listen, RequireToken(MakeRoutes(metrics, broker, pool, *caches->all, serving),
+      config.metrics_listen, RequireToken(WithPage(MakeRoutes(metrics, broker, pool, *caches->all,
+                                                              caches->remote.get(), serving),
+                                                   &sources, &details),
                                           config.security.metrics_token_sha256));
   if (!http.ok()) return Fail(kExitInUse, http.status());
   ServiceContext context{*caches->all,
@@ -240,6 +327,8 @@ int Serve(const Config& config, const sigset_t& signals) {
                          broker,
                          pool,
                          executor,
+                         background,
+                         admission,
                          metrics,
                          (*credentials)->authenticator(),
                          signer,
@@ -248,7 +337,13 @@ int Serve(const Config& config, const sigset_t& signals) {
                          ToolchainVersion(),
                          config.workers,
                          [&serving] { return !serving; },
-                         &CheckGraphSize};
+                         &CheckGraphSize,
+                         activity,
+                         [&sources](const v1::GetActivityRequest& request, v1::Activity& out) {
+                           return ReportActivity(sources, request, out);
+                         },
+                         *caches->disk,
+                         *caches->memory};
   serving = true;
   auto rpc = StartRpcServer(config, **credentials, &context);
   if (!rpc.ok()) return Fail(kExitInUse, rpc.status());
@@ -261,7 +356,13 @@ int Serve(const Config& config, const sigset_t& signals) {
   int signal = 0;
   while (sigwait(&signals, &signal) == 0 && signal == SIGHUP) ReloadCredentials(**credentials);
   serving = false;
-  Drain(*rpc, broker, signals);
+  NotifyServiceManager("STOPPING=1");
+  SetHealth(*rpc->server, false);
+  const timespec at_once = {};
+  Drain(*rpc->server, broker, admission, [&] {
+    const int again = sigtimedwait(&signals, nullptr, &at_once);
+    return again > 0 && again != SIGHUP;
+  });
   return 0;
 }
 
@@ -277,8 +378,12 @@ int Run(int argc, char** argv) {
       return 0;
     }
   }
+  const auto check = std::remove(arguments.begin(), arguments.end(), "--check-config");
+  const bool only_check = check != arguments.end();
+  arguments.erase(check, arguments.end());
   absl::StatusOr<Config> config = LoadConfig(arguments, ProcessEnvironment());
   if (!config.ok()) return Fail(kExitBadConfig, config.status());
+  if (only_check) return CheckConfig(*config);
   SetLogLevel(LogLevelFromEnvironment(LogLevel::kInfo));
   SetLogFormat(config->log_json ? LogFormat::kJson : LogFormat::kText);
   // Before any thread starts, so that all of them leave these to sigwait.

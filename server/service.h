@@ -7,7 +7,9 @@
 #include <string>
 
 #include "cache/store.h"
+#include "server/admission.h"
 #include "server/artifact_signer.h"
+#include "server/activity.h"
 #include "server/auth.h"
 #include "server/broker.h"
 #include "server/executor.h"
@@ -20,6 +22,8 @@ class Service;
 
 namespace kiln {
 namespace v1 {
+class Activity;
+class GetActivityRequest;
 class Graph;
 }
 
@@ -32,7 +36,9 @@ struct ServiceContext {
   cache::Store& durable;  // the verifying disk tier, for VerifyCache
   Broker& broker;
   WorkerBackend& workers;  // for Interpret
-  Executor& executor;
+  Executor& executor;    // for what takes no time beyond a read: hits never queue behind the rest
+  Executor& background;  // for graphs to hash and caches to walk
+  Admission& admission;
   Metrics& metrics;
   Authenticator& authenticator;
   ArtifactSigner& signer;
@@ -43,6 +49,10 @@ struct ServiceContext {
   std::function<bool()> draining;
   // A quick look before a graph is hashed, copied or queued.
   std::function<absl::Status(const v1::Graph&)> check_graph;
+  ActivityLog& activity;
+  std::function<absl::Status(const v1::GetActivityRequest&, v1::Activity&)> report_activity;
+  cache::PinningStore& pins;  // the disk tier
+  cache::Store& memory;       // the fastest tier, not counted: asked on gRPC's own threads
 };
 
 // `context` and what it refers to must outlive the result.

@@ -29,6 +29,8 @@
 namespace kiln::server {
 namespace {
 
+constexpr int kNiceness = 5;
+
 struct WorkerFlags {
   int64_t parent_pid = 0;
   int64_t memory_bytes = 0;
@@ -151,6 +153,8 @@ int RunWorker(absl::Span<char* const> arguments) {
     Log(LogLevel::kError, "'kilnd worker' is started by kilnd itself, not by hand");
     return 2;
   }
+  // Hits must not wait for processors that compiles have. Where it is not allowed, they may.
+  setpriority(PRIO_PROCESS, 0, kNiceness);
   v1::WorkerResponse ready;
   if (!BecomeWorker(flags, *ready.mutable_ready())) return 0;
   LimitProcessorTime(flags.cpu_seconds);
