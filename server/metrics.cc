@@ -72,6 +72,9 @@ struct Metrics::Families {
       AddHistogram(registry, "kiln_rpc_duration_seconds", "Time of each call, streams included.");
   Family<Counter>& cache_requests =
       AddCounter(registry, "kiln_cache_requests_total", "Reads of each tier of the caches.");
+  Family<Counter>& cache_put_failures =
+      AddCounter(registry, "kiln_cache_put_failures_total",
+                 "Values that a tier of the caches did not take: no room, a full disk.");
   Family<Gauge>& cache_size =
       AddGauge(registry, "kiln_cache_size_bytes", "Bytes that each tier of the caches holds.");
   Family<Gauge>& cache_entries =
@@ -126,6 +129,17 @@ struct Metrics::Families {
                                 .Add({});
   Family<Counter>& spans_dropped = AddCounter(registry, "kiln_trace_spans_dropped_total",
                                               "Spans that never reached the trace collector.");
+  Family<Histogram>& remote_duration =
+      AddHistogram(registry, "kiln_remote_request_duration_seconds",
+                   "Time of each request to the shared tier, those refused at once included.");
+  Family<Counter>& remote_writes = AddCounter(registry, "kiln_remote_writes_total",
+                                              "Entries offered to the shared tier, by outcome.");
+  Family<Gauge>& remote_nodes = AddGauge(registry, "kiln_remote_nodes",
+                                         "Servers of the shared tier, by their circuit breaker.");
+  Family<Gauge>& remote_queued_entries =
+      AddGauge(registry, "kiln_remote_queued_entries", "Entries that wait to be shared.");
+  Family<Gauge>& remote_queued_bytes = AddGauge(registry, "kiln_remote_queued_bytes",
+                                                "Bytes of the entries that wait to be shared.");
 
   // Names and meanings of these are those of every Prometheus client library.
   Counter& process_cpu = AddCounter(registry, "process_cpu_seconds_total",
@@ -161,6 +175,9 @@ struct Metrics::Families {
   MetricTable<Counter, 1> rpc_sent_of{rpc_sent, {"method"}};
   MetricTable<Counter, 1> calls_rejected_of{calls_rejected, {"reason"}};
   MetricTable<Counter, 1> spans_dropped_of{spans_dropped, {"reason"}};
+  MetricTable<Histogram, 2, Histogram::BucketBoundaries> remote_duration_of{
+      remote_duration, {"operation", "result"}, kRpcSeconds};
+  MetricTable<Counter, 1> remote_writes_of{remote_writes, {"result"}};
 
   absl::Mutex mu;
   absl::flat_hash_set<std::string> library_ops ABSL_GUARDED_BY(mu);
@@ -177,6 +194,28 @@ Metrics::Metrics(absl::string_view version, absl::string_view compiler_build)
     families_->worker_exits.Add({{"reason", std::string(ExitReasonName(reason))}});
   }
   for (const char* reason : {"queue_full", "refused", "unreachable"}) SpansDropped(reason, 0);
+  for (const char* reason : {"queue_full", "limit", "draining", "graph_refused", "unauthenticated",
+                             "permission_denied", "invalid_argument", "bad_graph", "unsupported"}) {
+    families_->calls_rejected_of.At({reason});
+  }
+  for (const char* result : {"ok", "error", "cancelled"}) {
+    families_->compile_duration.Add({{"target", "cpp"}, {"result", result}}, kCompileSeconds);
+  }
+  families_->kernels_compiled.Add({{"target", "cpp"}});
+  families_->kernels_reused.Add({{"target", "cpp"}});
+  const std::string tenant = families_->tenants.Label("default");
+  for (const char* reason : {"queue", "evicted", "calls", "bytes"}) {
+    families_->tenant_refused.Add({{"tenant", tenant}, {"reason", reason}});
+  }
+  for (cache::EntryKind kind : {cache::EntryKind::kArtifact, cache::EntryKind::kKernel}) {
+    for (const char* tier : {"memory", "disk"}) {
+      for (cache::GetResult result : {cache::GetResult::kHit, cache::GetResult::kMiss,
+                                      cache::GetResult::kCorrupt, cache::GetResult::kError}) {
+        families_->cache_requests_of.At(
+            {cache::EntryKindName(kind), tier, cache::GetResultName(result)});
+      }
+    }
+  }
 }
 
 Metrics::~Metrics() = default;
@@ -201,6 +240,12 @@ void Metrics::RpcDone(absl::string_view method, absl::StatusCode code, absl::Dur
 
 void Metrics::CacheRequest(cache::EntryKind kind, absl::string_view tier, cache::GetResult result) {
   families_->cache_requests_of.At({cache::EntryKindName(kind), tier, cache::GetResultName(result)})
+      .Increment();
+}
+
+void Metrics::CachePutFailed(cache::EntryKind kind, absl::string_view tier) {
+  families_->cache_put_failures
+      .Add({{"kind", std::string(cache::EntryKindName(kind))}, {"tier", std::string(tier)}})
       .Increment();
 }
 
@@ -277,6 +322,15 @@ void Metrics::SpansDropped(absl::string_view reason, int64_t count) {
   families_->spans_dropped_of.At({reason}).Increment(static_cast<double>(count));
 }
 
+void Metrics::RemoteDone(absl::string_view operation, bool ok, absl::Duration duration) {
+  families_->remote_duration_of.At({operation, ok ? "ok" : "error"})
+      .Observe(absl::ToDoubleSeconds(duration));
+}
+
+void Metrics::RemoteWritten(cache::WriteResult result) {
+  families_->remote_writes_of.At({cache::WriteResultName(result)}).Increment();
+}
+
 void Metrics::NameTenants(const std::vector<std::string>& tenants) {
   for (const std::string& tenant : tenants) families_->tenants.Reserve(tenant);
 }
@@ -307,7 +361,17 @@ std::string Metrics::Render(const GaugeValues& gauges) {
     f.cache_entries.Add(labels).Set(static_cast<double>(usage.entries));
   }
   ShowProcess(gauges.process);
+  if (gauges.remote) ShowRemote(*gauges.remote);
   return prometheus::TextSerializer().Serialize(f.registry.Collect());
+}
+
+void Metrics::ShowRemote(const cache::RemoteCounts& counts) {
+  Families& f = *families_;
+  f.remote_nodes.Add({{"breaker", "closed"}}).Set(counts.nodes.closed);
+  f.remote_nodes.Add({{"breaker", "half_open"}}).Set(counts.nodes.half_open);
+  f.remote_nodes.Add({{"breaker", "open"}}).Set(counts.nodes.open);
+  f.remote_queued_entries.Add({}).Set(static_cast<double>(counts.queued_writes));
+  f.remote_queued_bytes.Add({}).Set(static_cast<double>(counts.queued_bytes));
 }
 
 void Metrics::ShowProcess(const ProcessStats& stats) {

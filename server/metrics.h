@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "cache/metered_store.h"
+#include "cache/remote/remote_tier.h"
 #include "cache/store.h"
 #include "server/caller.h"
 #include "server/fair_queue.h"
@@ -29,6 +31,7 @@ struct GaugeValues {
   std::vector<cache::Usage> caches;
   std::vector<TenantCounts> tenants;
   ProcessStats process;
+  std::optional<cache::RemoteCounts> remote;  // nothing where no tier is shared
 };
 
 // Thread-safe.
@@ -40,6 +43,8 @@ class Metrics {
   void CompileDone(absl::string_view target, const absl::Status& status, absl::Duration duration);
   void StageDone(absl::string_view stage, absl::string_view target, absl::Duration duration);
   void RpcDone(absl::string_view method, absl::StatusCode code, absl::Duration duration);
+  // A value that a tier did not take.
+  void CachePutFailed(cache::EntryKind kind, absl::string_view tier);
   void CacheRequest(cache::EntryKind kind, absl::string_view tier, cache::GetResult result);
   void JobCoalesced();
   void KernelCompiled(absl::string_view target);
@@ -47,7 +52,7 @@ class Metrics {
   void WorkerExited(ExitReason reason);
   void LibraryStep(absl::string_view op);
   void TenantCompiled(absl::string_view tenant, const absl::Status& status);
-  // `reason`: "queue", "evicted", "calls", "bytes".
+  // `reason`: "queue", "evicted", "calls", "interprets", "bytes".
   void TenantRefused(absl::string_view tenant, absl::string_view reason);
   // These tenants are never counted as "other".
   void NameTenants(const std::vector<std::string>& tenants);
@@ -65,11 +70,16 @@ class Metrics {
   // `reason`: "queue_full", "refused" by the collector, "unreachable".
   void SpansDropped(absl::string_view reason, int64_t count);
 
+  // As cache::RemoteObserver has them.
+  void RemoteDone(absl::string_view operation, bool ok, absl::Duration duration);
+  void RemoteWritten(cache::WriteResult result);
+
   // The text exposition format.
   std::string Render(const GaugeValues& gauges);
 
  private:
   void ShowProcess(const ProcessStats& stats);
+  void ShowRemote(const cache::RemoteCounts& counts);
 
   struct Families;
   std::unique_ptr<Families> families_;
