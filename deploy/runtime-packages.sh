@@ -4,11 +4,16 @@
 set -euo pipefail
 [ $# -gt 0 ] || { echo "error: which programs?" >&2; exit 2; }
 
-ldd "$@" | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u | while read -r library; do
-  real="$(readlink -f "$library")"
-  # Packages made before /lib and /usr/lib became one know the file under its old name.
-  dpkg -S "$real" 2>/dev/null || dpkg -S "${real#/usr}" 2>/dev/null || {
+mapfile -t libraries < <(ldd "$@" | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u | xargs readlink -f)
+[ ${#libraries[@]} -gt 0 ] || { echo "error: no libraries found: $*" >&2; exit 1; }
+
+# Packages made before /lib and /usr/lib became one know a file under its old name.
+owners="$(dpkg -S "${libraries[@]}" "${libraries[@]#/usr}" 2>/dev/null || true)"
+files="$(sed 's/^.*: //' <<<"$owners")"
+for library in "${libraries[@]}"; do
+  grep -qxF -e "$library" -e "${library#/usr}" <<<"$files" || {
     echo "error: no package holds $library" >&2
     exit 1
   }
-done | cut -d: -f1 | sort -u
+done
+cut -d: -f1 <<<"$owners" | sort -u

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """What the files under deploy/ say of each other and of kilnd is true."""
 
+import functools
 import os
 import pathlib
 import re
@@ -32,9 +33,10 @@ def check_config(*arguments: str, **environment: str) -> subprocess.CompletedPro
     )
 
 
-def settings() -> set[str]:
+@functools.cache
+def settings() -> frozenset[str]:
     help_text = subprocess.run([str(KILND), "--help"], capture_output=True, text=True).stdout
-    return set(re.findall(r"^  --([\w-]+) ", help_text, re.M)) | {"config"}
+    return frozenset(re.findall(r"^  --([\w-]+) ", help_text, re.M)) | {"config"}
 
 
 class CheckConfigTest(unittest.TestCase):
