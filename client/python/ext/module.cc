@@ -22,17 +22,23 @@ ClientObject* Self(PyObject* self) {
 }
 
 int InitClient(PyObject* self, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {"server", "timeout_s", "threads", "debug_dir", "debug", nullptr};
+  static const char* names[] = {"server",   "timeout_s",  "threads",    "debug_dir",
+                                "debug",    "tls_ca",     "tls_cert",   "tls_key",
+                                "token",    "token_file", "public_key", "known_servers",
+                                nullptr};
   const char* server = "";
   const char* debug_dir = "";
   double timeout_s = 120;
   int threads = 0;
   int debug = 0;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|sdisp", const_cast<char**>(names), &server,
-                                   &timeout_s, &threads, &debug_dir, &debug)) {
+  // An empty text is as good as none: the library then asks the environment.
+  kiln_client_options options = KILN_CLIENT_OPTIONS_INIT;
+  if (!PyArg_ParseTupleAndKeywords(
+          args, kwargs, "|sdispsssssss", const_cast<char**>(names), &server, &timeout_s, &threads,
+          &debug_dir, &debug, &options.tls_ca, &options.tls_cert, &options.tls_key, &options.token,
+          &options.token_file, &options.public_key, &options.known_servers)) {
     return -1;
   }
-  kiln_client_options options = KILN_CLIENT_OPTIONS_INIT;
   options.server = *server != '\0' ? server : nullptr;
   options.timeout_ms = static_cast<int64_t>(timeout_s * 1e3);
   options.threads = threads;
@@ -103,7 +109,7 @@ PyObject* ClearPrograms(PyObject*, PyObject*) {
 }
 
 PyObject* SetThreadTrace(PyObject*, PyObject* text) {
-  const char* traceparent = PyUnicode_AsUTF8(text);
+  const char* traceparent = PyUnicode_AsUTF8AndSize(text, nullptr);
   if (traceparent == nullptr) return nullptr;
   kiln_set_thread_trace(traceparent);
   Py_RETURN_NONE;
