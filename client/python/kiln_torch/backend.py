@@ -16,7 +16,7 @@ from torch._guards import TracingContext
 from kiln_torch import _kiln
 from kiln_torch.capture import CaptureError, capture, effect_token_inputs
 from kiln_torch.library import make_step
-from kiln_torch.settings import Settings
+from kiln_torch.settings import SECURITY, Settings
 from kiln_torch.statistics import STATISTICS
 from kiln_torch.tracing import current_traceparent
 
@@ -30,12 +30,22 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 @functools.cache
-def _client(server: str, timeout_s: float, threads: int, debug_dir: str) -> _kiln.Client:
-    return _kiln.Client(server, timeout_s, threads, debug_dir)
+def _client(
+    server: str, timeout_s: float, threads: int, debug_dir: str, security: tuple[str, ...]
+) -> _kiln.Client:
+    return _kiln.Client(
+        server, timeout_s, threads, debug_dir, **dict(zip(SECURITY, security, strict=True))
+    )
 
 
 def _client_of(settings: Settings) -> _kiln.Client:
-    return _client(settings.server, settings.timeout_s, settings.threads, settings.debug_dir)
+    return _client(
+        settings.server,
+        settings.timeout_s,
+        settings.threads,
+        settings.debug_dir,
+        settings.security(),
+    )
 
 
 def static_inputs(kind: str) -> frozenset[int]:
