@@ -73,6 +73,10 @@ void LruIndex::Count(const Slot& slot, int sign) {
 
 void LruIndex::Insert(const EntryInfo& info) {
   Erase(info.key);
+  InsertNew(info);
+}
+
+void LruIndex::InsertNew(const EntryInfo& info) {
   uint32_t place = NewPlace();
   Slot& slot = (*slots_)[place];
   slot.digest = info.key.digest;

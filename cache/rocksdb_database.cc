@@ -161,7 +161,9 @@ absl::StatusOr<LruIndex> Database::ReadIndex() {
   options.fill_cache = false;
   std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(options, index_.get()));
   for (it->SeekToFirst(); it->Valid(); it->Next()) {
-    if (auto info = DecodeIndexRecord(ToView(it->key()), ToView(it->value()))) index.Insert(*info);
+    if (auto info = DecodeIndexRecord(ToView(it->key()), ToView(it->value()))) {
+      index.InsertNew(*info);  // the database has a key once
+    }
   }
   KILN_RETURN_IF_ERROR(FromRocks(it->status(), "cannot read the cache's index"));
   index.SortByLastUse();

@@ -4,6 +4,7 @@
 //   storage_bench fill DIR ENTRIES      makes DIR/cache; the keys are those of `kiln load fetch
 //                                       --size 200`, so that a kilnd on DIR can be loaded too
 //   storage_bench measure DIR ENTRIES   opens it in this process and prints a line of JSON
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -53,6 +54,16 @@ int64_t ResidentBytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
+// Of this process so far, all its threads.
+double CpuSeconds() {
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
 int Fail(const absl::Status& status) {
   std::fprintf(stderr, "storage_bench: %s\n", status.ToString().c_str());
   return 1;
@@ -78,6 +89,7 @@ int Measure(const std::string& folder, int64_t entries) {
   auto disk = OpenRocksDbStore(OptionsOf(folder));
   if (!disk.ok()) return Fail(disk.status());
   double open_s = absl::ToDoubleSeconds(absl::Now() - begin);
+  double open_cpu_s = CpuSeconds();
   int64_t open_bytes = ResidentBytes() - before_bytes;
   int64_t listed = 0;
   for (const Usage& usage : (*disk)->Usages()) listed += usage.entries;
@@ -94,10 +106,11 @@ int Measure(const std::string& folder, int64_t entries) {
   }
   std::sort(times_us.begin(), times_us.end());
   std::printf(
-      "{\"entries\": %lld, \"open_s\": %.3f, \"resident_after_open_mb\": %.1f, "
+      "{\"entries\": %lld, \"open_s\": %.3f, \"open_cpu_s\": %.3f, \"resident_after_open_mb\": "
+      "%.1f, "
       "\"resident_bytes_per_entry\": %.1f, \"hit_p50_us\": %.2f, \"hit_p90_us\": %.2f, "
       "\"hit_p99_us\": %.2f, \"misses\": %lld}\n",
-      static_cast<long long>(listed), open_s, static_cast<double>(open_bytes) / 1e6,
+      static_cast<long long>(listed), open_s, open_cpu_s, static_cast<double>(open_bytes) / 1e6,
       static_cast<double>(open_bytes) / static_cast<double>(listed), times_us[kReads / 2],
       times_us[kReads * 9 / 10], times_us[kReads * 99 / 100], static_cast<long long>(misses));
   return misses == 0 && listed == entries ? 0 : 1;

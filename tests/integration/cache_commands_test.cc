@@ -49,7 +49,8 @@ class CacheCommandsTest : public ServerTest {
 
   std::vector<std::string> PinnedKeys() {
     std::vector<std::string> keys;
-    for (const v1::CacheEntry& entry : ListCache(stub()).entries()) {
+    v1::ListCacheResponse listed = ListCache(stub());
+    for (const v1::CacheEntry& entry : listed.entries()) {
       if (entry.pinned()) keys.push_back(entry.key());
     }
     return keys;
