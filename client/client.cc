@@ -265,6 +265,11 @@ absl::StatusOr<ArtifactBytes> Client::CompileArtifact(const v1::Graph& graph,
   return impl_->CompileBytes(graph, key, start, progress, absl::ZeroDuration());
 }
 
+absl::StatusOr<v1::Activity> Client::GetActivity(int recent, int slowest, absl::Duration timeout) {
+  return impl_->remote.GetActivity(recent, slowest,
+                                   timeout > absl::ZeroDuration() ? timeout : impl_->timeout);
+}
+
 absl::StatusOr<v1::ServerInfo> Client::GetServerInfo() {
   return impl_->remote.GetServerInfo(impl_->timeout);
 }
@@ -287,6 +292,25 @@ absl::StatusOr<v1::ExplainMissResponse> Client::ExplainMiss(const v1::Graph& gra
 
 absl::StatusOr<int64_t> Client::ClearCache(absl::string_view kind) {
   return impl_->remote.ClearCache(kind, impl_->timeout);
+}
+
+absl::StatusOr<int64_t> Client::PinCache(absl::string_view key_prefix, bool pinned) {
+  return impl_->remote.PinCache(key_prefix, pinned, impl_->timeout);
+}
+
+absl::StatusOr<int64_t> Client::RemoveCache(absl::string_view key_prefix) {
+  return impl_->remote.RemoveCache(key_prefix, impl_->timeout);
+}
+
+absl::Status Client::ExportCache(
+    const v1::ExportCacheRequest& request,
+    const std::function<absl::Status(const v1::CacheRecord&)>& on_record) {
+  return impl_->remote.ExportCache(request, on_record, impl_->timeout);
+}
+
+absl::StatusOr<v1::ImportCacheResponse> Client::ImportCache(
+    const std::function<bool(v1::CacheRecord&)>& next) {
+  return impl_->remote.ImportCache(next, impl_->timeout);
 }
 
 absl::Status Client::Interpret(

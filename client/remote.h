@@ -42,6 +42,7 @@ class Remote {
                                          const ProgressCallback& progress, absl::Duration timeout);
   // UNAUTHENTICATED where the server shows another public key than the known one (trust.h).
   absl::StatusOr<v1::ServerInfo> GetServerInfo(absl::Duration timeout);
+  absl::StatusOr<v1::Activity> GetActivity(int recent, int slowest, absl::Duration timeout);
   absl::Status Interpret(const v1::InterpretRequest& request,
                          const std::function<absl::Status(const v1::InterpretEvent&)>& on_event,
                          absl::Duration timeout);
@@ -49,6 +50,15 @@ class Remote {
                                                   absl::Duration timeout);
   absl::StatusOr<v1::VerifyCacheResponse> VerifyCache(absl::Duration timeout);
   absl::StatusOr<int64_t> ClearCache(absl::string_view kind, absl::Duration timeout);
+  absl::StatusOr<int64_t> PinCache(absl::string_view key_prefix, bool pinned,
+                                   absl::Duration timeout);
+  absl::StatusOr<int64_t> RemoveCache(absl::string_view key_prefix, absl::Duration timeout);
+  absl::Status ExportCache(const v1::ExportCacheRequest& request,
+                           const std::function<absl::Status(const v1::CacheRecord&)>& on_record,
+                           absl::Duration timeout);
+  // `next` fills a record, or returns false where there are no more.
+  absl::StatusOr<v1::ImportCacheResponse> ImportCache(
+      const std::function<bool(v1::CacheRecord&)>& next, absl::Duration timeout);
   absl::StatusOr<v1::ExplainMissResponse> ExplainMiss(const v1::ExplainMissRequest& request,
                                                       absl::Duration timeout);
 

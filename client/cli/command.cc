@@ -40,18 +40,22 @@ int ExitCode(const Outcome& outcome) {
   return refused ? kExitRefused : kExitFailed;
 }
 
-absl::StatusOr<std::unique_ptr<Client>> MakeClient(const Args& args, bool debug) {
-  KILN_RETURN_IF_ERROR(args.GetChoice("--target", "cpp", {"cpp"}).status());
-  ClientOptions options;
-  options.server = args.Get("--server", "");
-  options.arch = args.Get("--arch", "native");
-  options.debug = debug;
+void TakeSecurityFlags(const Args& args, ClientOptions& options) {
   options.tls_ca = args.Get("--tls-ca", "");
   options.tls_cert = args.Get("--tls-cert", "");
   options.tls_key = args.Get("--tls-key", "");
   options.token_file = args.Get("--token-file", "");
   options.public_key = args.Get("--public-key", "");
   options.known_servers = args.Get("--known-servers", "");
+}
+
+absl::StatusOr<std::unique_ptr<Client>> MakeClient(const Args& args, bool debug) {
+  KILN_RETURN_IF_ERROR(args.GetChoice("--target", "cpp", {"cpp"}).status());
+  ClientOptions options;
+  options.server = args.Get("--server", "");
+  options.arch = args.Get("--arch", "native");
+  options.debug = debug;
+  TakeSecurityFlags(args, options);
   KILN_ASSIGN_OR_RETURN(int64_t threads, args.GetInt("--threads", 0, 1, 1024));
   KILN_ASSIGN_OR_RETURN(int64_t seconds, args.GetInt("--timeout", 600, 1, 86400));
   options.threads = static_cast<int>(threads);

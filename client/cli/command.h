@@ -61,6 +61,7 @@ Outcome RunLoad(const Args& args);
 // Flags of every command. There is none for a token itself: other users see command lines.
 inline constexpr absl::string_view kSecurityFlags[] = {
     "--tls-ca", "--tls-cert", "--tls-key", "--token-file", "--public-key", "--known-servers"};
+void TakeSecurityFlags(const Args& args, ClientOptions& options);
 
 // --server, --timeout, --threads, --arch, --target and the flags above, in a client.
 absl::StatusOr<std::unique_ptr<Client>> MakeClient(const Args& args, bool debug);

@@ -24,12 +24,16 @@
 
 namespace kiln {
 namespace v1 {
+class Activity;
 class Artifact;
+class CacheRecord;
 class CompileOptions;
 class Device;
+class ExportCacheRequest;
 class ExplainMissRequest;
 class ExplainMissResponse;
 class Graph;
+class ImportCacheResponse;
 class InterpretEvent;
 class InterpretRequest;
 class ListCacheResponse;
@@ -160,10 +164,24 @@ class KILN_EXPORT Client {
                                                 const ProgressCallback& progress = nullptr);
 
   absl::StatusOr<v1::ServerInfo> GetServerInfo();
+  // What the server does now and did lately, and how many of its last and slowest compiles; zeros
+  // take the server's defaults and the client's timeout.
+  absl::StatusOr<v1::Activity> GetActivity(int recent, int slowest,
+                                           absl::Duration timeout = absl::ZeroDuration());
   // Empty `kind`: both. `limit` of zero: the server's default.
   absl::StatusOr<v1::ListCacheResponse> ListCache(absl::string_view kind, int limit);
   absl::StatusOr<v1::VerifyCacheResponse> VerifyCache();
   absl::StatusOr<int64_t> ClearCache(absl::string_view kind);
+  // Entries whose hex key begins with the prefix, of four digits or more; NOT_FOUND where there is
+  // none. How many were changed.
+  absl::StatusOr<int64_t> PinCache(absl::string_view key_prefix, bool pinned);
+  absl::StatusOr<int64_t> RemoveCache(absl::string_view key_prefix);
+  // Calls `on_record` with the entries' records in their order.
+  absl::Status ExportCache(const v1::ExportCacheRequest& request,
+                           const std::function<absl::Status(const v1::CacheRecord&)>& on_record);
+  // `next` fills the next record, or returns false where there are no more.
+  absl::StatusOr<v1::ImportCacheResponse> ImportCache(
+      const std::function<bool(v1::CacheRecord&)>& next);
   // In what the key of `graph` differs from the nearest that the server has.
   absl::StatusOr<v1::ExplainMissResponse> ExplainMiss(const v1::Graph& graph);
   absl::Status Interpret(const v1::InterpretRequest& request,
