@@ -90,15 +90,15 @@ struct ActivityLog::State {
     v1::CompileRecord record;
     google::protobuf::RepeatedPtrField<v1::StageSpan> spans;
 
-    void AddSpan(absl::string_view stage, absl::string_view kernel, absl::Time start,
-                 absl::Duration duration) {
-      if (spans.size() >= kMaxSpans) return;
+    // Null where there are too many.
+    v1::StageSpan* AddSpan(absl::string_view stage, absl::Time start, absl::Duration duration) {
+      if (spans.size() >= kMaxSpans) return nullptr;
       v1::StageSpan& span = *spans.Add();
       span.set_stage(std::string(stage));
-      span.set_kernel(Shorten(kernel));
       int64_t start_us = absl::ToUnixMicros(start) - record.started_unix_us();
       span.set_start_us(std::max<int64_t>(start_us, 0));
       span.set_duration_us(absl::ToInt64Microseconds(duration));
+      return &span;
     }
   };
   struct Tenant {
@@ -245,8 +245,9 @@ void ActivityLog::JobQueued(int64_t job, const Digest& key,
   absl::MutexLock lock(&s.mu);
   if (static_cast<int>(s.live.size()) >= options_.max_live_jobs) return;
   if (!IsPages(record)) s.Keep(record.key(), request, options_.max_request_bytes);
-  s.live[job].record = std::move(record);
+  // Before the new one is among them: most are queued for a moment only.
   s.NoteLoad(SlotOf(now));
+  s.live[job].record = std::move(record);
 }
 
 void ActivityLog::JobJoined(int64_t job) {
@@ -279,19 +280,31 @@ void ActivityLog::StageStarted(int64_t job, absl::string_view stage) {
 void ActivityLog::StageDone(int64_t job, absl::string_view stage, absl::Time start,
                             absl::Duration duration) {
   absl::MutexLock lock(&state_->mu);
-  if (State::Job* known = state_->Live(job)) known->AddSpan(stage, "", start, duration);
+  if (State::Job* known = state_->Live(job)) known->AddSpan(stage, start, duration);
 }
 
-void ActivityLog::KernelDone(int64_t job, absl::string_view symbol, absl::Time start,
-                             absl::Duration duration) {
+void ActivityLog::KernelDone(int64_t job, absl::string_view symbol, absl::string_view operators,
+                             absl::Time start, absl::Duration duration) {
   absl::MutexLock lock(&state_->mu);
   State::Job* known = state_->Live(job);
   if (known == nullptr) return;
   known->record.set_kernels_done(known->record.kernels_done() + 1);
-  known->AddSpan("kernel", symbol, start, duration);
+  v1::StageSpan* span = known->AddSpan("kernel", start, duration);
+  if (span == nullptr) return;
+  span->set_kernel(Shorten(symbol));
+  span->set_operators(Shorten(operators));
 }
 
-void ActivityLog::JobEnded(int64_t job, const JobEnd& end) {
+void ActivityLog::KernelsFound(int64_t job, int total, int cached) {
+  absl::MutexLock lock(&state_->mu);
+  State::Job* known = state_->Live(job);
+  if (known == nullptr) return;
+  known->record.set_kernels_total(total);
+  known->record.set_kernels_cached(cached);
+  known->record.set_kernels_done(cached);
+}
+
+void ActivityLog::JobEnded(int64_t job, const absl::Status& status, absl::string_view source) {
   absl::Time now = options_.clock();
   State& s = *state_;
   absl::MutexLock lock(&s.mu);
@@ -302,23 +315,22 @@ void ActivityLog::JobEnded(int64_t job, const JobEnd& end) {
   s.live.erase(it);
   if (record.started_unix_us() != 0) --s.running;
   record.set_finished_unix_us(absl::ToUnixMicros(now));
-  record.set_outcome(end.status.ok() ? "OK" : Shorten(end.status.ToString()));
-  record.set_source(std::string(end.source));
-  record.set_kernels_total(end.kernels_total);
-  record.set_kernels_cached(end.kernels_cached);
+  record.set_outcome(
+      status.ok() ? "OK" : Shorten(status.ToString(absl::StatusToStringMode::kWithNoExtraData)));
+  record.set_source(std::string(source));
   record.clear_stage();
   if (IsPages(record)) return;
   JobSlot& slot = s.window.At(SlotOf(now));
   bool ran = record.started_unix_us() != 0;
-  if (!end.status.ok()) {
+  if (!status.ok()) {
     ++s.failures;
     ++slot.failures;
-  } else if (end.source == "compiled") {
+  } else if (source == "compiled") {
     ++s.compiles;
     ++s.TenantOf(record.tenant(), options_.max_tenants).compiles;
     slot.latency.Add(absl::Microseconds(DurationUs(record)));
   }
-  if (ran && end.source != "memory" && end.source != "disk") s.AddSlowest(ended, options_);
+  if (ran && (!status.ok() || source == "compiled")) s.AddSlowest(ended, options_);
   s.recent.push_front(std::move(ended));
   if (static_cast<int>(s.recent.size()) > options_.max_recent) s.recent.pop_back();
 }

@@ -41,13 +41,6 @@ struct ActivityOptions {
   std::function<absl::Time()> clock = &absl::Now;
 };
 
-struct JobEnd {
-  absl::Status status;
-  absl::string_view source;  // "compiled", or the tier that had it after all
-  int kernels_total = 0;
-  int kernels_cached = 0;
-};
-
 // Thread-safe. A hit costs an uncontended lock and a few additions. Jobs are named by their number;
 // calls about one that is not known, or has ended, are ignored.
 class ActivityLog {
@@ -69,8 +62,11 @@ class ActivityLog {
   void JobStarted(int64_t job);
   void StageStarted(int64_t job, absl::string_view stage);
   void StageDone(int64_t job, absl::string_view stage, absl::Time start, absl::Duration duration);
-  void KernelDone(int64_t job, absl::string_view symbol, absl::Time start, absl::Duration duration);
-  void JobEnded(int64_t job, const JobEnd& end);
+  void KernelDone(int64_t job, absl::string_view symbol, absl::string_view operators,
+                  absl::Time start, absl::Duration duration);
+  void KernelsFound(int64_t job, int total, int cached);
+  // `source`: "compiled", or the tier that had it after all.
+  void JobEnded(int64_t job, const absl::Status& status, absl::string_view source);
 
   // Everything but what only the broker, the workers and the caches know. `recent` and `slowest`
   // are how many to list; newest and slowest first.

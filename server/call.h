@@ -24,6 +24,7 @@ class Call {
   absl::Status Admit(Authenticator& authenticator);
   // Its trace is this call's own span once the call is admitted.
   const Caller& caller() const { return caller_; }
+  absl::Duration elapsed() const { return absl::Now() - start_; }
 
   void set_key(std::string short_key) { key_ = std::move(short_key); }
   void set_target(absl::string_view target) { target_ = target; }

@@ -9,6 +9,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "kiln/v1/compile_service.pb.h"
@@ -95,6 +96,7 @@ class Job {
                            outcome_.kernels_cached));
     Span span = Span::BeginPart(input_.trace, name);
     step_trace_ = span.context();
+    if (context_.activity != nullptr) context_.activity->StageStarted(input_.number, name);
     absl::Time start = absl::Now();
     absl::Status status = step();
     absl::Duration duration = absl::Now() - start;
@@ -105,6 +107,9 @@ class Job {
     time.set_stage(std::string(name));
     time.set_duration_ns(absl::ToInt64Nanoseconds(duration));
     context_.metrics.StageDone(name, target_, duration);
+    if (context_.activity != nullptr) {
+      context_.activity->StageDone(input_.number, name, start, duration);
+    }
     absl::StrAppend(&stages_text_, stages_text_.empty() ? "" : " ", name, "=",
                     absl::StrFormat("%.1fms", absl::ToDoubleMilliseconds(duration)));
     return status;
@@ -118,6 +123,9 @@ class Job {
     for (const v1::StageTime& stage : plan_.stages()) {
       absl::Duration duration = absl::Nanoseconds(stage.duration_ns());
       RecordSpan(step_trace_, stage.stage(), start, duration);
+      if (context_.activity != nullptr) {
+        context_.activity->StageDone(input_.number, stage.stage(), start, duration);
+      }
       start += duration;
     }
   }
@@ -185,6 +193,9 @@ class Job {
     results_->done = results_->cached;
     outcome_.kernels_cached = results_->cached;
     context_.metrics.KernelsReused(target_, results_->cached);
+    if (context_.activity != nullptr) {
+      context_.activity->KernelsFound(input_.number, outcome_.kernels_total, results_->cached);
+    }
     return absl::OkStatus();
   }
 
@@ -224,9 +235,15 @@ class Job {
     };
     kernel.done = [control = control_, results = results_, progress = progress_, i,
                    total = outcome_.kernels_total, &metrics = context_.metrics, target = target_,
-                   trace = step_trace_, symbol = plan_.kernels(static_cast<int>(i)).symbol()](
-                      const KernelOutcome& outcome) {
+                   trace = step_trace_, symbol = plan_.kernels(static_cast<int>(i)).symbol(),
+                   operators = absl::StrJoin(plan_.kernels(static_cast<int>(i)).ops(), ", "),
+                   activity = context_.activity,
+                   job = input_.number](const KernelOutcome& outcome) {
       RecordKernel(trace, symbol, outcome);
+      if (activity != nullptr && outcome.kernel.ok()) {
+        absl::Duration took = absl::Nanoseconds(outcome.kernel->compile_ns);
+        activity->KernelDone(job, symbol, operators, absl::Now() - took, took);
+      }
       v1::Progress report;
       {
         absl::MutexLock lock(&results->mu);

@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "cache/store.h"
 #include "proto/base/trace_context.h"
+#include "server/activity.h"
 #include "server/job_control.h"
 #include "server/kernel_compiler.h"
 #include "server/metrics.h"
@@ -37,6 +38,7 @@ struct CompileJobContext {
   cache::Store& durable;  // the disk tier, for what nobody waits for
   Metrics& metrics;
   std::string compiler_build;
+  ActivityLog* activity = nullptr;  // told how jobs go on, where there is one
 };
 
 struct CompileJobOutcome {

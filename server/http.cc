@@ -143,7 +143,7 @@ class Route final : public CivetHandler {
 };
 
 int LogMessage(const mg_connection*, const char* message) {
-  Log(LogLevel::kDebug, "http", {{"message", message}});
+  Log(LogLevel::kDebug, "http", {{"text", message}});
   return 1;  // not to its own log as well
 }
 

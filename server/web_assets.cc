@@ -3,7 +3,7 @@
 namespace kiln::server {
 
 const std::vector<WebAsset>& WebAssets() {
-  constexpr char kScript[] = "text/javascript; charset=utf-8";
+  static constexpr char kScript[] = "text/javascript; charset=utf-8";
   static const auto* const assets = new std::vector<WebAsset>{
       {"/", "text/html; charset=utf-8", UiIndexHtml()},
       {"/ui/style.css", "text/css; charset=utf-8", UiStyleCss()},

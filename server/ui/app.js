@@ -68,20 +68,22 @@ async function poll() {
   clearTimeout(timer);
   if (document.hidden) return;
   const asked = view;
+  let activity = null;
   try {
-    const activity = await getJson(view && view.needs ? view.needs() : '/api/v1/activity?recent=1&slowest=1');
+    activity = await getJson(view.needs ? view.needs() : '/api/v1/activity?recent=1&slowest=1');
     failures = 0;
-    setStatus(activity.draining ? 'Draining' : 'Serving', activity.draining ? 'warn' : 'good');
-    setText(serverText, `version ${activity.version}, up ${uptime(number(activity.now_unix_us) - number(activity.started_unix_us))}`);
-    if (asked === view && view.update) view.update(activity);
   } catch (error) {
     ++failures;
     setStatus(error.code ? 'Error' : 'Unreachable', 'bad');
     if (asked === view && view.offline) view.offline(error);
   }
-  if (asked !== view) return;
+  if (asked !== view) return;  // the other view's own question is under way
   clearTimeout(timer);
   timer = setTimeout(poll, Math.min(kPollMs * 2 ** Math.min(failures, 3), kMaxPollMs));
+  if (!activity) return;
+  setStatus(activity.draining ? 'Draining' : 'Serving', activity.draining ? 'warn' : 'good');
+  setText(serverText, `version ${activity.version}, up ${uptime(number(activity.now_unix_us) - number(activity.started_unix_us))}`);
+  if (view.update) view.update(activity);
 }
 
 window.addEventListener('hashchange', navigate);

@@ -131,18 +131,12 @@ export class CompileView {
     for (const stage of top) {
       add(stage.stage.replaceAll('_', ' '), stage.start, stage.length, stage.stage === 'link' ? 'link-stage' : '');
       if (stage.stage === 'plan') for (const s of spans.filter((x) => !x.kernel && !isTop(x.stage))) add(s.stage.replaceAll('_', ' '), s.start, s.length, 'sub-span', true);
-      if (stage.stage === 'compile') for (const s of spans.filter((x) => x.kernel).sort((a, b) => a.start - b.start).slice(0, 40)) add(this.kernelName(s.kernel), s.start, s.length, 'kernel', true);
+      if (stage.stage === 'compile') for (const s of spans.filter((x) => x.kernel).sort((a, b) => a.start - b.start).slice(0, 40)) add(s.operators || s.kernel, s.start, s.length, 'kernel', true);
     }
     const kernels = spans.filter((s) => s.kernel).length;
     replace(this.timelineBody, h('div', { class: 'timeline' }, rows),
       kernels > 40 ? h('p', { class: 'muted small' }, `and ${kernels - 40} kernels more`) : null);
     this.timeline.hidden = false;
-  }
-
-  // Its operators, once they are known.
-  kernelName(symbol) {
-    const kernel = this.detail && this.detail.kernels.find((k) => k.symbol === symbol);
-    return kernel && kernel.ops.length ? kernel.ops.join(', ') : symbol;
   }
 
   async askDetails(start) {
@@ -181,7 +175,6 @@ export class CompileView {
 
   async ready(detail) {
     this.detail = detail;
-    this.showTimeline();
     try {
       this.fusedText = await this.irOf('fuse');
       this.fused = parseModule(this.fusedText);

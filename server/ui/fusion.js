@@ -42,7 +42,7 @@ function mainOp(detail, ops) {
   const byName = operators(detail);
   const short = ops.map((name) => (byName.has(name) ? shortOp(byName.get(name).op) : name));
   const heavy = short.find((op) => /mm|conv|attention|softmax|norm|embedding|sort|topk/.test(op));
-  return heavy || short.at(-1) || 'kernel';
+  return (heavy || short.at(-1) || 'kernel').replace(/^_+(?=.)/, '');
 }
 
 function operators(detail) {

@@ -56,7 +56,7 @@ export class Overview {
         }],
       }),
       new Chart({
-        title: 'Lookups a second', format: (x) => (x < 10 ? String(Math.round(x * 10) / 10) : count(x)), shape: 'bars', empty: 'No lookup in the last five minutes',
+        title: 'Lookups a second', format: (x) => (x < 10 ? String(Math.round(x * 100) / 100) : count(x)), shape: 'bars', empty: 'No lookup in the last five minutes',
         series: [
           { label: 'hits', kind: 's1', value: (p) => p.hits / kSlotSeconds },
           { label: 'misses', kind: 's2', value: (p) => p.misses / kSlotSeconds },
@@ -121,7 +121,7 @@ export class Overview {
     this.waiting.hidden = true;
     this.body.hidden = false;
     const points = activity.history.map((p) => ({
-      ...p, time: number(p.start_unix_us), hits: number(p.hits), misses: number(p.misses),
+      ...p, time: number(p.start_unix_us), hits: number(p.hits), misses: number(p.misses), compile_latency: p.compile_latency || { count: 0 },
     }));
     this.showTiles(activity, points);
     for (const chart of this.charts) chart.update(points);
@@ -136,7 +136,7 @@ export class Overview {
     const misses = points.reduce((sum, p) => sum + p.misses, 0);
     const lookups = hits + misses;
     figure(rate.value, lookups ? ((100 * hits) / lookups).toFixed(hits === lookups ? 0 : 1) : '\u2013', lookups ? '%' : '');
-    setText(rate.foot, `${plural(lookups, 'lookup')} in 5 min, ${count(a.hits)} hits since the start`);
+    setText(rate.foot, `${plural(lookups, 'lookup')} in 5 min, ${plural(number(a.hits), 'hit')} since the start`);
     latencyTile(hit, a.hit_latency, 'hit');
     latencyTile(compile, a.compile_latency, 'compile');
     figure(jobs.value, String(a.jobs_running), `running, ${a.jobs_queued} queued`);
