@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/hash/hash.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -43,10 +44,10 @@ struct Misdeed {
   std::string in_message;
 };
 
-// Each of a size of its own, so that no two have the same key.
+// Of a size that goes with the deed: names are no part of a key, and one deed has one key.
 v1::CompileRequest Misbehave(const std::string& deed) {
-  static int64_t elements = 1'000'000;
-  v1::CompileRequest request = QuickRequest(++elements);
+  v1::CompileRequest request =
+      QuickRequest(1'000'000 + static_cast<int64_t>(absl::HashOf(deed) % 1'000'000));
   request.mutable_graph()->set_name(absl::StrCat("misbehave:", deed));
   return request;
 }
@@ -186,6 +187,13 @@ TEST_F(IsolationTest, AGraphThatMisbehavesCostsNobodyElseAnything) {
   EXPECT_EQ(metrics.Sum("kiln_worker_exits_total", {{"reason", "timeout"}}), 1);
   EXPECT_EQ(metrics.Sum("kiln_worker_exits_total", {{"reason", "memory"}}), 2);
   EXPECT_EQ(metrics.Sum("kiln_graphs_refused_total"), std::size(kMisdeeds));
+  // Cleared, a graph is tried again at once.
+  grpc::ClientContext context;
+  v1::ClearRefusalsResponse cleared;
+  grpc::Status status = stub_->ClearRefusals(&context, {}, &cleared);
+  EXPECT_TRUE(status.ok()) << Text(status);
+  EXPECT_EQ(cleared.cleared(), std::size(kMisdeeds));
+  Commit(kMisdeeds[0]);
   // The server itself ends in order, and takes its workers along.
   pid_t pid = server_->process().pid();
   stub_.reset();

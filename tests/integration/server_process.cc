@@ -31,7 +31,8 @@ std::string KilndPath() {
 absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(
     const std::string& data_dir, const std::vector<std::string>& flags, const std::string& program,
     const std::vector<std::string>& environment) {
-  std::vector<std::string> command = {program, "--listen=127.0.0.1:0", "--metrics-listen=127.0.0.1:0",
+  std::vector<std::string> command = {program, "--listen=127.0.0.1:0",
+                                      "--metrics-listen=127.0.0.1:0",
                                       absl::StrCat("--data-dir=", data_dir), "--workers=2"};
   command.insert(command.end(), flags.begin(), flags.end());
   auto process = Process::Start(command, environment);
