@@ -1,8 +1,10 @@
 // kilnd is killed under write load, again and again: what it said that it stored is there, nothing
-// else is, and it is back at once. KILN_KILL_ROUNDS sets how often; 20 by default.
+// else is, and it is back at once. KILN_KILL_ROUNDS sets how often, 20 by default;
+// KILN_KILL_START_SECONDS how long a start may take, 5 by default, for machines that are busy.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <deque>
 #include <iostream>
@@ -22,15 +24,15 @@ namespace {
 
 constexpr int kDefaultRounds = 20;
 constexpr int kWriters = 2;
-constexpr absl::Duration kStartLimit = absl::Seconds(5);
+constexpr int kStartSeconds = 5;
 // Of a cache of 64 MiB the values stored last cannot have been evicted.
 constexpr size_t kRecentBytes = 16 << 20;
 constexpr int kSamples = 8;
 
-int Rounds() {
-  const char* text = std::getenv("KILN_KILL_ROUNDS");
-  int rounds = 0;
-  return text != nullptr && absl::SimpleAtoi(text, &rounds) && rounds > 0 ? rounds : kDefaultRounds;
+int Setting(const char* name, int otherwise) {
+  const char* text = std::getenv(name);
+  int number = 0;
+  return text != nullptr && absl::SimpleAtoi(text, &number) && number > 0 ? number : otherwise;
 }
 
 // Small ones in the database, larger ones in files, a large one now and then.
@@ -123,9 +125,10 @@ void WriteUntilKilled(const ServerProcess& server, Ledger& ledger) {
 class KillTest : public ServerTest {
  protected:
   // What is listed, read and verified.
-  void CheckCache(Ledger& ledger, std::mt19937& random) {
+  void CheckCache(Ledger& ledger, std::mt19937& random, int& most_entries) {
     v1::ListCacheResponse listed = ListCache(stub());
     v1::VerifyCacheResponse verified = VerifyCache(stub());
+    most_entries = std::max(most_entries, listed.entries_size());
     ASSERT_EQ(verified.corrupt(), 0);
     ASSERT_EQ(verified.checked(), listed.entries_size()) << "an entry is listed and cannot be read";
     std::map<std::string, std::string> kinds;
@@ -148,19 +151,20 @@ class KillTest : public ServerTest {
 };
 
 TEST_F(KillTest, AKilledServerHasWhatItSaidItStoredAndNothingElse) {
-  const int rounds = Rounds();
+  const int rounds = Setting("KILN_KILL_ROUNDS", kDefaultRounds);
+  const absl::Duration start_limit =
+      absl::Seconds(Setting("KILN_KILL_START_SECONDS", kStartSeconds));
   std::mt19937 random(20);
   Ledger ledger;
-  absl::Duration slowest_start;
-  int64_t most_entries = 0;
+  std::vector<absl::Duration> starts;
+  int most_entries = 0;
   for (int round = 0; round <= rounds; ++round) {
     absl::Time begin = absl::Now();
     ASSERT_TRUE(StartServer({"--cache-max-size=64MiB", "--cache-memory-size=1MiB", "--workers=1"}));
     absl::Duration start = absl::Now() - begin;
-    slowest_start = std::max(slowest_start, start);
-    ASSERT_LE(start, kStartLimit) << "round " << round;
-    ASSERT_NO_FATAL_FAILURE(CheckCache(ledger, random)) << "round " << round;
-    most_entries = std::max<int64_t>(most_entries, VerifyCache(stub()).checked());
+    starts.push_back(start);
+    ASSERT_LE(start, start_limit) << "round " << round;
+    ASSERT_NO_FATAL_FAILURE(CheckCache(ledger, random, most_entries)) << "round " << round;
     if (round == rounds) break;
     std::vector<std::thread> writers;
     for (int i = 0; i < kWriters; ++i) {
@@ -170,9 +174,10 @@ TEST_F(KillTest, AKilledServerHasWhatItSaidItStoredAndNothingElse) {
     server().Kill();
     for (std::thread& writer : writers) writer.join();
   }
+  std::sort(starts.begin(), starts.end());
   std::cout << rounds << " kills, " << ledger.acknowledged() << " entries acknowledged, "
-            << ledger.refused() << " refused, at most " << most_entries
-            << " at once; slowest start " << slowest_start << "\n";
+            << ledger.refused() << " refused, at most " << most_entries << " at once; starts took "
+            << starts[starts.size() / 2] << " at the median and " << starts.back() << " at most\n";
   EXPECT_GE(ledger.acknowledged(), rounds);
   EXPECT_EQ(ledger.refused(), 0);
 }
