@@ -134,6 +134,9 @@ int CheckConfig(const Config& config) {
   if (auto credentials = Credentials::Load(config); !credentials.ok()) {
     return Fail(kExitBadConfig, credentials.status());
   }
+  if (absl::Status remote = CheckRemoteSettings(config.remote); !remote.ok()) {
+    return Fail(kExitBadConfig, remote);
+  }
   for (const std::string& warning : ExposureWarnings(config)) {
     std::fprintf(stderr, "kilnd: warning: %s\n", warning.c_str());
   }
@@ -277,6 +280,9 @@ int Serve(const Config& config, const sigset_t& signals) {
   std::string compiler_build = CompilerBuildId();
   auto credentials = Credentials::Load(config);
   if (!credentials.ok()) return Fail(kExitBadConfig, credentials.status());
+  if (absl::Status remote = CheckRemoteSettings(config.remote); !remote.ok()) {
+    return Fail(kExitBadConfig, remote);
+  }
   auto data_dir = cache::DataDir::Open(config.data_dir);
   if (absl::IsAborted(data_dir.status())) return Fail(kExitInUse, data_dir.status());
   if (!data_dir.ok()) return Fail(kExitBadConfig, data_dir.status());

@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "proto/base/error_detail.h"
 #include "proto/base/log.h"
 #include "proto/base/status_macros.h"
 #include "server/metrics.h"
@@ -51,6 +52,11 @@ absl::Status SetRemoteTimeout(absl::string_view value, absl::Duration& out) {
   }
   out = duration;
   return absl::OkStatus();
+}
+
+absl::Status CheckRemoteSettings(const RemoteSettings& settings) {
+  if (!settings.url) return absl::OkStatus();
+  return Annotate(cache::CheckRemoteTls(*settings.url, settings.ca_file), "--remote-ca");
 }
 
 absl::StatusOr<std::unique_ptr<cache::RemoteTier>> OpenRemoteTier(const RemoteSettings& settings,

@@ -38,6 +38,9 @@ absl::Status SetRemoteExpiry(absl::string_view value, RemoteSettings& settings);
 // From 1ms to 60s.
 absl::Status SetRemoteTimeout(absl::string_view value, absl::Duration& out);
 
+// What can be seen without a connection: INVALID_ARGUMENT where remote-ca holds no certificates.
+absl::Status CheckRemoteSettings(const RemoteSettings& settings);
+
 // Null where none is configured. `key` and `metrics` must outlive the result.
 absl::StatusOr<std::unique_ptr<cache::RemoteTier>> OpenRemoteTier(const RemoteSettings& settings,
                                                                   const SigningKey* key,

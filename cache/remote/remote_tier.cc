@@ -50,6 +50,10 @@ class RedisTier final : public RemoteTier {
 
 }  // namespace
 
+absl::Status CheckRemoteTls(const RemoteUrl& url, const std::string& ca_file) {
+  return url.tls ? TlsClient::Create(ca_file).status() : absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<RemoteTier>> OpenRemoteTier(const RemoteTierOptions& options) {
   std::unique_ptr<TlsClient> tls;
   if (options.url.tls) {

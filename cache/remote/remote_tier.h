@@ -68,7 +68,10 @@ class RemoteTier {
   virtual RemoteCounts Counts() = 0;
 };
 
-// Connects to nobody yet. INVALID_ARGUMENT where `ca_file` holds no certificates.
+// INVALID_ARGUMENT where `url` asks for TLS and `ca_file` holds no certificates.
+absl::Status CheckRemoteTls(const RemoteUrl& url, const std::string& ca_file);
+
+// Connects to nobody yet. INVALID_ARGUMENT as CheckRemoteTls.
 absl::StatusOr<std::unique_ptr<RemoteTier>> OpenRemoteTier(const RemoteTierOptions& options);
 
 // The parts over another client: for tests. `client` must outlive the results; `queue` must end

@@ -36,6 +36,11 @@ bool IsSlot(int64_t slot) {
   return slot >= 0 && slot < kSlots;
 }
 
+// Servers that do not know their own name, or hide it, leave it out or say "?".
+bool IsUnknownHost(absl::string_view host) {
+  return host.empty() || host == "?";
+}
+
 bool IsPort(int64_t port) {
   return port > 0 && port < 65536;
 }
@@ -72,7 +77,8 @@ std::optional<Redirection> ParseRedirection(absl::string_view error, const Endpo
       !IsPort(redirection.endpoint.port)) {
     return std::nullopt;
   }
-  redirection.endpoint.host = colon == 0 ? asked.host : std::string(parts.second.substr(0, colon));
+  const absl::string_view host = parts.second.substr(0, colon);
+  redirection.endpoint.host = IsUnknownHost(host) ? asked.host : std::string(host);
   return redirection;
 }
 
@@ -105,11 +111,10 @@ absl::StatusOr<std::vector<SlotRange>> SlotRangesOf(const Reply& reply, const En
         (node[0].type != Reply::Type::kString && node[0].type != Reply::Type::kNil)) {
       return BadSlots(i, "names no node");
     }
-    // Servers that were told to hide a name they do not know answer "?".
-    const bool unknown = node[0].text.empty() || node[0].text == "?";
     ranges.push_back({static_cast<int>(row[0].integer),
                       static_cast<int>(row[1].integer),
-                      {unknown ? asked.host : node[0].text, static_cast<int>(node[1].integer)}});
+                      {IsUnknownHost(node[0].text) ? asked.host : node[0].text,
+                       static_cast<int>(node[1].integer)}});
   }
   return ranges;
 }

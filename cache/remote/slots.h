@@ -25,8 +25,8 @@ struct Redirection {
   Endpoint endpoint;
 };
 
-// Of "MOVED 3999 127.0.0.1:6381" or "ASK ..."; nothing for any other error. An empty host is that
-// of `asked`.
+// Of "MOVED 3999 127.0.0.1:6381" or "ASK ..."; nothing for any other error. A host that is
+// empty or "?" is that of `asked`.
 std::optional<Redirection> ParseRedirection(absl::string_view error, const Endpoint& asked);
 
 struct SlotRange {
@@ -35,7 +35,8 @@ struct SlotRange {
   Endpoint owner;
 };
 
-// The masters in the answer to CLUSTER SLOTS; a host that is empty or nil is that of `asked`.
+// The masters in the answer to CLUSTER SLOTS; hosts that are
+// empty, nil or "?" are that of `asked`.
 // DATA_LOSS, naming the element, where it is no such answer; UNIMPLEMENTED where the server is no
 // cluster; UNAVAILABLE where it does not say.
 absl::StatusOr<std::vector<SlotRange>> SlotRangesOf(const Reply& reply, const Endpoint& asked);

@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <random>
+#include <thread>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -224,6 +228,62 @@ TEST_F(RemoteTierTest, LeasesOfAServerThatIsAwayAreUnavailable) {
   auto tier = Open(url_);
   redis_->Kill();
   EXPECT_EQ(tier->leases().Acquire(ArtifactKey(0), absl::Seconds(1)), LeaseOutcome::kUnavailable);
+}
+
+TEST_F(RemoteTierTest, NoFailureServesWrongBytesOrHoldsAReaderUp) {
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  std::minstd_rand random(seed);
+  auto tier = Open(url_, [](RemoteTierOptions& o) {
+    o.connect_timeout = absl::Milliseconds(50);
+    o.read_timeout = absl::Milliseconds(100);
+  });
+  constexpr int kEntries = 20;
+  std::atomic<bool> stop = false;
+  std::atomic<int> hits = 0;
+  std::atomic<int> wrong = 0;
+  std::atomic<int> late = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = t; !stop; ++i) {
+        const int number = i % kEntries;
+        if (i % 7 == 0)
+          tier->store().Put(ArtifactKey(number), EntryOf(number, 50000)).IgnoreError();
+        const absl::Time start = absl::Now();
+        auto found = tier->store().Get(ArtifactKey(number));
+        if (absl::Now() - start > absl::Milliseconds(100) + absl::Seconds(1)) ++late;
+        if (found.ok()) ++hits;
+        if (found.ok() && found->entry->bytes != EntryOf(number, 50000)->bytes) ++wrong;
+        absl::SleepFor(absl::Milliseconds(1));
+      }
+    });
+  }
+  for (int round = 0; round < 12; ++round) {
+    absl::SleepFor(absl::Milliseconds(100 + random() % 100));
+    switch (random() % 3) {
+      case 0:  // a stall, longer than the limit or not
+        redis_->Stop();
+        absl::SleepFor(absl::Milliseconds(random() % 300));
+        redis_->Continue();
+        break;
+      case 1:
+        redis_->Kill();
+        EXPECT_TRUE(redis_->StartAgain().ok());
+        break;
+      default:  // damage
+        for (int i = 0; i < kEntries; ++i) {
+          redis_->Call({"SETRANGE", cache::RemoteKeyName(ArtifactKey(i)),
+                        absl::StrCat(random() % 50000), absl::StrCat(random())});
+        }
+    }
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(late, 0);
+  EXPECT_GT(hits, 0);
+  RecordProperty("hits", hits);
 }
 
 TEST_F(RemoteTierTest, TheNextOfSeveralAddressesIsUsedWhereOneFails) {

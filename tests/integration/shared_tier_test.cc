@@ -205,5 +205,16 @@ TEST(RemoteCacheSetting, ABadAddressEndsTheServerWithASentence) {
   EXPECT_THAT((*kilnd)->Errors(), ::testing::HasSubstr("redis://HOST:6379"));
 }
 
+TEST(RemoteCacheSetting, AFileWithoutCertificatesIsFoundByTheCheckAndByTheStart) {
+  TempDir dir;
+  for (const char* flag : {"--check-config", "--metrics-listen=127.0.0.1:0"}) {
+    auto kilnd = Process::Start({KilndPath(), "--remote-cache=rediss://host",
+                                 "--remote-ca=/dev/null", "--data-dir", dir.path(), flag});
+    ASSERT_TRUE(kilnd.ok()) << kilnd.status();
+    EXPECT_EQ((*kilnd)->Wait(absl::Seconds(30)), 78) << flag;
+    EXPECT_THAT((*kilnd)->Errors(), ::testing::HasSubstr("--remote-ca: no certificates"));
+  }
+}
+
 }  // namespace
 }  // namespace kiln::integration

@@ -37,7 +37,9 @@ TEST(Redirection, ReadsMovedAndAsk) {
   ASSERT_TRUE(ask.has_value());
   EXPECT_TRUE(ask->ask);
   EXPECT_EQ(ask->endpoint, (Endpoint{"::1", 6381}));
-  EXPECT_EQ(ParseRedirection("MOVED 1 :6381", kAsked)->endpoint, (Endpoint{"10.0.0.9", 6381}));
+  for (const char* unknown : {"MOVED 1 :6381", "MOVED 1 ?:6381"}) {
+    EXPECT_EQ(ParseRedirection(unknown, kAsked)->endpoint, (Endpoint{"10.0.0.9", 6381}));
+  }
 }
 
 TEST(Redirection, LeavesOtherErrorsAndNonsenseAlone) {
@@ -57,8 +59,10 @@ TEST(SlotRanges, ReadsMastersAndFillsInTheHostThatWasAsked) {
   EXPECT_EQ(ranges[0].last, 5460);
   EXPECT_EQ(ranges[0].owner, (Endpoint{"a", 1}));
   EXPECT_EQ(ranges[1].owner, (Endpoint{"10.0.0.9", 2}));
-  reply.elements[0].elements[2].elements[0] = NilReply();
-  EXPECT_EQ(SlotRangesOf(reply, kAsked)->front().owner.host, "10.0.0.9");
+  for (const Reply& unknown : {NilReply(), StringReply("?")}) {
+    reply.elements[0].elements[2].elements[0] = unknown;
+    EXPECT_EQ(SlotRangesOf(reply, kAsked)->front().owner.host, "10.0.0.9");
+  }
 }
 
 TEST(SlotRanges, TellsNoClusterFromOneThatDoesNotSay) {
