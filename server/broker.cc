@@ -1,10 +1,10 @@
 #include "server/broker.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "kiln/v1/compile_service.pb.h"
 #include "kiln/v1/error.pb.h"
@@ -35,6 +35,10 @@ absl::Status Draining() {
   detail.set_reason(v1::ErrorDetail::REASON_DRAINING);
   return WithDetail(absl::UnavailableError("the server is about to stop and takes no compiles"),
                     detail);
+}
+
+double TenthsOfMs(absl::Duration duration) {
+  return std::round(absl::ToDoubleMilliseconds(duration) * 10) / 10;
 }
 
 }  // namespace
@@ -381,17 +385,17 @@ absl::StatusOr<CompileAnswer> Broker::Compile(const JobPtr& job) {
     refusals_.RecordDeaths(job->input.key, outcome.worker_deaths);
   }
   Log(LogLevel::kInfo, "compile",
-      {{"job", absl::StrCat(job->input.number)},
+      {{"job", job->input.number},
        {"tenant", job->caller.tenant},
        {"trace", job->input.trace.valid() ? job->input.trace.TraceIdHex() : "-"},
        {"key", job->input.key.ShortHex()},
        {"target", std::string(target)},
        {"graph", job->input.request->graph().name()},
-       {"queued_ms", absl::StrFormat("%.1f", absl::ToDoubleMilliseconds(start - job->created))},
-       {"ms", absl::StrFormat("%.1f", absl::ToDoubleMilliseconds(took))},
+       {"queued_ms", TenthsOfMs(start - job->created)},
+       {"ms", TenthsOfMs(took)},
        {"stages", outcome.stages},
-       {"kernels", absl::StrCat(outcome.kernels_total)},
-       {"cached", absl::StrCat(outcome.kernels_cached)},
+       {"kernels", outcome.kernels_total},
+       {"cached", outcome.kernels_cached},
        {"outcome", outcome.artifact.ok() ? "OK" : outcome.artifact.status().ToString()}});
   if (!outcome.artifact.ok()) return outcome.artifact.status();
   return CompileAnswer{*outcome.artifact, "compiled"};
