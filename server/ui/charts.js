@@ -55,12 +55,11 @@ export class Chart {
     const largest = Math.max(...sums, 0);
     this.top = this.options.max || niceTop(largest, this.options.whole);
     const parts = [];
-    for (const share of [0, 0.5, 1]) {
+    const nothing = this.options.max ? !known : largest === 0;
+    for (const share of nothing ? [0] : [0, 0.5, 1]) {
       const y = this.y(this.top * share);
       parts.push(svg('line', { class: 'grid', x1: kLeft, x2: this.width - kRight, y1: y, y2: y }));
-      if (known || share === 0) {
-        parts.push(svg('text', { class: 'axis', x: kLeft - 8, y: y + 4, 'text-anchor': 'end' }, format(this.top * share)));
-      }
+      parts.push(svg('text', { class: 'axis', x: kLeft - 8, y: y + 4, 'text-anchor': 'end' }, format(this.top * share)));
     }
     for (const [share, label, anchor] of [[0, '5 min ago', 'start'], [1, 'now', 'end']]) {
       parts.push(svg('text', { class: 'axis', x: kLeft + (this.width - kLeft - kRight) * share, y: kHeight - 5, 'text-anchor': anchor }, label));
@@ -71,7 +70,7 @@ export class Chart {
     parts.push(this.cursor);
     replace(this.svg, parts);
     this.svg.setAttribute('aria-label', `${title}, last five minutes. ${this.summary(values)}`);
-    this.note.hidden = known && largest > 0 || !!this.options.max && known;
+    this.note.hidden = !nothing;
     this.show(this.at);
   }
 
