@@ -32,6 +32,7 @@ constexpr int64_t kFixedReserveBytes = 4 << 20;  // 256 folders of files, manife
 // than it was planned.
 constexpr int64_t kReserveWriteBuffers = 32;
 constexpr int64_t kSlackWriteBuffers = 8;
+constexpr int64_t kRecordBytes = 80;  // of an entry in the index's tables
 constexpr size_t kEvictionBatch = 512;
 constexpr int kMostSkipped = 4096;  // entries looked at for one that gives its room back at once
 constexpr absl::Duration kFailureLogPeriod = absl::Minutes(1);
@@ -153,6 +154,7 @@ class RocksDbStore final : public PinningStore {
 
   absl::Status SetPinned(const Key& key, bool pinned) override {
     absl::MutexLock write_lock(&write_mu_);
+    KILN_RETURN_IF_ERROR(CheckWorking());
     std::optional<EntryInfo> info = Find(key);
     if (!info) return absl::NotFoundError("there is no such entry on disk");
     if (info->pinned == pinned) return absl::OkStatus();
@@ -344,11 +346,13 @@ class RocksDbStore final : public PinningStore {
     if (database == nullptr) return;
     table_bytes_ = database->TableBytes();
     unmeasured_bytes_ = 0;
-    // What was evicted still takes room: more than small entries were counted with.
+    // What was evicted still takes room: more than entries were counted with, and more than the
+    // last compaction left.
     absl::MutexLock lock(&mu_);
     int64_t planned_bytes = index_.size_bytes() - index_.file_bytes();
+    for (EntryKind kind : kEntryKinds) planned_bytes += kRecordBytes * index_.entries(kind);
     int64_t slack_bytes = kSlackWriteBuffers * WriteBufferBytes(options_.max_bytes);
-    want_compaction_ |= table_bytes_ > planned_bytes + slack_bytes;
+    want_compaction_ |= table_bytes_ > std::max(planned_bytes, compacted_bytes_) + slack_bytes;
   }
 
   // Writes the time down where the one on disk is a grain old.
@@ -384,23 +388,41 @@ class RocksDbStore final : public PinningStore {
 
   void RunUpkeep() {
     DeleteStrays();
+    bool more = false;
     while (true) {
       bool compact = false;
       {
         absl::MutexLock lock(&mu_);
         auto stopping = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_; };
-        if (mu_.AwaitWithTimeout(absl::Condition(&stopping), options_.upkeep_period)) return;
+        absl::Duration wait = more ? absl::ZeroDuration() : options_.upkeep_period;
+        if (mu_.AwaitWithTimeout(absl::Condition(&stopping), wait)) return;
         compact = std::exchange(want_compaction_, false);
       }
-      // Writers go on meanwhile.
-      if (compact) database()->Compact().IgnoreError();  // asked for again where it did not help
-      absl::MutexLock write_lock(&write_mu_);
-      if (failed_) Mend();
-      MeasureTables();
-      if (std::vector<EntryInfo> victims = Oldest(0, kEvictionBatch); !victims.empty()) {
-        if (absl::Status status = Evict(victims); !status.ok()) ReportFailure(status);
-      }
+      if (compact) Compact();
+      more = LookAfter();
     }
+  }
+
+  // Writers go on meanwhile.
+  void Compact() {
+    std::shared_ptr<Database> database = this->database();
+    if (database == nullptr) return;
+    database->Compact().IgnoreError();  // asked for again where it did not help
+    absl::MutexLock write_lock(&write_mu_);
+    compacted_bytes_ = database->TableBytes();
+  }
+
+  // Whether there is more to evict.
+  bool LookAfter() {
+    absl::MutexLock write_lock(&write_mu_);
+    if (failed_) Mend();
+    if (failed_) return false;
+    MeasureTables();
+    std::vector<EntryInfo> victims = Oldest(0, kEvictionBatch);
+    if (victims.empty()) return false;
+    absl::Status status = Evict(victims);
+    if (!status.ok()) ReportFailure(status);
+    return status.ok();
   }
 
   // Files that no record names: a kill between two changes leaves none, a damaged disk may.
@@ -486,6 +508,7 @@ class RocksDbStore final : public PinningStore {
   std::vector<EntryInfo> unsettled_ ABSL_GUARDED_BY(write_mu_);  // writes that failed midway
   int64_t unmeasured_bytes_ ABSL_GUARDED_BY(write_mu_) = 0;      // written since table_bytes_
   int64_t table_bytes_ ABSL_GUARDED_BY(write_mu_) = 0;
+  int64_t compacted_bytes_ ABSL_GUARDED_BY(write_mu_) = 0;  // after the last compaction
   absl::Mutex mu_;
   // Null while it is opened again.
   std::shared_ptr<Database> database_ ABSL_GUARDED_BY(mu_);
