@@ -153,7 +153,7 @@ int PrintVersion() {
 HttpRoutes MakeRoutes(Metrics& metrics, Broker& broker, WorkerPool& pool, cache::Store& store,
                       cache::RemoteTier* remote, const std::atomic<bool>& serving) {
   HttpRoutes routes;
-  routes["/metrics"].get = [&](const HttpRequest&) {
+  routes["/metrics"].get = [&, remote](const HttpRequest&) {
     BrokerCounts jobs = broker.Counts();
     WorkerCounts workers = pool.Counts();
     GaugeValues gauges{jobs.queued,  jobs.running, jobs.waiters,  workers.starting,
