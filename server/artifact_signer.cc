@@ -6,7 +6,7 @@ std::string ArtifactSigner::Sign(const Digest& key, const Digest& digest) {
   const std::pair<Digest, Digest> name(key, digest);
   std::string signature;
   {
-    absl::MutexLock lock(&mu_);
+    absl::ReaderMutexLock lock(&mu_);  // hits do not wait for each other
     if (auto it = young_.find(name); it != young_.end()) return it->second;
     if (auto it = old_.find(name); it != old_.end()) signature = it->second;
   }

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cli/command.h"
+#include "client/credentials.h"
 #include "client/device_cpu.h"
 #include "client/load/load.h"
 #include "kiln/v1/compile_service.pb.h"
@@ -37,6 +38,10 @@ std::string ServerAddress(const Args& args) {
 absl::StatusOr<LoadOptions> ParseOptions(const Args& args) {
   LoadOptions options;
   options.server = ServerAddress(args);
+  ClientOptions security;
+  TakeSecurityFlags(args, security);
+  KILN_ASSIGN_OR_RETURN(options.credentials, Credentials::Load(security));
+  KILN_RETURN_IF_ERROR(options.credentials->CheckServer(options.server));
   KILN_ASSIGN_OR_RETURN(double rate, GetNumber(args, "--rate", 0, 0.001, 1e6));
   options.requests_per_s = rate;
   KILN_ASSIGN_OR_RETURN(int64_t concurrency, args.GetInt("--concurrency", 32, 1, 100000));

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "client/credentials.h"
 #include "client/remote.h"
 #include "kiln/v1/compile_service.grpc.pb.h"
 #include "proto/base/digest.h"
@@ -28,14 +29,27 @@ using Stub = v1::CompileService::Stub;
 
 constexpr size_t kRecordBytes = 1 << 20;
 
-absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& server) {
-  KILN_ASSIGN_OR_RETURN(std::string target, GrpcTarget(server));
+absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const LoadOptions& options) {
+  KILN_ASSIGN_OR_RETURN(std::string target, GrpcTarget(options.server));
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // no connection is shared
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   arguments.SetMaxReceiveMessageSize(16 << 20);
-  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+  if (options.credentials == nullptr) {
+    return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+  }
+  const ServerName name = SplitScheme(options.server);
+  if (options.credentials->UsesTls(options.server)) {
+    arguments.SetString(GRPC_ARG_DEFAULT_AUTHORITY, name.address);
+  }
+  return grpc::CreateCustomChannel(target, options.credentials->ForServer(options.server),
+                                   arguments);
+}
+
+void AddHeaders(const LoadOptions& options, grpc::ClientContext& context) {
+  for (const auto& [name, value] : options.headers) context.AddMetadata(name, value);
+  if (options.credentials != nullptr) options.credentials->Apply(context);
 }
 
 absl::Status ToAbsl(const grpc::Status& status) {
@@ -111,7 +125,7 @@ class Generator {
 
   absl::StatusOr<LoadResult> Run() {
     for (int i = 0; i < options_.connections; ++i) {
-      KILN_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, MakeChannel(options_.server));
+      KILN_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, MakeChannel(options_));
       if (!channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(5))) {
         return absl::UnavailableError(absl::StrCat("cannot reach the server at ", options_.server));
       }
@@ -150,7 +164,7 @@ class Generator {
   void Prepare(grpc::ClientContext& context) const {
     context.set_deadline(std::chrono::system_clock::now() +
                          absl::ToChronoNanoseconds(options_.timeout));
-    for (const auto& [name, value] : options_.headers) context.AddMetadata(name, value);
+    AddHeaders(options_, context);
   }
 
  private:
@@ -238,10 +252,10 @@ std::string EntryKey(const Entries& entries, int64_t number) {
 }
 
 absl::Status PutEntries(const LoadOptions& options, const Entries& entries) {
-  KILN_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, MakeChannel(options.server));
+  KILN_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, MakeChannel(options));
   std::unique_ptr<Stub> stub = v1::CompileService::NewStub(channel);
   grpc::ClientContext context;
-  for (const auto& [name, value] : options.headers) context.AddMetadata(name, value);
+  AddHeaders(options, context);
   v1::ImportCacheResponse response;
   auto writer = stub->ImportCache(&context, &response);
   for (int64_t i = 0; i < entries.count && WriteEntry(*writer, entries, i); ++i) {

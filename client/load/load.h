@@ -16,6 +16,7 @@
 #include "client/load/histogram.h"
 
 namespace kiln {
+class Credentials;
 namespace v1 {
 class CompileRequest;
 }
@@ -34,6 +35,7 @@ struct LoadOptions {
   int64_t keys = 1000;
   double zipf = 0;  // the exponent of the keys' popularity; 0: all alike
   std::map<std::string, std::string> headers;
+  std::shared_ptr<const Credentials> credentials;  // null: no TLS, no token
   uint64_t seed = 1;
 };
 
