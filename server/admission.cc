@@ -1,6 +1,9 @@
 #include "server/admission.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "kiln/v1/error.pb.h"
 #include "proto/base/error_detail.h"
 #include "server/busy.h"
@@ -11,6 +14,12 @@ namespace {
 // Calls come and go within this; requests wait for a compile or two.
 constexpr absl::Duration kRetryCall = absl::Milliseconds(250);
 constexpr absl::Duration kRetryBytes = absl::Seconds(1);
+
+absl::Status Draining() {
+  v1::ErrorDetail detail;
+  detail.set_reason(v1::ErrorDetail::REASON_DRAINING);
+  return WithDetail(absl::UnavailableError("the server is about to stop"), detail);
+}
 
 }  // namespace
 
@@ -42,6 +51,8 @@ absl::StatusOr<Admission::Place> Admission::Enter(CallKind kind, absl::string_vi
   Place place;
   place.kind_ = kind;
   absl::MutexLock lock(&mu_);
+  if (closed_) last_sent_away_ = absl::Now();
+  if (closed_ || (draining_ && kind == CallKind::kInterpret)) return Draining();
   int others = kind == CallKind::kFetch ? Fetching() : Working();
   if (others >= options_.max_calls) {
     metrics_.TenantRefused(tenant, "calls");
@@ -49,12 +60,6 @@ absl::StatusOr<Admission::Place> Admission::Enter(CallKind kind, absl::string_vi
                      kRetryCall);
   }
   if (kind == CallKind::kInterpret) {
-    if (draining_) {
-      v1::ErrorDetail detail;
-      detail.set_reason(v1::ErrorDetail::REASON_DRAINING);
-      return WithDetail(
-          absl::UnavailableError("the server is about to stop and interprets no graphs"), detail);
-    }
     place.interpreting_tenant_ = std::string(tenant);
     int& count = interprets_[place.interpreting_tenant_];
     if (count >= options_.tenant_max_interprets) {
@@ -89,6 +94,24 @@ absl::StatusOr<Admission::Place> Admission::Hold(int64_t bytes, absl::string_vie
 void Admission::StartDrain() {
   absl::MutexLock lock(&mu_);
   draining_ = true;
+}
+
+void Admission::Close() {
+  absl::MutexLock lock(&mu_);
+  closed_ = true;
+  last_sent_away_ = absl::Now();
+}
+
+bool Admission::WaitUntilQuiet(absl::Duration quiet, absl::Duration timeout) {
+  absl::Time deadline = absl::Now() + timeout;
+  absl::MutexLock lock(&mu_);
+  while (absl::Now() - last_sent_away_ < quiet) {
+    if (absl::Now() > deadline) return false;
+    const absl::Time before = last_sent_away_;
+    auto moved = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return last_sent_away_ != before; };
+    mu_.AwaitWithDeadline(absl::Condition(&moved), std::min(before + quiet, deadline));
+  }
+  return true;
 }
 
 bool Admission::WaitUntilWorkDone(absl::Duration timeout) {

@@ -53,6 +53,10 @@ class Admission {
 
   // From now on nothing is interpreted; the broker refuses compiles by itself.
   void StartDrain();
+  // From now on every call is turned away with UNAVAILABLE, so that its client goes elsewhere.
+  void Close();
+  // True once that has sent nobody away for `quiet`; false after `timeout`.
+  bool WaitUntilQuiet(absl::Duration quiet, absl::Duration timeout);
   // True once no Compile and no Interpret is under way; false after `timeout`.
   bool WaitUntilWorkDone(absl::Duration timeout);
   // The same for every call.
@@ -77,6 +81,8 @@ class Admission {
   int64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<std::string, int, std::less<>> interprets_ ABSL_GUARDED_BY(mu_);  // of each tenant
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Time last_sent_away_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace kiln::server

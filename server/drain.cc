@@ -17,6 +17,8 @@ namespace {
 constexpr absl::Duration kHurryCheck = absl::Milliseconds(100);
 // For clients to see that they are to go elsewhere, before their connections close.
 constexpr absl::Duration kGoodbye = absl::Milliseconds(100);
+constexpr absl::Duration kQuiet = absl::Milliseconds(100);
+constexpr absl::Duration kQuietLimit = absl::Seconds(2);
 
 }  // namespace
 
@@ -32,6 +34,10 @@ void Drain(grpc::Server& server, Broker& broker, Admission& admission,
       break;
     }
   }
+  // A call that meets gRPC's own shutdown ends as CANCELLED, which no client tries again: those
+  // that come are sent away before it.
+  admission.Close();
+  admission.WaitUntilQuiet(kQuiet, kQuietLimit);
   // gRPC waits for idle connections, too, whose clients may not look at them for a long time:
   // closed once the calls are over.
   std::thread closer([&] {
