@@ -15,7 +15,9 @@ namespace {
 
 constexpr size_t kPrefixBytes = 4;
 constexpr int kTickMs = 20;
-constexpr size_t kReadStepBytes = 16 << 20;  // a length that is only announced costs no memory yet
+// A length that is only announced costs no memory yet: what has arrived is doubled, up to the most.
+constexpr size_t kFirstReadBytes = 64 << 10;
+constexpr size_t kMostReadBytes = 16 << 20;
 
 absl::Status WaitFor(int fd, short events, const KeepWaiting& keep_waiting) {
   while (true) {
@@ -84,7 +86,7 @@ absl::StatusOr<std::string> ReadFrame(int fd, const KeepWaiting& keep_waiting) {
   std::string bytes;
   while (bytes.size() < size) {
     size_t from = bytes.size();
-    bytes.resize(std::min(size, from + kReadStepBytes));
+    bytes.resize(std::min(size, from + std::clamp(from, kFirstReadBytes, kMostReadBytes)));
     KILN_RETURN_IF_ERROR(ReadAll(fd, bytes.data() + from, bytes.size() - from, keep_waiting));
   }
   return bytes;

@@ -5,6 +5,7 @@
 #include "kiln/v1/worker.pb.h"
 #include "server/frame.h"
 #include "tests/fuzz/fuzz_input.h"
+#include "tests/fuzz/proto_input.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   constexpr size_t kMostBytes = 64 << 10;  // what a socket holds without a reader
@@ -21,10 +22,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     }
     taken += frame->size() + 4;
+    const auto* bytes = reinterpret_cast<const uint8_t*>(frame->data());
     kiln::v1::WorkerResponse response;
-    if (response.ParseFromString(*frame)) (void)response.kind_case();
+    kiln::fuzz::ParseQuietly(bytes, frame->size(), response);
     kiln::v1::WorkerRequest request;
-    if (request.ParseFromString(*frame)) (void)request.kind_case();
+    kiln::fuzz::ParseQuietly(bytes, frame->size(), request);
   }
   kiln::fuzz::Require(taken <= size, "frames hold what was sent");
   close(fds[0]);

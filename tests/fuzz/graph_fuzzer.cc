@@ -4,10 +4,11 @@
 #include "kiln/v1/graph.pb.h"
 #include "proto/base/error_detail.h"
 #include "tests/fuzz/fuzz_input.h"
+#include "tests/fuzz/proto_input.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   kiln::v1::Graph proto;
-  if (!proto.ParseFromArray(data, static_cast<int>(size))) return -1;
+  if (!kiln::fuzz::ParseQuietly(data, size, proto)) return -1;
   kiln::ir::IntContext ints;
   auto graph = kiln::graph::Import(proto, ints);
   if (!graph.ok()) {

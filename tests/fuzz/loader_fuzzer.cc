@@ -9,6 +9,7 @@
 #include "kiln/client.h"
 #include "kiln/v1/artifact.pb.h"
 #include "tests/fuzz/fuzz_input.h"
+#include "tests/fuzz/proto_input.h"
 
 namespace {
 
@@ -64,7 +65,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   auto content = kiln::FromArtifactFile(kiln::fuzz::AsText(data, size));
   if (content.ok()) Require(content->size() < size, "a file is more than its content");
   kiln::v1::Artifact artifact;
-  if (!artifact.ParseFromArray(data, static_cast<int>(size))) {
+  if (!kiln::fuzz::ParseQuietly(data, size, artifact)) {
     auto loaded = LoadedProgram::Load(kiln::fuzz::AsText(data, size), 1);
     kiln::fuzz::Require(absl::IsDataLoss(loaded.status()), "what does not parse is DATA_LOSS");
     return -1;
