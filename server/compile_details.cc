@@ -22,7 +22,7 @@ namespace {
 constexpr int kMaxWorking = 4;
 constexpr size_t kMaxFailures = 32;
 constexpr absl::Duration kFailureLife = absl::Seconds(15);
-constexpr size_t kMaxParsed = 4;
+constexpr int64_t kMaxParsedBytes = int64_t{64} << 20;
 
 // The request that asks for the inside of `request`'s compile.
 std::shared_ptr<const v1::CompileRequest> WithDebug(const v1::CompileRequest& request) {
@@ -44,6 +44,7 @@ struct CompileDetails::State {
   struct Parsed {
     std::string key;
     std::shared_ptr<const v1::Artifact> artifact;
+    int64_t size_bytes = 0;
   };
 
   void ForgetOldFailures() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
@@ -57,6 +58,7 @@ struct CompileDetails::State {
   std::map<std::string, Work> working ABSL_GUARDED_BY(mu);
   std::map<std::string, Failure> failures ABSL_GUARDED_BY(mu);
   std::list<Parsed> parsed ABSL_GUARDED_BY(mu);  // most recently used first
+  int64_t parsed_bytes ABSL_GUARDED_BY(mu) = 0;
 };
 
 CompileDetails::CompileDetails(Broker* broker, cache::Store* store, ActivityLog* activity,
@@ -94,8 +96,13 @@ absl::StatusOr<std::shared_ptr<const v1::Artifact>> CompileDetails::Artifact(
     return absl::DataLossError("the stored artifact does not parse");
   }
   absl::MutexLock lock(&state_->mu);
-  state_->parsed.push_front({wanted, artifact});
-  if (state_->parsed.size() > kMaxParsed) state_->parsed.pop_back();
+  auto size = static_cast<int64_t>(found.entry->bytes.size());
+  state_->parsed.push_front({wanted, artifact, size});
+  state_->parsed_bytes += size;
+  while (state_->parsed_bytes > kMaxParsedBytes) {
+    state_->parsed_bytes -= state_->parsed.back().size_bytes;
+    state_->parsed.pop_back();
+  }
   return artifact;
 }
 

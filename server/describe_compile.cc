@@ -17,6 +17,8 @@ namespace kiln::server {
 namespace {
 
 constexpr int kMaxDepth = 32;  // of lists in lists
+// Operators and decisions shown: a browser does not get on with more.
+constexpr int kMaxRows = 20000;
 
 // Who makes each value: a node's index, or an input's (inputs and constants come first).
 struct Maker {
@@ -56,6 +58,8 @@ class GraphDescriber {
  private:
   void AddNode(int index) {
     const v1::Node& from = graph_.nodes(index);
+    for (int i = 0; i < from.results_size(); ++i) makers_.push_back({.node = index});
+    if (index >= kMaxRows) return;
     v1::CompileDetail::Node& to = *out_.add_nodes();
     to.set_name(from.name());
     to.set_op(from.op());
@@ -65,7 +69,6 @@ class GraphDescriber {
     to.set_type(absl::StrJoin(types, ", "));
     for (const v1::Argument& arg : from.args()) AddUses(arg, 0, to);
     for (const v1::NamedArgument& arg : from.kwargs()) AddUses(arg.value(), 0, to);
-    for (int i = 0; i < from.results_size(); ++i) makers_.push_back({.node = index});
   }
 
   void AddUses(const v1::Argument& arg, int depth, v1::CompileDetail::Node& to) {
@@ -74,7 +77,7 @@ class GraphDescriber {
     }
     if (!arg.has_value() || arg.value() >= makers_.size()) return;
     const Maker& maker = makers_[arg.value()];
-    if (maker.node >= 0 &&
+    if (maker.node >= 0 && maker.node < out_.nodes_size() - 1 &&
         std::find(to.inputs().begin(), to.inputs().end(), maker.node) == to.inputs().end()) {
       to.add_inputs(maker.node);
     }
@@ -138,7 +141,9 @@ void DescribeCompile(const v1::Graph& graph, const v1::Artifact& artifact, v1::C
     to.set_stage(from.stage());
     to.set_size_bytes(static_cast<int>(from.text().size()));
   }
-  *out.mutable_decisions() = artifact.debug().decisions();
+  for (const v1::FusionDecision& decision : artifact.debug().decisions()) {
+    if (out.decisions_size() < kMaxRows) *out.add_decisions() = decision;
+  }
   for (const v1::StageTime& from : header.stages()) {
     v1::CompileDetail::Stage& to = *out.add_stages();
     to.set_stage(from.stage());

@@ -3,6 +3,7 @@
 #include <wchar.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -198,12 +199,21 @@ class Screen {
     Line(absl::StrCat("total     ", CountText(a_.hits()), " hits, ", CountText(a_.misses()),
                       " misses, ", CountText(a_.compiles()), " compiles, ",
                       CountText(a_.coalesced()), " joined, ", CountText(a_.failures()), " failed"));
-    std::vector<std::string> caches;
+    // By tier, in the order in which the server asks them.
+    std::vector<std::pair<std::string, v1::CacheUsage>> tiers;
     for (const v1::CacheUsage& cache : a_.caches()) {
-      caches.push_back(
-          absl::StrCat(cache.kind(), "s ", cache.tier(), " ", BytesText(cache.size_bytes())));
+      auto it = std::find_if(tiers.begin(), tiers.end(),
+                             [&](const auto& tier) { return tier.first == cache.tier(); });
+      if (it == tiers.end()) it = tiers.insert(it, {cache.tier(), v1::CacheUsage()});
+      it->second.set_entries(it->second.entries() + cache.entries());
+      it->second.set_size_bytes(it->second.size_bytes() + cache.size_bytes());
     }
-    Line(absl::StrCat("cache     ", absl::StrJoin(caches, ", ")));
+    std::vector<std::string> caches;
+    for (const auto& [name, usage] : tiers) {
+      caches.push_back(absl::StrCat(name, " ", CountText(usage.entries()), " entries, ",
+                                    BytesText(usage.size_bytes())));
+    }
+    Line(absl::StrCat("cache     ", absl::StrJoin(caches, "; ")));
   }
 
   // A table's head, after an empty line; false where there is no room for it and one row.

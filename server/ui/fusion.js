@@ -9,6 +9,7 @@ const kMaxRows = 6;
 const kGapX = 26;
 const kGapY = 42;
 const kPad = 22;
+const kMaxDrawn = 800;
 const kStyleNames = { contraction: 'matrix product', reduction: 'reduction', pointwise: 'elementwise', library: 'left to the library' };
 
 // What the picture shows, from the details and the IR: nodes {index, title, ops, style, symbol,
@@ -17,7 +18,7 @@ export function buildSteps(detail, items) {
   const launches = detail.steps.map((step, index) => ({ step, index })).filter(({ step }) => step.kind !== 'copy');
   const named = launches.length === items.length;
   const writer = new Map();
-  const nodes = launches.map(({ step, index }, i) => {
+  const nodes = launches.slice(0, kMaxDrawn).map(({ step, index }, i) => {
     const item = named ? items[i] : null;
     const kernel = detail.kernels.findIndex((k) => k.symbol === step.kernel);
     const ops = item && item.ops.length ? item.ops : step.kind === 'library' ? [step.node || step.op] : kernel >= 0 ? detail.kernels[kernel].ops : [];
@@ -101,6 +102,7 @@ export class FusionView {
     this.links = links;
     this.onselect = onselect;
     this.nodes = buildSteps(detail, fused);
+    this.left = detail.steps.filter((step) => step.kind !== 'copy').length - this.nodes.length;
     this.opOf = decisionOps(lowered);
     this.decisions = detail.decisions.map((d) => ({ ...d, from: this.opOf(d.producer), to: this.opOf(d.consumer) }));
     this.aside = h('div', { class: 'aside', 'aria-live': 'polite', 'aria-label': 'Selected step' });
@@ -133,7 +135,7 @@ export class FusionView {
     const button = (text, label, action) => h('button', { class: 'button', type: 'button', 'aria-label': label, onclick: action }, text);
     return h('div', {},
       h('div', { class: 'card-head' },
-        h('span', { class: 'small muted' }, `${plural(ops, 'operator')} in ${plural(native.length, 'launch', 'launches')} of ${plural(this.detail.kernels.length, 'kernel')}${native.length < this.nodes.length ? `, ${plural(this.nodes.length - native.length, 'library step')}` : ''}`),
+        h('span', { class: 'small muted' }, `${plural(ops, 'operator')} in ${plural(native.length, 'launch', 'launches')} of ${plural(this.detail.kernels.length, 'kernel')}${native.length < this.nodes.length ? `, ${plural(this.nodes.length - native.length, 'library step')}` : ''}${this.left > 0 ? `; ${plural(this.left, 'later step')} not drawn` : ''}`),
         h('span', { class: 'grow' }),
         h('span', { class: 'legend' }, styles.map((style) => h('span', {}, h('i', { class: `swatch kind-${style}` }), kStyleNames[style]))),
         h('span', { class: 'links' },

@@ -60,15 +60,15 @@ def graph(name: str, inputs: list[list[int]], nodes: list[bytes], output: int) -
 
 
 def attention_like(name: str, size: int, mark: str = "") -> bytes:
-    """softmax(relu(x @ w + x)) @ w: two products, a reduction, something to fuse into each. Every
-    name ends in `mark`."""
+    """softmax(relu(x @ w + x)) + x: a product and a reduction, with something to fuse into each.
+    Every name ends in `mark`."""
     square = [size, size]
     return graph(name, [square, square], [
         node(f"scores{mark}", "aten.mm.default", [value(0), value(1)], square, f"model.py:1{mark}"),
         node(f"shifted{mark}", "aten.add.Tensor", [value(2), value(0)], square),
         node(f"positive{mark}", "aten.relu.default", [value(3)], square),
         node(f"weights{mark}", "aten._softmax.default", [value(4), integer(-1), boolean(False)], square),
-        node(f"mixed{mark}", "aten.mm.default", [value(5), value(1)], square),
+        node(f"mixed{mark}", "aten.add.Tensor", [value(5), value(0)], square),
     ], 6)
 
 

@@ -29,6 +29,13 @@ v1::Activity Sample(const std::string& graph) {
   v1::ActivityPoint& point = *a.add_history();
   point.set_hits(30);
   point.set_misses(10);
+  for (const char* kind : {"artifact", "kernel"}) {
+    v1::CacheUsage& cache = *a.add_caches();
+    cache.set_kind(kind);
+    cache.set_tier("disk");
+    cache.set_entries(4);
+    cache.set_size_bytes(1 << 20);
+  }
   for (const char* tenant : {"a", "b"}) a.add_tenants()->set_tenant(tenant);
   v1::CompileRecord& running = *a.add_running();
   running.set_graph(graph);
@@ -69,6 +76,7 @@ TEST(TopScreenTest, ShowsWhatMattersOnEightyByTwentyFour) {
   EXPECT_THAT(text, HasSubstr("host:1  serving  version 9.9  up 1 min"));
   EXPECT_THAT(text, HasSubstr("75.0 % of 40"));
   EXPECT_THAT(text, HasSubstr("131 us"));
+  EXPECT_THAT(text, HasSubstr("disk 8 entries, 2.0 MiB"));
   EXPECT_THAT(text, HasSubstr("1 of 2 workers busy"));
   EXPECT_THAT(text, HasSubstr("compile       2.5 s"));
   EXPECT_THAT(text, HasSubstr("bert0"));
