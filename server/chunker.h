@@ -1,7 +1,8 @@
 // Cuts an artifact into the messages of a stream.
 #pragma once
 
-#include <algorithm>
+#include <grpcpp/support/byte_buffer.h>
+
 #include <string>
 #include <utility>
 
@@ -22,21 +23,15 @@ class Chunker {
 
   bool AtEnd() const { return offset_ >= entry_->bytes.size(); }
 
-  // REQUIRES: !AtEnd().
-  void Next(v1::ArtifactChunk& chunk) {
-    chunk.Clear();
-    if (offset_ == 0) {
-      chunk.set_total_bytes(static_cast<int64_t>(entry_->bytes.size()));
-      chunk.set_digest(entry_->digest.bytes.data(), entry_->digest.bytes.size());
-      chunk.set_source(std::string(source_));
-      chunk.set_signature(signature_);
-    }
-    size_t size = std::min(kChunkBytes, entry_->bytes.size() - offset_);
-    chunk.set_data(entry_->bytes.data() + offset_, size);
-    offset_ += size;
-  }
+  // REQUIRES, of both: !AtEnd().
+  void Next(v1::ArtifactChunk& chunk);
+  // The same message as it travels. Its data is the entry's own memory, which is not copied.
+  grpc::ByteBuffer NextSerialized();
 
  private:
+  void FillHeader(v1::ArtifactChunk& chunk) const;
+  absl::string_view NextData();
+
   cache::EntryPtr entry_;
   absl::string_view source_;
   std::string signature_;  // ArtifactSigner's

@@ -7,8 +7,9 @@
 namespace kiln::server {
 
 // Belongs to gRPC from here on; deletes itself when the call is over.
-grpc::ServerWriteReactor<v1::ArtifactChunk>* StartFetch(const ServiceContext& service,
-                                                        grpc::CallbackServerContext* context,
-                                                        const v1::FetchRequest* request);
+// Takes and gives messages as they travel, so that an artifact goes out without being copied.
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetch(const ServiceContext& service,
+                                                       grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer* request);
 
 }  // namespace kiln::server
