@@ -109,6 +109,7 @@ kiln_compile_info DescribeCompile(const kiln::Compiled& compiled) {
   info.compile_ms = compiled.compile_ms;
   info.load_ms = compiled.load_ms;
   info.artifact_bytes = compiled.artifact_bytes;
+  info.retries = compiled.retries;
   std::memcpy(info.key, compiled.key.c_str(), std::min<size_t>(compiled.key.size() + 1, 65));
   info.key[64] = '\0';
   absl::string_view source = compiled.source;
@@ -143,6 +144,10 @@ absl::StatusOr<kiln::ClientOptions> ToClientOptions(const kiln_client_options* g
   out.token_file = text(in.token_file);
   out.public_key = text(in.public_key);
   out.known_servers = text(in.known_servers);
+  out.fail_on_miss = in.fail_on_miss != 0;
+  out.local_cache = text(in.local_cache);
+  out.tenant = text(in.tenant);
+  out.priority = text(in.priority);
   return out;
 }
 

@@ -1,47 +1,37 @@
 #include "kiln/client.h"
 
-#include <cstdlib>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "client/credentials.h"
+#include "client/artifact_source.h"
 #include "client/debug_dir.h"
 #include "client/device_cpu.h"
 #include "client/loader.h"
 #include "client/program_cache.h"
 #include "client/remote.h"
 #include "client/runtime/cpu/executor.h"
-#include "client/trust.h"
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/compile_service.pb.h"
 #include "kiln/v1/graph.pb.h"
 #include "proto/base/digest.h"
-#include "proto/base/key.h"
 #include "proto/base/log.h"
 #include "proto/base/status_macros.h"
 
 namespace kiln {
 namespace {
 
-constexpr const char* kDefaultServer = "127.0.0.1:7461";
 constexpr int kMostThreads = 1024;
-
-std::string FirstNonEmpty(const std::string& given, const char* variable, const char* fallback) {
-  if (!given.empty()) return given;
-  const char* value = std::getenv(variable);
-  return value != nullptr && *value != '\0' ? value : fallback;
-}
 
 double MillisecondsSince(absl::Time start) {
   return absl::ToDoubleMilliseconds(absl::Now() - start);
 }
 
-// A string with static storage for each source that a server may name.
+// A string with static storage for each source that there is.
 const char* StaticSource(absl::string_view source) {
-  for (const char* known : {"memory", "disk", "compiled", "coalesced"}) {
+  for (const char* known :
+       {kFromProcess, kFromLocalCache, "memory", "disk", "compiled", "coalesced"}) {
     if (source == known) return known;
   }
   return "server";
@@ -79,108 +69,40 @@ const v1::Artifact& Program::artifact() const {
 // ---- Client
 
 struct Client::Impl {
-  Impl(std::string server, std::shared_ptr<const Credentials> credentials,
-       std::shared_ptr<Trust> trust)
-      : trust(trust), remote(std::move(server), std::move(credentials), trust) {}
+  absl::StatusOr<Compiled> GetAndLoad(const v1::Graph& graph, bool compile,
+                                      const ProgressCallback& progress, absl::Time deadline);
+  absl::StatusOr<Compiled> Load(const v1::Graph& graph, Obtained artifact, absl::Time deadline);
+  // Commands about one server's state are for the first of several.
+  Remote& remote() const { return source->endpoints().at(0).remote; }
 
-  absl::StatusOr<std::string> CompilerBuild(bool refresh);
-  absl::StatusOr<Digest> Key(const v1::Graph& graph, bool refresh);
-  absl::Status CheckSignature(const v1::Graph& graph, const Digest& key,
-                              const RemoteArtifact& artifact);
-  absl::StatusOr<ArtifactBytes> FetchBytes(const v1::Graph& graph, const Digest& key,
-                                           absl::Time start);
-  absl::StatusOr<ArtifactBytes> CompileBytes(const v1::Graph& graph, const Digest& key,
-                                             absl::Time start, const ProgressCallback& progress,
-                                             absl::Duration timeout_or_zero);
-  absl::StatusOr<Compiled> LoadBytes(const v1::Graph& graph, const Digest& key,
-                                     ArtifactBytes artifact);
-
-  const std::shared_ptr<Trust> trust;
-  Remote remote;
+  std::unique_ptr<ArtifactSource> source;
+  std::string servers;
   absl::Duration timeout;
   int threads = 0;
   std::string debug_dir;
-  v1::Device device;
-  v1::CompileOptions options;
-
-  absl::Mutex mutex;
-  std::string compiler_build ABSL_GUARDED_BY(mutex);  // empty: not asked yet
 };
 
-absl::StatusOr<std::string> Client::Impl::CompilerBuild(bool refresh) {
-  if (!refresh) {
-    absl::MutexLock lock(&mutex);
-    if (!compiler_build.empty()) return compiler_build;
+absl::StatusOr<Compiled> Client::Impl::Load(const v1::Graph& graph, Obtained artifact,
+                                            absl::Time deadline) {
+  Compiled out;
+  out.source = StaticSource(artifact.source);
+  out.key = artifact.key.ToHex();
+  out.fetch_ms = artifact.fetch_ms;
+  out.compile_ms = artifact.compile_ms;
+  out.retries = artifact.retries;
+  if (artifact.program != nullptr) {
+    out.program = std::move(artifact.program);
+    return out;
   }
-  KILN_ASSIGN_OR_RETURN(v1::ServerInfo info, remote.GetServerInfo(timeout));
-  absl::MutexLock lock(&mutex);
-  compiler_build = info.compiler_build();
-  return compiler_build;
-}
-
-absl::StatusOr<Digest> Client::Impl::Key(const v1::Graph& graph, bool refresh) {
-  KILN_ASSIGN_OR_RETURN(std::string build, CompilerBuild(refresh));
-  return ArtifactKey(graph, device, options, build);
-}
-
-// Nothing of an artifact is read before this.
-absl::Status Client::Impl::CheckSignature(const v1::Graph& graph, const Digest& key,
-                                          const RemoteArtifact& artifact) {
-  absl::Status status = trust->Check(remote.server(), key, artifact.digest, artifact.signature);
-  if (status.ok()) return status;
-  // The server may have been replaced since it was asked for its compiler, which is part of the
-  // key, and for its own key.
-  KILN_ASSIGN_OR_RETURN(Digest key_now, Key(graph, true));
-  if (trust->Check(remote.server(), key_now, artifact.digest, artifact.signature).ok()) {
-    return absl::OkStatus();
-  }
-  return status;
-}
-
-absl::StatusOr<ArtifactBytes> Client::Impl::FetchBytes(const v1::Graph& graph, const Digest& key,
-                                                       absl::Time start) {
-  KILN_ASSIGN_OR_RETURN(RemoteArtifact fetched, remote.Fetch(key.view(), timeout));
-  KILN_RETURN_IF_ERROR(CheckSignature(graph, key, fetched));
-  ArtifactBytes out;
-  out.bytes = std::move(fetched.bytes);
-  out.source = fetched.source;
-  out.key = key.ToHex();
-  out.fetch_ms = MillisecondsSince(start);
-  return out;
-}
-
-// `start` is when the call began, before the server was asked for its compiler.
-absl::StatusOr<ArtifactBytes> Client::Impl::CompileBytes(const v1::Graph& graph, const Digest& key,
-                                                         absl::Time start,
-                                                         const ProgressCallback& progress,
-                                                         absl::Duration timeout_or_zero) {
-  absl::StatusOr<ArtifactBytes> fetched = FetchBytes(graph, key, start);
-  // A damaged entry is the server's to replace: compiling again does that.
-  if (!absl::IsNotFound(fetched.status()) && !absl::IsDataLoss(fetched.status())) return fetched;
-  ArtifactBytes out;
-  out.fetch_ms = MillisecondsSince(start);
-  start = absl::Now();
-  KILN_ASSIGN_OR_RETURN(
-      RemoteArtifact compiled,
-      remote.Compile(graph, device, options, progress,
-                     timeout_or_zero > absl::ZeroDuration() ? timeout_or_zero : timeout));
-  KILN_RETURN_IF_ERROR(CheckSignature(graph, key, compiled));
-  out.compile_ms = MillisecondsSince(start);
-  out.bytes = std::move(compiled.bytes);
-  out.source = compiled.source;
-  out.key = key.ToHex();
-  return out;
-}
-
-absl::StatusOr<Compiled> Client::Impl::LoadBytes(const v1::Graph& graph, const Digest& key,
-                                                 ArtifactBytes artifact) {
-  absl::Time start = absl::Now();
+  const absl::Time start = absl::Now();
   KILN_ASSIGN_OR_RETURN(auto loaded, runtime::LoadedProgram::Load(artifact.bytes, threads));
-  std::string made_key = loaded->artifact().header().key();
-  Digest kept_key = key;
-  if (made_key != key.ToHex()) {
+  const std::string made_key = loaded->artifact().header().key();
+  Digest kept_key = artifact.key;
+  if (made_key != kept_key.ToHex()) {
     // The server may have been replaced by a newer one since it was asked for its compiler.
-    KILN_ASSIGN_OR_RETURN(kept_key, Key(graph, true));
+    if (artifact.endpoint != nullptr) {
+      KILN_ASSIGN_OR_RETURN(kept_key, source->KeyNow(graph, *artifact.endpoint, deadline));
+    }
     if (made_key != kept_key.ToHex()) {
       return absl::DataLossError("the server answered with the artifact of another request");
     }
@@ -189,14 +111,11 @@ absl::StatusOr<Compiled> Client::Impl::LoadBytes(const v1::Graph& graph, const D
     absl::Status written = WriteDebugFiles(debug_dir, graph, loaded->artifact());
     if (!written.ok()) Log(LogLevel::kWarning, written.message());
   }
-  Compiled out;
   out.program = KeepProgram(kept_key, std::make_shared<const Program>(std::move(loaded)));
-  out.source = StaticSource(artifact.source);
   out.key = kept_key.ToHex();
-  out.fetch_ms = artifact.fetch_ms;
-  out.compile_ms = artifact.compile_ms;
   out.load_ms = MillisecondsSince(start);
   out.artifact_bytes = static_cast<int64_t>(artifact.bytes.size());
+  source->Keep(kept_key, artifact);
   Log(LogLevel::kInfo, "loaded",
       {{"graph", graph.name()},
        {"key", kept_key.ShortHex()},
@@ -207,12 +126,29 @@ absl::StatusOr<Compiled> Client::Impl::LoadBytes(const v1::Graph& graph, const D
   return out;
 }
 
+absl::StatusOr<Compiled> Client::Impl::GetAndLoad(const v1::Graph& graph, bool compile,
+                                                  const ProgressCallback& progress,
+                                                  absl::Time deadline) {
+  ArtifactSource::Request request{
+      .graph = graph, .compile = compile, .progress = progress, .deadline = deadline};
+  KILN_ASSIGN_OR_RETURN(Obtained obtained, source->Get(request));
+  const bool from_disk = obtained.source == kFromLocalCache;
+  const Digest key = obtained.key;
+  absl::StatusOr<Compiled> loaded = Load(graph, std::move(obtained), deadline);
+  if (loaded.ok() || !from_disk) return loaded;
+  // What the disk has is whole but does not run here: a server may have better.
+  Log(LogLevel::kWarning, "local cache: an entry is not used",
+      {{"key", key.ShortHex()}, {"why", std::string(loaded.status().message())}});
+  source->ForgetKept(key);
+  request.disk = false;
+  KILN_ASSIGN_OR_RETURN(obtained, source->Get(request));
+  return Load(graph, std::move(obtained), deadline);
+}
+
 Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Client::~Client() = default;
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& options) {
-  std::string server = FirstNonEmpty(options.server, "KILN_SERVER", kDefaultServer);
-  KILN_RETURN_IF_ERROR(GrpcTarget(server).status());
   if (options.threads < 0 || options.threads > kMostThreads) {
     return absl::InvalidArgumentError(
         absl::StrCat("threads is ", options.threads, "; expected 0 to ", kMostThreads));
@@ -224,109 +160,113 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& opti
   if (options.timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError("the timeout is not positive");
   }
-  KILN_ASSIGN_OR_RETURN(auto credentials, Credentials::Load(options));
-  KILN_RETURN_IF_ERROR(credentials->CheckServer(server));
-  KILN_ASSIGN_OR_RETURN(auto trust, Trust::Load(options));
-  auto impl = std::make_unique<Impl>(server, std::move(credentials), std::move(trust));
+  auto impl = std::make_unique<Impl>();
   impl->timeout = options.timeout;
-  KILN_ASSIGN_OR_RETURN(impl->device, DescribeCpu(options.arch, options.threads));
-  impl->threads = impl->device.processors();
-  for (const std::string& library : options.libraries) impl->device.add_libraries(library);
-  impl->debug_dir = FirstNonEmpty(options.debug_dir, "KILN_DEBUG_DIR", "");
-  impl->options.set_optimization_level(options.optimization_level);
-  impl->options.set_disable_fusion(options.disable_fusion);
-  impl->options.set_fast_math(options.fast_math);
-  impl->options.set_debug(options.debug || !impl->debug_dir.empty());
+  impl->debug_dir = OptionOrVariable(options.debug_dir, "KILN_DEBUG_DIR");
+  KILN_ASSIGN_OR_RETURN(v1::Device device, DescribeCpu(options.arch, options.threads));
+  for (const std::string& library : options.libraries) device.add_libraries(library);
+  impl->threads = device.processors();
+  v1::CompileOptions compile_options;
+  compile_options.set_optimization_level(options.optimization_level);
+  compile_options.set_disable_fusion(options.disable_fusion);
+  compile_options.set_fast_math(options.fast_math);
+  compile_options.set_debug(options.debug || !impl->debug_dir.empty());
+  KILN_ASSIGN_OR_RETURN(
+      impl->source, ArtifactSource::Create(options, std::move(device), std::move(compile_options)));
+  impl->servers = absl::StrJoin(impl->source->endpoints().servers(), ",");
   return std::unique_ptr<Client>(new Client(std::move(impl)));
 }
 
 absl::StatusOr<Compiled> Client::Fetch(const v1::Graph& graph) {
-  absl::Time start = absl::Now();
-  KILN_ASSIGN_OR_RETURN(Digest key, impl_->Key(graph, false));
-  if (auto program = FindProgram(key)) return Compiled{std::move(program), "local", key.ToHex()};
-  KILN_ASSIGN_OR_RETURN(ArtifactBytes artifact, impl_->FetchBytes(graph, key, start));
-  return impl_->LoadBytes(graph, key, std::move(artifact));
+  return impl_->GetAndLoad(graph, false, nullptr, absl::Now() + impl_->timeout);
 }
 
 absl::StatusOr<Compiled> Client::Compile(const v1::Graph& graph, const ProgressCallback& progress,
                                          absl::Duration timeout) {
-  absl::Time start = absl::Now();
-  KILN_ASSIGN_OR_RETURN(Digest key, impl_->Key(graph, false));
-  if (auto program = FindProgram(key)) return Compiled{std::move(program), "local", key.ToHex()};
-  KILN_ASSIGN_OR_RETURN(ArtifactBytes artifact,
-                        impl_->CompileBytes(graph, key, start, progress, timeout));
-  return impl_->LoadBytes(graph, key, std::move(artifact));
+  return impl_->GetAndLoad(
+      graph, true, progress,
+      absl::Now() + (timeout > absl::ZeroDuration() ? timeout : impl_->timeout));
 }
 
 absl::StatusOr<ArtifactBytes> Client::CompileArtifact(const v1::Graph& graph,
                                                       const ProgressCallback& progress) {
-  absl::Time start = absl::Now();
-  KILN_ASSIGN_OR_RETURN(Digest key, impl_->Key(graph, false));
-  return impl_->CompileBytes(graph, key, start, progress, absl::ZeroDuration());
+  KILN_ASSIGN_OR_RETURN(Obtained obtained,
+                        impl_->source->Get({.graph = graph,
+                                            .compile = true,
+                                            .kept = false,
+                                            .progress = progress,
+                                            .deadline = absl::Now() + impl_->timeout}));
+  ArtifactBytes out;
+  out.bytes = std::move(obtained.bytes);
+  out.source = std::move(obtained.source);
+  out.key = obtained.key.ToHex();
+  out.fetch_ms = obtained.fetch_ms;
+  out.compile_ms = obtained.compile_ms;
+  return out;
 }
 
 absl::StatusOr<v1::Activity> Client::GetActivity(int recent, int slowest, absl::Duration timeout) {
-  return impl_->remote.GetActivity(recent, slowest,
-                                   timeout > absl::ZeroDuration() ? timeout : impl_->timeout);
+  return impl_->remote().GetActivity(recent, slowest,
+                                     timeout > absl::ZeroDuration() ? timeout : impl_->timeout);
 }
 
 absl::StatusOr<v1::ServerInfo> Client::GetServerInfo() {
-  return impl_->remote.GetServerInfo(impl_->timeout);
+  return impl_->source->GetServerInfo(absl::Now() + impl_->timeout);
 }
 
 absl::StatusOr<v1::ListCacheResponse> Client::ListCache(absl::string_view kind, int limit) {
-  return impl_->remote.ListCache(kind, limit, impl_->timeout);
+  return impl_->remote().ListCache(kind, limit, impl_->timeout);
 }
 
 absl::StatusOr<v1::VerifyCacheResponse> Client::VerifyCache() {
-  return impl_->remote.VerifyCache(impl_->timeout);
+  return impl_->remote().VerifyCache(impl_->timeout);
 }
 
 absl::StatusOr<v1::ExplainMissResponse> Client::ExplainMiss(const v1::Graph& graph) {
   v1::ExplainMissRequest request;
   *request.mutable_graph() = graph;
-  *request.mutable_device() = impl_->device;
-  *request.mutable_options() = impl_->options;
-  return impl_->remote.ExplainMiss(request, impl_->timeout);
+  *request.mutable_device() = impl_->source->device();
+  *request.mutable_options() = impl_->source->compile_options();
+  return impl_->remote().ExplainMiss(request, impl_->timeout);
 }
 
 absl::StatusOr<int64_t> Client::ClearCache(absl::string_view kind) {
-  return impl_->remote.ClearCache(kind, impl_->timeout);
+  return impl_->remote().ClearCache(kind, impl_->timeout);
 }
 
 absl::StatusOr<int64_t> Client::PinCache(absl::string_view key_prefix, bool pinned) {
-  return impl_->remote.PinCache(key_prefix, pinned, impl_->timeout);
+  return impl_->remote().PinCache(key_prefix, pinned, impl_->timeout);
 }
 
 absl::StatusOr<int64_t> Client::RemoveCache(absl::string_view key_prefix) {
-  return impl_->remote.RemoveCache(key_prefix, impl_->timeout);
+  return impl_->remote().RemoveCache(key_prefix, impl_->timeout);
 }
 
 absl::Status Client::ExportCache(
     const v1::ExportCacheRequest& request,
     const std::function<absl::Status(const v1::CacheRecord&)>& on_record) {
-  return impl_->remote.ExportCache(request, on_record, impl_->timeout);
+  return impl_->remote().ExportCache(request, on_record, impl_->timeout);
 }
 
 absl::StatusOr<v1::ImportCacheResponse> Client::ImportCache(
     const std::function<bool(v1::CacheRecord&)>& next) {
-  return impl_->remote.ImportCache(next, impl_->timeout);
+  return impl_->remote().ImportCache(next, impl_->timeout);
 }
 
 absl::Status Client::Interpret(
     const v1::InterpretRequest& request,
     const std::function<absl::Status(const v1::InterpretEvent&)>& on_event) {
-  return impl_->remote.Interpret(request, on_event, impl_->timeout);
+  return impl_->remote().Interpret(request, on_event, impl_->timeout);
 }
 
 const v1::Device& Client::device() const {
-  return impl_->device;
+  return impl_->source->device();
 }
 const v1::CompileOptions& Client::compile_options() const {
-  return impl_->options;
+  return impl_->source->compile_options();
 }
 const std::string& Client::server() const {
-  return impl_->remote.server();
+  return impl_->servers;
 }
 
 }  // namespace kiln

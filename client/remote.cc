@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <chrono>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "client/channels.h"
 #include "client/chunks.h"
 #include "client/credentials.h"
 #include "client/trust.h"
@@ -22,6 +24,7 @@ namespace kiln {
 namespace {
 
 constexpr absl::Duration kMostTimeout = absl::Hours(24);
+constexpr size_t kMostTenantBytes = 64;
 
 absl::Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context,
                       const std::string& server) {
@@ -41,27 +44,6 @@ absl::Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& con
     out = WithDetail(std::move(out), detail);
   }
   return out;
-}
-
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server,
-                                           const Credentials& credentials) {
-  grpc::ChannelArguments arguments;
-  // First use counts: no look-ups of proxies, service configurations or balancers.
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
-  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  arguments.SetMaxReceiveMessageSize(16 << 20);
-  arguments.SetMaxSendMessageSize(-1);
-  // The name that a certificate must have is the one that the user gave, not what it resolves to.
-  const std::string address = SplitScheme(server).address;
-  if (credentials.UsesTls(server) && !absl::StartsWith(address, "unix:") &&
-      !absl::StartsWith(address, "dns:")) {
-    arguments.SetString(GRPC_ARG_DEFAULT_AUTHORITY, address);
-  }
-  return grpc::CreateCustomChannel(GrpcTarget(server).value_or(address),
-                                   credentials.ForServer(server), arguments);
 }
 
 }  // namespace
@@ -86,24 +68,50 @@ absl::StatusOr<std::string> GrpcTarget(absl::string_view given) {
   return absl::StrCat("dns:///", host, ":", port);
 }
 
+absl::Status CheckHeaders(const CallHeaders& headers) {
+  const bool is_name = std::all_of(headers.tenant.begin(), headers.tenant.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
+  });
+  if (!is_name || headers.tenant.size() > kMostTenantBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tenant is '", headers.tenant, "'; expected at most 64 letters, digits, '.', '_' and '-'"));
+  }
+  if (!headers.priority.empty() && headers.priority != "interactive" &&
+      headers.priority != "warmup") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("priority is '", headers.priority, "'; expected 'interactive' or 'warmup'"));
+  }
+  return absl::OkStatus();
+}
+
 struct Remote::Connection {
-  explicit Connection(const std::shared_ptr<grpc::Channel>& channel)
-      : stub(v1::CompileService::NewStub(channel)) {}
-  std::unique_ptr<v1::CompileService::Stub> stub;
+  explicit Connection(std::shared_ptr<grpc::Channel> shared)
+      : channel(std::move(shared)), stub(v1::CompileService::NewStub(channel)) {}
+  const std::shared_ptr<grpc::Channel> channel;
+  const std::unique_ptr<v1::CompileService::Stub> stub;
 };
 
 Remote::Remote(std::string server, std::shared_ptr<const Credentials> credentials,
-               std::shared_ptr<Trust> trust)
-    : server_(std::move(server)), credentials_(std::move(credentials)), trust_(std::move(trust)) {
-  connection_ = std::make_unique<Connection>(MakeChannel(server_, *credentials_));
+               std::shared_ptr<Trust> trust, CallHeaders headers)
+    : server_(std::move(server)),
+      credentials_(std::move(credentials)),
+      trust_(std::move(trust)),
+      headers_(std::move(headers)) {
+  connection_ = std::make_unique<Connection>(SharedChannel(server_, *credentials_));
 }
 
 Remote::~Remote() = default;
+
+bool Remote::Connected() const {
+  return connection_->channel->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_READY;
+}
 
 void Remote::Prepare(grpc::ClientContext& context, absl::Duration timeout) const {
   context.set_deadline(std::chrono::system_clock::now() +
                        absl::ToChronoNanoseconds(std::min(timeout, kMostTimeout)));
   credentials_->Apply(context);
+  if (!headers_.tenant.empty()) context.AddMetadata("kiln-tenant", headers_.tenant);
+  if (!headers_.priority.empty()) context.AddMetadata("kiln-priority", headers_.priority);
   if (const TraceContext trace = CurrentTrace(); trace.valid()) {
     context.AddMetadata("traceparent", FormatTraceparent(trace));
   }

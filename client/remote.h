@@ -21,6 +21,14 @@ namespace kiln {
 class Credentials;
 class Trust;
 
+// How a server shall treat this client's calls; empty ones are not sent.
+struct CallHeaders {
+  std::string tenant;    // whose share of the server; at most 64 of [A-Za-z0-9._-]
+  std::string priority;  // "interactive" or "warmup"
+};
+// INVALID_ARGUMENT, naming the option, for what a server would refuse.
+absl::Status CheckHeaders(const CallHeaders& headers);
+
 struct RemoteArtifact {
   std::string bytes;   // digest checked
   std::string source;  // as the server says
@@ -28,13 +36,17 @@ struct RemoteArtifact {
   std::string signature;  // empty: none; not checked yet
 };
 
-// Thread-safe. Connects with the first call and keeps the connection. A server that cannot be
-// reached is UNAVAILABLE at once, one that does not answer DEADLINE_EXCEEDED after the timeout.
+// Thread-safe. Connects with the first call and shares the connection (channels.h). One attempt a
+// call: endpoints.h repeats them. A server that cannot be reached is UNAVAILABLE, one that does not
+// answer DEADLINE_EXCEEDED after the timeout.
 class Remote {
  public:
   Remote(std::string server, std::shared_ptr<const Credentials> credentials,
-         std::shared_ptr<Trust> trust);
+         std::shared_ptr<Trust> trust, CallHeaders headers = {});
   ~Remote();
+
+  // Whether there is a connection now; where not, one is begun.
+  bool Connected() const;
 
   absl::StatusOr<RemoteArtifact> Fetch(absl::string_view key, absl::Duration timeout);
   absl::StatusOr<RemoteArtifact> Compile(const v1::Graph& graph, const v1::Device& device,
@@ -72,6 +84,7 @@ class Remote {
   std::string server_;
   std::shared_ptr<const Credentials> credentials_;
   std::shared_ptr<Trust> trust_;
+  CallHeaders headers_;
   std::unique_ptr<Connection> connection_;
 };
 

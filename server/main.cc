@@ -39,6 +39,7 @@
 #include "server/credentials.h"
 #include "server/drain.h"
 #include "server/executor.h"
+#include "server/grpc_log.h"
 #include "server/http.h"
 #include "server/http_guard.h"
 #include "server/kernel_compiler.h"
@@ -191,6 +192,8 @@ void LimitConnections(grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(kMaxReceiveBytes);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxCallsOfConnection);
+  // Clients that wait for a compile ask every 10 s whether the server is still there.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
                              static_cast<int>(absl::ToInt64Milliseconds(kHandshakeLimit)));
 }
@@ -392,6 +395,7 @@ int Run(int argc, char** argv) {
   if (only_check) return CheckConfig(*config);
   SetLogLevel(LogLevelFromEnvironment(LogLevel::kInfo));
   SetLogFormat(config->log_json ? LogFormat::kJson : LogFormat::kText);
+  TakeGrpcLog();
   // Before any thread starts, so that all of them leave these to sigwait.
   sigset_t signals;
   sigemptyset(&signals);

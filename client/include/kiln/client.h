@@ -46,9 +46,9 @@ class LoadedProgram;
 }
 
 struct ClientOptions {
-  std::string server;  // "HOST:PORT" or "https://HOST:PORT"; empty: $KILN_SERVER, else
-                       // 127.0.0.1:7461
-  absl::Duration timeout = absl::Seconds(120);  // of each call to the server
+  std::string server;  // "HOST:PORT" or "https://HOST:PORT", or several, comma-separated; empty:
+                       // $KILN_SERVER, else 127.0.0.1:7461
+  absl::Duration timeout = absl::Seconds(120);  // of a call with all its retries
   int threads = 0;                              // 0: one a physical core; part of every key
   std::vector<std::string> libraries;           // what library steps can call: "torch"
   std::string debug_dir;                        // empty: $KILN_DEBUG_DIR, else no such files
@@ -57,6 +57,13 @@ struct ClientOptions {
   bool disable_fusion = false;
   bool fast_math = false;
   bool debug = false;  // ask for IR, sources and decisions; implied by debug_dir
+
+  bool fail_on_miss = false;  // never compile: a miss is an error (IsCacheMiss); or
+                              // KILN_FAIL_ON_MISS=1
+  std::string local_cache;    // "DIR" or "DIR:SIZE": keep artifacts on this machine's disk;
+                              // $KILN_LOCAL_CACHE, else nowhere
+  std::string tenant;         // whose share of the server; $KILN_TENANT
+  std::string priority;       // of compiles: "interactive" or "warmup"; $KILN_PRIORITY
 
   // Security; client/README.md. Empty ones come from the environment.
   std::string tls_ca;         // PEM file: who vouches for servers; $KILN_TLS_CA, else the system's
@@ -130,12 +137,14 @@ class KILN_EXPORT Program {
 
 struct Compiled {
   std::shared_ptr<const Program> program;
-  const char* source = "";  // "local", "memory", "disk", "compiled" or "coalesced"
+  const char* source = "";  // "local" (this process), "local_disk" (the local cache), "memory",
+                            // "disk", "compiled" or "coalesced"
   std::string key;          // hex
   double fetch_ms = 0;
   double compile_ms = 0;
   double load_ms = 0;
   int64_t artifact_bytes = 0;
+  int retries = 0;  // calls to servers after the first
 };
 
 // An artifact as the server sent it, digest checked, not loaded.
@@ -153,9 +162,12 @@ class KILN_EXPORT Client {
   static absl::StatusOr<std::unique_ptr<Client>> Create(const ClientOptions& options);
   ~Client();
 
-  // The program of `graph` from this process or the server's cache; NOT_FOUND on a miss.
+  // The program of `graph` from this process, the local cache or the server's; NOT_FOUND on a miss.
   absl::StatusOr<Compiled> Fetch(const v1::Graph& graph);
-  // As Fetch, and on a miss sends the graph and waits. `timeout` of zero takes the client's.
+  // As Fetch, and on a miss sends the graph and waits; with fail_on_miss IsCacheMiss instead.
+  // `timeout` of zero takes the client's. Of several servers each graph has one that it is asked
+  // first; the next follows where that is away, and a wait that a lost connection ended is taken up
+  // again. UNAVAILABLE where none can be reached.
   absl::StatusOr<Compiled> Compile(const v1::Graph& graph,
                                    const ProgressCallback& progress = nullptr,
                                    absl::Duration timeout = absl::ZeroDuration());
@@ -189,6 +201,7 @@ class KILN_EXPORT Client {
 
   const v1::Device& device() const;
   const v1::CompileOptions& compile_options() const;
+  // As given; several are comma-separated. Calls below GetServerInfo ask the first.
   const std::string& server() const;
 
  private:
@@ -205,6 +218,9 @@ KILN_EXPORT std::string ToArtifactFile(absl::string_view artifact_bytes);
 KILN_EXPORT bool IsArtifactFile(absl::string_view data);
 // The serialized Artifact in it; DATA_LOSS where the digest does not match.
 KILN_EXPORT absl::StatusOr<absl::string_view> FromArtifactFile(absl::string_view data);
+
+// Whether a compile ended because there was no artifact, and fail_on_miss.
+KILN_EXPORT bool IsCacheMiss(const absl::Status& status);
 
 // Drops every program kept for "local" answers.
 KILN_EXPORT void ForgetPrograms();

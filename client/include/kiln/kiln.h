@@ -103,10 +103,10 @@ KILN_EXPORT void kiln_graph_destroy(kiln_graph* graph); /* NULL is ignored */
 
 typedef struct kiln_client_options {
   size_t struct_size;
-  const char*
-      server; /* "127.0.0.1:7461", "https://HOST:PORT"; NULL: $KILN_SERVER, else the first */
-  int64_t timeout_ms;    /* of each call to the server; 0: 120000 */
-  int32_t threads;       /* that programs run on; 0: one a physical core. Part of every key */
+  const char* server; /* "127.0.0.1:7461", "https://HOST:PORT", or several, comma-separated; NULL:
+                         $KILN_SERVER, else the first of these */
+  int64_t timeout_ms; /* of a call with all its retries; 0: 120000 */
+  int32_t threads;    /* that programs run on; 0: one a physical core. Part of every key */
   const char* libraries; /* what library steps can call, comma-separated: "torch"; NULL: none */
   const char*
       debug_dir; /* a folder for IR, sources and times of every graph; NULL: $KILN_DEBUG_DIR */
@@ -124,6 +124,10 @@ typedef struct kiln_client_options {
   const char* public_key; /* "ed25519:...", comma-separated: whose artifacts to load;
                              $KILN_PUBLIC_KEY, else those known from the first time */
   const char* known_servers; /* file; $KILN_KNOWN_SERVERS, else ~/.config/kiln/known_servers */
+  int32_t fail_on_miss;      /* kiln_compile returns NOT_FOUND instead; or KILN_FAIL_ON_MISS=1 */
+  const char* local_cache;   /* "DIR" or "DIR:SIZE": keep artifacts on disk; $KILN_LOCAL_CACHE */
+  const char* tenant;        /* whose share of the server; $KILN_TENANT */
+  const char* priority;      /* of compiles: "interactive" or "warmup"; $KILN_PRIORITY */
 } kiln_client_options;
 #define KILN_CLIENT_OPTIONS_INIT {sizeof(kiln_client_options)}
 
@@ -153,8 +157,9 @@ typedef struct kiln_compile_options {
 
 typedef struct kiln_compile_info {
   size_t struct_size;
-  /* Where the program came from: "local" (this process had it), "memory" or "disk" (the server's
-     cache), "compiled", or "coalesced" (compiled for another client that asked first). */
+  /* Where the program came from: "local" (this process had it), "local_disk" (the local cache),
+     "memory" or "disk" (the server's cache), "compiled", or "coalesced" (compiled for another
+     client that asked first). */
   const char* source; /* static storage */
   double fetch_ms;    /* in Fetch, the server's first description included; 0 for "local" */
   double compile_ms;  /* in Compile; 0 where no compile was asked for */
@@ -163,15 +168,17 @@ typedef struct kiln_compile_info {
   char key[65];             /* hex */
   int32_t kernels_compiled; /* in that compile; 0 unless source is "compiled" or "coalesced" */
   int32_t kernels_cached;   /* kernels that the compile found in the kernel cache */
+  int32_t retries;          /* calls to servers after the first */
 } kiln_compile_info;
 #define KILN_COMPILE_INFO_INIT {sizeof(kiln_compile_info)}
 
-/* The program of `graph`, from this process or the server's cache; compiles nothing. NOT_FOUND on a
-   miss. `options` and `info` may be NULL. The caller destroys the program. */
+/* The program of `graph`, from this process, the local cache or the server's; compiles nothing.
+   NOT_FOUND on a miss. `options` and `info` may be NULL. The caller destroys the program. */
 KILN_EXPORT kiln_status* kiln_client_fetch(kiln_client* client, const kiln_graph* graph,
                                            const kiln_compile_options* options,
                                            kiln_program** program, kiln_compile_info* info);
-/* As kiln_client_fetch, and on a miss sends the graph and waits for the compile. */
+/* As kiln_client_fetch, and on a miss sends the graph and waits for the compile. NOT_FOUND only
+   with fail_on_miss. */
 KILN_EXPORT kiln_status* kiln_compile(kiln_client* client, const kiln_graph* graph,
                                       const kiln_compile_options* options, kiln_program** program,
                                       kiln_compile_info* info);

@@ -1,0 +1,74 @@
+#include "client/channels.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <map>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "client/credentials.h"
+#include "client/remote.h"
+
+namespace kiln {
+namespace {
+
+constexpr int kConnectMs = 3000;
+constexpr int kKeepaliveMs = 10000;  // kilnd takes a ping every 5 s
+constexpr int kKeepaliveTimeoutMs = 5000;
+
+struct Channels {
+  absl::Mutex mu;
+  std::map<std::string, std::weak_ptr<grpc::Channel>> by_key ABSL_GUARDED_BY(mu);
+};
+
+Channels& AllChannels() {
+  static auto* channels = new Channels();  // never destroyed: threads may call at exit
+  return *channels;
+}
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server,
+                                           const Credentials& credentials) {
+  grpc::ChannelArguments arguments;
+  // First use counts: no look-ups of proxies, service configurations or balancers.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // retry.h does them
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectMs);  // the limit of one attempt
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  arguments.SetMaxReceiveMessageSize(16 << 20);
+  arguments.SetMaxSendMessageSize(-1);
+  // The name that a certificate must have is the one that the user gave, not what it resolves to.
+  const std::string address = SplitScheme(server).address;
+  if (credentials.UsesTls(server) && !absl::StartsWith(address, "unix:") &&
+      !absl::StartsWith(address, "dns:")) {
+    arguments.SetString(GRPC_ARG_DEFAULT_AUTHORITY, address);
+  }
+  return grpc::CreateCustomChannel(GrpcTarget(server).value_or(address),
+                                   credentials.ForServer(server), arguments);
+}
+
+}  // namespace
+
+std::shared_ptr<grpc::Channel> SharedChannel(const std::string& server,
+                                             const Credentials& credentials) {
+  const std::string key =
+      absl::StrCat(SplitScheme(server).address, "\n", credentials.UsesTls(server), "\n",
+                   credentials.connection_key());
+  Channels& channels = AllChannels();
+  absl::MutexLock lock(&channels.mu);
+  std::weak_ptr<grpc::Channel>& slot = channels.by_key[key];
+  std::shared_ptr<grpc::Channel> channel = slot.lock();
+  if (channel == nullptr) {
+    channel = MakeChannel(server, credentials);
+    slot = channel;
+  }
+  return channel;
+}
+
+}  // namespace kiln
