@@ -29,6 +29,8 @@ TEST_F(TlsTest, AServerIsBelievedOnlyWithACertificateOfTheCaForItsName) {
   Authority other("another authority");
   EXPECT_EQ(Info(Connect(other.certificate())).error_code(), UNAVAILABLE);
   EXPECT_EQ(Info(server().Connect()).error_code(), UNAVAILABLE) << "without TLS";
+  EXPECT_THAT(server().process().Errors(), HasSubstr("info grpc message=\"Handshake failed"))
+      << "gRPC's own lines are in the server's form";
 
   Subject expired = ServerSubject("expired");
   expired.left = -absl::Minutes(1);
