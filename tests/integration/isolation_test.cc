@@ -112,7 +112,7 @@ class IsolationTest : public ::testing::Test {
     auto server =
         ServerProcess::Start(dir_.path() + "/data",
                              {absl::StrCat("--workers=", kWorkers),
-                              absl::StrCat("--worker-timeout=", "2s"), "--worker-memory=512MiB"},
+                              absl::StrCat("--worker-timeout=", "2s"), "--worker-memory=384MiB"},
                              KILND_MISBEHAVING, {"KILN_TEST_SECRET=of-the-server"});
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
