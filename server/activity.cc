@@ -89,6 +89,7 @@ struct ActivityLog::State {
   struct Job {
     v1::CompileRecord record;
     google::protobuf::RepeatedPtrField<v1::StageSpan> spans;
+    std::shared_ptr<const v1::CompileRequest> request;  // until it starts
 
     // Null where there are too many.
     v1::StageSpan* AddSpan(absl::string_view stage, absl::Time start, absl::Duration duration) {
@@ -122,8 +123,8 @@ struct ActivityLog::State {
     auto it = live.find(job);
     return it == live.end() ? nullptr : &it->second;
   }
-  void Keep(const std::string& key, const std::shared_ptr<const v1::CompileRequest>& request,
-            int64_t max_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void Keep(const std::string& key, std::shared_ptr<const v1::CompileRequest> request,
+            int64_t size_bytes, int64_t max_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void AddSlowest(const Job& job, const ActivityOptions& options) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void List(const Job& job, v1::CompileRecord& out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     out = job.record;
@@ -160,14 +161,13 @@ struct ActivityLog::State {
 };
 
 void ActivityLog::State::Keep(const std::string& key,
-                              const std::shared_ptr<const v1::CompileRequest>& request,
+                              std::shared_ptr<const v1::CompileRequest> request, int64_t size_bytes,
                               int64_t max_bytes) {
-  auto size = static_cast<int64_t>(request->ByteSizeLong());
   // One graph shall not push all the others out.
-  if (size > max_bytes / 4 || requests.contains(key)) return;
-  requests[key] = {request, size};
+  if (size_bytes > max_bytes / 4 || requests.contains(key)) return;
+  requests[key] = {std::move(request), size_bytes};
   request_order.push_back(key);
-  request_bytes += size;
+  request_bytes += size_bytes;
   while (request_bytes > max_bytes) {
     auto oldest = requests.find(request_order.front());
     request_bytes -= oldest->second.size_bytes;
@@ -244,10 +244,11 @@ void ActivityLog::JobQueued(int64_t job, const Digest& key,
   State& s = *state_;
   absl::MutexLock lock(&s.mu);
   if (static_cast<int>(s.live.size()) >= options_.max_live_jobs) return;
-  if (!IsPages(record)) s.Keep(record.key(), request, options_.max_request_bytes);
   // Before the new one is among them: most are queued for a moment only.
   s.NoteLoad(SlotOf(now));
-  s.live[job].record = std::move(record);
+  State::Job& known = s.live[job];
+  if (!IsPages(record)) known.request = request;
+  known.record = std::move(record);
 }
 
 void ActivityLog::JobJoined(int64_t job) {
@@ -264,12 +265,23 @@ void ActivityLog::JobRefused(absl::string_view tenant) {
 
 void ActivityLog::JobStarted(int64_t job) {
   absl::Time now = options_.clock();
+  std::string key;
+  std::shared_ptr<const v1::CompileRequest> request;
+  {
+    absl::MutexLock lock(&state_->mu);
+    State::Job* known = state_->Live(job);
+    if (known == nullptr || known->record.started_unix_us() != 0) return;
+    known->record.set_started_unix_us(absl::ToUnixMicros(now));
+    ++state_->running;
+    state_->NoteLoad(SlotOf(now));
+    key = known->record.key();
+    request = std::move(known->request);
+  }
+  if (request == nullptr) return;
+  // Walks the whole graph: here, where nobody waits for a lock meanwhile.
+  auto size = static_cast<int64_t>(request->ByteSizeLong());
   absl::MutexLock lock(&state_->mu);
-  State::Job* known = state_->Live(job);
-  if (known == nullptr || known->record.started_unix_us() != 0) return;
-  known->record.set_started_unix_us(absl::ToUnixMicros(now));
-  ++state_->running;
-  state_->NoteLoad(SlotOf(now));
+  state_->Keep(key, std::move(request), size, options_.max_request_bytes);
 }
 
 void ActivityLog::StageStarted(int64_t job, absl::string_view stage) {

@@ -183,6 +183,7 @@ TEST_F(ActivityTest, EverythingIsBounded) {
   EXPECT_EQ(log_->FindRequest(KeyOf("g1").ToHex()), nullptr);
   EXPECT_NE(log_->FindRequest(KeyOf("g9").ToHex()), nullptr);
   Queue(100, "huge", "default", 20'000);  // more than its share
+  log_->JobStarted(100);
   EXPECT_EQ(log_->FindRequest(KeyOf("huge").ToHex()), nullptr);
   EXPECT_NE(log_->FindRequest(KeyOf("g9").ToHex()), nullptr);
 }
