@@ -43,16 +43,6 @@ absl::Status ReadHeaders(const grpc::ServerContextBase& context, Caller& caller)
   return absl::OkStatus();
 }
 
-class OpenAuthenticator final : public Authenticator {
- public:
-  absl::StatusOr<Caller> Identify(const grpc::ServerContextBase& context) override {
-    Caller caller;
-    caller.role = Role::kAdmin;
-    KILN_RETURN_IF_ERROR(ReadHeaders(context, caller));
-    return caller;
-  }
-};
-
 // "Bearer TOKEN" of the one header that says so; empty where there is none.
 absl::StatusOr<absl::string_view> BearerToken(const grpc::ServerContextBase& context) {
   const auto [first, last] = context.client_metadata().equal_range(kTokenHeader);
@@ -155,10 +145,6 @@ absl::string_view RoleName(Role role) {
       return "admin";
   }
   return "none";
-}
-
-std::unique_ptr<Authenticator> MakeOpenAuthenticator() {
-  return std::make_unique<OpenAuthenticator>();
 }
 
 absl::Status Require(const Caller& caller, Role needed, absl::string_view method) {

@@ -35,9 +35,6 @@ class Authenticator {
   virtual absl::StatusOr<Caller> Identify(const grpc::ServerContextBase& context) = 0;
 };
 
-// Lets everybody do everything.
-std::unique_ptr<Authenticator> MakeOpenAuthenticator();
-
 struct AccessRules {
   // Null where no file lists anybody: then tokens mean nothing here, and whoever the CA vouches for
   // may compile.
