@@ -3,7 +3,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 
 namespace kiln::server {
 
@@ -26,8 +25,10 @@ absl::StatusOr<Address> ParseAddress(absl::string_view text) {
         absl::StrCat("'", text, "' is no address; expected HOST:PORT, as in 127.0.0.1:7461"));
   }
   absl::string_view host = text.substr(0, colon);
-  bool bracketed = absl::ConsumePrefix(&host, "[") && absl::ConsumeSuffix(&host, "]");
-  if (host.empty() || (!bracketed && absl::StrContains(host, ':'))) {
+  bool bracketed = absl::StartsWith(host, "[") && absl::EndsWith(host, "]");
+  if (bracketed) host = host.substr(1, host.size() - 2);
+  if (host.empty() || host.find_first_of("[]") != absl::string_view::npos ||
+      (!bracketed && absl::StrContains(host, ':'))) {
     return absl::InvalidArgumentError(
         absl::StrCat("'", text, "' is no address; expected HOST:PORT, IPv6 in brackets"));
   }
