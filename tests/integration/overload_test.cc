@@ -136,7 +136,8 @@ TEST_F(OverloadTest, HitsGoOnAndTheRestIsToldWhenToComeAgain) {
     ratio = loaded.p99 / calm.p99;
     std::cout << "asked " << flood.asked << ", compiled " << flood.compiled << ", refused "
               << flood.refused << "; hits p50 " << calm.p50 << " -> " << loaded.p50 << ", p99 "
-              << calm.p99 << " -> " << loaded.p99 << ", " << (more_bytes >> 20) << " MiB more\n";
+              << calm.p99 << " -> " << loaded.p99 << ", " << (more_bytes >> 20) << " MiB more"
+              << std::endl;
     EXPECT_EQ(calm.failures + loaded.failures, 0);
     EXPECT_EQ(flood.without_hint, 0);
     EXPECT_EQ(flood.other, 0);

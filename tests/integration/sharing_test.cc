@@ -32,6 +32,14 @@ int64_t ResidentBytes(pid_t pid) {
   return pages * sysconf(_SC_PAGESIZE);
 }
 
+// How many times as long things take because others have the processors, too: at least 1.
+double Crowding() {
+  std::ifstream file("/proc/loadavg");
+  double load = 0;
+  file >> load;
+  return std::max(1.0, load / sysconf(_SC_NPROCESSORS_ONLN));
+}
+
 class SharingTest : public ServerTest {
  protected:
   std::vector<std::unique_ptr<v1::CompileService::Stub>> Stubs(int count) {
@@ -62,8 +70,9 @@ TEST_F(SharingTest, AThousandClientsShareOneCompileAndHearOfItAtOnce) {
   ASSERT_TRUE(StartServer());
   ASSERT_TRUE(Compile(stub(), QuickRequest(64)).ok());
   absl::Duration spread = absl::InfiniteDuration();
+  absl::Duration limit = absl::Milliseconds(100) * Crowding();
   // Other programs may have the processors for a moment: the best of three.
-  for (int round = 1; round <= 3 && spread >= absl::Milliseconds(100); ++round) {
+  for (int round = 1; round <= 3 && spread >= limit; ++round) {
     double compiles = Metrics().Sum("kiln_compile_duration_seconds_count");
     int64_t idle_bytes = ResidentBytes(server().process().pid());
     v1::CompileRequest request = SlowRequest(/*count=*/20, /*seed=*/10 + round);
@@ -91,9 +100,9 @@ TEST_F(SharingTest, AThousandClientsShareOneCompileAndHearOfItAtOnce) {
     spread = last - first;
     std::cout << kWaiters << " waiters on " << kConnections << " connections: 1 compile, "
               << digests.size() << " digest, first to last answer " << spread << ", "
-              << (waiting_bytes >> 10) << " KiB over idle while they wait\n";
+              << (waiting_bytes >> 10) << " KiB over idle while they wait" << std::endl;
   }
-  EXPECT_LT(spread, absl::Milliseconds(100));
+  EXPECT_LT(spread, limit) << "100 ms, times what others have of the processors";
 }
 
 TEST_F(SharingTest, EachWaiterKeepsItsOwnDeadline) {

@@ -186,5 +186,24 @@ TEST(ParseAddress, TakesHostsAndBracketsAndRefusesTheRest) {
   }
 }
 
+TEST(Config, TenantsHaveWeightsAndLimits) {
+  Config config =
+      LoadConfig({"--tenant-weight=gold=4,plain=2", "--tenant-weight", "late=3",
+                  "--tenant-max-queued=10", "--tenant-max-running=2", "--max-request-bytes=64MiB"},
+                 Variables({{"HOME", "/h"}}))
+          .value();
+  EXPECT_EQ(config.tenant_weights,
+            (std::map<std::string, int>{{"gold", 4}, {"late", 3}, {"plain", 2}}));
+  EXPECT_EQ(config.tenant_max_queued, 10);
+  EXPECT_EQ(config.tenant_max_running, 2);
+  EXPECT_EQ(config.max_request_bytes, int64_t{64} << 20);
+  for (const char* bad : {"gold", "gold=0", "gold=1001", "=3", "a b=1", "gold=2,", "gold=x"}) {
+    EXPECT_THAT(ErrorOf({absl::StrCat("--tenant-weight=", bad)}), HasSubstr("NAME=WEIGHT")) << bad;
+  }
+  EXPECT_THAT(ErrorOf({"--tenant-max-queued=0"}), HasSubstr("'0'"));
+  EXPECT_THAT(ErrorOf({"--tenant-max-running=none"}), HasSubstr("none"));
+  EXPECT_THAT(ErrorOf({"--max-request-bytes=1KiB"}), HasSubstr("1KiB"));
+}
+
 }  // namespace
 }  // namespace kiln::server
