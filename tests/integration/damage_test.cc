@@ -85,10 +85,10 @@ TEST_F(DamageTest, VerifyCacheFindsDamageAndRemovesIt) {
   ASSERT_TRUE(FlipStoredValues(cache_path(), cache::EntryKind::kKernel).ok());
   ASSERT_TRUE(StartServer());
   v1::VerifyCacheResponse first = VerifyCache(stub());
-  EXPECT_EQ(first.checked(), 2);
+  EXPECT_EQ(first.checked(), 3);  // artifact, description, kernel
   EXPECT_EQ(first.corrupt(), 1);
   v1::VerifyCacheResponse second = VerifyCache(stub());
-  EXPECT_EQ(second.checked(), 1);
+  EXPECT_EQ(second.checked(), 2);
   EXPECT_EQ(second.corrupt(), 0);
 }
 
