@@ -11,8 +11,8 @@
 #include "proto/base/status_macros.h"
 #include "server/call.h"
 #include "server/chunker.h"
-#include "server/request_limits.h"
 #include "server/connection.h"
+#include "server/request_limits.h"
 #include "server/tracing.h"
 
 namespace kiln::server {

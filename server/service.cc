@@ -10,8 +10,8 @@
 #include "proto/base/status_macros.h"
 #include "server/cache_calls.h"
 #include "server/call.h"
-#include "server/explain_miss.h"
 #include "server/compile_call.h"
+#include "server/explain_miss.h"
 #include "server/fetch_call.h"
 #include "server/interpret_call.h"
 #include "server/request_limits.h"
@@ -49,7 +49,8 @@ absl::Status ListCacheEntries(cache::Store& store, const v1::ListCacheRequest& r
   return absl::OkStatus();
 }
 
-using Service = v1::CompileService::WithRawCallbackMethod_Fetch<v1::CompileService::CallbackService>;
+using Service =
+    v1::CompileService::WithRawCallbackMethod_Fetch<v1::CompileService::CallbackService>;
 
 class CompileServiceImpl final : public Service {
  public:

@@ -7,9 +7,9 @@
 #include <string>
 
 #include "cache/store.h"
+#include "server/activity.h"
 #include "server/admission.h"
 #include "server/artifact_signer.h"
-#include "server/activity.h"
 #include "server/auth.h"
 #include "server/broker.h"
 #include "server/executor.h"
@@ -25,7 +25,7 @@ namespace v1 {
 class Activity;
 class GetActivityRequest;
 class Graph;
-}
+}  // namespace v1
 
 namespace server {
 
@@ -36,8 +36,8 @@ struct ServiceContext {
   cache::Store& durable;  // the verifying disk tier, for VerifyCache
   Broker& broker;
   WorkerBackend& workers;  // for Interpret
-  Executor& executor;    // for what takes no time beyond a read: hits never queue behind the rest
-  Executor& background;  // for graphs to hash and caches to walk
+  Executor& executor;      // for what takes no time beyond a read: hits never queue behind the rest
+  Executor& background;    // for graphs to hash and caches to walk
   Admission& admission;
   Metrics& metrics;
   Authenticator& authenticator;
