@@ -111,6 +111,7 @@ absl::StatusOr<std::string> ArtifactSource::CompilerBuild(Endpoint& endpoint, bo
     if (!endpoint.compiler_build.empty()) return endpoint.compiler_build;
   }
   KILN_ASSIGN_OR_RETURN(v1::ServerInfo info, endpoint.remote.GetServerInfo(ContactLimit(deadline)));
+  endpoint.reached = true;
   const std::string build = info.compiler_build();
   if (local_ != nullptr) {
     const Digest key = BuildEntryKey(endpoint.remote.server());

@@ -18,7 +18,8 @@
 namespace kiln {
 namespace {
 
-constexpr int kRounds = 4;
+constexpr int kRounds = 8;
+constexpr int kRoundsOfStrangers = 2;
 
 }  // namespace
 
@@ -46,6 +47,12 @@ absl::StatusOr<std::unique_ptr<Endpoints>> Endpoints::Create(
   return out;
 }
 
+int Endpoints::Rounds() const {
+  const bool reached = std::any_of(endpoints_.begin(), endpoints_.end(),
+                                   [](const auto& endpoint) { return endpoint->reached.load(); });
+  return reached ? kRounds : kRoundsOfStrangers;
+}
+
 bool Endpoints::Settle(size_t server, absl::Time deadline, const absl::Status& status) {
   const bool silent = Judge(status) == Verdict::kElsewhere;
   // The caller's time is up while a server that is there works for it: nobody's fault.
@@ -56,6 +63,7 @@ bool Endpoints::Settle(size_t server, absl::Time deadline, const absl::Status& s
     return false;
   }
   health_.Answered(server);
+  endpoints_[server]->reached = true;
   return slow || Judge(status) == Verdict::kAnswer;
 }
 
@@ -66,11 +74,9 @@ absl::Status Endpoints::Call(std::optional<uint64_t> affinity, absl::Time deadli
     return Annotate(health_.last_error(), "a moment ago");
   }
   budget_.CountCall();
-  const int rounds = admission == Health::Admission::kProbe ? 1 : kRounds;
   absl::Status status;
   bool first = true;
-  for (int round = 0; round < rounds;) {
-    absl::Duration pause = Backoff(round);
+  for (int round = 0;; ++round) {
     const std::vector<size_t> order = health_.Order(
         affinity, absl::Now(), [this](size_t i) { return endpoints_[i]->remote.Connected(); });
     for (size_t server : order) {
@@ -94,7 +100,9 @@ absl::Status Endpoints::Call(std::optional<uint64_t> affinity, absl::Time deadli
         if (Settle(server, deadline, status)) return status;
       }
     }
-    if (++round == rounds || absl::Now() + pause >= deadline) break;
+    const absl::Duration pause = Backoff(round);
+    const int rounds = admission == Health::Admission::kProbe ? 1 : Rounds();
+    if (round + 1 >= rounds || absl::Now() + pause >= deadline) break;
     absl::SleepFor(pause);
   }
   health_.GaveUp(absl::Now(), status);

@@ -1,6 +1,7 @@
 // The servers of a client: calls go to one that is well, and from there to the next.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -26,6 +27,7 @@ struct Endpoint {
       : remote(server, std::move(credentials), std::move(trust), headers) {}
 
   Remote remote;
+  std::atomic<bool> reached = false;  // it answered once
   absl::Mutex mu;
   std::string compiler_build ABSL_GUARDED_BY(mu);  // empty: not asked yet
 };
@@ -41,7 +43,8 @@ class Endpoints {
 
   // Calls `attempt` for one server after the other (Health::Order) until one answers:
   // - a server that is away or silent is left out for a while, and the next is tried at once;
-  // - after all of them a pause (Backoff), four rounds in all, as the retry budget allows;
+  // - after all of them a pause (Backoff): eight rounds in all where any was ever reached, for it
+  //   may be restarting, else two; and as the retry budget allows;
   // - RESOURCE_EXHAUSTED with a hint waits as long as the server asks;
   // - where the call before found no server, there is one round, and no attempt at all within a
   //   second or more of that: a server that is away costs a process its time once, not every graph.
@@ -58,6 +61,7 @@ class Endpoints {
 
  private:
   explicit Endpoints(std::vector<std::string> servers);
+  int Rounds() const;
   // True where the call is over, with `status` as its result.
   bool Settle(size_t server, absl::Time deadline, const absl::Status& status);
 

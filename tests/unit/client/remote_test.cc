@@ -1,118 +1,23 @@
 // The client against a server of the test's own.
 #include <gmock/gmock.h>
-#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <map>
 #include <mutex>
 
 #include "absl/strings/str_cat.h"
 #include "client/remote.h"
 #include "kiln/client.h"
-#include "kiln/v1/compile_service.grpc.pb.h"
 #include "kiln/v1/error.pb.h"
-#include "proto/base/digest.h"
+#include "kiln/v1/graph.pb.h"
 #include "proto/base/error_detail.h"
-#include "proto/base/key.h"
 #include "tests/unit/client/artifacts.h"
+#include "tests/unit/client/fake_server.h"
 
 namespace kiln::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-// Answers every compile with AddAndDouble(8), in chunks of 1000 bytes.
-class FakeServer final : public v1::CompileService::Service {
- public:
-  FakeServer() {
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
-    builder.RegisterService(this);
-    server_ = builder.BuildAndStart();
-  }
-  ~FakeServer() override { server_->Shutdown(std::chrono::system_clock::now()); }
-
-  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
-
-  grpc::Status GetServerInfo(grpc::ServerContext*, const v1::GetServerInfoRequest*,
-                             v1::ServerInfo* info) override {
-    std::lock_guard lock(mutex);
-    ++infos;
-    info->set_compiler_build(build);
-    return grpc::Status::OK;
-  }
-
-  grpc::Status Fetch(grpc::ServerContext*, const v1::FetchRequest* request,
-                     grpc::ServerWriter<v1::ArtifactChunk>* writer) override {
-    std::lock_guard lock(mutex);
-    ++fetches;
-    auto it = stored.find(request->key());
-    if (it == stored.end()) return {grpc::StatusCode::NOT_FOUND, "no artifact of this key"};
-    for (const v1::ArtifactChunk& chunk : Chunks(it->second, "disk")) writer->Write(chunk);
-    return grpc::Status::OK;
-  }
-
-  grpc::Status Compile(grpc::ServerContext* context, const v1::CompileRequest* request,
-                       grpc::ServerWriter<v1::CompileEvent>* writer) override {
-    std::lock_guard lock(mutex);
-    ++compiles;
-    if (refuse) {
-      v1::ErrorDetail detail;
-      detail.set_reason(v1::ErrorDetail::REASON_BAD_GRAPH);
-      detail.set_node("add_1");
-      context->AddTrailingMetadata("kiln-error-bin", detail.SerializeAsString());
-      return {grpc::StatusCode::INVALID_ARGUMENT, "node 'add_1': bad"};
-    }
-    v1::CompileEvent event;
-    event.mutable_progress()->set_stage("fuse");
-    event.mutable_progress()->set_kernels_total(2);
-    writer->Write(event);
-    Digest key = ArtifactKey(request->graph(), request->device(), request->options(), build);
-    v1::Artifact artifact = AddAndDouble(8);
-    artifact.mutable_header()->set_key(wrong_key ? std::string(64, '0') : key.ToHex());
-    artifact.mutable_header()->add_kernels()->set_cached(true);
-    artifact.mutable_header()->add_kernels();
-    v1::Debug::StageIr& ir = *artifact.mutable_debug()->add_ir();
-    ir.set_stage("fuse");
-    ir.set_text("module {}");
-    std::string bytes = artifact.SerializeAsString();
-    stored[std::string(key.view())] = bytes;
-    for (const v1::ArtifactChunk& chunk : Chunks(bytes, "compiled")) {
-      v1::CompileEvent chunk_event;
-      *chunk_event.mutable_chunk() = chunk;
-      writer->Write(chunk_event);
-    }
-    return grpc::Status::OK;
-  }
-
-  std::mutex mutex;
-  std::map<std::string, std::string> stored;
-  std::string build = "build-1";
-  bool refuse = false;
-  bool wrong_key = false;
-  bool damage = false;
-  int infos = 0, fetches = 0, compiles = 0;
-
- private:
-  std::vector<v1::ArtifactChunk> Chunks(const std::string& bytes, const char* source) {
-    std::vector<v1::ArtifactChunk> out;
-    for (size_t at = 0; at < bytes.size(); at += 1000) {
-      v1::ArtifactChunk& chunk = out.emplace_back();
-      if (at == 0) {
-        chunk.set_total_bytes(static_cast<int64_t>(bytes.size()));
-        chunk.set_digest(std::string(Sha256(bytes).view()));
-        chunk.set_source(source);
-      }
-      chunk.set_data(bytes.substr(at, 1000));
-    }
-    if (damage) (*out.back().mutable_data())[0] ^= 1;
-    return out;
-  }
-
-  int port_ = 0;
-  std::unique_ptr<grpc::Server> server_;
-};
 
 class RemoteTest : public ::testing::Test {
  protected:

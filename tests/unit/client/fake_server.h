@@ -1,0 +1,144 @@
+// A server in the test's own process.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kiln/v1/artifact.pb.h"
+#include "kiln/v1/compile_service.grpc.pb.h"
+#include "kiln/v1/error.pb.h"
+#include "proto/base/digest.h"
+#include "proto/base/key.h"
+#include "tests/unit/client/artifacts.h"
+
+namespace kiln::testing {
+
+// Answers every compile with AddAndDouble(8), in chunks of 1000 bytes.
+class FakeServer final : public v1::CompileService::Service {
+ public:
+  FakeServer() { Start(); }
+  ~FakeServer() override { Stop(); }
+
+  // On the port of before.
+  void Start() {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(address(), grpc::InsecureServerCredentials(), &port_);
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  // Cuts every connection.
+  void Stop() {
+    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
+    server_.reset();
+  }
+
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+
+  grpc::Status GetServerInfo(grpc::ServerContext*, const v1::GetServerInfoRequest*,
+                             v1::ServerInfo* info) override {
+    std::lock_guard lock(mutex);
+    ++infos;
+    info->set_compiler_build(build);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Fetch(grpc::ServerContext*, const v1::FetchRequest* request,
+                     grpc::ServerWriter<v1::ArtifactChunk>* writer) override {
+    std::lock_guard lock(mutex);
+    ++fetches;
+    auto it = stored.find(request->key());
+    if (it == stored.end()) return {grpc::StatusCode::NOT_FOUND, "no artifact of this key"};
+    for (const v1::ArtifactChunk& chunk : Chunks(it->second, "disk")) writer->Write(chunk);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Compile(grpc::ServerContext* context, const v1::CompileRequest* request,
+                       grpc::ServerWriter<v1::CompileEvent>* writer) override {
+    std::lock_guard lock(mutex);
+    ++compiles;
+    for (const auto& [name, value] : context->client_metadata()) {
+      headers[std::string(name.data(), name.size())] = std::string(value.data(), value.size());
+    }
+    if (busy > 0) {
+      --busy;
+      v1::ErrorDetail detail;
+      detail.set_reason(v1::ErrorDetail::REASON_QUEUE_FULL);
+      detail.set_retry_after_ms(20);
+      context->AddTrailingMetadata("kiln-error-bin", detail.SerializeAsString());
+      return {grpc::StatusCode::RESOURCE_EXHAUSTED, "the queue is full"};
+    }
+    if (refuse) {
+      v1::ErrorDetail detail;
+      detail.set_reason(v1::ErrorDetail::REASON_BAD_GRAPH);
+      detail.set_node("add_1");
+      context->AddTrailingMetadata("kiln-error-bin", detail.SerializeAsString());
+      return {grpc::StatusCode::INVALID_ARGUMENT, "node 'add_1': bad"};
+    }
+    v1::CompileEvent event;
+    event.mutable_progress()->set_stage("fuse");
+    event.mutable_progress()->set_kernels_total(2);
+    writer->Write(event);
+    Digest key = ArtifactKey(request->graph(), request->device(), request->options(), build);
+    v1::Artifact artifact = AddAndDouble(8);
+    artifact.mutable_header()->set_key(wrong_key ? std::string(64, '0') : key.ToHex());
+    artifact.mutable_header()->add_kernels()->set_cached(true);
+    artifact.mutable_header()->add_kernels();
+    v1::Debug::StageIr& ir = *artifact.mutable_debug()->add_ir();
+    ir.set_stage("fuse");
+    ir.set_text("module {}");
+    std::string bytes = artifact.SerializeAsString();
+    const std::vector<v1::ArtifactChunk> chunks = Chunks(bytes, "compiled");
+    for (size_t i = 0; i < chunks.size(); ++i) {
+      if (break_off > 0 && i == chunks.size() / 2) {
+        --break_off;
+        return {grpc::StatusCode::UNAVAILABLE, "the connection is gone"};
+      }
+      const v1::ArtifactChunk& chunk = chunks[i];
+      v1::CompileEvent chunk_event;
+      *chunk_event.mutable_chunk() = chunk;
+      writer->Write(chunk_event);
+    }
+    stored[std::string(key.view())] = bytes;
+    return grpc::Status::OK;
+  }
+
+  std::mutex mutex;
+  std::map<std::string, std::string> stored;
+  std::string build = "build-1";
+  bool refuse = false;
+  bool wrong_key = false;
+  bool damage = false;
+  int busy = 0;                                // so many compiles are refused for now
+  int break_off = 0;                           // so many compiles end in the middle of the answer
+  std::map<std::string, std::string> headers;  // of the last compile
+  int infos = 0, fetches = 0, compiles = 0;
+
+ private:
+  std::vector<v1::ArtifactChunk> Chunks(const std::string& bytes, const char* source) {
+    std::vector<v1::ArtifactChunk> out;
+    for (size_t at = 0; at < bytes.size(); at += 1000) {
+      v1::ArtifactChunk& chunk = out.emplace_back();
+      if (at == 0) {
+        chunk.set_total_bytes(static_cast<int64_t>(bytes.size()));
+        chunk.set_digest(std::string(Sha256(bytes).view()));
+        chunk.set_source(source);
+      }
+      chunk.set_data(bytes.substr(at, 1000));
+    }
+    if (damage) (*out.back().mutable_data())[0] ^= 1;
+    return out;
+  }
+
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace kiln::testing
