@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -188,4 +189,10 @@ class Chromium:
             self.process.kill()
             self.process.wait()
         self.process.stderr.close()
+        # Its other processes end a moment later, and write until then.
+        for _ in range(30):
+            shutil.rmtree(self.folder.name, ignore_errors=True)
+            if not os.path.exists(self.folder.name):
+                break
+            time.sleep(0.1)
         self.folder.cleanup()

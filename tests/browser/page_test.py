@@ -99,9 +99,12 @@ CONTRAST = """(selector) => {
 class PageTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
+        # Cleanups also run where this method fails half-way.
         cls.folder = tempfile.TemporaryDirectory(prefix="kiln-page-")
+        cls.addClassCleanup(cls.folder.cleanup)
         cls.server = Server(cls.folder.name)
-        cls.browser = Chromium(find_chromium()).__enter__()
+        cls.addClassCleanup(lambda: cls.server.process.poll() is None and cls.server.stop())
+        cls.browser = cls.enterClassContext(Chromium(find_chromium()))
         cls.empty = cls.browser.new_page()
         cls.empty.open(cls.server.http + "/")
         cls.empty.wait("document.body.innerText.includes('Nothing has been compiled yet')", "the empty state")
@@ -115,13 +118,6 @@ class PageTest(unittest.TestCase):
         cls.server.compile(graphs.attention_like("attention", 64), "plain")  # a hit
         activity = json.loads(cls.server.get("/api/v1/activity")[2])
         cls.keys = {r["graph"]: r["key"] for r in activity["recent"]}
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.browser.__exit__()
-        if cls.server.process.poll() is None:
-            cls.server.stop()
-        cls.folder.cleanup()
 
     @classmethod
     def shoot(cls, page, name: str):
