@@ -56,6 +56,7 @@ struct Broker::Job {
   // Under the broker's lock.
   std::map<int64_t, CompileCallbacks> waiters;
   int64_t leader = 0;
+  std::shared_ptr<void> room;
   absl::Time next_report = absl::InfinitePast();
   // While nobody waits.
   int64_t departures = 0;
@@ -144,7 +145,8 @@ absl::StatusOr<Broker::JobPtr> Broker::NewJob(CompileJobInput input, const Calle
 
 absl::StatusOr<Broker::Ticket> Broker::Join(const Digest& key,
                                             std::shared_ptr<const v1::CompileRequest> request,
-                                            const Caller& caller, CompileCallbacks callbacks) {
+                                            const Caller& caller, CompileCallbacks callbacks,
+                                            std::shared_ptr<void> room) {
   if (absl::Status status = refusals_.Check(key); !status.ok()) {
     context_.metrics.GraphRefused();
     return status;
@@ -168,6 +170,7 @@ absl::StatusOr<Broker::Ticket> Broker::Join(const Digest& key,
       evicted_status = NoRoom(absl::ResourceExhaustedError(
           "the queue is full, and others have less than their share of it"));
     }
+    if (job->room == nullptr) job->room = std::move(room);
     if (job->waiters.empty()) job->leader = number;
     job->waiters.emplace(number, std::move(callbacks));
     ++waiters_;
@@ -411,6 +414,7 @@ void Broker::Finish(const JobPtr& job, const absl::StatusOr<CompileAnswer>& answ
   {
     absl::MutexLock lock(&mu_);
     waiters.swap(job->waiters);
+    job->room = nullptr;  // others may keep the job's request for longer, within bounds of theirs
     waiters_ -= static_cast<int>(waiters.size());
     auto it = jobs_.find(job->input.key);
     if (it != jobs_.end() && it->second == job) jobs_.erase(it);

@@ -78,11 +78,12 @@ class Broker {
   Broker(const Broker&) = delete;
   Broker& operator=(const Broker&) = delete;
 
-  // Joins the key's job or queues a new one. RESOURCE_EXHAUSTED with a retry hint where there is
+  // Joins the key's job or queues a new one, which keeps `room` until it is over. RESOURCE_EXHAUSTED with a retry hint where there is
   // no room, UNAVAILABLE while draining, FAILED_PRECONDITION where the graph killed workers. A job
   // that waits may still be turned away for another tenant's: its waiters get RESOURCE_EXHAUSTED.
   absl::StatusOr<Ticket> Join(const Digest& key, std::shared_ptr<const v1::CompileRequest> request,
-                              const Caller& caller, CompileCallbacks callbacks);
+                              const Caller& caller, CompileCallbacks callbacks,
+                              std::shared_ptr<void> room = nullptr);
   // The waiter leaves; its callbacks may still be running. The last one's leaving stops the job, at
   // once or, where `connection_lost` is given, once it says false or the grace period is over. It
   // is asked shortly afterwards, on a thread of the broker's.

@@ -18,12 +18,6 @@
 namespace kiln::server {
 namespace {
 
-// A request and the room that it takes.
-struct HeldRequest {
-  Admission::Place place;
-  v1::CompileRequest request;
-};
-
 class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
                           public std::enable_shared_from_this<CompileCall> {
  public:
@@ -93,10 +87,9 @@ class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
   // The request is gRPC's, which keeps it until the call ends: taken out of there, so that a call
   // that waits for another's compile keeps no graph in memory.
   std::shared_ptr<const v1::CompileRequest> Take(const v1::CompileRequest& request) {
-    auto held = std::make_shared<HeldRequest>();
-    held->place = std::move(request_place_);
-    held->request.Swap(const_cast<v1::CompileRequest*>(&request));
-    return {held, &held->request};
+    auto taken = std::make_shared<v1::CompileRequest>();
+    taken->Swap(const_cast<v1::CompileRequest*>(&request));
+    return taken;
   }
 
   // The call does not end, and `grpc_request` with it, before LetEnd.
@@ -134,7 +127,9 @@ class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
       call->Link(answer->trace);
       call->SetArtifact(key, answer->artifact, answer->source);
     };
-    auto ticket = service_.broker.Join(key, std::move(taken), caller_, std::move(callbacks));
+    auto ticket =
+        service_.broker.Join(key, std::move(taken), caller_, std::move(callbacks),
+                             std::make_shared<Admission::Place>(std::move(request_place_)));
     if (!ticket.ok()) return SetEnd(ticket.status());
     bool cancelled;
     {
