@@ -30,6 +30,7 @@ int ExitCode(const Outcome& outcome) {
   if (outcome.status.ok()) return kExitOk;
   if (outcome.usage) return kExitUsage;
   if (absl::IsUnavailable(outcome.status)) return kExitUnreachable;
+  if (IsCacheMiss(outcome.status)) return kExitMiss;
   if (auto detail = GetDetail(outcome.status)) {
     if (detail->reason() == v1::ErrorDetail::REASON_BAD_GRAPH ||
         detail->reason() == v1::ErrorDetail::REASON_UNSUPPORTED) {
@@ -55,6 +56,7 @@ absl::StatusOr<std::unique_ptr<Client>> MakeClient(const Args& args, bool debug)
   options.server = args.Get("--server", "");
   options.arch = args.Get("--arch", "native");
   options.debug = debug;
+  options.fail_on_miss = args.Has("--fail-on-miss");
   TakeSecurityFlags(args, options);
   KILN_ASSIGN_OR_RETURN(int64_t threads, args.GetInt("--threads", 0, 1, 1024));
   KILN_ASSIGN_OR_RETURN(int64_t seconds, args.GetInt("--timeout", 600, 1, 86400));

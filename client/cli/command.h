@@ -22,6 +22,7 @@ inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;
 inline constexpr int kExitUnreachable = 3;
 inline constexpr int kExitRefused = 4;
+inline constexpr int kExitMiss = 5;  // --fail-on-miss, and no cache had it
 
 // How a command ended: an error, and whether it was the caller's way of asking.
 struct Outcome {
@@ -63,7 +64,8 @@ inline constexpr absl::string_view kSecurityFlags[] = {
     "--tls-ca", "--tls-cert", "--tls-key", "--token-file", "--public-key", "--known-servers"};
 void TakeSecurityFlags(const Args& args, ClientOptions& options);
 
-// --server, --timeout, --threads, --arch, --target and the flags above, in a client.
+// --server, --timeout, --threads, --arch, --target, --fail-on-miss and the flags above, in a
+// client.
 absl::StatusOr<std::unique_ptr<Client>> MakeClient(const Args& args, bool debug);
 
 // Loads GRAPH, the one positional argument, which must be a saved graph.

@@ -16,14 +16,15 @@ const std::vector<Command>& Commands() {
       {"status", "", "the server's health, version, targets, caches and queue", {}, RunStatus},
       {"compile",
        "GRAPH [--target cpp] [--arch native|znver3|...] [-o OUT] [--emit artifact|source|asm|ir] "
-       "[--stage NAME]",
-       "compiles a saved graph",
-       {{"--target", "--arch", "-o", "--emit", "--stage", "--threads"}, {}},
+       "[--stage NAME] [--fail-on-miss]",
+       "compiles a saved graph; with --fail-on-miss only where a cache has it",
+       {{"--target", "--arch", "-o", "--emit", "--stage", "--threads"}, {"--fail-on-miss"}},
        RunCompile},
       {"run",
-       "GRAPH|ARTIFACT [--inputs random[:SEED]|FILE.npz] [--check] [--bench N] [--threads N]",
+       "GRAPH|ARTIFACT [--inputs random[:SEED]|FILE.npz] [--check] [--bench N] [--threads N] "
+       "[--fail-on-miss]",
        "runs a saved graph or an artifact on this machine",
-       {{"--inputs", "--bench", "--threads"}, {"--check"}},
+       {{"--inputs", "--bench", "--threads"}, {"--check", "--fail-on-miss"}},
        RunRun},
       {"explain",
        "GRAPH [--target cpp] [--arch native|znver3|...]",
@@ -67,13 +68,15 @@ void PrintHelp(std::FILE* out) {
     std::fputs(line.c_str(), out);
   }
   std::fputs(
-      "\nEvery command: --server HOST:PORT (else KILN_SERVER, else 127.0.0.1:7461),\n"
+      "\nEvery command: --server HOST:PORT[,HOST:PORT...] (else KILN_SERVER, else "
+      "127.0.0.1:7461),\n"
       "--timeout SECONDS, --json; for a server that wants more (client/README.md): "
       "https://HOST:PORT,\n"
       "--tls-ca FILE, --tls-cert FILE, --tls-key FILE, --token-file FILE, --public-key KEY,\n"
       "--known-servers FILE (else KILN_TLS_CA, ...; a token also in KILN_TOKEN).\n"
       "Exit codes: 0 done, 1 failed, 2 wrong use, 3 the server cannot be reached, 4 the graph was "
-      "refused.\n",
+      "refused,\n"
+      "5 no cache had it and --fail-on-miss forbade a compile.\n",
       out);
 }
 

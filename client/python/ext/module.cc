@@ -10,6 +10,7 @@ namespace kiln::python {
 
 PyObject* g_error = nullptr;
 PyObject* g_input_mismatch = nullptr;
+PyObject* g_cache_miss = nullptr;
 
 namespace {
 
@@ -22,21 +23,23 @@ ClientObject* Self(PyObject* self) {
 }
 
 int InitClient(PyObject* self, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {"server",   "timeout_s",  "threads",    "debug_dir",
-                                "debug",    "tls_ca",     "tls_cert",   "tls_key",
-                                "token",    "token_file", "public_key", "known_servers",
-                                nullptr};
+  static const char* names[] = {
+      "server",      "timeout_s", "threads",  "debug_dir",    "debug",      "tls_ca",
+      "tls_cert",    "tls_key",   "token",    "token_file",   "public_key", "known_servers",
+      "local_cache", "tenant",    "priority", "fail_on_miss", nullptr};
   const char* server = "";
   const char* debug_dir = "";
   double timeout_s = 120;
   int threads = 0;
   int debug = 0;
+  int fail_on_miss = 0;
   // An empty text is as good as none: the library then asks the environment.
   kiln_client_options options = KILN_CLIENT_OPTIONS_INIT;
   if (!PyArg_ParseTupleAndKeywords(
-          args, kwargs, "|sdispsssssss", const_cast<char**>(names), &server, &timeout_s, &threads,
-          &debug_dir, &debug, &options.tls_ca, &options.tls_cert, &options.tls_key, &options.token,
-          &options.token_file, &options.public_key, &options.known_servers)) {
+          args, kwargs, "|sdispssssssssssp", const_cast<char**>(names), &server, &timeout_s,
+          &threads, &debug_dir, &debug, &options.tls_ca, &options.tls_cert, &options.tls_key,
+          &options.token, &options.token_file, &options.public_key, &options.known_servers,
+          &options.local_cache, &options.tenant, &options.priority, &fail_on_miss)) {
     return -1;
   }
   options.server = *server != '\0' ? server : nullptr;
@@ -45,6 +48,7 @@ int InitClient(PyObject* self, PyObject* args, PyObject* kwargs) {
   options.libraries = "torch";
   options.debug_dir = *debug_dir != '\0' ? debug_dir : nullptr;
   options.debug = debug;
+  options.fail_on_miss = fail_on_miss;
   if (kiln_status* status = kiln_client_create(&options, &Self(self)->client)) {
     RaiseStatus(status);
     return -1;
@@ -89,7 +93,9 @@ PyObject* Compile(PyObject* self, PyObject* json) {
   PyThreadState* thread = PyEval_SaveThread();
   kiln_status* status = kiln_compile(Self(self)->client, graph.get(), nullptr, &program, &info);
   PyEval_RestoreThread(thread);
-  if (status != nullptr) return RaiseStatus(status);
+  if (status != nullptr) {
+    return RaiseStatus(status, kiln_status_code(status) == KILN_NOT_FOUND ? g_cache_miss : g_error);
+  }
   return MakeProgram(program, info).release();
 }
 
@@ -115,10 +121,11 @@ PyObject* SetThreadTrace(PyObject*, PyObject* text) {
   Py_RETURN_NONE;
 }
 
-PyMethodDef kClientMethods[] = {
-    {"compile", Compile, METH_O,
-     "compile(graph_json: str) -> Program; raises Error where the server refuses or is away"},
-    {nullptr, nullptr, 0, nullptr}};
+PyMethodDef kClientMethods[] = {{"compile", Compile, METH_O,
+                                 "compile(graph_json: str) -> Program; raises CacheMiss with "
+                                 "fail_on_miss, else Error where the "
+                                 "server refuses or is away"},
+                                {nullptr, nullptr, 0, nullptr}};
 
 PyType_Slot kClientSlots[] = {
     {Py_tp_init, reinterpret_cast<void*>(InitClient)},
@@ -158,6 +165,7 @@ PyMODINIT_FUNC PyInit__kiln() {
   if (!client || PyModule_AddObjectRef(module.get(), "Client", client.get()) != 0) return nullptr;
   if (!AddException(module.get(), "Error", PyExc_RuntimeError, &g_error) ||
       !AddException(module.get(), "InputMismatch", g_error, &g_input_mismatch) ||
+      !AddException(module.get(), "CacheMiss", g_error, &g_cache_miss) ||
       !AddProgramType(module.get())) {
     return nullptr;
   }

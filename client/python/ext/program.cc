@@ -83,13 +83,13 @@ PyObject* Info(PyObject* self, PyObject*) {
     if (!CountOp(ops.get(), info.op)) return nullptr;
   }
   if (!ops) return nullptr;
-  return Py_BuildValue("{s:s,s:s,s:d,s:d,s:d,s:i,s:i,s:i,s:i,s:i,s:i,s:L,s:O}", "source",
-                       p.info.source, "key", p.info.key, "fetch_ms", p.info.fetch_ms, "compile_ms",
-                       p.info.compile_ms, "load_ms", p.info.load_ms, "kernels", stats.kernels,
-                       "kernels_compiled", p.info.kernels_compiled, "kernels_cached",
-                       p.info.kernels_cached, "native_steps", stats.native_steps, "library_steps",
-                       stats.library_steps, "threads", stats.threads, "workspace_bytes",
-                       static_cast<long long>(stats.workspace_bytes), "library_ops", ops.get());
+  return Py_BuildValue(
+      "{s:s,s:s,s:d,s:d,s:d,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:L,s:O}", "source", p.info.source, "key",
+      p.info.key, "fetch_ms", p.info.fetch_ms, "compile_ms", p.info.compile_ms, "load_ms",
+      p.info.load_ms, "kernels", stats.kernels, "kernels_compiled", p.info.kernels_compiled,
+      "kernels_cached", p.info.kernels_cached, "native_steps", stats.native_steps, "library_steps",
+      stats.library_steps, "retries", p.info.retries, "threads", stats.threads, "workspace_bytes",
+      static_cast<long long>(stats.workspace_bytes), "library_ops", ops.get());
 }
 
 PyObject* DescribeJson(PyObject* self, PyObject*) {

@@ -14,7 +14,9 @@ from kiln_torch.capture import CaptureError
 from kiln_torch.statistics import STATISTICS
 from kiln_torch.tools import explain, save_graph
 
-__all__ = ["CaptureError", "explain", "kiln_backend", "reset", "save_graph", "stats"]
+CacheMiss = _kiln.CacheMiss  # with fail_on_miss, where no cache has a graph's program
+
+__all__ = ["CacheMiss", "CaptureError", "explain", "kiln_backend", "reset", "save_graph", "stats"]
 __version__ = "0.1.0"
 
 
@@ -24,7 +26,9 @@ def stats() -> dict[str, Any]:
     graphs; hits {memory, local, server}: answers without a compile, from programs that this process
     has loaded (memory), a cache on this machine's disk (local), or the server; compiles; fallbacks
     [{graph, reason}]; steps {native, library}; library_ops {op: count}; compile_ms and fetch_ms, one
-    entry a graph; run_calls.
+    entry a graph; run_calls; retries: calls to servers after a compile's first; progressive
+    {waiting, switched, eager_calls}: graphs whose program is awaited and has come, and the calls
+    that ran eager until then.
     """
     return STATISTICS.snapshot()
 

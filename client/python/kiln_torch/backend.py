@@ -16,7 +16,8 @@ from torch._guards import TracingContext
 from kiln_torch import _kiln
 from kiln_torch.capture import CaptureError, capture, effect_token_inputs
 from kiln_torch.library import make_step
-from kiln_torch.settings import SECURITY, Settings
+from kiln_torch.progressive import Progressive
+from kiln_torch.settings import FROM_LIBRARY, MODES, Settings
 from kiln_torch.statistics import STATISTICS
 from kiln_torch.tracing import current_traceparent
 
@@ -29,23 +30,22 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     return dict(core_aten_decompositions())
 
 
-@functools.cache
-def _client(
-    server: str, timeout_s: float, threads: int, debug_dir: str, security: tuple[str, ...]
-) -> _kiln.Client:
+def make_client(settings: Settings, debug: bool = False) -> _kiln.Client:
+    """Raises _kiln.Error for impossible settings. Does not connect."""
+    given = dict(zip(FROM_LIBRARY, settings.from_library(), strict=True))
     return _kiln.Client(
-        server, timeout_s, threads, debug_dir, **dict(zip(SECURITY, security, strict=True))
-    )
-
-
-def _client_of(settings: Settings) -> _kiln.Client:
-    return _client(
         settings.server,
         settings.timeout_s,
         settings.threads,
-        settings.debug_dir,
-        settings.security(),
+        "" if debug else settings.debug_dir,
+        debug,
+        fail_on_miss=settings.fail_on_miss,
+        **given,
     )
+
+
+# By all settings, so that another set gets another client; connections are shared below.
+_client_of = functools.cache(make_client)
 
 
 def static_inputs(kind: str) -> frozenset[int]:
@@ -78,15 +78,30 @@ def _compile(
     parameters = static_inputs(kind)
     try:
         graph = capture(module, parameters.__contains__, name)
-        _kiln.set_thread_trace(current_traceparent())
-        program = _client_of(settings).compile(graph)
+        client = _client_of(settings)
+    except (CaptureError, _kiln.Error) as error:
+        return _fall_back(module, name, str(error), settings)
+    trace = current_traceparent()
+
+    def obtain() -> Callable[[list[Any]], Any]:
+        _kiln.set_thread_trace(trace)
+        program = client.compile(graph)
         program.set_library_steps([make_step(step) for step in program.library_steps()])
-    except CaptureError as error:
+        STATISTICS.loaded(program)
+        return _runner(program, module, name, settings)
+
+    def give_up(error: Exception) -> Callable[[list[Any]], Any]:
+        # A job that must not compile must not run slowly instead, either.
+        if isinstance(error, _kiln.CacheMiss):
+            raise error
         return _fall_back(module, name, str(error), settings)
+
+    if settings.mode == "progressive":
+        return Progressive(make_boxed_func(module.forward), obtain, give_up)
+    try:
+        return obtain()
     except _kiln.Error as error:
-        return _fall_back(module, name, str(error), settings)
-    STATISTICS.loaded(program)
-    return _runner(program, module, name, settings)
+        return give_up(error)
 
 
 def _runner(
@@ -149,9 +164,15 @@ def kiln_backend(
 ) -> Callable[..., Any]:
     """Backend for torch.compile, found through the entry point group torch_dynamo_backends.
 
-    `options`: server, fallback, timeout_s, threads, debug_dir; see Settings. Raises ValueError for
-    an unknown option. `mode` has no effect.
+    `options`: server, fallback, timeout_s, threads, debug_dir, mode, fail_on_miss, local_cache,
+    tenant, priority and those of security; see Settings. Raises ValueError for an unknown option.
+
+    With `mode` "progressive", here or among the options, calls run eager until the program has
+    arrived, then natively: nobody waits for a compile. Other modes of torch.compile have no effect.
     """
+    options = dict(options or {})
+    if mode in MODES:
+        options.setdefault("mode", mode)
     settings = Settings.read(options)
     compile_graph = functools.partial(_compile, settings=settings)
     return aot_backend(compile_graph)(module, example_inputs)

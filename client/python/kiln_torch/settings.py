@@ -9,18 +9,36 @@ from dataclasses import field as dataclass_field
 from typing import Any
 
 DEFAULT_SERVER = "127.0.0.1:7461"
-# The library takes from the environment what is not given of these: a token that is given goes
-# before a token file of the environment.
-SECURITY = ("tls_ca", "tls_cert", "tls_key", "token", "token_file", "public_key", "known_servers")
+# The library takes from the environment what is not given of these, and says what is wrong with
+# them: a token that is given goes before a token file of the environment.
+FROM_LIBRARY = (
+    *("tls_ca", "tls_cert", "tls_key", "token", "token_file", "public_key", "known_servers"),
+    *("local_cache", "tenant", "priority"),
+)
+MODES = ("blocking", "progressive")
+
+
+def _truth(value: Any) -> bool:
+    text = str(value).lower()
+    if text in ("1", "true"):
+        return True
+    if text in ("0", "false"):
+        return False
+    raise ValueError
 
 
 @dataclass(frozen=True)
 class Settings:
-    server: str = DEFAULT_SERVER
+    server: str = DEFAULT_SERVER  # or several, comma-separated: the next where one is away
     fallback: str = "eager"  # or "raise"
-    timeout_s: float = 600.0  # of one compile
+    timeout_s: float = 600.0  # of one compile, with all its retries
     threads: int = 0  # 0: one a core
     debug_dir: str = ""
+    mode: str = "blocking"  # or "progressive": eager until the artifact arrives
+    fail_on_miss: bool = False  # raise CacheMiss instead of compiling, whatever fallback says
+    local_cache: str = ""  # "DIR" or "DIR:SIZE": keep artifacts on this machine's disk
+    tenant: str = ""  # whose share of the server
+    priority: str = ""  # "interactive" or "warmup"
     # Security; client/README.md says what each means.
     tls_ca: str = ""
     tls_cert: str = ""
@@ -30,9 +48,9 @@ class Settings:
     public_key: str = ""
     known_servers: str = ""
 
-    def security(self) -> tuple[str, ...]:
-        """The values of SECURITY, in that order."""
-        return tuple(getattr(self, name) for name in SECURITY)
+    def from_library(self) -> tuple[str, ...]:
+        """The values of FROM_LIBRARY, in that order."""
+        return tuple(getattr(self, name) for name in FROM_LIBRARY)
 
     @classmethod
     def read(cls, options: Mapping[str, Any] | None) -> Settings:
@@ -45,20 +63,21 @@ class Settings:
                 raise ValueError(f"kiln has no option {name!r}; it has: {names}")
         values: dict[str, Any] = {}
         for name, field in known.items():
-            variable = None if name in SECURITY else os.environ.get(f"KILN_{name.upper()}")
+            variable = None if name in FROM_LIBRARY else os.environ.get(f"KILN_{name.upper()}")
             value = options.get(name, variable)
             if value is None or value == "":
                 continue
             kind = type(field.default)
             try:
-                values[name] = kind(value)
+                values[name] = _truth(value) if kind is bool else kind(value)
             except (TypeError, ValueError):
                 raise ValueError(
                     f"kiln option {name} is {value!r}; expected {kind.__name__}"
                 ) from None
         settings = cls(**values)
-        if settings.fallback not in ("eager", "raise"):
-            raise ValueError(
-                f"kiln option fallback is {settings.fallback!r}; expected 'eager' or 'raise'"
-            )
+        for name, choices in (("fallback", ("eager", "raise")), ("mode", MODES)):
+            value = getattr(settings, name)
+            if value not in choices:
+                expected = " or ".join(map(repr, choices))
+                raise ValueError(f"kiln option {name} is {value!r}; expected {expected}")
         return settings

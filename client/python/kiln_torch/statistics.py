@@ -13,6 +13,7 @@ class Statistics:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._waiting = 0  # goes on over clear(): what is awaited still comes
         self.clear()
 
     def clear(self) -> None:
@@ -25,6 +26,8 @@ class Statistics:
             self._library_ops: Counter[str] = Counter()
             self._compile_ms: list[float] = []
             self._fetch_ms: list[float] = []
+            self._retries = 0
+            self._progressive = {"switched": 0, "eager_calls": 0}
             self._warned: set[str] = set()
             self._programs: list[Any] = []
 
@@ -37,12 +40,13 @@ class Statistics:
             self._steps["native"] += info["native_steps"]
             self._steps["library"] += info["library_steps"]
             self._library_ops.update(info["library_ops"])
+            self._retries += info["retries"]
             if info["source"] == "compiled":
                 self._compiles += 1
                 self._compile_ms.append(info["compile_ms"])
             else:
-                kind = "memory" if info["source"] == "local" else "server"
-                self._hits[kind] += 1
+                kinds = {"local": "memory", "local_disk": "local"}
+                self._hits[kinds.get(info["source"], "server")] += 1
                 self._fetch_ms.append(info["fetch_ms"])
 
     def fell_back(self, graph: str, reason: str) -> None:
@@ -55,6 +59,21 @@ class Statistics:
         if first:
             warnings.warn(f"kiln: {graph} runs in eager mode: {reason}", stacklevel=2)
 
+    def awaits(self) -> None:
+        """Counts a graph that runs eager until its program arrives."""
+        with self._lock:
+            self._waiting += 1
+
+    def awaited(self, switched: bool) -> None:
+        """The end of that: whether its program has come."""
+        with self._lock:
+            self._waiting -= 1
+            self._progressive["switched"] += switched
+
+    def ran_eager(self) -> None:
+        with self._lock:
+            self._progressive["eager_calls"] += 1
+
     def snapshot(self) -> dict[str, Any]:
         with self._lock:
             return {
@@ -66,6 +85,8 @@ class Statistics:
                 "library_ops": dict(self._library_ops),
                 "compile_ms": list(self._compile_ms),
                 "fetch_ms": list(self._fetch_ms),
+                "retries": self._retries,
+                "progressive": {"waiting": self._waiting, **self._progressive},
                 "run_calls": sum(program.run_calls for program in self._programs),
             }
 

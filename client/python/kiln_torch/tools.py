@@ -11,7 +11,7 @@ import torch
 from functorch.compile import make_boxed_func
 
 from kiln_torch import _kiln
-from kiln_torch.backend import aot_backend, static_inputs
+from kiln_torch.backend import aot_backend, make_client, static_inputs
 from kiln_torch.capture import capture
 from kiln_torch.settings import Settings
 
@@ -70,7 +70,7 @@ def save_graph(
 def explain(fn_or_module: Callable[..., Any], *args: Any) -> str:
     """What the server makes of one call: stages, kernels, library steps, fusion decisions."""
     settings = Settings.read(None)
-    client = _kiln.Client(settings.server, settings.timeout_s, settings.threads, "", True)
+    client = make_client(settings, debug=True)
     lines = []
     for kind, graph in _capture_all(fn_or_module, args, train=False):
         artifact = json.loads(client.compile(graph).describe_json())

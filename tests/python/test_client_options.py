@@ -1,0 +1,95 @@
+"""fail_on_miss, the local cache and several servers, as a user of torch.compile sees them."""
+
+import socket
+import time
+import warnings
+
+import pytest
+import torch
+from compare import assert_same
+from conftest import Server
+
+import kiln_torch
+from kiln_torch.settings import Settings
+
+
+def run(fn, *args, **options):
+    torch._dynamo.reset()
+    return torch.compile(fn, backend="kiln", options=options)(*args)
+
+
+def forget():
+    kiln_torch.reset()
+    torch._dynamo.reset()
+
+
+def test_a_job_that_must_not_compile_gets_a_typed_error():
+    def fn(x):
+        return (x * 1.75).sin() - 4
+
+    x = torch.randn(5)
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="fail_on_miss") as raised:
+        run(fn, x, fail_on_miss=True)
+    assert isinstance(raised.value.inner_exception, kiln_torch.CacheMiss)
+    assert kiln_torch.stats()["fallbacks"] == []
+    run(fn, x)
+    forget()
+    assert_same(run(fn, x, fail_on_miss=True), fn(x))
+    assert kiln_torch.stats()["hits"]["server"] == 1
+
+
+@pytest.mark.parametrize("value, meant", [("1", True), ("true", True), ("0", False), ("", False)])
+def test_fail_on_miss_in_the_environment(monkeypatch, value, meant):
+    monkeypatch.setenv("KILN_FAIL_ON_MISS", value)
+    assert Settings.read({}).fail_on_miss is meant
+
+
+def test_a_wrong_fail_on_miss_is_named():
+    with pytest.raises(ValueError, match="fail_on_miss is 'perhaps'; expected bool"):
+        Settings.read({"fail_on_miss": "perhaps"})
+
+
+def test_a_restart_without_a_server_runs_from_the_local_cache(tmp_path):
+    def fn(x):
+        return torch.softmax(x, -1) * 1.5
+
+    x = torch.randn(4, 9)
+    own = Server(tmp_path / "data")
+    options = {"server": own.address, "local_cache": f"{tmp_path / 'cache'}:64MiB"}
+    run(fn, x, **options)
+    assert kiln_torch.stats()["hits"]["local"] == 0
+    forget()
+    run(fn, x, **options)
+    assert kiln_torch.stats()["hits"] == {"memory": 0, "local": 1, "server": 0}
+    assert own.stop() == 0
+    forget()
+    # Another client, as another process would have it.
+    assert_same(run(fn, x, timeout_s=60.0, **options), fn(x))
+    stats = kiln_torch.stats()
+    assert stats["hits"]["local"] == 1 and stats["fallbacks"] == []
+
+
+def test_the_second_server_answers_where_the_first_is_away(server):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    for i in range(4):
+        x = torch.randn(3, 4 + i)
+        assert_same(run(lambda v: v * 2.5 + 1, x, server=f"127.0.0.1:{port},{server.address}"),
+                    x * 2.5 + 1)
+    stats = kiln_torch.stats()
+    assert stats["fallbacks"] == [] and stats["graphs"] == 4
+
+
+def test_a_silent_server_costs_its_time_limit_once():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        start = time.monotonic()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for i in range(5):
+                x = torch.randn(2, 3 + i)
+                assert_same(run(lambda v: v + 1, x, server=address, timeout_s=1.0), x + 1)
+        took = time.monotonic() - start
+    print(f"5 graphs, a silent server, timeout_s 1: {took:.1f} s")
+    assert len(kiln_torch.stats()["fallbacks"]) == 5
+    assert took < 8
