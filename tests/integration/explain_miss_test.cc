@@ -15,8 +15,7 @@ using ::testing::IsEmpty;
 
 using ExplainMissTest = ServerTest;
 
-v1::ExplainMissResponse Explain(v1::CompileService::Stub& stub,
-                                const v1::CompileRequest& request) {
+v1::ExplainMissResponse Explain(v1::CompileService::Stub& stub, const v1::CompileRequest& request) {
   v1::ExplainMissRequest question;
   *question.mutable_graph() = request.graph();
   *question.mutable_device() = request.device();
