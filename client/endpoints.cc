@@ -11,7 +11,6 @@
 #include "client/trust.h"
 #include "kiln/v1/activity.pb.h"
 #include "kiln/v1/compile_service.pb.h"
-#include "proto/base/error_detail.h"
 #include "proto/base/log.h"
 #include "proto/base/status_macros.h"
 
@@ -71,7 +70,7 @@ absl::Status Endpoints::Call(std::optional<uint64_t> affinity, absl::Time deadli
                              const Attempt& attempt, int* retries) {
   const Health::Admission admission = health_.Begin(absl::Now());
   if (admission == Health::Admission::kRefused) {
-    return Annotate(health_.last_error(), "a moment ago");
+    return health_.last_error();  // word for word, so that who warns once warns once
   }
   budget_.CountCall();
   absl::Status status;

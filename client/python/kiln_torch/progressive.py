@@ -63,7 +63,9 @@ class Progressive:
     says what to run from then on; what it raises, every later call raises.
     """
 
-    def __init__(self, eager: Run, obtain: Callable[[], Run], give_up: Callable[[Any], Run]) -> None:
+    def __init__(
+        self, eager: Run, obtain: Callable[[], Run], give_up: Callable[[Any], Run]
+    ) -> None:
         self._boxed_call = True  # of the object: AOTAutograd's wrappers copy no class's attributes
         self._eager = eager
         self._native: Run | None = None

@@ -172,8 +172,9 @@ TEST_F(FailoverTest, AServerThatIsAwayIsAskedAgainLater) {
   FakeServer server;
   auto client = MakeClient(server.address());
   server.Stop();
-  EXPECT_TRUE(absl::IsUnavailable(client->Compile(Graph(0)).status()));
-  EXPECT_THAT(client->Compile(Graph(0)).status().message(), HasSubstr("a moment ago"));
+  const absl::Status away = client->Compile(Graph(0)).status();
+  EXPECT_TRUE(absl::IsUnavailable(away)) << away;
+  EXPECT_EQ(client->Compile(Graph(1)).status(), away);
   server.Start();
   const absl::Time deadline = absl::Now() + absl::Seconds(10);
   absl::Status status;
