@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -28,7 +29,8 @@ constexpr absl::string_view kMagic = "KILNLOC1";
 constexpr absl::string_view kSuffix = ".kiln";
 constexpr size_t kHeaderBytes = 8 + 32 + kSignatureBytes;
 constexpr int64_t kMaxEntryBytes = int64_t{2} << 30;
-constexpr absl::Duration kAbandoned = absl::Hours(1);  // a file that a dead process was writing
+constexpr absl::Duration kLockLimit = absl::Seconds(1);  // writing is worth no longer wait
+constexpr absl::Duration kAbandoned = absl::Hours(1);    // a file that a dead process was writing
 
 class File {
  public:
@@ -40,9 +42,10 @@ class File {
   File& operator=(const File&) = delete;
   bool ok() const { return fd_ >= 0; }
   int fd() const { return fd_; }
+  int Release() { return std::exchange(fd_, -1); }
 
  private:
-  const int fd_;
+  int fd_;
 };
 
 absl::Status Error(absl::string_view what, absl::string_view path) {
@@ -198,15 +201,27 @@ absl::StatusOr<LocalEntry> LocalCache::Get(const Digest& key) {
   return entry;
 }
 
-absl::Status LocalCache::MakeRoom(int64_t more) {
-  // Of all processes one at a time.
-  const std::string lock_path = absl::StrCat(options_.folder, "/lock");
-  File lock(open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!lock.ok() || flock(lock.fd(), LOCK_EX) != 0) return Error("lock", lock_path);
+absl::StatusOr<int> LocalCache::Lock() const {
+  const std::string path = absl::StrCat(options_.folder, "/lock");
+  File file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file.ok()) return Error("lock", path);
+  const absl::Time deadline = absl::Now() + kLockLimit;
+  while (flock(file.fd(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK && errno != EINTR) return Error("lock", path);
+    if (absl::Now() > deadline) {
+      return absl::UnavailableError(
+          absl::StrCat("local cache: another process holds ", path, " for too long"));
+    }
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  return file.Release();
+}
+
+void LocalCache::MakeRoom(int64_t more) const {
   std::vector<Listed> files = ListFiles(options_.folder);
   int64_t bytes = more;
   for (const Listed& file : files) bytes += file.bytes;
-  if (bytes <= options_.max_bytes) return absl::OkStatus();
+  if (bytes <= options_.max_bytes) return;
   std::sort(files.begin(), files.end(),
             [](const Listed& a, const Listed& b) { return a.used < b.used; });
   for (const Listed& file : files) {
@@ -214,7 +229,6 @@ absl::Status LocalCache::MakeRoom(int64_t more) {
     std::error_code error;
     if (fs::remove(file.path, error)) bytes -= file.bytes;
   }
-  return absl::OkStatus();
 }
 
 absl::Status LocalCache::Put(const Digest& key, const LocalEntry& entry) {
@@ -223,15 +237,18 @@ absl::Status LocalCache::Put(const Digest& key, const LocalEntry& entry) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "local cache: the artifact is larger than the limit of ", options_.max_bytes, " bytes"));
   }
-  absl::MutexLock lock(&mu_);
-  KILN_RETURN_IF_ERROR(MakeRoom(static_cast<int64_t>(bytes.size())));
+  absl::MutexLock one_of_this_object(&mu_);
+  KILN_ASSIGN_OR_RETURN(int lock_fd, Lock());
+  const File lock(lock_fd);  // until the entry is there: room that is made is nobody else's
+  MakeRoom(static_cast<int64_t>(bytes.size()));
   const std::string path = PathOf(key);
   const std::string folder = path.substr(0, path.rfind('/'));
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return Error("make the folder", folder);
-  const std::string temporary = absl::StrCat(path, ".", getpid());
+  // Process numbers do not tell containers apart that share a folder.
+  const std::string temporary = absl::StrCat(path, ".", std::random_device{}());
   absl::Status written;
   {
-    File file(open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+    File file(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!file.ok()) return Error("write", temporary);
     written = WriteAll(file.fd(), bytes, temporary);
     if (written.ok() && fdatasync(file.fd()) != 0) written = Error("write", temporary);

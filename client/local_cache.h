@@ -45,15 +45,18 @@ class LocalCache {
   // Digest checked. NOT_FOUND where there is none; DATA_LOSS, and the file gone, where it is
   // damaged.
   absl::StatusOr<LocalEntry> Get(const Digest& key);
-  // Leaves at most max_bytes in the folder; RESOURCE_EXHAUSTED for an entry larger than that.
+  // Leaves at most max_bytes in the folder, however many processes write; RESOURCE_EXHAUSTED for an
+  // entry larger than that. UNAVAILABLE where another process keeps the folder locked for a second.
   absl::Status Put(const Digest& key, const LocalEntry& entry);
   void Remove(const Digest& key);
 
  private:
   explicit LocalCache(LocalCacheOptions options);
   std::string PathOf(const Digest& key) const;
+  // Of all processes one at a time; the descriptor holds the lock. UNAVAILABLE where it takes long.
+  absl::StatusOr<int> Lock() const;
   // Removes the longest unused files until `more` bytes have room.
-  absl::Status MakeRoom(int64_t more);
+  void MakeRoom(int64_t more) const;
 
   const LocalCacheOptions options_;
   absl::Mutex mu_;  // one writer of this process at a time
