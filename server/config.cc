@@ -20,9 +20,9 @@
 #include "cache/rocksdb_store.h"
 #include "proto/base/error_detail.h"
 #include "proto/base/status_macros.h"
-#include "server/access_list.h"
-#include "server/auth.h"
-#include "server/span_exporter.h"
+#include "server/observe/span_exporter.h"
+#include "server/security/access_list.h"
+#include "server/security/auth.h"
 
 namespace kiln::server {
 namespace {

@@ -13,8 +13,8 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "server/address.h"
-#include "server/caller.h"
 #include "server/remote_settings.h"
+#include "server/security/caller.h"
 
 namespace kiln::server {
 

@@ -8,8 +8,8 @@
 
 #include "absl/time/clock.h"
 #include "proto/base/log.h"
-#include "server/admission.h"
-#include "server/broker.h"
+#include "server/jobs/admission.h"
+#include "server/jobs/broker.h"
 
 namespace kiln::server {
 namespace {

@@ -9,7 +9,7 @@
 #include "proto/base/error_detail.h"
 #include "proto/base/log.h"
 #include "proto/base/status_macros.h"
-#include "server/metrics.h"
+#include "server/observe/metrics.h"
 
 namespace kiln::server {
 

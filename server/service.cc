@@ -8,14 +8,14 @@
 #include "absl/strings/str_cat.h"
 #include "kiln/v1/compile_service.grpc.pb.h"
 #include "proto/base/status_macros.h"
-#include "server/cache_calls.h"
-#include "server/call.h"
-#include "server/compile_call.h"
-#include "server/explain_miss.h"
-#include "server/fetch_call.h"
-#include "server/interpret_call.h"
-#include "server/request_limits.h"
-#include "server/transfer_calls.h"
+#include "server/calls/cache_calls.h"
+#include "server/calls/call.h"
+#include "server/calls/compile_call.h"
+#include "server/calls/fetch_call.h"
+#include "server/calls/interpret_call.h"
+#include "server/calls/request_limits.h"
+#include "server/calls/transfer_calls.h"
+#include "server/jobs/explain_miss.h"
 
 namespace kiln::server {
 namespace {

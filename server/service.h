@@ -7,14 +7,14 @@
 #include <string>
 
 #include "cache/store.h"
-#include "server/activity.h"
-#include "server/admission.h"
-#include "server/artifact_signer.h"
-#include "server/auth.h"
-#include "server/broker.h"
-#include "server/executor.h"
-#include "server/metrics.h"
-#include "server/worker_backend.h"
+#include "server/calls/executor.h"
+#include "server/jobs/admission.h"
+#include "server/jobs/broker.h"
+#include "server/observe/activity.h"
+#include "server/observe/metrics.h"
+#include "server/security/artifact_signer.h"
+#include "server/security/auth.h"
+#include "server/workers/worker_backend.h"
 
 namespace grpc {
 class Service;

@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "kiln/v1/worker.pb.h"
-#include "server/frame.h"
+#include "server/workers/frame.h"
 #include "tests/fuzz/fuzz_input.h"
 #include "tests/fuzz/proto_input.h"
 

@@ -6,9 +6,9 @@
 #include "cache/remote/endpoint.h"
 #include "proto/base/signing.h"
 #include "proto/base/trace_context.h"
-#include "server/access_list.h"
 #include "server/address.h"
-#include "server/http_guard.h"
+#include "server/security/access_list.h"
+#include "server/web/http_guard.h"
 #include "tests/fuzz/fuzz_input.h"
 
 namespace {

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "kiln/client.h"
 #include "proto/base/digest.h"
-#include "server/method_roles.h"
+#include "server/security/method_roles.h"
 #include "tests/integration/graphs.h"
 #include "tests/integration/secure_server.h"
 

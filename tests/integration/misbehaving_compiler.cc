@@ -26,7 +26,7 @@
 #include "absl/strings/strip.h"
 #include "compiler/compiler.h"
 #include "kiln/v1/worker.pb.h"
-#include "server/worker_compiler.h"
+#include "server/workers/worker_compiler.h"
 
 namespace kiln::server {
 namespace {

@@ -31,7 +31,40 @@ ALLOWED = [
     ("compiler/toolchain/", ("proto/base/",)),
     ("compiler/", ("proto/", "compiler/")),
     ("client/", ("proto/", "client/")),
-    ("server/", ("proto/", "compiler/compiler.h", "cache/")),
+    ("server/workers/worker", ("proto/", "compiler/compiler.h")),
+    ("server/workers/", ("proto/",)),
+    ("server/security/", ("proto/", "server/config.h")),
+    (
+        "server/observe/",
+        ("proto/", "cache/", "server/security/caller.h", "server/workers/worker_process.h"),
+    ),
+    (
+        "server/jobs/",
+        ("proto/", "cache/", "server/observe/", "server/security/caller.h", "server/workers/"),
+    ),
+    (
+        "server/calls/",
+        (
+            "proto/",
+            "cache/",
+            "server/service.h",
+            "server/jobs/",
+            "server/observe/",
+            "server/security/",
+        ),
+    ),
+    (
+        "server/web/",
+        (
+            "proto/",
+            "cache/",
+            "server/address.h",
+            "server/jobs/",
+            "server/observe/",
+            "server/workers/",
+        ),
+    ),
+    ("server/", ("proto/", "compiler/compiler.h", "cache/", "server/")),
 ]
 INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"')
 OURS = re.compile(r"^(proto|compiler|cache|server|client|tests)/")

@@ -1,4 +1,4 @@
-#include "server/access_list.h"
+#include "server/security/access_list.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

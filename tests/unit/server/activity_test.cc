@@ -1,4 +1,4 @@
-#include "server/activity.h"
+#include "server/observe/activity.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

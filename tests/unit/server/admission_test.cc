@@ -1,4 +1,4 @@
-#include "server/admission.h"
+#include "server/jobs/admission.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "server/artifact_signer.h"
+#include "server/security/artifact_signer.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "server/bounded_labels.h"
+#include "server/observe/bounded_labels.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

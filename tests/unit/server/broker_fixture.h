@@ -18,8 +18,8 @@
 #include "kiln/v1/error.pb.h"
 #include "kiln/v1/worker.pb.h"
 #include "proto/base/error_detail.h"
-#include "server/broker.h"
-#include "server/executor.h"
+#include "server/calls/executor.h"
+#include "server/jobs/broker.h"
 
 namespace kiln::server {
 

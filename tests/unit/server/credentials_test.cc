@@ -1,4 +1,4 @@
-#include "server/credentials.h"
+#include "server/security/credentials.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/time/clock.h"
-#include "server/http_guard.h"
-#include "server/tls.h"
+#include "server/security/tls.h"
+#include "server/web/http_guard.h"
 #include "tests/unit/cache/temp_dir.h"
 #include "tests/unit/server/certificates.h"
 

@@ -1,4 +1,4 @@
-#include "server/describe_compile.h"
+#include "server/web/describe_compile.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "server/fair_queue.h"
+#include "server/jobs/fair_queue.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -14,8 +14,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "kiln/v1/worker.pb.h"
-#include "server/frame.h"
-#include "server/worker_process.h"
+#include "server/workers/frame.h"
+#include "server/workers/worker_process.h"
 
 namespace {
 

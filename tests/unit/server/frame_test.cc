@@ -1,4 +1,4 @@
-#include "server/frame.h"
+#include "server/workers/frame.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "server/http.h"
+#include "server/web/http.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>

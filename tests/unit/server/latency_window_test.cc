@@ -1,4 +1,4 @@
-#include "server/latency_window.h"
+#include "server/observe/latency_window.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "server/lease_watch.h"
+#include "server/jobs/lease_watch.h"
 
 #include <gtest/gtest.h>
 

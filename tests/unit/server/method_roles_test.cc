@@ -1,4 +1,4 @@
-#include "server/method_roles.h"
+#include "server/security/method_roles.h"
 
 #include <google/protobuf/descriptor.h>
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ TEST(MethodRoles, EveryMethodOfTheServiceHasOneRowAndNoRowIsLeft) {
   }
   for (int i = 0; i < Service().method_count(); ++i) {
     const std::string& name = Service().method(i)->name();
-    EXPECT_EQ(rows.erase(name), 1u) << name << " has no row in server/method_roles.cc";
+    EXPECT_EQ(rows.erase(name), 1u) << name << " has no row in server/security/method_roles.cc";
   }
   EXPECT_TRUE(rows.empty()) << *rows.begin() << " is no method";
 }

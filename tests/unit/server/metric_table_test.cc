@@ -1,4 +1,4 @@
-#include "server/metric_table.h"
+#include "server/observe/metric_table.h"
 
 #include <gtest/gtest.h>
 #include <prometheus/counter.h>

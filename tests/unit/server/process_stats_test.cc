@@ -1,4 +1,4 @@
-#include "server/process_stats.h"
+#include "server/observe/process_stats.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "server/refusals.h"
+#include "server/jobs/refusals.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

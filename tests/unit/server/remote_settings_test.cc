@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "server/config.h"
-#include "server/metrics.h"
+#include "server/observe/metrics.h"
 
 namespace kiln::server {
 namespace {

@@ -1,4 +1,4 @@
-#include "server/request_limits.h"
+#include "server/calls/request_limits.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "server/sandbox.h"
+#include "server/workers/sandbox.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

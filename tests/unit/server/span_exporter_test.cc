@@ -1,4 +1,4 @@
-#include "server/span_exporter.h"
+#include "server/observe/span_exporter.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

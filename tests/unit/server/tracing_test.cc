@@ -1,4 +1,4 @@
-#include "server/tracing.h"
+#include "server/observe/tracing.h"
 
 #include <gmock/gmock.h>
 #include <google/protobuf/struct.pb.h>
@@ -11,7 +11,7 @@
 
 #include "absl/time/clock.h"
 #include "cache/memory_store.h"
-#include "server/otlp.h"
+#include "server/observe/otlp.h"
 
 namespace kiln::server {
 namespace {

@@ -1,0 +1,368 @@
+#include "server/jobs/compile_job.h"
+
+#include <algorithm>
+#include <atomic>
+#include <climits>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "kiln/v1/compile_service.pb.h"
+#include "kiln/v1/worker.pb.h"
+#include "proto/base/error_detail.h"
+#include "proto/base/log.h"
+#include "proto/base/status_macros.h"
+#include "server/jobs/explain_miss.h"
+#include "server/observe/labels.h"
+#include "server/observe/tracing.h"
+
+namespace kiln::server {
+namespace {
+
+constexpr uint32_t kArtifactFormatVersion = 1;
+constexpr int kMaxAttempts = 2;
+
+// One kernel of the plan, and what became of it.
+struct KernelSlot {
+  v1::CompileKernelResponse compiled;
+  int64_t compile_ns = 0;
+  bool cached = false;
+};
+
+// What worker threads write while the job's thread waits; outlives a job that was stopped.
+struct KernelResults {
+  absl::Mutex mu;
+  std::vector<KernelSlot> slots ABSL_GUARDED_BY(mu);
+  absl::Status status ABSL_GUARDED_BY(mu);
+  int worker_deaths ABSL_GUARDED_BY(mu) = 0;
+  int done ABSL_GUARDED_BY(mu) = 0;
+  int cached ABSL_GUARDED_BY(mu) = 0;
+  // One kernel's failure calls the others off.
+  std::atomic<bool> failed = false;
+};
+
+v1::Progress MakeProgress(absl::string_view stage, int done, int total, int cached) {
+  v1::Progress progress;
+  progress.set_stage(std::string(stage));
+  progress.set_kernels_done(done);
+  progress.set_kernels_total(total);
+  progress.set_kernels_cached(cached);
+  return progress;
+}
+
+// A kernel that has just been compiled, on this job's account or another's.
+void RecordKernel(const TraceContext& step, absl::string_view symbol,
+                  const KernelOutcome& outcome) {
+  Span span = Span::BeginPart(step, "kernel");
+  span.Set("kiln.kernel", std::string(symbol));
+  span.SetStatus(outcome.kernel.status());
+  absl::Time now = absl::Now();
+  if (outcome.kernel.ok()) span.SetStart(now - absl::Nanoseconds(outcome.kernel->compile_ns));
+  span.End(now);
+}
+
+class Job {
+ public:
+  Job(const CompileJobContext& context, const CompileJobInput& input,
+      std::shared_ptr<JobControl> control, ProgressSink progress)
+      : context_(context),
+        input_(input),
+        control_(std::move(control)),
+        progress_(std::move(progress)),
+        target_(TargetLabel(input.request->device().target())) {}
+
+  CompileJobOutcome Run() {
+    outcome_.artifact = RunSteps();
+    outcome_.stages = std::move(stages_text_);
+    return std::move(outcome_);
+  }
+
+ private:
+  absl::StatusOr<cache::EntryPtr> RunSteps() {
+    KILN_RETURN_IF_ERROR(Step("plan", [this] { return Plan(); }));
+    KILN_RETURN_IF_ERROR(Step("kernel_lookup", [this] { return LookUpKernels(); }));
+    KILN_RETURN_IF_ERROR(Step("compile", [this] { return CompileMissingKernels(); }));
+    KILN_RETURN_IF_ERROR(Step("link", [this] { return Link(); }));
+    return Store();
+  }
+
+  template <typename F>
+  absl::Status Step(absl::string_view name, F&& step) {
+    progress_(MakeProgress(name, outcome_.kernels_cached, outcome_.kernels_total,
+                           outcome_.kernels_cached));
+    Span span = Span::BeginPart(input_.trace, name);
+    step_trace_ = span.context();
+    if (context_.activity != nullptr) context_.activity->StageStarted(input_.number, name);
+    absl::Time start = absl::Now();
+    absl::Status status = step();
+    absl::Duration duration = absl::Now() - start;
+    span.SetStatus(status);
+    span.End();
+    if (control_->stopped()) status = absl::CancelledError("nobody waits for it any more");
+    v1::StageTime& time = *artifact_.mutable_header()->add_stages();
+    time.set_stage(std::string(name));
+    time.set_duration_ns(absl::ToInt64Nanoseconds(duration));
+    context_.metrics.StageDone(name, target_, duration);
+    if (context_.activity != nullptr) {
+      context_.activity->StageDone(input_.number, name, start, duration);
+    }
+    absl::StrAppend(&stages_text_, stages_text_.empty() ? "" : " ", name, "=",
+                    absl::StrFormat("%.1fms", absl::ToDoubleMilliseconds(duration)));
+    return status;
+  }
+
+  // A worker says how long its stages took, one after the other, and has just answered.
+  void RecordPlanStages() {
+    absl::Duration all;
+    for (const v1::StageTime& stage : plan_.stages()) all += absl::Nanoseconds(stage.duration_ns());
+    absl::Time start = absl::Now() - all;
+    for (const v1::StageTime& stage : plan_.stages()) {
+      absl::Duration duration = absl::Nanoseconds(stage.duration_ns());
+      RecordSpan(step_trace_, stage.stage(), start, duration);
+      if (context_.activity != nullptr) {
+        context_.activity->StageDone(input_.number, stage.stage(), start, duration);
+      }
+      start += duration;
+    }
+  }
+
+  // One task on a worker, a second time where the worker crashed.
+  absl::StatusOr<v1::WorkerResponse> OnWorker(std::shared_ptr<const v1::WorkerRequest> request) {
+    absl::Status last;
+    for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
+      auto answer =
+          std::make_shared<absl::StatusOr<v1::WorkerResponse>>(absl::InternalError("no answer"));
+      control_->Expect(1);
+      WorkerTask task;
+      task.request = request;
+      task.job = input_.order;
+      task.stopped = [control = control_] { return control->stopped(); };
+      task.done = [control = control_, answer](absl::StatusOr<v1::WorkerResponse> response) {
+        *answer = std::move(response);
+        control->Answered();
+      };
+      context_.workers.Submit(std::move(task));
+      KILN_RETURN_IF_ERROR(control_->Wait());
+      if (IsWorkerDeath(answer->status())) ++outcome_.worker_deaths;
+      if (!IsWorkerCrash(answer->status())) return std::move(*answer);
+      last = answer->status();
+      Log(LogLevel::kWarning, "a job lost its worker",
+          {{"key", input_.key.ShortHex()}, {"attempt", absl::StrCat(attempt + 1)}});
+    }
+    return last;
+  }
+
+  absl::Status Plan() {
+    auto request = std::make_shared<v1::WorkerRequest>();
+    v1::PlanRequest& plan = *request->mutable_plan();
+    *plan.mutable_graph() = input_.request->graph();
+    *plan.mutable_device() = input_.request->device();
+    *plan.mutable_options() = input_.request->options();
+    KILN_ASSIGN_OR_RETURN(v1::WorkerResponse response, OnWorker(std::move(request)));
+    if (!response.has_plan()) return absl::InternalError("a worker answered with no plan");
+    plan_ = std::move(*response.mutable_plan());
+    outcome_.kernels_total = plan_.kernels_size();
+    RecordPlanStages();
+    for (const v1::StageTime& stage : plan_.stages()) {
+      *artifact_.mutable_header()->add_stages() = stage;
+      context_.metrics.StageDone(stage.stage(), target_, absl::Nanoseconds(stage.duration_ns()));
+    }
+    for (const v1::KernelSource& kernel : plan_.kernels()) {
+      KILN_ASSIGN_OR_RETURN(Digest key, Digest::FromBytes(kernel.key()));
+      kernel_keys_.push_back(key);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status LookUpKernels() {
+    absl::MutexLock lock(&results_->mu);
+    results_->slots.resize(kernel_keys_.size());
+    for (size_t i = 0; i < kernel_keys_.size(); ++i) {
+      if (control_->stopped()) return absl::CancelledError("stopped");
+      auto found =
+          TracedGet(step_trace_, context_.store, {cache::EntryKind::kKernel, kernel_keys_[i]});
+      KernelSlot& slot = results_->slots[i];
+      if (found.ok() && slot.compiled.ParseFromString(found->entry->bytes)) slot.cached = true;
+      if (!slot.cached) missing_.push_back(i);
+    }
+    results_->cached = static_cast<int>(kernel_keys_.size() - missing_.size());
+    results_->done = results_->cached;
+    outcome_.kernels_cached = results_->cached;
+    context_.metrics.KernelsReused(target_, results_->cached);
+    if (context_.activity != nullptr) {
+      context_.activity->KernelsFound(input_.number, outcome_.kernels_total, results_->cached);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CompileMissingKernels() {
+    control_->Expect(static_cast<int>(missing_.size()));
+    // The heaviest first, so that none is left to the end. A job's k-th kernel takes turns with the
+    // first of the job that starts k later: a large graph does not keep the workers to itself.
+    std::sort(missing_.begin(), missing_.end(), [this](size_t a, size_t b) {
+      return Weight(a) != Weight(b) ? Weight(a) > Weight(b) : a < b;
+    });
+    for (size_t rank = 0; rank < missing_.size(); ++rank) {
+      CompileOne(missing_[rank], static_cast<int64_t>(rank));
+    }
+    absl::Status waited = control_->Wait();
+    absl::MutexLock lock(&results_->mu);
+    outcome_.worker_deaths += results_->worker_deaths;
+    KILN_RETURN_IF_ERROR(waited);
+    return results_->status;
+  }
+
+  size_t Weight(size_t i) const { return plan_.kernels(static_cast<int>(i)).source().size(); }
+
+  void CompileOne(size_t i, int64_t rank) {
+    auto request = std::make_shared<v1::WorkerRequest>();
+    v1::CompileKernelRequest& compile = *request->mutable_compile_kernel();
+    compile.set_source(plan_.kernels(static_cast<int>(i)).source());
+    *compile.mutable_device() = input_.request->device();
+    *compile.mutable_options() = input_.request->options();
+    auto weight = static_cast<int64_t>(compile.source().size());
+    KernelRequest kernel;
+    kernel.key = kernel_keys_[i];
+    kernel.request = std::move(request);
+    kernel.job = input_.order + rank;
+    kernel.weight = weight;
+    kernel.stopped = [control = control_, results = results_] {
+      return results->failed || control->stopped();
+    };
+    kernel.done = [control = control_, results = results_, progress = progress_, i,
+                   total = outcome_.kernels_total, &metrics = context_.metrics, target = target_,
+                   trace = step_trace_, symbol = plan_.kernels(static_cast<int>(i)).symbol(),
+                   operators = absl::StrJoin(plan_.kernels(static_cast<int>(i)).ops(), ", "),
+                   activity = context_.activity,
+                   job = input_.number](const KernelOutcome& outcome) {
+      RecordKernel(trace, symbol, outcome);
+      if (activity != nullptr && outcome.kernel.ok()) {
+        absl::Duration took = absl::Nanoseconds(outcome.kernel->compile_ns);
+        activity->KernelDone(job, symbol, operators, absl::Now() - took, took);
+      }
+      v1::Progress report;
+      {
+        absl::MutexLock lock(&results->mu);
+        results->worker_deaths += outcome.worker_deaths;
+        results->status.Update(outcome.kernel.status());
+        if (outcome.kernel.ok()) {
+          KernelSlot& slot = results->slots[i];
+          slot.compiled = outcome.kernel->response->compile_kernel();
+          slot.compile_ns = outcome.kernel->compile_ns;
+          metrics.KernelCompiled(target);
+        } else {
+          results->failed = true;
+        }
+        ++results->done;
+        report = MakeProgress("compile", results->done, total, results->cached);
+      }
+      progress(report);
+      control->Answered();
+    };
+    context_.kernels.Compile(std::move(kernel));
+  }
+
+  absl::Status Link() {
+    if (kernel_keys_.empty()) return absl::OkStatus();
+    auto request = std::make_shared<v1::WorkerRequest>();
+    v1::LinkRequest& link = *request->mutable_link();
+    *link.mutable_device() = input_.request->device();
+    {
+      absl::MutexLock lock(&results_->mu);
+      for (const KernelSlot& slot : results_->slots) link.add_objects(slot.compiled.object());
+    }
+    KILN_ASSIGN_OR_RETURN(v1::WorkerResponse response, OnWorker(std::move(request)));
+    artifact_.set_binary(std::move(*response.mutable_link()->mutable_binary()));
+    return absl::OkStatus();
+  }
+
+  void FillHeader() {
+    v1::ArtifactHeader& header = *artifact_.mutable_header();
+    const v1::Device& device = input_.request->device();
+    header.set_format_version(kArtifactFormatVersion);
+    header.set_target(device.target());
+    header.set_key(input_.key.ToHex());
+    header.set_compiler_build(context_.compiler_build);
+    header.set_arch(device.arch());
+    *header.mutable_features() = device.features();
+    absl::MutexLock lock(&results_->mu);
+    for (size_t i = 0; i < kernel_keys_.size(); ++i) {
+      const KernelSlot& slot = results_->slots[i];
+      v1::KernelInfo& info = *header.add_kernels();
+      info.set_symbol(plan_.kernels(static_cast<int>(i)).symbol());
+      info.set_key(kernel_keys_[i].ToHex());
+      info.set_object_digest(Sha256(slot.compiled.object()).ToHex());
+      info.set_compile_ns(slot.compile_ns);
+      info.set_cached(slot.cached);
+    }
+    int library_steps = 0;
+    for (const v1::Step& step : plan_.program().steps()) {
+      if (!step.has_library()) continue;
+      ++library_steps;
+      context_.metrics.LibraryStep(step.library().op());
+    }
+    header.set_library_steps(library_steps);
+    header.set_native_steps(plan_.program().steps_size() - library_steps);
+  }
+
+  void FillDebug() {
+    if (!input_.request->options().debug()) return;
+    v1::Debug& debug = *artifact_.mutable_debug();
+    debug = std::move(*plan_.mutable_debug());
+    absl::MutexLock lock(&results_->mu);
+    for (size_t i = 0; i < kernel_keys_.size(); ++i) {
+      const v1::KernelSource& from = plan_.kernels(static_cast<int>(i));
+      v1::Debug::KernelSource& to = *debug.add_kernels();
+      to.set_symbol(from.symbol());
+      to.set_source(from.source());
+      to.set_assembly(results_->slots[i].compiled.assembly());
+      *to.mutable_ops() = from.ops();
+    }
+  }
+
+  absl::StatusOr<cache::EntryPtr> Store() {
+    Span span = Span::BeginPart(input_.trace, "store");
+    FillHeader();
+    FillDebug();
+    *artifact_.mutable_program() = std::move(*plan_.mutable_program());
+    if (artifact_.ByteSizeLong() > INT_MAX) {
+      return absl::ResourceExhaustedError("the artifact is over 2 GiB");
+    }
+    cache::EntryPtr entry = cache::MakeEntry(artifact_.SerializeAsString());
+    absl::Status stored = context_.store.Put({cache::EntryKind::kArtifact, input_.key}, entry);
+    if (!stored.ok()) {
+      Log(LogLevel::kWarning, "an artifact was not stored",
+          {{"key", input_.key.ShortHex()}, {"why", stored.ToString()}});
+    }
+    StoreKeyDescription(context_.durable, input_.key, *input_.request, context_.compiler_build);
+    return entry;
+  }
+
+  const CompileJobContext& context_;
+  const CompileJobInput& input_;
+  const std::shared_ptr<JobControl> control_;
+  const ProgressSink progress_;
+  const absl::string_view target_;
+  CompileJobOutcome outcome_{.artifact = absl::InternalError("not run")};
+  std::string stages_text_;
+  TraceContext step_trace_;  // the step under way
+  v1::PlanResponse plan_;
+  v1::Artifact artifact_;
+  std::vector<Digest> kernel_keys_;
+  std::vector<size_t> missing_;  // of kernel_keys_
+  const std::shared_ptr<KernelResults> results_ = std::make_shared<KernelResults>();
+};
+
+}  // namespace
+
+CompileJobOutcome RunCompileJob(const CompileJobContext& context, const CompileJobInput& input,
+                                const std::shared_ptr<JobControl>& control, ProgressSink progress) {
+  return Job(context, input, control, std::move(progress)).Run();
+}
+
+}  // namespace kiln::server

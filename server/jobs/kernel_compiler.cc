@@ -1,0 +1,123 @@
+#include "server/jobs/kernel_compiler.h"
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "kiln/v1/worker.pb.h"
+#include "proto/base/log.h"
+
+namespace kiln::server {
+namespace {
+
+constexpr int kMaxAttempts = 2;
+
+}  // namespace
+
+struct KernelCompiler::Flight {
+  Digest key;
+  std::shared_ptr<const v1::WorkerRequest> request;
+  int64_t job = 0;
+  int64_t weight = 0;
+  // Only the flight's current attempt reads and writes these, one at a time.
+  int attempts = 0;
+  int worker_deaths = 0;
+  std::atomic<int64_t> started_ns = 0;
+
+  absl::Mutex mu;
+  struct Subscriber {
+    std::function<bool()> stopped;
+    std::function<void(const KernelOutcome&)> done;
+  };
+  std::vector<Subscriber> subscribers ABSL_GUARDED_BY(mu);
+
+  bool AllStopped() {
+    absl::MutexLock lock(&mu);
+    return std::all_of(subscribers.begin(), subscribers.end(),
+                       [](const Subscriber& s) { return s.stopped(); });
+  }
+};
+
+void KernelCompiler::Compile(KernelRequest request) {
+  std::shared_ptr<Flight> flight;
+  {
+    absl::MutexLock lock(&mu_);
+    std::shared_ptr<Flight>& place = flights_[request.key];
+    bool is_new = place == nullptr;
+    if (is_new) {
+      place = std::make_shared<Flight>();
+      place->key = request.key;
+      place->request = std::move(request.request);
+      place->job = request.job;
+      place->weight = request.weight;
+    }
+    absl::MutexLock flight_lock(&place->mu);
+    place->subscribers.push_back({std::move(request.stopped), std::move(request.done)});
+    if (!is_new) return;
+    flight = place;
+  }
+  Submit(flight);
+}
+
+void KernelCompiler::Submit(const std::shared_ptr<Flight>& flight) {
+  ++flight->attempts;
+  flight->started_ns = 0;
+  WorkerTask task;
+  task.request = flight->request;
+  task.job = flight->job;
+  task.weight = flight->weight;
+  task.stopped = [flight] {
+    // First asked when a worker takes the task: the compile's time begins there.
+    int64_t unset = 0;
+    flight->started_ns.compare_exchange_strong(unset, absl::GetCurrentTimeNanos());
+    return flight->AllStopped();
+  };
+  task.done = [this, flight](absl::StatusOr<v1::WorkerResponse> response) {
+    Finish(flight, std::move(response));
+  };
+  workers_.Submit(std::move(task));
+}
+
+void KernelCompiler::Finish(const std::shared_ptr<Flight>& flight,
+                            absl::StatusOr<v1::WorkerResponse> response) {
+  int64_t started_ns = flight->started_ns;
+  int64_t compile_ns = started_ns == 0 ? 0 : absl::GetCurrentTimeNanos() - started_ns;
+  if (IsWorkerDeath(response.status())) ++flight->worker_deaths;
+  if (IsWorkerCrash(response.status()) && flight->attempts < kMaxAttempts) {
+    Log(LogLevel::kWarning, "a kernel is compiled a second time after a crash",
+        {{"kernel", flight->key.ShortHex()}});
+    return Submit(flight);
+  }
+  KernelOutcome outcome{.kernel = absl::InternalError("no answer"),
+                        .worker_deaths = flight->worker_deaths};
+  if (!response.ok()) {
+    outcome.kernel = response.status();
+  } else {
+    auto shared = std::make_shared<const v1::WorkerResponse>(*std::move(response));
+    absl::Status stored =
+        store_.Put({cache::EntryKind::kKernel, flight->key},
+                   cache::MakeEntry(shared->compile_kernel().SerializeAsString()));
+    if (!stored.ok()) {
+      Log(LogLevel::kWarning, "a kernel was not stored", {{"why", stored.ToString()}});
+    }
+    outcome.kernel = CompiledKernel{std::move(shared), compile_ns};
+  }
+  std::vector<Flight::Subscriber> subscribers;
+  {
+    absl::MutexLock lock(&mu_);
+    absl::MutexLock flight_lock(&flight->mu);
+    // A job that joined after the last one had left still wants it.
+    bool wanted = std::any_of(flight->subscribers.begin(), flight->subscribers.end(),
+                              [](const Flight::Subscriber& s) { return !s.stopped(); });
+    if (!absl::IsCancelled(response.status()) || !wanted || flight->attempts >= kMaxAttempts) {
+      subscribers.swap(flight->subscribers);
+      flights_.erase(flight->key);
+    }
+  }
+  if (subscribers.empty()) return Submit(flight);
+  for (const Flight::Subscriber& subscriber : subscribers) subscriber.done(outcome);
+}
+
+}  // namespace kiln::server

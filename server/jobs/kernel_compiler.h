@@ -1,0 +1,59 @@
+// Compiles single kernels on workers: each key once at a time, however many jobs want it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "cache/store.h"
+#include "proto/base/digest.h"
+#include "server/workers/worker_backend.h"
+
+namespace kiln::server {
+
+struct CompiledKernel {
+  std::shared_ptr<const v1::WorkerResponse> response;  // holds a CompileKernelResponse
+  int64_t compile_ns = 0;  // on the worker, waiting for one not included
+};
+
+struct KernelOutcome {
+  absl::StatusOr<CompiledKernel> kernel;
+  int worker_deaths = 0;  // that this kernel caused
+};
+
+struct KernelRequest {
+  Digest key;
+  std::shared_ptr<const v1::WorkerRequest> request;
+  int64_t job = 0;
+  int64_t weight = 0;
+  std::function<bool()> stopped;                   // true once the job that asks has no waiter left
+  std::function<void(const KernelOutcome&)> done;  // once, on a worker's thread
+};
+
+// Thread-safe. A worker's crash is retried once. What was compiled is put into `store` before
+// anyone hears of it. Must outlive every compile that it started.
+class KernelCompiler {
+ public:
+  KernelCompiler(WorkerBackend* workers, cache::Store* store)
+      : workers_(*workers), store_(*store) {}
+
+  void Compile(KernelRequest request);
+
+ private:
+  struct Flight;
+
+  void Submit(const std::shared_ptr<Flight>& flight);
+  void Finish(const std::shared_ptr<Flight>& flight, absl::StatusOr<v1::WorkerResponse> response);
+
+  WorkerBackend& workers_;
+  cache::Store& store_;
+  absl::Mutex mu_;
+  absl::flat_hash_map<Digest, std::shared_ptr<Flight>> flights_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace kiln::server

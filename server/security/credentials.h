@@ -1,0 +1,54 @@
+// Everything that says who the server is and who may call it: read once at the start and again
+// whenever a file changes.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/base/signing.h"
+#include "server/config.h"
+#include "server/security/auth.h"
+
+namespace grpc {
+class ServerCredentials;
+}
+
+namespace kiln::server {
+
+// Of --signing-key, which must exist, or of the data directory, where one is made on first start.
+absl::StatusOr<std::unique_ptr<SigningKey>> OpenSigningKey(const Config& config);
+
+// What is asked for, else admin where only this machine can connect and nothing tells callers apart
+// (no certificate, no access file), else none.
+Role AnonymousRole(const Config& config);
+
+// A sentence for each thing that an operator who listens beyond this machine should know; empty
+// where only this machine can connect.
+std::vector<std::string> ExposureWarnings(const Config& config);
+
+// Thread-safe. Looks at its files every second; a file that went bad is logged, once, and what was
+// read before stays.
+class Credentials {
+ public:
+  // INVALID_ARGUMENT, naming the setting and the file, for files that cannot be read or do not fit,
+  // and for settings by which nobody could ever call.
+  static absl::StatusOr<std::unique_ptr<Credentials>> Load(const Config& config);
+  ~Credentials();
+
+  // Must outlive the server that is made with it.
+  std::shared_ptr<grpc::ServerCredentials> server_credentials() const;
+  Authenticator& authenticator() const;
+
+  // Looks at the files now; returns what is wrong with them.
+  absl::Status Reload();
+
+ private:
+  struct Impl;
+  explicit Credentials(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kiln::server

@@ -1,0 +1,31 @@
+// Takes from a compile worker what it does not need. Two steps, because the toolchain's start needs
+// more than a compile does: the first before any work, the second after the warm-up and before the
+// first byte that came from a client.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace kiln::server {
+
+struct SandboxLimits {
+  int64_t memory_bytes = 0;
+};
+
+// First thing in the process, one thread: closes what was inherited but descriptors 0 to 3, leaves
+// the server's folder, gives up the way to new privileges and, where the server is root, root
+// itself (the process becomes nobody), and limits memory, address space, file sizes, open files,
+// further processes and threads, and core files.
+// Returns what this system did not allow, each as a few words for a log line.
+std::vector<std::string> LimitProcess(const SandboxLimits& limits);
+
+// Last thing before work: no file of any file system (Landlock), no system call but a compile's
+// (server/workers/system_call_filter.h). Memory files and descriptors that are open stay usable.
+// Returns what this system did not allow.
+std::vector<std::string> SealProcess();
+
+// The largest memory file that a worker can make; it counts beside the limit on memory.
+int64_t MaxFileBytes(const SandboxLimits& limits);
+
+}  // namespace kiln::server

@@ -1,0 +1,180 @@
+#include "server/workers/worker.h"
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "compiler/compiler.h"
+#include "kiln/v1/error.pb.h"
+#include "kiln/v1/worker.pb.h"
+#include "proto/base/error_detail.h"
+#include "proto/base/log.h"
+#include "server/workers/frame.h"
+#include "server/workers/sandbox.h"
+#include "server/workers/worker_compiler.h"
+#include "server/workers/worker_process.h"
+
+namespace kiln::server {
+namespace {
+
+constexpr int kNiceness = 5;
+
+struct WorkerFlags {
+  int64_t parent_pid = 0;
+  int64_t memory_bytes = 0;
+  int64_t cpu_seconds = 0;
+};
+
+bool ParseFlags(absl::Span<char* const> arguments, WorkerFlags& flags) {
+  for (absl::string_view argument : arguments) {
+    int64_t* value = absl::ConsumePrefix(&argument, "--parent-pid=")     ? &flags.parent_pid
+                     : absl::ConsumePrefix(&argument, "--memory-bytes=") ? &flags.memory_bytes
+                     : absl::ConsumePrefix(&argument, "--cpu-seconds=")  ? &flags.cpu_seconds
+                                                                         : nullptr;
+    if (value == nullptr || !absl::SimpleAtoi(argument, value)) return false;
+  }
+  return flags.parent_pid > 0 && flags.memory_bytes > 0 && flags.cpu_seconds > 0;
+}
+
+// Processor time counts for the process's whole life, so each task moves the limit on.
+void LimitProcessorTime(int64_t more_seconds) {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  auto used_seconds = static_cast<rlim_t>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec);
+  rlimit limit = {used_seconds + static_cast<rlim_t>(more_seconds) + 2, RLIM_INFINITY};
+  setrlimit(RLIMIT_CPU, &limit);
+}
+
+// Dies with the server, and leaves signals for the whole group to it.
+bool BecomeWorker(const WorkerFlags& flags, v1::WorkerReady& ready) {
+  signal(SIGINT, SIG_IGN);
+  signal(SIGTERM, SIG_IGN);
+  signal(SIGPIPE, SIG_IGN);
+  std::set_new_handler([] { _exit(kWorkerOutOfMemoryExit); });
+  for (std::string& what : LimitProcess({.memory_bytes = flags.memory_bytes})) {
+    ready.add_not_isolated(std::move(what));
+  }
+  prctl(PR_SET_PDEATHSIG, SIGKILL);      // a change of user, as above, would undo it
+  return getppid() == flags.parent_pid;  // else the server died before the line above
+}
+
+void SetError(const absl::Status& status, v1::WorkerResponse& response) {
+  v1::WorkerError& error = *response.mutable_error();
+  error.set_code(static_cast<int>(status.code()));
+  error.set_message(std::string(status.message()));
+  if (auto detail = GetDetail(status)) *error.mutable_detail() = *detail;
+}
+
+absl::Status Send(const v1::WorkerResponse& response) {
+  return WriteFrame(kWorkerSocketFd, response.SerializeAsString(), {});
+}
+
+v1::WorkerResponse Interpret(const v1::InterpretRequest& request, int64_t cpu_seconds) {
+  absl::Status status = InterpretGraph(request, [&](const v1::InterpretEvent& event) {
+    LimitProcessorTime(cpu_seconds);
+    v1::WorkerResponse response;
+    *response.mutable_interpret() = event;
+    return Send(response);
+  });
+  v1::WorkerResponse response;
+  if (status.ok()) {
+    response.set_done(true);
+  } else {
+    SetError(status, response);
+  }
+  return response;
+}
+
+v1::WorkerResponse Serve(const WorkerCompiler& compiler, const v1::WorkerRequest& request,
+                         int64_t cpu_seconds) {
+  v1::WorkerResponse response;
+  absl::Status status;
+  switch (request.kind_case()) {
+    case v1::WorkerRequest::kPlan: {
+      auto plan = compiler.plan(request.plan());
+      status = plan.status();
+      if (plan.ok()) *response.mutable_plan() = *std::move(plan);
+      break;
+    }
+    case v1::WorkerRequest::kCompileKernel: {
+      auto object = compiler.compile_kernel(request.compile_kernel());
+      status = object.status();
+      if (object.ok()) *response.mutable_compile_kernel() = *std::move(object);
+      break;
+    }
+    case v1::WorkerRequest::kLink: {
+      const auto& objects = request.link().objects();
+      auto binary = compiler.link(std::vector<std::string>(objects.begin(), objects.end()));
+      status = binary.status();
+      if (binary.ok()) response.mutable_link()->set_binary(*std::move(binary));
+      break;
+    }
+    case v1::WorkerRequest::kInterpret:
+      return Interpret(request.interpret(), cpu_seconds);
+    case v1::WorkerRequest::KIND_NOT_SET:
+      status = absl::InternalError("a request without content");
+  }
+  if (!status.ok()) SetError(status, response);
+  return response;
+}
+
+// Runs compiler and linker once, so that the first request does not pay for LLVM's start.
+absl::Status WarmUp() {
+  v1::CompileKernelRequest request;
+  request.set_source(
+      "extern \"C\" void kiln_warm_up(float* x, long n) {\n"
+      "  for (long i = 0; i < n; ++i) x[i] = x[i] * 2.0f + 1.0f;\n"
+      "}\n");
+  request.mutable_device()->set_target(v1::TARGET_CPP);
+  request.mutable_device()->set_arch("x86-64-v3");
+  auto object = CompileKernel(request);
+  if (!object.ok()) return object.status();
+  return LinkKernels({object->object()}).status();
+}
+
+}  // namespace
+
+int RunWorker(absl::Span<char* const> arguments) {
+  WorkerFlags flags;
+  SetLogLevel(LogLevelFromEnvironment(LogLevel::kInfo));
+  if (!ParseFlags(arguments, flags)) {
+    Log(LogLevel::kError, "'kilnd worker' is started by kilnd itself, not by hand");
+    return 2;
+  }
+  // Hits must not wait for processors that compiles have. Where it is not allowed, they may.
+  setpriority(PRIO_PROCESS, 0, kNiceness);
+  v1::WorkerResponse ready;
+  if (!BecomeWorker(flags, *ready.mutable_ready())) return 0;
+  LimitProcessorTime(flags.cpu_seconds);
+  if (absl::Status status = WarmUp(); !status.ok()) {
+    Log(LogLevel::kError, "the compiler does not work", {{"why", status.ToString()}});
+    return 1;
+  }
+  for (std::string& what : SealProcess()) {
+    ready.mutable_ready()->add_not_isolated(std::move(what));
+  }
+  if (!Send(ready).ok()) return 0;
+  const WorkerCompiler compiler = MakeWorkerCompiler();
+  while (true) {
+    absl::StatusOr<std::string> frame = ReadFrame(kWorkerSocketFd, {});
+    if (!frame.ok()) return 0;  // the server closed its end
+    v1::WorkerRequest request;
+    if (!request.ParseFromString(*frame)) return 1;
+    LimitProcessorTime(flags.cpu_seconds);
+    if (!Send(Serve(compiler, request, flags.cpu_seconds)).ok()) return 0;
+  }
+}
+
+}  // namespace kiln::server

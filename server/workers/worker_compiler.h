@@ -1,0 +1,30 @@
+// The compiler as a worker calls it. The one seam at which a test's server gets a compiler that
+// misbehaves; kilnd itself links server/workers/worker_compiler.cc and has no way to misbehave.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace kiln {
+namespace v1 {
+class CompileKernelRequest;
+class CompileKernelResponse;
+class PlanRequest;
+class PlanResponse;
+}  // namespace v1
+
+namespace server {
+
+// Each as in compiler/compiler.h, on the worker's only thread.
+struct WorkerCompiler {
+  absl::StatusOr<v1::PlanResponse> (*plan)(const v1::PlanRequest&);
+  absl::StatusOr<v1::CompileKernelResponse> (*compile_kernel)(const v1::CompileKernelRequest&);
+  absl::StatusOr<std::string> (*link)(absl::Span<const std::string> objects);
+};
+
+WorkerCompiler MakeWorkerCompiler();
+
+}  // namespace server
+}  // namespace kiln

@@ -1,0 +1,333 @@
+#include "server/workers/worker_pool.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "kiln/v1/error.pb.h"
+#include "kiln/v1/worker.pb.h"
+#include "proto/base/error_detail.h"
+#include "proto/base/log.h"
+#include "proto/base/status_macros.h"
+#include "server/workers/frame.h"
+
+namespace kiln::server {
+namespace {
+
+constexpr int kLongClass = 2;  // interpreting: last, and never on every worker
+constexpr int kMaxQueuedLong = 32;
+constexpr absl::Duration kStartLimit = absl::Seconds(30);
+constexpr absl::Duration kStopGrace = absl::Milliseconds(250);
+constexpr absl::Duration kIdleCheck = absl::Milliseconds(100);
+constexpr absl::Duration kFirstBackoff = absl::Milliseconds(50);
+constexpr absl::Duration kLastBackoff = absl::Seconds(1);
+
+int ClassOf(const v1::WorkerRequest& request) {
+  switch (request.kind_case()) {
+    case v1::WorkerRequest::kLink:
+      return 0;  // ends a job
+    case v1::WorkerRequest::kInterpret:
+      return kLongClass;
+    default:
+      return 1;
+  }
+}
+
+absl::Status DeathError(v1::ErrorDetail::Reason reason, absl::Status status) {
+  v1::ErrorDetail detail;
+  detail.set_reason(reason);
+  return WithDetail(std::move(status), detail);
+}
+
+absl::Status FromWorkerError(const v1::WorkerError& error) {
+  auto code = static_cast<absl::StatusCode>(error.code());
+  if (code == absl::StatusCode::kOk) code = absl::StatusCode::kInternal;
+  absl::Status status(code, error.message());
+  return error.has_detail() ? WithDetail(std::move(status), error.detail()) : status;
+}
+
+bool HasReason(const absl::Status& status, v1::ErrorDetail::Reason reason) {
+  auto detail = GetDetail(status);
+  return detail && detail->reason() == reason;
+}
+
+// Decides, about every 20 ms, whether a task may go on.
+class Watch {
+ public:
+  Watch(const WorkerTask& task, const WorkerProcess& process, const WorkerLimits& limits,
+        std::function<bool()> pool_stopping)
+      : task_(task),
+        process_(process),
+        limits_(limits),
+        pool_stopping_(std::move(pool_stopping)),
+        deadline_(absl::Now() + limits.task_timeout) {}
+
+  // A worker that sends something is alive: its wall time starts anew.
+  void NoteProgress() { deadline_ = absl::Now() + limits_.task_timeout; }
+
+  absl::Status operator()() {
+    absl::Time now = absl::Now();
+    if (process_.ResidentBytes() > limits_.memory_bytes) {
+      return DeathError(v1::ErrorDetail::REASON_WORKER_MEMORY,
+                        absl::ResourceExhaustedError(absl::StrCat(
+                            "the compile was stopped: it used more than ", limits_.memory_bytes,
+                            " bytes of memory (--worker-memory)")));
+    }
+    if (now > deadline_) {
+      return DeathError(v1::ErrorDetail::REASON_WORKER_TIMEOUT,
+                        absl::ResourceExhaustedError(absl::StrCat(
+                            "the compile was stopped: it took longer than ",
+                            absl::FormatDuration(limits_.task_timeout), " (--worker-timeout)")));
+    }
+    if (!task_.stopped() && !pool_stopping_()) return absl::OkStatus();
+    if (stop_by_ == absl::InfiniteFuture()) stop_by_ = now + kStopGrace;
+    if (now > stop_by_) return absl::CancelledError("nobody waits for this any more");
+    return absl::OkStatus();
+  }
+
+ private:
+  const WorkerTask& task_;
+  const WorkerProcess& process_;
+  const WorkerLimits& limits_;
+  const std::function<bool()> pool_stopping_;
+  absl::Time deadline_;
+  absl::Time stop_by_ = absl::InfiniteFuture();
+};
+
+}  // namespace
+
+WorkerPool::WorkerPool(WorkerPoolOptions options) : options_(std::move(options)) {
+  for (int i = 0; i < options_.workers; ++i) slots_.push_back(std::make_unique<Slot>());
+  for (auto& slot : slots_) slot->thread = std::thread([this, s = slot.get()] { RunSlot(*s); });
+}
+
+WorkerPool::~WorkerPool() {
+  std::map<Order, WorkerTask> dropped;
+  {
+    absl::MutexLock lock(&mu_);
+    stopping_ = true;
+    dropped.swap(queue_);
+  }
+  for (auto& [order, task] : dropped) task.done(absl::CancelledError("the server stops"));
+  for (auto& slot : slots_) slot->thread.join();
+}
+
+void WorkerPool::Requeue(WorkerTask task) {
+  if (ClassOf(*task.request) == kLongClass) {
+    absl::MutexLock lock(&mu_);
+    --running_long_;
+  }
+  Submit(std::move(task));
+}
+
+void WorkerPool::Submit(WorkerTask task) {
+  int task_class = ClassOf(*task.request);
+  absl::Status refused;
+  {
+    absl::MutexLock lock(&mu_);
+    if (stopping_) {
+      refused = absl::CancelledError("the server stops");
+    } else if (task_class == kLongClass && queued_long_ >= kMaxQueuedLong) {
+      refused = absl::ResourceExhaustedError(
+          absl::StrCat("the server is busy: ", queued_long_, " graphs wait to be interpreted"));
+    } else {
+      if (task_class == kLongClass) ++queued_long_;
+      Order order{task_class, task.job, -task.weight, arrivals_++};
+      queue_.emplace(order, std::move(task));
+      return;
+    }
+  }
+  task.done(refused);
+}
+
+WorkerCounts WorkerPool::Counts() {
+  absl::MutexLock lock(&mu_);
+  WorkerCounts counts;
+  for (const auto& slot : slots_) {
+    if (slot->state == State::kStarting) ++counts.starting;
+    if (slot->state == State::kIdle) ++counts.idle;
+    if (slot->state == State::kBusy) ++counts.busy;
+  }
+  return counts;
+}
+
+bool WorkerPool::AnyReady() const {
+  return std::any_of(slots_.begin(), slots_.end(),
+                     [](const auto& slot) { return slot->state != State::kStarting; });
+}
+
+bool WorkerPool::WaitUntilReady(absl::Duration timeout) {
+  absl::MutexLock lock(&mu_);
+  return mu_.AwaitWithTimeout(absl::Condition(this, &WorkerPool::AnyReady), timeout);
+}
+
+void WorkerPool::SetState(Slot& slot, State state) {
+  absl::MutexLock lock(&mu_);
+  slot.state = state;
+}
+
+bool WorkerPool::CanPop() const {
+  if (stopping_) return true;
+  if (queue_.empty()) return false;
+  int most_long = std::max(1, options_.workers - 1);
+  return std::get<0>(queue_.begin()->first) != kLongClass || running_long_ < most_long;
+}
+
+std::optional<WorkerTask> WorkerPool::PopTask() {
+  if (stopping_ || queue_.empty() || !CanPop()) return std::nullopt;
+  auto first = queue_.begin();
+  if (std::get<0>(first->first) == kLongClass) {
+    --queued_long_;
+    ++running_long_;
+  }
+  WorkerTask task = std::move(first->second);
+  queue_.erase(first);
+  return task;
+}
+
+std::optional<WorkerTask> WorkerPool::NextTask(Slot& slot) {
+  absl::MutexLock lock(&mu_);
+  slot.state = State::kIdle;
+  mu_.AwaitWithTimeout(absl::Condition(this, &WorkerPool::CanPop), kIdleCheck);
+  std::optional<WorkerTask> task = PopTask();
+  if (task) slot.state = State::kBusy;
+  return task;
+}
+
+void WorkerPool::RunSlot(Slot& slot) {
+  absl::Duration backoff = kFirstBackoff;
+  auto stopping = [this] {
+    absl::MutexLock lock(&mu_);
+    return stopping_;
+  };
+  while (!stopping()) {
+    if (slot.process == nullptr) {
+      SetState(slot, State::kStarting);
+      if (absl::Status status = StartWorker(slot); !status.ok()) {
+        Log(LogLevel::kError, "a worker does not start", {{"why", std::string(status.message())}});
+        absl::MutexLock lock(&mu_);
+        mu_.AwaitWithTimeout(absl::Condition(&stopping_), backoff);
+        backoff = std::min(2 * backoff, kLastBackoff);
+        continue;
+      }
+      backoff = kFirstBackoff;
+    }
+    std::optional<WorkerTask> task = NextTask(slot);
+    if (!task) {
+      if (slot.process->HasEnded()) {
+        BuryWorker(slot, absl::UnavailableError("ended while idle")).IgnoreError();  // no task
+      }
+      continue;
+    }
+    if (slot.process->HasEnded()) {
+      // Killed while idle: not this task's doing.
+      BuryWorker(slot, absl::UnavailableError("ended while idle")).IgnoreError();  // no task's
+      Requeue(*std::move(task));
+      continue;
+    }
+    absl::StatusOr<v1::WorkerResponse> response =
+        task->stopped() ? absl::CancelledError("nobody waits for this any more")
+                        : RunTask(slot, *task);
+    if (ClassOf(*task->request) == kLongClass) {
+      absl::MutexLock lock(&mu_);
+      --running_long_;
+    }
+    task->done(std::move(response));
+  }
+  if (slot.process != nullptr) {
+    slot.process->Reap(/*kill=*/true);
+    slot.process = nullptr;
+    if (options_.on_exit) options_.on_exit(ExitReason::kNormal);
+  }
+}
+
+absl::Status WorkerPool::StartWorker(Slot& slot) {
+  KILN_ASSIGN_OR_RETURN(slot.process, WorkerProcess::Start(options_.command, options_.limits));
+  // The first frame says that the worker has run its compiler once.
+  absl::Time deadline = absl::Now() + kStartLimit;
+  auto frame = ReadFrame(slot.process->socket_fd(), [&]() -> absl::Status {
+    absl::MutexLock lock(&mu_);
+    if (stopping_) return absl::CancelledError("the server stops");
+    if (absl::Now() > deadline) return absl::DeadlineExceededError("it is not ready in time");
+    return absl::OkStatus();
+  });
+  if (!frame.ok()) return BuryWorker(slot, frame.status());
+  v1::WorkerResponse ready;
+  if (ready.ParseFromString(*frame)) ReportIsolation(ready.ready());
+  return absl::OkStatus();
+}
+
+void WorkerPool::ReportIsolation(const v1::WorkerReady& ready) {
+  if (isolation_reported_.exchange(true)) return;
+  if (ready.not_isolated().empty()) {
+    Log(LogLevel::kInfo, "compile workers are isolated");
+  } else {
+    Log(LogLevel::kWarning, "compile workers are isolated in part: this system does not allow all",
+        {{"missing", absl::StrJoin(ready.not_isolated(), "; ")}});
+  }
+}
+
+absl::Status WorkerPool::BuryWorker(Slot& slot, const absl::Status& why) {
+  bool ended_itself = absl::IsUnavailable(why);
+  WorkerExit exit = slot.process->Reap(/*kill=*/!ended_itself);
+  slot.process = nullptr;
+  absl::Status status = why;
+  if (HasReason(why, v1::ErrorDetail::REASON_WORKER_TIMEOUT)) {
+    exit.reason = ExitReason::kTimeout;
+  } else if (HasReason(why, v1::ErrorDetail::REASON_WORKER_MEMORY)) {
+    exit.reason = ExitReason::kMemory;
+  } else if (!ended_itself) {
+    exit.reason = ExitReason::kNormal;
+  } else if (exit.reason == ExitReason::kTimeout) {
+    status = DeathError(v1::ErrorDetail::REASON_WORKER_TIMEOUT,
+                        absl::ResourceExhaustedError(
+                            absl::StrCat("the compile was stopped: it used more than ",
+                                         absl::FormatDuration(options_.limits.task_timeout),
+                                         " of processor time (--worker-timeout)")));
+  } else if (exit.reason == ExitReason::kMemory) {
+    status = DeathError(v1::ErrorDetail::REASON_WORKER_MEMORY,
+                        absl::ResourceExhaustedError(absl::StrCat(
+                            "the compile ran out of its ", options_.limits.memory_bytes,
+                            " bytes of memory (--worker-memory)")));
+  } else {
+    exit.reason = ExitReason::kCrash;  // nobody asked it to end
+    status =
+        DeathError(v1::ErrorDetail::REASON_WORKER_CRASHED,
+                   absl::InternalError(absl::StrCat("the compile's worker crashed: ", exit.text)));
+  }
+  Log(LogLevel::kWarning, "a worker ended",
+      {{"reason", std::string(ExitReasonName(exit.reason))}, {"exit", exit.text}});
+  if (options_.on_exit) options_.on_exit(exit.reason);
+  return status;
+}
+
+absl::StatusOr<v1::WorkerResponse> WorkerPool::RunTask(Slot& slot, const WorkerTask& task) {
+  Watch watch(task, *slot.process, options_.limits, [this] {
+    absl::MutexLock lock(&mu_);
+    return stopping_;
+  });
+  KeepWaiting keep_waiting = [&watch] { return watch(); };
+  std::string request = task.request->SerializeAsString();
+  if (static_cast<int64_t>(request.size()) > kMaxFrameBytes) {
+    return absl::ResourceExhaustedError("the request is too large for a worker");
+  }
+  absl::Status sent = WriteFrame(slot.process->socket_fd(), request, keep_waiting);
+  if (!sent.ok()) return BuryWorker(slot, sent);
+  while (true) {
+    absl::StatusOr<std::string> frame = ReadFrame(slot.process->socket_fd(), keep_waiting);
+    if (!frame.ok()) return BuryWorker(slot, frame.status());
+    v1::WorkerResponse response;
+    if (!response.ParseFromString(*frame)) {
+      return BuryWorker(slot, absl::InternalError("a worker sent a malformed response"));
+    }
+    if (response.has_error()) return FromWorkerError(response.error());
+    if (!response.has_interpret()) return response;
+    watch.NoteProgress();
+    absl::Status taken = task.on_event ? task.on_event(response) : absl::OkStatus();
+    if (!taken.ok()) return BuryWorker(slot, taken);
+  }
+}
+
+}  // namespace kiln::server

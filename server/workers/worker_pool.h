@@ -1,0 +1,88 @@
+// Worker processes and the queue before them. One thread a worker starts it, feeds it, watches its
+// limits and replaces it when it dies.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "server/workers/worker_backend.h"
+#include "server/workers/worker_process.h"
+
+namespace kiln::v1 {
+class WorkerReady;
+}
+
+namespace kiln::server {
+
+struct WorkerPoolOptions {
+  int workers = 2;
+  WorkerLimits limits;
+  std::vector<std::string> command = {"/proc/self/exe", "worker"};
+  std::function<void(ExitReason)> on_exit;  // called on a pool's thread for every worker that ends
+};
+
+struct WorkerCounts {
+  int starting = 0;
+  int idle = 0;
+  int busy = 0;
+};
+
+// Thread-safe. A task that is over its wall time or memory, or stopped, costs its worker: the
+// process is killed and another one takes its place.
+class WorkerPool final : public WorkerBackend {
+ public:
+  explicit WorkerPool(WorkerPoolOptions options);
+  // Ends running tasks and drops queued ones, each with CANCELLED.
+  ~WorkerPool() override;
+
+  void Submit(WorkerTask task) override;
+  WorkerCounts Counts();
+  // True as soon as one worker has started and warmed up; false after `timeout`.
+  bool WaitUntilReady(absl::Duration timeout);
+
+ private:
+  enum class State { kStarting, kIdle, kBusy };
+  struct Slot {
+    State state = State::kStarting;
+    std::unique_ptr<WorkerProcess> process;  // of the slot's thread alone
+    std::thread thread;
+  };
+  // Class, job, negative weight, arrival: the smallest goes first.
+  using Order = std::tuple<int, int64_t, int64_t, int64_t>;
+
+  void RunSlot(Slot& slot);
+  absl::Status StartWorker(Slot& slot);
+  // One log line a pool: all workers run on the same system.
+  void ReportIsolation(const v1::WorkerReady& ready);
+  void Requeue(WorkerTask task);
+  std::optional<WorkerTask> NextTask(Slot& slot);
+  std::optional<WorkerTask> PopTask() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool CanPop() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<v1::WorkerResponse> RunTask(Slot& slot, const WorkerTask& task);
+  // Reaps the worker, reports why it ended, and says so as an error for its task.
+  absl::Status BuryWorker(Slot& slot, const absl::Status& why);
+  void SetState(Slot& slot, State state);
+  bool AnyReady() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+
+  const WorkerPoolOptions options_;
+  std::atomic<bool> isolation_reported_ = false;
+  absl::Mutex mu_;
+  std::map<Order, WorkerTask> queue_ ABSL_GUARDED_BY(mu_);
+  int64_t arrivals_ ABSL_GUARDED_BY(mu_) = 0;
+  int queued_long_ ABSL_GUARDED_BY(mu_) = 0;
+  int running_long_ ABSL_GUARDED_BY(mu_) = 0;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<std::unique_ptr<Slot>> slots_;  // fixed after construction; states under mu_
+};
+
+}  // namespace kiln::server
