@@ -132,7 +132,9 @@ PyType_Slot kClientSlots[] = {
     {Py_tp_new, reinterpret_cast<void*>(PyType_GenericNew)},
     {Py_tp_dealloc, reinterpret_cast<void*>(DeallocClient)},
     {Py_tp_methods, kClientMethods},
-    {Py_tp_doc, const_cast<char*>("Client(server, timeout_s, threads, debug_dir, debug)")},
+    {Py_tp_doc,
+     const_cast<char*>(
+         "Client(server, timeout_s, threads, debug_dir, debug, **options of kiln_client_options)")},
     {0, nullptr}};
 
 PyType_Spec kClientSpec = {"kiln_torch._kiln.Client", sizeof(ClientObject), 0, Py_TPFLAGS_DEFAULT,
