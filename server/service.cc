@@ -49,8 +49,9 @@ absl::Status ListCacheEntries(cache::Store& store, const v1::ListCacheRequest& r
   return absl::OkStatus();
 }
 
-using Service =
-    v1::CompileService::WithRawCallbackMethod_Fetch<v1::CompileService::CallbackService>;
+// Fetch and Compile take and give messages as they travel.
+using Service = v1::CompileService::WithRawCallbackMethod_Fetch<
+    v1::CompileService::WithRawCallbackMethod_Compile<v1::CompileService::CallbackService>>;
 
 class CompileServiceImpl final : public Service {
  public:
@@ -61,8 +62,9 @@ class CompileServiceImpl final : public Service {
                                                     const grpc::ByteBuffer* request) override {
     return StartFetch(service_, context, request);
   }
-  grpc::ServerWriteReactor<v1::CompileEvent>* Compile(grpc::CallbackServerContext* context,
-                                                      const v1::CompileRequest* request) override {
+  using Service::Compile;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Compile(grpc::CallbackServerContext* context,
+                                                      const grpc::ByteBuffer* request) override {
     return StartCompile(service_, context, request);
   }
   grpc::ServerWriteReactor<v1::InterpretEvent>* Interpret(

@@ -3,25 +3,24 @@
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
-#include <algorithm>
+#include <utility>
 
 namespace kiln::server {
 namespace {
 
-constexpr uint32_t kLengthDelimited = 2;  // a wire type
-constexpr uint32_t kDataTag =
-    static_cast<uint32_t>(v1::ArtifactChunk::kDataFieldNumber) << 3 | kLengthDelimited;
+using google::protobuf::io::CodedOutputStream;
+using google::protobuf::io::StringOutputStream;
 
-// The fields but for the data, then what comes before the data's bytes.
-std::string SerializeHead(const v1::ArtifactChunk& head, size_t data_bytes) {
-  std::string text;
-  google::protobuf::io::StringOutputStream stream(&text);
-  google::protobuf::io::CodedOutputStream out(&stream);
-  head.SerializeToCodedStream(&out);
-  out.WriteTag(kDataTag);
-  out.WriteVarint32(static_cast<uint32_t>(data_bytes));
-  out.Trim();
-  return text;
+// The wire format's tag of a length-delimited field.
+constexpr uint32_t TagOf(int field) {
+  return static_cast<uint32_t>(field) << 3 | 2;
+}
+
+void AppendLength(std::string& text, int field, size_t bytes) {
+  StringOutputStream stream(&text);
+  CodedOutputStream out(&stream);
+  out.WriteTag(TagOf(field));
+  out.WriteVarint32(static_cast<uint32_t>(bytes));
 }
 
 // A piece of the entry's memory that keeps the entry.
@@ -31,34 +30,38 @@ grpc::Slice SliceOf(const cache::EntryPtr& entry, absl::string_view data) {
       [](void* owner) { delete static_cast<cache::EntryPtr*>(owner); }, new cache::EntryPtr(entry));
 }
 
+grpc::ByteBuffer Join(const std::string& head, grpc::Slice data) {
+  const grpc::Slice slices[] = {grpc::Slice(head), std::move(data)};
+  return grpc::ByteBuffer(slices, 2);
+}
+
 }  // namespace
 
-void Chunker::FillHeader(v1::ArtifactChunk& chunk) const {
-  chunk.set_total_bytes(static_cast<int64_t>(entry_->bytes.size()));
-  chunk.set_digest(entry_->digest.bytes.data(), entry_->digest.bytes.size());
-  chunk.set_source(std::string(source_));
-  chunk.set_signature(signature_);
+Chunker::Parts Chunker::Next() {
+  v1::ArtifactChunk first;
+  if (offset_ == 0) {
+    first.set_total_bytes(static_cast<int64_t>(entry_->bytes.size()));
+    first.set_digest(entry_->digest.bytes.data(), entry_->digest.bytes.size());
+    first.set_source(std::string(source_));
+    first.set_signature(signature_);
+  }
+  Parts parts{first.SerializeAsString(),
+              absl::string_view(entry_->bytes).substr(offset_, kChunkBytes)};
+  AppendLength(parts.head, v1::ArtifactChunk::kDataFieldNumber, parts.data.size());
+  offset_ += parts.data.size();
+  return parts;
 }
 
-absl::string_view Chunker::NextData() {
-  const absl::string_view data = absl::string_view(entry_->bytes).substr(offset_, kChunkBytes);
-  offset_ += data.size();
-  return data;
+grpc::ByteBuffer Chunker::NextChunk() {
+  const Parts parts = Next();
+  return Join(parts.head, SliceOf(entry_, parts.data));
 }
 
-void Chunker::Next(v1::ArtifactChunk& chunk) {
-  chunk.Clear();
-  if (offset_ == 0) FillHeader(chunk);
-  chunk.set_data(std::string(NextData()));
-}
-
-grpc::ByteBuffer Chunker::NextSerialized() {
-  v1::ArtifactChunk head;
-  if (offset_ == 0) FillHeader(head);
-  const absl::string_view data = NextData();
-  const grpc::Slice slices[] = {grpc::Slice(SerializeHead(head, data.size())),
-                                SliceOf(entry_, data)};
-  return grpc::ByteBuffer(slices, 2);
+grpc::ByteBuffer Chunker::NextEvent() {
+  const Parts parts = Next();
+  std::string head;
+  AppendLength(head, v1::CompileEvent::kChunkFieldNumber, parts.head.size() + parts.data.size());
+  return Join(head + parts.head, SliceOf(entry_, parts.data));
 }
 
 }  // namespace kiln::server

@@ -23,14 +23,18 @@ class Chunker {
 
   bool AtEnd() const { return offset_ >= entry_->bytes.size(); }
 
-  // REQUIRES, of both: !AtEnd().
-  void Next(v1::ArtifactChunk& chunk);
-  // The same message as it travels. Its data is the entry's own memory, which is not copied.
-  grpc::ByteBuffer NextSerialized();
+  // The next ArtifactChunk as it travels; its data is the entry's own memory, which is not copied.
+  // REQUIRES: !AtEnd().
+  grpc::ByteBuffer NextChunk();
+  // The same within a CompileEvent.
+  grpc::ByteBuffer NextEvent();
 
  private:
-  void FillHeader(v1::ArtifactChunk& chunk) const;
-  absl::string_view NextData();
+  struct Parts {
+    std::string head;  // the chunk up to its data's first byte
+    absl::string_view data;
+  };
+  Parts Next();
 
   cache::EntryPtr entry_;
   absl::string_view source_;

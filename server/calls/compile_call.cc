@@ -19,21 +19,29 @@
 namespace kiln::server {
 namespace {
 
-class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
+grpc::ByteBuffer Serialize(const v1::CompileEvent& event) {
+  const grpc::Slice slice(event.SerializeAsString());
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+class CompileCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                           public std::enable_shared_from_this<CompileCall> {
  public:
   CompileCall(const ServiceContext& service, grpc::CallbackServerContext* context)
       : service_(service), context_(*context), call_("Compile", context, service.metrics) {}
 
-  static grpc::ServerWriteReactor<v1::CompileEvent>* Start(const ServiceContext& service,
+  static grpc::ServerWriteReactor<grpc::ByteBuffer>* Start(const ServiceContext& service,
                                                            grpc::CallbackServerContext* context,
-                                                           const v1::CompileRequest& request) {
+                                                           const grpc::ByteBuffer& request) {
     auto call = std::make_shared<CompileCall>(service, context);
     call->self_ = call;
-    absl::Status started = call->Admit(request);
+    // Taken out of gRPC's hands, which would keep it until the call ends.
+    auto taken = std::make_shared<grpc::ByteBuffer>();
+    taken->Swap(const_cast<grpc::ByteBuffer*>(&request));
+    absl::Status started = call->Admit(taken->Length());
     if (started.ok()) {
-      started = service.background.Run([call, &request] {
-        call->Begin(request);
+      started = service.background.Run([call, taken = std::move(taken)] {
+        call->Begin(*taken);
         call->LetEnd();
       });
     }
@@ -67,14 +75,13 @@ class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
   void OnDone() override { std::shared_ptr<CompileCall> last = std::move(self_); }
 
  private:
-  absl::Status Admit(const v1::CompileRequest& request) {
+  absl::Status Admit(size_t request_bytes) {
     absl::MutexLock lock(&mu_);
     KILN_RETURN_IF_ERROR(call_.Admit(service_.authenticator));
     caller_ = call_.caller();
     KILN_ASSIGN_OR_RETURN(place_, service_.admission.Enter(CallKind::kCompile, caller_.tenant));
-    KILN_ASSIGN_OR_RETURN(
-        request_place_,
-        service_.admission.Hold(static_cast<int64_t>(request.ByteSizeLong()), caller_.tenant));
+    KILN_ASSIGN_OR_RETURN(request_place_, service_.admission.Hold(
+                                              static_cast<int64_t>(request_bytes), caller_.tenant));
     return absl::OkStatus();
   }
 
@@ -85,17 +92,13 @@ class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
     service_.broker.Leave(ticket, [peer = context_.peer()] { return !ConnectionIsOpen(peer); });
   }
 
-  // The request is gRPC's, which keeps it until the call ends: taken out of there, so that a call
-  // that waits for another's compile keeps no graph in memory.
-  std::shared_ptr<const v1::CompileRequest> Take(const v1::CompileRequest& request) {
+  // The call does not end before LetEnd.
+  void Begin(grpc::ByteBuffer& serialized) {
     auto taken = std::make_shared<v1::CompileRequest>();
-    taken->Swap(const_cast<v1::CompileRequest*>(&request));
-    return taken;
-  }
-
-  // The call does not end, and `grpc_request` with it, before LetEnd.
-  void Begin(const v1::CompileRequest& grpc_request) {
-    std::shared_ptr<const v1::CompileRequest> taken = Take(grpc_request);
+    if (!grpc::SerializationTraits<v1::CompileRequest>::Deserialize(&serialized, taken.get())
+             .ok()) {
+      return SetEnd(absl::InvalidArgumentError("not a CompileRequest"));
+    }
     const v1::CompileRequest& request = *taken;
     absl::Status status = CheckRequestLimits(request.device(), request.options());
     if (status.ok()) status = service_.check_graph(request.graph());
@@ -193,11 +196,13 @@ class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
         action = kFinish;
         status = call_.End(*end_);
       } else if (chunker_ && !chunker_->AtEnd()) {
-        chunker_->Next(*event_.mutable_chunk());
+        event_ = chunker_->NextEvent();
         action = chunker_->AtEnd() ? kWriteAndFinish : kWrite;
         if (action == kWriteAndFinish) status = call_.End(absl::OkStatus());
       } else if (progress_) {
-        *event_.mutable_progress() = *std::exchange(progress_, std::nullopt);
+        v1::CompileEvent event;
+        *event.mutable_progress() = *std::exchange(progress_, std::nullopt);
+        event_ = Serialize(event);
         action = kWrite;
       }
       writing_ = action == kWrite || action == kWriteAndFinish;
@@ -227,14 +232,14 @@ class CompileCall final : public grpc::ServerWriteReactor<v1::CompileEvent>,
   bool beginning_ ABSL_GUARDED_BY(mu_) = true;
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
-  v1::CompileEvent event_;  // of the write under way
+  grpc::ByteBuffer event_;  // of the write under way
 };
 
 }  // namespace
 
-grpc::ServerWriteReactor<v1::CompileEvent>* StartCompile(const ServiceContext& service,
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartCompile(const ServiceContext& service,
                                                          grpc::CallbackServerContext* context,
-                                                         const v1::CompileRequest* request) {
+                                                         const grpc::ByteBuffer* request) {
   return CompileCall::Start(service, context, *request);
 }
 

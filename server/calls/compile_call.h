@@ -6,9 +6,11 @@
 
 namespace kiln::server {
 
-// Lives until the call is over and nobody calls it back any more.
-grpc::ServerWriteReactor<v1::CompileEvent>* StartCompile(const ServiceContext& service,
+// Lives until the call is over and nobody calls it back any more. Takes and gives messages as they
+// travel: a request is parsed only once its caller is known, and an artifact goes to any number of
+// waiters without being copied.
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartCompile(const ServiceContext& service,
                                                          grpc::CallbackServerContext* context,
-                                                         const v1::CompileRequest* request);
+                                                         const grpc::ByteBuffer* request);
 
 }  // namespace kiln::server

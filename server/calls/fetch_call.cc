@@ -64,7 +64,7 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 
   void WriteNext() {
     if (chunker_.AtEnd()) return End(absl::OkStatus());
-    chunk_ = chunker_.NextSerialized();
+    chunk_ = chunker_.NextChunk();
     if (chunker_.AtEnd()) {
       service_.activity.Hit(call_.caller().tenant, call_.elapsed());
       StartWriteAndFinish(&chunk_, grpc::WriteOptions(), call_.End(absl::OkStatus()));

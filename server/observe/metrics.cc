@@ -207,6 +207,7 @@ Metrics::Metrics(absl::string_view version, absl::string_view compiler_build)
   for (const char* reason : {"queue", "evicted", "calls", "bytes"}) {
     families_->tenant_refused.Add({{"tenant", tenant}, {"reason", reason}});
   }
+  for (const char* tier : {"memory", "disk"}) families_->hit_duration_of.At({tier});
   for (cache::EntryKind kind : {cache::EntryKind::kArtifact, cache::EntryKind::kKernel}) {
     for (const char* tier : {"memory", "disk"}) {
       for (cache::GetResult result : {cache::GetResult::kHit, cache::GetResult::kMiss,

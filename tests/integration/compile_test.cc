@@ -223,7 +223,8 @@ TEST_F(CompileTest, ServerInfoTellsWhatTheCachesHold) {
   EXPECT_THAT(info.targets(), ::testing::Contains(v1::TARGET_CPP));
   int rows_with_one_entry = 0;
   for (const v1::CacheInfo& cache : info.caches()) rows_with_one_entry += cache.entries() == 1;
-  EXPECT_EQ(rows_with_one_entry, 4) << "artifact and kernel, in memory and on disk";
+  EXPECT_EQ(rows_with_one_entry, 5)
+      << "artifact and kernel, in memory and on disk, and what the key was made of, on disk";
 }
 
 }  // namespace

@@ -135,11 +135,14 @@ TEST_F(BrokerTest, AGraphThatCrashesTwiceFailsTypedAndIsRefused) {
   EXPECT_TRUE(Ask("a,b")->Artifact().ok());
 }
 
-TEST_F(BrokerTest, ATimeoutIsNotRetried) {
+TEST_F(BrokerTest, ATimeoutIsNotRetriedAndTheGraphIsRefused) {
   workers_.FailNext("k1", Death(v1::ErrorDetail::REASON_WORKER_TIMEOUT), 1);
   absl::Status status = Ask("a,k1")->Artifact().status();
   EXPECT_EQ(GetDetail(status)->reason(), v1::ErrorDetail::REASON_WORKER_TIMEOUT);
   EXPECT_EQ(workers_.Count("k1"), 1);
+  ASSERT_TRUE(broker_->WaitUntilIdle(kPatience));
+  EXPECT_TRUE(absl::IsFailedPrecondition(Ask("a,k1")->refused));
+  EXPECT_EQ(broker_->ClearRefusals(), 1);
   EXPECT_TRUE(Ask("a,k1")->Artifact().ok());
 }
 

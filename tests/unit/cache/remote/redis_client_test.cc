@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <memory>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -135,9 +136,10 @@ TEST_F(RedisClientTest, EndlessRedirectionsEnd) {
 }
 
 TEST_F(RedisClientTest, NodesWithoutEndAreNotRemembered) {
-  std::atomic<int> next = 2;
-  Answer liar = [&next](const std::string&) -> absl::StatusOr<Reply> {
-    return ErrorReply(absl::StrCat("MOVED ", kSlot, " n:", next++));
+  // The client's own thread may ask until the fixture ends.
+  auto next = std::make_shared<std::atomic<int>>(2);
+  Answer liar = [next](const std::string&) -> absl::StatusOr<Reply> {
+    return ErrorReply(absl::StrCat("MOVED ", kSlot, " n:", (*next)++));
   };
   for (int port = 1; port < 4000; ++port) nodes_.Set(port, liar);
   Open({1});
