@@ -254,7 +254,7 @@ class Job {
           KernelSlot& slot = results->slots[i];
           slot.compiled = outcome.kernel->response->compile_kernel();
           slot.compile_ns = outcome.kernel->compile_ns;
-          metrics.KernelCompiled(target);
+          if (!outcome.joined) metrics.KernelCompiled(target);
         } else {
           results->failed = true;
         }

@@ -117,7 +117,10 @@ void KernelCompiler::Finish(const std::shared_ptr<Flight>& flight,
     }
   }
   if (subscribers.empty()) return Submit(flight);
-  for (const Flight::Subscriber& subscriber : subscribers) subscriber.done(outcome);
+  for (const Flight::Subscriber& subscriber : subscribers) {
+    subscriber.done(outcome);
+    outcome.joined = true;
+  }
 }
 
 }  // namespace kiln::server

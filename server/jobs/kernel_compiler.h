@@ -24,6 +24,7 @@ struct CompiledKernel {
 struct KernelOutcome {
   absl::StatusOr<CompiledKernel> kernel;
   int worker_deaths = 0;  // that this kernel caused
+  bool joined = false;    // another job's compile served this one, too
 };
 
 struct KernelRequest {

@@ -85,6 +85,8 @@ TEST_F(BrokerTest, TwoJobsThatNeedOneKernelAtOnceCompileItOnce) {
   EXPECT_EQ(first->Artifact().value().binary(), "o:shared;o:a;");
   EXPECT_EQ(second->Artifact().value().binary(), "o:shared;o:b;");
   EXPECT_EQ(workers_.Count("shared"), 1);
+  EXPECT_THAT(metrics_.Render({}), ::testing::ContainsRegex("kiln_kernels_compiled_total.* 3\n"))
+      << "one of them for both jobs";
 }
 
 TEST_F(BrokerTest, TheLastWaitersLeavingStopsTheJob) {
