@@ -10,6 +10,7 @@
 #include "kiln/v1/compile_service.pb.h"
 #include "kiln/v1/key_description.pb.h"
 #include "proto/base/digest.h"
+#include "proto/base/dtype.h"
 
 namespace kiln {
 namespace {
@@ -35,24 +36,9 @@ std::string SortedText(const Texts& texts) {
 }
 
 // "f32" for DTYPE_FLOAT32; the number of one that is unknown.
-std::string DTypeText(int dtype) {
-  if (!v1::DType_IsValid(dtype)) return absl::StrCat("dtype ", dtype);
-  static const auto* names =
-      new absl::flat_hash_map<int, absl::string_view>{{v1::DTYPE_BOOL, "bool"},
-                                                      {v1::DTYPE_UINT8, "u8"},
-                                                      {v1::DTYPE_INT8, "i8"},
-                                                      {v1::DTYPE_INT16, "i16"},
-                                                      {v1::DTYPE_INT32, "i32"},
-                                                      {v1::DTYPE_INT64, "i64"},
-                                                      {v1::DTYPE_FLOAT16, "f16"},
-                                                      {v1::DTYPE_BFLOAT16, "bf16"},
-                                                      {v1::DTYPE_FLOAT32, "f32"},
-                                                      {v1::DTYPE_FLOAT64, "f64"},
-                                                      {v1::DTYPE_COMPLEX64, "c64"},
-                                                      {v1::DTYPE_COMPLEX128, "c128"},
-                                                      {v1::DTYPE_UNSPECIFIED, "no dtype"}};
-  auto it = names->find(dtype);
-  return std::string(it != names->end() ? it->second : v1::DType_Name(dtype));
+std::string DTypeText(int number) {
+  const absl::StatusOr<DType> dtype = DTypeFromProto(number);
+  return dtype.ok() ? std::string(DTypeName(*dtype)) : absl::StrCat("dtype ", number);
 }
 
 std::string FloatText(double value) {
