@@ -23,8 +23,7 @@ absl::Status CheckExpression(const v1::SymExpr& expr, int depth, int& nodes, con
     return BadGraph(place, "a size expression is nested too deeply",
                     absl::StrCat("at most ", kMaxNesting, " levels"));
   }
-  nodes += 1 + expr.operands_size();
-  if (nodes > kMaxExpressionNodes) {
+  if (++nodes > kMaxExpressionNodes) {
     return BadGraph(place, "a size expression is too large",
                     absl::StrCat("at most ", kMaxExpressionNodes, " operands in all"));
   }
@@ -93,13 +92,16 @@ absl::StatusOr<ir::IntExpr> BuildExpression(const v1::SymExpr& expr,
         result = ints.Max(result, operand);
         break;
       default: {
-        const ir::IntRange range = operand.range();
-        if (range.min <= 0 && range.max >= 0) {
-          return BadGraph(place, "a size divides by a number that may be zero",
-                          "a divisor whose range excludes zero");
+        // No model reaches a division by zero, since eager raises there too; but ranges may
+        // include it, and an expression must have a value for all values of its symbols.
+        const bool not_negative = ints.ProvablyLessEqual(ints.Const(0), operand);
+        if (!not_negative && operand.range().max >= 0) {
+          return BadGraph(place, "a size divides by a number that may be zero or of either sign",
+                          "a divisor whose range lies on one side of zero");
         }
-        result = expr.kind() == v1::SymExpr::KIND_MOD ? ints.Mod(result, operand)
-                                                      : ints.FloorDiv(result, operand);
+        const ir::IntExpr divisor = not_negative ? ints.Max(operand, ints.Const(1)) : operand;
+        result = expr.kind() == v1::SymExpr::KIND_MOD ? ints.Mod(result, divisor)
+                                                      : ints.FloorDiv(result, divisor);
       }
     }
   }
@@ -146,6 +148,11 @@ absl::StatusOr<ir::IntExpr> TypeReader::ReadInt(const v1::SymInt& proto, const P
     case v1::SymInt::kExpr: {
       int nodes = 0;
       KILN_RETURN_IF_ERROR(CheckExpression(proto.expr(), 1, nodes, place));
+      if (nodes > kLargeExpressionNodes) large_nodes_ += nodes;
+      if (large_nodes_ > kMaxLargeExpressionNodes) {
+        return BadGraph(place, "the graph's large size expressions are too many",
+                        absl::StrCat("at most ", kMaxLargeExpressionNodes, " operands in all"));
+      }
       KILN_ASSIGN_OR_RETURN(const ir::IntExpr expr,
                             BuildExpression(proto.expr(), symbols_, ints_, place));
       // Overflow at the hints, where later stages evaluate sizes to make choices.

@@ -20,7 +20,11 @@ class ValueType;
 namespace kiln::graph {
 
 // Operands and leaves of one size expression, all levels together.
-inline constexpr int kMaxExpressionNodes = 256;
+inline constexpr int kMaxExpressionNodes = 1024;
+// Simplifying takes time quadratic in an expression's size, so those of more than
+// kLargeExpressionNodes have at most kMaxLargeExpressionNodes in all of a graph.
+inline constexpr int kLargeExpressionNodes = 256;
+inline constexpr int kMaxLargeExpressionNodes = 1 << 17;
 
 // Where an error lies: the node, input or constant being read.
 struct Place {
@@ -50,6 +54,7 @@ class TypeReader {
   ir::IntContext& ints_;
   std::vector<ir::IntExpr> symbols_;
   std::vector<int64_t> hints_;  // within the symbol's range
+  int large_nodes_ = 0;         // of the large expressions so far
 };
 
 }  // namespace kiln::graph

@@ -1,8 +1,37 @@
 #include "compiler/ir/module.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace kiln::ir {
+namespace {
+
+// The product of the sizes where the strides leave no gaps in some order of the dimensions; null
+// where they may. Strides of empty tensors count sizes of 0 as 1, one by one or their product, so
+// a stride may be any of three products of the sizes inside it.
+IntExpr DenseElements(IntContext& ints, const Buffer& buffer) {
+  const IntExpr one = ints.Const(1);
+  IntExpr elements = one, filled = one;  // of the dimensions found, with 0 as it is and as 1
+  std::vector<size_t> left;
+  for (size_t i = 0; i < buffer.sizes.size(); ++i) {
+    if (!buffer.sizes[i].is_const(1)) left.push_back(i);
+  }
+  while (!left.empty()) {
+    // From the last, for the order in which tensors mostly lie.
+    const auto next = std::find_if(left.rbegin(), left.rend(), [&](size_t i) {
+      const IntExpr stride = buffer.strides[i];
+      return stride == elements || stride == filled || stride == ints.Max(elements, one);
+    });
+    if (next == left.rend()) return IntExpr();
+    elements = ints.Mul(elements, buffer.sizes[*next]);
+    filled = ints.Mul(filled, ints.Max(buffer.sizes[*next], one));
+    left.erase(std::next(next).base());
+  }
+  return elements;
+}
+
+}  // namespace
 
 std::vector<IntExpr> Module::ContiguousStrides(const std::vector<IntExpr>& sizes) {
   std::vector<IntExpr> strides(sizes.size());
@@ -25,6 +54,9 @@ IntExpr NumElements(IntContext& ints, const Buffer& buffer) {
 }
 
 IntExpr SizeBytes(IntContext& ints, const Buffer& buffer) {
+  if (const IntExpr elements = DenseElements(ints, buffer)) {
+    return ints.Mul(elements, DTypeSize(buffer.dtype));
+  }
   IntExpr last = ints.Const(0);
   IntExpr nonempty = ints.Const(1);  // 0 where some dimension is empty
   for (size_t i = 0; i < buffer.sizes.size(); ++i) {
@@ -33,6 +65,8 @@ IntExpr SizeBytes(IntContext& ints, const Buffer& buffer) {
     nonempty = ints.Mul(nonempty, ints.Min(size, ints.Const(1)));
   }
   IntExpr span = ints.Mul(ints.Add(last, 1), nonempty);
+  // Of long products the ranges alone do not tell what holds by meaning.
+  if (span.range().min < 0) span = ints.Max(span, ints.Const(0));
   return ints.Mul(span, DTypeSize(buffer.dtype));
 }
 

@@ -172,6 +172,7 @@ absl::StatusOr<std::unique_ptr<RedisCluster>> RedisCluster::Start() {
   for (auto& node : cluster->nodes_) {
     while (!absl::StrContains(node->Call({"CLUSTER", "INFO"}), "cluster_known_nodes:4") ||
            !absl::StrContains(node->Call({"CLUSTER", "INFO"}), "cluster_state:ok") ||
+           !absl::StrContains(node->Call({"CLUSTER", "NODES"}), "slave") ||
            !absl::StrContains(cluster->replica().Call({"INFO", "replication"}),
                               "master_link_status:up")) {
       if (absl::Now() > end) return absl::InternalError("the cluster does not become ready");

@@ -121,6 +121,9 @@ TEST_F(RemoteClusterTest, ADeadNodeCostsItsOwnEntriesUntilItsReplicaTakesOver) {
   Reader reader(*tier_);
   reader.AwaitRounds();
   EXPECT_EQ(reader.misses(), 0);
+  // Replication is asynchronous: what has not got there dies with the master.
+  ASSERT_TRUE(cluster_->replica().Becomes({"DBSIZE"}, cluster_->master(0).Call({"DBSIZE"}),
+                                          absl::Seconds(30)));
   cluster_->master(0).Kill();
   const absl::Time killed = absl::Now();
   bool back = false;
@@ -133,7 +136,8 @@ TEST_F(RemoteClusterTest, ADeadNodeCostsItsOwnEntriesUntilItsReplicaTakesOver) {
     ++reads_of_others;
     absl::SleepFor(absl::Milliseconds(10));
   }
-  EXPECT_TRUE(back) << "the replica was promoted and found";
+  EXPECT_TRUE(back) << "the replica was promoted and found; as another node sees it:\n"
+                    << cluster_->master(1).Call({"CLUSTER", "NODES"});
   EXPECT_GT(reads_of_others, 0);
   reader.AwaitRounds();
   reader.Stop();

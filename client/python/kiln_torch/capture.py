@@ -65,16 +65,49 @@ def _is_item(node: torch.fx.Node, index: int) -> bool:
     return node.target is operator.getitem and node.args[1] == index
 
 
-class _Symbols:
-    """Numbers sympy symbols in order of first use and writes size expressions."""
+# The kinds of SymExpr and the sympy classes they stand for.
+_EXPR_KINDS: dict[type, str] = {
+    sympy.Add: "KIND_ADD",
+    sympy.Mul: "KIND_MUL",
+    sympy_functions.FloorDiv: "KIND_FLOOR_DIV",
+    sympy_functions.PythonMod: "KIND_MOD",
+    sympy_functions.Mod: "KIND_MOD",
+    sympy_functions.Min: "KIND_MIN",
+    sympy_functions.Max: "KIND_MAX",
+    sympy.Min: "KIND_MIN",
+    sympy.Max: "KIND_MAX",
+}
+
+
+class _Sizes:
+    """Numbers sympy symbols in order of first use and writes size expressions.
+
+    Views of views give quotients such as (s * s) // s, nested many times over, which sympy leaves
+    as they are. Common factors are divided out here, on expressions that exist once each and are
+    known by number, so that finding equal ones costs nothing.
+    """
 
     def __init__(self) -> None:
-        self.messages: list[dict[str, Any]] = []
-        self._numbers: dict[sympy.Symbol, int] = {}
+        self.symbols: list[dict[str, Any]] = []
+        self._symbol_numbers: dict[sympy.Symbol, int] = {}
+        self._parts: list[tuple[str, tuple[int, ...]]] = []  # kind; operands, or a leaf's number
+        self._numbers: dict[tuple[str, tuple[int, ...]], int] = {}
+        self._of_sympy: dict[sympy.Expr, int] = {}
+        self._messages: dict[int, dict[str, Any]] = {}
 
-    def _number(self, symbol: sympy.Symbol, shape_env: Any) -> int:
-        if symbol in self._numbers:
-            return self._numbers[symbol]
+    def sym_int(self, size: Any) -> dict[str, Any]:
+        """SymInt of `size`, an int or a torch.SymInt."""
+        if not isinstance(size, torch.SymInt):
+            return {"value": int(size)}
+        number = self._read(size.node.expr, size.node.shape_env)
+        kind, operands = self._parts[number]
+        if kind == "KIND_CONSTANT":
+            return {"value": operands[0]}
+        return {"expr": self._message(number)}
+
+    def _symbol(self, symbol: sympy.Symbol, shape_env: Any) -> int:
+        if symbol in self._symbol_numbers:
+            return self._symbol_numbers[symbol]
         if shape_env.is_unbacked_symint(symbol):
             raise CaptureError(f"size {symbol} depends on a tensor's values")
         bounds = shape_env.var_to_range.get(symbol)
@@ -84,50 +117,79 @@ class _Symbols:
             high = int(bounds.upper)
         values = getattr(shape_env, "backed_var_to_val", None) or shape_env.var_to_val
         hint = int(values.get(symbol, max(low, 1)))
-        self._numbers[symbol] = len(self.messages)
-        self.messages.append({"name": str(symbol), "min": low, "max": high, "hint": hint})
-        return self._numbers[symbol]
+        self._symbol_numbers[symbol] = len(self.symbols)
+        self.symbols.append({"name": str(symbol), "min": low, "max": high, "hint": hint})
+        return self._symbol_numbers[symbol]
 
-    def sym_int(self, size: Any) -> dict[str, Any]:
-        """SymInt of `size`, an int or a torch.SymInt."""
-        if isinstance(size, torch.SymInt):
-            expr = size.node.expr
-            if not expr.is_Integer:
-                return {"expr": self._expr(expr, size.node.shape_env)}
-            size = int(expr)
-        return {"value": int(size)}
+    def _read(self, expr: sympy.Expr, shape_env: Any) -> int:
+        if expr not in self._of_sympy:
+            self._of_sympy[expr] = self._read_new(expr, shape_env)
+        return self._of_sympy[expr]
 
-    def _expr(self, expr: sympy.Expr, shape_env: Any) -> dict[str, Any]:
+    def _read_new(self, expr: sympy.Expr, shape_env: Any) -> int:
         if expr.is_Integer:
-            return {"kind": "KIND_CONSTANT", "constant": int(expr)}
+            return self._number("KIND_CONSTANT", (int(expr),))
         if expr.is_Symbol:
-            return {"kind": "KIND_SYMBOL", "symbol": self._number(expr, shape_env)}
-        kinds: list[tuple[Any, str]] = [
-            (sympy.Add, "KIND_ADD"),
-            (sympy.Mul, "KIND_MUL"),
-            (sympy_functions.FloorDiv, "KIND_FLOOR_DIV"),
-            (sympy_functions.PythonMod, "KIND_MOD"),
-            (sympy_functions.Mod, "KIND_MOD"),
-            (sympy_functions.Min, "KIND_MIN"),
-            (sympy_functions.Max, "KIND_MAX"),
-            (sympy.Min, "KIND_MIN"),
-            (sympy.Max, "KIND_MAX"),
-        ]
-        for cls, kind in kinds:
+            return self._number("KIND_SYMBOL", (self._symbol(expr, shape_env),))
+        operands = [self._read(arg, shape_env) for arg in expr.args]
+        for cls, kind in _EXPR_KINDS.items():
             if isinstance(expr, cls):
-                operands = [self._expr(arg, shape_env) for arg in expr.args]
-                return {"kind": kind, "operands": operands}
+                return self._make(kind, operands)
         if isinstance(expr, sympy_functions.ModularIndexing):
-            base, divisor, modulus = (self._expr(arg, shape_env) for arg in expr.args)
-            quotient = {"kind": "KIND_FLOOR_DIV", "operands": [base, divisor]}
-            return {"kind": "KIND_MOD", "operands": [quotient, modulus]}
-        power = isinstance(expr, (sympy.Pow, sympy_functions.PowByNatural))
-        if power and expr.args[1].is_Integer and 0 < int(expr.args[1]) <= 8:
-            base = self._expr(expr.args[0], shape_env)
-            if int(expr.args[1]) == 1:
-                return base
-            return {"kind": "KIND_MUL", "operands": [base] * int(expr.args[1])}
+            base, divisor, modulus = operands
+            return self._make("KIND_MOD", [self._make("KIND_FLOOR_DIV", [base, divisor]), modulus])
+        if isinstance(expr, (sympy.Pow, sympy_functions.PowByNatural)):
+            exponent = expr.args[1]
+            if exponent.is_Integer and 0 < int(exponent) <= 8:
+                return self._make("KIND_MUL", [operands[0]] * int(exponent))
         raise CaptureError(f"size expression {expr} has no counterpart")
+
+    def _number(self, kind: str, operands: tuple[int, ...]) -> int:
+        number = self._numbers.setdefault((kind, operands), len(self._parts))
+        if number == len(self._parts):
+            self._parts.append((kind, operands))
+        return number
+
+    def _make(self, kind: str, operands: list[int]) -> int:
+        if kind == "KIND_MUL":
+            return self._product([factor for part in operands for factor in self._factors(part)])
+        if kind == "KIND_FLOOR_DIV":
+            return self._quotient(*operands)
+        return self._number(kind, tuple(operands))
+
+    def _factors(self, number: int) -> list[int]:
+        kind, operands = self._parts[number]
+        return list(operands) if kind == "KIND_MUL" else [number]
+
+    def _product(self, factors: list[int]) -> int:
+        if not factors:
+            return self._number("KIND_CONSTANT", (1,))
+        return factors[0] if len(factors) == 1 else self._number("KIND_MUL", tuple(factors))
+
+    def _quotient(self, dividend: int, divisor: int) -> int:
+        # (a * b) // (a * c) is b // c whatever the signs; a is not 0, or the size would not exist.
+        above, below = self._factors(dividend), []
+        for factor in self._factors(divisor):
+            if factor in above:
+                above.remove(factor)
+            else:
+                below.append(factor)
+        if not below:
+            return self._product(above)
+        return self._number("KIND_FLOOR_DIV", (self._product(above), self._product(below)))
+
+    def _message(self, number: int) -> dict[str, Any]:
+        if number not in self._messages:
+            kind, operands = self._parts[number]
+            message: dict[str, Any] = {"kind": kind}
+            if kind == "KIND_CONSTANT":
+                message["constant"] = operands[0]
+            elif kind == "KIND_SYMBOL":
+                message["symbol"] = operands[0]
+            else:
+                message["operands"] = [self._message(operand) for operand in operands]
+            self._messages[number] = message
+        return self._messages[number]
 
 
 def _float(value: float) -> float | str:
@@ -149,7 +211,7 @@ class _Capture:
     def __init__(self, module: torch.fx.GraphModule, is_parameter: Callable[[int], bool]) -> None:
         self._module = module
         self._is_parameter = is_parameter
-        self._symbols = _Symbols()
+        self._sizes = _Sizes()
         self._tokens = _effect_tokens(module.graph)
         self._values: dict[torch.fx.Node, int | list[int | None]] = {}
         self._next_value = 0
@@ -178,7 +240,7 @@ class _Capture:
         return {
             "format_version": FORMAT_VERSION,
             "name": name,
-            "symbols": self._symbols.messages,
+            "symbols": self._sizes.symbols,
             "inputs": self._inputs,
             "constants": self._constants,
             "nodes": self._nodes,
@@ -196,7 +258,7 @@ class _Capture:
             raise CaptureError(f"{where} is not a plain strided tensor")
         if value.device.type != "cpu":
             raise CaptureError(f"{where} is on {value.device}: this build compiles for the CPU")
-        sym_int = self._symbols.sym_int
+        sym_int = self._sizes.sym_int
         # A graph's tensors come as pointers to their first element, so the offset is none of ours.
         return {
             "dtype": DTYPE_NAMES[value.dtype],
@@ -208,7 +270,7 @@ class _Capture:
         if isinstance(value, torch.Tensor):
             return {"tensor": self._tensor_type(value, where)}
         if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
-            return {"sym_int": self._symbols.sym_int(value)}
+            return {"sym_int": self._sizes.sym_int(value)}
         raise CaptureError(f"{where} is a {type(value).__name__}, which cannot be sent")
 
     def _add_input(self, node: torch.fx.Node, is_parameter: bool) -> None:
@@ -308,7 +370,7 @@ class _Capture:
         if isinstance(arg, torch.fx.Node):
             value = arg.meta.get("val")
             if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
-                return {"sym_int": self._symbols.sym_int(value)}
+                return {"sym_int": self._sizes.sym_int(value)}
             number = self._values.get(arg)
             if not isinstance(number, int):
                 raise CaptureError(f"node {node.name} takes {arg.name}, which cannot be sent")
@@ -322,7 +384,7 @@ class _Capture:
         if isinstance(arg, float):
             return {"float": _float(arg)}
         if isinstance(arg, torch.SymInt):
-            return {"sym_int": self._symbols.sym_int(arg)}
+            return {"sym_int": self._sizes.sym_int(arg)}
         if isinstance(arg, str):
             return {"string": arg}
         if isinstance(arg, torch.dtype) and arg in DTYPE_NAMES:
