@@ -6,16 +6,18 @@
 set -euo pipefail
 
 venv="${1:?usage: deploy/python-env.sh VENV_DIR [--test]}"
-modules="torch, transformers"
+modules=(torch transformers)
 packages=(torch==2.13.0 transformers numpy)
 if [ "${2:-}" = --test ]; then
-  modules="$modules, pytest, expecttest"
+  modules+=(pytest expecttest)
   packages+=(pytest expecttest)
 fi
 
 for python in "${KILN_PYTHON:-}" "$venv/bin/python" python3; do
   [ -n "$python" ] || continue
-  if "$python" -c "import $modules" >/dev/null 2>&1; then
+  # Looked for, not imported: that takes seconds.
+  if "$python" -c 'import sys, importlib.util as u; sys.exit(None in map(u.find_spec, sys.argv[1:]))' \
+      "${modules[@]}" >/dev/null 2>&1; then
     command -v "$python"
     exit 0
   fi

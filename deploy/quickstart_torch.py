@@ -13,13 +13,13 @@ import transformers
 import kiln_torch
 
 
-def median_ms(call, repeats=11):
+def median_ms(call, repeats=5):
     times = []
-    for _ in range(repeats + 2):
+    for _ in range(1 + repeats):
         start = time.perf_counter()
         call()
         times.append((time.perf_counter() - start) * 1e3)
-    return statistics.median(times[2:])
+    return statistics.median(times[1:])
 
 
 def main() -> int:

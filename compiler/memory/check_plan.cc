@@ -68,6 +68,7 @@ Access CollectAccess(const Module& module, const ir::Operation& operation) {
 struct Extent {
   IntExpr begin, end;
   bool empty = false;
+  int region = -1;  // of the plan's
 };
 
 class Checker {
@@ -105,13 +106,49 @@ class Checker {
       return absl::InternalError(
           absl::StrCat("memory plan: ", plan_.offsets.size(), " offsets for ", n, " buffers"));
     }
-    if (!plan_.workspace_bytes) return absl::InternalError("memory plan: no workspace size");
+    KILN_RETURN_IF_ERROR(CheckRegions());
     for (BufferId from : plan_.in_place_of) {
       if (from < -1 || from >= static_cast<BufferId>(n)) {
         return absl::InternalError("memory plan: in place of a buffer that does not exist");
       }
     }
     return absl::OkStatus();
+  }
+
+  // They cover the workspace, and none has less than no bytes: so none reaches into another.
+  absl::Status CheckRegions() const {
+    if (!plan_.workspace_bytes) return absl::InternalError("memory plan: no workspace size");
+    IntExpr end = ints_.Const(0);
+    for (size_t r = 0; r < plan_.regions.size(); ++r) {
+      const Plan::Region& region = plan_.regions[r];
+      if (region.begin != end) {
+        return absl::InternalError(
+            absl::StrCat("memory plan: region ", r, " begins elsewhere than the last one ends"));
+      }
+      if (!ints_.ProvablyLessEqual(ints_.Const(0), region.size)) {
+        return absl::InternalError(
+            absl::StrCat("memory plan: region ", r, " may have a negative size"));
+      }
+      end = ints_.Add(end, region.size);
+    }
+    if (end != plan_.workspace_bytes) {
+      return absl::InternalError("memory plan: the regions are not the workspace");
+    }
+    return absl::OkStatus();
+  }
+
+  // The region that holds these bytes, or -1.
+  int RegionOf(IntExpr offset, IntExpr bytes) const {
+    for (size_t r = 0; r < plan_.regions.size(); ++r) {
+      const Plan::Region& region = plan_.regions[r];
+      const IntExpr within = ints_.Sub(offset, region.begin);
+      if (!within.is_const() || within.value() < 0) continue;
+      // Rounding up is the one step that needs no proof, which long expressions may evade.
+      const bool fits = (within.is_const(0) && region.size == RoundUp(ints_, bytes)) ||
+                        ints_.ProvablyLessEqual(ints_.Add(within, bytes), region.size);
+      if (fits) return static_cast<int>(r);
+    }
+    return -1;
   }
 
   // Inside the workspace, aligned, and only for buffers that live there.
@@ -126,11 +163,11 @@ class Checker {
     }
     if (!expected) return absl::OkStatus();
     IntExpr bytes = SizeBytes(ints_, module_.buffers[b]);
-    extents_.back() = {offset, ints_.Add(offset, bytes), bytes.is_const(0)};
-    if (!ints_.ProvablyLessEqual(ints_.Const(0), offset) ||
-        !ints_.ProvablyLessEqual(extents_.back().end, plan_.workspace_bytes)) {
+    const int region = RegionOf(offset, bytes);
+    extents_.back() = {offset, ints_.Add(offset, bytes), bytes.is_const(0), region};
+    if (region < 0) {
       return absl::InternalError(
-          absl::StrCat("memory plan: ", Name(b), " is not inside the workspace"));
+          absl::StrCat("memory plan: ", Name(b), " is not inside one region of the workspace"));
     }
     if (!ints_.Mod(offset, kAlignment).is_const(0)) {
       return absl::InternalError(absl::StrCat("memory plan: ", Name(b), " is not aligned"));
@@ -140,7 +177,7 @@ class Checker {
 
   bool ProvablyApart(BufferId a, BufferId b) {
     const Extent &x = extents_[a], &y = extents_[b];
-    if (x.empty || y.empty) return true;
+    if (x.empty || y.empty || x.region != y.region) return true;
     return ints_.ProvablyLessEqual(x.end, y.begin) || ints_.ProvablyLessEqual(y.end, x.begin);
   }
 

@@ -99,7 +99,8 @@ std::vector<BufferId> FindInPlace(Module& module, const std::vector<Lifetime>& l
 struct Group {
   BufferId first = -1;  // the buffer that the others inherit from
   Lifetime life;
-  IntExpr size;  // bytes, a multiple of kAlignment
+  IntExpr bytes;
+  IntExpr size;  // `bytes` rounded up to a multiple of kAlignment
   IntExpr offset;
 };
 
@@ -132,9 +133,9 @@ absl::StatusOr<Groups> GroupBuffers(Module& module, const std::vector<Lifetime>&
       return absl::InvalidArgumentError(
           absl::StrCat("buffer @", module.buffers[b].name, " has more bytes than 64 bits count"));
     }
-    IntExpr size = ints.Mul(ints.CeilDiv(bytes, ints.Const(kAlignment)), kAlignment);
+    IntExpr size = RoundUp(ints, bytes);
     result.group_of[b] = static_cast<int>(result.groups.size());
-    result.groups.push_back({b, lives[b], size, IntExpr()});
+    result.groups.push_back({b, lives[b], bytes, size, IntExpr()});
   }
   return result;
 }
@@ -171,37 +172,41 @@ absl::StatusOr<int64_t> PlaceConstantSizes(IntContext& ints, std::vector<Group*>
   return total;
 }
 
-// Places groups of symbolic size after `base`, in slots that are shared where the slot is provably
-// large enough; returns the end of the last slot.
-IntExpr PlaceSymbolicSizes(IntContext& ints, std::vector<Group*> groups, int64_t base) {
-  struct Slot {
-    IntExpr offset, size;
-    std::vector<Lifetime> lives;
-  };
+IntExpr End(IntContext& ints, const Plan::Region& region) {
+  return ints.Add(region.begin, region.size);
+}
+
+// Places groups of symbolic size in regions of their own, which are appended to `regions` and shared
+// where one is provably large enough.
+void PlaceSymbolicSizes(IntContext& ints, std::vector<Group*> groups,
+                        std::vector<Plan::Region>& regions) {
   auto hint = [&](const Group* g) { return ints.EvaluateAtHints(g->size); };
   std::stable_sort(groups.begin(), groups.end(),
                    [&](const Group* a, const Group* b) { return hint(a) > hint(b); });
-  std::vector<Slot> slots;
-  IntExpr end = ints.Const(base);
+  const size_t first = regions.size();
+  std::vector<std::vector<Lifetime>> lives(first);  // by region
   for (Group* group : groups) {
-    auto fits = [&](const Slot& slot) {
-      return std::none_of(slot.lives.begin(), slot.lives.end(),
+    auto fits = [&](size_t region) {
+      return std::none_of(lives[region].begin(), lives[region].end(),
                           [&](const Lifetime& l) { return Overlap(l, group->life); }) &&
-             ints.ProvablyLessEqual(group->size, slot.size);
+             ints.ProvablyLessEqual(group->bytes, regions[region].size);
     };
-    auto slot = std::find_if(slots.begin(), slots.end(), fits);
-    if (slot == slots.end()) {
-      slots.push_back({end, group->size, {}});
-      slot = slots.end() - 1;
-      end = ints.Add(end, group->size);
+    size_t region = first;
+    while (region < regions.size() && !fits(region)) ++region;
+    if (region == regions.size()) {
+      regions.push_back({End(ints, regions.back()), group->size});
+      lives.emplace_back();
     }
-    slot->lives.push_back(group->life);
-    group->offset = slot->offset;
+    lives[region].push_back(group->life);
+    group->offset = regions[region].begin;
   }
-  return end;
 }
 
 }  // namespace
+
+IntExpr RoundUp(IntContext& ints, IntExpr bytes) {
+  return ints.Mul(ints.CeilDiv(bytes, ints.Const(kAlignment)), kAlignment);
+}
 
 absl::StatusOr<Plan> PlanMemory(Module& module) {
   IntContext& ints = *module.ints;
@@ -215,7 +220,9 @@ absl::StatusOr<Plan> PlanMemory(Module& module) {
     (group.size.is_const() ? constant : symbolic).push_back(&group);
   }
   KILN_ASSIGN_OR_RETURN(int64_t constant_bytes, PlaceConstantSizes(ints, std::move(constant)));
-  plan.workspace_bytes = PlaceSymbolicSizes(ints, std::move(symbolic), constant_bytes);
+  plan.regions.push_back({ints.Const(0), ints.Const(constant_bytes)});
+  PlaceSymbolicSizes(ints, std::move(symbolic), plan.regions);
+  plan.workspace_bytes = End(ints, plan.regions.back());
 
   plan.offsets.resize(module.buffers.size());
   for (size_t b = 0; b < module.buffers.size(); ++b) {

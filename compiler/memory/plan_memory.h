@@ -11,6 +11,9 @@ namespace kiln::memory {
 
 inline constexpr int64_t kAlignment = 64;  // bytes
 
+// The next multiple of kAlignment, as the planner writes the size of a region for one buffer.
+ir::IntExpr RoundUp(ir::IntContext& ints, ir::IntExpr bytes);
+
 struct Plan {
   // By BufferId: the byte offset of each kTemp buffer that is used; null for others.
   std::vector<ir::IntExpr> offsets;
@@ -18,6 +21,13 @@ struct Plan {
   // offsets; the kernel that writes this one reads the other for the last time, each element at the
   // point that overwrites it.
   std::vector<ir::BufferId> in_place_of;
+  // What the workspace is divided into, from its first byte to its last without gaps: one region
+  // for the buffers of constant size, then those that buffers of symbolic size begin at. Buffers of
+  // different regions are apart whatever the sizes are; no proof about their sum is needed.
+  struct Region {
+    ir::IntExpr begin, size;  // bytes
+  };
+  std::vector<Region> regions;
   ir::IntExpr workspace_bytes;
 };
 

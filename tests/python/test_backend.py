@@ -1,13 +1,16 @@
 """What a user of torch.compile(backend="kiln") relies on, apart from whole models."""
 
+import math
 import threading
 import warnings
 
 import pytest
+import sympy
 import torch
 from compare import assert_same
 
 import kiln_torch
+from kiln_torch import capture
 
 
 def run(fn, *args, **options):
@@ -28,6 +31,82 @@ def test_symbolic_sizes_compile_once():
         assert_same(compiled(x, y), fn(x, y), fn(x.double(), y.double()))
     stats = kiln_torch.stats()
     assert stats["graphs"] == 1 and stats["fallbacks"] == []
+
+
+def test_views_of_views_leave_no_quotient_that_cancels():
+    def fn(x):
+        rows = x.shape[1] - x.shape[1] % 4
+        folded = x[:, :rows, :rows].reshape(x.shape[0], rows * rows, -1)
+        square = folded.view(x.shape[0], rows, folded.shape[1] // rows, -1)
+        return square.transpose(1, 2).reshape(-1, square.shape[3]) + 1
+
+    compiled = torch.compile(fn, backend="kiln", dynamic=True)
+    for n in (8, 13, 30):
+        x = torch.randn(2, n, n, 5)
+        assert_same(compiled(x), fn(x))
+    assert kiln_torch.stats()["fallbacks"] == []
+
+
+@pytest.mark.parametrize(
+    ("size", "written"),
+    [
+        # (what a view makes of s, what is sent)
+        (lambda s: (s * s) // s, lambda s: s),
+        (lambda s: (6 * s * s) // (2 * s), lambda s: 3 * s),
+        (lambda s: (s - s % 4) // 4, lambda s: s // 4),
+        (lambda s: (s * s + 1) // (s + 1), lambda s: (s * s + 1) // (s + 1)),
+        (lambda s: (s + s // 3 - (s + s // 3) % 7) // 7, lambda s: (s + s // 3) // 7),
+    ],
+)
+def test_common_factors_of_a_size_are_divided_out(size, written):
+    symbol = sympy.Symbol("s0", integer=True, positive=True)
+    shape_env = torch.fx.experimental.symbolic_shapes.ShapeEnv()
+    sizes = capture._Sizes()
+    functions = torch.utils._sympy.functions
+
+    class Traced:
+        """Python's arithmetic as torch writes it."""
+
+        def __init__(self, expr):
+            self.expr = sympy.sympify(expr)
+
+        def __add__(self, other):
+            return Traced(self.expr + getattr(other, "expr", other))
+
+        def __sub__(self, other):
+            return Traced(self.expr - getattr(other, "expr", other))
+
+        def __mul__(self, other):
+            return Traced(self.expr * getattr(other, "expr", other))
+
+        __rmul__ = __mul__
+
+        def __floordiv__(self, other):
+            return Traced(functions.FloorDiv(self.expr, getattr(other, "expr", other)))
+
+        def __mod__(self, other):
+            return Traced(functions.PythonMod(self.expr, getattr(other, "expr", other)))
+
+    def value(message, s):
+        operands = [value(operand, s) for operand in message.get("operands", [])]
+        return {
+            "KIND_CONSTANT": lambda: message["constant"],
+            "KIND_SYMBOL": lambda: s,
+            "KIND_ADD": lambda: sum(operands),
+            "KIND_MUL": lambda: math.prod(operands),
+            "KIND_FLOOR_DIV": lambda: operands[0] // operands[1],
+            "KIND_MOD": lambda: operands[0] % operands[1],
+        }[message["kind"]]()
+
+    def message(fn):
+        return sizes._message(sizes._read(fn(Traced(symbol)).expr, shape_env))
+
+    def nodes(message):
+        return 1 + sum(nodes(operand) for operand in message.get("operands", []))
+
+    assert nodes(message(size)) == nodes(message(written))
+    for s in range(1, 60):
+        assert value(message(size), s) == size(s) == written(s)
 
 
 def test_graphs_after_a_break_each_compile():

@@ -79,6 +79,16 @@ _EXPR_KINDS: dict[type, str] = {
 }
 
 
+def _without(numbers: list[int], leave_out: list[int]) -> list[int] | None:
+    """`numbers` less each of `leave_out` once; None where one of them is missing."""
+    rest = list(numbers)
+    for number in leave_out:
+        if number not in rest:
+            return None
+        rest.remove(number)
+    return rest
+
+
 class _Sizes:
     """Numbers sympy symbols in order of first use and writes size expressions.
 
@@ -115,7 +125,8 @@ class _Sizes:
         high = INT64_MAX
         if bounds is not None and bounds.upper.is_finite and bounds.upper < INT64_MAX:
             high = int(bounds.upper)
-        values = getattr(shape_env, "backed_var_to_val", None) or shape_env.var_to_val
+        current = hasattr(shape_env, "backed_var_to_val")
+        values = shape_env.backed_var_to_val if current else shape_env.var_to_val
         hint = int(values.get(symbol, max(low, 1)))
         self._symbol_numbers[symbol] = len(self.symbols)
         self.symbols.append({"name": str(symbol), "min": low, "max": high, "hint": hint})
@@ -155,16 +166,41 @@ class _Sizes:
             return self._product([factor for part in operands for factor in self._factors(part)])
         if kind == "KIND_FLOOR_DIV":
             return self._quotient(*operands)
+        if kind == "KIND_ADD":
+            return self._sum(operands)
         return self._number(kind, tuple(operands))
 
     def _factors(self, number: int) -> list[int]:
+        return self._operands(number, "KIND_MUL")
+
+    def _operands(self, number: int, of_kind: str) -> list[int]:
         kind, operands = self._parts[number]
-        return list(operands) if kind == "KIND_MUL" else [number]
+        return list(operands) if kind == of_kind else [number]
 
     def _product(self, factors: list[int]) -> int:
         if not factors:
             return self._number("KIND_CONSTANT", (1,))
         return factors[0] if len(factors) == 1 else self._number("KIND_MUL", tuple(factors))
+
+    def _sum(self, terms: list[int]) -> int:
+        # x - x % n is n * (x // n), which a division by n then undoes.
+        for term in terms:
+            found = self._negated_mod(term)
+            if found is None:
+                continue
+            x, n = found
+            rest = _without(terms, [term, *self._operands(x, "KIND_ADD")])
+            if rest is not None:
+                rounded = self._make("KIND_MUL", [n, self._quotient(x, n)])
+                return self._sum([*rest, rounded]) if rest else rounded
+        return self._number("KIND_ADD", tuple(terms))
+
+    def _negated_mod(self, number: int) -> tuple[int, int] | None:
+        """(x, n) where `number` is -1 * (x % n)."""
+        minus_one = self._number("KIND_CONSTANT", (-1,))
+        factors = _without(self._factors(number), [minus_one]) or []
+        kind, operands = self._parts[factors[0]] if len(factors) == 1 else ("", ())
+        return (operands[0], operands[1]) if kind == "KIND_MOD" else None
 
     def _quotient(self, dividend: int, divisor: int) -> int:
         # (a * b) // (a * c) is b // c whatever the signs; a is not 0, or the size would not exist.

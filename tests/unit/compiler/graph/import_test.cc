@@ -255,15 +255,16 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"ExpressionKind",
                 [](v1::Graph& g) { SizeExpr(g).set_kind(v1::SymExpr::KIND_UNSPECIFIED); },
                 "input 0 (x)", "one of SymExpr.Kind"},
-        Refusal{"DivisorMayBeZero",
+        Refusal{"DivisorOfEitherSign",
                 [](v1::Graph& g) {
                   v1::SymExpr& expr = SizeExpr(g);
                   g.mutable_symbols(0)->set_hint(5);
+                  g.mutable_symbols(0)->set_min(-1);
                   expr.set_kind(v1::SymExpr::KIND_FLOOR_DIV);
                   *expr.add_operands() = SymbolOf(0);
                   *expr.add_operands() = SymbolOf(0);
                 },
-                "input 0 (x)", "excludes zero"},
+                "input 0 (x)", "on one side of zero"},
         Refusal{"DeepExpression",
                 [](v1::Graph& g) {
                   v1::SymExpr* expr = &SizeExpr(g);
@@ -326,6 +327,51 @@ TEST(Import, RefusesAMillionNodesAtOnce) {
   EXPECT_LT(Seconds([&] { status = ImportStatus(graph); }), 1.0);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("at most 200000"));
+}
+
+// x // x where x may be 0: such a run does not exist, but the expression must have a value.
+TEST(Import, ADivisorThatMayBeZeroCountsAsOneThere) {
+  v1::Graph graph = SmallGraph();
+  v1::SymExpr& expr = SizeExpr(graph);
+  graph.mutable_symbols(0)->set_hint(5);
+  expr.set_kind(v1::SymExpr::KIND_FLOOR_DIV);
+  expr.add_operands()->set_kind(v1::SymExpr::KIND_CONSTANT);
+  expr.mutable_operands(0)->set_constant(12);
+  *expr.add_operands() = SymbolOf(0);
+  ir::IntContext ints;
+  absl::StatusOr<Graph> imported = Import(graph, ints);
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  const auto& type = std::get<TensorType>(imported->values[0]);
+  for (const auto& [symbol, size] : {std::pair<int64_t, int64_t>{0, 12}, {1, 12}, {5, 2}}) {
+    EXPECT_EQ(ints.Evaluate(type.sizes[0], [&](ir::IntExpr) { return symbol; }), size);
+  }
+}
+
+// Simplifying them takes time, so a graph may not hold many.
+TEST(Import, LargeExpressionsHaveABudget) {
+  v1::Graph graph = SmallGraph();
+  graph.add_symbols()->set_max(10);
+  v1::SymExpr sum;
+  sum.set_kind(v1::SymExpr::KIND_ADD);
+  for (int i = 0; i < 1000; ++i) *sum.add_operands() = SymbolOf(0);
+  v1::ValueType number;
+  *number.mutable_sym_int()->mutable_expr() = sum;
+  absl::Status status;
+  const auto add_inputs = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      v1::Input& input = *graph.add_inputs();
+      input.set_role(v1::Input::ROLE_SYMBOL);
+      *input.mutable_type() = number;
+    }
+    graph.mutable_outputs(0)->set_value(0);
+    graph.clear_nodes();
+    status = ImportStatus(graph);
+  };
+  add_inputs(100);
+  EXPECT_TRUE(status.ok()) << status;
+  add_inputs(100);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("large size expressions are too many"));
 }
 
 // Products of sums multiply out: without a bound such an expression would have 2^60 terms.

@@ -282,8 +282,15 @@ TEST(PlanMemory, SymbolicSizesShareWhereOneProvablyHoldsTheOther) {
   EXPECT_EQ(plan.offsets[other], plan.offsets[mid]);  // 4*s1 fits where 256*s1 was
   EXPECT_NE(plan.offsets[mid], plan.offsets[big]);
   EXPECT_EQ(plan.workspace_bytes, ints.Add(ints.Mul(s0, 768 * 4), ints.Mul(s1, 64 * 4)));
-  plan.offsets[mid] = plan.offsets[big];
-  EXPECT_THAT(CheckPlan(b.module, plan).message(), HasSubstr("share storage"));
+  Plan moved = plan;
+  moved.offsets[mid] = plan.offsets[big];  // 256*s1 bytes where 3072*s0 are
+  EXPECT_THAT(CheckPlan(b.module, moved).message(), HasSubstr("inside one region"));
+  moved = plan;
+  moved.offsets[small] = plan.offsets[big];
+  b.Pointwise({big}, {b.Add(BufferKind::kOutput, {s0, b.C(768)})});
+  moved.offsets.push_back(IntExpr());
+  moved.in_place_of.push_back(-1);
+  EXPECT_THAT(CheckPlan(b.module, moved).message(), HasSubstr("which @b3 has overwritten"));
 }
 
 TEST(PlanMemory, EmptyAndUnusedBuffersCostNothing) {
@@ -314,6 +321,26 @@ TEST(PlanMemory, SizesBeyond64BitsAreAnError) {
   BufferId out = two.Add(BufferKind::kOutput, {two.C(1)});
   two.Pointwise({x, y}, {out});
   EXPECT_EQ(PlanMemory(two.module).status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST(CheckPlan, RegionsThatOverlapOrLeaveGapsAreAnError) {
+  Builder b;
+  IntExpr s0 = b.module.ints->NewSymbol("s0", 1, 512, 128);
+  BufferId in = b.Add(BufferKind::kInput, {s0});
+  BufferId big = b.Add(BufferKind::kTemp, {s0, b.C(16)});
+  BufferId out = b.Add(BufferKind::kOutput, {s0});
+  b.Pointwise({in}, {big});
+  b.Pointwise({big}, {out});
+  const Plan plan = b.MustPlan();
+  ASSERT_EQ(plan.regions.size(), 2u);
+  for (int64_t shift : {-kAlignment, kAlignment}) {
+    Plan moved = plan;
+    moved.regions[1].begin = b.module.ints->Add(plan.regions[1].begin, shift);
+    EXPECT_THAT(CheckPlan(b.module, moved).message(), HasSubstr("begins elsewhere"));
+  }
+  Plan negative = plan;
+  negative.regions[0].size = b.C(-64);
+  EXPECT_THAT(CheckPlan(b.module, negative).message(), HasSubstr("negative size"));
 }
 
 TEST(CheckPlan, ATemporaryReadBeforeItIsWrittenIsAnError) {
@@ -428,7 +455,9 @@ TEST(CheckPlanProperty, ASmallerWorkspaceAWrongAlignmentAndALostOffsetAreCaught)
     Plan smaller = *plan;
     // The last buffer ends within the alignment of the workspace's end.
     smaller.workspace_bytes = b.module.ints->Add(plan->workspace_bytes, -kAlignment);
-    EXPECT_THAT(CheckPlan(b.module, smaller).message(), HasSubstr("inside the workspace"));
+    EXPECT_THAT(CheckPlan(b.module, smaller).message(), HasSubstr("are not the workspace"));
+    smaller.regions.back().size = b.module.ints->Add(smaller.regions.back().size, -kAlignment);
+    EXPECT_THAT(CheckPlan(b.module, smaller).message(), HasSubstr("inside one region"));
     for (size_t i = 0; i < b.module.buffers.size(); ++i) {
       if (!plan->offsets[i]) continue;
       Plan moved = *plan;
