@@ -27,6 +27,7 @@
 #include "compiler/compiler.h"
 #include "kiln/v1/compile_service.grpc.pb.h"
 #include "proto/base/log.h"
+#include "proto/base/scheduling.h"
 #include "proto/base/status_macros.h"
 #include "server/calls/executor.h"
 #include "server/config.h"
@@ -306,6 +307,7 @@ int Serve(const Config& config, const sigset_t& signals) {
   pool_options.on_exit = [&metrics](ExitReason reason) { metrics.WorkerExited(reason); };
   // Destroyed in the reverse order: calls, jobs, then the workers that call both back.
   std::atomic<bool> serving = false;
+  GoFirst();  // the threads that serve calls; the store's own are there already
   Admission admission({.max_request_bytes = config.max_request_bytes}, &metrics);
   Executor executor(kIoThreads, kMaxQueuedCalls);
   Executor background(kBackgroundThreads, kMaxQueuedCalls, kBackgroundNiceness);

@@ -176,8 +176,8 @@ IntExpr End(IntContext& ints, const Plan::Region& region) {
   return ints.Add(region.begin, region.size);
 }
 
-// Places groups of symbolic size in regions of their own, which are appended to `regions` and shared
-// where one is provably large enough.
+// Places groups of symbolic size in regions of their own, which are appended to `regions` and
+// shared where one is provably large enough.
 void PlaceSymbolicSizes(IntContext& ints, std::vector<Group*> groups,
                         std::vector<Plan::Region>& regions) {
   auto hint = [&](const Group* g) { return ints.EvaluateAtHints(g->size); };

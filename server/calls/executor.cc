@@ -1,11 +1,9 @@
 #include "server/calls/executor.h"
 
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/base/scheduling.h"
 #include "server/jobs/busy.h"
 
 namespace kiln::server {
@@ -40,8 +38,7 @@ absl::Status Executor::Run(std::function<void()> work) {
 }
 
 void Executor::RunThread(int niceness) {
-  // Of this thread alone, on Linux. Where it is not allowed, all threads are alike.
-  if (niceness > 0) setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), niceness);
+  if (niceness > 0) StandBackBy(niceness);
   while (true) {
     std::function<void()> work;
     {

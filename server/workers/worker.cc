@@ -21,6 +21,7 @@
 #include "kiln/v1/worker.pb.h"
 #include "proto/base/error_detail.h"
 #include "proto/base/log.h"
+#include "proto/base/scheduling.h"
 #include "server/workers/frame.h"
 #include "server/workers/sandbox.h"
 #include "server/workers/worker_compiler.h"
@@ -28,8 +29,6 @@
 
 namespace kiln::server {
 namespace {
-
-constexpr int kNiceness = 5;
 
 struct WorkerFlags {
   int64_t parent_pid = 0;
@@ -153,8 +152,7 @@ int RunWorker(absl::Span<char* const> arguments) {
     Log(LogLevel::kError, "'kilnd worker' is started by kilnd itself, not by hand");
     return 2;
   }
-  // Hits must not wait for processors that compiles have. Where it is not allowed, they may.
-  setpriority(PRIO_PROCESS, 0, kNiceness);
+  StandBack();  // hits must not wait for processors that compiles have
   v1::WorkerResponse ready;
   if (!BecomeWorker(flags, *ready.mutable_ready())) return 0;
   LimitProcessorTime(flags.cpu_seconds);

@@ -127,22 +127,11 @@ TEST_F(AccessTest, HealthAndProbesAreFreeMetricsWhereSaid) {
   EXPECT_EQ(seen->code, 200) << seen->body;
 }
 
-struct Ended {
-  int code;
-  std::string errors;
-};
-Ended RunToItsEnd(const std::vector<std::string>& command) {
-  auto process = Process::Start(command);
-  if (!process.ok()) return {-1, process.status().ToString()};
-  int code = (*process)->Wait(absl::Seconds(60)).value_or(-1);
-  return {code, (*process)->Errors()};
-}
-
 TEST_F(AccessTest, AServerThatNobodyCouldCallDoesNotStart) {
   std::vector<std::string> command = {KilndPath(), "--listen=0.0.0.0:0",
                                       "--metrics-listen=127.0.0.1:0",
                                       absl::StrCat("--data-dir=", folder_.path(), "/data")};
-  Ended ended = RunToItsEnd(command);
+  Ended ended = RunToEnd(command);
   EXPECT_EQ(ended.code, 78);
   EXPECT_THAT(ended.errors, HasSubstr("nobody could call this server"));
   EXPECT_THAT(ended.errors, HasSubstr("--access-file"));
@@ -170,15 +159,15 @@ TEST_F(AccessTest, TheCommandLineSpeaksTlsAndShowsATokenFile) {
       KILN_CLI, "status", absl::StrCat("--server=https://localhost", port),
       absl::StrCat("--tls-ca=", File("ca.pem", authority_.certificate())),
       absl::StrCat("--known-servers=", folder_.path(), "/known_servers")};
-  Ended nobody = RunToItsEnd(status);
+  Ended nobody = RunToEnd(status);
   EXPECT_EQ(nobody.code, 1);
   EXPECT_THAT(nobody.errors, HasSubstr("takes a token or a client certificate"));
   Ended reader =
-      RunToItsEnd(Join(status, {absl::StrCat("--token-file=", File("token", "r-secret\n"))}));
+      RunToEnd(Join(status, {absl::StrCat("--token-file=", File("token", "r-secret\n"))}));
   EXPECT_EQ(reader.code, 0) << reader.errors;
-  Ended key = RunToItsEnd(Join(status, {absl::StrCat("--token-file=", folder_.path(), "/token"),
-                                        "--public-key=ed25519:"
-                                        "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="}));
+  Ended key = RunToEnd(Join(status, {absl::StrCat("--token-file=", folder_.path(), "/token"),
+                                     "--public-key=ed25519:"
+                                     "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="}));
   EXPECT_EQ(key.code, 1);
   EXPECT_THAT(key.errors, HasSubstr("has the public key ed25519:"));
 }

@@ -18,32 +18,15 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-struct CommandResult {
-  int code = -1;
-  std::string output;
-  std::string errors;
-};
-
 class CacheCommandsTest : public ServerTest {
  protected:
-  CommandResult Kiln(const std::string& server, const std::vector<std::string>& arguments) {
+  Ended Kiln(const std::string& server, const std::vector<std::string>& arguments) {
     std::vector<std::string> command = {KILN_CLI, "cache"};
     command.insert(command.end(), arguments.begin(), arguments.end());
     command.push_back(absl::StrCat("--server=", server));
-    CommandResult result;
-    auto process = Process::Start(command);
-    if (!process.ok()) {
-      ADD_FAILURE() << process.status();
-      return result;
-    }
-    while (auto line = (*process)->ReadLine(absl::Seconds(60))) {
-      absl::StrAppend(&result.output, *line, "\n");
-    }
-    result.code = (*process)->Wait(absl::Seconds(60)).value_or(-1);
-    result.errors = (*process)->Errors();
-    return result;
+    return RunToEnd(command);
   }
-  CommandResult Kiln(const std::vector<std::string>& arguments) {
+  Ended Kiln(const std::vector<std::string>& arguments) {
     return Kiln(server().grpc_address(), arguments);
   }
 
@@ -76,13 +59,13 @@ TEST_F(CacheCommandsTest, ABundleWarmsAFreshServerSoThatItCompilesNothing) {
     ASSERT_TRUE(answer.ok()) << Text(answer.status);
     artifacts.push_back(answer.bytes);
   }
-  CommandResult exported = Kiln({"export", bundle_});
+  Ended exported = Kiln({"export", bundle_});
   ASSERT_EQ(exported.code, 0) << exported.errors;
   EXPECT_THAT(exported.output, HasSubstr("exported "));
 
   auto fresh = ServerProcess::Start(other_.path() + "/data");
   ASSERT_TRUE(fresh.ok()) << fresh.status();
-  CommandResult imported = Kiln((*fresh)->grpc_address(), {"import", bundle_});
+  Ended imported = Kiln((*fresh)->grpc_address(), {"import", bundle_});
   ASSERT_EQ(imported.code, 0) << imported.errors;
   EXPECT_THAT(imported.output, HasSubstr(" 0 were there already"));
   auto stub = (*fresh)->NewStub();
@@ -100,7 +83,7 @@ TEST_F(CacheCommandsTest, ABundleWarmsAFreshServerSoThatItCompilesNothing) {
   EXPECT_EQ(metrics.Sum("kiln_cache_requests_total",
                         {{"kind", "artifact"}, {"tier", "disk"}, {"result", "miss"}}),
             0);
-  CommandResult again = Kiln((*fresh)->grpc_address(), {"import", bundle_});
+  Ended again = Kiln((*fresh)->grpc_address(), {"import", bundle_});
   EXPECT_THAT(again.output, HasSubstr("imported 0 entries"));
 }
 
@@ -112,12 +95,12 @@ TEST_F(CacheCommandsTest, ExportTakesOneKindOrSomeKeys) {
   EXPECT_THAT(Kiln({"export", bundle_}).output, HasSubstr("exported 3 entries"));
   EXPECT_THAT(Kiln({"export", bundle_, "--kind", "kernel"}).output,
               HasSubstr("exported 1 entries"));
-  CommandResult one = Kiln({"export", bundle_, entries[1].key.ToHex().substr(0, 12)});
+  Ended one = Kiln({"export", bundle_, entries[1].key.ToHex().substr(0, 12)});
   EXPECT_THAT(one.output, HasSubstr("exported 1 entries"));
-  CommandResult none = Kiln({"export", bundle_ + ".none", "0123456789abcdef"});
+  Ended none = Kiln({"export", bundle_ + ".none", "0123456789abcdef"});
   EXPECT_EQ(none.code, 1);
   EXPECT_FALSE(std::ifstream(bundle_ + ".none").good());
-  CommandResult bad = Kiln({"export", bundle_ + ".none", "12x4"});
+  Ended bad = Kiln({"export", bundle_ + ".none", "12x4"});
   EXPECT_THAT(bad.errors, HasSubstr("'12x4' is no key"));
   ASSERT_EQ(Kiln({"clear"}).code, 0);
   EXPECT_THAT(Kiln({"import", bundle_}).output, HasSubstr("imported 1 entries"));
@@ -137,7 +120,7 @@ TEST_F(CacheCommandsTest, DamagedRecordsAreNamedAndSkippedWithExitCodeOne) {
   damaged[second + 100] ^= 1;
   std::ofstream(bundle_, std::ios::binary) << damaged;
   ASSERT_EQ(Kiln({"clear"}).code, 0);
-  CommandResult imported = Kiln({"import", bundle_});
+  Ended imported = Kiln({"import", bundle_});
   EXPECT_EQ(imported.code, 1);
   EXPECT_THAT(imported.errors, HasSubstr(entries[1].key.ToHex()));
   EXPECT_THAT(imported.output, HasSubstr("imported 2 entries"));
@@ -147,7 +130,7 @@ TEST_F(CacheCommandsTest, DamagedRecordsAreNamedAndSkippedWithExitCodeOne) {
   // Half a file: whole entries only.
   ASSERT_EQ(Kiln({"clear"}).code, 0);
   std::ofstream(bundle_, std::ios::binary) << contents.substr(0, contents.size() / 2);
-  CommandResult half = Kiln({"import", bundle_});
+  Ended half = Kiln({"import", bundle_});
   EXPECT_EQ(half.code, 1);
   EXPECT_THAT(half.errors, HasSubstr("early"));
   EXPECT_THAT(half.output, HasSubstr("imported 1 entries"));
@@ -196,7 +179,7 @@ TEST_F(CacheCommandsTest, PinsAreShownKeptAndTakenAway) {
   MadeEntry pinned = MakeUpEntry(1, 2 << 20);
   ASSERT_TRUE(Import(stub(), RecordsOf(pinned)).ok());
   std::string key = pinned.key.ToHex();
-  CommandResult pin = Kiln({"pin", key.substr(0, 8)});
+  Ended pin = Kiln({"pin", key.substr(0, 8)});
   ASSERT_EQ(pin.code, 0) << pin.errors;
   EXPECT_THAT(pin.output, HasSubstr("pinned 1 entries"));
   EXPECT_THAT(Kiln({"ls"}).output, HasSubstr("pinned"));
@@ -208,7 +191,7 @@ TEST_F(CacheCommandsTest, PinsAreShownKeptAndTakenAway) {
   EXPECT_THAT(Kiln({"unpin", key}).output, HasSubstr("unpinned 1 entries"));
   EXPECT_THAT(PinnedKeys(), IsEmpty());
   EXPECT_THAT(Kiln({"ls"}).output, Not(HasSubstr("pinned")));
-  CommandResult unknown = Kiln({"pin", "0123456789"});
+  Ended unknown = Kiln({"pin", "0123456789"});
   EXPECT_EQ(unknown.code, 1);
   EXPECT_THAT(unknown.errors, HasSubstr("'0123456789'"));
   EXPECT_THAT(Kiln({"pin", "abc"}).errors, HasSubstr("is no key"));
@@ -221,7 +204,7 @@ TEST_F(CacheCommandsTest, RemovedEntriesAreGoneFromEveryTier) {
   ASSERT_TRUE(answer.ok());
   std::string key = answer.artifact.header().key();
   ASSERT_TRUE(Fetch(stub(), key).ok());
-  CommandResult removed = Kiln({"rm", key});
+  Ended removed = Kiln({"rm", key});
   ASSERT_EQ(removed.code, 0) << removed.errors;
   EXPECT_EQ(Fetch(stub(), key).status.error_code(), grpc::StatusCode::NOT_FOUND);
   EXPECT_EQ(Kiln({"rm", key}).code, 1);

@@ -145,21 +145,18 @@ TEST_F(ClientTest, TheCommandLineExitsWithFiveOnAMiss) {
   auto kiln = [&](const std::string& command, const std::vector<std::string>& flags) {
     std::vector<std::string> words = {KILN_CLI, command, path, "--server", server().grpc_address()};
     words.insert(words.end(), flags.begin(), flags.end());
-    auto process = Process::Start(words);
-    EXPECT_TRUE(process.ok()) << process.status();
-    const int code = (*process)->Wait(absl::Seconds(60)).value_or(-1);
-    return std::make_pair(code, (*process)->Errors());
+    return RunToEnd(words);
   };
   for (const char* command : {"compile", "run"}) {
-    auto [code, errors] = kiln(command, {"--fail-on-miss"});
-    EXPECT_EQ(code, 5) << command << ": " << errors;
-    EXPECT_THAT(errors, HasSubstr("fail_on_miss forbids a compile"));
+    const Ended ended = kiln(command, {"--fail-on-miss"});
+    EXPECT_EQ(ended.code, 5) << command << ": " << ended.errors;
+    EXPECT_THAT(ended.errors, HasSubstr("fail_on_miss forbids a compile"));
   }
   EXPECT_EQ(Metrics().Sum("kiln_compile_duration_seconds_count"), 0);
-  EXPECT_EQ(kiln("compile", {}).first, 0);
+  EXPECT_EQ(kiln("compile", {}).code, 0);
   for (const char* command : {"compile", "run"}) {
-    auto [code, errors] = kiln(command, {"--fail-on-miss"});
-    EXPECT_EQ(code, 0) << command << ": " << errors;
+    const Ended ended = kiln(command, {"--fail-on-miss"});
+    EXPECT_EQ(ended.code, 0) << command << ": " << ended.errors;
   }
 }
 

@@ -23,6 +23,8 @@ extern char** environ;
 namespace kiln::integration {
 namespace {
 
+constexpr absl::Duration kEndLimit = absl::Minutes(1);
+
 std::vector<char*> Pointers(std::vector<std::string>& texts) {
   std::vector<char*> pointers;
   for (std::string& text : texts) pointers.push_back(text.data());
@@ -116,6 +118,17 @@ std::string Process::Errors() const {
   std::stringstream text;
   text << std::ifstream(ErrorsPath(*folder_)).rdbuf();
   return text.str();
+}
+
+Ended RunToEnd(const std::vector<std::string>& command,
+               const std::vector<std::string>& environment) {
+  auto process = Process::Start(command, environment);
+  if (!process.ok()) return {.errors = process.status().ToString()};
+  Ended ended;
+  while (auto line = (*process)->ReadLine(kEndLimit)) absl::StrAppend(&ended.output, *line, "\n");
+  ended.code = (*process)->Wait(kEndLimit).value_or(-1);
+  ended.errors = (*process)->Errors();
+  return ended;
 }
 
 std::vector<pid_t> ChildrenOf(pid_t parent) {

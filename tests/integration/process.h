@@ -43,6 +43,15 @@ class Process {
   std::optional<int> exit_;
 };
 
+struct Ended {
+  int code = -1;  // as Process::Wait; -1 where it did not start or end in time
+  std::string output;
+  std::string errors;
+};
+// Starts `command` and waits a minute for its end.
+Ended RunToEnd(const std::vector<std::string>& command,
+               const std::vector<std::string>& environment = {});
+
 // Processes whose parent is `parent`, through /proc; ended ones that nobody reaped left out.
 std::vector<pid_t> ChildrenOf(pid_t parent);
 

@@ -49,14 +49,6 @@ redisReply* Send(redisContext* context, const std::vector<std::string>& command)
                                                    arguments.data(), sizes.data()));
 }
 
-// Its exit code; -1 where it does not end in time.
-int RunToEnd(const std::vector<std::string>& command, std::string& output) {
-  auto process = Process::Start(command);
-  if (!process.ok()) return -1;
-  while (auto line = (*process)->ReadLine(absl::Seconds(30))) absl::StrAppend(&output, *line, "\n");
-  return (*process)->Wait(absl::Seconds(30)).value_or(-1);
-}
-
 }  // namespace
 
 std::string FindProgram(const std::string& name) {
@@ -157,15 +149,15 @@ absl::StatusOr<std::unique_ptr<RedisCluster>> RedisCluster::Start() {
     cluster->nodes_.push_back(*std::move(node));
   }
   std::vector<std::string> addresses = cluster->addresses();
-  std::string output;
   const std::string cli = FindProgram("redis-cli");
-  if (RunToEnd(
-          {cli, "--cluster", "create", addresses[0], addresses[1], addresses[2], "--cluster-yes"},
-          output) != 0 ||
-      RunToEnd({cli, "--cluster", "add-node", addresses[3], addresses[0], "--cluster-slave",
-                "--cluster-master-id", cluster->IdOf(0)},
-               output) != 0) {
-    return absl::InternalError(absl::StrCat("redis-cli --cluster fails: ", output));
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {cli, "--cluster", "create", addresses[0], addresses[1], addresses[2], "--cluster-yes"},
+           {cli, "--cluster", "add-node", addresses[3], addresses[0], "--cluster-slave",
+            "--cluster-master-id", cluster->IdOf(0)}}) {
+    if (const Ended ended = RunToEnd(command); ended.code != 0) {
+      return absl::InternalError(
+          absl::StrCat("redis-cli --cluster fails: ", ended.output, ended.errors));
+    }
   }
   // Everybody has heard of all of it.
   const absl::Time end = absl::Now() + kStartLimit;

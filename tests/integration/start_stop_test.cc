@@ -16,31 +16,12 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
-struct Ended {
-  int code = -1;
-  std::string output;
-  std::string errors;
-};
-
 // Runs kilnd until it ends by itself.
 Ended RunKilnd(const std::vector<std::string>& flags,
                const std::vector<std::string>& environment = {}) {
   std::vector<std::string> command = {KilndPath()};
   command.insert(command.end(), flags.begin(), flags.end());
-  Ended ended;
-  auto process = Process::Start(command, environment);
-  if (!process.ok()) {
-    ADD_FAILURE() << process.status();
-    return ended;
-  }
-  while (auto line = (*process)->ReadLine(absl::Seconds(60))) {
-    absl::StrAppend(&ended.output, *line, "\n");
-  }
-  auto code = (*process)->Wait(absl::Seconds(60));
-  EXPECT_TRUE(code.has_value()) << "kilnd did not end";
-  ended.code = code.value_or(-1);
-  ended.errors = (*process)->Errors();
-  return ended;
+  return RunToEnd(command, environment);
 }
 
 using StartStopTest = ServerTest;
