@@ -17,6 +17,10 @@ namespace {
 constexpr int kConnectMs = 3000;
 constexpr int kKeepaliveMs = 10000;  // kilnd takes a ping every 5 s
 constexpr int kKeepaliveTimeoutMs = 5000;
+// Artifacts take more than HTTP/2's 64 KiB: room for most of them before the first acknowledgement,
+// and few frames.
+constexpr int kWindowBytes = 4 << 20;
+constexpr int kFrameBytes = 1 << 20;
 
 struct Channels {
   absl::Mutex mu;
@@ -29,8 +33,9 @@ Channels& AllChannels() {
 }
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server,
-                                           const Credentials& credentials) {
+                                           const Credentials& credentials, bool shared) {
   grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, shared ? 0 : 1);
   // First use counts: no look-ups of proxies, service configurations or balancers.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
@@ -41,6 +46,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server,
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kWindowBytes);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kFrameBytes);
   arguments.SetMaxReceiveMessageSize(16 << 20);
   arguments.SetMaxSendMessageSize(-1);
   // The name that a certificate must have is the one that the user gave, not what it resolves to.
@@ -65,10 +72,15 @@ std::shared_ptr<grpc::Channel> SharedChannel(const std::string& server,
   std::weak_ptr<grpc::Channel>& slot = channels.by_key[key];
   std::shared_ptr<grpc::Channel> channel = slot.lock();
   if (channel == nullptr) {
-    channel = MakeChannel(server, credentials);
+    channel = MakeChannel(server, credentials, /*shared=*/true);
     slot = channel;
   }
   return channel;
+}
+
+std::shared_ptr<grpc::Channel> OwnChannel(const std::string& server,
+                                          const Credentials& credentials) {
+  return MakeChannel(server, credentials, /*shared=*/false);
 }
 
 }  // namespace kiln

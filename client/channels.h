@@ -18,4 +18,8 @@ class Credentials;
 std::shared_ptr<grpc::Channel> SharedChannel(const std::string& server,
                                              const Credentials& credentials);
 
+// The same, shared with nobody.
+std::shared_ptr<grpc::Channel> OwnChannel(const std::string& server,
+                                          const Credentials& credentials);
+
 }  // namespace kiln

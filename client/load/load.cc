@@ -16,8 +16,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "client/channels.h"
 #include "client/credentials.h"
-#include "client/remote.h"
 #include "kiln/v1/compile_service.grpc.pb.h"
 #include "proto/base/digest.h"
 #include "proto/base/status_macros.h"
@@ -29,27 +29,9 @@ using Stub = v1::CompileService::Stub;
 
 constexpr size_t kRecordBytes = 1 << 20;
 
-absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const LoadOptions& options) {
-  KILN_ASSIGN_OR_RETURN(std::string target, GrpcTarget(options.server));
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // no connection is shared
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  arguments.SetMaxReceiveMessageSize(16 << 20);
-  if (options.credentials == nullptr) {
-    return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
-  }
-  const ServerName name = SplitScheme(options.server);
-  if (options.credentials->UsesTls(options.server)) {
-    arguments.SetString(GRPC_ARG_DEFAULT_AUTHORITY, name.address);
-  }
-  return grpc::CreateCustomChannel(target, options.credentials->ForServer(options.server),
-                                   arguments);
-}
-
 void AddHeaders(const LoadOptions& options, grpc::ClientContext& context) {
   for (const auto& [name, value] : options.headers) context.AddMetadata(name, value);
-  if (options.credentials != nullptr) options.credentials->Apply(context);
+  options.credentials->Apply(context);
 }
 
 absl::Status ToAbsl(const grpc::Status& status) {
@@ -125,7 +107,7 @@ class Generator {
 
   absl::StatusOr<LoadResult> Run() {
     for (int i = 0; i < options_.connections; ++i) {
-      KILN_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, MakeChannel(options_));
+      std::shared_ptr<grpc::Channel> channel = OwnChannel(options_.server, *options_.credentials);
       if (!channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(5))) {
         return absl::UnavailableError(absl::StrCat("cannot reach the server at ", options_.server));
       }
@@ -252,7 +234,7 @@ std::string EntryKey(const Entries& entries, int64_t number) {
 }
 
 absl::Status PutEntries(const LoadOptions& options, const Entries& entries) {
-  KILN_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, MakeChannel(options));
+  std::shared_ptr<grpc::Channel> channel = OwnChannel(options.server, *options.credentials);
   std::unique_ptr<Stub> stub = v1::CompileService::NewStub(channel);
   grpc::ClientContext context;
   AddHeaders(options, context);

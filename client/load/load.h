@@ -35,7 +35,7 @@ struct LoadOptions {
   int64_t keys = 1000;
   double zipf = 0;  // the exponent of the keys' popularity; 0: all alike
   std::map<std::string, std::string> headers;
-  std::shared_ptr<const Credentials> credentials;  // null: no TLS, no token
+  std::shared_ptr<const Credentials> credentials;  // never null
   uint64_t seed = 1;
 };
 

@@ -1,6 +1,8 @@
 // The load generator, against a server of the test's own that answers after a known time.
 #include "client/load/load.h"
 
+#include "client/credentials.h"
+
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
@@ -87,6 +89,7 @@ class FakeServer final : public v1::CompileService::Service {
 LoadOptions Options(const FakeServer& server) {
   LoadOptions options;
   options.server = server.address();
+  options.credentials = *Credentials::Load({});
   options.connections = 3;
   options.concurrency = 6;
   options.keys = 50;
