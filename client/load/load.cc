@@ -126,14 +126,13 @@ class Generator {
     return std::move(result_);
   }
 
-  void Done(const grpc::Status& status, absl::Time due, int64_t bytes) {
+  void Done(grpc::StatusCode code, absl::Time due, int64_t bytes) {
     const absl::Time now = absl::Now();
     {
       absl::MutexLock lock(&mu_);
       if (due >= count_from_) {
-        ++result_.by_code[absl::StatusCodeToString(
-            static_cast<absl::StatusCode>(status.error_code()))];
-        (status.ok() ? result_.latency : result_.failed).Add(now - due);
+        ++result_.by_code[absl::StatusCodeToString(static_cast<absl::StatusCode>(code))];
+        (code == grpc::StatusCode::OK ? result_.latency : result_.failed).Add(now - due);
         result_.bytes += bytes;
         last_done_ = now;
       }
@@ -198,8 +197,13 @@ class Generator {
 
 template <typename Message>
 void Request<Message>::OnDone(const grpc::Status& status) {
-  generator_.Done(status, due_, bytes_);
+  // First what holds a part of gRPC's call: whoever waits for the last one may end the process.
+  Generator& generator = generator_;
+  const absl::Time due = due_;
+  const int64_t bytes = bytes_;
+  const grpc::StatusCode code = status.error_code();
   delete this;
+  generator.Done(code, due, bytes);
 }
 
 std::string EntryBytes(const Entries& entries, int64_t number) {
