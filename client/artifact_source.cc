@@ -72,17 +72,20 @@ bool IsCacheMiss(const absl::Status& status) {
   return status.GetPayload(kMissPayload).has_value();
 }
 
+std::string ServersOrDefault(const std::string& given) {
+  const std::string servers = OptionOrVariable(given, "KILN_SERVER");
+  return servers.empty() ? kDefaultServer : servers;
+}
+
 absl::StatusOr<std::unique_ptr<ArtifactSource>> ArtifactSource::Create(
     const ClientOptions& options, v1::Device device, v1::CompileOptions compile_options) {
   std::unique_ptr<ArtifactSource> out(new ArtifactSource());
-  std::string servers = OptionOrVariable(options.server, "KILN_SERVER");
-  if (servers.empty()) servers = kDefaultServer;
   KILN_ASSIGN_OR_RETURN(auto credentials, Credentials::Load(options));
   KILN_ASSIGN_OR_RETURN(out->trust_, Trust::Load(options));
   const CallHeaders headers = {OptionOrVariable(options.tenant, "KILN_TENANT"),
                                OptionOrVariable(options.priority, "KILN_PRIORITY")};
-  KILN_ASSIGN_OR_RETURN(out->endpoints_,
-                        Endpoints::Create(servers, credentials, out->trust_, headers));
+  KILN_ASSIGN_OR_RETURN(out->endpoints_, Endpoints::Create(ServersOrDefault(options.server),
+                                                           credentials, out->trust_, headers));
   if (std::string local = OptionOrVariable(options.local_cache, "KILN_LOCAL_CACHE");
       !local.empty()) {
     KILN_ASSIGN_OR_RETURN(LocalCacheOptions parsed, ParseLocalCache(local));

@@ -91,6 +91,9 @@ class ArtifactSource {
   bool fail_on_miss_ = false;
 };
 
+// HOST:PORT[,HOST:PORT...]: `given`, else KILN_SERVER, else this machine's.
+std::string ServersOrDefault(const std::string& given);
+
 // `given`, else the environment's variable, else "".
 std::string OptionOrVariable(const std::string& given, const char* variable);
 

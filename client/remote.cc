@@ -23,6 +23,8 @@
 namespace kiln {
 namespace {
 
+using Stub = v1::CompileService::Stub;
+
 constexpr absl::Duration kMostTimeout = absl::Hours(24);
 constexpr size_t kMostTenantBytes = 64;
 
@@ -43,6 +45,15 @@ absl::Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& con
       detail.ParseFromArray(it->second.data(), static_cast<int>(it->second.length()))) {
     out = WithDetail(std::move(out), detail);
   }
+  return out;
+}
+
+absl::StatusOr<RemoteArtifact> ArtifactOf(ChunkReader& chunks) {
+  RemoteArtifact out;
+  KILN_ASSIGN_OR_RETURN(out.bytes, chunks.Finish());
+  out.source = chunks.source();
+  out.digest = chunks.digest();
+  out.signature = chunks.signature();
   return out;
 }
 
@@ -88,7 +99,7 @@ struct Remote::Connection {
   explicit Connection(std::shared_ptr<grpc::Channel> shared)
       : channel(std::move(shared)), stub(v1::CompileService::NewStub(channel)) {}
   const std::shared_ptr<grpc::Channel> channel;
-  const std::unique_ptr<v1::CompileService::Stub> stub;
+  const std::unique_ptr<Stub> stub;
 };
 
 Remote::Remote(std::string server, std::shared_ptr<const Credentials> credentials,
@@ -117,83 +128,76 @@ void Remote::Prepare(grpc::ClientContext& context, absl::Duration timeout) const
   }
 }
 
-absl::StatusOr<RemoteArtifact> Remote::Fetch(absl::string_view key, absl::Duration timeout) {
+template <typename Response, typename Method, typename Request>
+absl::StatusOr<Response> Remote::Call(Method method, const Request& request,
+                                      absl::Duration timeout) {
   grpc::ClientContext context;
   Prepare(context, timeout);
-  v1::FetchRequest request;
-  request.set_key(std::string(key));
-  auto reader = connection_->stub->Fetch(&context, request);
-  ChunkReader chunks;
+  Response response;
+  KILN_RETURN_IF_ERROR(
+      FromGrpc(((*connection_->stub).*method)(&context, request, &response), context, server_));
+  return response;
+}
+
+template <typename Event, typename Method, typename Request>
+absl::Status Remote::ReadAll(Method method, const Request& request,
+                             const std::function<absl::Status(const Event&)>& on_event,
+                             absl::Duration timeout) {
+  grpc::ClientContext context;
+  Prepare(context, timeout);
+  auto reader = ((*connection_->stub).*method)(&context, request);
   absl::Status status;
-  v1::ArtifactChunk chunk;
-  while (status.ok() && reader->Read(&chunk)) status = chunks.Add(chunk);
+  Event event;
+  while (status.ok() && reader->Read(&event)) status = on_event(event);
   if (!status.ok()) context.TryCancel();
   absl::Status finished = FromGrpc(reader->Finish(), context, server_);
-  KILN_RETURN_IF_ERROR(status);
-  KILN_RETURN_IF_ERROR(finished);
-  RemoteArtifact out;
-  KILN_ASSIGN_OR_RETURN(out.bytes, chunks.Finish());
-  out.source = chunks.source();
-  out.digest = chunks.digest();
-  out.signature = chunks.signature();
-  return out;
+  return status.ok() ? finished : status;
+}
+
+absl::StatusOr<RemoteArtifact> Remote::Fetch(absl::string_view key, absl::Duration timeout) {
+  v1::FetchRequest request;
+  request.set_key(std::string(key));
+  ChunkReader chunks;
+  KILN_RETURN_IF_ERROR(ReadAll<v1::ArtifactChunk>(
+      &Stub::Fetch, request, [&](const v1::ArtifactChunk& chunk) { return chunks.Add(chunk); },
+      timeout));
+  return ArtifactOf(chunks);
 }
 
 absl::StatusOr<RemoteArtifact> Remote::Compile(const v1::Graph& graph, const v1::Device& device,
                                                const v1::CompileOptions& options,
                                                const ProgressCallback& progress,
                                                absl::Duration timeout) {
-  grpc::ClientContext context;
-  Prepare(context, timeout);
   v1::CompileRequest request;
   *request.mutable_graph() = graph;
   *request.mutable_device() = device;
   *request.mutable_options() = options;
-  auto reader = connection_->stub->Compile(&context, request);
   ChunkReader chunks;
-  absl::Status status;
-  v1::CompileEvent event;
-  while (status.ok() && reader->Read(&event)) {
-    if (event.has_chunk()) {
-      status = chunks.Add(event.chunk());
-    } else if (event.has_progress() && progress) {
+  const auto on_event = [&](const v1::CompileEvent& event) {
+    if (event.has_chunk()) return chunks.Add(event.chunk());
+    if (event.has_progress() && progress) {
       const v1::Progress& p = event.progress();
       if (!progress({p.stage(), p.kernels_done(), p.kernels_total(), p.kernels_cached()})) {
-        status = absl::CancelledError("the caller cancelled the compile");
+        return absl::CancelledError("the caller cancelled the compile");
       }
     }
-  }
-  if (!status.ok()) context.TryCancel();
-  absl::Status finished = FromGrpc(reader->Finish(), context, server_);
-  KILN_RETURN_IF_ERROR(status);
-  KILN_RETURN_IF_ERROR(finished);
-  RemoteArtifact out;
-  KILN_ASSIGN_OR_RETURN(out.bytes, chunks.Finish());
-  out.source = chunks.source();
-  out.digest = chunks.digest();
-  out.signature = chunks.signature();
-  return out;
+    return absl::OkStatus();
+  };
+  KILN_RETURN_IF_ERROR(ReadAll<v1::CompileEvent>(&Stub::Compile, request, on_event, timeout));
+  return ArtifactOf(chunks);
 }
 
 absl::StatusOr<v1::Activity> Remote::GetActivity(int recent, int slowest, absl::Duration timeout) {
-  grpc::ClientContext context;
-  Prepare(context, timeout);
   v1::GetActivityRequest request;
   request.set_recent(recent);
   request.set_slowest(slowest);
-  v1::Activity activity;
-  KILN_RETURN_IF_ERROR(
-      FromGrpc(connection_->stub->GetActivity(&context, request, &activity), context, server_));
-  return activity;
+  return Call<v1::Activity>(&Stub::GetActivity, request, timeout);
 }
 
 absl::StatusOr<v1::ServerInfo> Remote::GetServerInfo(absl::Duration timeout) {
-  grpc::ClientContext context;
-  Prepare(context, timeout);
-  v1::ServerInfo info;
-  KILN_RETURN_IF_ERROR(
-      FromGrpc(connection_->stub->GetServerInfo(&context, v1::GetServerInfoRequest(), &info),
-               context, server_));
+  KILN_ASSIGN_OR_RETURN(
+      v1::ServerInfo info,
+      Call<v1::ServerInfo>(&Stub::GetServerInfo, v1::GetServerInfoRequest(), timeout));
   KILN_RETURN_IF_ERROR(trust_->Introduce(server_, info.public_key()));
   return info;
 }
@@ -202,97 +206,56 @@ absl::Status Remote::Interpret(
     const v1::InterpretRequest& request,
     const std::function<absl::Status(const v1::InterpretEvent&)>& on_event,
     absl::Duration timeout) {
-  grpc::ClientContext context;
-  Prepare(context, timeout);
-  auto reader = connection_->stub->Interpret(&context, request);
-  absl::Status status;
-  v1::InterpretEvent event;
-  while (status.ok() && reader->Read(&event)) status = on_event(event);
-  if (!status.ok()) context.TryCancel();
-  absl::Status finished = FromGrpc(reader->Finish(), context, server_);
-  return status.ok() ? finished : status;
+  return ReadAll<v1::InterpretEvent>(&Stub::Interpret, request, on_event, timeout);
 }
 
 absl::StatusOr<v1::ListCacheResponse> Remote::ListCache(absl::string_view kind, int limit,
                                                         absl::Duration timeout) {
-  grpc::ClientContext context;
-  Prepare(context, timeout);
   v1::ListCacheRequest request;
   request.set_kind(std::string(kind));
   request.set_limit(limit);
-  v1::ListCacheResponse response;
-  KILN_RETURN_IF_ERROR(
-      FromGrpc(connection_->stub->ListCache(&context, request, &response), context, server_));
-  return response;
+  return Call<v1::ListCacheResponse>(&Stub::ListCache, request, timeout);
 }
 
 absl::StatusOr<v1::VerifyCacheResponse> Remote::VerifyCache(absl::Duration timeout) {
-  grpc::ClientContext context;
-  Prepare(context, timeout);
-  v1::VerifyCacheResponse response;
-  KILN_RETURN_IF_ERROR(
-      FromGrpc(connection_->stub->VerifyCache(&context, v1::VerifyCacheRequest(), &response),
-               context, server_));
-  return response;
+  return Call<v1::VerifyCacheResponse>(&Stub::VerifyCache, v1::VerifyCacheRequest(), timeout);
 }
 
 absl::StatusOr<v1::ExplainMissResponse> Remote::ExplainMiss(const v1::ExplainMissRequest& request,
                                                             absl::Duration timeout) {
-  grpc::ClientContext context;
-  Prepare(context, timeout);
-  v1::ExplainMissResponse response;
-  KILN_RETURN_IF_ERROR(
-      FromGrpc(connection_->stub->ExplainMiss(&context, request, &response), context, server_));
-  return response;
+  return Call<v1::ExplainMissResponse>(&Stub::ExplainMiss, request, timeout);
 }
 
 absl::StatusOr<int64_t> Remote::ClearCache(absl::string_view kind, absl::Duration timeout) {
-  grpc::ClientContext context;
-  Prepare(context, timeout);
   v1::ClearCacheRequest request;
   request.set_kind(std::string(kind));
-  v1::ClearCacheResponse response;
-  KILN_RETURN_IF_ERROR(
-      FromGrpc(connection_->stub->ClearCache(&context, request, &response), context, server_));
+  KILN_ASSIGN_OR_RETURN(const auto response,
+                        Call<v1::ClearCacheResponse>(&Stub::ClearCache, request, timeout));
   return response.removed();
 }
 
 absl::StatusOr<int64_t> Remote::PinCache(absl::string_view key_prefix, bool pinned,
                                          absl::Duration timeout) {
-  grpc::ClientContext context;
-  Prepare(context, timeout);
   v1::PinCacheRequest request;
   request.set_key_prefix(std::string(key_prefix));
   request.set_pinned(pinned);
-  v1::PinCacheResponse response;
-  KILN_RETURN_IF_ERROR(
-      FromGrpc(connection_->stub->PinCache(&context, request, &response), context, server_));
+  KILN_ASSIGN_OR_RETURN(const auto response,
+                        Call<v1::PinCacheResponse>(&Stub::PinCache, request, timeout));
   return response.changed();
 }
 
 absl::StatusOr<int64_t> Remote::RemoveCache(absl::string_view key_prefix, absl::Duration timeout) {
-  grpc::ClientContext context;
-  Prepare(context, timeout);
   v1::RemoveCacheRequest request;
   request.set_key_prefix(std::string(key_prefix));
-  v1::RemoveCacheResponse response;
-  KILN_RETURN_IF_ERROR(
-      FromGrpc(connection_->stub->RemoveCache(&context, request, &response), context, server_));
+  KILN_ASSIGN_OR_RETURN(const auto response,
+                        Call<v1::RemoveCacheResponse>(&Stub::RemoveCache, request, timeout));
   return response.removed();
 }
 
 absl::Status Remote::ExportCache(
     const v1::ExportCacheRequest& request,
     const std::function<absl::Status(const v1::CacheRecord&)>& on_record, absl::Duration timeout) {
-  grpc::ClientContext context;
-  Prepare(context, timeout);
-  auto reader = connection_->stub->ExportCache(&context, request);
-  absl::Status status;
-  v1::CacheRecord record;
-  while (status.ok() && reader->Read(&record)) status = on_record(record);
-  if (!status.ok()) context.TryCancel();
-  absl::Status finished = FromGrpc(reader->Finish(), context, server_);
-  return status.ok() ? finished : status;
+  return ReadAll<v1::CacheRecord>(&Stub::ExportCache, request, on_record, timeout);
 }
 
 absl::StatusOr<v1::ImportCacheResponse> Remote::ImportCache(

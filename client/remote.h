@@ -80,6 +80,13 @@ class Remote {
   struct Connection;
   // The deadline, and what the server wants to be shown.
   void Prepare(grpc::ClientContext& context, absl::Duration timeout) const;
+  // Defined where they are used. `method` is the stub's member.
+  template <typename Response, typename Method, typename Request>
+  absl::StatusOr<Response> Call(Method method, const Request& request, absl::Duration timeout);
+  template <typename Event, typename Method, typename Request>
+  absl::Status ReadAll(Method method, const Request& request,
+                       const std::function<absl::Status(const Event&)>& on_event,
+                       absl::Duration timeout);
 
   std::string server_;
   std::shared_ptr<const Credentials> credentials_;

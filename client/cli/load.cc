@@ -1,14 +1,15 @@
 // `kiln load`: load of a chosen kind on a server, and how it bore it.
 #include <cstdio>
-#include <cstdlib>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/artifact_source.h"
 #include "client/cli/command.h"
 #include "client/credentials.h"
 #include "client/device_cpu.h"
 #include "client/load/load.h"
+#include "client/remote.h"
 #include "kiln/v1/compile_service.pb.h"
 #include "proto/base/log.h"
 #include "proto/base/scheduling.h"
@@ -31,14 +32,10 @@ absl::StatusOr<double> GetNumber(const Args& args, absl::string_view name, doubl
   return value;
 }
 
-std::string ServerAddress(const Args& args) {
-  const char* variable = std::getenv("KILN_SERVER");
-  return args.Get("--server", variable != nullptr ? variable : "127.0.0.1:7461");
-}
-
 absl::StatusOr<LoadOptions> ParseOptions(const Args& args) {
   LoadOptions options;
-  options.server = ServerAddress(args);
+  options.server = ServersOrDefault(args.Get("--server", ""));
+  KILN_RETURN_IF_ERROR(GrpcTarget(options.server).status());  // one server
   ClientOptions security;
   TakeSecurityFlags(args, security);
   KILN_ASSIGN_OR_RETURN(options.credentials, Credentials::Load(security));
