@@ -7,8 +7,10 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
 #include "clang/Basic/Diagnostic.h"
 #include "clang/Basic/TargetInfo.h"
@@ -299,6 +301,17 @@ absl::StatusOr<std::string> RunBackend(const std::vector<std::string>& args,
   return std::string(output.data(), output.size());
 }
 
+// Lines bring these along; the object has none.
+void DropFrameDirectives(std::string& assembly) {
+  std::string kept;
+  kept.reserve(assembly.size());
+  for (absl::string_view line : absl::StrSplit(assembly, '\n')) {
+    if (!absl::StartsWith(line, "\t.cfi_")) absl::StrAppend(&kept, line, "\n");
+  }
+  kept.pop_back();  // after the last there was none
+  assembly = std::move(kept);
+}
+
 // "19.1.7" of "Debian clang version 19.1.7 (3)": of the library that is loaded, not of its headers.
 std::string ClangVersionNumber() {
   const std::string full = clang::getClangFullVersion();
@@ -323,19 +336,24 @@ absl::StatusOr<ClangOutput> CompileCpp(const ClangJob& job) {
   InitializeLlvmOnce();
   const std::vector<std::string> args = FrontendArguments(job);
   const size_t prelude_bytes = std::min(job.prelude_bytes, job.source.size());
+  const absl::string_view prelude = job.source.substr(0, prelude_bytes);
   FrontendInput input{.text = std::string(job.source.substr(prelude_bytes)), .path = kKernelPath};
   if (prelude_bytes > 0) {
-    KILN_ASSIGN_OR_RETURN(
-        input.precompiled,
-        PrecompiledPrelude(args, std::string(job.source.substr(0, prelude_bytes))));
+    KILN_ASSIGN_OR_RETURN(input.precompiled, PrecompiledPrelude(args, std::string(prelude)));
   }
   ClangOutput result;
   clang::EmitObjAction emit_object;
   KILN_ASSIGN_OR_RETURN(result.object, RunBackend(args, input, emit_object));
   if (job.want_assembly) {
     // A second run, since one backend pipeline writes one kind of file; it is for people to read.
+    // Directives say from which line each instruction comes, counted over the whole source.
+    std::vector<std::string> with_lines = args;
+    with_lines.push_back("-debug-info-kind=line-directives-only");
+    const auto line = 1 + std::count(prelude.begin(), prelude.end(), '\n');
+    input.text = absl::StrCat("#line ", line, "\n", input.text);
     clang::EmitAssemblyAction emit_assembly;
-    KILN_ASSIGN_OR_RETURN(result.assembly, RunBackend(args, input, emit_assembly));
+    KILN_ASSIGN_OR_RETURN(result.assembly, RunBackend(with_lines, input, emit_assembly));
+    DropFrameDirectives(result.assembly);
   }
   return result;
 }

@@ -2,7 +2,7 @@
 import { h, replace, number, count, plural, duration, bytes, ago, shortKey, card, tabs, loading, getJson, postJson, getText, setText } from './dom.js';
 import { outcomeChip } from './overview.js';
 import { FusionView } from './fusion.js';
-import { parseModule, kernelText, ownStart, renderCode } from './ir.js';
+import { parseModule, kernelText, ownStart, readAssembly, renderCode } from './ir.js';
 
 const kTabs = [
   { id: 'fusion', label: 'Fusion' }, { id: 'kernels', label: 'Kernels' }, { id: 'ir', label: 'IR' }, { id: 'decisions', label: 'Decisions' },
@@ -249,16 +249,18 @@ export class CompileView {
     ];
   }
 
-  // Source and assembly side by side: the kernel's entry point in the one leads to the other.
+  // Source and assembly side by side: the kernel's entry point in the one leads to the other, and a
+  // line of the one to what it became, or came from, in the other.
   codePanes(kernel, source, assembly) {
     const start = ownStart(source);
-    const lines = source.split('\n');
-    const own = lines.slice(start).join('\n');
+    const own = source.split('\n').slice(start).join('\n');
+    const code = readAssembly(assembly);
     const sourceBox = h('div', {});
     const assemblyBox = h('div', {});
+    let first = start + 1; // number of the source's first line that is shown
     const jump = (box) => (event) => {
       event.preventDefault();
-      const target = box.querySelector('.l.hit') || box.querySelector('.entry');
+      const target = box.querySelector('.entry');
       if (target) scrollInside(target.closest('.l'));
     };
     const marked = (box, test) => (line) => {
@@ -266,11 +268,17 @@ export class CompileView {
       const at = line.indexOf(kernel.symbol);
       return [line.slice(0, at), h('a', { href: '#', class: 'entry', title: 'Go to the other side', onclick: jump(box) }, kernel.symbol), line.slice(at + kernel.symbol.length)];
     };
-    const drawSource = (all) => replace(sourceBox, renderCode(all ? source : own, 'cpp', 'Generated source',
-      marked(assemblyBox, (line) => line.includes(`${kernel.symbol}(`)), all ? 1 : start + 1));
+    const became = new Set(code.sourceLines);
+    const drawSource = (all) => {
+      first = all ? 1 : start + 1;
+      replace(sourceBox, renderCode(all ? source : own, 'cpp', 'Generated source', marked(assemblyBox, (line) => line.includes(`${kernel.symbol}(`)), first));
+      [...sourceBox.firstChild.children].forEach((line, i) => line.classList.toggle('linked', became.has(first + i)));
+    };
     drawSource(false);
-    replace(assemblyBox, assembly ? renderCode(assembly, 'asm', 'Assembly', marked(sourceBox, (line) => line.startsWith(`${kernel.symbol}:`)))
+    replace(assemblyBox, assembly ? renderCode(code.text, 'asm', 'Assembly', marked(sourceBox, (line) => line.startsWith(`${kernel.symbol}:`)))
       : h('div', { class: 'empty' }, 'This kernel came without its assembly.'));
+    const assemblyLines = assembly ? [...assemblyBox.firstChild.children] : [];
+    assemblyLines.forEach((line, i) => line.classList.toggle('linked', code.sourceLines[i] > 0));
     const prelude = start > 0 ? h('button', {
       class: 'button', type: 'button', 'aria-pressed': 'false', onclick: (event) => {
         const on = event.target.getAttribute('aria-pressed') !== 'true';
@@ -278,9 +286,30 @@ export class CompileView {
         drawSource(on);
       },
     }, `Prelude, ${count(start)} lines`) : null;
-    return h('div', { class: 'panes' },
-      h('div', { class: 'pane' }, h('div', { class: 'pane-head' }, 'Source', h('span', { class: 'grow' }), prelude), sourceBox),
-      h('div', { class: 'pane' }, h('div', { class: 'pane-head' }, 'Assembly', h('span', { class: 'muted small' }, plural(assembly.split('\n').length, 'line'))), assemblyBox));
+    const choose = (number, scrolled) => {
+      if (number < first && prelude) prelude.click();
+      const sourceLine = sourceBox.firstChild.children[number - first];
+      for (const line of sourceBox.querySelectorAll('.hit')) line.classList.remove('hit');
+      if (sourceLine) sourceLine.classList.add('hit');
+      assemblyLines.forEach((line, i) => line.classList.toggle('hit', code.sourceLines[i] === number));
+      const target = scrolled === sourceBox ? sourceLine : assemblyBox.querySelector('.hit');
+      if (target) scrollInside(target);
+    };
+    const lineAt = (event) => event.target.closest('a') ? null : event.target.closest('.l.linked');
+    sourceBox.addEventListener('click', (event) => {
+      const line = lineAt(event);
+      if (line) choose(first + [...line.parentNode.children].indexOf(line), assemblyBox);
+    });
+    assemblyBox.addEventListener('click', (event) => {
+      const line = lineAt(event);
+      if (line) choose(code.sourceLines[assemblyLines.indexOf(line)], sourceBox);
+    });
+    return [
+      assembly ? h('p', { class: 'small muted' }, 'A line chosen on one side is shown on the other.') : null,
+      h('div', { class: 'panes' },
+        h('div', { class: 'pane' }, h('div', { class: 'pane-head' }, 'Source', h('span', { class: 'grow' }), prelude), sourceBox),
+        h('div', { class: 'pane' }, h('div', { class: 'pane-head' }, 'Assembly', h('span', { class: 'muted small' }, plural(assemblyLines.length, 'line'))), assemblyBox)),
+    ];
   }
 
   // "fuse" or "fuse:120", with a line to show.

@@ -74,6 +74,22 @@ export function ownStart(source) {
   return at < 0 ? 0 : source.slice(0, at + 1).split('\n').length - 1;
 }
 
+// Assembly without the directives that say which line of the source is next, and for each of its
+// lines that line's number, 0 where it has none. Prelude and kernel count as one text.
+export function readAssembly(text) {
+  const lines = [];
+  const sourceLines = [];
+  let current = 0;
+  for (const line of text.split('\n')) {
+    const at = /^\t\.loc\t\d+ (\d+)/.exec(line);
+    if (at) current = Number(at[1]);
+    if (at || /^\t\.file\t\d|^\.L(?:tmp|func_begin)\d+:/.test(line)) continue;
+    lines.push(line);
+    sourceLines.push(/^\t[^.]/.test(line) ? current : 0);
+  }
+  return { text: lines.join('\n'), sourceLines };
+}
+
 const kWords = {
   cpp: /\b(?:struct|void|const|long|int|float|double|bool|char|auto|for|if|else|return|static|inline|template|typename|class|namespace|extern|using|unsigned|signed|short|while|constexpr)\b/,
   ir: /\b(?:module|buffer|kernel|library|phase|from|load|store|const|cast|select|contraction|input|output|temp)\b|\breduce\.\w+|%\d+/,

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -150,7 +151,11 @@ TEST(CompileCpp, KeepsNanAndInfinityUnderFastMath) {
 }
 
 TEST(CompileCpp, WritesNoUnwindTables) {
-  EXPECT_THAT(Assembly(kScaleSource, "x86-64", {}), Not(HasSubstr(".cfi_")));
+  auto output = CompileCpp({.source = kScaleSource, .arch = "x86-64", .want_assembly = true});
+  ASSERT_TRUE(output.ok()) << output.status();
+  EXPECT_THAT(output->object, Not(HasSubstr("_frame")));  // .eh_frame, .debug_frame
+  EXPECT_THAT(output->object, Not(HasSubstr(".debug")));
+  EXPECT_THAT(output->assembly, Not(HasSubstr(".cfi_")));
 }
 
 TEST(CompileCpp, GivesTheSameBytesAgain) {
@@ -189,9 +194,23 @@ TEST(CompileCpp, GivesTheSameCodeWithAPrecompiledPrelude) {
   auto first = CompileCpp(job);
   auto second = CompileCpp(job);
   ASSERT_TRUE(first.ok() && second.ok()) << first.status() << second.status();
-  EXPECT_EQ(first->assembly, whole->assembly);
   EXPECT_EQ(first->object, whole->object);
   EXPECT_EQ(second->object, whole->object);
+}
+
+TEST(CompileCpp, TheAssemblySaysWhichLineOfTheWholeSourceItIs) {
+  const std::string source = absl::StrCat(kPrelude, kPreludeUser);
+  for (size_t prelude_bytes : {size_t{0}, kPrelude.size()}) {
+    auto output = CompileCpp({.source = source,
+                              .prelude_bytes = prelude_bytes,
+                              .arch = "znver4",
+                              .features = kAvx512,
+                              .want_assembly = true});
+    ASSERT_TRUE(output.ok()) << output.status();
+    const absl::string_view before = absl::string_view(source).substr(0, source.find("  v = T"));
+    const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+    EXPECT_THAT(output->assembly, HasSubstr(absl::StrCat("\t.loc\t1 ", line, " ")));
+  }
 }
 
 TEST(CompileCpp, KeepsPreludesOfDifferentClientsApart) {
