@@ -398,6 +398,7 @@ int Run(int argc, char** argv) {
   SetLogLevel(LogLevelFromEnvironment(LogLevel::kInfo));
   SetLogFormat(config->log_json ? LogFormat::kJson : LogFormat::kText);
   TakeGrpcLog();
+  SkipDeadlockChecks();
   // Before any thread starts, so that all of them leave these to sigwait.
   sigset_t signals;
   sigemptyset(&signals);

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "absl/synchronization/mutex.h"
+
 namespace kiln {
 namespace {
 
@@ -45,6 +47,10 @@ void StandBack() {
 
 void StandBackBy(int niceness) {
   setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), niceness);  // of the thread, on Linux
+}
+
+void SkipDeadlockChecks() {
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 }
 
 }  // namespace kiln

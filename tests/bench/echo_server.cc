@@ -8,6 +8,7 @@
 #include <string>
 
 #include "kiln/v1/compile_service.grpc.pb.h"
+#include "proto/base/scheduling.h"
 
 namespace {
 
@@ -64,6 +65,9 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: kiln_echo BYTES\n");
     return 2;
   }
+  // As kilnd does.
+  kiln::SkipDeadlockChecks();
+  kiln::GoFirst();
   EchoService service(static_cast<size_t>(bytes));
   int port = 0;
   grpc::ServerBuilder builder;

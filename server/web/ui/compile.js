@@ -304,12 +304,10 @@ export class CompileView {
       const line = lineAt(event);
       if (line) choose(code.sourceLines[assemblyLines.indexOf(line)], sourceBox);
     });
-    return [
-      assembly ? h('p', { class: 'small muted' }, 'A line chosen on one side is shown on the other.') : null,
-      h('div', { class: 'panes' },
-        h('div', { class: 'pane' }, h('div', { class: 'pane-head' }, 'Source', h('span', { class: 'grow' }), prelude), sourceBox),
-        h('div', { class: 'pane' }, h('div', { class: 'pane-head' }, 'Assembly', h('span', { class: 'muted small' }, plural(assemblyLines.length, 'line'))), assemblyBox)),
-    ];
+    return h('div', { class: 'panes' },
+      h('div', { class: 'pane' }, h('div', { class: 'pane-head' }, 'Source', h('span', { class: 'grow' }), prelude), sourceBox),
+      h('div', { class: 'pane' }, h('div', { class: 'pane-head' }, 'Assembly', h('span', { class: 'muted small' },
+        assembly ? `${plural(assemblyLines.length, 'line')}; a line chosen here or there shows its other side` : '')), assemblyBox));
   }
 
   // "fuse" or "fuse:120", with a line to show.
