@@ -10,7 +10,7 @@ import torch
 from compare import assert_same
 
 import kiln_torch
-from kiln_torch import capture
+from kiln_torch.sizes import Sizes
 
 
 def run(fn, *args, **options):
@@ -61,7 +61,7 @@ def test_views_of_views_leave_no_quotient_that_cancels():
 def test_common_factors_of_a_size_are_divided_out(size, written):
     symbol = sympy.Symbol("s0", integer=True, positive=True)
     shape_env = torch.fx.experimental.symbolic_shapes.ShapeEnv()
-    sizes = capture._Sizes()
+    sizes = Sizes()
     functions = torch.utils._sympy.functions
 
     class Traced:
