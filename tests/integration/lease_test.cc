@@ -19,7 +19,7 @@ namespace {
 class LeaseTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (FindProgram("redis-server").empty()) GTEST_SKIP() << "redis-server is not installed";
+    if (RedisServerProgram().empty()) GTEST_SKIP() << "redis-server is not installed";
     auto redis = RedisProcess::Start();
     ASSERT_TRUE(redis.ok()) << redis.status();
     redis_ = *std::move(redis);

@@ -60,6 +60,11 @@ std::string FindProgram(const std::string& name) {
   return "";
 }
 
+std::string RedisServerProgram() {
+  const char* named = std::getenv("KILN_REDIS_SERVER");
+  return named != nullptr ? named : FindProgram("redis-server");
+}
+
 int FreePort() {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
@@ -76,7 +81,7 @@ absl::StatusOr<std::unique_ptr<RedisProcess>> RedisProcess::Start(
     std::vector<std::string> options) {
   auto redis = std::make_unique<RedisProcess>();
   redis->port_ = FreePort();
-  redis->command_ = {FindProgram("redis-server"),
+  redis->command_ = {RedisServerProgram(),
                      "--bind",
                      "127.0.0.1",
                      "--port",

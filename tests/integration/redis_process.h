@@ -14,6 +14,8 @@ namespace kiln::integration {
 
 // The program's path, looked for in PATH; empty where there is none.
 std::string FindProgram(const std::string& name);
+// KILN_REDIS_SERVER, for another server that speaks the protocol, else redis-server; "" for none.
+std::string RedisServerProgram();
 
 // A port of loopback that nobody listens on at the moment.
 int FreePort();

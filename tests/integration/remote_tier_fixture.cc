@@ -12,7 +12,7 @@ namespace kiln::integration {
 using cache::RemoteTier;
 
 void RemoteTierFixture::SetUp() {
-  if (FindProgram("redis-server").empty() || FindProgram("redis-cli").empty()) {
+  if (RedisServerProgram().empty() || FindProgram("redis-cli").empty()) {
     GTEST_SKIP() << "redis-server and redis-cli are not installed";
   }
   signal(SIGPIPE, SIG_IGN);  // as kilnd has it

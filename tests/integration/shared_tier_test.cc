@@ -21,7 +21,7 @@ constexpr int64_t kElements = 1000;
 class SharedTierTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (FindProgram("redis-server").empty()) GTEST_SKIP() << "redis-server is not installed";
+    if (RedisServerProgram().empty()) GTEST_SKIP() << "redis-server is not installed";
     auto redis = RedisProcess::Start();
     ASSERT_TRUE(redis.ok()) << redis.status();
     redis_ = *std::move(redis);
