@@ -199,7 +199,9 @@ TEST_F(OverloadTest, HitsGoOnAndTheRestIsToldWhenToComeAgain) {
     EXPECT_EQ(flood.without_hint, 0);
     EXPECT_EQ(flood.other, 0);
     EXPECT_GE(flood.asked, 10 * flood.compiled);
+#if !__has_feature(address_sanitizer)  // which keeps what is freed
     EXPECT_LT(more_bytes, int64_t{200} << 20);
+#endif
   }
   EXPECT_LT(ratio, 2);
 }
