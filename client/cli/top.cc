@@ -97,7 +97,9 @@ void TakeSize(TopScreen& screen) {
 // True where a key that ends the command came, or a signal did. Ends early at a new size.
 bool WaitForEnd(absl::Duration timeout) {
   pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
-  int ready = poll(&input, 1, static_cast<int>(absl::ToInt64Milliseconds(timeout)));
+  // Up, not down: nothing is drawn again and again in the last millisecond.
+  const absl::Duration rounded = absl::Ceil(timeout, absl::Milliseconds(1));
+  int ready = poll(&input, 1, static_cast<int>(absl::ToInt64Milliseconds(rounded)));
   if (g_ended) return true;
   if (ready <= 0) return false;
   char keys[32];

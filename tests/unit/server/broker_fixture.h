@@ -63,6 +63,11 @@ class FakeWorkers final : public WorkerBackend {
     auto reached = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return counts_[name] >= count; };
     ASSERT_TRUE(mu_.AwaitWithTimeout(absl::Condition(&reached), kPatience)) << name;
   }
+  void AwaitStoppedTasks(int count) {
+    absl::MutexLock lock(&mu_);
+    auto reached = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopped_tasks_ >= count; };
+    ASSERT_TRUE(mu_.AwaitWithTimeout(absl::Condition(&reached), kPatience));
+  }
   int stopped_tasks() {
     absl::MutexLock lock(&mu_);
     return stopped_tasks_;

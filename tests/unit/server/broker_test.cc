@@ -102,6 +102,7 @@ TEST_F(BrokerTest, TheLastWaitersLeavingStopsTheJob) {
   workers_.Open();
   auto third = Ask("k1");
   EXPECT_TRUE(third->Artifact().ok());
+  workers_.AwaitStoppedTasks(1);
   EXPECT_EQ(workers_.stopped_tasks(), 1);
   EXPECT_FALSE(first->done.HasBeenNotified());
 }
