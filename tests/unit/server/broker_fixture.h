@@ -45,10 +45,11 @@ class FakeWorkers final : public WorkerBackend {
     absl::MutexLock lock(&mu_);
     failures_[name] = {std::move(status), times};
   }
-  // Tasks wait until Open().
-  void Close() {
+  // Tasks wait for Open from now on: all, or those of one name.
+  void Close(const std::string& only = "") {
     absl::MutexLock lock(&mu_);
     closed_ = true;
+    closed_name_ = only;
   }
   void Open() {
     absl::MutexLock lock(&mu_);
@@ -84,7 +85,7 @@ class FakeWorkers final : public WorkerBackend {
     std::string name = NameOf(*task.request);
     absl::MutexLock lock(&mu_);
     ++counts_[name];
-    while (closed_ && !task.stopped())
+    while (closed_ && (closed_name_.empty() || closed_name_ == name) && !task.stopped())
       mu_.AwaitWithTimeout(
           absl::Condition(+[](bool* c) { return !*c; }, &closed_), absl::Milliseconds(5));
     if (task.stopped()) {
@@ -128,6 +129,7 @@ class FakeWorkers final : public WorkerBackend {
   std::map<std::string, Failure> failures_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, int> counts_ ABSL_GUARDED_BY(mu_);
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  std::string closed_name_ ABSL_GUARDED_BY(mu_);
   int stopped_tasks_ ABSL_GUARDED_BY(mu_) = 0;
   Executor executor_{4, 1000};  // last: its threads end first
 };
