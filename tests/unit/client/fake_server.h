@@ -71,7 +71,7 @@ class FakeServer final : public v1::CompileService::Service {
       --busy;
       v1::ErrorDetail detail;
       detail.set_reason(v1::ErrorDetail::REASON_QUEUE_FULL);
-      detail.set_retry_after_ms(20);
+      detail.set_retry_after_ms(retry_after_ms);
       context->AddTrailingMetadata("kiln-error-bin", detail.SerializeAsString());
       return {grpc::StatusCode::RESOURCE_EXHAUSTED, "the queue is full"};
     }
@@ -117,6 +117,7 @@ class FakeServer final : public v1::CompileService::Service {
   bool wrong_key = false;
   bool damage = false;
   int busy = 0;                                // so many compiles are refused for now
+  int retry_after_ms = 20;                     // what a refusal hints at
   int break_off = 0;                           // so many compiles end in the middle of the answer
   std::map<std::string, std::string> headers;  // of the last compile
   int infos = 0, fetches = 0, compiles = 0;
