@@ -1,8 +1,5 @@
 // kilnd: the composition root, the only place that makes concrete parts and joins them.
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
-#include <grpcpp/health_check_service_interface.h>
-#include <grpcpp/impl/service_type.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -12,6 +9,7 @@
 #include <climits>
 #include <cstdio>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
@@ -43,6 +41,9 @@
 #include "server/observe/span_exporter.h"
 #include "server/observe/tracing.h"
 #include "server/remote_settings.h"
+#include "server/rpc/health.h"
+#include "server/rpc/reflection.h"
+#include "server/rpc/rpc_server.h"
 #include "server/security/artifact_signer.h"
 #include "server/security/auth.h"
 #include "server/security/credentials.h"
@@ -61,6 +62,7 @@ namespace {
 constexpr int kExitFailed = 1;
 constexpr int kExitInUse = 75;      // EX_TEMPFAIL
 constexpr int kExitBadConfig = 78;  // EX_CONFIG
+constexpr int kMaxRpcThreads = 8;
 constexpr int kIoThreads = 4;
 constexpr int kBackgroundThreads = 4;
 constexpr int kBackgroundNiceness = 2;  // between hits and the workers
@@ -175,17 +177,15 @@ HttpRoutes MakeRoutes(Metrics& metrics, Broker& broker, WorkerPool& pool, cache:
   return routes;
 }
 
-struct RpcServer {
-  std::unique_ptr<grpc::Service> service;
-  std::unique_ptr<grpc::Server> server;
-  Address address;
-};
+// Each answers some 30,000 hits a second; more than are needed wake each other.
+int RpcThreads() {
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, kMaxRpcThreads);
+}
 
 // For the server as a whole and for its one service.
-void SetHealth(grpc::Server& server, bool serving) {
-  grpc::HealthCheckServiceInterface* health = server.GetHealthCheckService();
-  health->SetServingStatus(serving);
-  health->SetServingStatus(v1::CompileService::service_full_name(), serving);
+void SetHealth(HealthService& health, bool serving) {
+  health.SetServing("", serving);
+  health.SetServing(v1::CompileService::service_full_name(), serving);
 }
 
 // What one connection may ask of the server; server/README.md has the list.
@@ -199,31 +199,35 @@ void LimitConnections(grpc::ServerBuilder& builder) {
                              static_cast<int>(absl::ToInt64Milliseconds(kHandshakeLimit)));
 }
 
-absl::StatusOr<RpcServer> StartRpcServer(const Config& config, const Credentials& credentials,
-                                         const ServiceContext* context) {
-  RpcServer rpc;
-  rpc.address = config.listen;
-  rpc.service = MakeCompileService(context);
-  grpc::EnableDefaultHealthCheckService(true);
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+struct Listener {
+  std::unique_ptr<RpcServer> server;
+  Address address;
+};
+
+absl::StatusOr<Listener> StartRpcServer(const Config& config, const Credentials& credentials,
+                                        const ServiceContext* context, HealthService& health) {
+  Methods methods;
+  AddCompileService(context, methods);
+  health.AddMethods(methods);
+  AddReflection({v1::CompileService::service_full_name(), kHealthServiceName}, methods);
+  Listener listener;
+  listener.address = config.listen;
   grpc::ServerBuilder builder;
   // Two servers on one port would each get some of the calls.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   LimitConnections(builder);
   builder.AddListeningPort(config.listen.ToString(), credentials.server_credentials(),
-                           &rpc.address.port);
-  builder.RegisterService(rpc.service.get());
-  rpc.server = builder.BuildAndStart();
-  if (rpc.server == nullptr || rpc.address.port == 0) {
+                           &listener.address.port);
+  listener.server = RpcServer::Start(builder, std::move(methods), RpcThreads());
+  if (listener.server == nullptr || listener.address.port == 0) {
     return absl::AlreadyExistsError(
         absl::StrCat("cannot listen on ", config.listen.ToString(),
                      " (--listen): the port is in use or the address is not this machine's"));
   }
-  SetHealth(*rpc.server, true);
-  return rpc;
+  return listener;
 }
 
-void PrintReady(const RpcServer& rpc, const HttpServer& http, const Config& config,
+void PrintReady(const Listener& rpc, const HttpServer& http, const Config& config,
                 cache::Store& store) {
   int64_t artifacts = 0;
   int64_t kernels = 0;
@@ -239,7 +243,7 @@ void PrintReady(const RpcServer& rpc, const HttpServer& http, const Config& conf
   NotifyServiceManager("READY=1");
 }
 
-void LogExposure(const Config& config, const RpcServer& rpc) {
+void LogExposure(const Config& config, const Listener& rpc) {
   if (!config.listen.IsLoopback()) {
     Log(LogLevel::kInfo, "listening beyond this machine", {{"address", rpc.address.ToString()}});
   }
@@ -356,7 +360,9 @@ int Serve(const Config& config, const sigset_t& signals) {
                          *caches->disk,
                          *caches->memory};
   serving = true;
-  auto rpc = StartRpcServer(config, **credentials, &context);
+  HealthService health;
+  SetHealth(health, true);
+  auto rpc = StartRpcServer(config, **credentials, &context, health);
   if (!rpc.ok()) return Fail(kExitInUse, rpc.status());
   if (!pool.WaitUntilReady(kWorkerStartLimit)) {
     return Fail(kExitFailed, absl::InternalError("no compile worker starts; see the log above"));
@@ -368,9 +374,9 @@ int Serve(const Config& config, const sigset_t& signals) {
   while (sigwait(&signals, &signal) == 0 && signal == SIGHUP) ReloadCredentials(**credentials);
   serving = false;
   NotifyServiceManager("STOPPING=1");
-  SetHealth(*rpc->server, false);
+  SetHealth(health, false);
   const timespec at_once = {};
-  Drain(*rpc->server, broker, admission, [&] {
+  Drain(rpc->server->grpc_server(), broker, admission, [&] {
     const int again = sigtimedwait(&signals, nullptr, &at_once);
     return again > 0 && again != SIGHUP;
   });

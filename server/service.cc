@@ -1,7 +1,7 @@
 #include "server/service.h"
 
 #include <algorithm>
-#include <optional>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -16,6 +16,7 @@
 #include "server/calls/request_limits.h"
 #include "server/calls/transfer_calls.h"
 #include "server/jobs/explain_miss.h"
+#include "server/rpc/messages.h"
 
 namespace kiln::server {
 namespace {
@@ -49,167 +50,160 @@ absl::Status ListCacheEntries(cache::Store& store, const v1::ListCacheRequest& r
   return absl::OkStatus();
 }
 
-// Fetch and Compile take and give messages as they travel.
-using Service = v1::CompileService::WithRawCallbackMethod_Fetch<
-    v1::CompileService::WithRawCallbackMethod_Compile<v1::CompileService::CallbackService>>;
+v1::ServerInfo DescribeServer(const ServiceContext& service) {
+  v1::ServerInfo info;
+  info.set_version(service.version);
+  info.set_compiler_build(service.compiler_build);
+  info.set_toolchain(service.toolchain);
+  info.set_public_key(service.signer.public_key());
+  info.add_targets(v1::TARGET_CPP);
+  for (const cache::Usage& usage : service.store.Usages()) {
+    v1::CacheInfo& out = *info.add_caches();
+    out.set_kind(std::string(cache::EntryKindName(usage.kind)));
+    out.set_tier(std::string(usage.tier));
+    out.set_entries(usage.entries);
+    out.set_size_bytes(usage.size_bytes);
+  }
+  BrokerCounts counts = service.broker.Counts();
+  info.set_jobs_queued(counts.queued);
+  info.set_jobs_running(counts.running);
+  info.set_workers(service.worker_count);
+  info.set_draining(service.draining());
+  return info;
+}
 
-class CompileServiceImpl final : public Service {
+absl::Status ClearKinds(cache::Store& store, const v1::ClearCacheRequest& request,
+                        v1::ClearCacheResponse& response) {
+  KILN_ASSIGN_OR_RETURN(auto kinds, ParseKinds(request.kind()));
+  for (cache::EntryKind kind : kinds) {
+    KILN_ASSIGN_OR_RETURN(int64_t removed, cache::Clear(store, kind));
+    response.set_removed(response.removed() + removed);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ExplainMissOf(const ServiceContext& service, const v1::ExplainMissRequest& request,
+                           v1::ExplainMissResponse& response) {
+  KILN_RETURN_IF_ERROR(CheckRequestLimits(request.device(), request.options()));
+  KILN_RETURN_IF_ERROR(service.check_graph(request.graph()));
+  return ExplainMiss(service.durable, service.compiler_build, request, response);
+}
+
+// One message in, one out: `work` runs on an executor, where the caller may call the method.
+template <typename Request, typename Response>
+class UnaryCall final : public Reactor {
  public:
-  explicit CompileServiceImpl(const ServiceContext* context) : service_(*context) {}
+  using Work = std::function<absl::Status(const Request& request, Response& response)>;
 
-  using Service::Fetch;
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* Fetch(grpc::CallbackServerContext* context,
-                                                    const grpc::ByteBuffer* request) override {
-    return StartFetch(service_, context, request);
-  }
-  using Service::Compile;
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* Compile(grpc::CallbackServerContext* context,
-                                                      const grpc::ByteBuffer* request) override {
-    return StartCompile(service_, context, request);
-  }
-  grpc::ServerWriteReactor<v1::InterpretEvent>* Interpret(
-      grpc::CallbackServerContext* context, const v1::InterpretRequest* request) override {
-    return StartInterpret(service_, context, request);
-  }
+  UnaryCall(absl::string_view method, const ServiceContext& service, Executor& executor,
+            const Work& work, grpc::ServerContextBase& context, grpc::ByteBuffer& request)
+      : call_(method, context, service.metrics),
+        service_(service),
+        executor_(executor),
+        work_(work),
+        serialized_(request) {}
 
-  grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
-                                          const v1::GetServerInfoRequest*,
-                                          v1::ServerInfo* info) override {
-    return Answer("GetServerInfo", context, [this, info] {
-      info->set_version(service_.version);
-      info->set_compiler_build(service_.compiler_build);
-      info->set_toolchain(service_.toolchain);
-      info->set_public_key(service_.signer.public_key());
-      info->add_targets(v1::TARGET_CPP);
-      for (const cache::Usage& usage : service_.store.Usages()) {
-        v1::CacheInfo& out = *info->add_caches();
-        out.set_kind(std::string(cache::EntryKindName(usage.kind)));
-        out.set_tier(std::string(usage.tier));
-        out.set_entries(usage.entries);
-        out.set_size_bytes(usage.size_bytes);
-      }
-      BrokerCounts counts = service_.broker.Counts();
-      info->set_jobs_queued(counts.queued);
-      info->set_jobs_running(counts.running);
-      info->set_workers(service_.worker_count);
-      info->set_draining(service_.draining());
-      return absl::OkStatus();
-    });
+  void Start() override {
+    absl::Status started = call_.Admit(service_.authenticator);
+    if (started.ok()) started = executor_.Run([this] { Run(); });
+    if (!started.ok()) Finish(call_.End(started));
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  void Run() {
+    Request request;
+    Response response;
+    absl::Status status = ParseMessage(serialized_, request);
+    if (status.ok()) status = work_(request, response);
+    if (!status.ok()) return Finish(call_.End(status));
+    StartWriteAndFinish(SerializeMessage(response), call_.End(status));
   }
 
-  grpc::ServerUnaryReactor* ListCache(grpc::CallbackServerContext* context,
-                                      const v1::ListCacheRequest* request,
-                                      v1::ListCacheResponse* response) override {
-    return Answer("ListCache", context, [this, request, response] {
-      return ListCacheEntries(service_.store, *request, *response);
-    });
+  Call call_;
+  const ServiceContext& service_;
+  Executor& executor_;
+  const Work& work_;
+  grpc::ByteBuffer serialized_;
+};
+
+class CompileServiceMethods {
+ public:
+  explicit CompileServiceMethods(const ServiceContext& service, Methods& methods)
+      : service_(service), methods_(methods) {}
+
+  void Add(absl::string_view name, Method method) {
+    methods_[absl::StrCat("/", v1::CompileService::service_full_name(), "/", name)] =
+        std::move(method);
   }
 
-  grpc::ServerUnaryReactor* GetActivity(grpc::CallbackServerContext* context,
-                                        const v1::GetActivityRequest* request,
-                                        v1::Activity* activity) override {
-    return Answer("GetActivity", context, [this, request, activity] {
-      return service_.report_activity(*request, *activity);
-    });
-  }
-
-  grpc::ServerUnaryReactor* VerifyCache(grpc::CallbackServerContext* context,
-                                        const v1::VerifyCacheRequest*,
-                                        v1::VerifyCacheResponse* response) override {
-    return Answer("VerifyCache", context, [this, response] {
-      cache::VerifyResult result = cache::VerifyAll(service_.durable);
-      response->set_checked(result.checked);
-      response->set_corrupt(result.corrupt);
-      return absl::OkStatus();
-    });
-  }
-
-  grpc::ServerUnaryReactor* ExplainMiss(grpc::CallbackServerContext* context,
-                                        const v1::ExplainMissRequest* request,
-                                        v1::ExplainMissResponse* response) override {
-    return Answer("ExplainMiss", context, [this, request, response]() -> absl::Status {
-      KILN_RETURN_IF_ERROR(CheckRequestLimits(request->device(), request->options()));
-      KILN_RETURN_IF_ERROR(service_.check_graph(request->graph()));
-      return server::ExplainMiss(service_.durable, service_.compiler_build, *request, *response);
-    });
-  }
-
-  grpc::ServerUnaryReactor* PinCache(grpc::CallbackServerContext* context,
-                                     const v1::PinCacheRequest* request,
-                                     v1::PinCacheResponse* response) override {
-    return Answer("PinCache", context, [this, request, response] {
-      return PinEntries(service_.pins, *request, *response);
-    });
-  }
-
-  grpc::ServerUnaryReactor* RemoveCache(grpc::CallbackServerContext* context,
-                                        const v1::RemoveCacheRequest* request,
-                                        v1::RemoveCacheResponse* response) override {
-    return Answer("RemoveCache", context, [this, request, response] {
-      return RemoveEntries(service_.store, *request, *response);
-    });
-  }
-
-  grpc::ServerWriteReactor<v1::CacheRecord>* ExportCache(
-      grpc::CallbackServerContext* context, const v1::ExportCacheRequest* request) override {
-    return StartExport(service_, context, request);
-  }
-
-  grpc::ServerReadReactor<v1::CacheRecord>* ImportCache(
-      grpc::CallbackServerContext* context, v1::ImportCacheResponse* response) override {
-    return StartImport(service_, context, response);
-  }
-
-  grpc::ServerUnaryReactor* ClearCache(grpc::CallbackServerContext* context,
-                                       const v1::ClearCacheRequest* request,
-                                       v1::ClearCacheResponse* response) override {
-    return Answer("ClearCache", context, [this, request, response]() -> absl::Status {
-      KILN_ASSIGN_OR_RETURN(auto kinds, ParseKinds(request->kind()));
-      for (cache::EntryKind kind : kinds) {
-        KILN_ASSIGN_OR_RETURN(int64_t removed, cache::Clear(service_.store, kind));
-        response->set_removed(response->removed() + removed);
-      }
-      return absl::OkStatus();
-    });
-  }
-
-  grpc::ServerUnaryReactor* ClearRefusals(grpc::CallbackServerContext* context,
-                                          const v1::ClearRefusalsRequest*,
-                                          v1::ClearRefusalsResponse* response) override {
-    return Answer("ClearRefusals", context, [this, response] {
-      response->set_cleared(service_.broker.ClearRefusals());
-      return absl::OkStatus();
-    });
+  // `name` must live as long as the process.
+  template <typename Request, typename Response, typename Work>
+  void AddUnary(absl::string_view name, Executor& executor, Work work) {
+    using Unary = UnaryCall<Request, Response>;
+    Add(name, {.make = [name, &service = service_, &executor,
+                        work = typename Unary::Work(std::move(work))](
+                           grpc::ServerContextBase& context, grpc::ByteBuffer& request) {
+          return new Unary(name, service, executor, work, context, request);
+        }});
   }
 
  private:
-  // Runs `work` on an executor, where the caller may, and finishes the call with its status.
-  template <typename F>
-  grpc::ServerUnaryReactor* Answer(absl::string_view method, grpc::CallbackServerContext* context,
-                                   F work) {
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    auto call = std::make_shared<Call>(method, context, service_.metrics);
-    absl::Status started = call->Admit(service_.authenticator);
-    if (started.ok()) {
-      started = ExecutorOf(method).Run(
-          [call, reactor, work = std::move(work)] { reactor->Finish(call->End(work())); });
-    }
-    if (!started.ok()) reactor->Finish(call->End(started));
-    return reactor;
-  }
-
-  Executor& ExecutorOf(absl::string_view method) const {
-    bool quick = method == "GetServerInfo" || method == "GetActivity" || method == "ClearRefusals";
-    return quick ? service_.executor : service_.background;
-  }
-
   const ServiceContext& service_;
+  Methods& methods_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeCompileService(const ServiceContext* context) {
-  return std::make_unique<CompileServiceImpl>(context);
+void AddCompileService(const ServiceContext* context, Methods& all) {
+  const ServiceContext& service = *context;
+  Executor& quick = service.executor;
+  Executor& background = service.background;
+  CompileServiceMethods methods(service, all);
+  methods.Add("Fetch", FetchMethod(service));
+  methods.Add("Compile", CompileMethod(service));
+  methods.Add("Interpret", InterpretMethod(service));
+  methods.Add("ExportCache", ExportMethod(service));
+  methods.Add("ImportCache", ImportMethod(service));
+  methods.AddUnary<v1::GetServerInfoRequest, v1::ServerInfo>(
+      "GetServerInfo", quick, [&service](const auto&, v1::ServerInfo& info) {
+        info = DescribeServer(service);
+        return absl::OkStatus();
+      });
+  methods.AddUnary<v1::GetActivityRequest, v1::Activity>("GetActivity", quick,
+                                                         service.report_activity);
+  methods.AddUnary<v1::ClearRefusalsRequest, v1::ClearRefusalsResponse>(
+      "ClearRefusals", quick, [&service](const auto&, auto& response) {
+        response.set_cleared(service.broker.ClearRefusals());
+        return absl::OkStatus();
+      });
+  methods.AddUnary<v1::ListCacheRequest, v1::ListCacheResponse>(
+      "ListCache", background, [&service](const auto& request, auto& response) {
+        return ListCacheEntries(service.store, request, response);
+      });
+  methods.AddUnary<v1::VerifyCacheRequest, v1::VerifyCacheResponse>(
+      "VerifyCache", background, [&service](const auto&, auto& response) {
+        const cache::VerifyResult result = cache::VerifyAll(service.durable);
+        response.set_checked(result.checked);
+        response.set_corrupt(result.corrupt);
+        return absl::OkStatus();
+      });
+  methods.AddUnary<v1::ClearCacheRequest, v1::ClearCacheResponse>(
+      "ClearCache", background, [&service](const auto& request, auto& response) {
+        return ClearKinds(service.store, request, response);
+      });
+  methods.AddUnary<v1::PinCacheRequest, v1::PinCacheResponse>(
+      "PinCache", background, [&service](const auto& request, auto& response) {
+        return PinEntries(service.pins, request, response);
+      });
+  methods.AddUnary<v1::RemoveCacheRequest, v1::RemoveCacheResponse>(
+      "RemoveCache", background, [&service](const auto& request, auto& response) {
+        return RemoveEntries(service.store, request, response);
+      });
+  methods.AddUnary<v1::ExplainMissRequest, v1::ExplainMissResponse>(
+      "ExplainMiss", background, [&service](const auto& request, auto& response) {
+        return ExplainMissOf(service, request, response);
+      });
 }
 
 }  // namespace kiln::server

@@ -1,9 +1,8 @@
-// CompileService over gRPC's callback API: adapters only. Each call parses, hands its work to the
-// executor or the broker, and answers when that calls back; nothing here compiles or waits.
+// CompileService's methods: adapters only. Each call parses, hands its work to an executor or the
+// broker, and answers when that calls back; nothing here compiles or waits.
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <string>
 
 #include "cache/store.h"
@@ -12,13 +11,10 @@
 #include "server/jobs/broker.h"
 #include "server/observe/activity.h"
 #include "server/observe/metrics.h"
+#include "server/rpc/reactor.h"
 #include "server/security/artifact_signer.h"
 #include "server/security/auth.h"
 #include "server/workers/worker_backend.h"
-
-namespace grpc {
-class Service;
-}
 
 namespace kiln {
 namespace v1 {
@@ -55,8 +51,8 @@ struct ServiceContext {
   cache::Store& memory;       // the fastest tier, not counted: asked on gRPC's own threads
 };
 
-// `context` and what it refers to must outlive the result.
-std::unique_ptr<grpc::Service> MakeCompileService(const ServiceContext* context);
+// `context` and what it refers to must outlive the calls of these methods.
+void AddCompileService(const ServiceContext* context, Methods& methods);
 
 }  // namespace server
 }  // namespace kiln

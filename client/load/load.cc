@@ -1,21 +1,16 @@
 #include "client/load/load.h"
 
 #include <grpcpp/grpcpp.h>
-#include <sys/prctl.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <functional>
 #include <random>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "client/channels.h"
 #include "client/credentials.h"
@@ -29,6 +24,8 @@ namespace {
 using Stub = v1::CompileService::Stub;
 
 constexpr size_t kRecordBytes = 1 << 20;
+// gRPC waits in steps of 1 ms: what is due sooner is waited for without sleeping.
+constexpr absl::Duration kCoarseWait = absl::Microseconds(1500);
 
 void AddHeaders(const LoadOptions& options, grpc::ClientContext& context) {
   for (const auto& [name, value] : options.headers) context.AddMetadata(name, value);
@@ -62,28 +59,53 @@ class KeyPicker {
   std::vector<double> cumulative_;
 };
 
-class Generator;
-
-// One request under way; deletes itself.
-template <typename Message>
-class Request final : public grpc::ClientReadReactor<Message> {
+// One request under way. Its address is the tag of all that the queue says of it.
+class Request {
  public:
-  Request(Generator& generator, absl::Time due) : generator_(generator), due_(due) {}
+  explicit Request(absl::Time due) : due_(due) {}
+  virtual ~Request() = default;
+
+  // Takes what the queue says of it; false once it has ended.
+  virtual bool Proceed(bool ok) = 0;
 
   grpc::ClientContext& context() { return context_; }
-  void Begin() {
-    this->StartRead(&message_);
-    this->StartCall();
+  absl::Time due() const { return due_; }
+  const grpc::Status& status() const { return status_; }
+  int64_t bytes() const { return bytes_; }
+
+ protected:
+  const absl::Time due_;
+  grpc::ClientContext context_;
+  grpc::Status status_;
+  int64_t bytes_ = 0;
+};
+
+template <typename Message>
+class StreamRequest final : public Request {
+ public:
+  using Request::Request;
+
+  void Begin(std::unique_ptr<grpc::ClientAsyncReader<Message>> reader) {
+    reader_ = std::move(reader);
+    reader_->StartCall(this);
   }
 
-  void OnReadDone(bool ok) override {
-    if (!ok) return;
-    bytes_ += DataBytes(message_);
-    this->StartRead(&message_);
+  bool Proceed(bool ok) override {
+    if (stage_ == Stage::kFinishing) return false;
+    if (ok) {
+      if (stage_ == Stage::kReading) bytes_ += DataBytes(message_);
+      stage_ = Stage::kReading;
+      reader_->Read(&message_, this);
+    } else {
+      stage_ = Stage::kFinishing;
+      reader_->Finish(&status_, this);
+    }
+    return true;
   }
-  void OnDone(const grpc::Status& status) override;
 
  private:
+  enum class Stage { kStarting, kReading, kFinishing };
+
   static int64_t DataBytes(const v1::ArtifactChunk& chunk) {
     return static_cast<int64_t>(chunk.data().size());
   }
@@ -91,20 +113,24 @@ class Request final : public grpc::ClientReadReactor<Message> {
     return static_cast<int64_t>(event.chunk().data().size());
   }
 
-  Generator& generator_;
-  const absl::Time due_;
-  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientAsyncReader<Message>> reader_;
   Message message_;
-  int64_t bytes_ = 0;
+  Stage stage_ = Stage::kStarting;
 };
 
+// Sends and receives on one thread: several would wake each other, which costs more than the
+// requests and would count as the server's time.
 class Generator {
  public:
-  // Sends one request through `stub` for the key of that number.
-  using Send = std::function<void(Generator& generator, Stub& stub, int64_t key, absl::Time due)>;
+  // Sends a request for the key of that number; what happens to it goes to the queue.
+  using Send = std::function<void(Generator& generator, Stub& stub, grpc::CompletionQueue& queue,
+                                  int64_t key, absl::Time due)>;
 
   Generator(const LoadOptions& options, Send send)
-      : options_(options), send_(std::move(send)), picker_(options.keys, options.zipf) {}
+      : options_(options),
+        send_(std::move(send)),
+        picker_(options.keys, options.zipf),
+        gap_s_(open_loop() ? options.requests_per_s : 1) {}
 
   absl::StatusOr<LoadResult> Run() {
     for (int i = 0; i < options_.connections; ++i) {
@@ -114,33 +140,19 @@ class Generator {
       }
       stubs_.push_back(v1::CompileService::NewStub(channel));
     }
-    count_from_ = absl::Now() + options_.warmup;
+    next_due_ = absl::Now();
+    count_from_ = next_due_ + options_.warmup;
     stop_at_ = count_from_ + options_.duration;
-    if (options_.requests_per_s > 0) {
-      RunOpenLoop();
-    } else {
-      for (int i = 0; i < options_.concurrency; ++i) SendNext();
+    if (!open_loop()) {
+      for (int i = 0; i < options_.concurrency; ++i) SendAt(absl::Now());
     }
-    absl::MutexLock lock(&mu_);
-    mu_.Await(absl::Condition(this, &Generator::IsDone));
+    do {
+      if (open_loop()) SendDue();
+      TakeEvent();
+    } while (under_way_ > 0 || (open_loop() && next_due_ < stop_at_));
+    queue_.Shutdown();
     result_.took = std::max(last_done_, stop_at_) - count_from_;
     return std::move(result_);
-  }
-
-  void Done(grpc::StatusCode code, absl::Time due, int64_t bytes) {
-    const absl::Time now = absl::Now();
-    {
-      absl::MutexLock lock(&mu_);
-      if (due >= count_from_) {
-        ++result_.by_code[absl::StatusCodeToString(static_cast<absl::StatusCode>(code))];
-        (code == grpc::StatusCode::OK ? result_.latency : result_.failed).Add(now - due);
-        result_.bytes += bytes;
-        last_done_ = now;
-      }
-    }
-    if (options_.requests_per_s <= 0 && now < stop_at_) SendNext();
-    absl::MutexLock lock(&mu_);  // after SendNext, so that it is never idle in between
-    --under_way_;
   }
 
   void Prepare(grpc::ClientContext& context) const {
@@ -150,63 +162,68 @@ class Generator {
   }
 
  private:
-  bool IsDone() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return under_way_ == 0; }
-
-  void SendNext() { SendAt(absl::Now()); }
+  bool open_loop() const { return options_.requests_per_s > 0; }
 
   void SendAt(absl::Time due) {
-    int64_t key;
-    size_t stub;
-    {
-      absl::MutexLock lock(&mu_);
-      key = picker_.Pick(random_);
-      stub = next_stub_++ % stubs_.size();
-      ++under_way_;
-    }
-    send_(*this, *stubs_[stub], key, due);
+    ++under_way_;
+    send_(*this, *stubs_[next_stub_++ % stubs_.size()], queue_, picker_.Pick(random_), due);
   }
 
-  void RunOpenLoop() {
-    prctl(PR_SET_TIMERSLACK, 1);  // ns: what a sleep takes too long would count as the server's
-    std::mt19937_64 random(options_.seed + 1);
-    std::exponential_distribution<> gap_s(options_.requests_per_s);
-    for (absl::Time due = absl::Now(); due < stop_at_; due += absl::Seconds(gap_s(random))) {
-      absl::SleepFor(due - absl::Now());
-      bool full;
-      {
-        absl::MutexLock lock(&mu_);
-        full = under_way_ >= options_.max_under_way;
-        if (full && due >= count_from_) ++result_.unsent;
+  // What an open loop is to have sent by now.
+  void SendDue() {
+    for (const absl::Time now = absl::Now(); next_due_ <= now && next_due_ < stop_at_;
+         next_due_ += absl::Seconds(gap_s_(gap_random_))) {
+      if (under_way_ < options_.max_under_way) {
+        SendAt(next_due_);
+      } else if (next_due_ >= count_from_) {
+        ++result_.unsent;
       }
-      if (!full) SendAt(due);
     }
+  }
+
+  // Waits for the next event, in an open loop only until the next request is due.
+  void TakeEvent() {
+    void* tag = nullptr;
+    bool ok = false;
+    const absl::Time wait_until =
+        open_loop() && next_due_ < stop_at_ ? next_due_ - kCoarseWait : absl::InfiniteFuture();
+    if (queue_.AsyncNext(&tag, &ok, absl::ToChronoTime(wait_until)) !=
+        grpc::CompletionQueue::GOT_EVENT) {
+      return;
+    }
+    auto* request = static_cast<Request*>(tag);
+    if (!request->Proceed(ok)) End(std::unique_ptr<Request>(request));
+  }
+
+  void End(std::unique_ptr<Request> request) {
+    const absl::Time now = absl::Now();
+    const auto code = static_cast<absl::StatusCode>(request->status().error_code());
+    if (request->due() >= count_from_) {
+      ++result_.by_code[absl::StatusCodeToString(code)];
+      (request->status().ok() ? result_.latency : result_.failed).Add(now - request->due());
+      result_.bytes += request->bytes();
+      last_done_ = now;
+    }
+    --under_way_;
+    if (!open_loop() && now < stop_at_) SendAt(now);
   }
 
   const LoadOptions& options_;
   const Send send_;
   const KeyPicker picker_;
+  grpc::CompletionQueue queue_;
   std::vector<std::unique_ptr<Stub>> stubs_;
+  std::mt19937_64 random_{options_.seed};
+  std::mt19937_64 gap_random_{options_.seed + 1};
+  std::exponential_distribution<> gap_s_;
+  size_t next_stub_ = 0;
+  int under_way_ = 0;
+  absl::Time next_due_;  // of an open loop
   absl::Time count_from_;
   absl::Time stop_at_;
-
-  absl::Mutex mu_;
-  std::mt19937_64 random_ ABSL_GUARDED_BY(mu_){options_.seed};
-  size_t next_stub_ ABSL_GUARDED_BY(mu_) = 0;
-  int under_way_ ABSL_GUARDED_BY(mu_) = 0;
-  absl::Time last_done_ ABSL_GUARDED_BY(mu_);
-  LoadResult result_ ABSL_GUARDED_BY(mu_);
+  absl::Time last_done_;
+  LoadResult result_;
 };
-
-template <typename Message>
-void Request<Message>::OnDone(const grpc::Status& status) {
-  // First what holds a part of gRPC's call: whoever waits for the last one may end the process.
-  Generator& generator = generator_;
-  const absl::Time due = due_;
-  const int64_t bytes = bytes_;
-  const grpc::StatusCode code = status.error_code();
-  delete this;
-  generator.Done(code, due, bytes);
-}
 
 std::string EntryBytes(const Entries& entries, int64_t number) {
   std::mt19937_64 random(static_cast<uint64_t>(number));
@@ -257,26 +274,29 @@ absl::StatusOr<LoadResult> RunFetches(const LoadOptions& options, const Entries&
   for (size_t i = 0; i < requests.size(); ++i) {
     requests[i].set_key(EntryKey(entries, static_cast<int64_t>(i)));
   }
-  Generator generator(options, [&](Generator& load, Stub& stub, int64_t key, absl::Time due) {
-    auto* request = new Request<v1::ArtifactChunk>(load, due);
-    load.Prepare(request->context());
-    stub.async()->Fetch(&request->context(), &requests[static_cast<size_t>(key)], request);
-    request->Begin();
-  });
-  return generator.Run();
+  return Generator(options,
+                   [&](Generator& load, Stub& stub, grpc::CompletionQueue& queue, int64_t key,
+                       absl::Time due) {
+                     auto* request = new StreamRequest<v1::ArtifactChunk>(due);
+                     load.Prepare(request->context());
+                     request->Begin(stub.PrepareAsyncFetch(
+                         &request->context(), requests[static_cast<size_t>(key)], &queue));
+                   })
+      .Run();
 }
 
 absl::StatusOr<LoadResult> RunCompiles(const LoadOptions& options,
                                        const v1::CompileRequest& request) {
-  Generator generator(options, [&](Generator& load, Stub& stub, int64_t key, absl::Time due) {
-    v1::CompileRequest own = request;
-    own.mutable_device()->set_memory_bytes(request.device().memory_bytes() + key);
-    auto* reactor = new Request<v1::CompileEvent>(load, due);
-    load.Prepare(reactor->context());
-    stub.async()->Compile(&reactor->context(), &own, reactor);  // serialized here
-    reactor->Begin();
-  });
-  return generator.Run();
+  v1::CompileRequest own = request;
+  return Generator(options,
+                   [&](Generator& load, Stub& stub, grpc::CompletionQueue& queue, int64_t key,
+                       absl::Time due) {
+                     auto* compile = new StreamRequest<v1::CompileEvent>(due);
+                     load.Prepare(compile->context());
+                     own.mutable_device()->set_memory_bytes(request.device().memory_bytes() + key);
+                     compile->Begin(stub.PrepareAsyncCompile(&compile->context(), own, &queue));
+                   })
+      .Run();
 }
 
 }  // namespace kiln::load

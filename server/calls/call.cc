@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <cmath>
-#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -30,7 +29,7 @@ std::string Shorten(absl::string_view text, size_t max_bytes) {
   return absl::StrCat(text.substr(0, max_bytes), "...");
 }
 
-void AddDetail(const absl::Status& status, grpc::CallbackServerContext& context) {
+void AddDetail(const absl::Status& status, grpc::ServerContextBase& context) {
   auto detail = GetDetail(status);
   if (!detail) return;
   detail->set_node(Shorten(detail->node(), kMaxDetailFieldBytes));
@@ -82,11 +81,11 @@ double RoundedMs(absl::Duration duration) {
 
 }  // namespace
 
-Call::Call(absl::string_view method, grpc::CallbackServerContext* context, Metrics& metrics)
+Call::Call(absl::string_view method, grpc::ServerContextBase& context, Metrics& metrics)
     : method_(method), context_(context), metrics_(metrics), number_(++g_calls) {}
 
 absl::Status Call::Admit(Authenticator& authenticator) {
-  KILN_ASSIGN_OR_RETURN(caller_, authenticator.Identify(*context_));
+  KILN_ASSIGN_OR_RETURN(caller_, authenticator.Identify(context_));
   span_ = Span::Begin(caller_.trace, absl::StrCat(kService, "/", method_), SpanKind::kServer);
   span_.SetStart(start_);
   caller_.trace = span_.context();
@@ -98,7 +97,8 @@ absl::Status Call::Admit(Authenticator& authenticator) {
   return Require(caller_, *needed, method_);
 }
 
-void Call::EndSpan(const absl::Status& status) {
+void Call::EndSpan() {
+  const absl::Status& status = *outcome_;
   if (!span_.recording()) return;
   span_.Set("rpc.system", "grpc");
   span_.Set("rpc.service", kService);
@@ -115,10 +115,11 @@ void Call::EndSpan(const absl::Status& status) {
   span_.End();
 }
 
-void Call::Count(const absl::Status& status, absl::Duration duration) {
-  metrics_.RpcDone(method_, status.code(), duration);
+void Call::Count() {
+  const absl::Status& status = *outcome_;
+  metrics_.RpcDone(method_, status.code(), duration_);
   if (status.ok()) {
-    if (IsTier(source_)) metrics_.HitServed(source_, caller_.tenant, duration);
+    if (IsTier(source_)) metrics_.HitServed(source_, caller_.tenant, duration_);
     if (sent_bytes_ > 0) metrics_.RpcSent(method_, sent_bytes_);
   } else if (absl::string_view reason = Rejection(status); !reason.empty()) {
     metrics_.CallRejected(reason);
@@ -126,8 +127,18 @@ void Call::Count(const absl::Status& status, absl::Duration duration) {
 }
 
 grpc::Status Call::End(const absl::Status& status) {
-  absl::Duration duration = absl::Now() - start_;
-  Count(status, duration);
+  outcome_ = status;
+  duration_ = elapsed();
+  Count();
+  EndSpan();
+  if (status.ok()) return grpc::Status::OK;
+  AddDetail(status, context_);
+  return {static_cast<grpc::StatusCode>(status.code()),
+          Shorten(status.message(), kMaxMessageBytes)};
+}
+
+Call::~Call() {
+  if (!outcome_ || !LogEnabled(LogLevel::kInfo)) return;
   Log(LogLevel::kInfo, "call",
       {{"id", number_},
        {"method", std::string(method_)},
@@ -137,17 +148,12 @@ grpc::Status Call::End(const absl::Status& status) {
        {"target", OrDash(target_)},
        {"source", OrDash(source_)},
        {"bytes", sent_bytes_},
-       {"ms", RoundedMs(duration)},
+       {"ms", RoundedMs(duration_)},
        {"trace", caller_.trace.valid() ? caller_.trace.TraceIdHex() : "-"},
-       {"outcome", status.ok() ? "OK"
-                               : Shorten(absl::StrCat(absl::StatusCodeToString(status.code()), ": ",
-                                                      status.message()),
-                                         kMaxMessageBytes)}});
-  EndSpan(status);
-  if (status.ok()) return grpc::Status::OK;
-  AddDetail(status, *context_);
-  return {static_cast<grpc::StatusCode>(status.code()),
-          Shorten(status.message(), kMaxMessageBytes)};
+       {"outcome", outcome_->ok() ? "OK"
+                                  : Shorten(absl::StrCat(absl::StatusCodeToString(outcome_->code()),
+                                                         ": ", outcome_->message()),
+                                            kMaxMessageBytes)}});
 }
 
 }  // namespace kiln::server

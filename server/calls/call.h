@@ -3,6 +3,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -17,7 +18,9 @@ namespace kiln::server {
 // Belongs to one call; used by one thread at a time.
 class Call {
  public:
-  Call(absl::string_view method, grpc::CallbackServerContext* context, Metrics& metrics);
+  Call(absl::string_view method, grpc::ServerContextBase& context, Metrics& metrics);
+  // Logs the call: the client need not wait for that.
+  ~Call();
 
   // Finds out who calls and whether it may: method_roles.h says what the method takes. Call it
   // first.
@@ -34,16 +37,16 @@ class Call {
   // The span of what this call waited for.
   void Link(const TraceContext& other) { span_.Link(other); }
 
-  // Counts and logs the call, puts the error's details into the trailing metadata, and returns what
-  // Finish wants. Call it once, just before Finish.
+  // Counts the call, puts the error's details into the trailing metadata, and returns what Finish
+  // wants. Call it once, just before Finish.
   grpc::Status End(const absl::Status& status);
 
  private:
-  void EndSpan(const absl::Status& status);
-  void Count(const absl::Status& status, absl::Duration duration);
+  void EndSpan();
+  void Count();
 
   const absl::string_view method_;
-  grpc::CallbackServerContext* const context_;
+  grpc::ServerContextBase& context_;
   Metrics& metrics_;
   const int64_t number_;
   const absl::Time start_ = absl::Now();
@@ -53,6 +56,8 @@ class Call {
   absl::string_view source_;
   int64_t sent_bytes_ = 0;
   Span span_;
+  std::optional<absl::Status> outcome_;  // once it has ended
+  absl::Duration duration_;
 };
 
 }  // namespace kiln::server

@@ -15,49 +15,44 @@
 #include "server/calls/request_limits.h"
 #include "server/observe/labels.h"
 #include "server/observe/tracing.h"
+#include "server/rpc/messages.h"
 
 namespace kiln::server {
 namespace {
 
-grpc::ByteBuffer Serialize(const v1::CompileEvent& event) {
-  const grpc::Slice slice(event.SerializeAsString());
-  return grpc::ByteBuffer(&slice, 1);
-}
-
-class CompileCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
-                          public std::enable_shared_from_this<CompileCall> {
+class CompileCall final : public Reactor, public std::enable_shared_from_this<CompileCall> {
  public:
-  CompileCall(const ServiceContext& service, grpc::CallbackServerContext* context)
-      : service_(service), context_(*context), call_("Compile", context, service.metrics) {}
+  CompileCall(const ServiceContext& service, grpc::ServerContextBase& context,
+              grpc::ByteBuffer& request)
+      : service_(service), context_(context), call_("Compile", context, service.metrics) {
+    serialized_.Swap(&request);
+  }
 
-  static grpc::ServerWriteReactor<grpc::ByteBuffer>* Start(const ServiceContext& service,
-                                                           grpc::CallbackServerContext* context,
-                                                           const grpc::ByteBuffer& request) {
-    auto call = std::make_shared<CompileCall>(service, context);
+  static Reactor* Make(const ServiceContext& service, grpc::ServerContextBase& context,
+                       grpc::ByteBuffer& request) {
+    auto call = std::make_shared<CompileCall>(service, context, request);
     call->self_ = call;
-    // Taken out of gRPC's hands, which would keep it until the call ends.
-    auto taken = std::make_shared<grpc::ByteBuffer>();
-    taken->Swap(const_cast<grpc::ByteBuffer*>(&request));
-    absl::Status started = call->Admit(taken->Length());
+    return call.get();
+  }
+
+  void Start() override {
+    absl::Status started = Admit(serialized_.Length());
     if (started.ok()) {
-      started = service.background.Run([call, taken = std::move(taken)] {
-        call->Begin(*taken);
+      started = service_.background.Run([call = shared_from_this()] {
+        call->Begin();
         call->LetEnd();
       });
     }
     if (!started.ok()) {
-      call->SetEnd(started);
-      call->LetEnd();
+      SetEnd(started);
+      LetEnd();
     }
-    return call.get();
   }
 
   void OnWriteDone(bool ok) override {
-    {
-      absl::MutexLock lock(&mu_);
-      writing_ = false;
-      if (!ok) end_ = absl::CancelledError("the client has gone");
-    }
+    absl::MutexLock lock(&mu_);
+    writing_ = false;
+    if (!ok) end_ = absl::CancelledError("the client has gone");
     Pump();
   }
 
@@ -93,14 +88,11 @@ class CompileCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   }
 
   // The call does not end before LetEnd.
-  void Begin(grpc::ByteBuffer& serialized) {
+  void Begin() {
     auto taken = std::make_shared<v1::CompileRequest>();
-    if (!grpc::SerializationTraits<v1::CompileRequest>::Deserialize(&serialized, taken.get())
-             .ok()) {
-      return SetEnd(absl::InvalidArgumentError("not a CompileRequest"));
-    }
     const v1::CompileRequest& request = *taken;
-    absl::Status status = CheckRequestLimits(request.device(), request.options());
+    absl::Status status = ParseMessage(serialized_, *taken);
+    if (status.ok()) status = CheckRequestLimits(request.device(), request.options());
     if (status.ok()) status = service_.check_graph(request.graph());
     if (!status.ok()) {
       return SetEnd(status);
@@ -149,27 +141,21 @@ class CompileCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     service_.activity.Hit(caller_.tenant, call_.elapsed());
   }
   void LetEnd() {
-    {
-      absl::MutexLock lock(&mu_);
-      beginning_ = false;
-    }
+    absl::MutexLock lock(&mu_);
+    beginning_ = false;
     Pump();
   }
   void SetProgress(const v1::Progress& progress) {
-    {
-      absl::MutexLock lock(&mu_);
-      progress_ = progress;  // a slow client sees the latest only
-    }
+    absl::MutexLock lock(&mu_);
+    progress_ = progress;  // a slow client sees the latest only
     Pump();
   }
   void SetArtifact(const Digest& key, const cache::EntryPtr& artifact, absl::string_view source) {
     std::string signature = service_.signer.Sign(key, artifact->digest);
-    {
-      absl::MutexLock lock(&mu_);
-      chunker_ = Chunker(artifact, source, std::move(signature));
-      call_.set_source(source);
-      call_.set_sent_bytes(static_cast<int64_t>(artifact->bytes.size()));
-    }
+    absl::MutexLock lock(&mu_);
+    chunker_ = Chunker(artifact, source, std::move(signature));
+    call_.set_source(source);
+    call_.set_sent_bytes(static_cast<int64_t>(artifact->bytes.size()));
     Pump();
   }
   void Link(const TraceContext& job) {
@@ -177,47 +163,34 @@ class CompileCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     call_.Link(job);
   }
   void SetEnd(const absl::Status& status) {
-    {
-      absl::MutexLock lock(&mu_);
-      if (!end_) end_ = status;
-    }
+    absl::MutexLock lock(&mu_);
+    if (!end_) end_ = status;
     Pump();
   }
 
-  // Starts the next write, or ends the call, unless a write is under way. gRPC may call back from
-  // within StartWrite, so the lock is let go before.
-  void Pump() {
-    enum { kNothing, kWrite, kWriteAndFinish, kFinish } action = kNothing;
-    grpc::Status status;
-    {
-      absl::MutexLock lock(&mu_);
-      if (beginning_ || writing_ || finished_) return;
-      if (end_) {
-        action = kFinish;
-        status = call_.End(*end_);
-      } else if (chunker_ && !chunker_->AtEnd()) {
-        event_ = chunker_->NextEvent();
-        action = chunker_->AtEnd() ? kWriteAndFinish : kWrite;
-        if (action == kWriteAndFinish) status = call_.End(absl::OkStatus());
-      } else if (progress_) {
-        v1::CompileEvent event;
-        *event.mutable_progress() = *std::exchange(progress_, std::nullopt);
-        event_ = Serialize(event);
-        action = kWrite;
-      }
-      writing_ = action == kWrite || action == kWriteAndFinish;
-      finished_ = action == kFinish || action == kWriteAndFinish;
+  // Starts the next write, or ends the call, unless a write is under way.
+  void Pump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (beginning_ || writing_ || finished_) return;
+    if (end_) {
+      finished_ = true;
+      Finish(call_.End(*end_));
+    } else if (chunker_) {
+      const grpc::ByteBuffer event = chunker_->NextEvent();
+      finished_ = chunker_->AtEnd();
+      writing_ = !finished_;
+      writing_ ? StartWrite(event) : StartWriteAndFinish(event, call_.End(absl::OkStatus()));
+    } else if (progress_) {
+      v1::CompileEvent event;
+      *event.mutable_progress() = *std::exchange(progress_, std::nullopt);
+      writing_ = true;
+      StartWrite(SerializeMessage(event));
     }
-    if (action == kWrite) StartWrite(&event_);
-    if (action == kWriteAndFinish) {
-      StartWriteAndFinish(&event_, grpc::WriteOptions(), std::move(status));
-    }
-    if (action == kFinish) Finish(std::move(status));
   }
 
   const ServiceContext& service_;
-  grpc::CallbackServerContext& context_;
+  grpc::ServerContextBase& context_;
   // Set before the call is shared.
+  grpc::ByteBuffer serialized_;
   Caller caller_;
   Admission::Place place_;
   Admission::Place request_place_;
@@ -232,15 +205,14 @@ class CompileCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   bool beginning_ ABSL_GUARDED_BY(mu_) = true;
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
-  grpc::ByteBuffer event_;  // of the write under way
 };
 
 }  // namespace
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* StartCompile(const ServiceContext& service,
-                                                         grpc::CallbackServerContext* context,
-                                                         const grpc::ByteBuffer* request) {
-  return CompileCall::Start(service, context, *request);
+Method CompileMethod(const ServiceContext& service) {
+  return {.make = [&service](grpc::ServerContextBase& context, grpc::ByteBuffer& request) {
+    return CompileCall::Make(service, context, request);
+  }};
 }
 
 }  // namespace kiln::server

@@ -5,19 +5,21 @@
 #include "server/calls/call.h"
 #include "server/calls/chunker.h"
 #include "server/observe/tracing.h"
+#include "server/rpc/messages.h"
 
 namespace kiln::server {
 namespace {
 
-class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+class FetchCall final : public Reactor {
  public:
-  FetchCall(const ServiceContext& service, grpc::CallbackServerContext* context,
-            const grpc::ByteBuffer& request)
-      : service_(service), call_("Fetch", context, service.metrics) {
-    absl::Status started = Begin(request);
+  FetchCall(const ServiceContext& service, grpc::ServerContextBase& context,
+            grpc::ByteBuffer& request)
+      : service_(service), call_("Fetch", context, service.metrics), serialized_(request) {}
+
+  void Start() override {
+    absl::Status started = Begin();
     if (!started.ok()) End(started);
   }
-
   // One write is under way at a time, so these run one after the other.
   void OnWriteDone(bool ok) override {
     if (!ok) return End(absl::CancelledError("the client has gone"));
@@ -26,14 +28,12 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   void OnDone() override { delete this; }
 
  private:
-  absl::Status Begin(grpc::ByteBuffer serialized) {
+  absl::Status Begin() {
     KILN_RETURN_IF_ERROR(call_.Admit(service_.authenticator));
     KILN_ASSIGN_OR_RETURN(place_,
                           service_.admission.Enter(CallKind::kFetch, call_.caller().tenant));
     v1::FetchRequest request;
-    if (!grpc::SerializationTraits<v1::FetchRequest>::Deserialize(&serialized, &request).ok()) {
-      return absl::InvalidArgumentError("not a FetchRequest");
-    }
+    KILN_RETURN_IF_ERROR(ParseMessage(serialized_, request));
     KILN_ASSIGN_OR_RETURN(Digest key, Digest::FromBytes(request.key()));
     call_.set_key(key.ShortHex());
     // What is in memory is at hand: no other thread need be woken.
@@ -64,13 +64,10 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 
   void WriteNext() {
     if (chunker_.AtEnd()) return End(absl::OkStatus());
-    chunk_ = chunker_.NextChunk();
-    if (chunker_.AtEnd()) {
-      service_.activity.Hit(call_.caller().tenant, call_.elapsed());
-      StartWriteAndFinish(&chunk_, grpc::WriteOptions(), call_.End(absl::OkStatus()));
-    } else {
-      StartWrite(&chunk_);
-    }
+    const grpc::ByteBuffer chunk = chunker_.NextChunk();
+    if (!chunker_.AtEnd()) return StartWrite(chunk);
+    service_.activity.Hit(call_.caller().tenant, call_.elapsed());
+    StartWriteAndFinish(chunk, call_.End(absl::OkStatus()));
   }
 
   void End(const absl::Status& status) { Finish(call_.End(status)); }
@@ -78,16 +75,16 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   const ServiceContext& service_;
   Call call_;
   Admission::Place place_;
+  grpc::ByteBuffer serialized_;
   Chunker chunker_;
-  grpc::ByteBuffer chunk_;
 };
 
 }  // namespace
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetch(const ServiceContext& service,
-                                                       grpc::CallbackServerContext* context,
-                                                       const grpc::ByteBuffer* request) {
-  return new FetchCall(service, context, *request);
+Method FetchMethod(const ServiceContext& service) {
+  return {.make = [&service](grpc::ServerContextBase& context, grpc::ByteBuffer& request) {
+    return new FetchCall(service, context, request);
+  }};
 }
 
 }  // namespace kiln::server

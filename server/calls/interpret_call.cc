@@ -10,73 +10,71 @@
 #include "kiln/v1/worker.pb.h"
 #include "proto/base/status_macros.h"
 #include "server/calls/call.h"
+#include "server/rpc/messages.h"
 
 namespace kiln::server {
 namespace {
 
 constexpr size_t kMaxQueuedEvents = 8;  // of at most 1 MiB: the worker waits for a slow client
 
-class InterpretCall final : public grpc::ServerWriteReactor<v1::InterpretEvent>,
-                            public std::enable_shared_from_this<InterpretCall> {
+class InterpretCall final : public Reactor, public std::enable_shared_from_this<InterpretCall> {
  public:
-  InterpretCall(const ServiceContext& service, grpc::CallbackServerContext* context)
-      : service_(service), call_("Interpret", context, service.metrics) {}
+  InterpretCall(const ServiceContext& service, grpc::ServerContextBase& context,
+                grpc::ByteBuffer& request)
+      : service_(service), call_("Interpret", context, service.metrics) {
+    serialized_.Swap(&request);
+  }
 
-  static grpc::ServerWriteReactor<v1::InterpretEvent>* Start(const ServiceContext& service,
-                                                             grpc::CallbackServerContext* context,
-                                                             const v1::InterpretRequest& request) {
-    auto call = std::make_shared<InterpretCall>(service, context);
+  static Reactor* Make(const ServiceContext& service, grpc::ServerContextBase& context,
+                       grpc::ByteBuffer& request) {
+    auto call = std::make_shared<InterpretCall>(service, context, request);
     call->self_ = call;
-    absl::Status started = call->Admit(request);
+    return call.get();
+  }
+
+  void Start() override {
+    absl::Status started = Admit(serialized_.Length());
     if (started.ok()) {
-      started = service.background.Run([call, &request] {
-        call->Begin(request);
+      started = service_.background.Run([call = shared_from_this()] {
+        call->Begin();
         call->LetEnd();
       });
     }
     if (!started.ok()) {
-      call->SetEnd(started);
-      call->LetEnd();
+      SetEnd(started);
+      LetEnd();
     }
-    return call.get();
   }
 
   void OnWriteDone(bool ok) override {
-    {
-      absl::MutexLock lock(&mu_);
-      writing_ = false;
-      if (!ok) End(absl::CancelledError("the client has gone"));
-    }
+    absl::MutexLock lock(&mu_);
+    writing_ = false;
+    if (!ok) End(absl::CancelledError("the client has gone"));
     Pump();
   }
   void OnCancel() override {
-    {
-      absl::MutexLock lock(&mu_);
-      End(absl::CancelledError("the client has gone or its deadline has passed"));
-    }
-    Pump();
+    SetEnd(absl::CancelledError("the client has gone or its deadline has passed"));
   }
   void OnDone() override { std::shared_ptr<InterpretCall> last = std::move(self_); }
 
  private:
-  absl::Status Admit(const v1::InterpretRequest& request) {
+  absl::Status Admit(size_t request_bytes) {
     absl::MutexLock lock(&mu_);
     KILN_RETURN_IF_ERROR(call_.Admit(service_.authenticator));
     const std::string& tenant = call_.caller().tenant;
     KILN_ASSIGN_OR_RETURN(place_, service_.admission.Enter(CallKind::kInterpret, tenant));
-    KILN_ASSIGN_OR_RETURN(
-        request_place_,
-        service_.admission.Hold(static_cast<int64_t>(request.ByteSizeLong()), tenant));
+    KILN_ASSIGN_OR_RETURN(request_place_,
+                          service_.admission.Hold(static_cast<int64_t>(request_bytes), tenant));
     return absl::OkStatus();
   }
 
-  // As CompileCall's: the call does not end, and `request` with it, before LetEnd.
-  void Begin(const v1::InterpretRequest& request) {
-    if (absl::Status status = service_.check_graph(request.graph()); !status.ok()) {
-      return SetEnd(status);
-    }
+  // As CompileCall's: the call does not end before LetEnd.
+  void Begin() {
     auto worker_request = std::make_shared<v1::WorkerRequest>();
-    worker_request->mutable_interpret()->Swap(const_cast<v1::InterpretRequest*>(&request));
+    v1::InterpretRequest& request = *worker_request->mutable_interpret();
+    absl::Status status = ParseMessage(serialized_, request);
+    if (status.ok()) status = service_.check_graph(request.graph());
+    if (!status.ok()) return SetEnd(status);
     auto call = shared_from_this();
     WorkerTask task;
     task.request = std::move(worker_request);
@@ -91,10 +89,8 @@ class InterpretCall final : public grpc::ServerWriteReactor<v1::InterpretEvent>,
   }
 
   void LetEnd() {
-    {
-      absl::MutexLock lock(&mu_);
-      beginning_ = false;
-    }
+    absl::MutexLock lock(&mu_);
+    beginning_ = false;
     Pump();
   }
   bool ended() {
@@ -111,70 +107,56 @@ class InterpretCall final : public grpc::ServerWriteReactor<v1::InterpretEvent>,
     if (!status.ok()) events_.clear();
   }
   void SetEnd(const absl::Status& status) {
-    {
-      absl::MutexLock lock(&mu_);
-      End(status);
-    }
+    absl::MutexLock lock(&mu_);
+    End(status);
     Pump();
   }
 
   // On a worker's thread.
   absl::Status Queue(const v1::InterpretEvent& event) {
-    {
-      absl::MutexLock lock(&mu_);
-      mu_.Await(absl::Condition(this, &InterpretCall::HasRoom));
-      if (end_) return absl::CancelledError("the client has gone");
-      events_.push_back(event);
-    }
+    const grpc::ByteBuffer serialized = SerializeMessage(event);
+    absl::MutexLock lock(&mu_);
+    mu_.Await(absl::Condition(this, &InterpretCall::HasRoom));
+    if (end_) return absl::CancelledError("the client has gone");
+    events_.push_back(serialized);
     Pump();
     return absl::OkStatus();
   }
 
   // As CompileCall's.
-  void Pump() {
-    std::optional<grpc::Status> status;
-    {
-      absl::MutexLock lock(&mu_);
-      if (beginning_ || writing_ || finished_) return;
-      if (!events_.empty()) {
-        event_ = std::move(events_.front());
-        events_.pop_front();
-        writing_ = true;
-      } else if (end_) {
-        finished_ = true;
-        status = call_.End(*end_);
-      } else {
-        return;
-      }
-    }
-    if (status) {
-      Finish(*std::move(status));
-    } else {
-      StartWrite(&event_);
+  void Pump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (beginning_ || writing_ || finished_) return;
+    if (!events_.empty()) {
+      writing_ = true;
+      StartWrite(events_.front());
+      events_.pop_front();
+    } else if (end_) {
+      finished_ = true;
+      Finish(call_.End(*end_));
     }
   }
 
   const ServiceContext& service_;
   // Set before the call is shared.
+  grpc::ByteBuffer serialized_;
   Admission::Place place_;
   Admission::Place request_place_;
   absl::Mutex mu_;
   std::shared_ptr<InterpretCall> self_;  // gRPC's reference, from Start to OnDone
   Call call_ ABSL_GUARDED_BY(mu_);
-  std::deque<v1::InterpretEvent> events_ ABSL_GUARDED_BY(mu_);
+  std::deque<grpc::ByteBuffer> events_ ABSL_GUARDED_BY(mu_);
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);
   bool beginning_ ABSL_GUARDED_BY(mu_) = true;
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
-  v1::InterpretEvent event_;  // of the write under way
 };
 
 }  // namespace
 
-grpc::ServerWriteReactor<v1::InterpretEvent>* StartInterpret(const ServiceContext& service,
-                                                             grpc::CallbackServerContext* context,
-                                                             const v1::InterpretRequest* request) {
-  return InterpretCall::Start(service, context, *request);
+Method InterpretMethod(const ServiceContext& service) {
+  return {.make = [&service](grpc::ServerContextBase& context, grpc::ByteBuffer& request) {
+    return InterpretCall::Make(service, context, request);
+  }};
 }
 
 }  // namespace kiln::server

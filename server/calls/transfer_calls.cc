@@ -10,16 +10,19 @@
 #include "server/calls/cache_calls.h"
 #include "server/calls/call.h"
 #include "server/calls/chunker.h"
+#include "server/rpc/messages.h"
 
 namespace kiln::server {
 namespace {
 
-class ExportCall final : public grpc::ServerWriteReactor<v1::CacheRecord> {
+class ExportCall final : public Reactor {
  public:
-  ExportCall(const ServiceContext& service, grpc::CallbackServerContext* context,
-             const v1::ExportCacheRequest& request)
-      : service_(service), call_("ExportCache", context, service.metrics) {
-    absl::Status started = Begin(request);
+  ExportCall(const ServiceContext& service, grpc::ServerContextBase& context,
+             grpc::ByteBuffer& request)
+      : service_(service), call_("ExportCache", context, service.metrics), serialized_(request) {}
+
+  void Start() override {
+    absl::Status started = Begin();
     if (!started.ok()) End(started);
   }
 
@@ -31,8 +34,10 @@ class ExportCall final : public grpc::ServerWriteReactor<v1::CacheRecord> {
   void OnDone() override { delete this; }
 
  private:
-  absl::Status Begin(const v1::ExportCacheRequest& request) {
+  absl::Status Begin() {
     KILN_RETURN_IF_ERROR(call_.Admit(service_.authenticator));
+    v1::ExportCacheRequest request;
+    KILN_RETURN_IF_ERROR(ParseMessage(serialized_, request));
     KILN_ASSIGN_OR_RETURN(kinds_, ParseKinds(request.kind()));
     KILN_ASSIGN_OR_RETURN(filter_,
                           ParseKeyPrefixes({request.keys().begin(), request.keys().end()}));
@@ -70,23 +75,24 @@ class ExportCall final : public grpc::ServerWriteReactor<v1::CacheRecord> {
   }
 
   void Write() {
-    record_.Clear();
+    v1::CacheRecord record;
     if (offset_ == 0) {
-      record_.set_kind(std::string(cache::EntryKindName(key_.kind)));
-      record_.set_key(std::string(key_.digest.view()));
-      record_.set_digest(std::string(entry_->digest.view()));
-      record_.set_total_bytes(static_cast<int64_t>(entry_->bytes.size()));
+      record.set_kind(std::string(cache::EntryKindName(key_.kind)));
+      record.set_key(std::string(key_.digest.view()));
+      record.set_digest(std::string(entry_->digest.view()));
+      record.set_total_bytes(static_cast<int64_t>(entry_->bytes.size()));
     }
     size_t size = std::min(kChunkBytes, entry_->bytes.size() - offset_);
-    record_.set_data(entry_->bytes.data() + offset_, size);
+    record.set_data(entry_->bytes.data() + offset_, size);
     offset_ += size;
-    StartWrite(&record_);
+    StartWrite(SerializeMessage(record));
   }
 
   void End(const absl::Status& status) { Finish(call_.End(status)); }
 
   const ServiceContext& service_;
   Call call_;
+  grpc::ByteBuffer serialized_;
   std::vector<cache::EntryKind> kinds_;
   KeyFilter filter_;
   bool every_key_ = false;
@@ -95,7 +101,6 @@ class ExportCall final : public grpc::ServerWriteReactor<v1::CacheRecord> {
   cache::Key key_;
   cache::EntryPtr entry_;
   size_t offset_ = 0;
-  v1::CacheRecord record_;
 };
 
 // Puts the records of one entry after the other together.
@@ -163,14 +168,15 @@ class EntryReader {
   cache::EntryPtr entry_;
 };
 
-class ImportCall final : public grpc::ServerReadReactor<v1::CacheRecord> {
+class ImportCall final : public Reactor {
  public:
-  ImportCall(const ServiceContext& service, grpc::CallbackServerContext* context,
-             v1::ImportCacheResponse* response)
-      : service_(service), call_("ImportCache", context, service.metrics), response_(*response) {
-    absl::Status admitted = call_.Admit(service.authenticator);
+  ImportCall(const ServiceContext& service, grpc::ServerContextBase& context)
+      : service_(service), call_("ImportCache", context, service.metrics) {}
+
+  void Start() override {
+    absl::Status admitted = call_.Admit(service_.authenticator);
     if (admitted.ok()) {
-      StartRead(&record_);
+      StartRead(&serialized_);
     } else {
       End(admitted);
     }
@@ -187,11 +193,15 @@ class ImportCall final : public grpc::ServerReadReactor<v1::CacheRecord> {
  private:
   // On the executor: digests large entries and writes to the disk.
   void Take() {
-    absl::StatusOr<bool> whole = reader_.Add(record_);
-    absl::Status status = whole.status();
-    if (whole.ok() && *whole) status = Store();
-    if (!status.ok()) return End(status);
-    StartRead(&record_);
+    if (absl::Status status = TakeRecord(); !status.ok()) return End(status);
+    StartRead(&serialized_);
+  }
+
+  absl::Status TakeRecord() {
+    v1::CacheRecord record;
+    KILN_RETURN_IF_ERROR(ParseMessage(serialized_, record));
+    KILN_ASSIGN_OR_RETURN(bool whole, reader_.Add(record));
+    return whole ? Store() : absl::OkStatus();
   }
 
   absl::Status Store() {
@@ -207,27 +217,31 @@ class ImportCall final : public grpc::ServerReadReactor<v1::CacheRecord> {
     return absl::OkStatus();
   }
 
-  void End(const absl::Status& status) { Finish(call_.End(status)); }
+  void End(const absl::Status& status) {
+    if (!status.ok()) return Finish(call_.End(status));
+    StartWriteAndFinish(SerializeMessage(response_), call_.End(status));
+  }
 
   const ServiceContext& service_;
   Call call_;
-  v1::ImportCacheResponse& response_;
+  v1::ImportCacheResponse response_;
   EntryReader reader_;
-  v1::CacheRecord record_;
+  grpc::ByteBuffer serialized_;
 };
 
 }  // namespace
 
-grpc::ServerWriteReactor<v1::CacheRecord>* StartExport(const ServiceContext& service,
-                                                       grpc::CallbackServerContext* context,
-                                                       const v1::ExportCacheRequest* request) {
-  return new ExportCall(service, context, *request);
+Method ExportMethod(const ServiceContext& service) {
+  return {.make = [&service](grpc::ServerContextBase& context, grpc::ByteBuffer& request) {
+    return new ExportCall(service, context, request);
+  }};
 }
 
-grpc::ServerReadReactor<v1::CacheRecord>* StartImport(const ServiceContext& service,
-                                                      grpc::CallbackServerContext* context,
-                                                      v1::ImportCacheResponse* response) {
-  return new ImportCall(service, context, response);
+Method ImportMethod(const ServiceContext& service) {
+  return {.reads_stream = true,
+          .make = [&service](grpc::ServerContextBase& context, grpc::ByteBuffer&) {
+            return new ImportCall(service, context);
+          }};
 }
 
 }  // namespace kiln::server

@@ -33,6 +33,7 @@ ALLOWED = [
     ("client/", ("proto/", "client/")),
     ("server/workers/worker", ("proto/", "compiler/compiler.h")),
     ("server/workers/", ("proto/",)),
+    ("server/rpc/", ("proto/",)),
     ("server/security/", ("proto/", "server/config.h")),
     (
         "server/observe/",
@@ -50,6 +51,7 @@ ALLOWED = [
             "server/service.h",
             "server/jobs/",
             "server/observe/",
+            "server/rpc/",
             "server/security/",
         ),
     ),

@@ -1,0 +1,41 @@
+// A gRPC server over completion queues: the calls of every method are answered by reactors.
+#pragma once
+
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "server/rpc/reactor.h"
+
+namespace kiln::server {
+
+class RpcServer {
+ public:
+  // Builds and starts the server; `builder` has its ports and settings and no service. Reactors are
+  // called on `threads` threads, at least 1, each with a queue of its own, and must not block them.
+  // Null where gRPC starts no server: its ports are taken.
+  static std::unique_ptr<RpcServer> Start(grpc::ServerBuilder& builder, Methods methods,
+                                          int threads);
+  // Ends what is under way if the server has not been shut down, and waits for every OnDone.
+  ~RpcServer();
+  RpcServer(const RpcServer&) = delete;
+  RpcServer& operator=(const RpcServer&) = delete;
+
+  grpc::Server& grpc_server() { return *server_; }
+
+ private:
+  friend class RpcCall;
+
+  explicit RpcServer(Methods methods) : methods_(std::move(methods)) {}
+
+  const Methods methods_;
+  grpc::AsyncGenericService service_;
+  std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
+  std::unique_ptr<grpc::Server> server_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace kiln::server
