@@ -10,7 +10,7 @@ modules=(torch transformers)
 packages=(torch==2.13.0 transformers numpy)
 if [ "${2:-}" = --test ]; then
   modules+=(pytest expecttest)
-  packages+=(pytest expecttest)
+  packages+=(pytest expecttest grpcio-health-checking grpcio-reflection)
 fi
 
 for python in "${KILN_PYTHON:-}" "$venv/bin/python" python3; do

@@ -44,7 +44,12 @@ class RpcCall {
   void Finish(const grpc::Status& status) { stream_.Finish(status, &finished_); }
 
  private:
-  RpcCall(RpcServer& server, grpc::ServerCompletionQueue& queue) : server_(server), queue_(queue) {}
+  RpcCall(RpcServer& server, grpc::ServerCompletionQueue& queue) : server_(server), queue_(queue) {
+    server.calls_.fetch_add(1, std::memory_order_relaxed);
+  }
+  ~RpcCall() {
+    if (server_.calls_.fetch_sub(1, std::memory_order_acq_rel) == 1) server_.calls_.notify_all();
+  }
 
   void OnCame(bool ok) {
     if (!ok) {  // the server is shutting down
@@ -159,8 +164,11 @@ std::unique_ptr<RpcServer> RpcServer::Start(grpc::ServerBuilder& builder, Method
 }
 
 RpcServer::~RpcServer() {
-  if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
-  for (auto& queue : queues_) queue->Shutdown();  // ends its thread once it is empty
+  if (server_ == nullptr) return;
+  server_->Shutdown(std::chrono::system_clock::now());
+  // Calls go on using their queues until they are done.
+  for (int left = calls_; left != 0; left = calls_) calls_.wait(left);
+  for (auto& queue : queues_) queue->Shutdown();  // ends its thread
   for (std::thread& thread : threads_) thread.join();
 }
 

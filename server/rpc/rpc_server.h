@@ -4,6 +4,7 @@
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -36,6 +37,7 @@ class RpcServer {
   std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
   std::unique_ptr<grpc::Server> server_;
   std::vector<std::thread> threads_;
+  std::atomic<int> calls_ = 0;  // awaited or under way
 };
 
 }  // namespace kiln::server
