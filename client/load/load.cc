@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 #include <random>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -189,6 +190,7 @@ class Generator {
         open_loop() && next_due_ < stop_at_ ? next_due_ - kCoarseWait : absl::InfiniteFuture();
     if (queue_.AsyncNext(&tag, &ok, absl::ToChronoTime(wait_until)) !=
         grpc::CompletionQueue::GOT_EVENT) {
+      std::this_thread::yield();  // to a server on the same processor
       return;
     }
     auto* request = static_cast<Request*>(tag);
