@@ -140,7 +140,6 @@ Outcome RunLoad(const Args& args) {
   SkipDeadlockChecks();
   // What is measured is how long the server takes, not page faults of what it sent.
   mallopt(M_TRIM_THRESHOLD, kKeptBytes);
-  GoFirst();
   absl::StatusOr<LoadResult> result = fetch ? Fetches(args, *options) : Compiles(args, *options);
   if (!result.ok()) return Failed(result.status());
   args.Has("--json") ? PrintJsonResult(*result) : PrintText(*result);

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <functional>
 #include <random>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -184,13 +183,12 @@ class Generator {
 
   // Waits for the next event, in an open loop only until the next request is due.
   void TakeEvent() {
+    const bool more = open_loop() && next_due_ < stop_at_;
+    const absl::Time until = more ? next_due_ - kCoarseWait : absl::InfiniteFuture();
     void* tag = nullptr;
     bool ok = false;
-    const absl::Time wait_until =
-        open_loop() && next_due_ < stop_at_ ? next_due_ - kCoarseWait : absl::InfiniteFuture();
-    if (queue_.AsyncNext(&tag, &ok, absl::ToChronoTime(wait_until)) !=
+    if (queue_.AsyncNext(&tag, &ok, absl::ToChronoTime(until)) !=
         grpc::CompletionQueue::GOT_EVENT) {
-      std::this_thread::yield();  // to a server on the same processor
       return;
     }
     auto* request = static_cast<Request*>(tag);

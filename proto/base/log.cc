@@ -1,13 +1,16 @@
 #include "proto/base/log.h"
 
+#include <limits.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 
@@ -16,6 +19,7 @@ namespace {
 
 std::atomic<LogLevel> g_level{LogLevel::kWarning};
 std::atomic<LogFormat> g_format{LogFormat::kText};
+constexpr absl::Duration kLogDelay = absl::Milliseconds(10);
 constexpr absl::string_view kNames[] = {"debug", "info", "warning", "error"};
 
 bool NeedsQuotes(absl::string_view s) {
@@ -56,6 +60,69 @@ bool IsHiddenControl(absl::string_view character) {
 int HiddenCodePoint(absl::string_view character) {
   const auto last = static_cast<unsigned char>(character.back());
   return character.size() == 3 ? 0x2000 + (last & 0x3F) : last;
+}
+
+void WriteLine(absl::string_view lines) {
+  [[maybe_unused]] ssize_t written = write(STDERR_FILENO, lines.data(), lines.size());
+}
+
+// Lines that wait for the thread that writes them.
+class WaitingLines {
+ public:
+  void SetOn(bool on) {
+    absl::MutexLock lock(&mu_);
+    on_ = on;
+  }
+
+  // False where there is no such thread.
+  bool Add(absl::string_view line) {
+    absl::MutexLock lock(&mu_);
+    if (!on_ || lines_.size() + line.size() > kMostBytes) return false;
+    absl::StrAppend(&lines_, line);
+    return true;
+  }
+
+  // False once there will be no more.
+  bool WaitForSome() {
+    absl::MutexLock lock(&mu_);
+    mu_.Await(absl::Condition(this, &WaitingLines::SomeOrOff));
+    return on_;
+  }
+
+  // Writes what waits, and `last` after it.
+  void Write(absl::string_view last = "") {
+    absl::MutexLock write_lock(&write_mu_);
+    std::string lines;
+    {
+      absl::MutexLock lock(&mu_);
+      lines.swap(lines_);
+    }
+    // As many whole lines at once as a pipe takes in one piece, so that lines of several processes
+    // do not mix.
+    absl::string_view rest = lines;
+    while (!rest.empty()) {
+      size_t end = rest.size() <= PIPE_BUF ? rest.size() : rest.rfind('\n', PIPE_BUF - 1) + 1;
+      if (end == 0) end = rest.find('\n') + 1;
+      WriteLine(rest.substr(0, end));
+      rest.remove_prefix(end);
+    }
+    if (!last.empty()) WriteLine(last);
+  }
+
+ private:
+  static constexpr size_t kMostBytes = 4 << 20;  // a disk that is slower makes callers wait
+
+  bool SomeOrOff() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !on_ || !lines_.empty(); }
+
+  absl::Mutex write_mu_ ABSL_ACQUIRED_BEFORE(mu_);
+  absl::Mutex mu_;
+  bool on_ ABSL_GUARDED_BY(mu_) = false;
+  std::string lines_ ABSL_GUARDED_BY(mu_);
+};
+
+WaitingLines& Waiting() {
+  static auto* lines = new WaitingLines();  // never destroyed: threads may log at exit
+  return *lines;
 }
 
 // As a JSON value: nan and the infinities are no numbers there.
@@ -112,8 +179,10 @@ std::string JsonQuote(absl::string_view s) {
   return out + "\"";
 }
 
-void Log(LogLevel level, absl::string_view message, std::initializer_list<LogField> fields) {
-  if (!LogEnabled(level)) return;
+namespace {
+
+std::string FormatLine(LogLevel level, absl::string_view message,
+                       std::initializer_list<LogField> fields) {
   absl::string_view name = kNames[static_cast<int>(level)];
   std::string time = absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
   std::string line;
@@ -132,8 +201,37 @@ void Log(LogLevel level, absl::string_view message, std::initializer_list<LogFie
     }
     line += "\n";
   }
-  // One write a line, so that lines of several processes do not mix.
-  [[maybe_unused]] ssize_t written = write(STDERR_FILENO, line.data(), line.size());
+  return line;
+}
+
+}  // namespace
+
+void Log(LogLevel level, absl::string_view message, std::initializer_list<LogField> fields) {
+  if (LogEnabled(level)) Waiting().Write(FormatLine(level, message, fields));
+}
+
+void LogSoon(LogLevel level, absl::string_view message, std::initializer_list<LogField> fields) {
+  if (!LogEnabled(level)) return;
+  const std::string line = FormatLine(level, message, fields);
+  if (!Waiting().Add(line)) Waiting().Write(line);
+}
+
+LogThread::LogThread() {
+  Waiting().SetOn(true);
+  thread_ = std::thread([this] { Run(); });
+}
+
+LogThread::~LogThread() {
+  Waiting().SetOn(false);
+  thread_.join();
+  Waiting().Write();
+}
+
+void LogThread::Run() {
+  while (Waiting().WaitForSome()) {
+    absl::SleepFor(kLogDelay);  // for more to come
+    Waiting().Write();
+  }
 }
 
 }  // namespace kiln

@@ -7,6 +7,7 @@
 
 #include <initializer_list>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <utility>
 
@@ -38,6 +39,25 @@ struct LogField {
 
 // Log(LogLevel::kInfo, "compiled", {{"key", key.ShortHex()}, {"kernels", 12}});
 void Log(LogLevel level, absl::string_view message, std::initializer_list<LogField> fields = {});
+
+// The same, but at most 10 ms later where there is a LogThread, and before any later line of Log's.
+void LogSoon(LogLevel level, absl::string_view message,
+             std::initializer_list<LogField> fields = {});
+
+// While one exists, a thread of its own writes what LogSoon is given, many lines at once: whoever
+// answers calls need not wait for the disk. One at a time; its end writes what is left.
+class LogThread {
+ public:
+  LogThread();
+  ~LogThread();
+  LogThread(const LogThread&) = delete;
+  LogThread& operator=(const LogThread&) = delete;
+
+ private:
+  void Run();
+
+  std::thread thread_;
+};
 
 // `s` as a JSON string, quotes included: one line of valid UTF-8 without control characters,
 // whatever `s` holds; bytes that are no UTF-8 become U+FFFD.

@@ -139,7 +139,8 @@ grpc::Status Call::End(const absl::Status& status) {
 
 Call::~Call() {
   if (!outcome_ || !LogEnabled(LogLevel::kInfo)) return;
-  Log(LogLevel::kInfo, "call",
+  LogSoon(
+      LogLevel::kInfo, "call",
       {{"id", number_},
        {"method", std::string(method_)},
        {"tenant", OrDash(caller_.tenant)},

@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <fstream>
 #include <iostream>
@@ -179,7 +180,9 @@ TEST_F(OverloadTest, HitsGoOnAndTheRestIsToldWhenToComeAgain) {
       {absl::StrCat("--max-queued-jobs=", kMaxQueued), absl::StrCat("--workers=", kWorkers)}));
   ASSERT_TRUE(Compile(stub(), QuickRequest(100)).ok());
   MeasureHits(server());  // warms up
-  double ratio = 100;     // of the medians: other programs decide the tails
+  // Of the medians, against a server that compiles nothing, and of the tails, against one that has
+  // all that it can take: a processor that is busy at all shows there.
+  double ratio = 100;
   // Other programs may have the processors for a moment: the best of three.
   for (int round = 1; round <= 3 && ratio >= 2; ++round) {
     const HitTimes calm = MeasureHits(server());
@@ -203,7 +206,7 @@ TEST_F(OverloadTest, HitsGoOnAndTheRestIsToldWhenToComeAgain) {
     EXPECT_LE(Metrics().Sum("kiln_jobs_queued"), kMaxQueued);
     const int64_t more_bytes = ResidentBytes(server().process().pid()) - calm_bytes;
     flood.Stop();
-    ratio = loaded.p50_ms / calm.p50_ms;
+    ratio = std::max(loaded.p50_ms / calm.p50_ms, loaded.p99_ms / full.p99_ms);
     EXPECT_LT(loaded.p99_ms, 100);
     std::cout << "asked " << flood.asked << ", compiled " << flood.compiled << ", refused "
               << flood.refused << ", " << (more_bytes >> 20)

@@ -10,6 +10,11 @@
 #include <cstdio>
 #include <limits>
 #include <random>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 
 namespace kiln {
 namespace {
@@ -118,6 +123,57 @@ TEST(LogTest, TextLinesHoldNoControlCharacters) {
     EXPECT_THAT(line, Not(HasSubstr("\x1b")));
     EXPECT_THAT(line, Not(HasSubstr("\xc2\x9b")));
   }
+}
+
+TEST(LogThreadTest, WritesAllLinesInOrderByItsEnd) {
+  constexpr int kThreads = 4;
+  constexpr int kLines = 2000;
+  const std::string text = Logged(LogFormat::kText, [] {
+    LogThread log;
+    std::vector<std::thread> threads;
+    for (int i = 0; i < kThreads; ++i) {
+      threads.emplace_back([i] {
+        for (int j = 0; j < kLines; ++j) LogSoon(LogLevel::kInfo, "line", {{"from", i}, {"n", j}});
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
+  int next[kThreads] = {};
+  for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    int from = -1;
+    int n = -1;
+    ASSERT_EQ(std::sscanf(std::string(line).c_str(), "%*s info line from=%d n=%d", &from, &n), 2)
+        << line;
+    ASSERT_TRUE(from >= 0 && from < kThreads) << line;
+    EXPECT_EQ(n, next[from]++);
+  }
+  for (int count : next) EXPECT_EQ(count, kLines);
+}
+
+TEST(LogThreadTest, LogComesAtOnceAfterWhatWaits) {
+  const std::string text = Logged(LogFormat::kText, [] {
+    LogThread log;
+    LogSoon(LogLevel::kInfo, "first");
+    const off_t before = lseek(STDERR_FILENO, 0, SEEK_END);
+    Log(LogLevel::kInfo, "second");
+    EXPECT_GT(lseek(STDERR_FILENO, 0, SEEK_END), before);
+    LogSoon(LogLevel::kInfo, std::string(10000, 'x'));  // more than a pipe takes in one piece
+    LogSoon(LogLevel::kInfo, "last");
+  });
+  EXPECT_THAT(text, testing::ContainsRegex("first\n.*second\n.*xxxx\n.*last\n"));
+}
+
+TEST(LogThreadTest, ALineIsWrittenSoon) {
+  const std::string text = Logged(LogFormat::kText, [] {
+    LogThread log;
+    LogSoon(LogLevel::kInfo, "alone");
+    const absl::Time limit = absl::Now() + absl::Seconds(10);
+    while (lseek(STDERR_FILENO, 0, SEEK_END) == 0 && absl::Now() < limit) {
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    EXPECT_GT(lseek(STDERR_FILENO, 0, SEEK_END), 0);
+  });
+  EXPECT_THAT(text, HasSubstr("alone"));
 }
 
 }  // namespace
