@@ -13,6 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "proto/base/scheduling.h"
 
 namespace kiln {
 namespace {
@@ -228,6 +229,7 @@ LogThread::~LogThread() {
 }
 
 void LogThread::Run() {
+  StandBack();
   while (Waiting().WaitForSome()) {
     absl::SleepFor(kLogDelay);  // for more to come
     Waiting().Write();

@@ -40,12 +40,13 @@ struct LogField {
 // Log(LogLevel::kInfo, "compiled", {{"key", key.ShortHex()}, {"kernels", 12}});
 void Log(LogLevel level, absl::string_view message, std::initializer_list<LogField> fields = {});
 
-// The same, but at most 10 ms later where there is a LogThread, and before any later line of Log's.
+// The same, but some 10 ms later where there is a LogThread, and before any later line of Log's.
 void LogSoon(LogLevel level, absl::string_view message,
              std::initializer_list<LogField> fields = {});
 
 // While one exists, a thread of its own writes what LogSoon is given, many lines at once: whoever
-// answers calls need not wait for the disk. One at a time; its end writes what is left.
+// answers calls need not wait for the disk. It stands back where processors are short. One at a
+// time; its end writes what is left.
 class LogThread {
  public:
   LogThread();
