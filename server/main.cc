@@ -62,6 +62,7 @@ namespace {
 constexpr int kExitFailed = 1;
 constexpr int kExitInUse = 75;      // EX_TEMPFAIL
 constexpr int kExitBadConfig = 78;  // EX_CONFIG
+constexpr int kMaxReceiveBytes = 64 << 20;
 constexpr int kMaxRpcThreads = 8;
 constexpr int kIoThreads = 4;
 constexpr int kBackgroundThreads = 4;

@@ -1,8 +1,8 @@
 // The Fetch call.
 #pragma once
 
+#include "server/calls/service_context.h"
 #include "server/rpc/reactor.h"
-#include "server/service.h"
 
 namespace kiln::server {
 

@@ -1,8 +1,8 @@
 // The ExportCache and ImportCache calls: entries as streams of records.
 #pragma once
 
+#include "server/calls/service_context.h"
 #include "server/rpc/reactor.h"
-#include "server/service.h"
 
 namespace kiln::server {
 

@@ -48,11 +48,11 @@ ALLOWED = [
         (
             "proto/",
             "cache/",
-            "server/service.h",
             "server/jobs/",
             "server/observe/",
             "server/rpc/",
             "server/security/",
+            "server/workers/",
         ),
     ),
     (
