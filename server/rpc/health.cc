@@ -18,10 +18,6 @@ grpc::ByteBuffer Answer(HealthCheckResponse::ServingStatus status) {
   return SerializeMessage(response);
 }
 
-grpc::Status ToGrpc(const absl::Status& status) {
-  return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
-}
-
 }  // namespace
 
 class HealthService::Check final : public Reactor {

@@ -1,8 +1,9 @@
-// Messages as they travel, and parsed.
+// Messages and ends of calls, between gRPC's form and ours.
 #pragma once
 
 #include <grpcpp/impl/codegen/proto_utils.h>
 #include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/status.h>
 
 #include <string>
 
@@ -22,6 +23,11 @@ template <typename T>
 grpc::ByteBuffer SerializeMessage(const T& message) {
   const grpc::Slice slice(message.SerializeAsString());
   return grpc::ByteBuffer(&slice, 1);
+}
+
+// Its code and message.
+inline grpc::Status ToGrpc(const absl::Status& status) {
+  return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
 }
 
 }  // namespace kiln::server

@@ -116,7 +116,7 @@ class ReflectionCall final : public Reactor {
     if (!ok) return Finish(grpc::Status::OK);
     ServerReflectionRequest request;
     if (absl::Status parsed = ParseMessage(message_, request); !parsed.ok()) {
-      return Finish({grpc::StatusCode::INVALID_ARGUMENT, std::string(parsed.message())});
+      return Finish(ToGrpc(parsed));
     }
     StartWrite(SerializeMessage(Answer(services_, request)));
   }
