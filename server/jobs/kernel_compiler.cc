@@ -58,7 +58,18 @@ void KernelCompiler::Compile(KernelRequest request) {
     if (!is_new) return;
     flight = place;
   }
-  Submit(flight);
+  // From here on the key is compiled nowhere else, but it may have been since the job looked.
+  std::shared_ptr<const v1::WorkerResponse> found = FindInMemory(flight->key);
+  if (found == nullptr) return Submit(flight);
+  Land(flight, {.kernel = CompiledKernel{std::move(found)}, .joined = true});
+}
+
+std::shared_ptr<const v1::WorkerResponse> KernelCompiler::FindInMemory(const Digest& key) {
+  auto found = memory_.Get({cache::EntryKind::kKernel, key});
+  if (!found.ok()) return nullptr;
+  auto response = std::make_shared<v1::WorkerResponse>();
+  if (!response->mutable_compile_kernel()->ParseFromString(found->entry->bytes)) return nullptr;
+  return response;
 }
 
 void KernelCompiler::Submit(const std::shared_ptr<Flight>& flight) {
@@ -104,6 +115,10 @@ void KernelCompiler::Finish(const std::shared_ptr<Flight>& flight,
     }
     outcome.kernel = CompiledKernel{std::move(shared), compile_ns};
   }
+  Land(flight, std::move(outcome));
+}
+
+void KernelCompiler::Land(const std::shared_ptr<Flight>& flight, KernelOutcome outcome) {
   std::vector<Flight::Subscriber> subscribers;
   {
     absl::MutexLock lock(&mu_);
@@ -111,7 +126,7 @@ void KernelCompiler::Finish(const std::shared_ptr<Flight>& flight,
     // A job that joined after the last one had left still wants it.
     bool wanted = std::any_of(flight->subscribers.begin(), flight->subscribers.end(),
                               [](const Flight::Subscriber& s) { return !s.stopped(); });
-    if (!absl::IsCancelled(response.status()) || !wanted || flight->attempts >= kMaxAttempts) {
+    if (!absl::IsCancelled(outcome.kernel.status()) || !wanted || flight->attempts >= kMaxAttempts) {
       subscribers.swap(flight->subscribers);
       flights_.erase(flight->key);
     }

@@ -24,7 +24,7 @@ struct CompiledKernel {
 struct KernelOutcome {
   absl::StatusOr<CompiledKernel> kernel;
   int worker_deaths = 0;  // that this kernel caused
-  bool joined = false;    // another job's compile served this one, too
+  bool joined = false;    // it served, or was compiled for, another job too
 };
 
 struct KernelRequest {
@@ -33,26 +33,33 @@ struct KernelRequest {
   int64_t job = 0;
   int64_t weight = 0;
   std::function<bool()> stopped;                   // true once the job that asks has no waiter left
-  std::function<void(const KernelOutcome&)> done;  // once, on a worker's thread
+  // Once, on a worker's thread or before Compile returns.
+  std::function<void(const KernelOutcome&)> done;
 };
 
 // Thread-safe. A worker's crash is retried once. What was compiled is put into `store` before
-// anyone hears of it. Must outlive every compile that it started.
+// anyone hears of it; `memory` is that store's fastest tier. Must outlive every compile that it
+// started.
 class KernelCompiler {
  public:
-  KernelCompiler(WorkerBackend* workers, cache::Store* store)
-      : workers_(*workers), store_(*store) {}
+  KernelCompiler(WorkerBackend* workers, cache::Store* store, cache::Store* memory)
+      : workers_(*workers), store_(*store), memory_(*memory) {}
 
   void Compile(KernelRequest request);
 
  private:
   struct Flight;
 
+  // What another job's compile left since this one looked; null where there is none.
+  std::shared_ptr<const v1::WorkerResponse> FindInMemory(const Digest& key);
   void Submit(const std::shared_ptr<Flight>& flight);
   void Finish(const std::shared_ptr<Flight>& flight, absl::StatusOr<v1::WorkerResponse> response);
+  // Tells all who wait, or tries again for one who came after the others had left.
+  void Land(const std::shared_ptr<Flight>& flight, KernelOutcome outcome);
 
   WorkerBackend& workers_;
   cache::Store& store_;
+  cache::Store& memory_;
   absl::Mutex mu_;
   absl::flat_hash_map<Digest, std::shared_ptr<Flight>> flights_ ABSL_GUARDED_BY(mu_);
 };

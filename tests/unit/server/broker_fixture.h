@@ -188,7 +188,7 @@ class BrokerTest : public ::testing::Test {
   std::unique_ptr<cache::Store> store_ = cache::MakeMemoryStore(1 << 24);
   Metrics metrics_{"v", "b"};
   FakeWorkers workers_;
-  KernelCompiler kernels_{&workers_, store_.get()};
+  KernelCompiler kernels_{&workers_, store_.get(), store_.get()};
   std::unique_ptr<Broker> broker_;
 };
 

@@ -202,9 +202,22 @@ TEST_F(BrokerTest, DestructionAnswersEveryWaiter) {
   EXPECT_TRUE(absl::IsCancelled(queued->Artifact().status()));
 }
 
+TEST_F(BrokerTest, AKernelCompiledSinceItsJobLookedIsNotCompiledAgain) {
+  // Jobs look here, where none of their kernels ever is: each compile comes after the look.
+  auto stale = cache::MakeMemoryStore(1 << 24);
+  broker_ = std::make_unique<Broker>(
+      BrokerOptions{}, CompileJobContext{workers_, kernels_, *stale, *stale, metrics_, "build"},
+      stale.get());
+  EXPECT_EQ(Ask("k1,k2")->Artifact().value().binary(), "o:k1;o:k2;");
+  EXPECT_EQ(Ask("k2,k3")->Artifact().value().binary(), "o:k2;o:k3;");
+  EXPECT_EQ(workers_.Count("k2"), 1);
+  EXPECT_EQ(workers_.Count("k3"), 1);
+  broker_.reset();
+}
+
 TEST_F(BrokerTest, AStoreWithNoRoomDoesNotFailTheCompile) {
   auto full = cache::MakeMemoryStore(1);
-  KernelCompiler kernels(&workers_, full.get());
+  KernelCompiler kernels(&workers_, full.get(), full.get());
   broker_ = std::make_unique<Broker>(
       BrokerOptions{}, CompileJobContext{workers_, kernels, *full, *full, metrics_, "build"},
       full.get());
