@@ -2,15 +2,21 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -88,6 +94,36 @@ TEST_F(SandboxTest, RootBecomesNobodyOrSaysThatItCannot) {
     Leave(changed || absl::StrContains(missing, "stays root"));
   };
   EXPECT_EXIT(check(), ExitedWithCode(0), "");
+}
+
+// From here on the process gets EPERM from one system call, as under a service manager's filter.
+bool Forbid(int system_call) {
+  sock_filter code[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(system_call), 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  sock_fprog program = {static_cast<unsigned short>(std::size(code)), code};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+TEST_F(SandboxTest, WhoHasNoCapabilitiesNeedNotBeAllowedToDropThem) {
+  auto check = [](bool has_none) {
+    if (has_none) LimitProcess(kLimits);
+    if (!Forbid(SYS_capset)) _exit(2);
+    std::string missing = absl::StrJoin(LimitProcess(kLimits), ";");
+    Leave(absl::StrContains(missing, "capabilities stay") == !has_none);
+  };
+  EXPECT_EXIT(check(true), ExitedWithCode(0), "");
+  if (geteuid() != 0) GTEST_SKIP() << "not root: there are none from the beginning";
+  // Root keeps them where it cannot become another user.
+  auto stays_root = [&check] {
+    if (!Forbid(SYS_setresuid)) _exit(2);
+    check(false);
+  };
+  EXPECT_EXIT(stays_root(), ExitedWithCode(0), "");
 }
 
 TEST_F(SandboxTest, AWriteOverTheLimitIsAnErrorAndNoCrash) {
