@@ -318,8 +318,7 @@ int Serve(const Config& config, const sigset_t& signals) {
   Executor background(kBackgroundThreads, kMaxQueuedCalls, kBackgroundNiceness);
   std::unique_ptr<KernelCompiler> kernels;
   WorkerPool pool(pool_options);
-  kernels = 
-      std::make_unique<KernelCompiler>(&pool, caches->all.get(), caches->memory.get());
+  kernels = std::make_unique<KernelCompiler>(&pool, caches->all.get(), caches->memory.get());
   ActivityLog activity;
   for (const auto& [tenant, weight] : config.tenant_weights) metrics.NameTenants({tenant});
   Broker broker(

@@ -126,7 +126,8 @@ void KernelCompiler::Land(const std::shared_ptr<Flight>& flight, KernelOutcome o
     // A job that joined after the last one had left still wants it.
     bool wanted = std::any_of(flight->subscribers.begin(), flight->subscribers.end(),
                               [](const Flight::Subscriber& s) { return !s.stopped(); });
-    if (!absl::IsCancelled(outcome.kernel.status()) || !wanted || flight->attempts >= kMaxAttempts) {
+    if (!absl::IsCancelled(outcome.kernel.status()) || !wanted ||
+        flight->attempts >= kMaxAttempts) {
       subscribers.swap(flight->subscribers);
       flights_.erase(flight->key);
     }

@@ -32,7 +32,7 @@ struct KernelRequest {
   std::shared_ptr<const v1::WorkerRequest> request;
   int64_t job = 0;
   int64_t weight = 0;
-  std::function<bool()> stopped;                   // true once the job that asks has no waiter left
+  std::function<bool()> stopped;  // true once the job that asks has no waiter left
   // Once, on a worker's thread or before Compile returns.
   std::function<void(const KernelOutcome&)> done;
 };

@@ -121,7 +121,7 @@ void BecomeNobody(Missing& missing) {
 void DropPrivileges(Missing& missing) {
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) Note("no_new_privs", missing);
   if (geteuid() == 0) BecomeNobody(missing);
-  // Where there are none, a system call filter around the server may forbid the call that drops them.
+  // A filter around the server may forbid the call; where there are none it is needless.
   Capabilities have;
   Capabilities none;
   if (!(have.Read() && have.None()) && syscall(SYS_capset, &none.header, none.data) != 0) {
