@@ -30,6 +30,7 @@
 #include "server/calls/executor.h"
 #include "server/config.h"
 #include "server/drain.h"
+#include "server/exposure.h"
 #include "server/jobs/admission.h"
 #include "server/jobs/broker.h"
 #include "server/jobs/kernel_compiler.h"
@@ -136,7 +137,8 @@ std::string HostName() {
 
 // Everything that a start would refuse and that can be seen without starting.
 int CheckConfig(const Config& config) {
-  if (auto credentials = Credentials::Load(config); !credentials.ok()) {
+  if (auto credentials = Credentials::Load(config.security, config.listen.IsLoopback());
+      !credentials.ok()) {
     return Fail(kExitBadConfig, credentials.status());
   }
   if (absl::Status remote = CheckRemoteSettings(config.remote); !remote.ok()) {
@@ -287,7 +289,7 @@ std::unique_ptr<SpanSink> StartTracing(const Config& config, Metrics& metrics) {
 // From here on everything exists; ends with a signal.
 int Serve(const Config& config, const sigset_t& signals) {
   std::string compiler_build = CompilerBuildId();
-  auto credentials = Credentials::Load(config);
+  auto credentials = Credentials::Load(config.security, config.listen.IsLoopback());
   if (!credentials.ok()) return Fail(kExitBadConfig, credentials.status());
   if (absl::Status remote = CheckRemoteSettings(config.remote); !remote.ok()) {
     return Fail(kExitBadConfig, remote);
@@ -295,7 +297,7 @@ int Serve(const Config& config, const sigset_t& signals) {
   auto data_dir = cache::DataDir::Open(config.data_dir);
   if (absl::IsAborted(data_dir.status())) return Fail(kExitInUse, data_dir.status());
   if (!data_dir.ok()) return Fail(kExitBadConfig, data_dir.status());
-  auto signing_key = OpenSigningKey(config);
+  auto signing_key = OpenSigningKey(config.security, config.data_dir);
   if (!signing_key.ok()) return Fail(kExitBadConfig, signing_key.status());
   ArtifactSigner signer(signing_key->get());
 

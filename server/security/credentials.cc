@@ -58,8 +58,7 @@ bool TellsCallersApart(const SecurityConfig& security) {
   return !security.access_file.empty() || !security.tls_client_ca.empty();
 }
 
-absl::Status CheckSettings(const Config& config) {
-  const SecurityConfig& security = config.security;
+absl::Status CheckSettings(const SecurityConfig& security, bool loopback_only) {
   if (security.tls_cert.empty() != security.tls_key.empty()) {
     return absl::InvalidArgumentError("--tls-cert and --tls-key come together");
   }
@@ -69,7 +68,7 @@ absl::Status CheckSettings(const Config& config) {
   if (security.client_cert_required && security.tls_client_ca.empty()) {
     return absl::InvalidArgumentError("--tls-client-auth needs --tls-client-ca");
   }
-  if (AnonymousRole(config) == Role::kNone && !TellsCallersApart(security)) {
+  if (AnonymousRole(security, loopback_only) == Role::kNone && !TellsCallersApart(security)) {
     return absl::InvalidArgumentError(
         "nobody could call this server: it listens beyond this machine or shows a certificate, so "
         "that callers must say who they are, and nothing tells them apart; give --access-file, "
@@ -94,9 +93,10 @@ absl::StatusOr<TlsMaterial> ReadTls(const SecurityConfig& security) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SigningKey>> OpenSigningKey(const Config& config) {
-  const std::string& given = config.security.signing_key;
-  const std::string path = given.empty() ? absl::StrCat(config.data_dir, "/signing.key") : given;
+absl::StatusOr<std::unique_ptr<SigningKey>> OpenSigningKey(const SecurityConfig& security,
+                                                           const std::string& data_dir) {
+  const std::string& given = security.signing_key;
+  const std::string path = given.empty() ? absl::StrCat(data_dir, "/signing.key") : given;
   // A path with a slip of the pen must not become a new identity.
   auto key = given.empty() ? SigningKey::LoadOrCreate(path) : SigningKey::Load(path);
   KILN_RETURN_IF_ERROR(Annotate(key.status(), "--signing-key"));
@@ -104,36 +104,15 @@ absl::StatusOr<std::unique_ptr<SigningKey>> OpenSigningKey(const Config& config)
   return key;
 }
 
-Role AnonymousRole(const Config& config) {
-  const SecurityConfig& security = config.security;
+Role AnonymousRole(const SecurityConfig& security, bool loopback_only) {
   if (security.anonymous_role) return *security.anonymous_role;
-  const bool private_machine = config.listen.IsLoopback() && security.tls_cert.empty();
+  const bool private_machine = loopback_only && security.tls_cert.empty();
   return private_machine && !TellsCallersApart(security) ? Role::kAdmin : Role::kNone;
 }
 
-std::vector<std::string> ExposureWarnings(const Config& config) {
-  std::vector<std::string> warnings;
-  const SecurityConfig& security = config.security;
-  if (!config.listen.IsLoopback()) {
-    if (security.tls_cert.empty()) {
-      warnings.push_back(
-          "no TLS (--tls-cert, --tls-key): graphs, artifacts and tokens travel in the clear");
-    }
-    if (Role role = AnonymousRole(config); role != Role::kNone) {
-      warnings.push_back(absl::StrCat("no authentication: whoever can connect has the role '",
-                                      RoleName(role), "' (--anonymous-role)"));
-    }
-  }
-  if (!config.metrics_listen.IsLoopback() && security.metrics_token_sha256.empty()) {
-    warnings.push_back(
-        "metrics and pages are for everybody who can connect (--metrics-token-sha256)");
-  }
-  return warnings;
-}
-
 struct Credentials::Impl {
-  explicit Impl(const Config& config)
-      : security(config.security), anonymous_role(AnonymousRole(config)) {}
+  Impl(const SecurityConfig& security, bool loopback_only)
+      : security(security), anonymous_role(AnonymousRole(security, loopback_only)) {}
 
   absl::Status Look() ABSL_LOCKS_EXCLUDED(look_mutex);
   absl::Status LookAtTls() ABSL_EXCLUSIVE_LOCKS_REQUIRED(look_mutex);
@@ -218,9 +197,10 @@ void Credentials::Impl::Watch() {
   }
 }
 
-absl::StatusOr<std::unique_ptr<Credentials>> Credentials::Load(const Config& config) {
-  KILN_RETURN_IF_ERROR(CheckSettings(config));
-  auto owned = std::make_unique<Impl>(config);
+absl::StatusOr<std::unique_ptr<Credentials>> Credentials::Load(const SecurityConfig& security,
+                                                               bool loopback_only) {
+  KILN_RETURN_IF_ERROR(CheckSettings(security, loopback_only));
+  auto owned = std::make_unique<Impl>(security, loopback_only);
   Impl& impl = *owned;
   std::unique_ptr<Credentials> credentials(new Credentials(std::move(owned)));
   {
@@ -228,11 +208,11 @@ absl::StatusOr<std::unique_ptr<Credentials>> Credentials::Load(const Config& con
     KILN_RETURN_IF_ERROR(impl.LookAtTls());
     KILN_RETURN_IF_ERROR(impl.LookAtAccess());
   }
-  impl.server_credentials = config.security.tls_cert.empty()
+  impl.server_credentials = security.tls_cert.empty()
                                 ? grpc::InsecureServerCredentials()
-                                : MakeTlsCredentials(&impl.tls, Clients(config.security));
+                                : MakeTlsCredentials(&impl.tls, Clients(security));
   impl.authenticator = MakeAuthenticator([&impl] { return impl.Rules(); });
-  if (!config.security.tls_cert.empty() || !config.security.access_file.empty()) {
+  if (!security.tls_cert.empty() || !security.access_file.empty()) {
     impl.watcher = std::thread([&impl] { impl.Watch(); });
   }
   return credentials;

@@ -4,13 +4,12 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/base/signing.h"
-#include "server/config.h"
 #include "server/security/auth.h"
+#include "server/security/security_config.h"
 
 namespace grpc {
 class ServerCredentials;
@@ -19,15 +18,12 @@ class ServerCredentials;
 namespace kiln::server {
 
 // Of --signing-key, which must exist, or of the data directory, where one is made on first start.
-absl::StatusOr<std::unique_ptr<SigningKey>> OpenSigningKey(const Config& config);
+absl::StatusOr<std::unique_ptr<SigningKey>> OpenSigningKey(const SecurityConfig& security,
+                                                           const std::string& data_dir);
 
-// What is asked for, else admin where only this machine can connect and nothing tells callers apart
-// (no certificate, no access file), else none.
-Role AnonymousRole(const Config& config);
-
-// A sentence for each thing that an operator who listens beyond this machine should know; empty
-// where only this machine can connect.
-std::vector<std::string> ExposureWarnings(const Config& config);
+// What is asked for, else admin where only this machine can connect (`loopback_only`) and nothing
+// tells callers apart (no certificate, no access file), else none.
+Role AnonymousRole(const SecurityConfig& security, bool loopback_only);
 
 // Thread-safe. Looks at its files every second; a file that went bad is logged, once, and what was
 // read before stays.
@@ -35,7 +31,8 @@ class Credentials {
  public:
   // INVALID_ARGUMENT, naming the setting and the file, for files that cannot be read or do not fit,
   // and for settings by which nobody could ever call.
-  static absl::StatusOr<std::unique_ptr<Credentials>> Load(const Config& config);
+  static absl::StatusOr<std::unique_ptr<Credentials>> Load(const SecurityConfig& security,
+                                                           bool loopback_only);
   ~Credentials();
 
   // Must outlive the server that is made with it.

@@ -34,7 +34,7 @@ ALLOWED = [
     ("server/workers/worker", ("proto/", "compiler/compiler.h")),
     ("server/workers/", ("proto/",)),
     ("server/rpc/", ("proto/",)),
-    ("server/security/", ("proto/", "server/config.h")),
+    ("server/security/", ("proto/",)),
     (
         "server/observe/",
         ("proto/", "cache/", "server/security/caller.h", "server/workers/worker_process.h"),

@@ -8,6 +8,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/time/clock.h"
+#include "server/exposure.h"
 #include "server/security/tls.h"
 #include "server/web/http_guard.h"
 #include "tests/unit/cache/temp_dir.h"
@@ -23,6 +24,14 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
+absl::StatusOr<std::unique_ptr<Credentials>> Load(const Config& config) {
+  return Credentials::Load(config.security, config.listen.IsLoopback());
+}
+
+Role RoleOfNobody(const Config& config) {
+  return AnonymousRole(config.security, config.listen.IsLoopback());
+}
+
 class CredentialsTest : public ::testing::Test {
  protected:
   std::string File(const std::string& name, const std::string& text) {
@@ -37,7 +46,7 @@ class CredentialsTest : public ::testing::Test {
     return config;
   }
   std::string ErrorOf(const Config& config) {
-    absl::Status status = Credentials::Load(config).status();
+    absl::Status status = Load(config).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     return std::string(status.message());
   }
@@ -49,33 +58,33 @@ class CredentialsTest : public ::testing::Test {
 
 TEST_F(CredentialsTest, ThePlainCommandLetsThisMachineDoEverything) {
   Config config;
-  EXPECT_EQ(AnonymousRole(config), Role::kAdmin);
-  EXPECT_TRUE(Credentials::Load(config).ok());
+  EXPECT_EQ(RoleOfNobody(config), Role::kAdmin);
+  EXPECT_TRUE(Load(config).ok());
   EXPECT_THAT(ExposureWarnings(config), IsEmpty());
 }
 
 TEST_F(CredentialsTest, WhoeverSetsUpMoreMustSayWhoMayCall) {
   Config beyond;
   beyond.listen = {"0.0.0.0", 7461};
-  EXPECT_EQ(AnonymousRole(beyond), Role::kNone);
+  EXPECT_EQ(RoleOfNobody(beyond), Role::kNone);
   EXPECT_THAT(ErrorOf(beyond), HasSubstr("nobody could call this server"));
   EXPECT_THAT(ErrorOf(WithTls()), HasSubstr("nobody could call this server"));
 
   beyond.security.anonymous_role = Role::kCompile;
-  EXPECT_TRUE(Credentials::Load(beyond).ok());
+  EXPECT_TRUE(Load(beyond).ok());
   EXPECT_THAT(ExposureWarnings(beyond),
               ElementsAre(HasSubstr("no TLS"), HasSubstr("whoever can connect has the role "
                                                          "'compile'")));
   Config access;
   access.security.access_file = File("access", "ops admin certificate\n");
-  EXPECT_EQ(AnonymousRole(access), Role::kNone) << "an access file alone closes the door";
+  EXPECT_EQ(RoleOfNobody(access), Role::kNone) << "an access file alone closes the door";
 }
 
 TEST_F(CredentialsTest, NothingIsMissingWithTlsAndCertificates) {
   Config config = WithTls();
   config.listen = {"0.0.0.0", 7461};
   config.security.tls_client_ca = File("ca.pem", authority_.certificate());
-  EXPECT_TRUE(Credentials::Load(config).ok());
+  EXPECT_TRUE(Load(config).ok());
   EXPECT_THAT(ExposureWarnings(config), IsEmpty());
   config.metrics_listen = {"0.0.0.0", 7462};
   EXPECT_THAT(ExposureWarnings(config), ElementsAre(HasSubstr("metrics and pages")));
@@ -98,7 +107,7 @@ TEST_F(CredentialsTest, SettingsThatDoNotFitTogetherAreNamed) {
 TEST_F(CredentialsTest, BadFilesAreNamed) {
   Config config = WithTls();
   config.security.anonymous_role = Role::kRead;
-  ASSERT_TRUE(Credentials::Load(config).ok());
+  ASSERT_TRUE(Load(config).ok());
   config.security.tls_cert = dir_.path() + "/absent.pem";
   EXPECT_THAT(ErrorOf(config), HasSubstr("--tls-cert: cannot read " + config.security.tls_cert));
   config.security.tls_cert = File("junk.pem", "junk");
@@ -112,7 +121,7 @@ TEST_F(CredentialsTest, BadFilesAreNamed) {
 TEST_F(CredentialsTest, AFileThatGoesBadLeavesWhatWasReadBefore) {
   Config config = WithTls();
   config.security.access_file = File("access", "ops admin certificate\n");
-  auto credentials = Credentials::Load(config);
+  auto credentials = Load(config);
   ASSERT_TRUE(credentials.ok()) << credentials.status();
   EXPECT_TRUE((*credentials)->Reload().ok());
   File("access", "ops admin nonsense\n");
@@ -149,15 +158,14 @@ TEST_F(CredentialsTest, MaterialIsCheckedBeforeItIsUsed) {
 }
 
 TEST_F(CredentialsTest, TheSigningKeyIsMadeOnceAndForItsOwnerOnly) {
-  Config config;
-  config.data_dir = dir_.path();
-  std::string first = (*OpenSigningKey(config))->public_key();
+  SecurityConfig config;
+  std::string first = (*OpenSigningKey(config, dir_.path()))->public_key();
   struct stat info = {};
   ASSERT_EQ(stat((dir_.path() + "/signing.key").c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600u);
-  EXPECT_EQ((*OpenSigningKey(config))->public_key(), first);
-  config.security.signing_key = dir_.path() + "/signing.kye";
-  absl::Status absent = OpenSigningKey(config).status();
+  EXPECT_EQ((*OpenSigningKey(config, dir_.path()))->public_key(), first);
+  config.signing_key = dir_.path() + "/signing.kye";
+  absl::Status absent = OpenSigningKey(config, dir_.path()).status();
   EXPECT_TRUE(absl::IsNotFound(absent)) << absent;
   EXPECT_THAT(absent.message(), HasSubstr("signing.kye"));
 }
