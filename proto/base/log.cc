@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
@@ -70,9 +71,15 @@ void WriteLine(absl::string_view lines) {
 // Lines that wait for the thread that writes them.
 class WaitingLines {
  public:
-  void SetOn(bool on) {
-    absl::MutexLock lock(&mu_);
-    on_ = on;
+  void StartThread() {
+    SetOn(true);
+    thread_ = std::thread([this] { Run(); });
+  }
+
+  void StopThread() {
+    SetOn(false);
+    thread_.join();
+    Write();
   }
 
   // False where there is no such thread.
@@ -81,13 +88,6 @@ class WaitingLines {
     if (!on_ || lines_.size() + line.size() > kMostBytes) return false;
     absl::StrAppend(&lines_, line);
     return true;
-  }
-
-  // False once there will be no more.
-  bool WaitForSome() {
-    absl::MutexLock lock(&mu_);
-    mu_.Await(absl::Condition(this, &WaitingLines::SomeOrOff));
-    return on_;
   }
 
   // Writes what waits, and `last` after it.
@@ -113,12 +113,32 @@ class WaitingLines {
  private:
   static constexpr size_t kMostBytes = 4 << 20;  // a disk that is slower makes callers wait
 
+  void SetOn(bool on) {
+    absl::MutexLock lock(&mu_);
+    on_ = on;
+  }
+
+  void Run() {
+    StandBack();
+    while (WaitForSome()) {
+      absl::SleepFor(kLogDelay);  // for more to come
+      Write();
+    }
+  }
+
+  // False once there will be no more.
+  bool WaitForSome() {
+    absl::MutexLock lock(&mu_);
+    mu_.Await(absl::Condition(this, &WaitingLines::SomeOrOff));
+    return on_;
+  }
   bool SomeOrOff() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !on_ || !lines_.empty(); }
 
   absl::Mutex write_mu_ ABSL_ACQUIRED_BEFORE(mu_);
   absl::Mutex mu_;
   bool on_ ABSL_GUARDED_BY(mu_) = false;
   std::string lines_ ABSL_GUARDED_BY(mu_);
+  std::thread thread_;  // of the one LogThread
 };
 
 WaitingLines& Waiting() {
@@ -218,22 +238,11 @@ void LogSoon(LogLevel level, absl::string_view message, std::initializer_list<Lo
 }
 
 LogThread::LogThread() {
-  Waiting().SetOn(true);
-  thread_ = std::thread([this] { Run(); });
+  Waiting().StartThread();
 }
 
 LogThread::~LogThread() {
-  Waiting().SetOn(false);
-  thread_.join();
-  Waiting().Write();
-}
-
-void LogThread::Run() {
-  StandBack();
-  while (Waiting().WaitForSome()) {
-    absl::SleepFor(kLogDelay);  // for more to come
-    Waiting().Write();
-  }
+  Waiting().StopThread();
 }
 
 }  // namespace kiln

@@ -7,7 +7,6 @@
 
 #include <initializer_list>
 #include <string>
-#include <thread>
 #include <type_traits>
 #include <utility>
 
@@ -53,11 +52,6 @@ class LogThread {
   ~LogThread();
   LogThread(const LogThread&) = delete;
   LogThread& operator=(const LogThread&) = delete;
-
- private:
-  void Run();
-
-  std::thread thread_;
 };
 
 // `s` as a JSON string, quotes included: one line of valid UTF-8 without control characters,
