@@ -77,15 +77,18 @@ std::string ServersOrDefault(const std::string& given) {
   return servers.empty() ? kDefaultServer : servers;
 }
 
+CallHeaders HeadersOrVariables(const std::string& tenant, const std::string& priority) {
+  return {OptionOrVariable(tenant, "KILN_TENANT"), OptionOrVariable(priority, "KILN_PRIORITY")};
+}
+
 absl::StatusOr<std::unique_ptr<ArtifactSource>> ArtifactSource::Create(
     const ClientOptions& options, v1::Device device, v1::CompileOptions compile_options) {
   std::unique_ptr<ArtifactSource> out(new ArtifactSource());
   KILN_ASSIGN_OR_RETURN(auto credentials, Credentials::Load(options));
   KILN_ASSIGN_OR_RETURN(out->trust_, Trust::Load(options));
-  const CallHeaders headers = {OptionOrVariable(options.tenant, "KILN_TENANT"),
-                               OptionOrVariable(options.priority, "KILN_PRIORITY")};
-  KILN_ASSIGN_OR_RETURN(out->endpoints_, Endpoints::Create(ServersOrDefault(options.server),
-                                                           credentials, out->trust_, headers));
+  KILN_ASSIGN_OR_RETURN(
+      out->endpoints_, Endpoints::Create(ServersOrDefault(options.server), credentials, out->trust_,
+                                         HeadersOrVariables(options.tenant, options.priority)));
   if (std::string local = OptionOrVariable(options.local_cache, "KILN_LOCAL_CACHE");
       !local.empty()) {
     KILN_ASSIGN_OR_RETURN(LocalCacheOptions parsed, ParseLocalCache(local));

@@ -94,6 +94,9 @@ class ArtifactSource {
 // HOST:PORT[,HOST:PORT...]: `given`, else KILN_SERVER, else this machine's.
 std::string ServersOrDefault(const std::string& given);
 
+// What is given, else KILN_TENANT and KILN_PRIORITY.
+CallHeaders HeadersOrVariables(const std::string& tenant, const std::string& priority);
+
 // `given`, else the environment's variable, else "".
 std::string OptionOrVariable(const std::string& given, const char* variable);
 

@@ -95,6 +95,11 @@ absl::Status CheckHeaders(const CallHeaders& headers) {
   return absl::OkStatus();
 }
 
+void AddHeaders(const CallHeaders& headers, grpc::ClientContext& context) {
+  if (!headers.tenant.empty()) context.AddMetadata("kiln-tenant", headers.tenant);
+  if (!headers.priority.empty()) context.AddMetadata("kiln-priority", headers.priority);
+}
+
 struct Remote::Connection {
   explicit Connection(std::shared_ptr<grpc::Channel> shared)
       : channel(std::move(shared)), stub(v1::CompileService::NewStub(channel)) {}
@@ -121,8 +126,7 @@ void Remote::Prepare(grpc::ClientContext& context, absl::Duration timeout) const
   context.set_deadline(std::chrono::system_clock::now() +
                        absl::ToChronoNanoseconds(std::min(timeout, kMostTimeout)));
   credentials_->Apply(context);
-  if (!headers_.tenant.empty()) context.AddMetadata("kiln-tenant", headers_.tenant);
-  if (!headers_.priority.empty()) context.AddMetadata("kiln-priority", headers_.priority);
+  AddHeaders(headers_, context);
   if (const TraceContext trace = CurrentTrace(); trace.valid()) {
     context.AddMetadata("traceparent", FormatTraceparent(trace));
   }

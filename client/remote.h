@@ -28,6 +28,7 @@ struct CallHeaders {
 };
 // INVALID_ARGUMENT, naming the option, for what a server would refuse.
 absl::Status CheckHeaders(const CallHeaders& headers);
+void AddHeaders(const CallHeaders& headers, grpc::ClientContext& context);
 
 struct RemoteArtifact {
   std::string bytes;   // digest checked

@@ -60,8 +60,8 @@ absl::StatusOr<LoadOptions> ParseOptions(const Args& args) {
   options.timeout = absl::Seconds(timeout_s);
   KILN_ASSIGN_OR_RETURN(int64_t seed, args.GetInt("--seed", 1, 0, INT64_MAX));
   options.seed = static_cast<uint64_t>(seed);
-  if (args.Has("--tenant")) options.headers["kiln-tenant"] = args.Get("--tenant", "");
-  if (args.Has("--priority")) options.headers["kiln-priority"] = args.Get("--priority", "");
+  options.headers = HeadersOrVariables(args.Get("--tenant", ""), args.Get("--priority", ""));
+  KILN_RETURN_IF_ERROR(CheckHeaders(options.headers));
   return options;
 }
 

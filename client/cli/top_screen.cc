@@ -3,6 +3,7 @@
 #include <wchar.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -185,7 +186,9 @@ class Screen {
     }
     std::string rate = "no lookup in 5 min";
     if (hits + misses > 0) {
-      double percent = 100.0 * static_cast<double>(hits) / static_cast<double>(hits + misses);
+      // Rounded down: 100 % says that nothing missed.
+      double percent =
+          std::floor(1000.0 * static_cast<double>(hits) / static_cast<double>(hits + misses)) / 10;
       rate =
           absl::StrFormat("%.1f %% of %s in 5 min  %s", percent, CountText(hits + misses), Spark());
     }

@@ -27,8 +27,8 @@ constexpr size_t kRecordBytes = 1 << 20;
 // gRPC waits in steps of 1 ms: what is due sooner is waited for without sleeping.
 constexpr absl::Duration kCoarseWait = absl::Microseconds(1500);
 
-void AddHeaders(const LoadOptions& options, grpc::ClientContext& context) {
-  for (const auto& [name, value] : options.headers) context.AddMetadata(name, value);
+void AddIdentity(const LoadOptions& options, grpc::ClientContext& context) {
+  AddHeaders(options.headers, context);
   options.credentials->Apply(context);
 }
 
@@ -158,7 +158,7 @@ class Generator {
   void Prepare(grpc::ClientContext& context) const {
     context.set_deadline(std::chrono::system_clock::now() +
                          absl::ToChronoNanoseconds(options_.timeout));
-    AddHeaders(options_, context);
+    AddIdentity(options_, context);
   }
 
  private:
@@ -260,7 +260,7 @@ absl::Status PutEntries(const LoadOptions& options, const Entries& entries) {
   std::shared_ptr<grpc::Channel> channel = OwnChannel(options.server, *options.credentials);
   std::unique_ptr<Stub> stub = v1::CompileService::NewStub(channel);
   grpc::ClientContext context;
-  AddHeaders(options, context);
+  AddIdentity(options, context);
   v1::ImportCacheResponse response;
   auto writer = stub->ImportCache(&context, &response);
   for (int64_t i = 0; i < entries.count && WriteEntry(*writer, entries, i); ++i) {

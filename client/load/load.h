@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/load/histogram.h"
+#include "client/remote.h"
 
 namespace kiln {
 class Credentials;
@@ -34,7 +35,7 @@ struct LoadOptions {
   absl::Duration timeout = absl::Seconds(60);  // of a request
   int64_t keys = 1000;
   double zipf = 0;  // the exponent of the keys' popularity; 0: all alike
-  std::map<std::string, std::string> headers;
+  CallHeaders headers;
   std::shared_ptr<const Credentials> credentials;  // never null
   uint64_t seed = 1;
 };

@@ -73,6 +73,17 @@ class MetricsTest(unittest.TestCase):
                 names = re.findall(r'(\w+)="', match[2] or "")
                 cls.labels.setdefault(match[1], set()).update(names)
 
+    def test_load_counts_for_the_tenant_that_the_environment_names(self) -> None:
+        load = ("load", "fetch", "--keys", "5", "--duration", "0.2", "--warmup", "0")
+        with Kilnd() as server:
+            done = server.kiln(*load, KILN_TENANT="nightly")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            hits = r'^kiln_tenant_hits_total{tenant="nightly"} [1-9]'
+            self.assertTrue(re.search(hits, server.get("/metrics"), re.M))
+            refused = server.kiln(*load, KILN_TENANT="no name")
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("tenant is 'no name'", refused.stderr)
+
     def test_promtool_finds_nothing_to_say(self) -> None:
         done = subprocess.run(
             [PROMTOOL, "check", "metrics"], input=self.text, capture_output=True, text=True

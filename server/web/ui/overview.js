@@ -3,9 +3,10 @@ import { h, replace, setText, number, count, plural, duration, durationParts, by
 import { Chart } from './charts.js';
 
 const kListed = 100;
-
-const percent = (x) => (x >= 99.95 || x === 0 ? x.toFixed(0) : x.toFixed(1)) + '\u00a0%';
 const kSlotSeconds = 5;
+
+// Rounded down: 100 says that nothing missed.
+const hitRate = (hits, lookups) => (hits === lookups ? '100' : (Math.floor((1000 * hits) / lookups) / 10).toFixed(1));
 
 export class Overview {
   constructor() {
@@ -135,7 +136,7 @@ export class Overview {
     const hits = points.reduce((sum, p) => sum + p.hits, 0);
     const misses = points.reduce((sum, p) => sum + p.misses, 0);
     const lookups = hits + misses;
-    figure(rate.value, lookups ? ((100 * hits) / lookups).toFixed(hits === lookups ? 0 : 1) : '\u2013', lookups ? '%' : '');
+    figure(rate.value, lookups ? hitRate(hits, lookups) : '\u2013', lookups ? '%' : '');
     setText(rate.foot, `${plural(lookups, 'lookup')} in 5 min, ${plural(number(a.hits), 'hit')} since the start`);
     latencyTile(hit, a.hit_latency, 'hit');
     latencyTile(compile, a.compile_latency, 'compile');

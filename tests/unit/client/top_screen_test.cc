@@ -85,6 +85,15 @@ TEST(TopScreenTest, ShowsWhatMattersOnEightyByTwentyFour) {
   EXPECT_THAT(text, Not(HasSubstr("\033")));
 }
 
+TEST(TopScreenTest, OneMissOfManyIsNotAHundredPercent) {
+  v1::Activity a = Sample("bert");
+  a.mutable_history(0)->set_hits(2999);
+  a.mutable_history(0)->set_misses(1);
+  EXPECT_THAT(RenderTop(a, {.unicode = false}), HasSubstr("99.9 % of 3000"));
+  a.mutable_history(0)->set_misses(0);
+  EXPECT_THAT(RenderTop(a, {.unicode = false}), HasSubstr("100.0 % of 2999"));
+}
+
 TEST(TopScreenTest, ColorIsOnlyWhereItIsWanted) {
   TopScreen screen{.color = true, .unicode = false};
   EXPECT_THAT(RenderTop(Sample("g"), screen), HasSubstr("\033["));
