@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Prints the polynomial coefficients of compiler/codegen/cpp/prelude_math.inc.h and prelude_math_double.inc.h.
+"""Prints the polynomial coefficients of compiler/codegen/cpp/prelude_math.inc.h, prelude_trigonometry.inc.h
+and prelude_math_double.inc.h.
 
 Each is a minimax fit by Remez's exchange algorithm on a grid of Chebyshev points, in 50 digits, or
 for float32 coefficients by Lawson's method, where the coefficients are rounded one after the other, the

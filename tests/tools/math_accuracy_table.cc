@@ -7,7 +7,9 @@
 namespace {
 // clang-format off
 #include "compiler/codegen/cpp/prelude_core.inc.h"
+#include "compiler/codegen/cpp/prelude_arithmetic.inc.h"
 #include "compiler/codegen/cpp/prelude_math.inc.h"
+#include "compiler/codegen/cpp/prelude_trigonometry.inc.h"
 #include "compiler/codegen/cpp/prelude_math_double.inc.h"
 // clang-format on
 

@@ -1,5 +1,6 @@
-// Goes on where prelude_math.inc.h ends: functions of Vec<float, W> that compute in double,
-// functions of Vec<double, W>, and the end of the exact floating-point rules that it began.
+// Goes on where prelude_trigonometry.inc.h ends: functions of Vec<float, W> that compute in double,
+// functions of Vec<double, W>, and the end of the exact floating-point rules that
+// prelude_math.inc.h began.
 // ---- Functions computed in double ----------------------------------------------------------
 
 // 2^x, x cut to [-1000, 1000]: what lies outside is 0 or infinite as a float.

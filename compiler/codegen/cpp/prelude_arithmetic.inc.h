@@ -1,0 +1,266 @@
+// Goes on where prelude_core.inc.h ends: arithmetic of vectors, reductions, loops and threads.
+// ---- Arithmetic ----------------------------------------------------------------------------
+
+template <class T, int W>
+KILN_FN Vec<T, W> KMin(Vec<T, W> a, Vec<T, W> b) {
+  if constexpr (kIsFloat<T>) {
+    const Vec<T, W> best = a < b ? a : b;  // b where that is a NaN
+    return a != a ? a : best;
+  } else {
+    return __builtin_elementwise_min(a, b);
+  }
+}
+template <class T, int W>
+KILN_FN Vec<T, W> KMax(Vec<T, W> a, Vec<T, W> b) {
+  if constexpr (kIsFloat<T>) {
+    const Vec<T, W> best = a > b ? a : b;  // b where that is a NaN
+    return a != a ? a : best;
+  } else {
+    return __builtin_elementwise_max(a, b);
+  }
+}
+// Integers: 0 where b is 0; the least number divided by -1 wraps.
+template <class T, int W>
+KILN_FN Vec<T, W> KTruncDiv(Vec<T, W> a, Vec<T, W> b) {
+  Vec<T, W> q;
+#pragma clang loop unroll(disable) vectorize(disable)
+  for (int i = 0; i < W; ++i) {
+    const T d = b[i];
+    q[i] = d == 0 ? T(0) : d == T(-1) && T(-1) < T(0) ? T(0ul - (unsigned long)a[i]) : T(a[i] / d);
+  }
+  return q;
+}
+template <class T, int W>
+KILN_FN Vec<T, W> KFmod(Vec<T, W> a, Vec<T, W> b) {
+  if constexpr (kIsFloat<T>) {
+    Vec<T, W> r;
+#pragma clang loop unroll(disable) vectorize(disable)
+    for (int i = 0; i < W; ++i) {
+      if constexpr (sizeof(T) == 4) {
+        r[i] = __builtin_fmodf(a[i], b[i]);
+      } else {
+        r[i] = __builtin_fmod(a[i], b[i]);
+      }
+    }
+    return r;
+  } else {
+    return a - KTruncDiv(a, b) * b;
+  }
+}
+template <class T, int W>
+KILN_FN Vec<T, W> KMod(Vec<T, W> a, Vec<T, W> b) {
+  const Vec<T, W> r = KFmod(a, b);
+  const Vec<T, W> zero = (Vec<T, W>)(T(0));
+  return ((r != zero) & ((r < zero) != (b < zero))) ? r + b : r;
+}
+template <class T, int W>
+KILN_FN Vec<T, W> KFloorDiv(Vec<T, W> a, Vec<T, W> b) {
+  const Vec<T, W> zero = (Vec<T, W>)(T(0));
+  if constexpr (kIsFloat<T>) {
+    // As Python: from the exact remainder, so that rounding of a / b cannot pass an integer.
+    const Vec<T, W> r = KFmod(a, b);
+    Vec<T, W> q = (a - r) / b;
+    q = ((r != zero) & ((r < zero) != (b < zero))) ? q - (T)1 : q;
+    Vec<T, W> whole = __builtin_elementwise_floor(q);
+    whole = q - whole > (Vec<T, W>)((T)0.5) ? whole + (T)1 : whole;
+    const Vec<T, W> quotient = a / b;
+    whole = q == zero ? __builtin_elementwise_copysign(zero, quotient) : whole;
+    return b == zero ? quotient : whole;
+  } else {
+    const Vec<T, W> q = KTruncDiv(a, b);
+    const Vec<T, W> r = a - q * b;
+    return ((b != zero) & (r != zero) & ((r < zero) != (b < zero))) ? q - T(1) : q;
+  }
+}
+template <class T, int W>
+KILN_FN Vec<T, W> KAbs(Vec<T, W> x) {
+  if constexpr (T(-1) < T(0)) {
+    return __builtin_elementwise_abs(x);
+  } else {
+    return x;
+  }
+}
+template <class T, int W>
+KILN_FN Vec<T, W> KSign(Vec<T, W> x) {
+  const Vec<T, W> zero = (Vec<T, W>)(T(0)), one = (Vec<T, W>)(T(1));
+  return x > zero ? one : x < zero ? zero - one : zero;
+}
+// A count outside [0, bits) shifts everything out.
+template <class T, int W>
+KILN_FN Vec<T, W> KShl(Vec<T, W> a, Vec<T, W> b) {
+  const Vec<T, W> zero = (Vec<T, W>)(T(0)), bits = (Vec<T, W>)(T(8 * sizeof(T)));
+  const auto legal = (b >= zero) & (b < bits);
+  return legal ? a << (legal ? b : zero) : zero;
+}
+template <class T, int W>
+KILN_FN Vec<T, W> KShr(Vec<T, W> a, Vec<T, W> b) {
+  const Vec<T, W> zero = (Vec<T, W>)(T(0)), last = (Vec<T, W>)(T(8 * sizeof(T) - 1));
+  const auto legal = (b >= zero) & (b <= last);
+  const Vec<T, W> gone = T(-1) < T(0) ? a >> last : zero;
+  return legal ? a >> (legal ? b : zero) : gone;
+}
+template <class T, int W>
+KILN_FN Vec<bool, W> KIsNan(Vec<T, W> x) {
+  return __builtin_convertvector(x != x, Vec<bool, W>);
+}
+template <class T, int W>
+KILN_FN Vec<bool, W> KIsInf(Vec<T, W> x) {
+  return __builtin_convertvector(__builtin_elementwise_abs(x) == (Vec<T, W>)((T)__builtin_inf()),
+                                 Vec<bool, W>);
+}
+template <class T, int W>
+KILN_FN Vec<T, W> KSqrt(Vec<T, W> x) {
+  return __builtin_elementwise_sqrt(x);
+}
+template <class T, int W>
+KILN_FN Vec<T, W> KRsqrt(Vec<T, W> x) {
+  return (T)1 / __builtin_elementwise_sqrt(x);
+}
+
+// ---- Reductions ----------------------------------------------------------------------------
+
+// x in active lanes, the identity of the reduction in others.
+template <bool kTail, class T, int W>
+KILN_FN Vec<T, W> KActiveOr(Vec<T, W> x, long n, T identity) {
+  if constexpr (kTail) {
+    return KSelect(KActive<W>(n), x, KConst<T, W>(identity));
+  } else {
+    return x;
+  }
+}
+struct KSum {
+  template <class T, int W>
+  KILN_INLINE Vec<T, W> operator()(Vec<T, W> a, Vec<T, W> b) const {
+    return a + b;
+  }
+};
+struct KProd {
+  template <class T, int W>
+  KILN_INLINE Vec<T, W> operator()(Vec<T, W> a, Vec<T, W> b) const {
+    return a * b;
+  }
+};
+struct KMaxOf {
+  template <class T, int W>
+  KILN_INLINE Vec<T, W> operator()(Vec<T, W> a, Vec<T, W> b) const {
+    return KMax(a, b);
+  }
+};
+struct KMinOf {
+  template <class T, int W>
+  KILN_INLINE Vec<T, W> operator()(Vec<T, W> a, Vec<T, W> b) const {
+    return KMin(a, b);
+  }
+};
+struct KAnyOf {
+  template <int W>
+  KILN_INLINE Vec<bool, W> operator()(Vec<bool, W> a, Vec<bool, W> b) const {
+    return a | b;
+  }
+};
+struct KAllOf {
+  template <int W>
+  KILN_INLINE Vec<bool, W> operator()(Vec<bool, W> a, Vec<bool, W> b) const {
+    return a & b;
+  }
+};
+// All lanes to one, pairwise.
+template <class Op, class T, int W>
+KILN_FN Vec<T, 1> KFold(Vec<T, W> x) {
+  if constexpr (W == 1) {
+    return x;
+  } else if constexpr (kSameType<T, bool>) {
+    const bool any = KAnyTrue(x), all = KAllTrue(x);
+    return KConst<bool, 1>(kSameType<Op, KAnyOf> ? any : all);
+  } else {
+    Vec<T, W / 2> low, high;
+    __builtin_memcpy(&low, &x, sizeof(low));
+    __builtin_memcpy(&high, (const char*)&x + sizeof(low), sizeof(high));
+    return KFold<Op>(Op()(low, high));
+  }
+}
+
+// The best value so far of each lane and its number in the reduction's order. NaN beats numbers;
+// among equals the smallest number wins.
+template <class T, int W>
+struct KBest {
+  Vec<T, W> value;
+  Vec<long, W> number;
+};
+template <bool kGreatest, class T, int W>
+KILN_FN void KUpdateBest(KBest<T, W>& best, Vec<T, W> x, Vec<long, W> number, Vec<bool, W> active) {
+  Vec<bool, W> better, equal = KEq(x, best.value);
+  if constexpr (kGreatest) {
+    better = KGt(x, best.value);
+  } else {
+    better = KLt(x, best.value);
+  }
+  if constexpr (kIsFloat<T>) {
+    const Vec<bool, W> x_nan = KIsNan(x), best_nan = KIsNan(best.value);
+    better = (better | x_nan) & ~best_nan;
+    equal |= x_nan & best_nan;
+  }
+  better |= equal & KLt(number, best.number);
+  better &= active;
+  best.value = KSelect(better, x, best.value);
+  best.number = KSelect(better, number, best.number);
+}
+template <bool kGreatest, class T, int W>
+KILN_FN KBest<T, 1> KFoldBest(KBest<T, W> best) {
+  KBest<T, 1> result = {KConst<T, 1>(best.value[0]), KConst<long, 1>(best.number[0])};
+#pragma clang loop unroll(disable) vectorize(disable)
+  for (int i = 1; i < W; ++i) {
+    KUpdateBest<kGreatest>(result, KConst<T, 1>(best.value[i]), KConst<long, 1>(best.number[i]),
+                           KConst<bool, 1>(true));
+  }
+  return result;
+}
+
+// ---- Loops and threads ---------------------------------------------------------------------
+
+// body<kTail>(first lane's index, active lanes) over [begin, end) in steps of W. kExact: the length
+// is known to be a multiple of W.
+template <int W, bool kExact, class F>
+KILN_FN void KVectorLoop(long begin, long end, F body) {
+  long i = begin;
+#pragma clang loop unroll(disable)
+  for (; i + W <= end; i += W) body.template operator()<false>(i, W);
+  if constexpr (!kExact) {
+    if (i < end) body.template operator()<true>(i, end - i);
+  }
+}
+
+// Splits rows x lanes into tasks, lanes at multiples of `lane_step`, and runs them. `cost`: scalar
+// operations a point of the grid; small grids run on the calling thread.
+template <class Args>
+struct KGrid {
+  Args* args;
+  void (*run)(Args& args, long row_begin, long row_end, long lane_begin, long lane_end);
+  long rows, lanes, lane_step, row_tasks, lane_tasks;
+};
+template <class Args>
+static void KGridTask(void* closure, long task, int) {
+  const KGrid<Args>& g = *(const KGrid<Args>*)closure;
+  const long row_task = task / g.lane_tasks, lane_task = task % g.lane_tasks;
+  const long steps = (g.lanes + g.lane_step - 1) / g.lane_step;
+  const long lane_end = steps * (lane_task + 1) / g.lane_tasks * g.lane_step;
+  g.run(*g.args, g.rows * row_task / g.row_tasks, g.rows * (row_task + 1) / g.row_tasks,
+        steps * lane_task / g.lane_tasks * g.lane_step, lane_end < g.lanes ? lane_end : g.lanes);
+}
+template <class Args>
+static inline void KRunGrid(const KilnCpuContext* context, KGrid<Args> g, double cost) {
+  if (g.rows <= 0 || g.lanes <= 0) return;
+  const double kCostOfTask = 16384;
+  const double work = cost * (double)g.rows * (double)g.lanes;
+  long tasks = work < kCostOfTask * 2 ? 1 : (long)(work / kCostOfTask);
+  if (tasks > 4l * context->threads) tasks = 4l * context->threads;
+  if (tasks <= 1 || context->threads == 1) {
+    g.run(*g.args, 0, g.rows, 0, g.lanes);
+    return;
+  }
+  const long steps = (g.lanes + g.lane_step - 1) / g.lane_step;
+  g.row_tasks = g.rows < tasks ? g.rows : tasks;
+  g.lane_tasks = (tasks + g.row_tasks - 1) / g.row_tasks;
+  if (g.lane_tasks > steps) g.lane_tasks = steps;
+  context->parallel_for(context, g.row_tasks * g.lane_tasks, KGridTask<Args>, &g);
+}
