@@ -1,8 +1,11 @@
 // Many calls at once from one process: clients that wait without a thread each.
 #pragma once
 
+#include <grpcpp/completion_queue.h>
+
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -39,8 +42,12 @@ class Crowd {
 
  private:
   class Member;
+  void TakeEvents();
+
   const std::vector<v1::CompileService::Stub*> stubs_;
+  grpc::CompletionQueue queue_;
   std::vector<std::unique_ptr<Member>> members_;
+  std::thread thread_;  // takes what comes out of the queue
 };
 
 }  // namespace kiln::integration

@@ -13,6 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "client/channels.h"
+#include "client/credentials.h"
 #include "tests/integration/crowd.h"
 #include "tests/integration/graphs.h"
 #include "tests/integration/relay.h"
@@ -34,9 +36,14 @@ int64_t ResidentBytes(pid_t pid) {
 
 class SharingTest : public ServerTest {
  protected:
+  // Each on a connection of its own, made as clients make theirs.
   std::vector<std::unique_ptr<v1::CompileService::Stub>> Stubs(int count) {
+    const auto credentials = *Credentials::Load({});
     std::vector<std::unique_ptr<v1::CompileService::Stub>> stubs;
-    for (int i = 0; i < count; ++i) stubs.push_back(server().NewStub());
+    for (int i = 0; i < count; ++i) {
+      stubs.push_back(
+          v1::CompileService::NewStub(OwnChannel(server().grpc_address(), *credentials)));
+    }
     return stubs;
   }
   bool AwaitWaiters(int count) {
@@ -76,12 +83,14 @@ TEST_F(SharingTest, AThousandClientsShareOneCompileAndHearOfItAtOnce) {
     int64_t waiting_bytes = ResidentBytes(server().process().pid()) - idle_bytes;
     std::set<std::string> digests;
     std::map<std::string, int> sources;
+    int64_t bytes = 0;
     absl::Time first = absl::InfiniteFuture();
     absl::Time last = absl::InfinitePast();
     for (const CrowdAnswer& answer : crowd.Wait()) {
       ASSERT_TRUE(answer.status.ok()) << Text(answer.status);
       digests.insert(answer.digest);
       ++sources[answer.source];
+      bytes = answer.bytes;
       first = std::min(first, answer.done);
       last = std::max(last, answer.done);
     }
@@ -92,8 +101,9 @@ TEST_F(SharingTest, AThousandClientsShareOneCompileAndHearOfItAtOnce) {
     EXPECT_LT(waiting_bytes, int64_t{300} << 20);
     spread = last - first;
     std::cout << kWaiters << " waiters on " << kConnections << " connections: 1 compile, "
-              << digests.size() << " digest, first to last answer " << spread << ", "
-              << (waiting_bytes >> 10) << " KiB over idle while they wait" << std::endl;
+              << digests.size() << " digest of " << bytes << " bytes, first to last answer "
+              << spread << ", " << (waiting_bytes >> 10) << " KiB over idle while they wait"
+              << std::endl;
   }
   EXPECT_LT(spread, limit);
 }
