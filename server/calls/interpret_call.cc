@@ -60,6 +60,7 @@ class InterpretCall final : public BackgroundCall {
     end_ = status;
     if (!status.ok()) events_.clear();
   }
+
   // On a worker's thread.
   absl::Status Queue(const v1::InterpretEvent& event) {
     const grpc::ByteBuffer serialized = SerializeMessage(event);
