@@ -22,13 +22,18 @@ namespace {
 std::atomic<LogLevel> g_level{LogLevel::kWarning};
 std::atomic<LogFormat> g_format{LogFormat::kText};
 constexpr absl::Duration kLogDelay = absl::Milliseconds(10);
+constexpr size_t kUsualLineBytes = 320;
 constexpr absl::string_view kNames[] = {"debug", "info", "warning", "error"};
+
+// What JSON strings and terminals take as it is.
+bool IsPlain(char c) {
+  return c >= 0x20 && c < 0x7F && c != '"' && c != '\\';
+}
 
 bool NeedsQuotes(absl::string_view s) {
   // Anything but plain ASCII goes through JsonQuote, which makes it safe to show.
-  return s.empty() || std::any_of(s.begin(), s.end(), [](unsigned char c) {
-           return c <= ' ' || c >= 0x7F || c == '"' || c == '=' || c == '\\';
-         });
+  return s.empty() || std::any_of(s.begin(), s.end(),
+                                  [](char c) { return c == ' ' || c == '=' || !IsPlain(c); });
 }
 
 // The length of the UTF-8 character that `s` begins with; 0 where it is none (RFC 3629: no overlong
@@ -146,10 +151,65 @@ WaitingLines& Waiting() {
   return *lines;
 }
 
+// Takes one character off `s`.
+void AppendEscaped(absl::string_view& s, std::string& out) {
+  const size_t length = Utf8Length(s);
+  const absl::string_view character = s.substr(0, std::max<size_t>(length, 1));
+  s.remove_prefix(character.size());
+  const char c = character[0];
+  if (length == 0) {
+    out += "\xEF\xBF\xBD";
+  } else if (c == '"' || c == '\\') {
+    absl::StrAppend(&out, "\\", character);
+  } else if (c == '\n') {
+    out += "\\n";
+  } else if (c == '\r') {
+    out += "\\r";
+  } else if (c == '\t') {
+    out += "\\t";
+  } else if (length == 1 && static_cast<unsigned char>(c) < 0x20) {
+    absl::StrAppendFormat(&out, "\\u%04x", c);
+  } else if (IsHiddenControl(character)) {
+    absl::StrAppendFormat(&out, "\\u%04x", HiddenCodePoint(character));
+  } else {
+    absl::StrAppend(&out, character);
+  }
+}
+
+void AppendJsonQuoted(absl::string_view s, std::string& out) {
+  out += '"';
+  while (!s.empty()) {
+    const auto plain =
+        static_cast<size_t>(std::find_if_not(s.begin(), s.end(), IsPlain) - s.begin());
+    out.append(s.data(), plain);
+    s.remove_prefix(plain);
+    if (!s.empty()) AppendEscaped(s, out);
+  }
+  out += '"';
+}
+
 // As a JSON value: nan and the infinities are no numbers there.
-std::string JsonField(const LogField& field) {
-  const bool finite = field.value.find_first_of("ni") == std::string::npos;
-  return field.is_number && finite ? field.value : JsonQuote(field.value);
+void AppendJsonField(const LogField& field, std::string& out) {
+  const bool finite = field.value.find_first_of("ni") == absl::string_view::npos;
+  if (field.is_number && finite) {
+    absl::StrAppend(&out, field.value);
+  } else {
+    AppendJsonQuoted(field.value, out);
+  }
+}
+
+// "2026-01-31T23:59:59.999Z"; a thread formats each second once.
+void AppendTime(absl::Time time, std::string& out) {
+  thread_local int64_t second = -1;
+  thread_local char text[20];  // up to the seconds; no object that a thread's end would destroy
+  const int64_t ms = absl::ToUnixMillis(time);
+  if (ms / 1000 != second) {
+    second = ms / 1000;
+    const std::string formatted =
+        absl::FormatTime("%Y-%m-%dT%H:%M:%S", absl::FromUnixSeconds(second), absl::UTCTimeZone());
+    absl::SNPrintF(text, sizeof(text), "%s", formatted);
+  }
+  absl::StrAppend(&out, text, ".", absl::Dec(ms % 1000, absl::kZeroPad3), "Z");
 }
 
 }  // namespace
@@ -173,52 +233,38 @@ LogLevel LogLevelFromEnvironment(LogLevel fallback) {
 }
 
 std::string JsonQuote(absl::string_view s) {
-  std::string out = "\"";
-  while (!s.empty()) {
-    const size_t length = Utf8Length(s);
-    const absl::string_view character = s.substr(0, std::max<size_t>(length, 1));
-    s.remove_prefix(character.size());
-    const char c = character[0];
-    if (length == 0) {
-      out += "\xEF\xBF\xBD";
-    } else if (c == '"' || c == '\\') {
-      absl::StrAppend(&out, "\\", character);
-    } else if (c == '\n') {
-      out += "\\n";
-    } else if (c == '\r') {
-      out += "\\r";
-    } else if (c == '\t') {
-      out += "\\t";
-    } else if (length == 1 && static_cast<unsigned char>(c) < 0x20) {
-      absl::StrAppendFormat(&out, "\\u%04x", c);
-    } else if (IsHiddenControl(character)) {
-      absl::StrAppendFormat(&out, "\\u%04x", HiddenCodePoint(character));
-    } else {
-      absl::StrAppend(&out, character);
-    }
-  }
-  return out + "\"";
+  std::string out;
+  AppendJsonQuoted(s, out);
+  return out;
 }
 
 namespace {
 
 std::string FormatLine(LogLevel level, absl::string_view message,
                        std::initializer_list<LogField> fields) {
-  absl::string_view name = kNames[static_cast<int>(level)];
-  std::string time = absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
+  const absl::string_view name = kNames[static_cast<int>(level)];
   std::string line;
+  line.reserve(kUsualLineBytes);
   if (g_format == LogFormat::kJson) {
-    absl::StrAppend(&line, "{\"time\":\"", time, "\",\"level\":\"", name,
-                    "\",\"message\":", JsonQuote(message));
+    line += "{\"time\":\"";
+    AppendTime(absl::Now(), line);
+    absl::StrAppend(&line, "\",\"level\":\"", name, "\",\"message\":");
+    AppendJsonQuoted(message, line);
     for (const LogField& field : fields) {
-      absl::StrAppend(&line, ",", JsonQuote(field.key), ":", JsonField(field));
+      absl::StrAppend(&line, ",\"", field.key, "\":");
+      AppendJsonField(field, line);
     }
     line += "}\n";
   } else {
-    absl::StrAppend(&line, time, " ", name, " ", message);
+    AppendTime(absl::Now(), line);
+    absl::StrAppend(&line, " ", name, " ", message);
     for (const LogField& field : fields) {
-      absl::StrAppend(&line, " ", field.key, "=",
-                      NeedsQuotes(field.value) ? JsonQuote(field.value) : field.value);
+      absl::StrAppend(&line, " ", field.key, "=");
+      if (NeedsQuotes(field.value)) {
+        AppendJsonQuoted(field.value, line);
+      } else {
+        absl::StrAppend(&line, field.value);
+      }
     }
     line += "\n";
   }

@@ -5,6 +5,7 @@
 // Thread-safe.
 #pragma once
 
+#include <cstring>
 #include <initializer_list>
 #include <string>
 #include <type_traits>
@@ -24,16 +25,23 @@ void SetLogFormat(LogFormat format);
 LogLevel LogLevelFromEnvironment(LogLevel fallback);
 bool LogEnabled(LogLevel level);
 
-// Numbers stay numbers in JSON. No field is called "time", "level" or "message".
+// Of one call of Log: holds no text but numbers, which stay numbers in JSON. No field is called
+// "time", "level" or "message".
 struct LogField {
-  LogField(absl::string_view key, std::string value) : key(key), value(std::move(value)) {}
+  LogField(absl::string_view key, absl::string_view value) : key(key), value(value) {}
   template <typename Number, std::enable_if_t<std::is_arithmetic_v<Number>, int> = 0>
-  LogField(absl::string_view key, Number number)
-      : key(key), value(absl::StrCat(number)), is_number(true) {}
+  LogField(absl::string_view key, Number number) : key(key), is_number(true) {
+    const absl::AlphaNum text(number);
+    std::memcpy(digits, text.data(), text.size());
+    value = absl::string_view(digits, text.size());
+  }
+  LogField(const LogField&) = delete;
+  LogField& operator=(const LogField&) = delete;
 
   absl::string_view key;
-  std::string value;
+  absl::string_view value;
   bool is_number = false;
+  char digits[32];  // what AlphaNum needs at most
 };
 
 // Log(LogLevel::kInfo, "compiled", {{"key", key.ShortHex()}, {"kernels", 12}});

@@ -71,8 +71,8 @@ bool IsTier(absl::string_view source) {
   return !source.empty() && source != "compiled" && source != "coalesced";
 }
 
-std::string OrDash(absl::string_view text) {
-  return text.empty() ? "-" : std::string(text);
+absl::string_view OrDash(absl::string_view text) {
+  return text.empty() ? "-" : text;
 }
 
 double RoundedMs(absl::Duration duration) {
@@ -142,7 +142,7 @@ Call::~Call() {
   LogSoon(
       LogLevel::kInfo, "call",
       {{"id", number_},
-       {"method", std::string(method_)},
+       {"method", method_},
        {"tenant", OrDash(caller_.tenant)},
        {"identity", OrDash(caller_.identity)},
        {"key", OrDash(key_)},
