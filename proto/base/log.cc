@@ -31,7 +31,7 @@ bool IsPlain(char c) {
 }
 
 bool NeedsQuotes(absl::string_view s) {
-  // Anything but plain ASCII goes through JsonQuote, which makes it safe to show.
+  // Anything but plain ASCII goes through AppendJsonQuoted, which makes it safe to show.
   return s.empty() || std::any_of(s.begin(), s.end(),
                                   [](char c) { return c == ' ' || c == '=' || !IsPlain(c); });
 }
@@ -212,34 +212,6 @@ void AppendTime(absl::Time time, std::string& out) {
   absl::StrAppend(&out, text, ".", absl::Dec(ms % 1000, absl::kZeroPad3), "Z");
 }
 
-}  // namespace
-
-void SetLogLevel(LogLevel level) {
-  g_level = level;
-}
-void SetLogFormat(LogFormat format) {
-  g_format = format;
-}
-bool LogEnabled(LogLevel level) {
-  return level >= g_level.load();
-}
-
-LogLevel LogLevelFromEnvironment(LogLevel fallback) {
-  const char* value = std::getenv("KILN_LOG");
-  for (int i = 0; value != nullptr && i < 4; ++i) {
-    if (kNames[i] == value) return static_cast<LogLevel>(i);
-  }
-  return fallback;
-}
-
-std::string JsonQuote(absl::string_view s) {
-  std::string out;
-  AppendJsonQuoted(s, out);
-  return out;
-}
-
-namespace {
-
 std::string FormatLine(LogLevel level, absl::string_view message,
                        std::initializer_list<LogField> fields) {
   const absl::string_view name = kNames[static_cast<int>(level)];
@@ -272,6 +244,30 @@ std::string FormatLine(LogLevel level, absl::string_view message,
 }
 
 }  // namespace
+
+void SetLogLevel(LogLevel level) {
+  g_level = level;
+}
+void SetLogFormat(LogFormat format) {
+  g_format = format;
+}
+bool LogEnabled(LogLevel level) {
+  return level >= g_level.load();
+}
+
+LogLevel LogLevelFromEnvironment(LogLevel fallback) {
+  const char* value = std::getenv("KILN_LOG");
+  for (int i = 0; value != nullptr && i < 4; ++i) {
+    if (kNames[i] == value) return static_cast<LogLevel>(i);
+  }
+  return fallback;
+}
+
+std::string JsonQuote(absl::string_view s) {
+  std::string out;
+  AppendJsonQuoted(s, out);
+  return out;
+}
 
 void Log(LogLevel level, absl::string_view message, std::initializer_list<LogField> fields) {
   if (LogEnabled(level)) Waiting().Write(FormatLine(level, message, fields));

@@ -56,9 +56,8 @@ class InterpretCall final : public BackgroundCall {
   }
   // An error drops what is queued; success lets it go out first.
   void End(const absl::Status& status) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (end_) return;
-    end_ = status;
-    if (!status.ok()) events_.clear();
+    BackgroundCall::End(status);
+    if (!end_->ok()) events_.clear();
   }
 
   // On a worker's thread.

@@ -38,7 +38,7 @@ def init_under(pid: int) -> int:
 
 
 class Container:
-    """This machine's root under an overlay, booted with kilnd installed; ends with the `with`."""
+    """This machine's root under an overlay, booted with kilnd installed; runs until stop."""
 
     def __init__(self) -> None:
         if os.geteuid() != 0:
@@ -105,15 +105,10 @@ class Container:
     def inside(self, *command: str, **more) -> subprocess.CompletedProcess:
         return run("nsenter", f"--target={self.init}", "-m", "-p", "-u", "-i", "-n", *command, **more)
 
-    def __enter__(self) -> "Container":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
     def stop(self) -> None:
         if self.process is not None and self.process.poll() is None:
-            self.inside("systemctl", "poweroff", check=False)
+            if self.init != 0:
+                self.inside("systemctl", "poweroff", check=False)
             try:
                 self.process.wait(timeout=30)
             except subprocess.TimeoutExpired:
