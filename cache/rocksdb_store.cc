@@ -68,11 +68,7 @@ absl::Status RocksDbStore::Start() {
   absl::MutexLock write_lock(&write_mu_);
   table_bytes_ = database()->TableBytes();
   aside_.Shrink(budget_bytes_ / 2);
-  while (true) {
-    std::vector<EntryInfo> victims = Oldest(0, kEvictionBatch);
-    if (victims.empty()) break;
-    KILN_RETURN_IF_ERROR(Evict(victims));
-  }
+  KILN_RETURN_IF_ERROR(EvictFor(0));
   aside_.Shrink(budget_bytes_ - UsedBytes());
   upkeep_ = std::thread([this] { RunUpkeep(); });
   return absl::OkStatus();
@@ -200,6 +196,14 @@ std::vector<EntryInfo> RocksDbStore::Oldest(int64_t extra_bytes, size_t most) {
   return victims;
 }
 
+absl::Status RocksDbStore::EvictFor(int64_t extra_bytes) {
+  while (true) {
+    std::vector<EntryInfo> victims = Oldest(extra_bytes, kEvictionBatch);
+    if (victims.empty()) return absl::OkStatus();
+    KILN_RETURN_IF_ERROR(Evict(victims));
+  }
+}
+
 absl::Status RocksDbStore::MakeRoom(EntryInfo& info) {
   KILN_RETURN_IF_ERROR(CheckWorking());
   if (unmeasured_bytes_ > WriteBufferBytes(options_.max_bytes)) MeasureTables();
@@ -208,11 +212,7 @@ absl::Status RocksDbStore::MakeRoom(EntryInfo& info) {
     KILN_RETURN_IF_ERROR(Evict({*before}));
   }
   aside_.Shrink(budget_bytes_ - UsedBytes() - info.size_bytes);
-  while (true) {
-    std::vector<EntryInfo> victims = Oldest(info.size_bytes, kEvictionBatch);
-    if (victims.empty()) break;
-    KILN_RETURN_IF_ERROR(Evict(victims));
-  }
+  KILN_RETURN_IF_ERROR(EvictFor(info.size_bytes));
   absl::MutexLock lock(&mu_);
   if (index_.size_bytes() + info.size_bytes > budget_bytes_) {
     return absl::ResourceExhaustedError("all that could make room in the cache is pinned");

@@ -73,6 +73,8 @@ class RocksDbStore final : public PinningStore {
   std::vector<EntryInfo> Oldest(int64_t extra_bytes, size_t most)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
 
+  // Evicts until `extra_bytes` more fit.
+  absl::Status EvictFor(int64_t extra_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
   // Evicts until `info` fits; what it replaces goes first, so that the two never take room at once.
   absl::Status MakeRoom(EntryInfo& info) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
   absl::Status Insert(const EntryInfo& info, const Entry& entry)
