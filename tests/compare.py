@@ -13,8 +13,10 @@ def to_double(value):
     return value
 
 
-def assert_same(actual, expected, reference=None, tol=1e-4):
-    """`actual` is as good an answer as `expected`; float64 `reference` decides close calls."""
+def assert_same(actual, expected, reference=None, tol=1e-4, what="output"):
+    """`actual` is as good an answer as `expected`; float64 `reference` decides close calls.
+
+    `what` names the values in an error: "output" 0, 1, ..."""
     actual_leaves, expected_leaves = tree_leaves(actual), tree_leaves(expected)
     assert len(actual_leaves) == len(expected_leaves)
     reference_leaves = tree_leaves(reference) if reference is not None else [None] * len(
@@ -24,13 +26,13 @@ def assert_same(actual, expected, reference=None, tol=1e-4):
         zip(actual_leaves, expected_leaves, reference_leaves, strict=True)
     ):
         if not isinstance(e, torch.Tensor):
-            assert a == e, f"output {i}"
+            assert a == e, f"{what} {i}"
             continue
-        assert a.dtype == e.dtype and a.shape == e.shape, f"output {i}: {a.dtype} {a.shape}"
+        assert a.dtype == e.dtype and a.shape == e.shape, f"{what} {i}: {a.dtype} {a.shape}"
         if e.numel() > 0:
-            assert a.stride() == e.stride(), f"output {i}: strides {a.stride()}, not {e.stride()}"
+            assert a.stride() == e.stride(), f"{what} {i}: strides {a.stride()}, not {e.stride()}"
         assert same(e, a, fp64_ref=r, tol=tol, equal_nan=True), (
-            f"output {i} differs by up to {(a.double() - e.double()).abs().max().item()}"
+            f"{what} {i} differs by up to {(a.double() - e.double()).abs().max().item()}"
         )
 
 

@@ -20,9 +20,6 @@ struct TensorType {
   ir::IntExpr offset;                // elements
 };
 
-// A tensor, or a size that arrives as a number.
-using ValueType = std::variant<TensorType, ir::IntExpr>;
-
 // A number of a value: inputs first, then constants, then the nodes' results.
 struct ValueRef {
   int id = -1;
@@ -32,6 +29,10 @@ struct ValueRef {
 struct None {
   friend bool operator==(None, None) = default;
 };
+// A tensor, a size that arrives as a number, or a result that its call leaves out (an output mask):
+// no argument and no output refers to one of those.
+using ValueType = std::variant<TensorType, ir::IntExpr, None>;
+
 struct Arg;
 using ArgList = std::vector<Arg>;
 struct Arg {

@@ -99,6 +99,10 @@ absl::Status Importer::CheckValue(uint32_t value, const Place& place) const {
     return BadGraph(place, absl::StrCat("it refers to value ", value),
                     absl::StrCat("a value made before it, numbered below ", graph_.values.size()));
   }
+  if (std::holds_alternative<None>(graph_.values[value])) {
+    return BadGraph(place, absl::StrCat("it refers to value ", value, ", which has no type"),
+                    "a result that its node does not leave out");
+  }
   return absl::OkStatus();
 }
 
@@ -248,7 +252,10 @@ absl::Status Importer::ReadNode(const v1::Node& proto) {
     node.kwargs.emplace_back(arg.name(), std::move(value));
   }
   for (const v1::ValueType& result : proto.results()) {
-    KILN_ASSIGN_OR_RETURN(ValueType type, types_.ReadValue(result, place));
+    ValueType type = None{};
+    if (result.kind_case() != v1::ValueType::KIND_NOT_SET) {
+      KILN_ASSIGN_OR_RETURN(type, types_.ReadValue(result, place));
+    }
     node.results.push_back({static_cast<int>(graph_.values.size())});
     graph_.values.push_back(std::move(type));
   }

@@ -1,11 +1,18 @@
-// Scaled dot-product attention, taken apart into products and a softmax.
+// Scaled dot-product attention and its gradients, taken apart into products and a softmax.
+//
+// With S = scale * Q K^T + mask, L = log(sum over keys of exp(S)) (result 1, "logsumexp"), O = P V
+// and P = exp(S - L), the gradients for dO are (FlashAttention-2, section 3.1.2):
+//
+//   dV = P^T dO     dP = dO V^T     dS = P * (dP - rowsum(dO * O))     dQ = scale dS K
+//   dK = scale dS^T Q
+//
+// A row whose keys are all forbidden has P = 0 and L = 0, as ATen's kernel has it.
 #include <cmath>
 #include <limits>
 #include <optional>
 #include <vector>
 
 #include "compiler/lowering/matmul.h"
-#include "compiler/lowering/reduction.h"
 #include "compiler/lowering/registry.h"
 #include "proto/base/status_macros.h"
 
@@ -24,82 +31,228 @@ struct Attention {
 
 // Where each overload has its arguments; SIZE_MAX: by name only.
 struct Positions {
-  size_t mask, dropout, is_causal, scale;
+  size_t query, mask, dropout, is_causal, scale;
 };
+constexpr size_t kByName = SIZE_MAX;
+
+// `heads` heads out of fewer ones that serve several queries each.
+View RepeatHeads(NodeContext& n, const View& view, IntExpr heads) {
+  if (view.sizes[1] == heads) return view;
+  const IntExpr group = n.ints().Const(heads.value() / view.sizes[1].value());
+  Ints sizes = view.sizes;
+  sizes[1] = heads;
+  return Remap(n.ints(), view, sizes, [&](Ints at) {
+    at[1] = n.ints().FloorDiv(at[1], group);
+    return at;
+  });
+}
+
+// Keys and values must have the query's heads, or a divisor of them.
+bool HeadsFit(IntExpr heads, IntExpr shared) {
+  if (heads == shared) return true;
+  if (!heads.is_const() || !shared.is_const() || shared.value() == 0) return false;
+  return heads.value() % shared.value() == 0;
+}
 
 absl::StatusOr<Attention> ReadArguments(NodeContext& n, const Positions& p) {
   Attention a;
-  KILN_ASSIGN_OR_RETURN(a.query, n.Tensor(0, "query"));
-  KILN_ASSIGN_OR_RETURN(a.key, n.Tensor(1, "key"));
-  KILN_ASSIGN_OR_RETURN(a.value, n.Tensor(2, "value"));
+  KILN_ASSIGN_OR_RETURN(a.query, n.Tensor(p.query, "query"));
+  KILN_ASSIGN_OR_RETURN(a.key, n.Tensor(p.query + 1, "key"));
+  KILN_ASSIGN_OR_RETURN(a.value, n.Tensor(p.query + 2, "value"));
   const char* mask_name = n.Find(p.mask, "attn_bias") != nullptr ? "attn_bias" : "attn_mask";
   KILN_ASSIGN_OR_RETURN(a.mask, n.OptionalTensor(p.mask, mask_name));
   KILN_ASSIGN_OR_RETURN(const double dropout, n.Float(p.dropout, "dropout_p", 0));
   KILN_ASSIGN_OR_RETURN(a.is_causal, n.Bool(p.is_causal, "is_causal", false));
   KILN_ASSIGN_OR_RETURN(a.scale, n.Float(p.scale, "scale", 0));
-  KILN_ASSIGN_OR_RETURN(const bool grouped, n.Bool(SIZE_MAX, "enable_gqa", false));
   if (dropout != 0) return n.Decline("with dropout");
   if (a.query.sizes.size() != 4 || a.key.sizes.size() != 4 || a.value.sizes.size() != 4) {
     return n.Decline("other than 4 dimensions");
   }
   const IntExpr width = a.query.sizes[3];
-  if (!width.is_const() || width.value() == 0 || grouped || !IsFloat(a.query.dtype)) {
-    return n.Decline("grouped, of integers, or of symbolic width");
+  if (!width.is_const() || width.value() == 0 || !IsFloat(a.query.dtype)) {
+    return n.Decline("of integers or of symbolic width");
   }
-  if (a.scale == 0) a.scale = 1 / std::sqrt(static_cast<double>(width.value()));
+  if (a.key.dtype != a.query.dtype || a.value.dtype != a.query.dtype) {
+    return n.BadGraph("its operands' types differ", "one type");
+  }
+  if (n.Find(p.scale, "scale") == nullptr) {
+    a.scale = 1 / std::sqrt(static_cast<double>(width.value()));
+  }
   const Ints& q = a.query.sizes;
   const Ints& v = a.value.sizes;
-  KILN_RETURN_IF_ERROR(n.CheckSizes(a.key.sizes, {q[0], q[1], v[2], width}, "the key"));
-  KILN_RETURN_IF_ERROR(n.CheckSizes(v, {q[0], q[1], v[2], v[3]}, "the value"));
-  KILN_RETURN_IF_ERROR(n.CheckSizes(n.Result(0).sizes, {q[0], q[1], q[2], v[3]}, "the result"));
+  if (!HeadsFit(q[1], v[1])) return n.Decline("of heads in uneven groups");
+  KILN_RETURN_IF_ERROR(n.CheckSizes(a.key.sizes, {q[0], v[1], v[2], width}, "the key"));
+  KILN_RETURN_IF_ERROR(n.CheckSizes(v, {q[0], v[1], v[2], v[3]}, "the value"));
   if (a.mask) KILN_RETURN_IF_ERROR(n.CheckBroadcast(a.mask->sizes, {q[0], q[1], q[2], v[2]}));
   return a;
 }
 
-// scores * scale, with the mask added and what causality forbids at -inf.
-void EmitScores(NodeContext& n, const Attention& a, const View& product, const View& scores) {
+View Transposed(NodeContext& n, const View& matrix) {
+  return Permute(n.ints(), matrix, {0, 1, 3, 2});
+}
+
+// What `product`, an element of Q K^T, gives at `at`: scaled, with the mask added and what
+// causality forbids at -inf.
+Scalar Score(KernelBuilder& b, const Attention& a, Scalar product, const Ints& at) {
+  Scalar score = b.Op(kMul, product, a.scale);
+  const Scalar forbidden = b.Const(score.dtype, -std::numeric_limits<double>::infinity());
+  if (a.is_causal) {
+    score = b.Select(b.Op(kLe, b.Index(at[3]), b.Index(at[2])), score, forbidden);
+  }
+  if (!a.mask) return score;
+  const Scalar mask = b.LoadBroadcast(*a.mask, at);
+  if (mask.dtype == DType::kBool) return b.Select(mask, score, forbidden);
+  return b.Op(kAdd, score, b.Cast(mask, score.dtype));
+}
+
+absl::StatusOr<View> EmitScores(NodeContext& n, const Attention& a, const Ints& sizes) {
+  const DType compute = ComputeType(a.query.dtype);
+  const View product = n.NewTemp(sizes, compute);
+  KILN_RETURN_IF_ERROR(EmitMatmul(n, a.query, Transposed(n, a.key), product));
+  const View scores = n.NewTemp(sizes, compute);
   n.Pointwise(scores, [&](KernelBuilder& b, const Ints& at) {
-    Scalar score = b.Op(kMul, b.Load(product, at), a.scale);
-    const Scalar forbidden = b.Const(score.dtype, -std::numeric_limits<double>::infinity());
-    if (a.is_causal) {
-      score = b.Select(b.Op(kLe, b.Index(at[3]), b.Index(at[2])), score, forbidden);
-    }
-    if (!a.mask) return score;
-    const Scalar mask = b.LoadBroadcast(*a.mask, at);
-    if (mask.dtype == DType::kBool) return b.Select(mask, score, forbidden);
-    return b.Op(kAdd, score, b.Cast(mask, score.dtype));
+    return Score(b, a, b.Load(product, at), at);
   });
+  return scores;
+}
+
+// One kernel: weights = exp(scores - logsumexp), the latter stored where asked for.
+void EmitWeights(NodeContext& n, const Attention& a, const View& scores, const View& weights,
+                 const std::optional<View>& logsumexp) {
+  KernelBuilder b = n.NewKernel();
+  const Ints outer = b.Outer({scores.sizes[0], scores.sizes[1], scores.sizes[2]});
+  const Ints keys{scores.sizes[3]};
+  const auto at = [&](const Ints& inner) { return Ints{outer[0], outer[1], outer[2], inner[0]}; };
+  const auto load = [&](const Ints& inner) { return b.Load(scores, at(inner)); };
+  Scalar max = b.Reduce(ir::ReduceKind::kMax, load(b.StartPhase(keys)));
+  Scalar zero;
+  if (a.mask) {
+    b.StartPhase();
+    zero = b.Const(max.dtype, 0.0);
+    const Scalar none = b.Const(max.dtype, -std::numeric_limits<double>::infinity());
+    max = b.Select(b.Op(kEq, max, none), zero, max);
+  }
+  const Scalar shifted = b.Op(kSub, load(b.StartPhase(keys)), max);
+  const Scalar sum = b.Reduce(ir::ReduceKind::kSum, b.Op(kExp, shifted));
+  b.StartPhase();
+  Scalar factor = b.Op(kDiv, b.Const(sum.dtype, 1.0), sum);
+  Scalar log_sum = b.Op(kAdd, max, b.Op(kLog, sum));
+  if (a.mask) {
+    const Scalar is_empty = b.Op(kEq, sum, zero);
+    factor = b.Select(is_empty, zero, factor);
+    log_sum = b.Select(is_empty, zero, log_sum);
+  }
+  if (logsumexp) b.Store(*logsumexp, outer, log_sum);
+  const Ints inner = b.StartPhase(keys);
+  const Scalar weight = b.Op(kExp, b.Op(kSub, load(inner), max));
+  b.Store(weights, at(inner), b.Op(kMul, weight, factor));
+  b.Finish();
 }
 
 absl::Status LowerAttention(NodeContext& n, const Positions& positions) {
-  KILN_ASSIGN_OR_RETURN(const Attention a, ReadArguments(n, positions));
-  const DType compute = ComputeType(a.query.dtype);
+  KILN_ASSIGN_OR_RETURN(Attention a, ReadArguments(n, positions));
   const Ints& q = a.query.sizes;
+  KILN_RETURN_IF_ERROR(
+      n.CheckSizes(n.Result(0).sizes, {q[0], q[1], q[2], a.value.sizes[3]}, "the result"));
+  a.key = RepeatHeads(n, a.key, q[1]);
+  a.value = RepeatHeads(n, a.value, q[1]);
   const Ints score_sizes{q[0], q[1], q[2], a.key.sizes[2]};
-  const View product = n.NewTemp(score_sizes, compute);
-  KILN_RETURN_IF_ERROR(EmitMatmul(n, a.query, Permute(n.ints(), a.key, {0, 1, 3, 2}), product));
-  const View scores = n.NewTemp(score_sizes, compute);
-  EmitScores(n, a, product, scores);
-  const View weights = n.NewTemp(score_sizes, compute);
-  EmitSoftmax(n, scores, weights, 3, false);
+  KILN_ASSIGN_OR_RETURN(const View scores, EmitScores(n, a, score_sizes));
+  const View weights = n.NewTemp(score_sizes, scores.dtype);
+  std::optional<View> logsumexp;
+  if (n.num_results() > 1 && n.ResultUsed(1)) {
+    KILN_RETURN_IF_ERROR(n.CheckSizes(n.Result(1).sizes, {q[0], q[1], q[2]}, "logsumexp"));
+    logsumexp = n.NewResult(1);
+    n.SetResult(1, *logsumexp);
+  }
+  EmitWeights(n, a, scores, weights, logsumexp);
   const View out = n.NewResult(0);
   KILN_RETURN_IF_ERROR(EmitMatmul(n, weights, a.value, out));
   n.SetResult(0, out);
   return absl::OkStatus();
 }
 
+// P of the forward pass, from its logsumexp.
+absl::StatusOr<View> EmitWeightsAgain(NodeContext& n, const Attention& a, const View& logsumexp,
+                                      const Ints& sizes) {
+  KILN_ASSIGN_OR_RETURN(const View scores, EmitScores(n, a, sizes));
+  const View weights = n.NewTemp(sizes, scores.dtype);
+  n.Pointwise(weights, [&](KernelBuilder& b, const Ints& at) {
+    const Scalar log_sum = b.Load(logsumexp, {at[0], at[1], at[2]});
+    return b.Op(kExp, b.Op(kSub, b.Load(scores, at), b.Cast(log_sum, scores.dtype)));
+  });
+  return weights;
+}
+
+// rowsum(a * b) over the last dimension.
+View EmitRowDots(NodeContext& n, const View& a, const View& b) {
+  const DType compute = ComputeType(a.dtype);
+  const View dots = n.NewTemp({a.sizes[0], a.sizes[1], a.sizes[2]}, compute);
+  KernelBuilder k = n.NewKernel();
+  const Ints outer = k.Outer(dots.sizes);
+  Ints at = outer;
+  at.push_back(k.StartPhase({a.sizes[3]})[0]);
+  const Scalar x = k.Cast(k.Load(a, at), compute);
+  const Scalar sum = k.Reduce(ir::ReduceKind::kSum, k.Op(kMul, x, k.Cast(k.Load(b, at), compute)));
+  k.StartPhase();
+  k.Store(dots, outer, sum);
+  k.Finish();
+  return dots;
+}
+
+// (grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, *, attn_mask, scale)
+absl::Status LowerAttentionBackward(NodeContext& n) {
+  KILN_RETURN_IF_ERROR(n.CheckResults(3));
+  KILN_ASSIGN_OR_RETURN(const Attention a, ReadArguments(n, {1, kByName, 6, 7, kByName}));
+  KILN_ASSIGN_OR_RETURN(const View grad, n.Tensor(0, "grad_out"));
+  KILN_ASSIGN_OR_RETURN(const View out, n.Tensor(4, "out"));
+  KILN_ASSIGN_OR_RETURN(const View logsumexp, n.Tensor(5, "logsumexp"));
+  const Ints& q = a.query.sizes;
+  if (a.key.sizes[1] != q[1]) return n.Decline("of heads that share keys");
+  const Ints row_sizes{q[0], q[1], q[2]};
+  const Ints out_sizes{q[0], q[1], q[2], a.value.sizes[3]};
+  KILN_RETURN_IF_ERROR(n.CheckSizes(grad.sizes, out_sizes, "the gradient"));
+  KILN_RETURN_IF_ERROR(n.CheckSizes(out.sizes, out_sizes, "the output"));
+  KILN_RETURN_IF_ERROR(n.CheckSizes(logsumexp.sizes, row_sizes, "logsumexp"));
+  const View* operands[] = {&a.query, &a.key, &a.value};
+  for (size_t i = 0; i < 3; ++i) {
+    KILN_RETURN_IF_ERROR(n.CheckSizes(n.Result(i).sizes, operands[i]->sizes, "a gradient"));
+  }
+
+  const Ints score_sizes{q[0], q[1], q[2], a.key.sizes[2]};
+  KILN_ASSIGN_OR_RETURN(const View weights, EmitWeightsAgain(n, a, logsumexp, score_sizes));
+  const View dots = EmitRowDots(n, grad, out);
+  const View grad_weights = n.NewTemp(score_sizes, weights.dtype);
+  KILN_RETURN_IF_ERROR(EmitMatmul(n, grad, Transposed(n, a.value), grad_weights));
+  const View grad_scores = n.NewTemp(score_sizes, weights.dtype);
+  n.Pointwise(grad_scores, [&](KernelBuilder& b, const Ints& at) {
+    const Scalar dot = b.Load(dots, {at[0], at[1], at[2]});
+    const Scalar centred = b.Op(kSub, b.Load(grad_weights, at), dot);
+    return b.Op(kMul, b.Op(kMul, b.Load(weights, at), centred), a.scale);
+  });
+
+  const View grad_query = n.NewResult(0), grad_key = n.NewResult(1), grad_value = n.NewResult(2);
+  KILN_RETURN_IF_ERROR(EmitMatmul(n, grad_scores, a.key, grad_query));
+  KILN_RETURN_IF_ERROR(EmitMatmul(n, Transposed(n, grad_scores), a.query, grad_key));
+  KILN_RETURN_IF_ERROR(EmitMatmul(n, Transposed(n, weights), grad, grad_value));
+  n.SetResult(0, grad_query);
+  n.SetResult(1, grad_key);
+  n.SetResult(2, grad_value);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 void RegisterAttention(Registry& registry) {
-  constexpr size_t kByName = SIZE_MAX;
   const auto attention = [](Positions positions) {
     return [positions](NodeContext& n) { return LowerAttention(n, positions); };
   };
   registry["_scaled_dot_product_flash_attention_for_cpu.default"] =
-      attention({kByName, 3, 4, kByName});
-  registry["_scaled_dot_product_flash_attention.default"] = attention({kByName, 3, 4, kByName});
-  registry["_scaled_dot_product_efficient_attention.default"] = attention({3, 5, 6, kByName});
-  registry["scaled_dot_product_attention.default"] = attention({3, 4, 5, kByName});
+      attention({0, kByName, 3, 4, kByName});
+  registry["_scaled_dot_product_flash_attention.default"] = attention({0, kByName, 3, 4, kByName});
+  registry["_scaled_dot_product_efficient_attention.default"] = attention({0, 3, 5, 6, kByName});
+  registry["scaled_dot_product_attention.default"] = attention({0, 3, 4, 5, kByName});
+  registry["_scaled_dot_product_flash_attention_for_cpu_backward.default"] = LowerAttentionBackward;
 }
 
 }  // namespace kiln::lowering

@@ -112,6 +112,12 @@ absl::Status Unsupported(const Node& node, absl::string_view why) {
                     detail);
 }
 
+bool LeavesOutResults(const Graph& graph, const Node& node) {
+  return std::any_of(node.results.begin(), node.results.end(), [&](graph::ValueRef result) {
+    return std::holds_alternative<graph::None>(graph.values[result.id]);
+  });
+}
+
 // Where every result is empty there is nothing to compute, whatever the operator: a fill of no
 // elements defines the buffer.
 bool LowerEmpty(NodeContext& context) {
@@ -131,7 +137,7 @@ bool LowerEmpty(NodeContext& context) {
 void FillEmptyResults(LoweringState& state, NodeContext& context) {
   for (size_t i = 0; i < context.num_results(); ++i) {
     if (!context.ResultUsed(i) || state.values[context.node().results[i].id]) continue;
-    if (!IsEmpty(context.Result(i).sizes)) continue;
+    if (!context.HasResult(i) || !IsEmpty(context.Result(i).sizes)) continue;
     context.PointwiseResult(
         i, [&](KernelBuilder& b, const Ints&) { return b.ConstInt(context.Result(i).dtype, 0); });
   }
@@ -154,7 +160,11 @@ absl::Status LowerNatively(LoweringState& state, const Node& node) {
   const size_t num_operations = state.module.operations.size();
   const size_t num_buffers = state.module.buffers.size();
   NodeContext context(state, node);
-  KILN_RETURN_IF_ERROR(context.CheckResults(node.results.size()));
+  if (!LeavesOutResults(state.graph, node)) {
+    KILN_RETURN_IF_ERROR(context.CheckResults(node.results.size()));
+  } else if (!HasOutputMask(absl::StripPrefix(node.op, "aten."))) {
+    return absl::UnimplementedError(" where results are left out");
+  }
   absl::Status status = (*lowering)(context);
   if (status.ok()) {
     FillEmptyResults(state, context);
@@ -172,7 +182,9 @@ absl::Status LowerNatively(LoweringState& state, const Node& node) {
 }
 
 absl::Status LowerNode(LoweringState& state, const LoweringOptions& options, const Node& node) {
-  const auto is_size = [&](graph::ValueRef result) { return !AsTensor(state.graph, result); };
+  const auto is_size = [&](graph::ValueRef result) {
+    return std::holds_alternative<ir::IntExpr>(state.graph.values[result.id]);
+  };
   // Sizes are known as expressions; an operator that yields only them computes nothing. One that
   // reads a size out of a tensor would need its value before the run.
   if (!node.results.empty() && std::all_of(node.results.begin(), node.results.end(), is_size)) {

@@ -257,6 +257,10 @@ absl::StatusOr<std::vector<int>> NodeContext::Dimensions(size_t position, absl::
   return dims;
 }
 
+bool NodeContext::HasResult(size_t i) const {
+  return std::holds_alternative<graph::TensorType>(state_.graph.values[node_.results[i].id]);
+}
+
 const graph::TensorType& NodeContext::Result(size_t i) const {
   return TypeOf(node_.results[i]);
 }
@@ -271,7 +275,7 @@ absl::Status NodeContext::CheckResults(size_t count) const {
   }
   for (const graph::ValueRef result : node_.results) {
     if (!std::holds_alternative<graph::TensorType>(state_.graph.values[result.id])) {
-      return BadGraph("a result is a size", "tensors");
+      return BadGraph("a result is a size or left out", "tensors");
     }
   }
   return absl::OkStatus();

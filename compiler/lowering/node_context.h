@@ -83,7 +83,9 @@ class NodeContext {
   absl::StatusOr<std::vector<int>> Dimensions(size_t position, absl::string_view name,
                                               size_t rank) const;
 
-  // REQUIRES: CheckResults has accepted the node.
+  // False for one that the node leaves out: see HasOutputMask in registry.h.
+  bool HasResult(size_t i) const;
+  // REQUIRES: CheckResults has accepted the node, or HasResult(i).
   size_t num_results() const { return node_.results.size(); }
   const graph::TensorType& Result(size_t i) const;
   // The recorded type of a tensor value.

@@ -35,7 +35,4 @@ absl::Status ReduceInto(NodeContext& n, size_t result, const View& self,
 
 Scalar Unchanged(KernelBuilder& b, Scalar value);
 
-// One kernel: out = softmax (or its logarithm) of `self` along `dim`. REQUIRES: equal sizes.
-void EmitSoftmax(NodeContext& n, const View& self, const View& out, int dim, bool is_log);
-
 }  // namespace kiln::lowering

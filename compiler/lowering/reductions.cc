@@ -223,19 +223,7 @@ absl::Status LowerVarUnbiased(NodeContext& n) {
   return VarianceInto(n, 0, self, dims, unbiased ? 1 : 0, false);
 }
 
-absl::Status LowerSoftmax(NodeContext& n, bool is_log) {
-  KILN_ASSIGN_OR_RETURN(const View self, n.Tensor(0, "self"));
-  KILN_ASSIGN_OR_RETURN(const int dim, n.Dimension(1, "dim", self.sizes.size(), -1));
-  KILN_RETURN_IF_ERROR(n.CheckSizes(self.sizes, n.Result(0).sizes, "the argument"));
-  if (!IsFloat(n.Result(0).dtype)) return n.Decline("a result that is no float");
-  const View out = n.NewResult(0);
-  EmitSoftmax(n, self, out, dim, is_log);
-  n.SetResult(0, out);
-  return absl::OkStatus();
-}
-
-}  // namespace
-
+// One kernel: out = softmax (or its logarithm) of `self` along `dim`. REQUIRES: equal sizes.
 void EmitSoftmax(NodeContext& n, const View& self, const View& out, int dim, bool is_log) {
   const DType compute = ComputeType(out.dtype);
   const ReductionShape shape =
@@ -257,6 +245,19 @@ void EmitSoftmax(NodeContext& n, const View& self, const View& out, int dim, boo
   b.Store(out, JoinCoordinates(shape, outer, inner), result);
   b.Finish();
 }
+
+absl::Status LowerSoftmax(NodeContext& n, bool is_log) {
+  KILN_ASSIGN_OR_RETURN(const View self, n.Tensor(0, "self"));
+  KILN_ASSIGN_OR_RETURN(const int dim, n.Dimension(1, "dim", self.sizes.size(), -1));
+  KILN_RETURN_IF_ERROR(n.CheckSizes(self.sizes, n.Result(0).sizes, "the argument"));
+  if (!IsFloat(n.Result(0).dtype)) return n.Decline("a result that is no float");
+  const View out = n.NewResult(0);
+  EmitSoftmax(n, self, out, dim, is_log);
+  n.SetResult(0, out);
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 void RegisterReductions(Registry& registry) {
   for (const bool has_dims : {false, true}) {

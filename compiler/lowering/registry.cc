@@ -23,4 +23,8 @@ const Registry& Lowerings() {
   return *registry;
 }
 
+bool HasOutputMask(absl::string_view op) {
+  return op == "convolution_backward.default";
+}
+
 }  // namespace kiln::lowering

@@ -6,13 +6,14 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "compiler/lowering/node_context.h"
 
 namespace kiln::lowering {
 
 // Sets every used result of the node, or says why not: see NodeContext for the two kinds of error.
-// Results are tensors and none of them is empty (a size that is the constant 0), and no tensor is
-// complex: the walk deals with those before.
+// Results are tensors (or left out, where HasOutputMask), not all of them are empty (a size that is
+// the constant 0), and no tensor is complex: the walk deals with those before.
 using Lowering = std::function<absl::Status(NodeContext&)>;
 
 // By the operator's name without "aten.", with its overload: "add.Tensor", "relu.default".
@@ -35,5 +36,9 @@ void RegisterAttention(Registry& registry);
 
 // All of them.
 const Registry& Lowerings();
+
+// Whether the operator's lowering asks NodeContext::HasResult before it makes a result. Nodes of
+// other operators that leave results out become library steps. `op` is named as in the registry.
+bool HasOutputMask(absl::string_view op);
 
 }  // namespace kiln::lowering

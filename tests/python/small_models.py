@@ -109,6 +109,254 @@ def mobilenet():
     return model, {"pixel_values": torch.randn(1, 3, 64, 64)}
 
 
+def _encoder(config_class, model_class, **more):
+    """A builder of BERT's shape, for the many configurations that name things as BERT does."""
+
+    def build():
+        sizes = {
+            "vocab_size": 100,
+            "hidden_size": 48,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "intermediate_size": 96,
+            "max_position_embeddings": 64,
+        }
+        return model_class(config_class(**{**sizes, **more})), {IDS: ids(2, 19)}
+
+    return build
+
+
+def _decoder(config_class, model_class, **more):
+    return _encoder(config_class, model_class, use_cache=False, **more)
+
+
+def opt():
+    config = T.OPTConfig(
+        vocab_size=100,
+        hidden_size=48,
+        num_hidden_layers=2,
+        ffn_dim=96,
+        num_attention_heads=4,
+        word_embed_proj_dim=48,
+        max_position_embeddings=64,
+        use_cache=False,
+    )
+    return T.OPTForCausalLM(config), {IDS: ids(2, 23)}
+
+
+def bloom():
+    config = T.BloomConfig(vocab_size=100, hidden_size=48, n_layer=2, n_head=4, use_cache=False)
+    return T.BloomModel(config), {IDS: ids(2, 15)}
+
+
+def distilbert():
+    config = T.DistilBertConfig(vocab_size=100, dim=48, n_layers=2, n_heads=4, hidden_dim=96)
+    return T.DistilBertModel(config), {IDS: ids(2, 20)}
+
+
+def bart():
+    config = T.BartConfig(
+        vocab_size=100,
+        d_model=48,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=96,
+        decoder_ffn_dim=96,
+        max_position_embeddings=64,
+        use_cache=False,
+    )
+    return T.BartModel(config), {IDS: ids(2, 17), "decoder_input_ids": ids(2, 9)}
+
+
+def clip():
+    text = {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    text |= {"intermediate_size": 64, "max_position_embeddings": 32, "eos_token_id": 99}
+    vision = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    vision |= {"intermediate_size": 64, "image_size": 32, "patch_size": 8}
+    config = T.CLIPConfig(text_config=text, vision_config=vision, projection_dim=16)
+    return T.CLIPModel(config), {IDS: ids(2, 12), "pixel_values": torch.randn(2, 3, 32, 32)}
+
+
+def segformer():
+    config = T.SegformerConfig(
+        depths=[1, 1, 1, 1],
+        hidden_sizes=[16, 24, 32, 48],
+        num_attention_heads=[1, 2, 2, 4],
+        decoder_hidden_size=32,
+        num_labels=5,
+    )
+    model = T.SegformerForSemanticSegmentation(config)
+    return model, {"pixel_values": torch.randn(2, 3, 64, 64)}
+
+
+def regnet():
+    config = T.RegNetConfig(
+        embedding_size=16, hidden_sizes=[16, 32, 48, 64], depths=[1, 1, 1, 1], groups_width=8
+    )
+    return T.RegNetModel(config), {"pixel_values": torch.randn(2, 3, 64, 64)}
+
+
+def efficientnet():
+    config = T.EfficientNetConfig(
+        image_size=64, width_coefficient=0.25, depth_coefficient=0.25, hidden_dim=320
+    )
+    return T.EfficientNetModel(config), {"pixel_values": torch.randn(2, 3, 64, 64)}
+
+
+def wav2vec2():
+    config = T.Wav2Vec2Config(
+        hidden_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=96,
+        conv_dim=(16, 16, 16),
+        conv_kernel=(10, 3, 3),
+        conv_stride=(5, 2, 2),
+        num_feat_extract_layers=3,
+        num_conv_pos_embeddings=16,
+        num_conv_pos_embedding_groups=4,
+        mask_time_prob=0.0,
+        layerdrop=0.0,
+    )
+    return T.Wav2Vec2Model(config), {"input_values": torch.randn(2, 1600)}
+
+
+class _TransformerEncoder(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        layer = torch.nn.TransformerEncoderLayer(48, 4, 96, batch_first=True)
+        self.encoder = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, x, padding):
+        return {"out": self.encoder(x, src_key_padding_mask=padding)}
+
+
+def transformer_encoder():
+    padding = torch.arange(18)[None, :] >= torch.tensor([[18], [11]])
+    return _TransformerEncoder(), {"x": torch.randn(2, 18, 48), "padding": padding}
+
+
+class _UNet(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+
+        def block(channels_in, channels_out):
+            return torch.nn.Sequential(
+                torch.nn.Conv2d(channels_in, channels_out, 3, padding=1),
+                torch.nn.GroupNorm(4, channels_out),
+                torch.nn.SiLU(),
+                torch.nn.Conv2d(channels_out, channels_out, 3, padding=1),
+                torch.nn.BatchNorm2d(channels_out),
+                torch.nn.ReLU(),
+            )
+
+        self.down1, self.down2, self.middle = block(3, 16), block(16, 24), block(24, 32)
+        self.up2 = torch.nn.ConvTranspose2d(32, 24, 2, stride=2)
+        self.after2, self.after1 = block(48, 24), block(40, 16)
+        self.out = torch.nn.Conv2d(16, 4, 1)
+
+    def forward(self, x):
+        pool, grow = torch.nn.functional.max_pool2d, torch.nn.functional.interpolate
+        first = self.down1(x)
+        second = self.down2(pool(first, 2))
+        third = self.middle(pool(second, 2))
+        second = self.after2(torch.cat([self.up2(third), second], 1))
+        wide = grow(second, scale_factor=2.0, mode="bilinear", align_corners=False)
+        return {"out": self.out(self.after1(torch.cat([wide, first], 1)))}
+
+
+def unet():
+    return _UNet(), {"x": torch.randn(2, 3, 32, 24)}
+
+
+class _DLRM(torch.nn.Module):
+    """Sparse features as bags of embeddings, dense ones by a perceptron, pairwise products."""
+
+    def __init__(self):
+        super().__init__()
+        self.bags = torch.nn.ModuleList(
+            [torch.nn.EmbeddingBag(50, 16, mode=mode) for mode in ("sum", "mean", "sum")]
+        )
+        self.bottom = torch.nn.Sequential(
+            torch.nn.Linear(13, 32), torch.nn.ReLU(), torch.nn.Linear(32, 16), torch.nn.ReLU()
+        )
+        self.top = torch.nn.Sequential(
+            torch.nn.Linear(16 + 6, 24), torch.nn.ReLU(), torch.nn.Linear(24, 1)
+        )
+
+    def forward(self, dense, indices, offsets):
+        x = self.bottom(dense)
+        features = [x] + [bag(indices[i], offsets) for i, bag in enumerate(self.bags)]
+        stacked = torch.stack(features, 1)
+        products = stacked @ stacked.transpose(1, 2)
+        row, column = torch.tril_indices(4, 4, offset=-1)
+        out = self.top(torch.cat([x, products[:, row, column]], 1))
+        return {"out": torch.sigmoid(out)}
+
+
+def dlrm():
+    inputs = {"dense": torch.randn(8, 13), "indices": ids(3, 24, vocabulary=50)}
+    return _DLRM(), {**inputs, "offsets": torch.arange(0, 24, 3)}
+
+
+class _Recurrent(torch.nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.rnn = kind(12, 20, num_layers=2, batch_first=True, bidirectional=True)
+        self.head = torch.nn.Linear(40, 5)
+
+    def forward(self, x):
+        return {"out": self.head(self.rnn(x)[0])}
+
+
+def lstm():
+    return _Recurrent(torch.nn.LSTM), {"x": torch.randn(3, 9, 12)}
+
+
+def gru():
+    return _Recurrent(torch.nn.GRU), {"x": torch.randn(3, 9, 12)}
+
+
+class _Mlp(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(20, 64), torch.nn.BatchNorm1d(64), torch.nn.GELU(),
+            torch.nn.Linear(64, 64), torch.nn.LayerNorm(64), torch.nn.Tanh(),
+            torch.nn.Linear(64, 7),
+        )
+
+    def forward(self, x):
+        return {"out": self.layers(x).log_softmax(-1)}
+
+
+def mlp():
+    return _Mlp(), {"x": torch.randn(16, 20)}
+
+
+# Every model by its name.
+MODELS = {
+    builder.__name__: builder
+    for builder in (
+        *(bert, resnet, gpt2, llama, t5, whisper, vit, swin, convnext, mobilenet),
+        *(opt, bloom, distilbert, bart, clip, segformer, regnet, efficientnet, wav2vec2),
+        *(transformer_encoder, unet, dlrm, lstm, gru, mlp),
+    )
+} | {
+    "roberta": _encoder(T.RobertaConfig, T.RobertaModel, pad_token_id=0),
+    "albert": _encoder(T.AlbertConfig, T.AlbertModel, embedding_size=24),
+    "electra": _encoder(T.ElectraConfig, T.ElectraModel, embedding_size=24),
+    "mpnet": _encoder(T.MPNetConfig, T.MPNetModel),
+    "deberta": _encoder(T.DebertaV2Config, T.DebertaV2Model),
+    "mistral": _decoder(T.MistralConfig, T.MistralModel, num_key_value_heads=2),
+    "qwen2": _decoder(T.Qwen2Config, T.Qwen2ForCausalLM, num_key_value_heads=2),
+    "gemma": _decoder(T.GemmaConfig, T.GemmaModel, num_key_value_heads=2, head_dim=12),
+    "gpt_neox": _decoder(T.GPTNeoXConfig, T.GPTNeoXModel),
+}
+
+
 def make(builder):
     """The model in evaluation mode, and its inputs, from one seed."""
     torch.manual_seed(0)

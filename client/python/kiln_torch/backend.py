@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
-from torch._decomp import core_aten_decompositions
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
 
 from kiln_torch import _kiln
 from kiln_torch.capture import CaptureError, capture, effect_token_inputs
+from kiln_torch.decompositions import decompositions
 from kiln_torch.library import make_step
 from kiln_torch.progressive import Progressive
 from kiln_torch.settings import FROM_LIBRARY, MODES, Settings
@@ -22,12 +22,6 @@ from kiln_torch.statistics import STATISTICS
 from kiln_torch.tracing import current_traceparent
 
 _graph_numbers = itertools.count()
-
-
-@functools.lru_cache(maxsize=1)
-def decompositions() -> dict[Any, Callable[..., Any]]:
-    """Core ATen decompositions: what the server lowers is what remains after them."""
-    return dict(core_aten_decompositions())
 
 
 def make_client(settings: Settings, debug: bool = False) -> _kiln.Client:
