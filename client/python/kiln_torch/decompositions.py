@@ -1,6 +1,6 @@
 """Which ATen operators are taken apart before a graph is sent: a list of ours.
 
-The implementations are torch's, but not its choice of them: some entries of
+The implementations are mostly torch's, but not its choice of them: some entries of
 `torch._decomp.core_aten_decompositions()` change what a result means. (That of attention returned
 the weights in the place of the log-sum-exp which its backward reads.) So every name stands here for
 a reason, tests/python/test_decompositions.py holds each against eager, all results, dtypes, sizes
@@ -15,6 +15,9 @@ from typing import Any
 
 import torch
 from torch._decomp import get_decompositions
+from torch.nn import _reduction
+
+from kiln_torch.foreach import foreach_decompositions
 
 aten = torch.ops.aten
 
@@ -52,6 +55,121 @@ DECOMPOSED = frozenset(
 )
 
 
+Tensor = torch.Tensor
+
+
+def _batch_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, rstd: Tensor
+) -> Tensor:
+    """(x - mean) * rstd * weight + bias by channel, in the arithmetic of `mean`."""
+    channels = [1, -1] + [1] * (x.dim() - 2)
+    out = (x - mean.view(channels)) * rstd.view(channels)
+    if weight is not None:
+        out = out * weight.view(channels)
+    if bias is not None:
+        out = out + bias.view(channels)
+    return out.to(x.dtype)
+
+
+def _arithmetic(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def _statistics_dtype(x: Tensor, *parameters: Tensor | None) -> torch.dtype:
+    """What ATen's CPU kernels save statistics in: float32 where any parameter has it."""
+    given = {parameter.dtype for parameter in parameters if parameter is not None}
+    return torch.float32 if torch.float32 in given else x.dtype
+
+
+def _training_statistics(x: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """(variance, mean, rstd) by channel."""
+    dims = [0, *range(2, x.dim())]
+    variance, mean = torch.var_mean(x.to(_arithmetic(x.dtype)), dims, correction=0)
+    return variance, mean, torch.rsqrt(variance + eps)
+
+
+def _native_batch_norm_legit_functional(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """torch's has the running and saved statistics in other dtypes than ATen where x is bfloat16."""
+    saved = _statistics_dtype(x, weight, bias, running_mean, running_var)
+    arithmetic = _arithmetic(x.dtype)
+    if not training:
+        rstd = torch.rsqrt(running_var.to(arithmetic) + eps)
+        out = _batch_norm(x, weight, bias, running_mean.to(arithmetic), rstd)
+        none = x.new_zeros((0,), dtype=saved)
+        return out, none, none.clone(), running_mean.clone(), running_var.clone()
+    variance, mean, rstd = _training_statistics(x, eps)
+    count = x.numel() // x.shape[1]
+    unbiased = variance * count / (count - 1)
+
+    def moved(running: Tensor, new: Tensor) -> Tensor:
+        return (running * (1 - momentum) + new * momentum).to(running.dtype)
+
+    return (
+        _batch_norm(x, weight, bias, mean, rstd),
+        mean.to(saved),
+        rstd.to(saved),
+        moved(running_mean, mean),
+        moved(running_var, unbiased),
+    )
+
+
+def _native_batch_norm_legit_no_stats(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    saved = _statistics_dtype(x, weight, bias)
+    _, mean, rstd = _training_statistics(x, eps)
+    return _batch_norm(x, weight, bias, mean, rstd), mean.to(saved), rstd.to(saved)
+
+
+def _nll_loss_backward(
+    grad_output: Tensor,
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    total_weight: Tensor,
+) -> Tensor:
+    """By comparison with the class's number: torch's scatters, which passes over memory twice more.
+
+    Also of nll_loss2d: x is [classes], [n, classes] or [n, classes, height, width].
+    """
+    class_dim = 0 if x.dim() < 2 else 1
+    shape = [1] * x.dim()
+    shape[class_dim] = -1
+    target = target.unsqueeze(class_dim)
+    classes = torch.arange(x.shape[class_dim], device=x.device).view(shape)
+    if reduction == _reduction.get_enum("mean"):
+        grad_output = grad_output / total_weight
+    elif reduction == _reduction.get_enum("none"):
+        grad_output = grad_output.unsqueeze(class_dim)
+    grad = -grad_output if weight is None else -grad_output * weight.view(shape)
+    return torch.where((classes == target) & (target != ignore_index), grad, 0.0).to(x.dtype)
+
+
+# Those that torch has not, or has otherwise than ATen.
+_OURS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
+    aten._native_batch_norm_legit_functional.default: _native_batch_norm_legit_functional,
+    aten._native_batch_norm_legit.no_stats: _native_batch_norm_legit_no_stats,
+    aten.nll_loss_backward.default: _nll_loss_backward,
+    aten.nll_loss2d_backward.default: _nll_loss_backward,
+}
+
+
 def _makes_new_tensors(overload: torch._ops.OpOverload) -> bool:
     """Not one that writes an argument: functionalization leaves none of those in a graph."""
     return not overload._schema.is_mutable
@@ -65,4 +183,5 @@ def _operator(name: str) -> torch._ops.OpOverloadPacket | torch._ops.OpOverload:
 def decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
     """What AOTAutograd is to take apart; what remains after it is sent."""
     table = get_decompositions([_operator(name) for name in DECOMPOSED])
-    return {overload: how for overload, how in table.items() if _makes_new_tensors(overload)}
+    chosen = {overload: how for overload, how in table.items() if _makes_new_tensors(overload)}
+    return chosen | foreach_decompositions() | _OURS
