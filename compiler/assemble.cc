@@ -120,6 +120,7 @@ class Assembler {
       KILN_ASSIGN_OR_RETURN(uint32_t id, BufferNumber(buffer));
       step.add_results(id);
     }
+    for (int position : library.positions) step.add_positions(static_cast<uint32_t>(position));
     return absl::OkStatus();
   }
 

@@ -128,6 +128,14 @@ class Checker {
   absl::Status CheckLibrary(absl::string_view where, const v1::LibraryStep& step) {
     for (const auto& arg : step.args()) KILN_RETURN_IF_ERROR(CheckArg(where, arg, 0));
     for (const auto& arg : step.kwargs()) KILN_RETURN_IF_ERROR(CheckArg(where, arg.value(), 0));
+    if (step.positions_size() != 0 && step.positions_size() != step.results_size()) {
+      return Bad(where, absl::StrCat("has ", step.results_size(), " results and ",
+                                     step.positions_size(), " positions"));
+    }
+    for (int i = 1; i < step.positions_size(); ++i) {
+      if (step.positions(i) <= step.positions(i - 1))
+        return Bad(where, "takes results in no order");
+    }
     for (uint32_t result : step.results()) {
       if (result >= made_.size() ||
           program_.buffers(static_cast<int>(result)).kind() != v1::Buffer::KIND_LIBRARY ||

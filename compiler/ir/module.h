@@ -38,7 +38,7 @@
 //         store f32 @y[d0, r0], %9
 //       }
 //     }
-//     library @l0 "aten.topk.default" from "topk" ...
+//     library "aten.topk.default" from "topk" (@y sizes[...] ..., int 5) -> (_, @indices)
 //     output @y ...
 //   }
 #pragma once
@@ -149,6 +149,8 @@ struct Library {
   std::string origin;             // the graph's node
   LibraryArgs args;               // positional ones first
   std::vector<BufferId> results;  // kLibrary buffers
+  // Which of the operator's results those are, ascending, one each; empty: 0, 1, 2, ...
+  std::vector<int> positions;
 };
 
 using Operation = std::variant<Kernel, Library>;

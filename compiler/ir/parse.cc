@@ -221,13 +221,19 @@ absl::Status Parser::LibraryCall() {
   Advance();
   KILN_RETURN_IF_ERROR(Expect("->"));
   KILN_RETURN_IF_ERROR(Expect("("));
-  while (!At(")")) {
-    if (!library.results.empty()) KILN_RETURN_IF_ERROR(Expect(","));
-    if (library.results.size() == kMaxListLength) return Error("too many results");
+  for (size_t position = 0; !At(")"); ++position) {
+    if (position > 0) KILN_RETURN_IF_ERROR(Expect(","));
+    if (position == kMaxListLength) return Error("too many results");
+    if (Accept("_")) continue;
     KILN_ASSIGN_OR_RETURN(BufferId result, BufferRef());
     library.results.push_back(result);
+    library.positions.push_back(static_cast<int>(position));
   }
   Advance();
+  if (library.results.empty() ||
+      library.positions.back() == static_cast<int>(library.results.size()) - 1) {
+    library.positions.clear();
+  }
   module_.operations.push_back(std::move(library));
   return absl::OkStatus();
 }

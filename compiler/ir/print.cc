@@ -237,8 +237,11 @@ std::string Printer::LibraryText(const Library& library) const {
     absl::StrAppend(&out, i > 0 ? ", " : "", ArgText(library.args[i]));
   }
   absl::StrAppend(&out, ") -> (");
+  int position = 0;
   for (size_t i = 0; i < library.results.size(); ++i) {
-    absl::StrAppend(&out, i > 0 ? ", " : "", BufferRef(library.results[i]));
+    const int at = library.positions.empty() ? position : library.positions[i];
+    for (; position < at; ++position) absl::StrAppend(&out, position > 0 ? ", _" : "_");
+    absl::StrAppend(&out, position++ > 0 ? ", " : "", BufferRef(library.results[i]));
   }
   return out + ")\n";
 }

@@ -1,5 +1,7 @@
 #include "compiler/ir/verify.h"
 
+#include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -70,6 +72,12 @@ class ModuleVerifier {
       }
       named = !arg.name.empty();
       KILN_RETURN_IF_ERROR(CheckArg(arg, where));
+    }
+    if (!library.positions.empty() &&
+        (library.positions.size() != library.results.size() || library.positions.front() < 0 ||
+         std::adjacent_find(library.positions.begin(), library.positions.end(),
+                            std::greater_equal<>()) != library.positions.end())) {
+      return absl::InternalError(absl::StrCat(where, " takes results in no order"));
     }
     for (BufferId result : library.results) {
       if (!Exists(result)) return absl::InternalError(absl::StrCat(where, " has no such result"));

@@ -75,8 +75,7 @@ ir::BufferWindow WindowOrCopy(LoweringState& state, NodeContext& context, const 
 
 absl::Status AddLibraryStep(LoweringState& state, const graph::Node& node) {
   NodeContext context(state, node);
-  KILN_RETURN_IF_ERROR(context.CheckResults(node.results.size()));
-  ir::Library step{node.op, node.name, {}, {}};
+  ir::Library step{node.op, node.name, {}, {}, {}};
   for (const graph::Arg& arg : node.args) {
     KILN_ASSIGN_OR_RETURN(step.args.emplace_back(), ConvertArg(state, context, arg));
   }
@@ -86,12 +85,17 @@ absl::Status AddLibraryStep(LoweringState& state, const graph::Node& node) {
     step.args.push_back(std::move(converted));
   }
   for (size_t i = 0; i < node.results.size(); ++i) {
+    if (!context.ResultUsed(i)) continue;
     const graph::TensorType& type = context.Result(i);
     ir::Buffer buffer{state.UniqueName(node.name), type.dtype, type.sizes, type.strides,
                       ir::BufferKind::kLibrary};
     const ir::BufferId id = state.module.AddBuffer(std::move(buffer));
     step.results.push_back(id);
+    step.positions.push_back(static_cast<int>(i));
     context.SetResult(i, WholeBuffer(state.module, id));
+  }
+  if (step.results.empty() || step.positions.back() + 1 == static_cast<int>(step.results.size())) {
+    step.positions.clear();
   }
   state.module.operations.emplace_back(std::move(step));
   return absl::OkStatus();

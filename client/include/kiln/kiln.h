@@ -327,10 +327,12 @@ typedef struct kiln_run_options {
 
   /* Executes library step number `step`. `tensors` are its tensor arguments and `ints` the values
      of its symbolic integers, each in the order in which they stand in LibraryStep.args, then
-     .kwargs, depth first. Fill results[0 .. num_results): memory, sizes and strides must stay
-     valid until kiln_program_run returns, and as long as an output with KILN_STORAGE_LIBRARY is
-     used; it must be storage of its own, not a view of an argument. A dtype or size other than
-     the program expects is an error; other strides are copied. NULL: such steps are an error. */
+     .kwargs, depth first. Fill results[0 .. num_results), the operator's results that
+     LibraryStep.positions names; each comes with the dtype, sizes and strides that the program
+     expects. Memory, sizes and strides must stay valid until kiln_program_run returns, and as long
+     as an output with KILN_STORAGE_LIBRARY is used; it must be storage of its own, not a view of
+     an argument. A dtype or size other than expected is an error; other strides are copied. NULL:
+     such steps are an error. */
   kiln_status* (*library_step)(void* user, int32_t step, const kiln_tensor* tensors,
                                size_t num_tensors, const int64_t* ints, size_t num_ints,
                                kiln_tensor* results, size_t num_results);

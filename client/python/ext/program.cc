@@ -10,7 +10,7 @@ namespace {
 struct ProgramObject {
   PyObject_HEAD kiln_program* program;
   kiln_compile_info info;
-  RunPlan* plan;
+  PyObject* library_steps;  // list of callables; null before set_library_steps
   long long run_calls;
 };
 
@@ -20,10 +20,7 @@ ProgramObject* Self(PyObject* self) {
 
 void Dealloc(PyObject* self) {
   kiln_program_destroy(Self(self)->program);
-  if (Self(self)->plan != nullptr) {
-    Py_XDECREF(Self(self)->plan->library_steps);
-    delete Self(self)->plan;
-  }
+  Py_XDECREF(Self(self)->library_steps);
   PyTypeObject* type = Py_TYPE(self);
   PyObject_Free(self);
   Py_DECREF(type);
@@ -31,7 +28,7 @@ void Dealloc(PyObject* self) {
 
 PyObject* RunMethod(PyObject* self, PyObject* inputs) {
   ++Self(self)->run_calls;
-  return Run(Self(self)->program, *Self(self)->plan, inputs);
+  return Run(Self(self)->program, Self(self)->library_steps, inputs);
 }
 
 PyObject* LibrarySteps(PyObject* self, PyObject*) {
@@ -55,8 +52,8 @@ PyObject* SetLibrarySteps(PyObject* self, PyObject* steps) {
     PyErr_Format(PyExc_ValueError, "expected a list of %d callables", stats.library_steps);
     return nullptr;
   }
-  Py_XDECREF(Self(self)->plan->library_steps);
-  Self(self)->plan->library_steps = PyRef::Borrow(steps).release();
+  Py_XDECREF(Self(self)->library_steps);
+  Self(self)->library_steps = PyRef::Borrow(steps).release();
   Py_RETURN_NONE;
 }
 
@@ -110,7 +107,8 @@ PyMethodDef kMethods[] = {
     {"run", RunMethod, METH_O, "run(inputs: list) -> list of tensors, ints and Nones"},
     {"library_steps", LibrarySteps, METH_NOARGS, "each kiln.v1.LibraryStep as protobuf JSON"},
     {"set_library_steps", SetLibrarySteps, METH_O,
-     "one callable(tensors, ints) -> list of tensors for each library step"},
+     "for each library step, a callable(tensors, ints) -> list of tensors with a method "
+     "fit(number, result, declared)"},
     {"info", Info, METH_NOARGS, "where the program came from and what it consists of"},
     {"describe_json", DescribeJson, METH_NOARGS, "kiln.v1.Artifact without code, protobuf JSON"},
     {nullptr, nullptr, 0, nullptr}};
@@ -144,21 +142,8 @@ PyRef MakeProgram(kiln_program* program, const kiln_compile_info& info) {
   }
   self->program = program;
   self->info = info;
-  self->plan = new RunPlan;
+  self->library_steps = nullptr;
   self->run_calls = 0;
-  for (size_t i = 0; i < kiln_program_num_outputs(program); ++i) {
-    kiln_value_info output;
-    if (kiln_status* status = kiln_program_output(program, i, &output)) {
-      kiln_status_destroy(status);
-      continue;
-    }
-    if (output.storage != KILN_STORAGE_ALLOCATED) continue;
-    auto& users = self->plan->allocation_users;
-    if (static_cast<size_t>(output.storage_index) >= users.size()) {
-      users.resize(output.storage_index + 1);
-    }
-    ++users[output.storage_index];
-  }
   return PyRef::Steal(reinterpret_cast<PyObject*>(self));
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "client/python/ext/program.h"
 #include "client/python/ext/tensor_exchange.h"
@@ -35,8 +36,8 @@ PyRef TupleOf(int32_t count, const int64_t* values) {
 // The state of one run: what the callbacks fill and the outputs are made from.
 class RunState {
  public:
-  RunState(const kiln_program* program, const RunPlan& plan, const DLPackExchangeAPI& api)
-      : program_(program), plan_(plan), api_(api) {}
+  RunState(const kiln_program* program, PyObject* library_steps, const DLPackExchangeAPI& api)
+      : program_(program), library_steps_(library_steps), api_(api) {}
 
   bool ReadInputs(PyObject* inputs) {
     const Py_ssize_t count = PyList_Size(inputs);
@@ -48,7 +49,7 @@ class RunState {
         scalars_.push_back(PyLong_AsLongLong(item));
         if (PyErr_Occurred()) return false;
         tensors_[i] = {&scalars_.back(), nullptr, nullptr, 0, KILN_INT64, KILN_CPU, 0};
-      } else if (!TensorFromPython(api_, item, &tensors_[i])) {
+      } else if (!TensorFromPython(api_, item, &tensors_[i]) || tensors_[i].data == nullptr) {
         PyErr_Clear();
         materialized_.push_back(Materialize(item));
         if (!materialized_.back() ||
@@ -86,6 +87,11 @@ class RunState {
   }
 
   PyObject* MakeOutputs(PyObject* inputs) {
+    for (const kiln_output& output : outputs_) {
+      if (output.kind == KILN_TENSOR && output.storage == KILN_STORAGE_ALLOCATED) {
+        ++allocations_[output.storage_index].users;
+      }
+    }
     PyRef list = PyRef::Steal(PyList_New(static_cast<Py_ssize_t>(outputs_.size())));
     for (size_t i = 0; list && i < outputs_.size(); ++i) {
       PyRef item = MakeOutput(outputs_[i], inputs);
@@ -123,7 +129,11 @@ class RunState {
 
   bool LibraryStep(int32_t step, const kiln_tensor* tensors, size_t num_tensors,
                    const int64_t* ints, size_t num_ints, kiln_tensor* results, size_t num_results) {
-    PyObject* call = PyList_GetItem(plan_.library_steps, step);
+    if (library_steps_ == nullptr) {
+      PyErr_SetString(PyExc_RuntimeError, "set_library_steps comes before the first run");
+      return false;
+    }
+    PyObject* call = PyList_GetItem(library_steps_, step);
     PyRef arguments = PyRef::Steal(PyList_New(static_cast<Py_ssize_t>(num_tensors)));
     PyRef numbers = TupleOf(static_cast<int32_t>(num_ints), ints);
     if (call == nullptr || !arguments || !numbers) return false;
@@ -141,11 +151,35 @@ class RunState {
       return false;
     }
     for (size_t i = 0; i < num_results; ++i) {
-      PyObject* result = PyList_GetItem(made.get(), static_cast<Py_ssize_t>(i));
-      if (!TensorFromPython(api_, result, &results[i])) return false;
-      library_results_.push_back(PyRef::Borrow(result));
+      const kiln_tensor declared = results[i];
+      PyRef result = PyRef::Borrow(PyList_GetItem(made.get(), static_cast<Py_ssize_t>(i)));
+      if (!TensorFromPython(api_, result.get(), &results[i]) ||
+          results[i].dtype != declared.dtype || !SameSizes(results[i], declared)) {
+        PyErr_Clear();
+        result = Fit(call, static_cast<int>(i), result.get(), declared);
+        if (!result || !TensorFromPython(api_, result.get(), &results[i])) return false;
+      }
+      library_results_.push_back(std::move(result));
     }
     return true;
+  }
+
+  static bool SameSizes(const kiln_tensor& a, const kiln_tensor& b) {
+    return a.ndim == b.ndim && std::equal(a.sizes, a.sizes + a.ndim, b.sizes);
+  }
+
+  // A tensor of the declared type that the step's `fit` has written `result` to.
+  PyRef Fit(PyObject* step, int number, PyObject* result, const kiln_tensor& declared) {
+    std::vector<int64_t> strides(declared.ndim);
+    int64_t elements = 1;
+    for (int32_t d = declared.ndim; d-- > 0; elements *= declared.sizes[d]) strides[d] = elements;
+    DLManagedTensorVersioned* memory = Allocate(api_, declared.dtype, elements);
+    if (memory == nullptr) return PyRef();
+    PyRef fitted = TensorToPython(api_, memory, declared.ndim, declared.sizes, strides.data());
+    if (!fitted) return fitted;
+    PyRef done =
+        PyRef::Steal(PyObject_CallMethod(step, "fit", "iOO", number, result, fitted.get()));
+    return done ? std::move(fitted) : PyRef();
   }
 
   PyRef MakeOutput(const kiln_output& output, PyObject* inputs) {
@@ -159,7 +193,7 @@ class RunState {
       return Window(library_results_[index].get(), output);
     }
     Allocation& slot = allocations_[index];
-    if (slot.managed != nullptr && output.offset == 0 && plan_.allocation_users[index] == 1) {
+    if (slot.managed != nullptr && output.offset == 0 && slot.users == 1) {
       return TensorToPython(api_, slot.managed.release(), output.ndim, output.sizes,
                             output.strides);
     }
@@ -194,10 +228,11 @@ class RunState {
     Managed managed;
     PyRef flat;  // a 1-dimensional tensor over it all, where several outputs share it
     int64_t elements = 0;
+    int users = 0;  // outputs that show it; one alone owns the memory directly
   };
 
   const kiln_program* program_;
-  const RunPlan& plan_;
+  PyObject* const library_steps_;
   const DLPackExchangeAPI& api_;
   PyThreadState* saved_thread_ = nullptr;
   std::vector<kiln_tensor> tensors_;
@@ -210,14 +245,14 @@ class RunState {
 
 }  // namespace
 
-PyObject* Run(const kiln_program* program, const RunPlan& plan, PyObject* inputs) {
+PyObject* Run(const kiln_program* program, PyObject* library_steps, PyObject* inputs) {
   const DLPackExchangeAPI* api = ExchangeApi();
   if (api == nullptr) return nullptr;
   if (!PyList_Check(inputs)) {
     PyErr_SetString(PyExc_TypeError, "run takes a list of tensors and ints");
     return nullptr;
   }
-  RunState state(program, plan, *api);
+  RunState state(program, library_steps, *api);
   if (!state.ReadInputs(inputs)) return nullptr;
   kiln_status* status = state.Execute();
   if (PyErr_Occurred()) {

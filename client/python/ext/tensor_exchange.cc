@@ -70,8 +70,11 @@ void SetError(void*, const char* kind, const char* message) {
 
 PyRef Materialize(PyObject* object) {
   PyRef plain = PyRef::Steal(PyObject_CallMethod(object, "resolve_conj", nullptr));
+  if (plain) plain = PyRef::Steal(PyObject_CallMethod(plain.get(), "resolve_neg", nullptr));
   if (!plain) return plain;
-  return PyRef::Steal(PyObject_CallMethod(plain.get(), "resolve_neg", nullptr));
+  PyRef zero = PyRef::Steal(PyObject_CallMethod(plain.get(), "_is_zerotensor", nullptr));
+  if (!zero || PyObject_IsTrue(zero.get()) == 0) return zero ? std::move(plain) : PyRef();
+  return PyRef::Steal(PyObject_CallMethod(plain.get(), "clone", nullptr));
 }
 
 const DLPackExchangeAPI* ExchangeApi() {

@@ -17,7 +17,8 @@ const DLPackExchangeAPI* ExchangeApi();
 // Python error set for what is no plain tensor.
 bool TensorFromPython(const DLPackExchangeAPI& api, PyObject* object, kiln_tensor* out);
 
-// A conjugated or negated view is no plain memory, and DLPack refuses it: torch makes it plain.
+// A conjugated or negated view is no plain memory, and DLPack refuses it; zeros that autograd made
+// may have no memory at all. torch makes them plain.
 // Null with a Python error set where it cannot.
 PyRef Materialize(PyObject* object);
 

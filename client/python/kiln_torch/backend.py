@@ -15,7 +15,7 @@ from torch._guards import TracingContext
 from kiln_torch import _kiln
 from kiln_torch.capture import CaptureError, capture, effect_token_inputs
 from kiln_torch.decompositions import decompositions
-from kiln_torch.library import make_step
+from kiln_torch.library import LibraryStep, StepError
 from kiln_torch.progressive import Progressive
 from kiln_torch.settings import FROM_LIBRARY, MODES, Settings
 from kiln_torch.statistics import STATISTICS
@@ -80,7 +80,7 @@ def _compile(
     def obtain() -> Callable[[list[Any]], Any]:
         _kiln.set_thread_trace(trace)
         program = client.compile(graph)
-        program.set_library_steps([make_step(step) for step in program.library_steps()])
+        program.set_library_steps([LibraryStep(step) for step in program.library_steps()])
         STATISTICS.loaded(program)
         return _runner(program, module, name, settings)
 
@@ -112,11 +112,34 @@ def _runner(
         except _kiln.InputMismatch as error:
             # The tensors differ from what was captured, as strides may after a graph break.
             return _fall_back(module, name, str(error), settings)(inputs)
+        except StepError as error:
+            return _run_after(error, module, name, settings, inputs, bool(tokens))
         inputs.clear()
         return outputs
 
     run._boxed_call = True
     return run
+
+
+def _run_after(
+    error: StepError,
+    module: torch.fx.GraphModule,
+    name: str,
+    settings: Settings,
+    inputs: list[Any],
+    has_effects: bool,
+) -> Any:
+    """Runs the graph eager where a library step failed: no program writes to its inputs.
+
+    Where the operator's error is the user's, such as a singular matrix, that raises it again, and
+    nothing has fallen back.
+    """
+    if has_effects or settings.fallback == "raise":
+        raise error.__cause__ or error
+    outputs = make_boxed_func(module.forward)(list(inputs))
+    STATISTICS.fell_back(name, str(error))
+    inputs.clear()
+    return outputs
 
 
 def _without_inputs(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -75,38 +75,106 @@ def _fill(value: Any, tensors: Iterator[torch.Tensor], sizes: Iterator[int]) -> 
     return value
 
 
-def make_step(
-    step_json: str,
-) -> Callable[[Sequence[torch.Tensor], Sequence[int]], list[torch.Tensor]]:
-    """A function that executes one kiln.v1.LibraryStep, given as protobuf JSON.
+class StepError(Exception):
+    """A library step gave no results that fit the graph. Its cause: the operator's own error."""
 
-    It takes the step's tensors and its sizes, each in the order of the arguments, and returns its
-    results, tensors only, with storage of their own. Errors are those of the operator.
-    """
-    step = json.loads(step_json)
-    op = _find_op(step["op"])
-    parameters = op._schema.arguments
-    by_name = {parameter.name: parameter for parameter in parameters}
-    args = [
-        _typed(_decode(message), parameter)
-        for message, parameter in zip(step.get("args", []), parameters, strict=False)
-    ]
-    kwargs = {
-        named["name"]: _typed(_decode(named["value"]), by_name[named["name"]])
-        for named in step.get("kwargs", [])
-    }
 
-    def run(tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
+class _NoTensor(Exception):
+    """An operator returned something else where the graph has a tensor."""
+
+
+def _plain(result: Any) -> torch.Tensor:
+    """`result` as memory that can be shown: on the CPU, strided, its values as they lie there."""
+    if not isinstance(result, torch.Tensor):
+        raise _NoTensor(f"a {type(result).__name__} where the graph has a tensor")
+    if result.device.type != "cpu":
+        result = result.cpu()
+    if result.is_quantized:
+        raise _NoTensor("a quantized tensor")
+    if result.layout != torch.strided:
+        result = result.to_dense()
+    if result._is_zerotensor():
+        return result.clone()  # It stands for zeros without having any.
+    return result.resolve_conj().resolve_neg()
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """Addresses of the storage's first byte and past its last."""
+    storage = tensor.untyped_storage()
+    begin = storage.data_ptr()
+    return begin, begin + storage.nbytes()
+
+
+def _overlaps(span: tuple[int, int], others: Sequence[tuple[int, int]]) -> bool:
+    return any(begin < span[1] and span[0] < end for begin, end in others)
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy; where elements share places (expand, unfold), they share them in the copy, too."""
+    if tensor.numel() == 0:
+        return tensor.clone()
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    reach = 1 + sum((size - 1) * stride for size, stride in steps)
+    if reach >= tensor.numel():
+        return tensor.clone()
+    return tensor.as_strided((reach,), (1,)).clone().as_strided(tensor.shape, tensor.stride())
+
+
+def _describe(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+class LibraryStep:
+    """Executes one kiln.v1.LibraryStep, given as protobuf JSON."""
+
+    def __init__(self, step_json: str) -> None:
+        step = json.loads(step_json)
+        self._name = f"library step {step['op']} (node '{step.get('node', '')}')"
+        self._op = _find_op(step["op"])
+        parameters = self._op._schema.arguments
+        by_name = {parameter.name: parameter for parameter in parameters}
+        self._args = [
+            _typed(_decode(message), parameter)
+            for message, parameter in zip(step.get("args", []), parameters, strict=False)
+        ]
+        self._kwargs = {
+            named["name"]: _typed(_decode(named["value"]), by_name[named["name"]])
+            for named in step.get("kwargs", [])
+        }
+        self._taken = step.get("positions") or range(len(step.get("results", [])))
+
+    def __call__(
+        self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]
+    ) -> list[torch.Tensor]:
+        """The results that the step takes, for its tensors and its sizes, each in the order of the
+        arguments. They are plain memory of their own. Raises StepError; its cause is the operator's
+        own error.
+        """
         next_tensor, next_size = iter(tensors), iter(sizes)
-        filled_args = [_fill(arg, next_tensor, next_size) for arg in args]
-        filled_kwargs = {n: _fill(arg, next_tensor, next_size) for n, arg in kwargs.items()}
-        with torch.no_grad():
-            result = op(*filled_args, **filled_kwargs)
-        if result is None:
-            return []  # An operator with an effect only, such as a check.
-        results = list(result) if isinstance(result, (tuple, list)) else [result]
-        # The program reuses the arguments' storage, so no result may live in it.
-        storages = {tensor.untyped_storage().data_ptr() for tensor in tensors}
-        return [r.clone() if r.untyped_storage().data_ptr() in storages else r for r in results]
+        args = [_fill(arg, next_tensor, next_size) for arg in self._args]
+        kwargs = {name: _fill(arg, next_tensor, next_size) for name, arg in self._kwargs.items()}
+        try:
+            with torch.no_grad():
+                returned = self._op(*args, **kwargs)
+                results = returned if isinstance(returned, (tuple, list)) else [returned]
+                results = [_plain(results[position]) for position in self._taken]
+        except Exception as error:
+            raise StepError(f"{self._name} failed: {error}") from error
+        # The program reuses the arguments' storage, so no result may lie in it.
+        spans = [_span(tensor) for tensor in tensors]
+        return [_copy(r) if _overlaps(_span(r), spans) else r for r in results]
 
-    return run
+    def fit(self, number: int, result: torch.Tensor, declared: torch.Tensor) -> None:
+        """Writes taken result `number` to `declared`, which is of the type that the graph has.
+
+        An operator's kernel and its meta function may disagree in the dtype, as where statistics
+        are float32 whatever the input is: then the graph goes on with what it was made for. Raises
+        StepError where the sizes differ, too.
+        """
+        if result.shape != declared.shape:
+            position = self._taken[number]
+            raise StepError(
+                f"{self._name} gave {_describe(result)} as result {position}; "
+                f"the graph has {_describe(declared)}"
+            )
+        declared.copy_(result)

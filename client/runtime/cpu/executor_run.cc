@@ -164,7 +164,10 @@ absl::Status Executor::OneRun::CallLibrary(const PlanLibrary& step) {
   for (const PlanView& view : step.tensors) {
     tensors.push_back(Describe(view.type, Address(view)));
   }
-  absl::InlinedVector<kiln_tensor, 4> results(step.results.size());
+  absl::InlinedVector<kiln_tensor, 4> results;
+  for (int result : step.results) {
+    results.push_back(Describe(plan_.buffers[result].type, nullptr));
+  }
   absl::Status status = FromCStatus(
       options_->library_step(options_->user, step.step, tensors.data(), tensors.size(),
                              step.ints.data(), step.ints.size(), results.data(), results.size()));

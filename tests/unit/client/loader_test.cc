@@ -197,6 +197,8 @@ INSTANTIATE_TEST_SUITE_P(
                }},
         Damage{"LibraryBufferNeverMade",
                [](auto& p) { p.mutable_buffers(2)->set_kind(v1::Buffer::KIND_LIBRARY); }},
+        Damage{"PositionsOfNoResults",
+               [](auto& p) { p.add_steps()->mutable_library()->add_positions(0); }},
         Damage{"CopyOfOtherSizes",
                [](auto& p) {
                  v1::CopyStep& copy = *p.add_steps()->mutable_copy();
@@ -233,6 +235,19 @@ TEST(Loader, RefusesALibraryResultUsedBeforeItIsMade) {
   v1::Artifact artifact = AddLibraryResult(10);
   artifact.mutable_program()->mutable_steps()->SwapElements(0, 1);
   EXPECT_THAT(Load(artifact).message(), HasSubstr("before it is made"));
+}
+
+TEST(Loader, RefusesPositionsOutOfOrder) {
+  v1::Artifact artifact = AddLibraryResult(10);
+  v1::Program& program = *artifact.mutable_program();
+  *program.add_buffers() = program.buffers(1);
+  v1::LibraryStep& step = *program.mutable_steps(0)->mutable_library();
+  step.add_results(static_cast<uint32_t>(program.buffers_size()) - 1);
+  step.add_positions(1);
+  step.add_positions(4);
+  EXPECT_TRUE(Load(artifact).ok()) << Load(artifact);
+  step.set_positions(1, 1);
+  EXPECT_THAT(Load(artifact).message(), HasSubstr("in no order"));
 }
 
 TEST(Loader, RefusesALibraryResultMadeTwice) {

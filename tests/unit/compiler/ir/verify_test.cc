@@ -299,6 +299,11 @@ TEST(VerifyTest, Buffers) {
 }
 TEST(VerifyTest, LibrarySteps) {
   EXPECT_THAT(Broken("-> (@l)", "-> (@t)"), HasSubstr("which is no library buffer"));
+  for (const auto& positions : {std::vector<int>{-1}, std::vector<int>{1, 2}}) {
+    EXPECT_THAT(
+        BrokenBy([&](Module& m) { std::get<Library>(m.operations.back()).positions = positions; }),
+        HasSubstr("takes results in no order"));
+  }
   EXPECT_THAT(Broken("-> (@l)", "-> (@l, @l)"), HasSubstr("which another step made"));
   EXPECT_THAT(Broken("(@z sizes", "(@l sizes"), HasSubstr("before anything is stored there"));
   EXPECT_THAT(Broken("int 3, dim = int 1", "dim = int 1, int 3"),

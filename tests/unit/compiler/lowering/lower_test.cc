@@ -42,11 +42,28 @@ TEST(Lower, ALibraryStepSeesTheRecordedStrides) {
   ASSERT_EQ(module.operations.size(), 2u);
   const auto& step = std::get<ir::Library>(module.operations[1]);
   EXPECT_EQ(step.op, "aten.sort.default");
-  ASSERT_EQ(step.results.size(), 2u);
+  ASSERT_EQ(step.results.size(), 1u);
   EXPECT_EQ(module.buffers[step.results[0]].kind, ir::BufferKind::kLibrary);
   const auto& window = std::get<ir::BufferWindow>(step.args[0].value);
   EXPECT_TRUE(window.strides[0].is_const(3));
   EXPECT_TRUE(window.strides[1].is_const(1));
+}
+
+TEST(Lower, ALibraryStepTakesTheResultsThatAreUsed) {
+  ir::Module first;
+  GraphMaker values = SortGraph();
+  ASSERT_TRUE(values.Lower(first, true).ok());
+  EXPECT_THAT(std::get<ir::Library>(first.operations[1]).positions, testing::IsEmpty());
+
+  ir::Module second;
+  GraphMaker indices = SortGraph();
+  indices.proto().mutable_outputs(0)->set_value(indices.proto().outputs(0).value() + 1);
+  ASSERT_TRUE(indices.Lower(second, true).ok());
+  ASSERT_TRUE(ir::Verify(second).ok()) << ir::Verify(second);
+  const auto& step = std::get<ir::Library>(second.operations[1]);
+  ASSERT_EQ(step.results.size(), 1u);
+  EXPECT_THAT(step.positions, testing::ElementsAre(1));
+  EXPECT_EQ(second.buffers[step.results[0]].dtype, DType::kI64);
 }
 
 TEST(Lower, ALibraryStepReadsAViewInPlaceWhereItsStridesAreRecorded) {
