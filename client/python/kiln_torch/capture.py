@@ -15,7 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._dynamo.utils import detect_fake_mode
 from torch._higher_order_ops.effects import with_effects
+from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from kiln_torch.sizes import CaptureError, Sizes
@@ -56,6 +58,26 @@ def effect_token_inputs(module: torch.fx.GraphModule) -> tuple[int, ...]:
     return tuple(i for i, node in enumerate(placeholders) if node in tokens)
 
 
+# Activation checkpointing runs a random operator again from the state that its first run had: (op,
+# arguments...) -> (state, results), and (state, op, arguments...) -> results.
+_RANDOM_AGAIN = {run_and_save_rng_state: 0, run_with_rng_state: 1}
+
+
+def _random_again_value(node: torch.fx.Node) -> Any:
+    """What such a node gives, as fake tensors: the partitioner that writes it leaves that out."""
+    position = _RANDOM_AGAIN[node.target]
+    op = node.args[position]
+    fakes = torch.fx.map_arg(
+        (node.args[position + 1 :], node.kwargs), lambda argument: argument.meta["val"]
+    )
+    values = [arg.meta["val"] for arg in node.all_input_nodes] + [
+        user.meta.get("val") for user in node.users
+    ]
+    with detect_fake_mode(values):
+        result = op(*fakes[0], **fakes[1])
+        return result if position else (torch.get_rng_state(), result)
+
+
 def _is_item(node: torch.fx.Node, index: int) -> bool:
     return node.target is operator.getitem and node.args[1] == index
 
@@ -81,7 +103,7 @@ class _Capture:
         self._is_parameter = is_parameter
         self._sizes = Sizes()
         self._tokens = _effect_tokens(module.graph)
-        self._values: dict[torch.fx.Node, int | list[int | None]] = {}
+        self._values: dict[torch.fx.Node, int | list[Any]] = {}
         self._next_value = 0
         self._inputs: list[dict[str, Any]] = []
         self._constants: list[dict[str, Any]] = []
@@ -178,6 +200,8 @@ class _Capture:
             # (token, operator, arguments...) -> (token, results...)
             target, args = args[1], args[2:]
             value = [item for item in value[1:] if item is not None]
+        if target in _RANDOM_AGAIN:
+            value = _random_again_value(node)
         if node.target is operator.getitem:
             source, index = node.args
             results = self._values.get(source)
@@ -186,28 +210,37 @@ class _Capture:
                 return
         if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
             return  # A size: those who use it write its expression.
-        if not isinstance(target, torch._ops.OpOverload):
+        if not isinstance(target, torch._ops.OpOverload) and target not in _RANDOM_AGAIN:
             raise CaptureError(f"node {node.name} calls {target}, which is no ATen operator")
-        where = f"result of {node.name}"
-        message = {
-            "name": node.name,
-            "op": str(target),
-            "location": _location(node),
-            **self._arguments(node, target, args),
-        }
+        results: list[dict[str, Any]] = []
+        self._values[node] = self._add_results(value, f"result of {node.name}", results)
+        self._nodes.append(
+            {
+                "name": node.name,
+                "op": f"higher_order.{target.name()}" if target in _RANDOM_AGAIN else str(target),
+                "location": _location(node),
+                **self._call(node, target, args),
+                "results": results,
+            }
+        )
+
+    def _add_results(
+        self, value: Any, where: str, results: list[dict[str, Any]]
+    ) -> int | list[Any]:
+        """Numbers what a call gives, nested as `value` is, and appends the types to `results`."""
         if isinstance(value, (tuple, list)):
-            results, numbers = [], []
-            for item in value:
-                # A result that this call does not make: it takes a number, and nobody uses it.
-                missing = item is None
-                results.append({} if missing else self._value_type(item, where))
-                numbers.append(self._new_value())
-            self._values[node] = numbers
-        else:
-            results = [self._value_type(value, where)]
-            self._values[node] = self._new_value()
-        message["results"] = results
-        self._nodes.append(message)
+            return [self._add_results(item, where, results) for item in value]
+        # A result that this call does not make takes a number, and nobody uses it.
+        results.append({} if value is None else self._value_type(value, where))
+        return self._new_value()
+
+    def _call(self, node: torch.fx.Node, target: Any, args: Sequence[Any]) -> dict[str, Any]:
+        if target not in _RANDOM_AGAIN:
+            return self._arguments(node, target, args)
+        position = _RANDOM_AGAIN[target]
+        inner = self._arguments(node, args[position], args[position + 1 :])
+        first = [self._argument(arg, node) for arg in args[:position]]
+        return {**inner, "args": [*first, {"string": str(args[position])}, *inner["args"]]}
 
     def _arguments(
         self, node: torch.fx.Node, target: torch._ops.OpOverload, given: Sequence[Any]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -22,8 +23,25 @@ _SIZE = _Slot()
 
 
 def _find_op(name: str) -> torch._ops.OpOverload:
-    namespace, op, overload = name.split(".")
-    return getattr(getattr(getattr(torch.ops, namespace), op), overload)
+    return functools.reduce(getattr, name.split("."), torch.ops)
+
+
+_HIGHER_ORDER = "higher_order."  # such as one that runs another operator from a given random state
+
+
+class _Call:
+    """A callable by its name, and the parameters that say how its arguments are to be read."""
+
+    def __init__(self, name: str, args: list[Any]) -> None:
+        self.call: Callable[..., Any] = _find_op(name)
+        if not name.startswith(_HIGHER_ORDER):
+            self.parameters = self.call._schema.arguments
+            return
+        # The operator among the arguments is their first string; its own follow it.
+        position = next(i for i, arg in enumerate(args) if isinstance(arg, str))
+        args[position] = _find_op(args[position])
+        before = [None] * (position + 1)
+        self.parameters = [*before, *args[position]._schema.arguments]
 
 
 def _scalar(message: dict[str, Any]) -> Any:
@@ -120,6 +138,13 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_strided((reach,), (1,)).clone().as_strided(tensor.shape, tensor.stride())
 
 
+def _flat(returned: Any) -> list[Any]:
+    """Results in the order of their numbers in the graph."""
+    if not isinstance(returned, (tuple, list)):
+        return [returned]
+    return [item for part in returned for item in _flat(part)]
+
+
 def _describe(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
@@ -130,13 +155,11 @@ class LibraryStep:
     def __init__(self, step_json: str) -> None:
         step = json.loads(step_json)
         self._name = f"library step {step['op']} (node '{step.get('node', '')}')"
-        self._op = _find_op(step["op"])
-        parameters = self._op._schema.arguments
-        by_name = {parameter.name: parameter for parameter in parameters}
-        self._args = [
-            _typed(_decode(message), parameter)
-            for message, parameter in zip(step.get("args", []), parameters, strict=False)
-        ]
+        args = [_decode(message) for message in step.get("args", [])]
+        call = _Call(step["op"], args)
+        self._op = call.call
+        by_name = {p.name: p for p in call.parameters if p is not None}
+        self._args = [_typed(arg, p) for arg, p in zip(args, call.parameters, strict=False)]
         self._kwargs = {
             named["name"]: _typed(_decode(named["value"]), by_name[named["name"]])
             for named in step.get("kwargs", [])
@@ -155,8 +178,7 @@ class LibraryStep:
         kwargs = {name: _fill(arg, next_tensor, next_size) for name, arg in self._kwargs.items()}
         try:
             with torch.no_grad():
-                returned = self._op(*args, **kwargs)
-                results = returned if isinstance(returned, (tuple, list)) else [returned]
+                results = _flat(self._op(*args, **kwargs))
                 results = [_plain(results[position]) for position in self._taken]
         except Exception as error:
             raise StepError(f"{self._name} failed: {error}") from error

@@ -1,0 +1,254 @@
+"""Every decomposition against the operator that it stands for: all results, those included that only
+a backward reads.
+
+torch's own samples of all operators run eager, forward and backward, under a mode that sees each ATen
+call below autograd; where we take that operator apart, it runs a second time so. What no sample
+reaches is called here by hand. Every entry of the list has to have been compared.
+"""
+
+import collections
+import functools
+import itertools
+import warnings
+
+import pytest
+import torch
+from compare import assert_same, to_double
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from kiln_torch.decompositions import decompositions
+
+aten = torch.ops.aten
+TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 5e-3}
+SAMPLES = {torch.float32: 2, torch.bfloat16: 1}  # of each operator
+CALLS = 10  # of each ATen operator and dtype: some are in nearly every sample
+
+# Results hold nothing yet: only their types are compared.
+UNINITIALIZED = {aten.empty_like.default, aten.new_empty.default}
+
+
+def compare(op, args, kwargs):
+    """Calls `op` whole and taken apart; AssertionError where a result differs. The whole's result."""
+    expected = op(*args, **kwargs)
+    try:
+        reference = op(*tree_map(to_double, args), **tree_map(to_double, kwargs))
+    except (RuntimeError, NotImplementedError):
+        reference = None  # such as operators of integers only
+    actual = decompositions()[op](*args, **kwargs)
+    assert len(tree_leaves(actual)) == len(tree_leaves(expected)), "number of results"
+    if op in UNINITIALIZED:
+        assert (actual.dtype, actual.shape, actual.stride()) == (
+            (expected.dtype, expected.shape, expected.stride())
+        )
+        return expected
+    outputs, results, exact = map(tree_leaves, (actual, expected, reference))
+    exact = exact if len(exact) == len(results) else [None] * len(results)
+    for a, e, r in zip(outputs, results, exact, strict=True):
+        usable = isinstance(r, torch.Tensor) and isinstance(e, torch.Tensor)
+        usable = usable and r.shape == e.shape and e.is_floating_point()
+        dtype = e.dtype if isinstance(e, torch.Tensor) else None
+        assert_same(plain(a), plain(e), r if usable else None, TOLERANCE.get(dtype, 1e-4), "result")
+    return expected
+
+
+def plain(value):
+    """Autograd's zeros may have no memory at all."""
+    zero = isinstance(value, torch.Tensor) and value._is_zerotensor()
+    return torch.zeros(value.shape, dtype=value.dtype) if zero else value
+
+
+class CrossReference(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.calls = collections.Counter()
+        self.differences = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func not in decompositions() or self.calls[func] == CALLS:
+            return func(*args, **kwargs)
+        self.calls[func] += 1
+        try:
+            return compare(func, args, kwargs)
+        except Exception as error:
+            shapes = [list(a.shape) for a in tree_leaves(args) if isinstance(a, torch.Tensor)]
+            self.differences.setdefault(str(func), f"{type(error).__name__}: {error} {shapes}")
+            return func(*args, **kwargs)
+
+
+def call_samples(info, dtype, mode):
+    differentiable = dtype.is_floating_point and info.supports_autograd
+    differentiable = differentiable and dtype in info.supported_backward_dtypes("cpu")
+    samples = info.sample_inputs("cpu", dtype, requires_grad=differentiable)
+    for sample in itertools.islice(samples, SAMPLES[dtype]):
+        with mode:
+            result = info.op(sample.input, *sample.args, **sample.kwargs)
+            outputs = [
+                leaf
+                for leaf in tree_leaves(result)
+                if isinstance(leaf, torch.Tensor) and leaf.requires_grad
+            ]
+            if outputs:
+                torch.autograd.backward(outputs, [torch.randn_like(out) for out in outputs])
+
+
+@functools.cache
+def cross_reference(dtype):
+    torch.manual_seed(0)
+    warnings.filterwarnings("ignore")
+    mode = CrossReference()
+    for info in op_db:
+        if dtype in info.supported_dtypes("cpu") and not info.name.startswith("jiterator"):
+            try:
+                call_samples(info, dtype, mode)
+            except (RuntimeError, NotImplementedError):
+                continue  # eager itself cannot
+    return mode
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_torchs_samples_give_equal_results_taken_apart(dtype):
+    mode = cross_reference(dtype)
+    assert mode.differences == {}
+    assert len(mode.calls) > 100
+
+
+def randn(*sizes, dtype=torch.float32):
+    return torch.randn(sizes).to(dtype)
+
+
+def batch_norm_cases():
+    for dtype, parameters in itertools.product((torch.float32, torch.bfloat16), repeat=2):
+        if dtype == torch.float32 and parameters == torch.bfloat16:
+            continue
+        x = randn(4, 3, 5, 2, dtype=dtype)
+        stats = [randn(3, dtype=parameters), randn(3, dtype=parameters).abs()]
+        affine = [randn(3, dtype=parameters), randn(3, dtype=parameters)]
+        for training in (True, False):
+            yield aten._native_batch_norm_legit_functional.default, (
+                x.to(memory_format=torch.channels_last), *affine, *stats, training, 0.1, 1e-5)
+            yield aten._native_batch_norm_legit_functional.default, (
+                x, None, None, *stats, training, 0.1, 1e-5)
+        yield aten._native_batch_norm_legit.no_stats, (x, *affine, True, 0.1, 1e-5)
+
+
+def nll_cases():
+    for reduction, weighted in itertools.product((0, 1, 2), (False, True)):
+        for shape in ((5,), (6, 5), (2, 5, 3, 4)):
+            x = randn(*shape).log_softmax(0 if len(shape) == 1 else 1)
+            target_shape = shape[:1] + shape[2:] if len(shape) > 1 else ()
+            target = torch.randint(0, 5, target_shape)
+            target = torch.where(target == 2, -100, target)
+            weight = randn(5).abs() if weighted else None
+            op = aten.nll_loss2d_backward.default if len(shape) == 4 else aten.nll_loss_backward.default
+            grad = randn(*target_shape) if reduction == 0 else randn()
+            yield op, (grad, x, target, weight, reduction, -100, torch.tensor(2.5))
+
+
+def foreach_cases():
+    x, y, z = ([randn(3, 4), randn(5), randn()] for _ in range(3))
+    numbers = torch.tensor([0.5, 2.0, -1.0])
+    arguments = {
+        "Tensor[] self, Scalar": (x, 0.5), "Tensor[] self, Scalar[]": (x, [0.5, 2.0, -1.0]),
+        "Tensor[] self, Tensor[]": (x, y), "Tensor[] self, Tensor ": (x, torch.tensor(0.5)),
+        "Scalar self, Tensor[]": (1.5, x), "Tensor[] self": (x,),
+        "Tensor[] self, Tensor[] tensors1, Tensor[] weights": (x, y, z),
+        "Tensor[] self, Tensor[] tensors1, Scalar weight": (x, y, 0.3),
+        "Tensor[] self, Tensor[] tensors1, Scalar[] weight": (x, y, [0.3, 0.6, 0.1]),
+        "Tensor[] self, Tensor[] tensor1, Tensor[] tensor2, Scalar value": (x, y, z, 0.5),
+        "Tensor[] self, Tensor[] tensor1, Tensor[] tensor2, Scalar[]": (x, y, z, [0.5, 2.0, 1.0]),
+        "Tensor[] self, Tensor[] tensor1, Tensor[] tensor2, Tensor ": (x, y, z, numbers),
+    }  # fmt: skip
+    for op in decompositions():
+        if "_foreach_" not in op.name():
+            continue
+        signature = str(op._schema).partition("(")[2]
+        best = max((key for key in arguments if signature.startswith(key)), key=len)
+        args = arguments[best]
+        if "_foreach_mm" in op.name():
+            args = ([randn(3, 4), randn(2, 5)], [randn(4, 2), randn(5, 3)])
+        if any(name in op.name() for name in ("log", "sqrt", "pow", "lgamma")):
+            args = tree_map(lambda a: a.abs() if isinstance(a, torch.Tensor) else a, args)
+        yield op, args
+
+
+def hand_made():
+    x, y = randn(2, 3, 4), randn(2, 3, 4)
+    i, j = torch.tensor([1, 0, 1]), torch.tensor([2, 0, 1])
+    image, volume = randn(2, 3, 5, 4), randn(2, 3, 4, 5, 4)
+    pads2, pads3 = [1, 2, 3, 1], [1, 2, 3, 1, 2, 1]
+    return [
+        (aten._reshape_alias.default, (x, [6, 4], [4, 1])),
+        (aten.zero.default, (x,)),
+        (aten._weight_norm_interface.default, (randn(4, 5), randn(4, 1), 0)),
+        (aten.xlogy.Scalar_Other, (x, 2.0)),
+        (aten.xlogy.Scalar_Self, (2.0, x.abs())),
+        (aten.special_xlog1py.other_scalar, (x, 2.0)),
+        (aten.special_xlog1py.self_scalar, (2.0, x.abs())),
+        (aten._fused_rms_norm.default, (x, [4], randn(4), 1e-5)),
+        (aten._unsafe_index.Tensor, (x, [i, j])),
+        (aten._unsafe_index_put.default, (x, [i, j], randn(3, 4), True)),
+        (aten.replication_pad3d.default, (volume, pads3)),
+        (aten.reflection_pad2d.default, (image, pads2)),
+        (aten.reflection_pad3d.default, (volume, pads3)),
+        (aten.reflection_pad2d_backward.default, (randn(2, 3, 9, 7), image, pads2)),
+        (aten.reflection_pad3d_backward.default, (randn(2, 3, 7, 9, 7), volume, pads3)),
+        (aten.lerp.Tensor, (x, y, randn(4))),
+        (aten.affine_grid_generator.default, (randn(2, 2, 3), [2, 1, 4, 5], False)),
+        (aten.clamp_max.default, (x, 0.3)),
+        (aten.isin.Tensor_Scalar, (i, 1)),
+        (aten.isin.Scalar_Tensor, (1, i)),
+        (aten._euclidean_dist.default, (randn(5, 3), randn(4, 3))),
+        (aten.floor_divide.Scalar, (x, 0.3)),
+        (aten.norm.Scalar, (x, 3)),
+        (aten.norm.ScalarOpt_dtype, (x, 2), {"dtype": torch.float64}),
+        (aten.norm.ScalarOpt_dim_dtype, (x, 1, [1], True), {"dtype": torch.float64}),
+        (aten.fill.Tensor, (x, torch.tensor(2.5))),
+        (aten.squeeze_copy.dims, (randn(1, 3, 1), [0, 1])),
+        (aten.hann_window.default, (7,)),
+        (aten.hann_window.periodic, (7, False)),
+        (aten.unsafe_split_with_sizes.default, (x, [1, 3], 2)),
+        (aten.all.dims, (x > 0, [0, 2])),
+        (aten.count_nonzero.dim_IntList, (x > 0, [0, 2])),
+        (aten.nll_loss2d_forward.default,
+         (image, torch.randint(0, 3, (2, 5, 4)), randn(3).abs(), 1, -100)),
+        (aten.squeeze_copy.dim, (randn(1, 3), 0)),
+    ]  # fmt: skip
+
+
+def by_hand():
+    torch.manual_seed(1)
+    return [*hand_made(), *batch_norm_cases(), *nll_cases(), *foreach_cases()]
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case[0].name()[6:]) for case in by_hand()])
+def test_what_no_sample_reaches(case):
+    op, args, *kwargs = case
+    compare(op, args, kwargs[0] if kwargs else {})
+
+
+# ATen has it for GPUs only, but torch writes it into graphs for every device.
+FOR_GPUS = aten._fused_rms_norm_backward.default
+
+
+def test_rms_norms_gradient_is_autograds():
+    x, weight, grad = randn(3, 5).requires_grad_(), randn(5).requires_grad_(), randn(3, 5)
+    rstd = (x.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
+    out = torch.nn.functional.rms_norm(x, [5], weight, 1e-5)
+    expected = torch.autograd.grad(out, [x, weight], grad)
+    with torch.no_grad():
+        actual = decompositions()[FOR_GPUS](grad, x, [5], rstd, weight, [True, True])
+    assert_same(list(actual), list(expected))
+
+
+def test_every_entry_is_compared():
+    seen = {*cross_reference(torch.float32).calls, *cross_reference(torch.bfloat16).calls}
+    missing = set(decompositions()) - seen - {op for op, *_ in by_hand()} - {FOR_GPUS}
+    assert {str(op) for op in missing} == set()
+
+
+def test_attention_is_not_taken_apart_by_torchs_rule():
+    # It returns the weights in the place of the log-sum-exp.
+    assert aten._scaled_dot_product_flash_attention_for_cpu.default not in decompositions()
