@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs both commands of the README on a bare Debian: in a new root with Debian's essential packages and
-apt, no more, on a fresh clone of the last commit.
+"""Runs both commands of the README on a bare Debian: in a new root that has what every Debian has and
+no more, on a fresh clone of the last commit.
 
 What the root has from this machine: its network, where apt and pip get things from (sources, proxies,
 certificates, folders that pip is pointed to), and the packages that apt has already downloaded. Not its
@@ -135,9 +135,14 @@ def environment() -> dict[str, str]:
 def named_paths(values: list[str]) -> list[str]:
     """The folders and files of this machine that pip's settings name; certificates of the system's own
     folder the root makes for itself."""
-    words = [word.removeprefix("file://") for value in values for word in value.split()]
-    return sorted({word for word in words
-                   if word.startswith("/") and not word.startswith("/etc/ssl/") and os.path.exists(word)})  # fmt: skip
+    found = set()
+    for word in (word.removeprefix("file://") for value in values for word in value.split()):
+        path = pathlib.Path(word)
+        if not path.is_absolute() or path.is_relative_to("/etc/ssl") or not path.exists():
+            continue
+        # The pages of an index name files beside it.
+        found.add(str(path.parent if path.name == "simple" else path))
+    return sorted(found)
 
 
 class Machine:
@@ -163,7 +168,7 @@ class Machine:
         with tempfile.TemporaryDirectory(prefix="kiln-apt-") as folder:
             settings = pathlib.Path(folder, "apt.conf")
             settings.write_text("".join(apt_settings()))
-            command = ["mmdebstrap", "--quiet", "--variant=apt", "--dpkgopt=force-unsafe-io", f"--aptopt={settings}"]
+            command = ["mmdebstrap", "--quiet", "--variant=minbase", "--dpkgopt=force-unsafe-io", f"--aptopt={settings}"]
             if any("https:" in line for line in sources):
                 command.append("--include=ca-certificates")
             for kept in ("auth.conf", "auth.conf.d", "keyrings", "trusted.gpg.d"):
