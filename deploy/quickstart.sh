@@ -35,11 +35,12 @@ command -v clang++-19 >/dev/null || fail "clang++-19 is not on PATH, though pack
 
 step "2 of 5: build (some minutes the first time)"
 mkdir -p build
-# Only what is built here is configured: tests/ needs packages of its own. In a folder where tests/run.sh
-# has turned them on they stay: CMake would delete their objects.
+# Only what is built here is configured: tests/ needs packages of its own. In a folder that has the tests,
+# from tests/run.sh, they stay, so that ctest goes on finding them.
 tests=OFF
 ! grep -qs '^build tests/' build/release/build.ninja || tests=ON
-cmake --preset release "-DKILN_BUILD_TESTS=$tests" >build/configure.log 2>&1 || { tail -n 20 build/configure.log >&2; fail "cmake failed"; }
+cmake --preset release "-DKILN_BUILD_TESTS=$tests" >build/configure.log 2>&1 ||
+  { tail -n 20 build/configure.log >&2; fail "cmake failed"; }
 [ "$last" != configure ] || exit 0
 targets=(kilnd kiln_cli kiln-opt)
 [ "$torch" = no ] || targets+=(kiln_python_package)

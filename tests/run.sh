@@ -37,8 +37,9 @@ step "rules of the tree"
 python3 tests/tools/check_tree.py .
 
 step "build, preset $preset"
-# Said, since deploy/quickstart.sh leaves them out of the same folder.
-cmake --preset "$preset" -DKILN_BUILD_TESTS=ON >build-configure.log 2>&1 || { cat build-configure.log; exit 1; }
+# On, in so many words: deploy/quickstart.sh turns them off in a folder that it finds empty.
+cmake --preset "$preset" -DKILN_BUILD_TESTS=ON >build-configure.log 2>&1 ||
+  { cat build-configure.log; exit 1; }
 rm -f build-configure.log
 [ "$last" != configure ] || exit 0
 cmake --build --preset "$preset"
