@@ -8,9 +8,11 @@ wanted=("$@")
 [ ${#wanted[@]} -gt 0 ] || wanted=(build test python)
 
 missing=()
-while read -r package purpose; do
+while read -r package purposes; do
   [[ -z "$package" || "$package" == \#* ]] && continue
-  [[ " ${wanted[*]} " == *" $purpose "* ]] || continue
+  asked=no
+  for purpose in "${wanted[@]}"; do [[ " $purposes " != *" $purpose "* ]] || asked=yes; done
+  [ "$asked" = yes ] || continue
   state="$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)"
   [ "$state" = installed ] || missing+=("$package")
 done < "$here/packages.txt"
