@@ -325,7 +325,8 @@ int Serve(const Config& config, const sigset_t& signals) {
   for (const auto& [tenant, weight] : config.tenant_weights) metrics.NameTenants({tenant});
   Broker broker(
       JobLimits(config),
-      {pool, *kernels, *caches->all, *caches->verified_disk, metrics, compiler_build, &activity},
+      {pool, *kernels, *caches->all, *caches->verified_disk, metrics, compiler_build, &KernelKeyOf,
+       &activity},
       caches->unmetered.get(), caches->remote == nullptr ? nullptr : &caches->remote->leases());
 
   ActivitySources sources{

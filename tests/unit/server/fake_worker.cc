@@ -15,9 +15,13 @@
 #include "absl/strings/strip.h"
 #include "kiln/v1/worker.pb.h"
 #include "server/workers/frame.h"
+#include "server/workers/task_process.h"
 #include "server/workers/worker_process.h"
 
 namespace {
+
+// The last arch that this process, or the one that it was forked from, was told to get ready for.
+std::string prepared_for;
 
 [[noreturn]] void Crash() {
   signal(SIGSEGV, SIG_DFL);  // a sanitizer would exit instead
@@ -65,30 +69,42 @@ kiln::v1::WorkerResponse Obey(absl::string_view order) {
   return response;
 }
 
+bool Send(const kiln::v1::WorkerResponse& response) {
+  return kiln::server::WriteFrame(kiln::server::kWorkerSocketFd, response.SerializeAsString(), {})
+      .ok();
+}
+
+kiln::v1::WorkerResponse Ready() {
+  kiln::v1::WorkerResponse ready;
+  ready.mutable_ready();
+  return ready;
+}
+
+int RunTask() {
+  if (!Send(Ready())) return 0;
+  auto frame = kiln::server::ReadFrame(kiln::server::kWorkerSocketFd, {});
+  kiln::v1::WorkerRequest request;
+  if (!frame.ok() || !request.ParseFromString(*frame)) return 0;
+  if (!request.has_interpret()) return Send(Obey(request.compile_kernel().source())) ? 0 : 1;
+  for (int i = 0; i < 3; ++i) {
+    kiln::v1::WorkerResponse event;
+    event.mutable_interpret()->set_index(i);
+    Send(event);
+  }
+  kiln::v1::WorkerResponse done;
+  done.set_done(true);
+  return Send(done) ? 0 : 1;
+}
+
 }  // namespace
 
 int main() {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  kiln::v1::WorkerResponse ready;
-  ready.set_done(true);
-  auto send = [](const kiln::v1::WorkerResponse& response) {
-    return kiln::server::WriteFrame(kiln::server::kWorkerSocketFd, response.SerializeAsString(), {})
-        .ok();
-  };
-  if (!send(ready)) return 0;
-  while (true) {
-    auto frame = kiln::server::ReadFrame(kiln::server::kWorkerSocketFd, {});
-    kiln::v1::WorkerRequest request;
-    if (!frame.ok() || !request.ParseFromString(*frame)) return 0;
-    if (request.has_interpret()) {
-      for (int i = 0; i < 3; ++i) {
-        kiln::v1::WorkerResponse event;
-        event.mutable_interpret()->set_index(i);
-        if (!send(event)) return 0;
-      }
-      if (!send(ready)) return 0;
-    } else if (!send(Obey(request.compile_kernel().source()))) {
-      return 0;
-    }
-  }
+  if (!Send(Ready())) return 0;
+  return kiln::server::ServeTasks(getppid(), {.prepare =
+                                                  [](const kiln::v1::CompileKernelRequest& like) {
+                                                    if (like.device().arch() == "crash") Crash();
+                                                    prepared_for = like.device().arch();
+                                                  },
+                                              .run = &RunTask});
 }
