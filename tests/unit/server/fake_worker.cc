@@ -1,5 +1,6 @@
-// A worker that does what the source of a kernel says: "echo TEXT", "crash", "crash-once FILE",
-// "exit", "hang", "allocate", "spin", "fail". What worker_pool_test.cc drives.
+// A worker whose tasks do what the source of a kernel says: "echo TEXT", "crash", "crash-once FILE",
+// "exit", "hang", "hang-up", "allocate", "spin", "fail", "remember TEXT", "recall", "answer-twice",
+// "answer-a-plan", "prepared-for". What worker_pool_test.cc drives.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -44,6 +45,14 @@ std::string prepared_for;
   }
 }
 
+bool Send(const kiln::v1::WorkerResponse& response) {
+  return kiln::server::WriteFrame(kiln::server::kWorkerSocketFd, response.SerializeAsString(), {})
+      .ok();
+}
+
+// What a task left in its process's memory.
+std::string remembered = "nothing";
+
 kiln::v1::WorkerResponse Obey(absl::string_view order) {
   kiln::v1::WorkerResponse response;
   if (order == "crash") Crash();
@@ -56,6 +65,10 @@ kiln::v1::WorkerResponse Obey(absl::string_view order) {
   }
   if (order == "exit") _exit(3);
   if (order == "hang") pause();
+  if (order == "hang-up") {
+    close(kiln::server::kWorkerSocketFd);
+    pause();
+  }
   if (order == "allocate") AllocateWithoutEnd();
   if (order == "spin") Spin();
   if (order == "fail") {
@@ -64,14 +77,21 @@ kiln::v1::WorkerResponse Obey(absl::string_view order) {
     response.mutable_error()->mutable_detail()->set_node("n1");
     return response;
   }
+  if (order == "answer-a-plan") {
+    response.mutable_plan();
+    return response;
+  }
+  if (absl::ConsumePrefix(&order, "answer-twice ")) {
+    response.mutable_compile_kernel()->set_object(std::string(order));
+    Send(response);
+    return response;
+  }
+  if (absl::ConsumePrefix(&order, "remember ")) remembered = std::string(order);
+  if (order == "recall") order = remembered;
+  if (order == "prepared-for") order = prepared_for;
   absl::ConsumePrefix(&order, "echo ");
   response.mutable_compile_kernel()->set_object(std::string(order));
   return response;
-}
-
-bool Send(const kiln::v1::WorkerResponse& response) {
-  return kiln::server::WriteFrame(kiln::server::kWorkerSocketFd, response.SerializeAsString(), {})
-      .ok();
 }
 
 kiln::v1::WorkerResponse Ready() {
