@@ -32,8 +32,7 @@ codegen::DeviceInfo MakeDeviceInfo(const v1::Device& device) {
   info.arch = device.arch();
   info.features.assign(device.features().begin(), device.features().end());
   std::sort(info.features.begin(), info.features.end());
-  info.features.erase(std::unique(info.features.begin(), info.features.end()),
-                      info.features.end());
+  info.features.erase(std::unique(info.features.begin(), info.features.end()), info.features.end());
   if (device.l1_bytes() > 0) info.l1_bytes = device.l1_bytes();
   if (device.l2_bytes() > 0) info.l2_bytes = device.l2_bytes();
   if (device.l3_bytes() > 0) info.l3_bytes = device.l3_bytes();
@@ -93,8 +92,8 @@ absl::StatusOr<std::vector<NamedKernel>> EmitKernels(const codegen::Target& targ
 absl::StatusOr<toolchain::ClangInvocation> PrepareKernel(const v1::CompileKernelRequest& request) {
   const v1::CompileOptions options = KeyedOptions(request.options());
   if (options.optimization_level() < 1 || options.optimization_level() > 3) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "optimization_level is ", options.optimization_level(), "; expected 0 to 3"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("optimization_level is ", options.optimization_level(), "; expected 0 to 3"));
   }
   const codegen::DeviceInfo device = MakeDeviceInfo(request.device());
   const absl::string_view prelude = codegen::CppPrelude();

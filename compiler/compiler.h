@@ -42,9 +42,9 @@ absl::StatusOr<v1::PlanResponse> PlanGraph(const v1::PlanRequest& request, const
 absl::StatusOr<v1::CompileKernelResponse> CompileKernel(const v1::CompileKernelRequest& request);
 absl::StatusOr<std::string> LinkKernels(absl::Span<const std::string> objects);
 
-// The key under which the answer to `request` may be kept: made of the very invocation of Clang that
-// CompileKernel runs, so that two requests have one key just where they have one answer. Compiles
-// nothing: the server calls it with what a worker, which may lie, wants compiled.
+// The key under which the answer to `request` may be kept: made of the very invocation of Clang
+// that CompileKernel runs, so that two requests have one key just where they have one answer.
+// Compiles nothing: the server calls it with what a worker, which may lie, wants compiled.
 absl::StatusOr<Digest> KernelKeyOf(const v1::CompileKernelRequest& request);
 
 // Does beforehand what every CompileKernel of `like`'s device and options begins with, for those

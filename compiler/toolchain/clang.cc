@@ -25,12 +25,12 @@
 #include "clang/Lex/PreprocessorOptions.h"
 #include "clang/Serialization/ASTWriter.h"
 #include "clang/Serialization/PCHContainerOperations.h"
+#include "compiler/toolchain/clang_source_hash.h"
 #include "llvm/ADT/SmallString.h"
 #include "llvm/Support/MemoryBuffer.h"
 #include "llvm/Support/VirtualFileSystem.h"
 #include "llvm/Support/raw_ostream.h"
 #include "llvm/TargetParser/X86TargetParser.h"
-#include "compiler/toolchain/clang_source_hash.h"
 #include "proto/base/key.h"
 #include "proto/base/status_macros.h"
 
@@ -389,8 +389,7 @@ absl::StatusOr<ClangOutput> CompileCpp(const ClangInvocation& invocation) {
   }
   ClangOutput result;
   clang::EmitObjAction emit_object;
-  KILN_ASSIGN_OR_RETURN(result.object,
-                        RunBackend(invocation.object_arguments, input, emit_object));
+  KILN_ASSIGN_OR_RETURN(result.object, RunBackend(invocation.object_arguments, input, emit_object));
   if (!invocation.assembly_arguments.empty()) {
     // A second run, since one backend pipeline writes one kind of file; it is for people to read.
     const auto line = 1 + std::count(prelude.begin(), prelude.end(), '\n');

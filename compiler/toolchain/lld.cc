@@ -83,8 +83,8 @@ class MemoryFile {
   const int fd_;
 };
 
-// Made once a process: a compile's may create no file any more by the time it links what came from a
-// client.
+// Made once a process: a compile's may create no file any more by the time it links what came from
+// a client.
 struct LinkFiles {
   MemoryFile input{"kiln-objects"};
   MemoryFile output{"kiln-shared-object"};

@@ -33,10 +33,10 @@ inline constexpr int kKeyEncodingVersion = 2;
 // What CompileOptions.optimization_level 0 stands for.
 inline constexpr int kDefaultOptimizationLevel = 3;
 
-// `device` and `options` with nothing in them that no compile reads. The keys are made of these, and
-// the server gives its workers nothing more: the compiler cannot come to read what is in no key.
-// Of a device go index, model_name, processors (the client's threads) and memory_bytes; of options,
-// optimization level 0 becomes the level that it stands for.
+// `device` and `options` with nothing in them that no compile reads. The keys are made of these,
+// and the server gives its workers nothing more: the compiler cannot come to read what is in no
+// key. Of a device go index, model_name, processors (the client's threads) and memory_bytes; of
+// options, optimization level 0 becomes the level that it stands for.
 v1::Device KeyedDevice(const v1::Device& device);
 v1::CompileOptions KeyedOptions(const v1::CompileOptions& options);
 

@@ -1,7 +1,7 @@
 // Takes from a compile worker, and from its tasks, what they do not need. Three steps, because the
 // toolchain's start needs more than a compile does, and a worker more than a task: the first before
-// any work, the second after the warm-up, the third in each task's process. That is before the first
-// byte that came from a client: the worker itself never gets one.
+// any work, the second after the warm-up, the third in each task's process. That is before the
+// first byte that came from a client: the worker itself never gets one.
 #pragma once
 
 #include <cstdint>

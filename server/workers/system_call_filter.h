@@ -6,13 +6,14 @@
 namespace kiln::server {
 
 enum class Filtered {
-  kWorker,  // the warm process: also makes processes for tasks, and memory files and filters in them
+  kWorker,  // the warm process: also makes processes for tasks, and memory files and filters in
+            // them
   kTask,    // a task's process: what runs the compiler on what a client sent
 };
 
 // Installs a seccomp filter in this process, for good; a task's lies on top of its worker's. What a
-// compile needs goes on: memory, clocks, its socket, memory files that are open already, opening for
-// reading. Three answers to the rest:
+// compile needs goes on: memory, clocks, its socket, memory files that are open already, opening
+// for reading. Three answers to the rest:
 //   - what no compile has a reason to do (another process or program, a socket, a file opened for
 //     writing, tracing, mounts, namespaces, signals to others) ends the process with SIGSYS;
 //   - a thread fails with EAGAIN, executable memory with EPERM;

@@ -18,9 +18,9 @@
 namespace kiln::server {
 namespace {
 
-// As fork(), but the child's parent is the server: this process could be killed and leave it behind,
-// and the server could not wait for it. The C library has no function for that; what its fork()
-// does beyond this call is for other threads, of which there are none.
+// As fork(), but the child's parent is the server: this process could be killed and leave it
+// behind, and the server could not wait for it. The C library has no function for that; what its
+// fork() does beyond this call is for other threads, of which there are none.
 pid_t ForkAsSibling() {
   return static_cast<pid_t>(
       syscall(SYS_clone, CLONE_PARENT | SIGCHLD, nullptr, nullptr, nullptr, nullptr));
@@ -53,7 +53,8 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> StartTaskProcess(WorkerProcess& w
     return absl::ResourceExhaustedError(
         absl::StrCat("a worker cannot make a process for a task: ", started.error()));
   }
-  return WorkerProcess::OfTask(worker, static_cast<pid_t>(started.pid()), std::move(sockets.server));
+  return WorkerProcess::OfTask(worker, static_cast<pid_t>(started.pid()),
+                               std::move(sockets.server));
 }
 
 int ServeTasks(pid_t server, const TaskLoop& loop) {

@@ -151,7 +151,8 @@ bool IsAnswerTo(const v1::WorkerRequest& request, const v1::WorkerResponse& resp
   return false;
 }
 
-// Everything that goes between the server and a task's process, but for its events the last response.
+// Everything that goes between the server and a task's process, but for its events the last
+// response.
 absl::StatusOr<v1::WorkerResponse> Converse(const WorkerProcess& process, const WorkerTask& task,
                                             absl::string_view request, Watch& watch) {
   const KeepWaiting keep_waiting = [&watch] { return watch(); };

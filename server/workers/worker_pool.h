@@ -24,7 +24,8 @@ struct WorkerPoolOptions {
   int workers = 2;
   WorkerLimits limits;
   std::vector<std::string> command = {"/proc/self/exe", "worker"};
-  // Called on a pool's thread for every process that ends otherwise than a task does with its answer.
+  // Called on a pool's thread for every process that ends otherwise than a task does with its
+  // answer.
   std::function<void(ExitReason)> on_exit;
 };
 
@@ -34,8 +35,8 @@ struct WorkerCounts {
   int busy = 0;
 };
 
-// Thread-safe. Every task has a process of its own, which is killed at the task's end, whichever way
-// it comes; the worker that it was forked from serves the next one.
+// Thread-safe. Every task has a process of its own, which is killed at the task's end, whichever
+// way it comes; the worker that it was forked from serves the next one.
 class WorkerPool final : public WorkerBackend {
  public:
   explicit WorkerPool(WorkerPoolOptions options);

@@ -122,8 +122,7 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(
   KILN_ASSIGN_OR_RETURN(SocketPair sockets, MakeSocketPair());
   // dup2 onto itself would leave close-on-exec set, so the child's end must not be that number.
   if (sockets.child.get() == kWorkerSocketFd) {
-    sockets.child =
-        OwnedFd(fcntl(sockets.child.get(), F_DUPFD_CLOEXEC, kWorkerSocketFd + 1));
+    sockets.child = OwnedFd(fcntl(sockets.child.get(), F_DUPFD_CLOEXEC, kWorkerSocketFd + 1));
   }
   std::vector<std::string> full = command;
   full.push_back(absl::StrCat("--parent-pid=", getpid()));

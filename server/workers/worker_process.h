@@ -21,7 +21,8 @@ struct WorkerLimits {
   absl::Duration task_timeout = absl::Seconds(120);  // wall time, and processor time, of one task
 };
 
-// The child's end of the socket, in a worker and in a task's process, and its exit code where it ran out of memory.
+// The child's end of the socket, in a worker and in a task's process, and its exit code where it
+// ran out of memory.
 inline constexpr int kWorkerSocketFd = 3;
 inline constexpr int kWorkerOutOfMemoryExit = 77;
 

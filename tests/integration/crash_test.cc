@@ -62,9 +62,8 @@ TEST_F(CrashTest, AWorkerKilledInMidCompileCostsItsJobNothingAndIsBackWithinASec
     kill(before[0], SIGKILL);
     const absl::Time killed = absl::Now();
     // Reaped, and what there is now has come since.
-    ASSERT_TRUE(Eventually(absl::Seconds(10), [&] {
-      return kill(before[0], 0) != 0 && !server().Workers().empty();
-    }));
+    ASSERT_TRUE(Eventually(absl::Seconds(10),
+                           [&] { return kill(before[0], 0) != 0 && !server().Workers().empty(); }));
     until_new_worker = absl::Now() - killed;
   });
   ASSERT_TRUE(answer.ok()) << Text(answer.status);

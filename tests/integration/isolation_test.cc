@@ -227,8 +227,7 @@ TEST_F(IsolationTest, WhatAWorkerMayNotHaveItIsDenied) {
 class LiesTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto server =
-        ServerProcess::Start(dir_.path() + "/data", {"--workers=1"}, KILND_MISBEHAVING);
+    auto server = ServerProcess::Start(dir_.path() + "/data", {"--workers=1"}, KILND_MISBEHAVING);
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     stub_ = server_->NewStub();

@@ -50,8 +50,8 @@ absl::StatusOr<std::string> FalseObject(absl::string_view symbol) {
 void ForgeName(v1::KernelSource& kernel) {
   // A worker once gave each kernel's key, in this field.
   constexpr int kKeyField = 3;
-  kernel.GetReflection()->MutableUnknownFields(&kernel)->AddLengthDelimited(
-      kKeyField, std::string(32, 'k'));
+  kernel.GetReflection()->MutableUnknownFields(&kernel)->AddLengthDelimited(kKeyField,
+                                                                            std::string(32, 'k'));
   kernel.set_source(FalseSource(kernel.symbol()));
 }
 

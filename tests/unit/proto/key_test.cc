@@ -24,9 +24,9 @@ using ::google::protobuf::Reflection;
 
 // Fields that must not count, by full name.
 const std::set<std::string> kIgnored = {
-    "kiln.v1.Graph.name",   "kiln.v1.Node.name",         "kiln.v1.Node.location",
-    "kiln.v1.Input.name",   "kiln.v1.Symbol.name",       "kiln.v1.Constant.name",
-    "kiln.v1.Device.index", "kiln.v1.Device.model_name", "kiln.v1.Device.processors",
+    "kiln.v1.Graph.name",          "kiln.v1.Node.name",         "kiln.v1.Node.location",
+    "kiln.v1.Input.name",          "kiln.v1.Symbol.name",       "kiln.v1.Constant.name",
+    "kiln.v1.Device.index",        "kiln.v1.Device.model_name", "kiln.v1.Device.processors",
     "kiln.v1.Device.memory_bytes",
 };
 

@@ -163,7 +163,8 @@ class BrokerTest : public ::testing::Test {
   void MakeBroker(BrokerOptions options) {
     broker_.reset();
     broker_ = std::make_unique<Broker>(
-        options, CompileJobContext{workers_, kernels_, *store_, *store_, metrics_, "build", FakeKernelKey},
+        options,
+        CompileJobContext{workers_, kernels_, *store_, *store_, metrics_, "build", FakeKernelKey},
         store_.get());
   }
 

@@ -1,6 +1,6 @@
-// A worker whose tasks do what the source of a kernel says: "echo TEXT", "crash", "crash-once FILE",
-// "exit", "hang", "hang-up", "allocate", "spin", "fail", "remember TEXT", "recall", "answer-twice",
-// "answer-a-plan", "prepared-for". What worker_pool_test.cc drives.
+// A worker whose tasks do what the source of a kernel says: "echo TEXT", "crash", "crash-once
+// FILE", "exit", "hang", "hang-up", "allocate", "spin", "fail", "remember TEXT", "recall",
+// "answer-twice", "answer-a-plan", "prepared-for". What worker_pool_test.cc drives.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>

@@ -48,9 +48,9 @@ absl::StatusOr<ClangOutput> Compile(const ClangJob& job) {
 std::string Assembly(absl::string_view source, std::string arch,
                      std::vector<std::string> features) {
   auto output = Compile({.source = source,
-                            .arch = std::move(arch),
-                            .features = std::move(features),
-                            .want_assembly = true});
+                         .arch = std::move(arch),
+                         .features = std::move(features),
+                         .want_assembly = true});
   EXPECT_TRUE(output.ok()) << output.status();
   return output.ok() ? output->assembly : "";
 }
@@ -91,8 +91,7 @@ TEST(CompileCpp, BoundsWhatItSaysAboutVeryBadSource) {
 
 TEST(CompileCpp, SeesNoFilesOfTheServer) {
   for (const char* include : {"<stdio.h>", "<stddef.h>", "<immintrin.h>", "\"/etc/passwd\""}) {
-    auto output =
-        Compile({.source = absl::StrCat("#include ", include, "\n"), .arch = "x86-64"});
+    auto output = Compile({.source = absl::StrCat("#include ", include, "\n"), .arch = "x86-64"});
     ASSERT_FALSE(output.ok()) << include;
     EXPECT_THAT(output.status().message(), HasSubstr("file not found"));
   }
@@ -146,8 +145,8 @@ TEST(CompileCpp, ReassociatesOnlyWithFastMath) {
 
 TEST(CompileCpp, KeepsNanAndInfinityUnderFastMath) {
   auto output = Compile({.source = "extern \"C\" int IsNan(float x) { return x != x; }",
-                            .arch = "x86-64",
-                            .fast_math = true});
+                         .arch = "x86-64",
+                         .fast_math = true});
   ASSERT_TRUE(output.ok()) << output.status();
   auto shared_object = LinkSharedObject({output->object});
   ASSERT_TRUE(shared_object.ok()) << shared_object.status();
@@ -220,10 +219,10 @@ TEST(CompileCpp, TheAssemblySaysWhichLineOfTheWholeSourceItIs) {
   const std::string source = absl::StrCat(kPrelude, kPreludeUser);
   for (size_t prelude_bytes : {size_t{0}, kPrelude.size()}) {
     auto output = Compile({.source = source,
-                              .prelude_bytes = prelude_bytes,
-                              .arch = "znver4",
-                              .features = kAvx512,
-                              .want_assembly = true});
+                           .prelude_bytes = prelude_bytes,
+                           .arch = "znver4",
+                           .features = kAvx512,
+                           .want_assembly = true});
     ASSERT_TRUE(output.ok()) << output.status();
     const absl::string_view before = absl::string_view(source).substr(0, source.find("  v = T"));
     const auto line = 1 + std::count(before.begin(), before.end(), '\n');
@@ -235,14 +234,14 @@ TEST(CompileCpp, KeepsPreludesOfDifferentClientsApart) {
   const std::string source = absl::StrCat(kPrelude, kPreludeUser);
   for (int round = 0; round < 2; ++round) {
     auto wide = Compile({.source = source,
-                            .prelude_bytes = kPrelude.size(),
-                            .arch = "znver4",
-                            .features = kAvx512,
-                            .want_assembly = true});
+                         .prelude_bytes = kPrelude.size(),
+                         .arch = "znver4",
+                         .features = kAvx512,
+                         .want_assembly = true});
     auto narrow = Compile({.source = source,
-                              .prelude_bytes = kPrelude.size(),
-                              .arch = "x86-64",
-                              .want_assembly = true});
+                           .prelude_bytes = kPrelude.size(),
+                           .arch = "x86-64",
+                           .want_assembly = true});
     ASSERT_TRUE(wide.ok() && narrow.ok()) << wide.status() << narrow.status();
     EXPECT_THAT(wide->assembly, HasSubstr("zmm"));
     EXPECT_THAT(narrow->assembly, Not(HasSubstr("ymm")));
@@ -251,8 +250,7 @@ TEST(CompileCpp, KeepsPreludesOfDifferentClientsApart) {
 
 TEST(CompileCpp, TellsWhereTheSourceAfterAPreludeIsWrong) {
   const std::string bad_kernel = absl::StrCat(kPrelude, "int f() { return missing_name; }\n");
-  auto kernel =
-      Compile({.source = bad_kernel, .prelude_bytes = kPrelude.size(), .arch = "x86-64"});
+  auto kernel = Compile({.source = bad_kernel, .prelude_bytes = kPrelude.size(), .arch = "x86-64"});
   ASSERT_FALSE(kernel.ok());
   EXPECT_THAT(kernel.status().message(), HasSubstr("kernel.cc:1:18: error:"));
 
@@ -358,9 +356,7 @@ TEST(KeyOf, DiffersWhereTheJobReachesClangAndOnlyThere) {
   EXPECT_NE(with([](ClangJob& job) { job.want_assembly = true; }), key);
   // What Clang does not know does not reach it.
   EXPECT_EQ(with([](ClangJob& job) { job.features.push_back("avx4096"); }), key);
-  auto unknown = [&](const char* arch) {
-    return with([arch](ClangJob& job) { job.arch = arch; });
-  };
+  auto unknown = [&](const char* arch) { return with([arch](ClangJob& job) { job.arch = arch; }); };
   EXPECT_EQ(unknown("znver99"), unknown("x86-64"));
   EXPECT_EQ(unknown("native"), unknown("x86-64"));
 }
@@ -380,11 +376,11 @@ TEST(PrecompilePrelude, ServesLaterCompilesAndSaysWhatIsWrong) {
 
 TEST(LinkSharedObject, JoinsObjectsAndLeavesLibmToTheProcess) {
   auto one = Compile({.source = "extern \"C\" double exp(double);\n"
-                                   "extern \"C\" double Inner(double x) { return exp(x) + 1; }\n",
-                         .arch = "x86-64"});
+                                "extern \"C\" double Inner(double x) { return exp(x) + 1; }\n",
+                      .arch = "x86-64"});
   auto two = Compile({.source = "extern \"C\" double Inner(double);\n"
-                                   "extern \"C\" double Outer(double x) { return Inner(x) * 2; }\n",
-                         .arch = "x86-64"});
+                                "extern \"C\" double Outer(double x) { return Inner(x) * 2; }\n",
+                      .arch = "x86-64"});
   ASSERT_TRUE(one.ok() && two.ok());
   auto shared_object = LinkSharedObject({one->object, two->object});
   ASSERT_TRUE(shared_object.ok()) << shared_object.status();
