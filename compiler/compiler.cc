@@ -4,7 +4,6 @@
 #include <utility>
 #include <variant>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -28,13 +27,12 @@
 namespace kiln {
 namespace {
 
-constexpr int kDefaultOptimizationLevel = 3;
-
 codegen::DeviceInfo MakeDeviceInfo(const v1::Device& device) {
   codegen::DeviceInfo info;
   info.arch = device.arch();
   info.features.assign(device.features().begin(), device.features().end());
   std::sort(info.features.begin(), info.features.end());
+  info.features.erase(std::unique(info.features.begin(), info.features.end()), info.features.end());
   if (device.l1_bytes() > 0) info.l1_bytes = device.l1_bytes();
   if (device.l2_bytes() > 0) info.l2_bytes = device.l2_bytes();
   if (device.l3_bytes() > 0) info.l3_bytes = device.l3_bytes();
@@ -65,13 +63,11 @@ lowering::LoweringOptions MakeLoweringOptions(const v1::Device& device) {
               std::find(libraries.begin(), libraries.end(), "torch") != libraries.end()};
 }
 
-// Emits every kernel and names it by its key, so that equal kernels are one.
+// Emits every kernel and names it by its text, so that equal kernels are one. A name is unique
+// among the kernels of a device and options: it is no cache key.
 absl::StatusOr<std::vector<NamedKernel>> EmitKernels(const codegen::Target& target,
-                                                     const v1::PlanRequest& request,
                                                      ir::Module& module, const StopCheck& stop,
                                                      v1::PlanResponse& response) {
-  // The prelude counts through its digest, so that its text is hashed once and not for each kernel.
-  absl::flat_hash_map<const char*, std::string> toolchains;
   absl::flat_hash_set<std::string> known;
   std::vector<NamedKernel> kernels(module.operations.size());
   for (size_t i = 0; i < module.operations.size(); ++i) {
@@ -80,23 +76,35 @@ absl::StatusOr<std::vector<NamedKernel>> EmitKernels(const codegen::Target& targ
     if (stop) KILN_RETURN_IF_ERROR(stop());
     NamedKernel& named = kernels[i];
     KILN_ASSIGN_OR_RETURN(named.emitted, target.Emit(module, *kernel));
-    const absl::string_view prelude = named.emitted.prelude;
-    std::string& toolchain = toolchains[prelude.data()];
-    if (toolchain.empty()) {
-      toolchain = absl::StrCat(ToolchainVersion(), ", prelude ", Sha256(prelude).ToHex());
-    }
-    Digest key = KernelKey(named.emitted.source, request.device(), request.options(), toolchain);
-    named.symbol = absl::StrCat("kiln_", key.ToHex().substr(0, 24));
+    named.symbol = absl::StrCat("kiln_", Sha256(named.emitted.source).ToHex().substr(0, 24));
     if (!known.insert(named.symbol).second) continue;
     v1::KernelSource& source = *response.add_kernels();
     source.set_symbol(named.symbol);
     source.set_source(absl::StrCat(
-        prelude,
+        named.emitted.prelude,
         absl::StrReplaceAll(named.emitted.source, {{codegen::kSymbolPlaceholder, named.symbol}})));
-    source.set_key(std::string(key.view()));
     for (const std::string& origin : kernel->origins) source.add_ops(origin);
   }
   return kernels;
+}
+
+// Views the request's source.
+absl::StatusOr<toolchain::ClangInvocation> PrepareKernel(const v1::CompileKernelRequest& request) {
+  const v1::CompileOptions options = KeyedOptions(request.options());
+  if (options.optimization_level() < 1 || options.optimization_level() > 3) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("optimization_level is ", options.optimization_level(), "; expected 0 to 3"));
+  }
+  const codegen::DeviceInfo device = MakeDeviceInfo(request.device());
+  const absl::string_view prelude = codegen::CppPrelude();
+  return toolchain::Prepare(
+      {.source = request.source(),
+       .prelude_bytes = absl::StartsWith(request.source(), prelude) ? prelude.size() : 0,
+       .arch = device.arch,
+       .features = device.features,
+       .optimization_level = options.optimization_level(),
+       .fast_math = options.fast_math(),
+       .want_assembly = options.debug()});
 }
 
 void AddReport(const StageRunner& stages, const std::vector<fusion::Decision>& decisions,
@@ -159,7 +167,7 @@ absl::StatusOr<v1::PlanResponse> PlanGraph(const v1::PlanRequest& request, const
     return memory::CheckPlan(module, plan);
   }));
   KILN_RETURN_IF_ERROR(stages.Run("emit", [&]() -> absl::Status {
-    KILN_ASSIGN_OR_RETURN(kernels, EmitKernels(*target, request, module, stop, response));
+    KILN_ASSIGN_OR_RETURN(kernels, EmitKernels(*target, module, stop, response));
     return absl::OkStatus();
   }));
   KILN_RETURN_IF_ERROR(stages.Run("assemble", [&]() -> absl::Status {
@@ -171,31 +179,35 @@ absl::StatusOr<v1::PlanResponse> PlanGraph(const v1::PlanRequest& request, const
   return response;
 }
 
+absl::StatusOr<Digest> KernelKeyOf(const v1::CompileKernelRequest& request) {
+  KILN_ASSIGN_OR_RETURN(toolchain::ClangInvocation invocation, PrepareKernel(request));
+  return toolchain::KeyOf(invocation);
+}
+
 absl::StatusOr<v1::CompileKernelResponse> CompileKernel(const v1::CompileKernelRequest& request) {
-  const v1::CompileOptions& options = request.options();
-  int level = options.optimization_level();
-  if (level < 0 || level > 3) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("optimization_level is ", level, "; expected 0 to 3"));
-  }
-  const absl::string_view prelude = codegen::CppPrelude();
-  toolchain::ClangJob job{
-      .source = request.source(),
-      .prelude_bytes = absl::StartsWith(request.source(), prelude) ? prelude.size() : 0,
-      .arch = request.device().arch(),
-      .features = {request.device().features().begin(), request.device().features().end()},
-      .optimization_level = level == 0 ? kDefaultOptimizationLevel : level,
-      .fast_math = options.fast_math(),
-      .want_assembly = options.debug()};
-  KILN_ASSIGN_OR_RETURN(toolchain::ClangOutput output, toolchain::CompileCpp(job));
+  KILN_ASSIGN_OR_RETURN(toolchain::ClangInvocation invocation, PrepareKernel(request));
+  KILN_ASSIGN_OR_RETURN(toolchain::ClangOutput output, toolchain::CompileCpp(invocation));
   v1::CompileKernelResponse response;
   response.set_object(std::move(output.object));
   response.set_assembly(std::move(output.assembly));
   return response;
 }
 
+absl::Status PrepareForKernels(const v1::CompileKernelRequest& like) {
+  v1::CompileKernelRequest request;
+  *request.mutable_device() = like.device();
+  *request.mutable_options() = like.options();
+  request.set_source(std::string(codegen::CppPrelude()));
+  KILN_ASSIGN_OR_RETURN(toolchain::ClangInvocation invocation, PrepareKernel(request));
+  return toolchain::PrecompilePrelude(invocation);
+}
+
 absl::StatusOr<std::string> LinkKernels(absl::Span<const std::string> objects) {
   return toolchain::LinkSharedObject(objects);
+}
+
+void TakeOwnLinkerFiles() {
+  toolchain::MakeOwnMemoryFiles();
 }
 
 }  // namespace kiln

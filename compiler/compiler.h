@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "proto/base/digest.h"
 
 namespace kiln {
 namespace v1 {
@@ -40,6 +41,19 @@ absl::Status CheckGraphSize(const v1::Graph& graph);
 absl::StatusOr<v1::PlanResponse> PlanGraph(const v1::PlanRequest& request, const StopCheck& stop);
 absl::StatusOr<v1::CompileKernelResponse> CompileKernel(const v1::CompileKernelRequest& request);
 absl::StatusOr<std::string> LinkKernels(absl::Span<const std::string> objects);
+
+// The key under which the answer to `request` may be kept: made of the very invocation of Clang
+// that CompileKernel runs, so that two requests have one key just where they have one answer.
+// Compiles nothing: the server calls it with what a worker, which may lie, wants compiled.
+absl::StatusOr<Digest> KernelKeyOf(const v1::CompileKernelRequest& request);
+
+// Does beforehand what every CompileKernel of `like`'s device and options begins with, for those
+// calls in this process and in ones forked from it. Reads no source.
+absl::Status PrepareForKernels(const v1::CompileKernelRequest& like);
+
+// Makes the linker's files anew, for a process that was just forked: it shares no file with others.
+// REQUIRES: one thread.
+void TakeOwnLinkerFiles();
 
 // Runs the reference interpreter; `emit` gets progress and outputs as they come, each at most 1
 // MiB.

@@ -323,10 +323,11 @@ int Serve(const Config& config, const sigset_t& signals) {
   kernels = std::make_unique<KernelCompiler>(&pool, caches->all.get(), caches->memory.get());
   ActivityLog activity;
   for (const auto& [tenant, weight] : config.tenant_weights) metrics.NameTenants({tenant});
-  Broker broker(
-      JobLimits(config),
-      {pool, *kernels, *caches->all, *caches->verified_disk, metrics, compiler_build, &activity},
-      caches->unmetered.get(), caches->remote == nullptr ? nullptr : &caches->remote->leases());
+  Broker broker(JobLimits(config),
+                {pool, *kernels, *caches->all, *caches->verified_disk, metrics, compiler_build,
+                 &KernelKeyOf, &activity},
+                caches->unmetered.get(),
+                caches->remote == nullptr ? nullptr : &caches->remote->leases());
 
   ActivitySources sources{
       activity, broker, pool, *caches->all, KILN_VERSION, compiler_build, [&serving] {

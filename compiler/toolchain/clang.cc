@@ -1,11 +1,12 @@
 #include "compiler/toolchain/clang.h"
 
 #include <algorithm>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -24,11 +25,13 @@
 #include "clang/Lex/PreprocessorOptions.h"
 #include "clang/Serialization/ASTWriter.h"
 #include "clang/Serialization/PCHContainerOperations.h"
+#include "compiler/toolchain/clang_source_hash.h"
 #include "llvm/ADT/SmallString.h"
 #include "llvm/Support/MemoryBuffer.h"
 #include "llvm/Support/VirtualFileSystem.h"
 #include "llvm/Support/raw_ostream.h"
 #include "llvm/TargetParser/X86TargetParser.h"
+#include "proto/base/key.h"
 #include "proto/base/status_macros.h"
 
 // Declared here and not through TargetSelect.h, which would name every target of this LLVM.
@@ -269,27 +272,47 @@ absl::StatusOr<Buffer> Precompile(const std::vector<std::string>& args, std::str
   return std::make_shared<const std::string>(result->Data.data(), result->Data.size());
 }
 
-absl::Mutex precompiled_mutex(absl::kConstInit);
+// A process serves few kinds of client. Of those that it met, the ones of the last calls are kept.
+class PrecompiledPreludes {
+ public:
+  // The precompiled form of `prelude`, made at its first use. Two threads may make the same one.
+  absl::StatusOr<Buffer> Get(const std::vector<std::string>& args, std::string prelude) {
+    const std::string key = absl::StrCat(absl::StrJoin(args, "\n"), "\n\n", prelude);
+    if (Buffer known = Find(key)) return known;
+    absl::StatusOr<Buffer> made = Precompile(args, std::move(prelude));
+    if (made.ok()) Keep(key, *made);
+    return made;
+  }
 
-// The precompiled form of `prelude`, made at its first use. Two threads may make the same one.
-absl::StatusOr<Buffer> PrecompiledPrelude(const std::vector<std::string>& args,
-                                          std::string prelude) {
-  // A process serves few kinds of client; one that meets many starts anew now and then.
-  constexpr size_t kMaxEntries = 32;
-  static auto* const cache = new absl::flat_hash_map<std::string, Buffer>;
-  const std::string key = absl::StrCat(absl::StrJoin(args, "\n"), "\n\n", prelude);
-  {
-    absl::MutexLock lock(&precompiled_mutex);
-    const auto found = cache->find(key);
-    if (found != cache->end()) return found->second;
+ private:
+  static constexpr size_t kMaxEntries = 32;
+  struct Entry {
+    std::string key;
+    Buffer precompiled;
+  };
+
+  Buffer Find(const std::string& key) {
+    absl::MutexLock lock(&mu_);
+    auto found = std::find_if(entries_.begin(), entries_.end(),
+                              [&](const Entry& entry) { return entry.key == key; });
+    if (found == entries_.end()) return nullptr;
+    entries_.splice(entries_.begin(), entries_, found);
+    return entries_.front().precompiled;
   }
-  absl::StatusOr<Buffer> made = Precompile(args, std::move(prelude));
-  if (made.ok()) {
-    absl::MutexLock lock(&precompiled_mutex);
-    if (cache->size() >= kMaxEntries) cache->clear();
-    cache->emplace(key, *made);
+
+  void Keep(const std::string& key, Buffer precompiled) {
+    absl::MutexLock lock(&mu_);
+    entries_.push_front({key, std::move(precompiled)});
+    if (entries_.size() > kMaxEntries) entries_.pop_back();
   }
-  return made;
+
+  absl::Mutex mu_;
+  std::list<Entry> entries_ ABSL_GUARDED_BY(mu_);  // most recently used first
+};
+
+PrecompiledPreludes& Preludes() {
+  static auto* const preludes = new PrecompiledPreludes;
+  return *preludes;
 }
 
 absl::StatusOr<std::string> RunBackend(const std::vector<std::string>& args,
@@ -332,30 +355,56 @@ std::string LldVersionNumber() {
 
 }  // namespace
 
-absl::StatusOr<ClangOutput> CompileCpp(const ClangJob& job) {
-  InitializeLlvmOnce();
-  const std::vector<std::string> args = FrontendArguments(job);
+ClangInvocation Prepare(const ClangJob& job) {
   const size_t prelude_bytes = std::min(job.prelude_bytes, job.source.size());
-  const absl::string_view prelude = job.source.substr(0, prelude_bytes);
-  FrontendInput input{.text = std::string(job.source.substr(prelude_bytes)), .path = kKernelPath};
-  if (prelude_bytes > 0) {
-    KILN_ASSIGN_OR_RETURN(input.precompiled, PrecompiledPrelude(args, std::string(prelude)));
+  ClangInvocation invocation{.object_arguments = FrontendArguments(job),
+                             .prelude = job.source.substr(0, prelude_bytes),
+                             .text = job.source.substr(prelude_bytes)};
+  if (job.want_assembly) {
+    invocation.assembly_arguments = invocation.object_arguments;
+    // They say from which line each instruction comes, counted over the whole source.
+    invocation.assembly_arguments.push_back("-debug-info-kind=line-directives-only");
+  }
+  return invocation;
+}
+
+Digest KeyOf(const ClangInvocation& invocation) {
+  // A new member ends up here: it would not compile else.
+  const auto& [object_arguments, assembly_arguments, prelude, text] = invocation;
+  static const std::string* const toolchain =
+      new std::string(absl::StrCat(clang::getClangFullVersion(), ", ", kClangSourceHash));
+  std::vector<std::string> arguments = object_arguments;
+  arguments.push_back("; assembly:");
+  arguments.insert(arguments.end(), assembly_arguments.begin(), assembly_arguments.end());
+  return KernelKey(*toolchain, arguments, {prelude, text});
+}
+
+absl::StatusOr<ClangOutput> CompileCpp(const ClangInvocation& invocation) {
+  InitializeLlvmOnce();
+  const absl::string_view prelude = invocation.prelude;
+  FrontendInput input{.text = std::string(invocation.text), .path = kKernelPath};
+  if (!prelude.empty()) {
+    KILN_ASSIGN_OR_RETURN(input.precompiled,
+                          Preludes().Get(invocation.object_arguments, std::string(prelude)));
   }
   ClangOutput result;
   clang::EmitObjAction emit_object;
-  KILN_ASSIGN_OR_RETURN(result.object, RunBackend(args, input, emit_object));
-  if (job.want_assembly) {
+  KILN_ASSIGN_OR_RETURN(result.object, RunBackend(invocation.object_arguments, input, emit_object));
+  if (!invocation.assembly_arguments.empty()) {
     // A second run, since one backend pipeline writes one kind of file; it is for people to read.
-    // Directives say from which line each instruction comes, counted over the whole source.
-    std::vector<std::string> with_lines = args;
-    with_lines.push_back("-debug-info-kind=line-directives-only");
     const auto line = 1 + std::count(prelude.begin(), prelude.end(), '\n');
     input.text = absl::StrCat("#line ", line, "\n", input.text);
     clang::EmitAssemblyAction emit_assembly;
-    KILN_ASSIGN_OR_RETURN(result.assembly, RunBackend(with_lines, input, emit_assembly));
+    KILN_ASSIGN_OR_RETURN(result.assembly,
+                          RunBackend(invocation.assembly_arguments, input, emit_assembly));
     DropFrameDirectives(result.assembly);
   }
   return result;
+}
+
+absl::Status PrecompilePrelude(const ClangInvocation& invocation) {
+  InitializeLlvmOnce();
+  return Preludes().Get(invocation.object_arguments, std::string(invocation.prelude)).status();
 }
 
 std::string ToolchainVersion() {

@@ -5,15 +5,17 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "proto/base/digest.h"
 
 namespace kiln::toolchain {
 
 struct ClangJob {
   absl::string_view source;
   // How many bytes at the start of `source` many jobs have in common: whole declarations. They are
-  // parsed once in a process for each arch, features and flags, and the result is kept.
+  // parsed once in a process for each list of arguments, and the result is kept.
   size_t prelude_bytes = 0;
   std::string arch;                   // LLVM CPU name; an unknown one falls back to "x86-64"
   std::vector<std::string> features;  // each switched on; every other optional one of the CPU's
@@ -28,11 +30,32 @@ struct ClangOutput {
   std::string assembly;  // where asked for
 };
 
+// A job as Clang gets it. Nothing else of a job reaches Clang: CompileCpp takes this and KeyOf
+// hashes all of it, so that what alters an object cannot be left out of its key.
+struct ClangInvocation {
+  std::vector<std::string> object_arguments;
+  std::vector<std::string> assembly_arguments;  // none where no assembly is wanted
+  absl::string_view prelude;                    // of the job's source
+  absl::string_view text;                       // the rest of it
+};
+
+// Finds arch and features in Clang's tables; what is not there has no effect. Cheap: for the server
+// as well, which compiles nothing.
+ClangInvocation Prepare(const ClangJob& job);
+
+// The key of what CompileCpp makes of it (proto/base/key.h): of the invocation, of Clang's full
+// version and of the text of clang.cc and clang.h.
+Digest KeyOf(const ClangInvocation& invocation);
+
 // INTERNAL with the first diagnostics for source that does not compile (it is our own).
 // Thread-safe; the first call in a process initializes LLVM.
-absl::StatusOr<ClangOutput> CompileCpp(const ClangJob& job);
+absl::StatusOr<ClangOutput> CompileCpp(const ClangInvocation& invocation);
 
-// "clang 19.1.7, lld 19.1.7": part of every key.
+// Parses the prelude alone, for later calls with equal arguments in this process or in one forked
+// from it.
+absl::Status PrecompilePrelude(const ClangInvocation& invocation);
+
+// "clang 19.1.7, lld 19.1.7": part of every artifact's key.
 std::string ToolchainVersion();
 
 }  // namespace kiln::toolchain

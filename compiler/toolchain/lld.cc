@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -33,11 +34,13 @@ absl::Status ErrnoError(absl::string_view what) {
   return absl::InternalError(absl::StrCat("cannot ", what, ": ", std::strerror(errno)));
 }
 
-// A file that exists in memory only, made once a process: a compile worker may create no file any
-// more by the time it links what came from a client. Emptied before each use.
+// A file that exists in memory only. Emptied before each use.
 class MemoryFile {
  public:
   explicit MemoryFile(const char* name) : fd_(memfd_create(name, MFD_CLOEXEC)) {}
+  ~MemoryFile() {
+    if (fd_ >= 0) close(fd_);
+  }
   MemoryFile(const MemoryFile&) = delete;
   MemoryFile& operator=(const MemoryFile&) = delete;
 
@@ -79,6 +82,19 @@ class MemoryFile {
  private:
   const int fd_;
 };
+
+// Made once a process: a compile's may create no file any more by the time it links what came from
+// a client.
+struct LinkFiles {
+  MemoryFile input{"kiln-objects"};
+  MemoryFile output{"kiln-shared-object"};
+};
+
+std::unique_ptr<LinkFiles>& Files() ABSL_EXCLUSIVE_LOCKS_REQUIRED(lld_mutex) {
+  static auto* const files = new std::unique_ptr<LinkFiles>;
+  if (*files == nullptr) *files = std::make_unique<LinkFiles>();
+  return *files;
+}
 
 // The process's standard output is `fd` while this lives.
 class StandardOutputInto {
@@ -149,16 +165,22 @@ LldRun RunLld(const std::vector<std::string>& args) ABSL_EXCLUSIVE_LOCKS_REQUIRE
 
 }  // namespace
 
+void MakeOwnMemoryFiles() {
+  absl::MutexLock lock(&lld_mutex);
+  std::unique_ptr<LinkFiles>& files = Files();
+  files = nullptr;  // closed first: few descriptors are allowed
+  files = std::make_unique<LinkFiles>();
+}
+
 absl::StatusOr<std::string> LinkSharedObject(absl::Span<const std::string> objects) {
   if (objects.empty()) return absl::InternalError("nothing to link");
   absl::MutexLock lock(&lld_mutex);
   if (!lld_is_usable) {
     return absl::InternalError("the linker failed beyond recovery earlier in this process");
   }
-  static auto* const input = new MemoryFile("kiln-objects");
-  static auto* const output = new MemoryFile("kiln-shared-object");
-  KILN_RETURN_IF_ERROR(WriteArchive(objects, *input));
-  KILN_RETURN_IF_ERROR(output->Clear());
+  auto& [input, output] = *Files();
+  KILN_RETURN_IF_ERROR(WriteArchive(objects, input));
+  KILN_RETURN_IF_ERROR(output.Clear());
   // To "-", standard output, lld writes without creating a file.
   const std::vector<std::string> args = {"ld.lld",
                                          "-m",
@@ -173,18 +195,18 @@ absl::StatusOr<std::string> LinkSharedObject(absl::Span<const std::string> objec
                                          "-o",
                                          "-",
                                          "--whole-archive",
-                                         input->path()};
+                                         input.path()};
   LldRun run;
   {
-    StandardOutputInto redirected(output->fd());
+    StandardOutputInto redirected(output.fd());
     if (!redirected.ok()) return ErrnoError("give the linker its output");
     run = RunLld(args);
   }
   lld_is_usable = run.result.canRunAgain;
-  KILN_ASSIGN_OR_RETURN(std::string shared_object, output->Content());
+  KILN_ASSIGN_OR_RETURN(std::string shared_object, output.Content());
   // Memory of the largest link is not kept.
-  KILN_RETURN_IF_ERROR(input->Clear());
-  KILN_RETURN_IF_ERROR(output->Clear());
+  KILN_RETURN_IF_ERROR(input.Clear());
+  KILN_RETURN_IF_ERROR(output.Clear());
   if (run.result.retCode != 0 || shared_object.empty()) {
     return absl::InternalError(absl::StrCat(
         "linking failed: ", run.messages.empty() ? "lld gave no message" : run.messages));

@@ -15,4 +15,8 @@ namespace kiln::toolchain {
 // then.
 absl::StatusOr<std::string> LinkSharedObject(absl::Span<const std::string> objects);
 
+// Makes the memory files of later calls anew: for a process that was just forked, which would share
+// them, down to their offsets and flags, with the process that it came from.
+void MakeOwnMemoryFiles();
+
 }  // namespace kiln::toolchain

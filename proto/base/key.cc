@@ -166,22 +166,38 @@ Digest GraphFingerprint(const v1::Graph& graph) {
   return h.Finish();
 }
 
+v1::Device KeyedDevice(const v1::Device& device) {
+  v1::Device keyed = device;
+  keyed.clear_index();
+  keyed.clear_model_name();
+  keyed.clear_processors();
+  keyed.clear_memory_bytes();
+  return keyed;
+}
+
+v1::CompileOptions KeyedOptions(const v1::CompileOptions& options) {
+  v1::CompileOptions keyed = options;
+  if (keyed.optimization_level() == 0) keyed.set_optimization_level(kDefaultOptimizationLevel);
+  return keyed;
+}
+
 Digest DeviceFingerprint(const v1::Device& device) {
+  const v1::Device keyed = KeyedDevice(device);
   Hasher h;
-  h.Str("kiln device").Int(kKeyEncodingVersion).Int(device.target()).Str(device.arch());
-  EncodeSorted(h, device.features());
-  h.Int(device.l1_bytes()).Int(device.l2_bytes()).Int(device.l3_bytes());
-  h.Int(device.memory_bytes()).Int(device.processors());
-  EncodeSorted(h, device.libraries());
+  h.Str("kiln device").Int(kKeyEncodingVersion).Int(keyed.target()).Str(keyed.arch());
+  EncodeSorted(h, keyed.features());
+  h.Int(keyed.l1_bytes()).Int(keyed.l2_bytes()).Int(keyed.l3_bytes());
+  EncodeSorted(h, keyed.libraries());
   return h.Finish();
 }
 
 Digest OptionsFingerprint(const v1::CompileOptions& options) {
+  const v1::CompileOptions keyed = KeyedOptions(options);
   Hasher h;
   h.Str("kiln options").Int(kKeyEncodingVersion);
-  h.Int(options.optimization_level()).Int(options.disable_fusion()).Int(options.fast_math());
-  EncodeSorted(h, options.disabled_passes());
-  h.Int(options.debug());
+  h.Int(keyed.optimization_level()).Int(keyed.disable_fusion()).Int(keyed.fast_math());
+  EncodeSorted(h, keyed.disabled_passes());
+  h.Int(keyed.debug());
   return h.Finish();
 }
 
@@ -193,14 +209,15 @@ Digest ArtifactKey(const v1::Graph& graph, const v1::Device& device,
   return h.Str(compiler_build).Finish();
 }
 
-Digest KernelKey(absl::string_view source, const v1::Device& device,
-                 const v1::CompileOptions& options, absl::string_view toolchain) {
+Digest KernelKey(absl::string_view toolchain, absl::Span<const std::string> arguments,
+                 absl::Span<const absl::string_view> sources) {
   Hasher h;
-  h.Str("kiln kernel").Int(kKeyEncodingVersion).Str(source);
-  h.Int(device.target()).Str(device.arch());
-  EncodeSorted(h, device.features());
-  h.Int(options.optimization_level()).Int(options.fast_math()).Int(options.debug());
-  return h.Str(toolchain).Finish();
+  h.Str("kiln kernel").Int(kKeyEncodingVersion).Str(toolchain);
+  h.Int(static_cast<int64_t>(arguments.size()));
+  for (const std::string& argument : arguments) h.Str(argument);
+  h.Int(static_cast<int64_t>(sources.size()));
+  for (absl::string_view source : sources) h.Str(source);
+  return h.Finish();
 }
 
 }  // namespace kiln

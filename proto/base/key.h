@@ -1,13 +1,14 @@
-// The two cache keys, computed equally by client and server.
+// The two cache keys. Client and server compute an artifact's equally; a kernel's is the server's.
 //
 // A key is SHA-256 over a canonical encoding defined here and in key.cc, never over protobuf bytes:
-// protobuf promises no stable serialization. What counts and what does not:
+// protobuf promises no stable serialization. It has what alters the result and nothing else. Of an
+// artifact's key:
 //
 //   counts       operators, arguments, dtypes, sizes, strides, storage offsets, roles, constants,
-//                outputs and mutations; symbols' ranges and hints; every Device field but the two
-//                below; every CompileOptions field; the compiler build
-//   does not     names of graph, nodes, inputs, symbols and constants; source locations;
-//                Device.index and Device.model_name; the order of Device.features,
+//                outputs and mutations; symbols' ranges and hints; every field that KeyedDevice
+//                and KeyedOptions leave; the compiler build
+//   does not     names of graph, nodes, inputs, symbols and constants; source locations; what
+//                KeyedDevice and KeyedOptions take away; the order of Device.features,
 //                Device.libraries, keyword arguments and disabled_passes; unused symbols
 //
 // Symbols are numbered by first use, so that renaming or reordering them changes nothing.
@@ -16,6 +17,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "proto/base/digest.h"
 
 namespace kiln {
@@ -26,7 +28,17 @@ class Graph;
 }  // namespace v1
 
 // Raised whenever the encoding changes, so that no old entry is found by a new key.
-inline constexpr int kKeyEncodingVersion = 1;
+inline constexpr int kKeyEncodingVersion = 2;
+
+// What CompileOptions.optimization_level 0 stands for.
+inline constexpr int kDefaultOptimizationLevel = 3;
+
+// `device` and `options` with nothing in them that no compile reads. The keys are made of these,
+// and the server gives its workers nothing more: the compiler cannot come to read what is in no
+// key. Of a device go index, model_name, processors (the client's threads) and memory_bytes; of
+// options, optimization level 0 becomes the level that it stands for.
+v1::Device KeyedDevice(const v1::Device& device);
+v1::CompileOptions KeyedOptions(const v1::CompileOptions& options);
 
 // Never fails: a graph that no compiler would accept still has a key. Linear in the graph's size;
 // nesting of lists and expressions deeper than 64 is cut off (import refuses such graphs).
@@ -38,10 +50,10 @@ Digest OptionsFingerprint(const v1::CompileOptions& options);
 Digest ArtifactKey(const v1::Graph& graph, const v1::Device& device,
                    const v1::CompileOptions& options, absl::string_view compiler_build);
 
-// Key of one kernel's object: its own source text, the device's target, arch and features, the
-// flags that reach the compiler, and `toolchain`: the versions of the tools, and the digest of the
-// text that many kernels start with where `source` leaves that out.
-Digest KernelKey(absl::string_view source, const v1::Device& device,
-                 const v1::CompileOptions& options, absl::string_view toolchain);
+// Key of one kernel's object: `toolchain`, which compiler it is, down to how it is called;
+// `arguments`, everything that the compiler is told; `sources`, every text that it reads, in order.
+// A caller makes it of the very values that it compiles from (compiler/toolchain/clang.h).
+Digest KernelKey(absl::string_view toolchain, absl::Span<const std::string> arguments,
+                 absl::Span<const absl::string_view> sources);
 
 }  // namespace kiln

@@ -8,9 +8,11 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "kiln/v1/compile_service.pb.h"
+#include "kiln/v1/device.pb.h"
 #include "kiln/v1/key_description.pb.h"
 #include "proto/base/digest.h"
 #include "proto/base/dtype.h"
+#include "proto/base/key.h"
 
 namespace kiln {
 namespace {
@@ -219,6 +221,35 @@ void AddComponent(v1::KeyDescription& out, absl::string_view name, std::string v
   component.set_value(Shorten(std::move(value)));
 }
 
+struct ComponentDifference {
+  std::string name;
+  std::string a, b;  // empty: only the other has it
+};
+
+// By name, since a server of another version may have stored one of the two: it has other
+// components. Those of `a` come first, in its order.
+std::vector<ComponentDifference> DifferentComponents(const v1::KeyDescription& a,
+                                                     const v1::KeyDescription& b) {
+  auto find = [](const v1::KeyDescription& in, absl::string_view name) -> const v1::KeyComponent* {
+    for (const v1::KeyComponent& component : in.components()) {
+      if (component.name() == name) return &component;
+    }
+    return nullptr;
+  };
+  std::vector<ComponentDifference> out;
+  for (const v1::KeyComponent& component : a.components()) {
+    const v1::KeyComponent* other = find(b, component.name());
+    const std::string value = other == nullptr ? "" : other->value();
+    if (value != component.value()) out.push_back({component.name(), component.value(), value});
+  }
+  for (const v1::KeyComponent& component : b.components()) {
+    if (find(a, component.name()) == nullptr) {
+      out.push_back({component.name(), "", component.value()});
+    }
+  }
+  return out;
+}
+
 // What a node is, without the numbers of its operands, which an insertion before it moves.
 absl::string_view Operator(absl::string_view node) {
   return node.substr(0, node.find('('));
@@ -296,11 +327,14 @@ double Unshared(const Texts& a, const Texts& b) {
 
 }  // namespace
 
-v1::KeyDescription DescribeKey(const v1::Graph& graph, const v1::Device& device,
-                               const v1::CompileOptions& options,
+v1::KeyDescription DescribeKey(const v1::Graph& graph, const v1::Device& client_device,
+                               const v1::CompileOptions& client_options,
                                absl::string_view compiler_build) {
+  const v1::Device device = KeyedDevice(client_device);
+  const v1::CompileOptions options = KeyedOptions(client_options);
   v1::KeyDescription out;
   out.set_graph_name(graph.name());
+  AddComponent(out, "key encoding", absl::StrCat(kKeyEncodingVersion));
   AddComponent(out, "compiler build", std::string(compiler_build));
   AddComponent(out, "device.target",
                v1::Target_IsValid(device.target()) ? v1::Target_Name(device.target())
@@ -310,8 +344,6 @@ v1::KeyDescription DescribeKey(const v1::Graph& graph, const v1::Device& device,
   AddComponent(out, "device.l1_bytes", absl::StrCat(device.l1_bytes()));
   AddComponent(out, "device.l2_bytes", absl::StrCat(device.l2_bytes()));
   AddComponent(out, "device.l3_bytes", absl::StrCat(device.l3_bytes()));
-  AddComponent(out, "device.memory_bytes", absl::StrCat(device.memory_bytes()));
-  AddComponent(out, "device.processors", absl::StrCat(device.processors()));
   AddComponent(out, "device.libraries", SortedText(device.libraries()));
   AddComponent(out, "options.optimization_level", absl::StrCat(options.optimization_level()));
   AddComponent(out, "options.disable_fusion", options.disable_fusion() ? "true" : "false");
@@ -326,9 +358,8 @@ v1::KeyDescription DescribeKey(const v1::Graph& graph, const v1::Device& device,
 std::vector<KeyDifferenceText> CompareKeys(const v1::KeyDescription& asked,
                                            const v1::KeyDescription& nearest, size_t limit) {
   Differences differences(limit);
-  for (int i = 0; i < std::min(asked.components_size(), nearest.components_size()); ++i) {
-    const v1::KeyComponent &a = asked.components(i), &b = nearest.components(i);
-    if (a.value() != b.value()) differences.Add(a.name(), a.value(), b.value());
+  for (ComponentDifference& difference : DifferentComponents(asked, nearest)) {
+    differences.Add(std::move(difference.name), std::move(difference.a), std::move(difference.b));
   }
   differences.AddLists("input", asked.inputs(), nearest.inputs());
   differences.AddLists("constant", asked.constants(), nearest.constants());
@@ -342,10 +373,7 @@ double KeyDistance(const v1::KeyDescription& a, const v1::KeyDescription& b) {
   double distance = Unshared(a.inputs(), b.inputs()) + Unshared(a.constants(), b.constants()) +
                     Unshared(a.nodes(), b.nodes()) + Unshared(a.outputs(), b.outputs()) +
                     Unshared(a.mutations(), b.mutations());
-  for (int i = 0; i < std::min(a.components_size(), b.components_size()); ++i) {
-    if (a.components(i).value() != b.components(i).value()) distance += kComponentWeight;
-  }
-  return distance;
+  return distance + kComponentWeight * static_cast<double>(DifferentComponents(a, b).size());
 }
 
 }  // namespace kiln

@@ -15,6 +15,7 @@
 #include "kiln/v1/compile_service.pb.h"
 #include "kiln/v1/worker.pb.h"
 #include "proto/base/error_detail.h"
+#include "proto/base/key.h"
 #include "proto/base/log.h"
 #include "proto/base/status_macros.h"
 #include "server/jobs/explain_miss.h"
@@ -27,7 +28,14 @@ namespace {
 constexpr uint32_t kArtifactFormatVersion = 1;
 constexpr int kMaxAttempts = 2;
 
-// One kernel of the plan, and what became of it.
+// One kernel of the plan.
+struct PlannedKernel {
+  Digest key;  // of `request`
+  std::shared_ptr<const v1::WorkerRequest> request;
+  size_t source_bytes() const { return request->compile_kernel().source().size(); }
+};
+
+// And what became of it.
 struct KernelSlot {
   v1::CompileKernelResponse compiled;
   int64_t compile_ns = 0;
@@ -74,7 +82,9 @@ class Job {
         input_(input),
         control_(std::move(control)),
         progress_(std::move(progress)),
-        target_(TargetLabel(input.request->device().target())) {}
+        target_(TargetLabel(input.request->device().target())),
+        device_(KeyedDevice(input.request->device())),
+        options_(KeyedOptions(input.request->options())) {}
 
   CompileJobOutcome Run() {
     outcome_.artifact = RunSteps();
@@ -161,10 +171,9 @@ class Job {
     auto request = std::make_shared<v1::WorkerRequest>();
     v1::PlanRequest& plan = *request->mutable_plan();
     *plan.mutable_graph() = input_.request->graph();
-    *plan.mutable_device() = input_.request->device();
-    *plan.mutable_options() = input_.request->options();
+    *plan.mutable_device() = device_;
+    *plan.mutable_options() = options_;
     KILN_ASSIGN_OR_RETURN(v1::WorkerResponse response, OnWorker(std::move(request)));
-    if (!response.has_plan()) return absl::InternalError("a worker answered with no plan");
     plan_ = std::move(*response.mutable_plan());
     outcome_.kernels_total = plan_.kernels_size();
     RecordPlanStages();
@@ -172,25 +181,36 @@ class Job {
       *artifact_.mutable_header()->add_stages() = stage;
       context_.metrics.StageDone(stage.stage(), target_, absl::Nanoseconds(stage.duration_ns()));
     }
-    for (const v1::KernelSource& kernel : plan_.kernels()) {
-      KILN_ASSIGN_OR_RETURN(Digest key, Digest::FromBytes(kernel.key()));
-      kernel_keys_.push_back(key);
+    for (v1::KernelSource& kernel : *plan_.mutable_kernels()) {
+      KILN_RETURN_IF_ERROR(AddKernel(std::move(*kernel.mutable_source())));
     }
+    return absl::OkStatus();
+  }
+
+  // The key is made of the very message that a worker will get.
+  absl::Status AddKernel(std::string source) {
+    auto request = std::make_shared<v1::WorkerRequest>();
+    v1::CompileKernelRequest& compile = *request->mutable_compile_kernel();
+    compile.set_source(std::move(source));
+    *compile.mutable_device() = device_;
+    *compile.mutable_options() = options_;
+    KILN_ASSIGN_OR_RETURN(Digest key, context_.kernel_key(compile));
+    kernels_.push_back({key, std::move(request)});
     return absl::OkStatus();
   }
 
   absl::Status LookUpKernels() {
     absl::MutexLock lock(&results_->mu);
-    results_->slots.resize(kernel_keys_.size());
-    for (size_t i = 0; i < kernel_keys_.size(); ++i) {
+    results_->slots.resize(kernels_.size());
+    for (size_t i = 0; i < kernels_.size(); ++i) {
       if (control_->stopped()) return absl::CancelledError("stopped");
       auto found =
-          TracedGet(step_trace_, context_.store, {cache::EntryKind::kKernel, kernel_keys_[i]});
+          TracedGet(step_trace_, context_.store, {cache::EntryKind::kKernel, kernels_[i].key});
       KernelSlot& slot = results_->slots[i];
       if (found.ok() && slot.compiled.ParseFromString(found->entry->bytes)) slot.cached = true;
       if (!slot.cached) missing_.push_back(i);
     }
-    results_->cached = static_cast<int>(kernel_keys_.size() - missing_.size());
+    results_->cached = static_cast<int>(kernels_.size() - missing_.size());
     results_->done = results_->cached;
     outcome_.kernels_cached = results_->cached;
     context_.metrics.KernelsReused(target_, results_->cached);
@@ -217,20 +237,14 @@ class Job {
     return results_->status;
   }
 
-  size_t Weight(size_t i) const { return plan_.kernels(static_cast<int>(i)).source().size(); }
+  size_t Weight(size_t i) const { return kernels_[i].source_bytes(); }
 
   void CompileOne(size_t i, int64_t rank) {
-    auto request = std::make_shared<v1::WorkerRequest>();
-    v1::CompileKernelRequest& compile = *request->mutable_compile_kernel();
-    compile.set_source(plan_.kernels(static_cast<int>(i)).source());
-    *compile.mutable_device() = input_.request->device();
-    *compile.mutable_options() = input_.request->options();
-    auto weight = static_cast<int64_t>(compile.source().size());
     KernelRequest kernel;
-    kernel.key = kernel_keys_[i];
-    kernel.request = std::move(request);
+    kernel.key = kernels_[i].key;
+    kernel.request = kernels_[i].request;
     kernel.job = input_.order + rank;
-    kernel.weight = weight;
+    kernel.weight = static_cast<int64_t>(Weight(i));
     kernel.stopped = [control = control_, results = results_] {
       return results->failed || control->stopped();
     };
@@ -268,10 +282,10 @@ class Job {
   }
 
   absl::Status Link() {
-    if (kernel_keys_.empty()) return absl::OkStatus();
+    if (kernels_.empty()) return absl::OkStatus();
     auto request = std::make_shared<v1::WorkerRequest>();
     v1::LinkRequest& link = *request->mutable_link();
-    *link.mutable_device() = input_.request->device();
+    *link.mutable_device() = device_;
     {
       absl::MutexLock lock(&results_->mu);
       for (const KernelSlot& slot : results_->slots) link.add_objects(slot.compiled.object());
@@ -291,11 +305,11 @@ class Job {
     header.set_arch(device.arch());
     *header.mutable_features() = device.features();
     absl::MutexLock lock(&results_->mu);
-    for (size_t i = 0; i < kernel_keys_.size(); ++i) {
+    for (size_t i = 0; i < kernels_.size(); ++i) {
       const KernelSlot& slot = results_->slots[i];
       v1::KernelInfo& info = *header.add_kernels();
       info.set_symbol(plan_.kernels(static_cast<int>(i)).symbol());
-      info.set_key(kernel_keys_[i].ToHex());
+      info.set_key(kernels_[i].key.ToHex());
       info.set_object_digest(Sha256(slot.compiled.object()).ToHex());
       info.set_compile_ns(slot.compile_ns);
       info.set_cached(slot.cached);
@@ -315,11 +329,11 @@ class Job {
     v1::Debug& debug = *artifact_.mutable_debug();
     debug = std::move(*plan_.mutable_debug());
     absl::MutexLock lock(&results_->mu);
-    for (size_t i = 0; i < kernel_keys_.size(); ++i) {
+    for (size_t i = 0; i < kernels_.size(); ++i) {
       const v1::KernelSource& from = plan_.kernels(static_cast<int>(i));
       v1::Debug::KernelSource& to = *debug.add_kernels();
       to.set_symbol(from.symbol());
-      to.set_source(from.source());
+      to.set_source(kernels_[i].request->compile_kernel().source());
       to.set_assembly(results_->slots[i].compiled.assembly());
       *to.mutable_ops() = from.ops();
     }
@@ -348,13 +362,16 @@ class Job {
   const std::shared_ptr<JobControl> control_;
   const ProgressSink progress_;
   const absl::string_view target_;
+  // What workers get: nothing that is not in the artifact's key.
+  const v1::Device device_;
+  const v1::CompileOptions options_;
   CompileJobOutcome outcome_{.artifact = absl::InternalError("not run")};
   std::string stages_text_;
   TraceContext step_trace_;  // the step under way
   v1::PlanResponse plan_;
   v1::Artifact artifact_;
-  std::vector<Digest> kernel_keys_;
-  std::vector<size_t> missing_;  // of kernel_keys_
+  std::vector<PlannedKernel> kernels_;
+  std::vector<size_t> missing_;  // of kernels_
   const std::shared_ptr<KernelResults> results_ = std::make_shared<KernelResults>();
 };
 

@@ -17,6 +17,7 @@
 
 namespace kiln {
 namespace v1 {
+class CompileKernelRequest;
 class CompileRequest;
 class Progress;
 }  // namespace v1
@@ -31,6 +32,11 @@ struct CompileJobInput {
   TraceContext trace;  // the job's span, the parent of its stages'
 };
 
+// The key of what a worker answers to the request (compiler/compiler.h): the server's own word for
+// it. A worker that plans one client's hostile graph cannot name another client's kernel.
+using KernelKeyFunction =
+    std::function<absl::StatusOr<Digest>(const v1::CompileKernelRequest& request)>;
+
 struct CompileJobContext {
   WorkerBackend& workers;
   KernelCompiler& kernels;
@@ -38,6 +44,7 @@ struct CompileJobContext {
   cache::Store& durable;  // the disk tier, for what nobody waits for
   Metrics& metrics;
   std::string compiler_build;
+  KernelKeyFunction kernel_key;
   ActivityLog* activity = nullptr;  // told how jobs go on, where there is one
 };
 

@@ -94,7 +94,8 @@ struct Metrics::Families {
           .Add({});
   Family<Gauge>& workers = AddGauge(registry, "kiln_workers", "Worker processes by state.");
   Family<Counter>& worker_exits =
-      AddCounter(registry, "kiln_worker_exits_total", "Worker processes that ended, by reason.");
+      AddCounter(registry, "kiln_worker_exits_total",
+                 "Processes of workers and tasks that ended without a task's answer, by reason.");
   Family<Counter>& library_steps =
       AddCounter(registry, "kiln_library_steps_total",
                  "Operators of compiled graphs that were left to the client's library.");
@@ -158,7 +159,8 @@ struct Metrics::Families {
       AddGauge(registry, "process_max_fds", "Limit of open file descriptors.").Add({});
   Gauge& process_threads = AddGauge(registry, "process_threads", "Threads of the process.").Add({});
   Gauge& workers_resident = AddGauge(registry, "kiln_workers_resident_memory_bytes",
-                                     "Physical memory in use by the worker processes.")
+                                     "Physical memory in use by workers and their tasks; what a "
+                                     "task shares with its worker counts for both.")
                                 .Add({});
 
   // What calls and kernels touch.

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -62,6 +63,20 @@ absl::Status ReadAll(int fd, char* out, size_t size, const KeepWaiting& keep_wai
   return absl::OkStatus();
 }
 
+// One byte, with room for a descriptor beside it.
+struct DescriptorMessage {
+  char byte = 'd';
+  iovec data = {&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr header = {};
+  DescriptorMessage() {
+    header.msg_iov = &data;
+    header.msg_iovlen = 1;
+    header.msg_control = control;
+    header.msg_controllen = sizeof(control);
+  }
+};
+
 }  // namespace
 
 absl::Status WriteFrame(int fd, absl::string_view bytes, const KeepWaiting& keep_waiting) {
@@ -90,6 +105,44 @@ absl::StatusOr<std::string> ReadFrame(int fd, const KeepWaiting& keep_waiting) {
     KILN_RETURN_IF_ERROR(ReadAll(fd, bytes.data() + from, bytes.size() - from, keep_waiting));
   }
   return bytes;
+}
+
+absl::Status SendDescriptor(int fd, int descriptor, const KeepWaiting& keep_waiting) {
+  DescriptorMessage message;
+  cmsghdr* header = CMSG_FIRSTHDR(&message.header);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(descriptor));
+  memcpy(CMSG_DATA(header), &descriptor, sizeof(descriptor));
+  while (sendmsg(fd, &message.header, MSG_NOSIGNAL) != 1) {
+    if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      KILN_RETURN_IF_ERROR(WaitFor(fd, POLLOUT, keep_waiting));
+    } else if (errno != EINTR) {
+      return absl::UnavailableError(absl::StrCat("the other process is gone: ", strerror(errno)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int> ReceiveDescriptor(int fd, const KeepWaiting& keep_waiting) {
+  DescriptorMessage message;
+  ssize_t n = 0;
+  while ((n = recvmsg(fd, &message.header, MSG_CMSG_CLOEXEC)) != 1) {
+    if (n == 0) return absl::UnavailableError("the other process closed its end");
+    if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      KILN_RETURN_IF_ERROR(WaitFor(fd, POLLIN, keep_waiting));
+    } else if (errno != EINTR) {
+      return absl::UnavailableError(absl::StrCat("the other process is gone: ", strerror(errno)));
+    }
+  }
+  const cmsghdr* header = CMSG_FIRSTHDR(&message.header);
+  int descriptor = -1;
+  if (header == nullptr || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS ||
+      header->cmsg_len != CMSG_LEN(sizeof(descriptor))) {
+    return absl::UnavailableError("the other process sent no descriptor");
+  }
+  memcpy(&descriptor, CMSG_DATA(header), sizeof(descriptor));
+  return descriptor;
 }
 
 }  // namespace kiln::server

@@ -22,4 +22,9 @@ using KeepWaiting = std::function<absl::Status()>;
 absl::Status WriteFrame(int fd, absl::string_view bytes, const KeepWaiting& keep_waiting);
 absl::StatusOr<std::string> ReadFrame(int fd, const KeepWaiting& keep_waiting);
 
+// One byte between frames, and with it a descriptor: the other process gets one of its own for the
+// same file, which is close-on-exec there.
+absl::Status SendDescriptor(int fd, int descriptor, const KeepWaiting& keep_waiting);
+absl::StatusOr<int> ReceiveDescriptor(int fd, const KeepWaiting& keep_waiting);
+
 }  // namespace kiln::server

@@ -80,7 +80,6 @@ void LimitResources(const SandboxLimits& limits, Missing& missing) {
   Limit(RLIMIT_MEMLOCK, 0, "locked memory", missing);
   Limit(RLIMIT_MSGQUEUE, 0, "message queues", missing);
   if (kSanitized) return;  // shadow memory alone is over any limit, and its reports need a thread
-  Limit(RLIMIT_NPROC, 0, "processes", missing);
   Limit(RLIMIT_DATA, limits.memory_bytes, "memory", missing);
   // Shared mappings count here only. Program and libraries are there already.
   int64_t now_bytes = AddressSpaceBytes();
@@ -170,6 +169,14 @@ void LeaveFileSystems(Missing& missing) {
   Note("files can be read (landlock)", missing);
 }
 
+void Filter(Filtered who, Missing& missing) {
+  if (kSanitized) {
+    missing.push_back("no seccomp filter under a sanitizer");
+  } else if (absl::Status status = FilterSystemCalls(who); !status.ok()) {
+    missing.push_back(std::string(status.message()));
+  }
+}
+
 }  // namespace
 
 int64_t MaxFileBytes(const SandboxLimits& limits) {
@@ -187,14 +194,17 @@ std::vector<std::string> LimitProcess(const SandboxLimits& limits) {
   return missing;
 }
 
-std::vector<std::string> SealProcess() {
+std::vector<std::string> SealWorker() {
   Missing missing;
   LeaveFileSystems(missing);
-  if (kSanitized) {
-    missing.push_back("no seccomp filter under a sanitizer");
-  } else if (absl::Status status = FilterSystemCalls(); !status.ok()) {
-    missing.push_back(std::string(status.message()));
-  }
+  Filter(Filtered::kWorker, missing);
+  return missing;
+}
+
+std::vector<std::string> SealTask() {
+  Missing missing;
+  if (!kSanitized) Limit(RLIMIT_NPROC, 0, "processes", missing);
+  Filter(Filtered::kTask, missing);
   return missing;
 }
 

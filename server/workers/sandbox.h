@@ -1,6 +1,7 @@
-// Takes from a compile worker what it does not need. Two steps, because the toolchain's start needs
-// more than a compile does: the first before any work, the second after the warm-up and before the
-// first byte that came from a client.
+// Takes from a compile worker, and from its tasks, what they do not need. Three steps, because the
+// toolchain's start needs more than a compile does, and a worker more than a task: the first before
+// any work, the second after the warm-up, the third in each task's process. That is before the
+// first byte that came from a client: the worker itself never gets one.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +14,21 @@ struct SandboxLimits {
   int64_t memory_bytes = 0;
 };
 
-// First thing in the process, one thread: closes what was inherited but descriptors 0 to 3, leaves
+// First thing in the worker, one thread: closes what was inherited but descriptors 0 to 3, leaves
 // the server's folder, gives up the way to new privileges and, where the server is root, root
-// itself (the process becomes nobody), and limits memory, address space, file sizes, open files,
-// further processes and threads, and core files.
+// itself (the process becomes nobody), and limits memory, address space, file sizes, open files and
+// core files.
 // Returns what this system did not allow, each as a few words for a log line.
 std::vector<std::string> LimitProcess(const SandboxLimits& limits);
 
-// Last thing before work: no file of any file system (Landlock), no system call but a compile's
-// (server/workers/system_call_filter.h). Memory files and descriptors that are open stay usable.
-// Returns what this system did not allow.
-std::vector<std::string> SealProcess();
+// Once the worker is warm: no file of any file system (Landlock), no system call but a compile's
+// (server/workers/system_call_filter.h) and those that make a task's process. Memory files and
+// descriptors that are open stay usable. Returns what this system did not allow.
+std::vector<std::string> SealWorker();
+
+// Last thing before work, in the task's process, which has inherited the rest: no further process,
+// no thread, no new memory file. Returns what this system did not allow.
+std::vector<std::string> SealTask();
 
 // The largest memory file that a worker can make; it counts beside the limit on memory.
 int64_t MaxFileBytes(const SandboxLimits& limits);

@@ -5,6 +5,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -55,12 +56,11 @@ constexpr int kAllowed[] = {
     __NR_fstat,
     __NR_lseek,
     __NR_ftruncate,
-    __NR_fcntl,
     __NR_dup,
     __NR_dup3,
     __NR_statx,
     __NR_readlinkat,
-    // Memory; mmap and mprotect have rules of their own.
+    // Memory; mmap and mprotect have rules of their own, as fcntl.
     __NR_munmap,
     __NR_mremap,
     __NR_madvise,
@@ -114,6 +114,15 @@ constexpr int kAllowed[] = {
     __NR_time,
 #endif
 };
+
+// What else the warm process does, some of it in a task's process before that has its own filter.
+constexpr int kAllowedToWorkers[] = {__NR_memfd_create, __NR_prctl, __NR_tgkill};
+
+// No flags and owners of open files, which other processes share: of standard error the server.
+constexpr uint32_t kFileControls[] = {F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD, F_SETFD, F_GETFL};
+
+// How the worker makes a task's process (server/workers/task_process.cc).
+constexpr uint32_t kTaskCloneFlags = CLONE_PARENT | SIGCHLD;
 
 constexpr int kFatal[] = {
     // Other programs and other processes; fork and threads are clone, which has its own rule.
@@ -218,6 +227,13 @@ class Program {
     Return(kAllow);
     Return(otherwise);
   }
+  void AllowCallWith(int number, int argument, uint32_t value) {
+    Add(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(number), 0, 4);
+    LoadArgument(argument);
+    Add(BPF_JMP | BPF_JEQ | BPF_K, value, 0, 1);
+    Return(kAllow);
+    LoadNumber();
+  }
   std::vector<sock_filter>& instructions() { return instructions_; }
 
  private:
@@ -227,7 +243,7 @@ class Program {
   std::vector<sock_filter> instructions_;
 };
 
-Program MakeProgram() {
+Program MakeProgram(Filtered who) {
   Program program;
   program.LoadWord(offsetof(seccomp_data, arch));
   program.ReturnUnlessEqual(kAuditArch, kKill);
@@ -239,6 +255,11 @@ Program MakeProgram() {
   program.ForCallTestBits(__NR_openat, 2, kWriteFlags, kKill, kAllow);
   program.ForCallTestBits(__NR_mmap, 2, PROT_EXEC, Fail(EPERM), kAllow);
   program.ForCallTestBits(__NR_mprotect, 2, PROT_EXEC, Fail(EPERM), kAllow);
+  for (uint32_t control : kFileControls) program.AllowCallWith(__NR_fcntl, 1, control);
+  if (who == Filtered::kWorker) {
+    program.AllowCallWith(__NR_clone, 0, kTaskCloneFlags);
+    for (int number : kAllowedToWorkers) program.ReturnIfCall(number, kAllow);
+  }
   program.ForCallTestBits(__NR_clone, 0, CLONE_THREAD, Fail(EAGAIN), kKill);
 #ifdef __NR_clone3
   program.ReturnIfCall(__NR_clone3, Fail(ENOSYS));  // its flags are out of sight: "use clone"
@@ -254,9 +275,9 @@ Program MakeProgram() {
 
 }  // namespace
 
-absl::Status FilterSystemCalls() {
+absl::Status FilterSystemCalls(Filtered who) {
   if (kAuditArch == 0) return absl::UnimplementedError("no seccomp filter for this processor");
-  Program program = MakeProgram();
+  Program program = MakeProgram(who);
   sock_fprog filter = {static_cast<unsigned short>(program.instructions().size()),
                        program.instructions().data()};
   if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter, 0, 0) != 0) {

@@ -24,6 +24,7 @@
 #include "proto/base/scheduling.h"
 #include "server/workers/frame.h"
 #include "server/workers/sandbox.h"
+#include "server/workers/task_process.h"
 #include "server/workers/worker_compiler.h"
 #include "server/workers/worker_process.h"
 
@@ -47,7 +48,7 @@ bool ParseFlags(absl::Span<char* const> arguments, WorkerFlags& flags) {
   return flags.parent_pid > 0 && flags.memory_bytes > 0 && flags.cpu_seconds > 0;
 }
 
-// Processor time counts for the process's whole life, so each task moves the limit on.
+// Processor time counts for the process's whole life, so each piece of work moves the limit on.
 void LimitProcessorTime(int64_t more_seconds) {
   rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);
@@ -143,6 +144,22 @@ absl::Status WarmUp() {
   return LinkKernels({object->object()}).status();
 }
 
+// In the process of a task.
+int RunTask(int64_t cpu_seconds) {
+  LimitProcessorTime(cpu_seconds);
+  TakeOwnLinkerFiles();
+  v1::WorkerResponse sealed;
+  v1::WorkerReady& ready = *sealed.mutable_ready();
+  for (std::string& what : SealTask()) ready.add_not_isolated(std::move(what));
+  if (!Send(sealed).ok()) return 0;
+  absl::StatusOr<std::string> frame = ReadFrame(kWorkerSocketFd, {});
+  if (!frame.ok()) return 0;  // the server closed its end
+  v1::WorkerRequest request;
+  if (!request.ParseFromString(*frame)) return 1;
+  Send(Serve(MakeWorkerCompiler(), request, cpu_seconds)).IgnoreError();  // nobody is there then
+  return 0;
+}
+
 }  // namespace
 
 int RunWorker(absl::Span<char* const> arguments) {
@@ -160,19 +177,18 @@ int RunWorker(absl::Span<char* const> arguments) {
     Log(LogLevel::kError, "the compiler does not work", {{"why", status.ToString()}});
     return 1;
   }
-  for (std::string& what : SealProcess()) {
+  for (std::string& what : SealWorker()) {
     ready.mutable_ready()->add_not_isolated(std::move(what));
   }
   if (!Send(ready).ok()) return 0;
-  const WorkerCompiler compiler = MakeWorkerCompiler();
-  while (true) {
-    absl::StatusOr<std::string> frame = ReadFrame(kWorkerSocketFd, {});
-    if (!frame.ok()) return 0;  // the server closed its end
-    v1::WorkerRequest request;
-    if (!request.ParseFromString(*frame)) return 1;
-    LimitProcessorTime(flags.cpu_seconds);
-    if (!Send(Serve(compiler, request, flags.cpu_seconds)).ok()) return 0;
-  }
+  return ServeTasks(static_cast<pid_t>(flags.parent_pid),
+                    {.prepare =
+                         [&flags](const v1::CompileKernelRequest& like) {
+                           LimitProcessorTime(flags.cpu_seconds);
+                           // A task that it matters to fails by itself, and says why.
+                           PrepareForKernels(like).IgnoreError();
+                         },
+                     .run = [&flags] { return RunTask(flags.cpu_seconds); }});
 }
 
 }  // namespace kiln::server

@@ -12,6 +12,7 @@
 #include "proto/base/log.h"
 #include "proto/base/status_macros.h"
 #include "server/workers/frame.h"
+#include "server/workers/task_process.h"
 
 namespace kiln::server {
 namespace {
@@ -56,7 +57,7 @@ bool HasReason(const absl::Status& status, v1::ErrorDetail::Reason reason) {
 // Decides, about every 20 ms, whether a task may go on.
 class Watch {
  public:
-  Watch(const WorkerTask& task, const WorkerProcess& process, const WorkerLimits& limits,
+  Watch(const WorkerTask& task, const WorkerProcess* process, const WorkerLimits& limits,
         std::function<bool()> pool_stopping)
       : task_(task),
         process_(process),
@@ -64,12 +65,15 @@ class Watch {
         pool_stopping_(std::move(pool_stopping)),
         deadline_(absl::Now() + limits.task_timeout) {}
 
+  // The process that works on the task now.
+  void Follow(const WorkerProcess* process) { process_ = process; }
+
   // A worker that sends something is alive: its wall time starts anew.
   void NoteProgress() { deadline_ = absl::Now() + limits_.task_timeout; }
 
   absl::Status operator()() {
     absl::Time now = absl::Now();
-    if (process_.ResidentBytes() > limits_.memory_bytes) {
+    if (process_->ResidentBytes() > limits_.memory_bytes) {
       return DeathError(v1::ErrorDetail::REASON_WORKER_MEMORY,
                         absl::ResourceExhaustedError(absl::StrCat(
                             "the compile was stopped: it used more than ", limits_.memory_bytes,
@@ -89,12 +93,81 @@ class Watch {
 
  private:
   const WorkerTask& task_;
-  const WorkerProcess& process_;
+  const WorkerProcess* process_;
   const WorkerLimits& limits_;
   const std::function<bool()> pool_stopping_;
   absl::Time deadline_;
   absl::Time stop_by_ = absl::InfiniteFuture();
 };
+
+// What a worker may get ready before it makes the process for `request`: it never sees the rest.
+v1::StartTask Announce(const v1::WorkerRequest& request) {
+  v1::StartTask start;
+  if (!request.has_compile_kernel()) return start;
+  const v1::CompileKernelRequest& kernel = request.compile_kernel();
+  v1::CompileKernelRequest& like = *start.mutable_prepare();
+  like.mutable_device()->set_target(kernel.device().target());
+  like.mutable_device()->set_arch(kernel.device().arch());
+  *like.mutable_device()->mutable_features() = kernel.device().features();
+  like.mutable_options()->set_optimization_level(kernel.options().optimization_level());
+  like.mutable_options()->set_fast_math(kernel.options().fast_math());
+  return start;
+}
+
+absl::StatusOr<v1::WorkerResponse> ReadResponse(const WorkerProcess& process,
+                                                const KeepWaiting& keep_waiting) {
+  KILN_ASSIGN_OR_RETURN(std::string frame, ReadFrame(process.socket_fd(), keep_waiting));
+  v1::WorkerResponse response;
+  if (!response.ParseFromString(frame)) {
+    return absl::InternalError("a worker sent a malformed response");
+  }
+  return response;
+}
+
+absl::StatusOr<v1::WorkerReady> ReadReady(const WorkerProcess& process,
+                                          const KeepWaiting& keep_waiting) {
+  KILN_ASSIGN_OR_RETURN(v1::WorkerResponse response, ReadResponse(process, keep_waiting));
+  if (!response.has_ready()) return absl::InternalError("a worker did not say that it is ready");
+  return std::move(*response.mutable_ready());
+}
+
+bool IsAnswerTo(const v1::WorkerRequest& request, const v1::WorkerResponse& response) {
+  switch (response.kind_case()) {
+    case v1::WorkerResponse::kPlan:
+      return request.has_plan();
+    case v1::WorkerResponse::kCompileKernel:
+      return request.has_compile_kernel();
+    case v1::WorkerResponse::kLink:
+      return request.has_link();
+    case v1::WorkerResponse::kInterpret:
+    case v1::WorkerResponse::kDone:
+      return request.has_interpret();
+    case v1::WorkerResponse::kError:
+      return true;
+    case v1::WorkerResponse::kReady:
+    case v1::WorkerResponse::KIND_NOT_SET:
+      return false;
+  }
+  return false;
+}
+
+// Everything that goes between the server and a task's process, but for its events the last
+// response.
+absl::StatusOr<v1::WorkerResponse> Converse(const WorkerProcess& process, const WorkerTask& task,
+                                            absl::string_view request, Watch& watch) {
+  const KeepWaiting keep_waiting = [&watch] { return watch(); };
+  KILN_RETURN_IF_ERROR(WriteFrame(process.socket_fd(), request, keep_waiting));
+  KILN_RETURN_IF_ERROR(ReadReady(process, keep_waiting).status());
+  while (true) {
+    KILN_ASSIGN_OR_RETURN(v1::WorkerResponse response, ReadResponse(process, keep_waiting));
+    if (!IsAnswerTo(*task.request, response)) {
+      return absl::InternalError("a worker's response is none to its request");
+    }
+    if (!response.has_interpret()) return response;
+    watch.NoteProgress();
+    if (task.on_event) KILN_RETURN_IF_ERROR(task.on_event(response));
+  }
+}
 
 }  // namespace
 
@@ -215,18 +288,13 @@ void WorkerPool::RunSlot(Slot& slot) {
       backoff = kFirstBackoff;
     }
     std::optional<WorkerTask> task = NextTask(slot);
-    if (!task) {
-      if (slot.process->HasEnded()) {
-        BuryWorker(slot, absl::UnavailableError("ended while idle")).IgnoreError();  // no task
-      }
-      continue;
-    }
     if (slot.process->HasEnded()) {
-      // Killed while idle: not this task's doing.
-      BuryWorker(slot, absl::UnavailableError("ended while idle")).IgnoreError();  // no task's
-      Requeue(*std::move(task));
+      // Killed while idle: not this task's doing, where there is one.
+      Bury(slot.process, absl::UnavailableError("ended while idle")).IgnoreError();  // no task's
+      if (task) Requeue(*std::move(task));
       continue;
     }
+    if (!task) continue;
     absl::StatusOr<v1::WorkerResponse> response =
         task->stopped() ? absl::CancelledError("nobody waits for this any more")
                         : RunTask(slot, *task);
@@ -245,34 +313,42 @@ void WorkerPool::RunSlot(Slot& slot) {
 
 absl::Status WorkerPool::StartWorker(Slot& slot) {
   KILN_ASSIGN_OR_RETURN(slot.process, WorkerProcess::Start(options_.command, options_.limits));
-  // The first frame says that the worker has run its compiler once.
   absl::Time deadline = absl::Now() + kStartLimit;
-  auto frame = ReadFrame(slot.process->socket_fd(), [&]() -> absl::Status {
+  const KeepWaiting keep_waiting = [&]() -> absl::Status {
     absl::MutexLock lock(&mu_);
     if (stopping_) return absl::CancelledError("the server stops");
     if (absl::Now() > deadline) return absl::DeadlineExceededError("it is not ready in time");
     return absl::OkStatus();
-  });
-  if (!frame.ok()) return BuryWorker(slot, frame.status());
-  v1::WorkerResponse ready;
-  if (ready.ParseFromString(*frame)) ReportIsolation(ready.ready());
+  };
+  // Says that the worker has run its compiler once.
+  absl::StatusOr<v1::WorkerReady> ready = ReadReady(*slot.process, keep_waiting);
+  if (!ready.ok()) return Bury(slot.process, ready.status());
+  // A process without a task says whether this system allows what tasks need, and forbids the rest.
+  auto trial = StartTaskProcess(*slot.process, {}, keep_waiting);
+  if (!trial.ok()) return Bury(slot.process, trial.status());
+  absl::StatusOr<v1::WorkerReady> sealed = ReadReady(**trial, keep_waiting);
+  *trial = nullptr;
+  if (!sealed.ok()) return Bury(slot.process, sealed.status());
+  std::vector<std::string> missing(ready->not_isolated().begin(), ready->not_isolated().end());
+  missing.insert(missing.end(), sealed->not_isolated().begin(), sealed->not_isolated().end());
+  ReportIsolation(missing);
   return absl::OkStatus();
 }
 
-void WorkerPool::ReportIsolation(const v1::WorkerReady& ready) {
+void WorkerPool::ReportIsolation(const std::vector<std::string>& missing) {
   if (isolation_reported_.exchange(true)) return;
-  if (ready.not_isolated().empty()) {
+  if (missing.empty()) {
     Log(LogLevel::kInfo, "compile workers are isolated");
   } else {
     Log(LogLevel::kWarning, "compile workers are isolated in part: this system does not allow all",
-        {{"missing", absl::StrJoin(ready.not_isolated(), "; ")}});
+        {{"missing", absl::StrJoin(missing, "; ")}});
   }
 }
 
-absl::Status WorkerPool::BuryWorker(Slot& slot, const absl::Status& why) {
+absl::Status WorkerPool::Bury(std::unique_ptr<WorkerProcess>& process, const absl::Status& why) {
   bool ended_itself = absl::IsUnavailable(why);
-  WorkerExit exit = slot.process->Reap(/*kill=*/!ended_itself);
-  slot.process = nullptr;
+  WorkerExit exit = process->Reap(/*kill=*/!ended_itself);
+  process = nullptr;
   absl::Status status = why;
   if (HasReason(why, v1::ErrorDetail::REASON_WORKER_TIMEOUT)) {
     exit.reason = ExitReason::kTimeout;
@@ -304,30 +380,23 @@ absl::Status WorkerPool::BuryWorker(Slot& slot, const absl::Status& why) {
 }
 
 absl::StatusOr<v1::WorkerResponse> WorkerPool::RunTask(Slot& slot, const WorkerTask& task) {
-  Watch watch(task, *slot.process, options_.limits, [this] {
-    absl::MutexLock lock(&mu_);
-    return stopping_;
-  });
-  KeepWaiting keep_waiting = [&watch] { return watch(); };
   std::string request = task.request->SerializeAsString();
   if (static_cast<int64_t>(request.size()) > kMaxFrameBytes) {
     return absl::ResourceExhaustedError("the request is too large for a worker");
   }
-  absl::Status sent = WriteFrame(slot.process->socket_fd(), request, keep_waiting);
-  if (!sent.ok()) return BuryWorker(slot, sent);
-  while (true) {
-    absl::StatusOr<std::string> frame = ReadFrame(slot.process->socket_fd(), keep_waiting);
-    if (!frame.ok()) return BuryWorker(slot, frame.status());
-    v1::WorkerResponse response;
-    if (!response.ParseFromString(*frame)) {
-      return BuryWorker(slot, absl::InternalError("a worker sent a malformed response"));
-    }
-    if (response.has_error()) return FromWorkerError(response.error());
-    if (!response.has_interpret()) return response;
-    watch.NoteProgress();
-    absl::Status taken = task.on_event ? task.on_event(response) : absl::OkStatus();
-    if (!taken.ok()) return BuryWorker(slot, taken);
-  }
+  Watch watch(task, slot.process.get(), options_.limits, [this] {
+    absl::MutexLock lock(&mu_);
+    return stopping_;
+  });
+  auto process =
+      StartTaskProcess(*slot.process, Announce(*task.request), [&watch] { return watch(); });
+  if (!process.ok()) return Bury(slot.process, process.status());
+  watch.Follow(process->get());
+  absl::StatusOr<v1::WorkerResponse> response = Converse(**process, task, request, watch);
+  if (!response.ok()) return Bury(*process, response.status());
+  (*process)->Reap(/*kill=*/true);  // it has no more to say
+  if (response->has_error()) return FromWorkerError(response->error());
+  return response;
 }
 
 }  // namespace kiln::server

@@ -1,5 +1,5 @@
-// Worker processes and the queue before them. One thread a worker starts it, feeds it, watches its
-// limits and replaces it when it dies.
+// Worker processes and the queue before them. One thread a worker starts it, has it make a process
+// for each task, feeds and watches that, and replaces the worker when it dies.
 #pragma once
 
 #include <atomic>
@@ -18,17 +18,15 @@
 #include "server/workers/worker_backend.h"
 #include "server/workers/worker_process.h"
 
-namespace kiln::v1 {
-class WorkerReady;
-}
-
 namespace kiln::server {
 
 struct WorkerPoolOptions {
   int workers = 2;
   WorkerLimits limits;
   std::vector<std::string> command = {"/proc/self/exe", "worker"};
-  std::function<void(ExitReason)> on_exit;  // called on a pool's thread for every worker that ends
+  // Called on a pool's thread for every process that ends otherwise than a task does with its
+  // answer.
+  std::function<void(ExitReason)> on_exit;
 };
 
 struct WorkerCounts {
@@ -37,8 +35,8 @@ struct WorkerCounts {
   int busy = 0;
 };
 
-// Thread-safe. A task that is over its wall time or memory, or stopped, costs its worker: the
-// process is killed and another one takes its place.
+// Thread-safe. Every task has a process of its own, which is killed at the task's end, whichever
+// way it comes; the worker that it was forked from serves the next one.
 class WorkerPool final : public WorkerBackend {
  public:
   explicit WorkerPool(WorkerPoolOptions options);
@@ -63,14 +61,14 @@ class WorkerPool final : public WorkerBackend {
   void RunSlot(Slot& slot);
   absl::Status StartWorker(Slot& slot);
   // One log line a pool: all workers run on the same system.
-  void ReportIsolation(const v1::WorkerReady& ready);
+  void ReportIsolation(const std::vector<std::string>& missing);
   void Requeue(WorkerTask task);
   std::optional<WorkerTask> NextTask(Slot& slot);
   std::optional<WorkerTask> PopTask() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool CanPop() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   absl::StatusOr<v1::WorkerResponse> RunTask(Slot& slot, const WorkerTask& task);
-  // Reaps the worker, reports why it ended, and says so as an error for its task.
-  absl::Status BuryWorker(Slot& slot, const absl::Status& why);
+  // Reaps the process, reports why it ended, and says so as an error for its task.
+  absl::Status Bury(std::unique_ptr<WorkerProcess>& process, const absl::Status& why);
   void SetState(Slot& slot, State state);
   bool AnyReady() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
 

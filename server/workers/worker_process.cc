@@ -15,21 +15,16 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "proto/base/status_macros.h"
 
 extern char** environ;
 
 namespace kiln::server {
 namespace {
 
-// A file that posix_spawn opened in this process must not reach a sibling: CLOEXEC throughout.
-absl::Status MakeSockets(int (&fds)[2]) {
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) {
-    return absl::ResourceExhaustedError(absl::StrCat("socketpair: ", strerror(errno)));
-  }
-  // The child's end blocks in recv; ours never does.
-  fcntl(fds[0], F_SETFL, O_NONBLOCK);
-  return absl::OkStatus();
-}
+// For how long after its socket a process may end.
+constexpr absl::Duration kLinger = absl::Seconds(1);
 
 // A worker has no business with the server's environment, which may hold tokens.
 bool IsForWorkers(absl::string_view variable) {
@@ -66,7 +61,8 @@ int Spawn(const std::vector<std::string>& command, int child_fd, pid_t* pid) {
   sigset_t none;
   sigemptyset(&none);
   posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+  posix_spawnattr_setpgroup(&attributes, 0);  // a group of its own
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
   int error =
       posix_spawn(pid, argv[0], &actions, &attributes, argv.data(), WorkerEnvironment().data());
   posix_spawnattr_destroy(&attributes);
@@ -106,15 +102,27 @@ absl::string_view ExitReasonName(ExitReason reason) {
   return "crash";
 }
 
+void OwnedFd::Close() {
+  if (fd_ >= 0) close(fd_);
+  fd_ = -1;
+}
+
+absl::StatusOr<SocketPair> MakeSocketPair() {
+  int fds[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) {
+    return absl::ResourceExhaustedError(absl::StrCat("socketpair: ", strerror(errno)));
+  }
+  SocketPair sockets{OwnedFd(fds[0]), OwnedFd(fds[1])};
+  fcntl(sockets.server.get(), F_SETFL, O_NONBLOCK);
+  return sockets;
+}
+
 absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(
     const std::vector<std::string>& command, const WorkerLimits& limits) {
-  int fds[2];
-  if (absl::Status status = MakeSockets(fds); !status.ok()) return status;
+  KILN_ASSIGN_OR_RETURN(SocketPair sockets, MakeSocketPair());
   // dup2 onto itself would leave close-on-exec set, so the child's end must not be that number.
-  if (fds[1] == kWorkerSocketFd) {
-    int moved = fcntl(fds[1], F_DUPFD_CLOEXEC, kWorkerSocketFd + 1);
-    close(fds[1]);
-    fds[1] = moved;
+  if (sockets.child.get() == kWorkerSocketFd) {
+    sockets.child = OwnedFd(fcntl(sockets.child.get(), F_DUPFD_CLOEXEC, kWorkerSocketFd + 1));
   }
   std::vector<std::string> full = command;
   full.push_back(absl::StrCat("--parent-pid=", getpid()));
@@ -122,18 +130,22 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(
   full.push_back(absl::StrCat(
       "--cpu-seconds=", absl::ToInt64Seconds(absl::Ceil(limits.task_timeout, absl::Seconds(1)))));
   pid_t pid = 0;
-  int error = Spawn(full, fds[1], &pid);
-  close(fds[1]);
-  if (error != 0) {
-    close(fds[0]);
+  if (int error = Spawn(full, sockets.child.get(), &pid); error != 0) {
     return absl::ResourceExhaustedError(
         absl::StrCat("cannot start ", command.front(), ": ", strerror(error)));
   }
-  return std::unique_ptr<WorkerProcess>(new WorkerProcess(pid, fds[0], limits.memory_bytes));
+  return std::unique_ptr<WorkerProcess>(
+      new WorkerProcess(Kind::kWorker, pid, std::move(sockets.server), limits.memory_bytes));
 }
 
-WorkerProcess::WorkerProcess(pid_t pid, int socket_fd, int64_t memory_bytes)
-    : pid_(pid), socket_fd_(socket_fd), memory_bytes_(memory_bytes) {}
+std::unique_ptr<WorkerProcess> WorkerProcess::OfTask(const WorkerProcess& worker, pid_t pid,
+                                                     OwnedFd socket) {
+  return std::unique_ptr<WorkerProcess>(
+      new WorkerProcess(Kind::kTask, pid, std::move(socket), worker.memory_bytes_));
+}
+
+WorkerProcess::WorkerProcess(Kind kind, pid_t pid, OwnedFd socket, int64_t memory_bytes)
+    : kind_(kind), pid_(pid), socket_(std::move(socket)), memory_bytes_(memory_bytes) {}
 
 WorkerProcess::~WorkerProcess() {
   if (!reaped_) Reap(/*kill=*/true);
@@ -155,17 +167,35 @@ bool WorkerProcess::HasEnded() const {
          info.si_pid == pid_;
 }
 
+void WorkerProcess::AwaitEnd() const {
+  const absl::Time give_up = absl::Now() + kLinger;
+  while (!HasEnded() && absl::Now() < give_up) absl::SleepFor(absl::Milliseconds(1));
+}
+
 WorkerExit WorkerProcess::Reap(bool kill) {
-  if (kill) ::kill(pid_, SIGKILL);
-  close(socket_fd_);
-  socket_fd_ = -1;
+  socket_.Close();
+  // Whoever closed its own end may yet stay.
+  if (!kill) AwaitEnd();
+  ::kill(pid_, SIGKILL);
   reaped_ = true;
-  int wait_status = 0;
-  rusage usage = {};
-  while (wait4(pid_, &wait_status, 0, &usage) < 0) {
-    if (errno != EINTR) return {ExitReason::kCrash, strerror(errno)};
+  if (kind_ == Kind::kTask) return Wait(pid_);
+  // The worker's group keeps its number while the worker is not reaped, and so is no other's.
+  siginfo_t info = {};
+  while (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT) < 0 && errno == EINTR) {
   }
-  return Classify(wait_status, usage, memory_bytes_);
+  ::kill(-pid_, SIGKILL);
+  return Wait(-pid_);
+}
+
+WorkerExit WorkerProcess::Wait(pid_t process_or_group) const {
+  WorkerExit exit{ExitReason::kCrash, "it was not there"};
+  while (true) {
+    int wait_status = 0;
+    rusage usage = {};
+    const pid_t ended = wait4(process_or_group, &wait_status, 0, &usage);
+    if (ended == pid_) exit = Classify(wait_status, usage, memory_bytes_);
+    if (ended == process_or_group || (ended < 0 && errno != EINTR)) return exit;
+  }
 }
 
 }  // namespace kiln::server

@@ -29,6 +29,8 @@ void ChangeWhatDoesNotCount(kiln::v1::CompileRequest& request) {
   kiln::v1::Device& device = *request.mutable_device();
   device.set_index(device.index() + 1);
   device.set_model_name(device.model_name() + "-renamed");
+  device.set_processors(device.processors() ^ 1);
+  device.set_memory_bytes(device.memory_bytes() ^ 1);
   Reverse(*device.mutable_features());
   Reverse(*request.mutable_options()->mutable_disabled_passes());
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -20,32 +21,55 @@ namespace {
 
 using CrashTest = ServerTest;
 
+// Calls `strike` once, while one of the request's kernels is compiled and others are not yet.
+Answer StrikeInMidCompile(v1::CompileService::Stub& stub, const v1::CompileRequest& request,
+                          const std::function<void()>& strike) {
+  bool struck = false;
+  Answer answer = Compile(stub, request, [&](const v1::Progress& progress, grpc::ClientContext&) {
+    if (struck || progress.stage() != "compile" || progress.kernels_done() == 0) return;
+    ASSERT_LT(progress.kernels_done(), progress.kernels_total());
+    strike();
+    struck = true;
+  });
+  EXPECT_TRUE(struck) << "the compile ended before";
+  return answer;
+}
+
+TEST_F(CrashTest, ATaskKilledInMidCompileCostsItsJobAndItsWorkerNothing) {
+  ASSERT_TRUE(StartServer({"--workers=1"}));
+  const std::vector<pid_t> before = server().Workers();
+  ASSERT_EQ(before.size(), 1u);
+  Answer answer = StrikeInMidCompile(stub(), SlowRequest(/*count=*/8, /*seed=*/1), [&] {
+    EXPECT_TRUE(Eventually(absl::Seconds(10), [&] {
+      for (pid_t pid : server().Workers()) {
+        if (pid != before[0]) return kill(pid, SIGKILL) == 0;
+      }
+      return false;
+    }));
+  });
+  ASSERT_TRUE(answer.ok()) << Text(answer.status);
+  EXPECT_EQ(answer.artifact.header().kernels_size(), 8);
+  EXPECT_EQ(server().Workers(), before);
+  EXPECT_EQ(Metrics().Sum("kiln_worker_exits_total", {{"reason", "crash"}}), 1);
+}
+
 TEST_F(CrashTest, AWorkerKilledInMidCompileCostsItsJobNothingAndIsBackWithinASecond) {
   ASSERT_TRUE(StartServer({"--workers=1"}));
-  std::vector<pid_t> before = server().Workers();
+  const std::vector<pid_t> before = server().Workers();
   ASSERT_EQ(before.size(), 1u);
-  absl::Time killed = absl::InfiniteFuture();
   absl::Duration until_new_worker = absl::InfiniteDuration();
-  Answer answer = Compile(stub(), SlowRequest(/*count=*/8, /*seed=*/1),
-                          [&](const v1::Progress& progress, grpc::ClientContext&) {
-                            // With one worker, it is at one of the kernels that are not done.
-                            if (killed != absl::InfiniteFuture() || progress.stage() != "compile" ||
-                                progress.kernels_done() == 0) {
-                              return;
-                            }
-                            ASSERT_LT(progress.kernels_done(), progress.kernels_total());
-                            kill(before[0], SIGKILL);
-                            killed = absl::Now();
-                            ASSERT_TRUE(Eventually(absl::Seconds(10), [&] {
-                              std::vector<pid_t> now = server().Workers();
-                              return now.size() == 1 && now != before;
-                            }));
-                            until_new_worker = absl::Now() - killed;
-                          });
-  ASSERT_NE(killed, absl::InfiniteFuture()) << "the compile ended before a worker was killed";
+  Answer answer = StrikeInMidCompile(stub(), SlowRequest(/*count=*/8, /*seed=*/1), [&] {
+    kill(before[0], SIGKILL);
+    const absl::Time killed = absl::Now();
+    // Reaped, and what there is now has come since.
+    ASSERT_TRUE(Eventually(absl::Seconds(10),
+                           [&] { return kill(before[0], 0) != 0 && !server().Workers().empty(); }));
+    until_new_worker = absl::Now() - killed;
+  });
   ASSERT_TRUE(answer.ok()) << Text(answer.status);
   EXPECT_EQ(answer.artifact.header().kernels_size(), 8);
   EXPECT_LT(until_new_worker, absl::Seconds(1));
+  EXPECT_EQ(server().Workers().size(), 1u);
   MetricText metrics = Metrics();
   EXPECT_EQ(metrics.Sum("kiln_worker_exits_total", {{"reason", "crash"}}), 1);
   EXPECT_EQ(metrics.Sum("kiln_workers"), 1);
@@ -94,13 +118,20 @@ TEST_F(CrashTest, AGraphThatKillsWorkersFailsTypedAndIsRefusedForAWhile) {
   EXPECT_TRUE(other.ok()) << Text(other.status);
 }
 
-TEST_F(CrashTest, WorkersEndWithTheirServer) {
+TEST_F(CrashTest, WorkersAndTheirTasksEndWithTheirServer) {
   ASSERT_TRUE(StartServer());
-  std::vector<pid_t> workers = server().Workers();
-  ASSERT_FALSE(workers.empty());
-  server().Kill();
+  std::vector<pid_t> processes;
+  Answer answer = StrikeInMidCompile(stub(), SlowRequest(/*count=*/40, /*seed=*/5), [&] {
+    EXPECT_TRUE(Eventually(absl::Seconds(10), [&] {
+      processes = server().Workers();
+      return processes.size() > 2;  // a task's is among them
+    }));
+    server().Kill();
+  });
+  EXPECT_FALSE(answer.ok());
   EXPECT_TRUE(Eventually(absl::Seconds(5), [&] {
-    return std::all_of(workers.begin(), workers.end(), [](pid_t pid) { return kill(pid, 0) != 0; });
+    return std::all_of(processes.begin(), processes.end(),
+                       [](pid_t pid) { return kill(pid, 0) != 0; });
   }));
 }
 

@@ -51,12 +51,14 @@ TEST_F(ExplainMissTest, NamesTheComponentThatDiffersFromTheNearest) {
 
   v1::CompileRequest other = request;
   other.mutable_device()->set_processors(request.device().processors() + 1);
+  EXPECT_TRUE(Explain(stub(), other).hit()) << "the client's threads do not count";
+  other.mutable_device()->set_l2_bytes(2 << 20);
   other.mutable_options()->set_fast_math(true);
   v1::ExplainMissResponse miss = Explain(stub(), other);
   EXPECT_FALSE(miss.hit());
   EXPECT_EQ(miss.compared(), 2);
   EXPECT_EQ(miss.nearest_key(), hit.key());
-  EXPECT_THAT(Components(miss), ElementsAre("device.processors", "options.fast_math"));
+  EXPECT_THAT(Components(miss), ElementsAre("device.l2_bytes", "options.fast_math"));
   EXPECT_EQ(miss.differences(1).asked(), "true");
   EXPECT_EQ(miss.differences(1).nearest(), "false");
 }

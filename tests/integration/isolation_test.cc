@@ -52,7 +52,8 @@ v1::CompileRequest Misbehave(const std::string& deed) {
   return request;
 }
 
-// Processes that this server's workers are, or left: all carry its number in their command line.
+// Processes that this server's workers and their tasks are, or left: all carry its number in their
+// command line.
 int CountProcessesOf(pid_t server) {
   std::string mark = absl::StrCat("--parent-pid=", server, " ");
   int count = 0;
@@ -127,7 +128,8 @@ class IsolationTest : public ::testing::Test {
     MetricText metrics = server_->Metrics();
     return metrics.Sum("kiln_workers", {{"state", "starting"}}) == 0 &&
            metrics.Sum("kiln_workers") == kWorkers &&
-           CountProcessesOf(server_->process().pid()) == kWorkers;
+           CountProcessesOf(server_->process().pid()) == kWorkers &&
+           ZombiesOf(server_->process().pid()).empty();
   }
   void Commit(const Misdeed& deed);
 
@@ -219,6 +221,85 @@ TEST_F(IsolationTest, WhatAWorkerMayNotHaveItIsDenied) {
   }
   EXPECT_EQ(server_->Metrics().Sum("kiln_worker_exits_total"), 0);
   EXPECT_THAT(log, HasSubstr("compile workers are isolated"));
+}
+
+// A server whose one worker plans, compiles and links for honest clients and for one that lies.
+class LiesTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto server = ServerProcess::Start(dir_.path() + "/data", {"--workers=1"}, KILND_MISBEHAVING);
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    stub_ = server_->NewStub();
+  }
+  ~LiesTest() override {
+    if (HasFailure() && server_ != nullptr) std::cerr << server_->process().Errors();
+  }
+
+  // A client asks for a graph with the same kernels as the honest one's, under another key.
+  Answer Lie(const std::string& what) {
+    v1::CompileRequest request = QuickRequest(kElements);
+    request.mutable_graph()->set_name("lie:" + what);
+    request.mutable_options()->add_disabled_passes(what);
+    return Compile(*stub_, request);
+  }
+
+  // The next client's program is what it asked for.
+  void ExpectTruth() {
+    Answer answer = Compile(*stub_, QuickRequest(kElements));
+    ASSERT_TRUE(answer.ok()) << Text(answer.status);
+    auto outputs = RunArtifact(answer.bytes, SampleInput(kElements));
+    ASSERT_TRUE(outputs.ok()) << outputs.status();
+    EXPECT_EQ(*outputs, QuickAnswer(SampleInput(kElements)));
+    honest_ = answer.artifact.header().kernels(0);
+  }
+
+  // Whether the program of the liar itself does what its graph says.
+  static bool IsTrue(const Answer& answer) {
+    auto outputs = RunArtifact(answer.bytes, SampleInput(kElements));
+    return outputs.ok() && *outputs == QuickAnswer(SampleInput(kElements));
+  }
+
+  static constexpr int64_t kElements = 1000;
+  TempDir dir_;
+  std::unique_ptr<ServerProcess> server_;
+  std::unique_ptr<v1::CompileService::Stub> stub_;
+  v1::KernelInfo honest_;
+};
+
+TEST_F(LiesTest, AnotherSourceUnderAKernelsNameHasAnotherKey) {
+  Answer lied = Lie("name");
+  ASSERT_TRUE(lied.ok()) << Text(lied.status);
+  EXPECT_FALSE(IsTrue(lied)) << "the lie was not told";
+  ExpectTruth();
+  const v1::KernelInfo& forged = lied.artifact.header().kernels(0);
+  EXPECT_EQ(forged.symbol(), honest_.symbol());
+  EXPECT_NE(forged.key(), honest_.key());
+  EXPECT_FALSE(honest_.cached());
+}
+
+TEST_F(LiesTest, ATaskLeavesNothingBehindForTheNext) {
+  for (const char* what : {"plan", "compile", "link"}) {
+    SCOPED_TRACE(what);
+    Answer lied = Lie(what);
+    ASSERT_TRUE(lied.ok()) << Text(lied.status);
+    EXPECT_FALSE(IsTrue(lied)) << "the lie was not told";
+    // All steps once more.
+    v1::ClearCacheResponse cleared;
+    grpc::ClientContext context;
+    ASSERT_TRUE(stub_->ClearCache(&context, {}, &cleared).ok());
+    ExpectTruth();
+    EXPECT_FALSE(honest_.cached());
+  }
+  EXPECT_EQ(server_->Metrics().Sum("kiln_worker_exits_total"), 0);
+  EXPECT_THAT(ZombiesOf(server_->process().pid()), IsEmpty());
+}
+
+TEST_F(LiesTest, MoreAnswersThanOneReachNobody) {
+  Answer lied = Lie("answers");
+  ASSERT_TRUE(lied.ok()) << Text(lied.status);
+  EXPECT_TRUE(IsTrue(lied)) << "its first answer was true";
+  ExpectTruth();
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // The compiler of a kilnd that exists for isolation_test.cc alone: a graph named "misbehave:WHAT"
-// or "misbehave:WHAT:PATH" does what a compiler bug, or code that took over a worker, would do.
-// Every other graph goes to the real compiler.
+// or "misbehave:WHAT:PATH" does what a compiler bug, or code that took over a worker, would do; one
+// named "lie:WHAT" attacks other clients' kernels (lies.h). Every other graph goes to the real
+// compiler.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -24,9 +25,9 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "compiler/compiler.h"
 #include "kiln/v1/worker.pb.h"
 #include "server/workers/worker_compiler.h"
+#include "tests/integration/lies.h"
 
 namespace kiln::server {
 namespace {
@@ -169,7 +170,7 @@ constexpr Deed kDeeds[] = {
 
 absl::StatusOr<v1::PlanResponse> Plan(const v1::PlanRequest& request) {
   absl::string_view name = request.graph().name();
-  if (!absl::ConsumePrefix(&name, "misbehave:")) return PlanGraph(request, {});
+  if (!absl::ConsumePrefix(&name, "misbehave:")) return LyingPlan(request);
   std::pair<std::string, std::string> order = absl::StrSplit(name, absl::MaxSplits(':', 1));
   for (const Deed& deed : kDeeds) {
     if (deed.name == order.first) return deed.run(order.second);
@@ -180,7 +181,7 @@ absl::StatusOr<v1::PlanResponse> Plan(const v1::PlanRequest& request) {
 }  // namespace
 
 WorkerCompiler MakeWorkerCompiler() {
-  return {.plan = &Plan, .compile_kernel = &CompileKernel, .link = &LinkKernels};
+  return {.plan = &Plan, .compile_kernel = &LyingCompile, .link = &LyingLink};
 }
 
 }  // namespace kiln::server

@@ -36,6 +36,28 @@ std::string ErrorsPath(const TempDir& folder) {
   return folder.path() + "/stderr";
 }
 
+// Zombies, or all others.
+std::vector<pid_t> FindChildren(pid_t parent, bool zombies) {
+  std::vector<pid_t> children;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+    int64_t pid = 0;
+    if (!absl::SimpleAtoi(entry.path().filename().string(), &pid)) continue;
+    std::ifstream file(entry.path() / "stat");
+    std::string text;
+    std::getline(file, text);
+    // "PID (NAME) STATE PPID ...", where NAME may hold anything.
+    size_t name_end = text.rfind(')');
+    if (name_end == std::string::npos) continue;  // it ended meanwhile
+    std::istringstream fields(text.substr(name_end + 1));
+    char state = 0;
+    pid_t ppid = 0;
+    fields >> state >> ppid;
+    if (ppid == parent && (state == 'Z') == zombies) children.push_back(static_cast<pid_t>(pid));
+  }
+  return children;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Process>> Process::Start(
@@ -132,24 +154,11 @@ Ended RunToEnd(const std::vector<std::string>& command,
 }
 
 std::vector<pid_t> ChildrenOf(pid_t parent) {
-  std::vector<pid_t> children;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
-    int64_t pid = 0;
-    if (!absl::SimpleAtoi(entry.path().filename().string(), &pid)) continue;
-    std::ifstream file(entry.path() / "stat");
-    std::string text;
-    std::getline(file, text);
-    // "PID (NAME) STATE PPID ...", where NAME may hold anything.
-    size_t name_end = text.rfind(')');
-    if (name_end == std::string::npos) continue;  // it ended meanwhile
-    std::istringstream fields(text.substr(name_end + 1));
-    char state = 0;
-    pid_t ppid = 0;
-    fields >> state >> ppid;
-    if (ppid == parent && state != 'Z') children.push_back(static_cast<pid_t>(pid));
-  }
-  return children;
+  return FindChildren(parent, /*zombies=*/false);
+}
+
+std::vector<pid_t> ZombiesOf(pid_t parent) {
+  return FindChildren(parent, /*zombies=*/true);
 }
 
 }  // namespace kiln::integration

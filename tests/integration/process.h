@@ -52,7 +52,9 @@ struct Ended {
 Ended RunToEnd(const std::vector<std::string>& command,
                const std::vector<std::string>& environment = {});
 
-// Processes whose parent is `parent`, through /proc; ended ones that nobody reaped left out.
+// Processes whose parent is `parent`, through /proc: those that run, and those that ended and that
+// nobody reaped.
 std::vector<pid_t> ChildrenOf(pid_t parent);
+std::vector<pid_t> ZombiesOf(pid_t parent);
 
 }  // namespace kiln::integration

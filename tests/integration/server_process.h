@@ -37,6 +37,7 @@ class ServerProcess {
   std::unique_ptr<v1::CompileService::Stub> NewStub() const;
 
   MetricText Metrics() const;
+  // Idle, these are its workers; each task that runs is one more.
   std::vector<pid_t> Workers() const { return ChildrenOf(process_->pid()); }
 
   // SIGTERM; the exit code. Fails the test where the server does not end within a minute.

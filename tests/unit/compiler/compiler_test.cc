@@ -87,8 +87,42 @@ TEST(CompilerTest, PlansAreReproducible) {
   const auto a = PlanGraph(TwoLayers(), nullptr);
   const auto b = PlanGraph(TwoLayers(), nullptr);
   ASSERT_TRUE(a.ok() && b.ok());
-  EXPECT_EQ(a->kernels(0).key(), b->kernels(0).key());
+  EXPECT_EQ(a->kernels(0).source(), b->kernels(0).source());
   EXPECT_EQ(a->program().SerializeAsString(), b->program().SerializeAsString());
+}
+
+TEST(CompilerTest, AKernelsKeyIsThatOfWhatIsCompiled) {
+  v1::CompileKernelRequest request;
+  request.set_source("extern \"C\" int One() { return 1; }\n");
+  request.mutable_device()->set_target(v1::TARGET_CPP);
+  request.mutable_device()->set_arch("znver4");
+  request.mutable_device()->add_features("avx2");
+  request.mutable_device()->add_features("avx");
+  request.mutable_device()->set_l2_bytes(1 << 20);
+  const Digest key = KernelKeyOf(request).value();
+  auto with = [&](auto change) {
+    v1::CompileKernelRequest changed = request;
+    change(*changed.mutable_device(), *changed.mutable_options());
+    return KernelKeyOf(changed).value();
+  };
+  using Device = v1::Device;
+  using Options = v1::CompileOptions;
+  EXPECT_NE(with([](Device& d, Options&) { d.set_arch("znver3"); }), key);
+  EXPECT_NE(with([](Device& d, Options&) { d.add_features("fma"); }), key);
+  EXPECT_NE(with([](Device&, Options& o) { o.set_optimization_level(2); }), key);
+  EXPECT_NE(with([](Device&, Options& o) { o.set_fast_math(true); }), key);
+  EXPECT_NE(with([](Device&, Options& o) { o.set_debug(true); }), key);  // with its assembly
+  // The default's level, the order of features, and what only the planner reads.
+  EXPECT_EQ(with([](Device&, Options& o) { o.set_optimization_level(3); }), key);
+  EXPECT_EQ(with([](Device& d, Options&) { d.mutable_features()->SwapElements(0, 1); }), key);
+  EXPECT_EQ(with([](Device& d, Options&) { d.add_features("avx"); }), key);
+  EXPECT_EQ(with([](Device& d, Options&) { d.set_l2_bytes(1 << 21); }), key);
+  EXPECT_EQ(with([](Device& d, Options&) { d.add_libraries("torch"); }), key);
+  EXPECT_EQ(with([](Device&, Options& o) { o.set_disable_fusion(true); }), key);
+  // A level that no compile has is refused, as by the compile itself.
+  request.mutable_options()->set_optimization_level(4);
+  EXPECT_EQ(KernelKeyOf(request).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(CompileKernel(request).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(CompilerTest, DebugKeepsIrAfterEachStageAndDecisions) {

@@ -88,6 +88,20 @@ TEST(KeyDescription, AnInsertedNodeIsOneDifference) {
   EXPECT_THAT(differences[0].nearest, HasSubstr("tanh"));
 }
 
+TEST(KeyDescription, AnotherVersionsComponentsAreComparedByName) {
+  const v1::KeyDescription now = Describe(Chain({"aten.relu.default"}));
+  v1::KeyDescription then = now;
+  // One more, in the middle, and none that tells of the encoding.
+  v1::KeyComponent& more = *then.add_components();
+  more.set_name("device.processors");
+  more.set_value("8");
+  then.mutable_components()->SwapElements(4, then.components_size() - 1);
+  then.mutable_components()->DeleteSubrange(0, 1);
+  EXPECT_THAT(Components(now, then), ElementsAre("key encoding", "device.processors"));
+  EXPECT_EQ(CompareKeys(now, then, 20)[1].nearest, "8");
+  EXPECT_EQ(KeyDistance(now, then), KeyDistance(then, now));
+}
+
 TEST(KeyDescription, StopsAtTheLimit) {
   std::vector<std::string> ops(100, "aten.relu.default"), others(100, "aten.exp.default");
   EXPECT_EQ(CompareKeys(Describe(Chain(ops)), Describe(Chain(others)), 7).size(), 7u);

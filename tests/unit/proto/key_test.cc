@@ -24,9 +24,10 @@ using ::google::protobuf::Reflection;
 
 // Fields that must not count, by full name.
 const std::set<std::string> kIgnored = {
-    "kiln.v1.Graph.name",   "kiln.v1.Node.name",         "kiln.v1.Node.location",
-    "kiln.v1.Input.name",   "kiln.v1.Symbol.name",       "kiln.v1.Constant.name",
-    "kiln.v1.Device.index", "kiln.v1.Device.model_name",
+    "kiln.v1.Graph.name",          "kiln.v1.Node.name",         "kiln.v1.Node.location",
+    "kiln.v1.Input.name",          "kiln.v1.Symbol.name",       "kiln.v1.Constant.name",
+    "kiln.v1.Device.index",        "kiln.v1.Device.model_name", "kiln.v1.Device.processors",
+    "kiln.v1.Device.memory_bytes",
 };
 
 // Every field of every message stands here at least once: EveryFieldIsSet checks it.
@@ -297,7 +298,7 @@ TEST(KeyTest, EveryFieldOfTheGraphCountsButNamesAndLocations) {
   });
 }
 
-TEST(KeyTest, EveryFieldOfTheDeviceCountsButIndexAndModelName) {
+TEST(KeyTest, EveryFieldOfTheDeviceCountsButWhatNoCompileReads) {
   ExpectEveryFieldCounts<v1::Device>(SampleDevice(), [](const v1::Device& device) {
     return Key(SampleGraph(), device, SampleOptions());
   });
@@ -377,26 +378,40 @@ TEST(KeyTest, SymbolsAreNumberedByFirstUse) {
   EXPECT_EQ(GraphFingerprint(graph_with_symbol_at(0)), GraphFingerprint(graph_with_symbol_at(3)));
 }
 
-TEST(KeyTest, KernelKeysFollowSourceDeviceFlagsAndToolchain) {
-  const v1::Device device = SampleDevice();
-  const v1::CompileOptions options = SampleOptions();
-  const Digest key = KernelKey("source", device, options, "clang 1");
-  EXPECT_NE(KernelKey("source2", device, options, "clang 1"), key);
-  EXPECT_NE(KernelKey("source", device, options, "clang 2"), key);
-  v1::Device other = device;
-  other.set_arch("znver3");
-  EXPECT_NE(KernelKey("source", other, options, "clang 1"), key);
-  other = device;
-  other.add_features("avx512vl");
-  EXPECT_NE(KernelKey("source", other, options, "clang 1"), key);
-  v1::CompileOptions faster = options;
-  faster.set_optimization_level(3);
-  EXPECT_NE(KernelKey("source", device, faster, "clang 1"), key);
-  // What does not reach the compiler of a kernel does not count: clusters share across it.
-  other = device;
-  other.set_processors(64);
-  other.set_memory_bytes(1);
-  EXPECT_EQ(KernelKey("source", other, options, "clang 1"), key);
+// What the server gives its workers: with it they cannot read what is in no key.
+TEST(KeyTest, WhatDoesNotCountDoesNotReachTheCompiler) {
+  auto text = [](const Message& message) { return Sha256(message.SerializeAsString()); };
+  ExpectEveryFieldCounts<v1::Device>(
+      SampleDevice(), [&](const v1::Device& device) { return text(KeyedDevice(device)); });
+  ExpectEveryFieldCounts<v1::CompileOptions>(
+      SampleOptions(), [&](const auto& options) { return text(KeyedOptions(options)); });
+}
+
+TEST(KeyTest, TheDefaultLevelIsOneKeyWithItsNumber) {
+  auto key = [](int level) {
+    v1::CompileOptions options = SampleOptions();
+    options.set_optimization_level(level);
+    return Key(SampleGraph(), SampleDevice(), options);
+  };
+  EXPECT_EQ(key(0), key(3));
+  EXPECT_NE(key(0), key(2));
+  EXPECT_NE(key(0), key(1));
+}
+
+TEST(KeyTest, KernelKeysFollowToolchainArgumentsAndSources) {
+  const std::set<Digest> keys = {
+      KernelKey("clang 1", {"-O3", "-w"}, {"prelude", "source"}),
+      KernelKey("clang 2", {"-O3", "-w"}, {"prelude", "source"}),
+      KernelKey("clang 1", {"-O2", "-w"}, {"prelude", "source"}),
+      KernelKey("clang 1", {"-w", "-O3"}, {"prelude", "source"}),
+      KernelKey("clang 1", {"-O3"}, {"prelude", "source"}),
+      KernelKey("clang 1", {"-O3-w"}, {"prelude", "source"}),
+      KernelKey("clang 1", {"-O3", "-w"}, {"prelude", "source2"}),
+      KernelKey("clang 1", {"-O3", "-w"}, {"preludes", "ource"}),
+      KernelKey("clang 1", {"-O3", "-w"}, {"preludesource"}),
+      KernelKey("clang 1", {"-O3", "-w", "prelude"}, {"source"}),
+  };
+  EXPECT_EQ(keys.size(), 10u);
 }
 
 TEST(KeyTest, HostileNestingEndsAndStillHasAKey) {

@@ -31,6 +31,11 @@ inline absl::Status Death(v1::ErrorDetail::Reason reason) {
   return WithDetail(absl::InternalError("a worker died"), detail);
 }
 
+// A kernel's key is its source's hash: equal sources are one kernel.
+inline absl::StatusOr<Digest> FakeKernelKey(const v1::CompileKernelRequest& request) {
+  return Sha256(request.source());
+}
+
 // Answers as a worker would. A graph's name lists its kernels: "k1,k2". Failures and delays are the
 // test's choice.
 class FakeWorkers final : public WorkerBackend {
@@ -108,7 +113,6 @@ class FakeWorkers final : public WorkerBackend {
         v1::KernelSource& kernel = *response.mutable_plan()->add_kernels();
         kernel.set_symbol(absl::StrCat("s_", name));
         kernel.set_source(std::string(name));
-        kernel.set_key(std::string(Sha256(name).view()));
       }
       response.mutable_plan()->mutable_program()->add_steps()->mutable_library()->set_op("aten.x");
     } else if (request.has_compile_kernel()) {
@@ -159,7 +163,8 @@ class BrokerTest : public ::testing::Test {
   void MakeBroker(BrokerOptions options) {
     broker_.reset();
     broker_ = std::make_unique<Broker>(
-        options, CompileJobContext{workers_, kernels_, *store_, *store_, metrics_, "build"},
+        options,
+        CompileJobContext{workers_, kernels_, *store_, *store_, metrics_, "build", FakeKernelKey},
         store_.get());
   }
 

@@ -158,7 +158,8 @@ class SharedTierTest : public BrokerTest {
     BrokerOptions options = {.job_threads = 3};
     options.lease = {absl::Milliseconds(200), absl::Milliseconds(5), absl::Milliseconds(20)};
     return std::make_unique<Broker>(
-        options, CompileJobContext{workers_, kernels_, *store_, *store_, metrics_, "build"},
+        options,
+        CompileJobContext{workers_, kernels_, *store_, *store_, metrics_, "build", FakeKernelKey},
         store_.get(), leases);
   }
   FakeLeaseTier tier_;

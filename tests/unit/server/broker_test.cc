@@ -206,7 +206,8 @@ TEST_F(BrokerTest, AKernelCompiledSinceItsJobLookedIsNotCompiledAgain) {
   // Jobs look here, where none of their kernels ever is: each compile comes after the look.
   auto stale = cache::MakeMemoryStore(1 << 24);
   broker_ = std::make_unique<Broker>(
-      BrokerOptions{}, CompileJobContext{workers_, kernels_, *stale, *stale, metrics_, "build"},
+      BrokerOptions{},
+      CompileJobContext{workers_, kernels_, *stale, *stale, metrics_, "build", FakeKernelKey},
       stale.get());
   EXPECT_EQ(Ask("k1,k2")->Artifact().value().binary(), "o:k1;o:k2;");
   EXPECT_EQ(Ask("k2,k3")->Artifact().value().binary(), "o:k2;o:k3;");
@@ -219,7 +220,8 @@ TEST_F(BrokerTest, AStoreWithNoRoomDoesNotFailTheCompile) {
   auto full = cache::MakeMemoryStore(1);
   KernelCompiler kernels(&workers_, full.get(), full.get());
   broker_ = std::make_unique<Broker>(
-      BrokerOptions{}, CompileJobContext{workers_, kernels, *full, *full, metrics_, "build"},
+      BrokerOptions{},
+      CompileJobContext{workers_, kernels, *full, *full, metrics_, "build", FakeKernelKey},
       full.get());
   EXPECT_EQ(Ask("k1,k2")->Artifact().value().binary(), "o:k1;o:k2;");
   broker_.reset();

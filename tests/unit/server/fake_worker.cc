@@ -1,5 +1,6 @@
-// A worker that does what the source of a kernel says: "echo TEXT", "crash", "crash-once FILE",
-// "exit", "hang", "allocate", "spin", "fail". What worker_pool_test.cc drives.
+// A worker whose tasks do what the source of a kernel says: "echo TEXT", "crash", "crash-once
+// FILE", "exit", "hang", "hang-up", "allocate", "spin", "fail", "remember TEXT", "recall",
+// "answer-twice", "answer-a-plan", "prepared-for". What worker_pool_test.cc drives.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -15,9 +16,13 @@
 #include "absl/strings/strip.h"
 #include "kiln/v1/worker.pb.h"
 #include "server/workers/frame.h"
+#include "server/workers/task_process.h"
 #include "server/workers/worker_process.h"
 
 namespace {
+
+// The last arch that this process, or the one that it was forked from, was told to get ready for.
+std::string prepared_for;
 
 [[noreturn]] void Crash() {
   signal(SIGSEGV, SIG_DFL);  // a sanitizer would exit instead
@@ -40,6 +45,14 @@ namespace {
   }
 }
 
+bool Send(const kiln::v1::WorkerResponse& response) {
+  return kiln::server::WriteFrame(kiln::server::kWorkerSocketFd, response.SerializeAsString(), {})
+      .ok();
+}
+
+// What a task left in its process's memory.
+std::string remembered = "nothing";
+
 kiln::v1::WorkerResponse Obey(absl::string_view order) {
   kiln::v1::WorkerResponse response;
   if (order == "crash") Crash();
@@ -52,6 +65,10 @@ kiln::v1::WorkerResponse Obey(absl::string_view order) {
   }
   if (order == "exit") _exit(3);
   if (order == "hang") pause();
+  if (order == "hang-up") {
+    close(kiln::server::kWorkerSocketFd);
+    pause();
+  }
   if (order == "allocate") AllocateWithoutEnd();
   if (order == "spin") Spin();
   if (order == "fail") {
@@ -60,35 +77,54 @@ kiln::v1::WorkerResponse Obey(absl::string_view order) {
     response.mutable_error()->mutable_detail()->set_node("n1");
     return response;
   }
+  if (order == "answer-a-plan") {
+    response.mutable_plan();
+    return response;
+  }
+  if (absl::ConsumePrefix(&order, "answer-twice ")) {
+    response.mutable_compile_kernel()->set_object(std::string(order));
+    Send(response);
+    return response;
+  }
+  if (absl::ConsumePrefix(&order, "remember ")) remembered = std::string(order);
+  if (order == "recall") order = remembered;
+  if (order == "prepared-for") order = prepared_for;
   absl::ConsumePrefix(&order, "echo ");
   response.mutable_compile_kernel()->set_object(std::string(order));
   return response;
+}
+
+kiln::v1::WorkerResponse Ready() {
+  kiln::v1::WorkerResponse ready;
+  ready.mutable_ready();
+  return ready;
+}
+
+int RunTask() {
+  if (!Send(Ready())) return 0;
+  auto frame = kiln::server::ReadFrame(kiln::server::kWorkerSocketFd, {});
+  kiln::v1::WorkerRequest request;
+  if (!frame.ok() || !request.ParseFromString(*frame)) return 0;
+  if (!request.has_interpret()) return Send(Obey(request.compile_kernel().source())) ? 0 : 1;
+  for (int i = 0; i < 3; ++i) {
+    kiln::v1::WorkerResponse event;
+    event.mutable_interpret()->set_index(i);
+    Send(event);
+  }
+  kiln::v1::WorkerResponse done;
+  done.set_done(true);
+  return Send(done) ? 0 : 1;
 }
 
 }  // namespace
 
 int main() {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  kiln::v1::WorkerResponse ready;
-  ready.set_done(true);
-  auto send = [](const kiln::v1::WorkerResponse& response) {
-    return kiln::server::WriteFrame(kiln::server::kWorkerSocketFd, response.SerializeAsString(), {})
-        .ok();
-  };
-  if (!send(ready)) return 0;
-  while (true) {
-    auto frame = kiln::server::ReadFrame(kiln::server::kWorkerSocketFd, {});
-    kiln::v1::WorkerRequest request;
-    if (!frame.ok() || !request.ParseFromString(*frame)) return 0;
-    if (request.has_interpret()) {
-      for (int i = 0; i < 3; ++i) {
-        kiln::v1::WorkerResponse event;
-        event.mutable_interpret()->set_index(i);
-        if (!send(event)) return 0;
-      }
-      if (!send(ready)) return 0;
-    } else if (!send(Obey(request.compile_kernel().source()))) {
-      return 0;
-    }
-  }
+  if (!Send(Ready())) return 0;
+  return kiln::server::ServeTasks(getppid(), {.prepare =
+                                                  [](const kiln::v1::CompileKernelRequest& like) {
+                                                    if (like.device().arch() == "crash") Crash();
+                                                    prepared_for = like.device().arch();
+                                                  },
+                                              .run = &RunTask});
 }

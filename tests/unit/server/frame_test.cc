@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -31,6 +32,32 @@ TEST_F(FrameTest, FramesOfAllSizesArriveWholeAndInOrder) {
     EXPECT_EQ(ReadFrame(fds_[1], {}).value(), std::string(size, static_cast<char>(size)));
   }
   writer.join();
+}
+
+TEST_F(FrameTest, ADescriptorArrivesBetweenFrames) {
+  int sent = memfd_create("sent", 0);
+  ASSERT_EQ(write(sent, "what is in it", 13), 13);
+  ASSERT_TRUE(WriteFrame(fds_[0], "before", {}).ok());
+  ASSERT_TRUE(SendDescriptor(fds_[0], sent, {}).ok());
+  ASSERT_TRUE(WriteFrame(fds_[0], "after", {}).ok());
+  close(sent);
+  EXPECT_EQ(ReadFrame(fds_[1], {}).value(), "before");
+  absl::StatusOr<int> received = ReceiveDescriptor(fds_[1], {});
+  ASSERT_TRUE(received.ok()) << received.status();
+  EXPECT_EQ(ReadFrame(fds_[1], {}).value(), "after");
+  char text[14] = {};
+  EXPECT_EQ(pread(*received, text, 13, 0), 13);
+  EXPECT_STREQ(text, "what is in it");
+  EXPECT_EQ(fcntl(*received, F_GETFD), FD_CLOEXEC);
+  close(*received);
+}
+
+TEST_F(FrameTest, AByteWithoutADescriptorIsUnavailable) {
+  ASSERT_EQ(write(fds_[0], "d", 1), 1);
+  EXPECT_TRUE(absl::IsUnavailable(ReceiveDescriptor(fds_[1], {}).status()));
+  shutdown(fds_[0], SHUT_RDWR);
+  EXPECT_TRUE(absl::IsUnavailable(ReceiveDescriptor(fds_[1], {}).status()));
+  EXPECT_TRUE(absl::IsUnavailable(SendDescriptor(fds_[1], 0, {})));
 }
 
 TEST_F(FrameTest, AClosedEndIsUnavailable) {

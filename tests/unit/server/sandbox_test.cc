@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -51,10 +53,24 @@ class SandboxTest : public ::testing::Test {
   _exit(as_expected ? 0 : 1);
 }
 
-// `what` after both steps; exits with 0 where it returns true.
+// Everything that a task's process has been through; what is not in force here, in words.
+std::string SealAll() {
+  std::vector<std::string> missing = SealWorker();
+  for (std::string& what : SealTask()) missing.push_back(std::move(what));
+  return absl::StrJoin(missing, ";");
+}
+
+// `what` after all steps; exits with 0 where it returns true.
 [[noreturn]] void Sealed(bool (*what)()) {
   LimitProcess(kLimits);
-  SealProcess();
+  SealAll();
+  Leave(what());
+}
+
+// The same in a worker, which has not taken the last step.
+[[noreturn]] void SealedWorker(bool (*what)()) {
+  LimitProcess(kLimits);
+  SealWorker();
   Leave(what());
 }
 
@@ -67,7 +83,7 @@ bool LimitIs(int resource, rlim_t value) {
 TEST_F(SandboxTest, LimitsResourcesForGood) {
   auto check = [] {
     LimitProcess(kLimits);
-    Leave(LimitIs(RLIMIT_CORE, 0) && LimitIs(RLIMIT_NPROC, 0) && LimitIs(RLIMIT_NOFILE, 64) &&
+    Leave(LimitIs(RLIMIT_CORE, 0) && LimitIs(RLIMIT_NOFILE, 64) &&
           LimitIs(RLIMIT_DATA, static_cast<rlim_t>(kLimits.memory_bytes)) &&
           LimitIs(RLIMIT_FSIZE, static_cast<rlim_t>(MaxFileBytes(kLimits))));
   };
@@ -141,7 +157,7 @@ TEST_F(SandboxTest, SealedItComputesAllocatesAndUsesWhatIsOpen) {
   auto check = [] {
     LimitProcess(kLimits);
     int file = memfd_create("open", 0);
-    SealProcess();
+    SealAll();
     std::vector<std::string> blocks(64, std::string(1 << 20, 'x'));
     std::string path = "/proc/self/fd/" + std::to_string(file);
     int again = open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -155,7 +171,7 @@ TEST_F(SandboxTest, SealedItComputesAllocatesAndUsesWhatIsOpen) {
 TEST_F(SandboxTest, SealedItReadsNoFile) {
   auto check = [] {
     LimitProcess(kLimits);
-    if (absl::StrContains(absl::StrJoin(SealProcess(), ";"), "landlock")) _exit(2);
+    if (absl::StrContains(SealAll(), "landlock")) _exit(2);
     Leave(open("/etc/passwd", O_RDONLY | O_CLOEXEC) < 0 && errno == EACCES);
   };
   // 2: this kernel has no Landlock, and the process said so.
@@ -175,6 +191,52 @@ TEST_F(SandboxTest, SealedItMakesNoThreadNoCodeAndNoMemoryFile) {
   EXPECT_EXIT(Sealed(check), ExitedWithCode(0), "");
 }
 
+TEST_F(SandboxTest, SealedItSharesNoFlagsOfOpenFiles) {
+  auto check = [] {
+    int copy = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 10);
+    return copy >= 10 && fcntl(copy, F_GETFD) == FD_CLOEXEC && fcntl(copy, F_GETFL) >= 0 &&
+           fcntl(STDERR_FILENO, F_SETFL, O_NONBLOCK) < 0 && errno == EPERM &&
+           fcntl(STDERR_FILENO, F_SETOWN, getppid()) < 0 && errno == EPERM;
+  };
+  EXPECT_EXIT(Sealed(check), ExitedWithCode(0), "");
+}
+
+long CloneWith(int flags) {
+  return syscall(SYS_clone, flags, nullptr, nullptr, nullptr, nullptr);
+}
+
+TEST_F(SandboxTest, AWorkerMakesTasksOfItsServerAndNoOtherProcess) {
+  auto makes_a_task = [] {
+    int file = memfd_create("of the task", MFD_CLOEXEC);
+    long child = CloneWith(CLONE_PARENT | SIGCHLD);
+    if (child == 0) Leave(SealTask().empty() && memfd_create("more", 0) < 0);
+    return file >= 0 && child > 0 && waitpid(-1, nullptr, 0) < 0 && errno == EPERM;
+  };
+  // The task is this process's child, which reaps it.
+  EXPECT_EXIT(SealedWorker(makes_a_task), ExitedWithCode(0), "");
+  int status = -1;
+  EXPECT_GT(waitpid(-1, &status, 0), 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  auto forks = [] { return CloneWith(SIGCHLD) >= 0; };
+  auto shares_memory = [] { return CloneWith(CLONE_PARENT | CLONE_VM | SIGCHLD) >= 0; };
+  auto runs = [] { return execl("/bin/true", "true", nullptr) == 0; };
+  auto signals = [] { return kill(getppid(), 0) == 0; };
+  EXPECT_EXIT(SealedWorker(forks), KilledBySignal(SIGSYS), "");
+  EXPECT_EXIT(SealedWorker(shares_memory), KilledBySignal(SIGSYS), "");
+  EXPECT_EXIT(SealedWorker(runs), KilledBySignal(SIGSYS), "");
+  EXPECT_EXIT(SealedWorker(signals), KilledBySignal(SIGSYS), "");
+}
+
+TEST_F(SandboxTest, ATaskMakesNoProcessEvenWhereThereIsNoFilter) {
+  auto check = [] {
+    LimitProcess(kLimits);
+    Forbid(SYS_prctl);  // with which a filter is installed
+    SealTask();
+    Leave(LimitIs(RLIMIT_NPROC, 0));
+  };
+  EXPECT_EXIT(check(), ExitedWithCode(0), "");
+}
+
 TEST_F(SandboxTest, SealedItMayAbort) {
   auto check = []() -> bool { abort(); };
   EXPECT_EXIT(Sealed(check), KilledBySignal(SIGABRT), "");
@@ -186,7 +248,9 @@ TEST_F(SandboxTest, ForbiddenCallsEndTheProcess) {
   auto connects = [] { return socket(AF_INET, SOCK_STREAM, 0) >= 0; };
   auto writes = [] { return open("/tmp/kiln-sandbox-test", O_WRONLY | O_CREAT, 0600) >= 0; };
   auto removes = [] { return unlink("/tmp/kiln-sandbox-test") == 0; };
+  auto siblings = [] { return CloneWith(CLONE_PARENT | SIGCHLD) >= 0; };
   auto signals = [] { return kill(getppid(), 0) == 0; };
+  EXPECT_EXIT(Sealed(siblings), KilledBySignal(SIGSYS), "");
   EXPECT_EXIT(Sealed(forks), KilledBySignal(SIGSYS), "");
   EXPECT_EXIT(Sealed(runs), KilledBySignal(SIGSYS), "");
   EXPECT_EXIT(Sealed(connects), KilledBySignal(SIGSYS), "");

@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
@@ -68,6 +70,16 @@ class WorkerPoolTest : public ::testing::Test {
   std::vector<ExitReason> exits() {
     absl::MutexLock lock(&mu_);
     return exits_;
+  }
+
+  // Processes of this one, those included that ended and that nobody waited for.
+  static std::set<pid_t> Children() {
+    std::set<pid_t> children;
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+      std::ifstream file(task.path() / "children");
+      for (pid_t pid = 0; file >> pid;) children.insert(pid);
+    }
+    return children;
   }
 
   // The slot serves again within a second of its worker's death.
@@ -152,6 +164,82 @@ TEST_F(WorkerPoolTest, AStoppedTaskEndsSoonAndCountsAsNormal) {
   EXPECT_LT(absl::Now() - start, absl::Seconds(2));
   ExpectBackWithinASecond();
   EXPECT_THAT(exits(), ElementsAre(ExitReason::kNormal));
+}
+
+TEST_F(WorkerPoolTest, ATaskThatEndsCostsItsWorkerNothing) {
+  MakePool(1);
+  const std::set<pid_t> before = Children();
+  ASSERT_EQ(before.size(), 1u);
+  for (const char* order : {"echo once", "fail", "crash", "exit"}) {
+    Run(order).status().IgnoreError();  // that it ends is enough
+    EXPECT_EQ(Children(), before) << "after " << order;
+  }
+  EXPECT_THAT(exits(), ElementsAre(ExitReason::kCrash, ExitReason::kCrash));
+}
+
+TEST_F(WorkerPoolTest, WhatATaskLeavesBehindIsGoneForTheNext) {
+  MakePool(1);
+  EXPECT_EQ(Run("remember poison").value(), "poison");
+  EXPECT_EQ(Run("recall").value(), "nothing");
+  // A second answer, in the hope that it is taken for another request's.
+  EXPECT_EQ(Run("answer-twice lie").value(), "lie");
+  EXPECT_EQ(Run("echo own").value(), "own");
+  EXPECT_TRUE(exits().empty());
+}
+
+TEST_F(WorkerPoolTest, AnAnswerToAnotherQuestionIsNone) {
+  MakePool(1);
+  absl::Status status = Run("answer-a-plan").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("none to its request"));
+  ExpectBackWithinASecond();
+}
+
+TEST_F(WorkerPoolTest, ATaskThatClosesItsSocketAndStaysIsKilled) {
+  MakePool(1);
+  absl::Time start = absl::Now();
+  EXPECT_TRUE(IsWorkerCrash(Run("hang-up").status()));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(5));
+  ExpectBackWithinASecond();
+  EXPECT_EQ(Children().size(), 1u);
+}
+
+TEST_F(WorkerPoolTest, AWorkerGetsReadyForADeviceBeforeItForks) {
+  MakePool(1);
+  auto task_for = [](const std::string& source, const std::string& arch) {
+    auto request = std::make_shared<v1::WorkerRequest>();
+    request->mutable_compile_kernel()->set_source(source);
+    request->mutable_compile_kernel()->mutable_device()->set_arch(arch);
+    WorkerTask task = MakeTask("");
+    task.request = std::move(request);
+    return task;
+  };
+  EXPECT_EQ(Run(task_for("prepared-for", "znver4")).value(), "znver4");
+  EXPECT_TRUE(exits().empty());
+  // It dies of that: the task's fault.
+  EXPECT_TRUE(IsWorkerCrash(Run(task_for("echo", "crash")).status()));
+  ExpectBackWithinASecond();
+  EXPECT_THAT(exits(), ElementsAre(ExitReason::kCrash));
+}
+
+TEST_F(WorkerPoolTest, AWorkersDeathLeavesNoTaskOfItBehind) {
+  MakePool(1);
+  const std::set<pid_t> before = Children();
+  absl::Notification done;
+  WorkerTask task = MakeTask("hang");
+  std::atomic<bool> stop = false;
+  task.stopped = [&] { return stop.load(); };
+  task.done = [&](const auto&) { done.Notify(); };
+  pool_->Submit(std::move(task));
+  while (Children().size() < 2) absl::SleepFor(absl::Milliseconds(2));
+  for (pid_t worker : before) kill(worker, SIGKILL);
+  stop = true;
+  ASSERT_TRUE(done.WaitForNotificationWithTimeout(kPatience));
+  EXPECT_EQ(Run("echo back").value(), "back");
+  EXPECT_EQ(Children().size(), 1u);
+  EXPECT_NE(Children(), before);
+  pool_.reset();
+  EXPECT_EQ(Children().size(), 0u);
 }
 
 TEST_F(WorkerPoolTest, OneJobsHeaviestTaskGoesFirstAndOlderJobsBefore) {

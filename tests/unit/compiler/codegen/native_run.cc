@@ -120,7 +120,7 @@ absl::StatusOr<std::unique_ptr<NativeModule>> NativeModule::Build(ir::Module& mo
     const std::string source = absl::StrCat(emitted.prelude, own);
     const std::clock_t start = std::clock();
     toolchain::ClangJob job{.source = source, .arch = device.arch, .features = device.features};
-    absl::StatusOr<toolchain::ClangOutput> output = toolchain::CompileCpp(job);
+    absl::StatusOr<toolchain::ClangOutput> output = toolchain::CompileCpp(toolchain::Prepare(job));
     if (!output.ok()) {
       return absl::InternalError(absl::StrCat(output.status().message().data(), "\n", own));
     }

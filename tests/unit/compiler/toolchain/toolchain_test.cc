@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -40,18 +41,22 @@ extern "C" float Dot(const float* a, const float* b, long n) {
 const std::vector<std::string> kAvx512 = {"avx",     "avx2",     "avx512bw", "avx512dq",
                                           "avx512f", "avx512vl", "f16c",     "fma"};
 
+absl::StatusOr<ClangOutput> Compile(const ClangJob& job) {
+  return CompileCpp(Prepare(job));
+}
+
 std::string Assembly(absl::string_view source, std::string arch,
                      std::vector<std::string> features) {
-  auto output = CompileCpp({.source = source,
-                            .arch = std::move(arch),
-                            .features = std::move(features),
-                            .want_assembly = true});
+  auto output = Compile({.source = source,
+                         .arch = std::move(arch),
+                         .features = std::move(features),
+                         .want_assembly = true});
   EXPECT_TRUE(output.ok()) << output.status();
   return output.ok() ? output->assembly : "";
 }
 
 TEST(CompileCpp, MakesAFunctionThatLinksLoadsAndRuns) {
-  auto output = CompileCpp({.source = kScaleSource, .arch = "x86-64"});
+  auto output = Compile({.source = kScaleSource, .arch = "x86-64"});
   ASSERT_TRUE(output.ok()) << output.status();
   EXPECT_EQ(output->assembly, "");
   auto shared_object = LinkSharedObject({output->object});
@@ -67,7 +72,7 @@ TEST(CompileCpp, MakesAFunctionThatLinksLoadsAndRuns) {
 }
 
 TEST(CompileCpp, TellsWhereBadSourceIsWrong) {
-  auto output = CompileCpp({.source = "int f() {\n  return missing_name;\n}\n", .arch = "x86-64"});
+  auto output = Compile({.source = "int f() {\n  return missing_name;\n}\n", .arch = "x86-64"});
   ASSERT_FALSE(output.ok());
   EXPECT_EQ(output.status().code(), absl::StatusCode::kInternal);
   EXPECT_THAT(output.status().message(), HasSubstr("kernel.cc:2:10: error:"));
@@ -77,7 +82,7 @@ TEST(CompileCpp, TellsWhereBadSourceIsWrong) {
 TEST(CompileCpp, BoundsWhatItSaysAboutVeryBadSource) {
   std::string source;
   for (int i = 0; i < 1000; ++i) absl::StrAppend(&source, "int v", i, " = missing", i, ";\n");
-  auto output = CompileCpp({.source = source, .arch = "x86-64"});
+  auto output = Compile({.source = source, .arch = "x86-64"});
   ASSERT_FALSE(output.ok());
   EXPECT_LT(output.status().message().size(), 5000u);
   EXPECT_THAT(output.status().message(), HasSubstr("missing9"));
@@ -86,8 +91,7 @@ TEST(CompileCpp, BoundsWhatItSaysAboutVeryBadSource) {
 
 TEST(CompileCpp, SeesNoFilesOfTheServer) {
   for (const char* include : {"<stdio.h>", "<stddef.h>", "<immintrin.h>", "\"/etc/passwd\""}) {
-    auto output =
-        CompileCpp({.source = absl::StrCat("#include ", include, "\n"), .arch = "x86-64"});
+    auto output = Compile({.source = absl::StrCat("#include ", include, "\n"), .arch = "x86-64"});
     ASSERT_FALSE(output.ok()) << include;
     EXPECT_THAT(output.status().message(), HasSubstr("file not found"));
   }
@@ -130,19 +134,19 @@ TEST(CompileCpp, IgnoresFeaturesThatItDoesNotKnow) {
 
 TEST(CompileCpp, ReassociatesOnlyWithFastMath) {
   ClangJob job{.source = kDotSource, .arch = "znver4", .features = kAvx512, .want_assembly = true};
-  auto strict = CompileCpp(job);
+  auto strict = Compile(job);
   ASSERT_TRUE(strict.ok()) << strict.status();
   EXPECT_THAT(strict->assembly, Not(HasSubstr("vfmadd231ps")));
   job.fast_math = true;
-  auto fast = CompileCpp(job);
+  auto fast = Compile(job);
   ASSERT_TRUE(fast.ok()) << fast.status();
   EXPECT_THAT(fast->assembly, HasSubstr("vfmadd231ps"));
 }
 
 TEST(CompileCpp, KeepsNanAndInfinityUnderFastMath) {
-  auto output = CompileCpp({.source = "extern \"C\" int IsNan(float x) { return x != x; }",
-                            .arch = "x86-64",
-                            .fast_math = true});
+  auto output = Compile({.source = "extern \"C\" int IsNan(float x) { return x != x; }",
+                         .arch = "x86-64",
+                         .fast_math = true});
   ASSERT_TRUE(output.ok()) << output.status();
   auto shared_object = LinkSharedObject({output->object});
   ASSERT_TRUE(shared_object.ok()) << shared_object.status();
@@ -152,7 +156,7 @@ TEST(CompileCpp, KeepsNanAndInfinityUnderFastMath) {
 }
 
 TEST(CompileCpp, WritesNoUnwindTables) {
-  auto output = CompileCpp({.source = kScaleSource, .arch = "x86-64", .want_assembly = true});
+  auto output = Compile({.source = kScaleSource, .arch = "x86-64", .want_assembly = true});
   ASSERT_TRUE(output.ok()) << output.status();
   EXPECT_THAT(output->object, Not(HasSubstr("_frame")));  // .eh_frame, .debug_frame
   EXPECT_THAT(output->object, Not(HasSubstr(".debug")));
@@ -161,8 +165,8 @@ TEST(CompileCpp, WritesNoUnwindTables) {
 
 TEST(CompileCpp, GivesTheSameBytesAgain) {
   const ClangJob job{.source = kDotSource, .arch = "znver4", .features = kAvx512};
-  auto first = CompileCpp(job);
-  auto second = CompileCpp(job);
+  auto first = Compile(job);
+  auto second = Compile(job);
   ASSERT_TRUE(first.ok() && second.ok());
   EXPECT_EQ(first->object, second->object);
   EXPECT_EQ(*LinkSharedObject({first->object}), *LinkSharedObject({second->object}));
@@ -199,12 +203,12 @@ std::string WithoutPlaces(absl::string_view assembly) {
 TEST(CompileCpp, GivesTheSameCodeWithAPrecompiledPrelude) {
   const std::string source = absl::StrCat(kPrelude, kPreludeUser);
   ClangJob job{.source = source, .arch = "znver4", .features = kAvx512, .want_assembly = true};
-  auto whole = CompileCpp(job);
+  auto whole = Compile(job);
   ASSERT_TRUE(whole.ok()) << whole.status();
   EXPECT_THAT(whole->assembly, Not(HasSubstr("vfmadd"))) << "the pragma";
   job.prelude_bytes = kPrelude.size();
-  auto first = CompileCpp(job);
-  auto second = CompileCpp(job);
+  auto first = Compile(job);
+  auto second = Compile(job);
   ASSERT_TRUE(first.ok() && second.ok()) << first.status() << second.status();
   EXPECT_EQ(WithoutPlaces(first->assembly), WithoutPlaces(whole->assembly));
   EXPECT_EQ(first->object, whole->object);
@@ -214,11 +218,11 @@ TEST(CompileCpp, GivesTheSameCodeWithAPrecompiledPrelude) {
 TEST(CompileCpp, TheAssemblySaysWhichLineOfTheWholeSourceItIs) {
   const std::string source = absl::StrCat(kPrelude, kPreludeUser);
   for (size_t prelude_bytes : {size_t{0}, kPrelude.size()}) {
-    auto output = CompileCpp({.source = source,
-                              .prelude_bytes = prelude_bytes,
-                              .arch = "znver4",
-                              .features = kAvx512,
-                              .want_assembly = true});
+    auto output = Compile({.source = source,
+                           .prelude_bytes = prelude_bytes,
+                           .arch = "znver4",
+                           .features = kAvx512,
+                           .want_assembly = true});
     ASSERT_TRUE(output.ok()) << output.status();
     const absl::string_view before = absl::string_view(source).substr(0, source.find("  v = T"));
     const auto line = 1 + std::count(before.begin(), before.end(), '\n');
@@ -229,15 +233,15 @@ TEST(CompileCpp, TheAssemblySaysWhichLineOfTheWholeSourceItIs) {
 TEST(CompileCpp, KeepsPreludesOfDifferentClientsApart) {
   const std::string source = absl::StrCat(kPrelude, kPreludeUser);
   for (int round = 0; round < 2; ++round) {
-    auto wide = CompileCpp({.source = source,
-                            .prelude_bytes = kPrelude.size(),
-                            .arch = "znver4",
-                            .features = kAvx512,
-                            .want_assembly = true});
-    auto narrow = CompileCpp({.source = source,
-                              .prelude_bytes = kPrelude.size(),
-                              .arch = "x86-64",
-                              .want_assembly = true});
+    auto wide = Compile({.source = source,
+                         .prelude_bytes = kPrelude.size(),
+                         .arch = "znver4",
+                         .features = kAvx512,
+                         .want_assembly = true});
+    auto narrow = Compile({.source = source,
+                           .prelude_bytes = kPrelude.size(),
+                           .arch = "x86-64",
+                           .want_assembly = true});
     ASSERT_TRUE(wide.ok() && narrow.ok()) << wide.status() << narrow.status();
     EXPECT_THAT(wide->assembly, HasSubstr("zmm"));
     EXPECT_THAT(narrow->assembly, Not(HasSubstr("ymm")));
@@ -246,18 +250,17 @@ TEST(CompileCpp, KeepsPreludesOfDifferentClientsApart) {
 
 TEST(CompileCpp, TellsWhereTheSourceAfterAPreludeIsWrong) {
   const std::string bad_kernel = absl::StrCat(kPrelude, "int f() { return missing_name; }\n");
-  auto kernel =
-      CompileCpp({.source = bad_kernel, .prelude_bytes = kPrelude.size(), .arch = "x86-64"});
+  auto kernel = Compile({.source = bad_kernel, .prelude_bytes = kPrelude.size(), .arch = "x86-64"});
   ASSERT_FALSE(kernel.ok());
   EXPECT_THAT(kernel.status().message(), HasSubstr("kernel.cc:1:18: error:"));
 
   const std::string bad_prelude = "int f() { return missing_name; }\n";
-  auto prelude = CompileCpp({.source = bad_prelude, .prelude_bytes = 1000, .arch = "x86-64"});
+  auto prelude = Compile({.source = bad_prelude, .prelude_bytes = 1000, .arch = "x86-64"});
   ASSERT_FALSE(prelude.ok());
   EXPECT_THAT(prelude.status().message(), HasSubstr("missing_name"));
 
   const std::string bad_use = absl::StrCat(kPrelude, "auto x = AddTable(Vec<int, 4>(1), 0);\n");
-  auto use = CompileCpp({.source = bad_use, .prelude_bytes = kPrelude.size(), .arch = "x86-64"});
+  auto use = Compile({.source = bad_use, .prelude_bytes = kPrelude.size(), .arch = "x86-64"});
   ASSERT_FALSE(use.ok());
   EXPECT_THAT(use.status().message(), HasSubstr("AddTable"));
 }
@@ -271,7 +274,7 @@ TEST(CompileCpp, RunsOnTenThreadsAtOnce) {
       const std::string source =
           absl::StrCat(kPrelude, "extern \"C\" int Number() { return ", 100 + t, "; }");
       auto output =
-          CompileCpp({.source = source, .prelude_bytes = kPrelude.size(), .arch = "skylake"});
+          Compile({.source = source, .prelude_bytes = kPrelude.size(), .arch = "skylake"});
       if (!output.ok()) return;
       auto linked = LinkSharedObject({output->object});
       if (linked.ok()) shared_objects[t] = *std::move(linked);
@@ -285,13 +288,99 @@ TEST(CompileCpp, RunsOnTenThreadsAtOnce) {
   }
 }
 
+Digest KeyOf(const ClangJob& job) {
+  return KeyOf(Prepare(job));
+}
+
+// The job that the tests of keys start from.
+ClangJob KeyedJob() {
+  return {.source = kDotSource, .arch = "znver4", .features = {"avx", "avx2", "fma"}};
+}
+
+TEST(KeyOf, FollowsEveryPartOfTheInvocation) {
+  ClangJob job = KeyedJob();
+  const std::string source = absl::StrCat(kPrelude, kPreludeUser);
+  job.source = source;
+  job.prelude_bytes = kPrelude.size();
+  job.want_assembly = true;
+  const ClangInvocation invocation = Prepare(job);
+  ASSERT_GT(invocation.object_arguments.size(), 20u);
+  std::set<Digest> keys = {KeyOf(invocation)};
+  size_t changes = 0;
+  auto expect_another = [&](const ClangInvocation& changed, const std::string& what) {
+    ++changes;
+    EXPECT_TRUE(keys.insert(KeyOf(changed)).second) << what;
+  };
+  // Any argument, as a change of clang.cc or of its list of vector extensions makes them.
+  for (size_t i = 0; i < invocation.object_arguments.size(); ++i) {
+    ClangInvocation changed = invocation;
+    changed.object_arguments[i] += "x";
+    expect_another(changed, invocation.object_arguments[i]);
+    changed = invocation;
+    changed.object_arguments.erase(changed.object_arguments.begin() + static_cast<ptrdiff_t>(i));
+    expect_another(changed, absl::StrCat("without ", invocation.object_arguments[i], " ", i));
+  }
+  ClangInvocation changed = invocation;
+  changed.object_arguments.push_back("-mno-red-zone");
+  expect_another(changed, "one more argument");
+  changed = invocation;
+  changed.assembly_arguments.back() += "x";
+  expect_another(changed, "an argument of the assembly");
+  changed = invocation;
+  changed.assembly_arguments.clear();
+  expect_another(changed, "no assembly");
+  changed = invocation;
+  changed.text = kScaleSource;
+  expect_another(changed, "the text");
+  changed = invocation;
+  changed.prelude = kScaleSource;
+  expect_another(changed, "the prelude");
+  EXPECT_EQ(keys.size(), changes + 1);
+}
+
+TEST(KeyOf, DiffersWhereTheJobReachesClangAndOnlyThere) {
+  const Digest key = KeyOf(KeyedJob());
+  auto with = [](auto change) {
+    ClangJob job = KeyedJob();
+    change(job);
+    return KeyOf(job);
+  };
+  EXPECT_EQ(with([](ClangJob&) {}), key);
+  EXPECT_NE(with([](ClangJob& job) { job.source = kScaleSource; }), key);
+  EXPECT_NE(with([](ClangJob& job) { job.prelude_bytes = 1; }), key);
+  EXPECT_NE(with([](ClangJob& job) { job.arch = "znver3"; }), key);
+  EXPECT_NE(with([](ClangJob& job) { job.features.push_back("avx512f"); }), key);
+  EXPECT_NE(with([](ClangJob& job) { job.features.pop_back(); }), key);
+  EXPECT_NE(with([](ClangJob& job) { job.optimization_level = 2; }), key);
+  EXPECT_NE(with([](ClangJob& job) { job.fast_math = true; }), key);
+  EXPECT_NE(with([](ClangJob& job) { job.want_assembly = true; }), key);
+  // What Clang does not know does not reach it.
+  EXPECT_EQ(with([](ClangJob& job) { job.features.push_back("avx4096"); }), key);
+  auto unknown = [&](const char* arch) { return with([arch](ClangJob& job) { job.arch = arch; }); };
+  EXPECT_EQ(unknown("znver99"), unknown("x86-64"));
+  EXPECT_EQ(unknown("native"), unknown("x86-64"));
+}
+
+TEST(PrecompilePrelude, ServesLaterCompilesAndSaysWhatIsWrong) {
+  const std::string source = absl::StrCat(kPrelude, kPreludeUser);
+  ClangJob job{.source = source, .prelude_bytes = kPrelude.size(), .arch = "znver4"};
+  ASSERT_TRUE(PrecompilePrelude(Prepare(job)).ok());
+  auto prepared = Compile(job);
+  job.prelude_bytes = 0;
+  auto whole = Compile(job);
+  ASSERT_TRUE(prepared.ok() && whole.ok()) << prepared.status() << whole.status();
+  EXPECT_EQ(prepared->object, whole->object);
+  job = {.source = "int f() { return missing_name; }\n", .prelude_bytes = 1000, .arch = "znver4"};
+  EXPECT_THAT(PrecompilePrelude(Prepare(job)).message(), HasSubstr("missing_name"));
+}
+
 TEST(LinkSharedObject, JoinsObjectsAndLeavesLibmToTheProcess) {
-  auto one = CompileCpp({.source = "extern \"C\" double exp(double);\n"
-                                   "extern \"C\" double Inner(double x) { return exp(x) + 1; }\n",
-                         .arch = "x86-64"});
-  auto two = CompileCpp({.source = "extern \"C\" double Inner(double);\n"
-                                   "extern \"C\" double Outer(double x) { return Inner(x) * 2; }\n",
-                         .arch = "x86-64"});
+  auto one = Compile({.source = "extern \"C\" double exp(double);\n"
+                                "extern \"C\" double Inner(double x) { return exp(x) + 1; }\n",
+                      .arch = "x86-64"});
+  auto two = Compile({.source = "extern \"C\" double Inner(double);\n"
+                                "extern \"C\" double Outer(double x) { return Inner(x) * 2; }\n",
+                      .arch = "x86-64"});
   ASSERT_TRUE(one.ok() && two.ok());
   auto shared_object = LinkSharedObject({one->object, two->object});
   ASSERT_TRUE(shared_object.ok()) << shared_object.status();
@@ -301,7 +390,7 @@ TEST(LinkSharedObject, JoinsObjectsAndLeavesLibmToTheProcess) {
 }
 
 TEST(LinkSharedObject, TakesOutputLargerThanAPipe) {
-  auto output = CompileCpp(
+  auto output = Compile(
       {.source = "extern \"C\" { extern const char table[1 << 20] = {1}; }", .arch = "x86-64"});
   ASSERT_TRUE(output.ok()) << output.status();
   auto shared_object = LinkSharedObject({output->object});
@@ -310,7 +399,7 @@ TEST(LinkSharedObject, TakesOutputLargerThanAPipe) {
 }
 
 TEST(LinkSharedObject, ReportsBadObjectsAndGoesOn) {
-  auto output = CompileCpp({.source = kScaleSource, .arch = "x86-64"});
+  auto output = Compile({.source = kScaleSource, .arch = "x86-64"});
   ASSERT_TRUE(output.ok()) << output.status();
   EXPECT_FALSE(LinkSharedObject({}).ok());
   auto garbage = LinkSharedObject({"this is no object"});
@@ -324,7 +413,7 @@ TEST(LinkSharedObject, ReportsBadObjectsAndGoesOn) {
 
 // In a process of its own: lld may be unusable afterwards, which later calls must then say.
 TEST(LinkSharedObject, SurvivesDamagedObjects) {
-  auto output = CompileCpp({.source = kScaleSource, .arch = "x86-64"});
+  auto output = Compile({.source = kScaleSource, .arch = "x86-64"});
   ASSERT_TRUE(output.ok()) << output.status();
   const std::string good = output->object;
   const auto link_damaged = [&good] {
@@ -352,7 +441,7 @@ TEST(CompileCpp, PrintsItsTimes) {
   };
   for (int run = 0; run < 4; ++run) {
     const auto start = Clock::now();
-    auto output = CompileCpp({.source = kScaleSource, .arch = "znver4", .features = kAvx512});
+    auto output = Compile({.source = kScaleSource, .arch = "znver4", .features = kAvx512});
     const double compile_ms = milliseconds(start);
     ASSERT_TRUE(output.ok()) << output.status();
     const auto link_start = Clock::now();

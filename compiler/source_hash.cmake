@@ -1,0 +1,21 @@
+# Writes OUTPUT, a .cc that defines NAMESPACE::NAME, declared in HEADER: SHA-256 over the sources that
+# PATTERNS (globs below ROOT) name, by name and content. Runs at build time:
+# cmake -DROOT=... "-DPATTERNS=a/*.cc;b/*.h" -DHEADER=... -DNAMESPACE=... -DNAME=... -DOUTPUT=... -P source_hash.cmake
+list(TRANSFORM PATTERNS PREPEND ${ROOT}/)
+file(GLOB_RECURSE sources RELATIVE ${ROOT} ${PATTERNS})
+list(SORT sources)
+set(hashes "")
+foreach(source ${sources})
+  file(SHA256 ${ROOT}/${source} hash)
+  string(APPEND hashes "${source} ${hash}\n")
+endforeach()
+string(SHA256 hash "${hashes}")
+string(SUBSTRING ${hash} 0 16 hash)
+set(text "#include \"${HEADER}\"\n\nnamespace ${NAMESPACE} {\nconst char* const ${NAME} = \"${hash}\";\n}  // namespace ${NAMESPACE}\n")
+set(old "")
+if(EXISTS ${OUTPUT})
+  file(READ ${OUTPUT} old)
+endif()
+if(NOT old STREQUAL text)
+  file(WRITE ${OUTPUT} "${text}")
+endif()

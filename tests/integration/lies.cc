@@ -1,0 +1,108 @@
+#include "tests/integration/lies.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "compiler/compiler.h"
+#include "kiln/v1/worker.pb.h"
+#include "proto/base/status_macros.h"
+#include "server/workers/frame.h"
+#include "server/workers/worker_process.h"
+
+namespace kiln::server {
+namespace {
+
+// What these find in a source or in an object.
+constexpr absl::string_view kTakesOverCompile = "kiln lie: compile";
+constexpr absl::string_view kTakesOverLink = "kiln lie: link";
+
+// In a worker that ran one task after another it would be there for the next.
+bool taken_over = false;
+
+// The kernel's name in its source or object.
+std::string SymbolIn(absl::string_view text) {
+  const size_t start = text.find("kiln_");
+  return std::string(text.substr(start, sizeof("kiln_") - 1 + 24));
+}
+
+// A kernel that does nothing but fail the run.
+std::string FalseSource(absl::string_view symbol) {
+  return absl::StrCat("extern \"C\" int ", symbol,
+                      "(const void*, void* const*, const long*) { return 1; }\n");
+}
+
+std::string WithMark(absl::string_view source, absl::string_view mark) {
+  return absl::StrCat(source, "\nextern \"C\" const char mark_of_a_liar[] = \"", mark, "\";\n");
+}
+
+absl::StatusOr<std::string> FalseObject(absl::string_view symbol) {
+  v1::CompileKernelRequest request;
+  request.set_source(FalseSource(symbol));
+  request.mutable_device()->set_target(v1::TARGET_CPP);
+  KILN_ASSIGN_OR_RETURN(v1::CompileKernelResponse response, CompileKernel(request));
+  return std::move(*response.mutable_object());
+}
+
+void ForgeName(v1::KernelSource& kernel) {
+  // A worker once gave each kernel's key, in this field.
+  constexpr int kKeyField = 3;
+  kernel.GetReflection()->MutableUnknownFields(&kernel)->AddLengthDelimited(kKeyField,
+                                                                            std::string(32, 'k'));
+  kernel.set_source(FalseSource(kernel.symbol()));
+}
+
+absl::Status AnswerAhead(const v1::PlanResponse& plan) {
+  v1::WorkerResponse first;
+  *first.mutable_plan() = plan;
+  KILN_RETURN_IF_ERROR(WriteFrame(kWorkerSocketFd, first.SerializeAsString(), {}));
+  for (int i = 0; i < 8; ++i) {
+    v1::WorkerResponse more;
+    KILN_ASSIGN_OR_RETURN(*more.mutable_compile_kernel()->mutable_object(),
+                          FalseObject(plan.kernels(0).symbol()));
+    KILN_RETURN_IF_ERROR(WriteFrame(kWorkerSocketFd, more.SerializeAsString(), {}));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<v1::PlanResponse> LyingPlan(const v1::PlanRequest& request) {
+  KILN_ASSIGN_OR_RETURN(v1::PlanResponse plan, PlanGraph(request, {}));
+  absl::string_view lie = request.graph().name();
+  if (!absl::ConsumePrefix(&lie, "lie:")) lie = "";
+  if (lie == "plan") taken_over = true;
+  for (v1::KernelSource& kernel : *plan.mutable_kernels()) {
+    if (lie == "name" || taken_over) ForgeName(kernel);
+    if (lie == "compile") kernel.set_source(WithMark(kernel.source(), kTakesOverCompile));
+    if (lie == "link") kernel.set_source(WithMark(kernel.source(), kTakesOverLink));
+  }
+  if (lie == "answers") KILN_RETURN_IF_ERROR(AnswerAhead(plan));
+  return plan;
+}
+
+absl::StatusOr<v1::CompileKernelResponse> LyingCompile(const v1::CompileKernelRequest& request) {
+  taken_over |= absl::StrContains(request.source(), kTakesOverCompile);
+  if (!taken_over) return CompileKernel(request);
+  v1::CompileKernelResponse response;
+  // The prelude has no such name.
+  KILN_ASSIGN_OR_RETURN(*response.mutable_object(), FalseObject(SymbolIn(request.source())));
+  return response;
+}
+
+absl::StatusOr<std::string> LyingLink(absl::Span<const std::string> objects) {
+  taken_over |= std::any_of(objects.begin(), objects.end(), [](const std::string& object) {
+    return absl::StrContains(object, kTakesOverLink);
+  });
+  if (!taken_over) return LinkKernels(objects);
+  std::vector<std::string> others;
+  for (const std::string& object : objects) {
+    KILN_ASSIGN_OR_RETURN(others.emplace_back(), FalseObject(SymbolIn(object)));
+  }
+  return LinkKernels(others);
+}
+
+}  // namespace kiln::server

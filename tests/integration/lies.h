@@ -1,0 +1,32 @@
+// What a worker that a client's graph has taken over could try in order to get its own code into
+// other clients' programs. A graph named "lie:WHAT" has it try; misbehaving_compiler.cc calls these
+// for every request, the honest ones too, since a lie may lie in wait.
+//
+//   name      the plan gives another source the name, and the key, that an honest kernel has
+//   plan      planning leaves a process behind in which every later compile and link is false
+//   compile   so does compiling one of its kernels
+//   link      so does linking its objects
+//   answers   the plan's process sends more answers than one, false objects for whoever reads them
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace kiln {
+namespace v1 {
+class CompileKernelRequest;
+class CompileKernelResponse;
+class PlanRequest;
+class PlanResponse;
+}  // namespace v1
+
+namespace server {
+
+absl::StatusOr<v1::PlanResponse> LyingPlan(const v1::PlanRequest& request);
+absl::StatusOr<v1::CompileKernelResponse> LyingCompile(const v1::CompileKernelRequest& request);
+absl::StatusOr<std::string> LyingLink(absl::Span<const std::string> objects);
+
+}  // namespace server
+}  // namespace kiln
