@@ -131,8 +131,7 @@ absl::string_view ScheduleText(Schedule schedule) {
 std::string Printer::KernelText(const Kernel& kernel) const {
   const std::string name =
       absl::StrCat("@", IsIdentifier(kernel.name) ? kernel.name : QuoteText(kernel.name));
-  std::string out = absl::StrCat("  kernel ", name, " ",
-                                 ScheduleText(kernel.schedule),
+  std::string out = absl::StrCat("  kernel ", name, " ", ScheduleText(kernel.schedule),
                                  LoopText("d", kernel.outer));
   if (!kernel.origins.empty()) absl::StrAppend(&out, " from ", QuotedList(kernel.origins));
   absl::StrAppend(&out, " {\n");

@@ -41,9 +41,9 @@ IntExpr WindowCount(ir::IntContext& ints, const Window& window, const Ints& size
     const IntExpr start = WindowIndex(ints, window, d, out[d], ints.Const(0));
     const IntExpr end =
         ints.Min(ints.Add(start, window.kernel[d]), ints.Add(sizes[d], window.padding[d]));
-    count = ints.Mul(count, with_padding ? ints.Sub(end, start)
-                                         : ints.Sub(ints.Min(end, sizes[d]),
-                                                    ints.Max(start, ints.Const(0))));
+    count = ints.Mul(
+        count, with_padding ? ints.Sub(end, start)
+                            : ints.Sub(ints.Min(end, sizes[d]), ints.Max(start, ints.Const(0))));
   }
   return count;
 }

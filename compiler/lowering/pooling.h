@@ -23,8 +23,7 @@ ir::IntExpr WindowCount(ir::IntContext& ints, const Window& window, const Ints& 
 struct AdaptiveRange {
   ir::IntExpr start, end;
 };
-AdaptiveRange AdaptiveRangeOf(ir::IntContext& ints, ir::IntExpr o, ir::IntExpr in,
-                              ir::IntExpr out);
+AdaptiveRange AdaptiveRangeOf(ir::IntContext& ints, ir::IntExpr o, ir::IntExpr in, ir::IntExpr out);
 ir::IntExpr AdaptiveExtent(ir::IntContext& ints, ir::IntExpr in, ir::IntExpr out);
 
 }  // namespace kiln::lowering

@@ -189,8 +189,7 @@ absl::Status LowerAdaptiveAvgPoolBackward(NodeContext& n, size_t spatial) {
   const View scaled = Scaled(n, g, [&](const Ints& at) {
     IntExpr count = n.ints().Const(1);
     for (size_t d = g.first; d < at.size(); ++d) {
-      const auto [start, end] =
-          AdaptiveRangeOf(n.ints(), at[d], g.self.sizes[d], g.grad.sizes[d]);
+      const auto [start, end] = AdaptiveRangeOf(n.ints(), at[d], g.self.sizes[d], g.grad.sizes[d]);
       count = n.ints().Mul(count, n.ints().Sub(end, start));
     }
     return count;
