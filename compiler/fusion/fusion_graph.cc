@@ -78,7 +78,8 @@ FusionGraph::FusionGraph(ir::Module& module, std::vector<Decision>* decisions)
     const int id = size();
     Op& op = ops_.emplace_back();
     op.operation = std::move(operation);
-    op.pinned = std::holds_alternative<Library>(op.operation);
+    const auto* kernel = std::get_if<Kernel>(&op.operation);
+    op.pinned = kernel == nullptr || kernel->schedule == ir::Schedule::kPacking;
     op.position = id;
     order_.push_back(id);
     CollectAccesses(op);

@@ -114,6 +114,9 @@ enum class Schedule : uint8_t {
   // Phase 0 is: instructions for `a`, instructions for `b`, `mul a, b`, `reduce.sum`; it is the
   // kernel's only reduction. Later phases have no inner loops.
   kContraction,
+  // Loops that lay out an operand for contractions, which read it in place: it is cheap to compute
+  // where it is used, but not in that order. Fusion leaves it alone.
+  kPacking,
 };
 
 struct Kernel {

@@ -13,6 +13,7 @@ absl::Status Parser::KernelDefinition() {
   Kernel kernel;
   KILN_ASSIGN_OR_RETURN(kernel.name, Take(TokenKind::kName, "a kernel's name"));
   if (Accept("contraction")) kernel.schedule = Schedule::kContraction;
+  if (Accept("packing")) kernel.schedule = Schedule::kPacking;
   KILN_ASSIGN_OR_RETURN(kernel.outer, Loops('d'));
   if (Accept("from")) {
     KILN_ASSIGN_OR_RETURN(kernel.origins, Strings());

@@ -116,11 +116,22 @@ std::string Printer::LoopText(absl::string_view prefix, const std::vector<IntExp
   return out + ")";
 }
 
+absl::string_view ScheduleText(Schedule schedule) {
+  switch (schedule) {
+    case Schedule::kLoops:
+      return "";
+    case Schedule::kContraction:
+      return "contraction ";
+    case Schedule::kPacking:
+      return "packing ";
+  }
+  return "";
+}
+
 std::string Printer::KernelText(const Kernel& kernel) const {
   const std::string name =
       absl::StrCat("@", IsIdentifier(kernel.name) ? kernel.name : QuoteText(kernel.name));
-  std::string out = absl::StrCat("  kernel ", name, " ",
-                                 kernel.schedule == Schedule::kContraction ? "contraction " : "",
+  std::string out = absl::StrCat("  kernel ", name, " ", ScheduleText(kernel.schedule),
                                  LoopText("d", kernel.outer));
   if (!kernel.origins.empty()) absl::StrAppend(&out, " from ", QuotedList(kernel.origins));
   absl::StrAppend(&out, " {\n");

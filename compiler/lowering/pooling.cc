@@ -1,4 +1,6 @@
 // Pooling and resampling over spatial dimensions.
+#include "compiler/lowering/pooling.h"
+
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -9,11 +11,55 @@
 #include "proto/base/status_macros.h"
 
 namespace kiln::lowering {
-namespace {
 
 using enum ir::ScalarOp;
 using ir::IntExpr;
 using ir::ReduceKind;
+
+absl::StatusOr<Window> ReadPoolWindow(NodeContext& n, size_t first, size_t spatial) {
+  Window window;
+  KILN_ASSIGN_OR_RETURN(window.kernel, n.SpatialList(first, "kernel_size", spatial, 1));
+  KILN_ASSIGN_OR_RETURN(const std::vector<int64_t> stride, n.ConstIntList(first + 1, "stride"));
+  window.stride = window.kernel;
+  if (!stride.empty()) {
+    KILN_ASSIGN_OR_RETURN(window.stride, n.SpatialList(first + 1, "stride", spatial, 1));
+  }
+  KILN_ASSIGN_OR_RETURN(window.padding, n.SpatialList(first + 2, "padding", spatial, 0));
+  window.dilation.assign(spatial, 1);
+  for (size_t d = 0; d < spatial; ++d) {
+    if (window.kernel[d] < 1 || window.stride[d] < 1) {
+      return n.BadGraph("a kernel or stride of size 0", "1 or more");
+    }
+  }
+  return window;
+}
+
+IntExpr WindowCount(ir::IntContext& ints, const Window& window, const Ints& sizes, const Ints& out,
+                    bool with_padding) {
+  IntExpr count = ints.Const(1);
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    const IntExpr start = WindowIndex(ints, window, d, out[d], ints.Const(0));
+    const IntExpr end =
+        ints.Min(ints.Add(start, window.kernel[d]), ints.Add(sizes[d], window.padding[d]));
+    count = ints.Mul(
+        count, with_padding ? ints.Sub(end, start)
+                            : ints.Sub(ints.Min(end, sizes[d]), ints.Max(start, ints.Const(0))));
+  }
+  return count;
+}
+
+AdaptiveRange AdaptiveRangeOf(ir::IntContext& ints, IntExpr o, IntExpr in, IntExpr out) {
+  return {ints.FloorDiv(ints.Mul(o, in), out), ints.CeilDiv(ints.Mul(ints.Add(o, 1), in), out)};
+}
+
+IntExpr AdaptiveExtent(ir::IntContext& ints, IntExpr in, IntExpr out) {
+  if (ints.Mod(in, out).is_const(0)) return ints.FloorDiv(in, out);
+  if (ints.Mod(out, in).is_const(0)) return ints.Const(1);
+  // One more than the quotient covers a window that starts and ends between elements.
+  return ints.Add(ints.CeilDiv(in, out), 1);
+}
+
+namespace {
 
 struct Pool {
   View input;
@@ -31,21 +77,11 @@ absl::StatusOr<Pool> ReadPool(NodeContext& n, size_t spatial) {
   if (rank < spatial || n.Result(0).sizes.size() != rank) {
     return n.BadGraph("ranks of argument and result", "equal, and one for each window dimension");
   }
-  KILN_ASSIGN_OR_RETURN(pool.window.kernel, n.SpatialList(1, "kernel_size", spatial, 1));
-  KILN_ASSIGN_OR_RETURN(const std::vector<int64_t> stride, n.ConstIntList(2, "stride"));
-  pool.window.stride = pool.window.kernel;
-  if (!stride.empty()) {
-    KILN_ASSIGN_OR_RETURN(pool.window.stride, n.SpatialList(2, "stride", spatial, 1));
-  }
-  KILN_ASSIGN_OR_RETURN(pool.window.padding, n.SpatialList(3, "padding", spatial, 0));
-  pool.window.dilation.assign(spatial, 1);
+  KILN_ASSIGN_OR_RETURN(pool.window, ReadPoolWindow(n, 1, spatial));
   pool.leading.assign(pool.input.sizes.begin(), pool.input.sizes.end() - spatial);
   const Ints& out = n.Result(0).sizes;
   KILN_RETURN_IF_ERROR(
       n.CheckSizes(Ints(out.begin(), out.end() - spatial), pool.leading, "the result"));
-  for (const int64_t size : pool.window.kernel) {
-    if (size < 1) return n.BadGraph("a kernel of size 0", "1 or more");
-  }
   return pool;
 }
 
@@ -129,20 +165,8 @@ absl::Status LowerMaxPool(NodeContext& n, size_t spatial, bool has_indices) {
   return absl::OkStatus();
 }
 
-// How many elements the mean at `outer` is of: the window cut to the padded input, or to the input.
-IntExpr WindowCount(ir::IntContext& ints, const Pool& pool, const Ints& outer, bool with_padding) {
-  const size_t first = outer.size() - pool.spatial;
-  IntExpr count = ints.Const(1);
-  for (size_t d = 0; d < pool.spatial; ++d) {
-    const IntExpr size = pool.input.sizes[first + d];
-    const IntExpr start = WindowIndex(ints, pool.window, d, outer[first + d], ints.Const(0));
-    const IntExpr end =
-        ints.Min(ints.Add(start, pool.window.kernel[d]), ints.Add(size, pool.window.padding[d]));
-    count = ints.Mul(count, with_padding
-                                ? ints.Sub(end, start)
-                                : ints.Sub(ints.Min(end, size), ints.Max(start, ints.Const(0))));
-  }
-  return count;
+Ints SpatialPart(const Ints& all, size_t spatial) {
+  return Ints(all.end() - spatial, all.end());
 }
 
 // avg_poolNd(self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
@@ -153,15 +177,24 @@ absl::Status LowerAvgPool(NodeContext& n, size_t spatial) {
   if (!IsFloat(pool.input.dtype)) return n.Decline("of integers");
   EmitPool(n, 0, pool, ReduceKind::kSum, 0, [&](KernelBuilder& b, const Ints& outer, Scalar sum) {
     if (divisor != 0) return b.Op(kDiv, sum, static_cast<double>(divisor));
-    const IntExpr count = WindowCount(b.ints(), pool, outer, with_padding);
+    const IntExpr count =
+        WindowCount(b.ints(), pool.window, SpatialPart(pool.input.sizes, pool.spatial),
+                    SpatialPart(outer, pool.spatial), with_padding);
     return b.Op(kDiv, sum, b.Cast(b.Index(count), sum.dtype));
   });
   return absl::OkStatus();
 }
 
-// Output o is the mean over [floor(o*in/out), ceil((o+1)*in/out)).
-absl::Status LowerAdaptiveAvgPool(NodeContext& n, size_t spatial) {
-  KILN_ASSIGN_OR_RETURN(const View self, n.Tensor(0, "self"));
+// The window that adaptive pooling takes the output at `outer` from.
+struct AdaptiveWindow {
+  Ints extents;  // of the loops over it
+  Ints starts;   // first coordinate by spatial dimension
+  IntExpr count;
+  Ints at;  // the input's coordinates of the loops' element
+  Scalar mask;
+};
+
+absl::Status CheckAdaptive(NodeContext& n, const View& self, size_t spatial) {
   const Ints& sizes = n.Result(0).sizes;
   if (self.sizes.size() < spatial || sizes.size() != self.sizes.size()) {
     return n.BadGraph("ranks of argument and result", "equal");
@@ -171,37 +204,85 @@ absl::Status LowerAdaptiveAvgPool(NodeContext& n, size_t spatial) {
   KILN_RETURN_IF_ERROR(n.CheckSizes(Ints(sizes.begin(), sizes.begin() + first),
                                     Ints(self.sizes.begin(), self.sizes.begin() + first),
                                     "the result"));
-  ir::IntContext& ints = n.ints();
-  Ints extents;
   for (size_t d = first; d < sizes.size(); ++d) {
     if (sizes[d].range().min < 1) return n.Decline("to a size that may be 0");
-    // One more than the quotient covers a window that starts and ends between elements.
-    const bool is_even = ints.Mod(self.sizes[d], sizes[d]).is_const(0);
-    extents.push_back(is_even ? ints.FloorDiv(self.sizes[d], sizes[d])
-                              : ints.Add(ints.CeilDiv(self.sizes[d], sizes[d]), 1));
   }
+  return absl::OkStatus();
+}
+
+// Starts the phase that loops over the window.
+AdaptiveWindow StartAdaptive(KernelBuilder& b, const View& self, const Ints& sizes,
+                             const Ints& outer, size_t spatial) {
+  ir::IntContext& ints = b.ints();
+  const size_t first = sizes.size() - spatial;
+  AdaptiveWindow window{{}, {}, ints.Const(1), outer, {}};
+  for (size_t d = first; d < sizes.size(); ++d) {
+    window.extents.push_back(AdaptiveExtent(ints, self.sizes[d], sizes[d]));
+  }
+  const Ints inner = b.StartPhase(window.extents);
+  for (size_t d = 0; d < spatial; ++d) {
+    const IntExpr in = self.sizes[first + d];
+    const auto [start, end] = AdaptiveRangeOf(ints, outer[first + d], in, sizes[first + d]);
+    IntExpr& at = window.at[first + d];
+    at = ints.Add(start, inner[d]);
+    b.AddBounds(at, start, end, window.mask);
+    b.AddBounds(at, ints.Const(0), in, window.mask);
+    window.starts.push_back(start);
+    window.count = ints.Mul(window.count, ints.Sub(end, start));
+  }
+  return window;
+}
+
+absl::Status LowerAdaptiveAvgPool(NodeContext& n, size_t spatial) {
+  KILN_ASSIGN_OR_RETURN(const View self, n.Tensor(0, "self"));
+  KILN_RETURN_IF_ERROR(CheckAdaptive(n, self, spatial));
   const View out = n.NewResult(0);
   KernelBuilder b = n.NewKernel();
   const Ints outer = b.Outer(out.sizes, n.LoopOrder(out));
-  const Ints inner = b.StartPhase(extents);
-  Ints at = outer;
-  Scalar mask;
-  IntExpr count = ints.Const(1);
-  for (size_t d = 0; d < spatial; ++d) {
-    const IntExpr in = self.sizes[first + d];
-    const IntExpr o = outer[first + d];
-    const IntExpr start = ints.FloorDiv(ints.Mul(o, in), sizes[first + d]);
-    const IntExpr end = ints.CeilDiv(ints.Mul(ints.Add(o, 1), in), sizes[first + d]);
-    at[first + d] = ints.Add(start, inner[d]);
-    b.AddBounds(at[first + d], start, end, mask);
-    b.AddBounds(at[first + d], ints.Const(0), in, mask);
-    count = ints.Mul(count, ints.Sub(end, start));
-  }
-  const Scalar sum = b.Reduce(ReduceKind::kSum, b.Widen(b.LoadMasked(self, at, mask, 0)));
+  const AdaptiveWindow w = StartAdaptive(b, self, out.sizes, outer, spatial);
+  const Scalar sum = b.Reduce(ReduceKind::kSum, b.Widen(b.LoadMasked(self, w.at, w.mask, 0)));
   b.StartPhase();
-  b.Store(out, outer, b.Op(kDiv, sum, b.Cast(b.Index(count), sum.dtype)));
+  b.Store(out, outer, b.Op(kDiv, sum, b.Cast(b.Index(w.count), sum.dtype)));
   b.Finish();
   n.SetResult(0, out);
+  return absl::OkStatus();
+}
+
+// adaptive_max_poolNd(self, output_size) -> (values, flat positions of each in the spatial
+// dimensions)
+absl::Status LowerAdaptiveMaxPool(NodeContext& n, size_t spatial) {
+  KILN_RETURN_IF_ERROR(n.CheckResults(2));
+  KILN_ASSIGN_OR_RETURN(const View self, n.Tensor(0, "self"));
+  KILN_RETURN_IF_ERROR(CheckAdaptive(n, self, spatial));
+  KILN_RETURN_IF_ERROR(n.CheckSizes(n.Result(1).sizes, n.Result(0).sizes, "the indices"));
+  const double lowest = -std::numeric_limits<double>::infinity();
+  for (const size_t i : {0, 1}) {
+    if (!n.ResultUsed(i)) continue;
+    const View out = n.NewResult(i);
+    KernelBuilder b = n.NewKernel();
+    const Ints outer = b.Outer(out.sizes, n.LoopOrder(out));
+    const AdaptiveWindow w = StartAdaptive(b, self, out.sizes, outer, spatial);
+    const Scalar element = b.Widen(b.LoadMasked(self, w.at, w.mask, lowest));
+    Scalar value = b.Reduce(i == 0 ? ReduceKind::kMax : ReduceKind::kArgMax, element);
+    b.StartPhase();
+    if (i == 1) {
+      std::vector<Scalar> position(spatial);
+      for (size_t d = spatial; d-- > 0;) {
+        const Scalar extent = b.Index(w.extents[d]);
+        const Scalar offset = d == 0 ? value : b.Op(kMod, value, extent);
+        value = b.Op(kFloorDiv, value, extent);
+        position[d] = b.Op(kAdd, b.Index(w.starts[d]), offset);
+      }
+      value = position[0];
+      for (size_t d = 1; d < spatial; ++d) {
+        value = b.Op(kMul, value, b.Index(self.sizes[self.sizes.size() - spatial + d]));
+        value = b.Op(kAdd, value, position[d]);
+      }
+    }
+    b.Store(out, outer, value);
+    b.Finish();
+    n.SetResult(i, out);
+  }
   return absl::OkStatus();
 }
 
@@ -260,6 +341,9 @@ void RegisterPooling(Registry& registry) {
     };
     registry["avg_pool" + d + ".default"] = [rank](NodeContext& n) {
       return LowerAvgPool(n, rank);
+    };
+    registry["adaptive_max_pool" + d + ".default"] = [rank](NodeContext& n) {
+      return LowerAdaptiveMaxPool(n, rank);
     };
     const auto adaptive = [rank](NodeContext& n) { return LowerAdaptiveAvgPool(n, rank); };
     registry["_adaptive_avg_pool" + d + ".default"] = adaptive;

@@ -13,7 +13,9 @@ const Registry& Lowerings() {
     RegisterNormalization(*all);
     RegisterMatmul(*all);
     RegisterConvolution(*all);
+    RegisterConvolutionBackward(*all);
     RegisterPooling(*all);
+    RegisterPoolingBackward(*all);
     RegisterIndexing(*all);
     RegisterJoining(*all);
     RegisterCreation(*all);

@@ -175,4 +175,149 @@ def _contractions() -> list[Case]:
     ]
 
 
-CASES: list[Case] = _pointwise() + _reductions() + _views_and_indexing() + _contractions()
+def _convolution_gradients() -> list[Case]:
+    """Name -> sizes of input and weight, and what conv_backward takes; all three gradients."""
+
+    def case(
+        name: str,
+        input_sizes: tuple[int, ...],
+        weight_sizes: tuple[int, ...],
+        dtype: torch.dtype = torch.float32,
+        tol: float = 1e-4,
+        *,
+        stride: int = 1,
+        padding: int = 0,
+        dilation: int = 1,
+        transposed: bool = False,
+        output_padding: int = 0,
+        groups: int = 1,
+    ) -> Case:
+        spatial = len(input_sizes) - 2
+        settings = (
+            [stride] * spatial, [padding] * spatial, [dilation] * spatial, transposed,
+            [output_padding] * spatial, groups,
+        )
+        channels = weight_sizes[1] * groups if transposed else weight_sizes[0]
+
+        def fn(grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> object:
+            return torch.ops.aten.convolution_backward(
+                grad, x, weight, [channels], *settings, [True, True, True]
+            )
+
+        def make() -> tuple[torch.Tensor, ...]:
+            x, weight = randn(*input_sizes, dtype=dtype), randn(*weight_sizes, dtype=dtype)
+            out = torch.convolution(x, weight, None, *settings)
+            return randn(*out.shape, dtype=dtype), x, weight
+
+        return Case(f"conv_backward_{name}", fn, make, tol)
+
+    half, wide = torch.bfloat16, torch.float64
+    return [
+        case("2d", (2, 5, 13, 15), (11, 5, 3, 3), padding=1),
+        case("wide", (2, 24, 9, 11), (20, 24, 3, 3), padding=1),
+        case("stride", (2, 18, 13, 16), (8, 18, 3, 3), stride=2, padding=1),
+        case("narrow_stride", (1, 3, 29, 31), (16, 3, 7, 7), stride=2, padding=3),
+        case("dilation", (1, 4, 17, 17), (6, 4, 3, 3), dilation=2),
+        case("stride_dilation", (1, 4, 17, 18), (6, 4, 3, 3), stride=2, padding=2, dilation=2),
+        case("one_by_one", (2, 8, 9, 10), (10, 8, 1, 1)),
+        case("one_by_one_stride", (2, 8, 9, 10), (10, 8, 1, 1), stride=2),
+        case("patches", (1, 3, 16, 19), (8, 3, 4, 4), stride=4, padding=1),
+        case("groups", (2, 36, 9, 9), (12, 18, 3, 3), padding=1, groups=2),
+        case("depthwise", (2, 8, 9, 11), (8, 1, 3, 3), stride=2, padding=1, groups=8),
+        case("1d", (2, 7, 33), (5, 7, 5), padding=2),
+        case("3d", (2, 4, 4, 5, 6), (6, 4, 3, 3, 3), stride=2, padding=1),
+        case("transposed", (2, 6, 7, 9), (6, 5, 3, 3), stride=2, padding=1, transposed=True,
+             output_padding=1),
+        case("transposed_groups", (2, 6, 9), (6, 4, 4), stride=2, padding=1, transposed=True,
+             groups=2),
+        case("empty_batch", (0, 6, 7, 7), (8, 6, 3, 3), padding=1),
+        case("bf16", (2, 18, 9, 11), (8, 18, 3, 3), half, 2e-2, stride=2, padding=1),
+        case("f16", (2, 6, 9, 11), (8, 6, 3, 3), torch.float16, 4e-3, padding=1),
+        case("f64", (2, 6, 9, 11), (8, 6, 3, 3), wide, padding=1),
+        Case("conv_transposed", lambda x, w, b: F.conv_transpose2d(x, w, b, 2, 1, 1),
+             lambda: (randn(2, 6, 7, 9), randn(6, 5, 3, 3), randn(5))),
+        Case("conv_transposed_disjoint", lambda x, w: F.conv_transpose2d(x, w, stride=2),
+             lambda: (randn(2, 6, 7, 9), randn(6, 5, 2, 2))),
+        Case("conv_transposed_groups", lambda x, w: F.conv_transpose1d(x, w, None, 3, 2, 1, 2, 2),
+             lambda: (randn(2, 6, 9), randn(6, 4, 4))),
+    ]
+
+
+def _pooling_gradients() -> list[Case]:
+    aten = torch.ops.aten
+
+    def max_pool(kernel: int, stride: int, padding: int, dilation: int, ceil: bool):
+        return lambda x: F.max_pool2d(x, kernel, stride, padding, dilation, ceil, True)
+
+    def max_case(name: str, *settings: int, dtype: torch.dtype = torch.float32) -> Case:
+        kernel, stride, padding, dilation, ceil = settings
+
+        def make() -> tuple[torch.Tensor, ...]:
+            x = randn(2, 3, 15, 17, dtype=dtype)
+            out, indices = max_pool(*settings)(x)
+            return randn(*out.shape, dtype=dtype), x, indices
+
+        def fn(grad: torch.Tensor, x: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+            return aten.max_pool2d_with_indices_backward(
+                grad, x, [kernel] * 2, [stride] * 2, [padding] * 2, [dilation] * 2, bool(ceil),
+                indices,
+            )
+
+        return Case(f"max_pool_backward_{name}", fn, make, 1e-4 if dtype == torch.float32 else 1e-2)
+
+    def avg_case(name: str, *settings: int, divisor: int | None = None) -> Case:
+        kernel, stride, padding, ceil, count_padding = settings
+
+        def make() -> tuple[torch.Tensor, ...]:
+            x = randn(2, 3, 15, 17)
+            out = F.avg_pool2d(x, kernel, stride, padding, bool(ceil), bool(count_padding), divisor)
+            return randn(*out.shape), x
+
+        def fn(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+            return aten.avg_pool2d_backward(
+                grad, x, [kernel] * 2, [stride] * 2, [padding] * 2, bool(ceil), bool(count_padding),
+                divisor,
+            )
+
+        return Case(f"avg_pool_backward_{name}", fn, make)
+
+    def indexed(grad_sizes: tuple[int, ...]):
+        def make() -> tuple[torch.Tensor, ...]:
+            x = randn(2, 3, 15, 17)
+            return randn(*grad_sizes), x, F.adaptive_max_pool2d(x, grad_sizes[2:], True)[1]
+
+        return make
+
+    return [
+        max_case("overlap", 3, 2, 1, 1, 0),
+        max_case("disjoint", 2, 2, 0, 1, 0),
+        max_case("dilation", 3, 1, 1, 2, 1),
+        max_case("bf16", 3, 2, 1, 1, 0, dtype=torch.bfloat16),
+        Case("max_pool_3d_backward",
+             lambda g, x, i: aten.max_pool3d_with_indices_backward(
+                 g, x, [2] * 3, [2] * 3, [0] * 3, [1] * 3, False, i),
+             lambda: (randn(2, 3, 2, 3, 3), (x := randn(2, 3, 5, 6, 7)),
+                      F.max_pool3d(x, 2, return_indices=True)[1])),
+        avg_case("overlap", 3, 2, 1, 0, 1),
+        avg_case("without_padding", 3, 2, 1, 1, 0),
+        avg_case("divisor", 2, 3, 0, 0, 1, divisor=5),
+        Case("avg_pool_3d_backward",
+             lambda g, x: aten.avg_pool3d_backward(g, x, [2] * 3, [2] * 3, [0] * 3, False, True, None),
+             lambda: (randn(2, 3, 2, 3, 3), randn(2, 3, 5, 6, 7))),
+        Case("adaptive_avg_pool_backward", aten._adaptive_avg_pool2d_backward,
+             lambda: (randn(2, 3, 4, 5), randn(2, 3, 15, 17))),
+        Case("adaptive_avg_pool_backward_up", aten._adaptive_avg_pool2d_backward,
+             lambda: (randn(2, 3, 20, 17), randn(2, 3, 15, 17))),
+        Case("adaptive_max_pool", lambda x: F.adaptive_max_pool2d(x, (4, 5), True),
+             lambda: (randn(2, 3, 15, 17),)),
+        Case("adaptive_max_pool_backward", aten.adaptive_max_pool2d_backward, indexed((2, 3, 4, 5))),
+        Case("replication_pad_backward",
+             lambda g, x: aten.replication_pad2d_backward(g, x, [1, 2, -1, 3]),
+             lambda: (randn(2, 3, 11, 13), randn(2, 3, 9, 10))),
+    ]
+
+
+CASES: list[Case] = (
+    _pointwise() + _reductions() + _views_and_indexing() + _contractions()
+    + _convolution_gradients() + _pooling_gradients()
+)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 namespace kiln::codegen::cpp {
 
@@ -136,6 +137,20 @@ void SplitBatches(IntContext& ints, const Step* store, std::vector<IntExpr>& var
   vars.erase(vars.begin(), vars.begin() + static_cast<ptrdiff_t>(first));
 }
 
+// Rows that are read in place are split as lanes are. Rows that are packed keep together: a batch
+// more would pack the panels once more.
+void SplitRows(IntContext& ints, const Step* store, const Step* load, ContractionPlan& plan) {
+  if (load == nullptr) return;
+  std::vector<IntExpr> rows = plan.rows, batch = plan.batch;
+  SplitBatches(ints, store, rows, batch);
+  plan.row_stride = FlatStride(ints, load->index, rows);
+  plan.k_stride = FlatStride(ints, load->index, plan.k);
+  if (!plan.row_stride || !plan.k_stride) return;
+  plan.row_load = load;
+  plan.rows = std::move(rows);
+  plan.batch = std::move(batch);
+}
+
 // One of the two ways to choose the panel operand, and what it costs besides multiply-adds, in
 // elements moved.
 struct Choice {
@@ -160,17 +175,12 @@ Choice MakeChoice(IntContext& ints, const Nest& nest, ValueId row_value, ValueId
   }
   const Step* store = ResultStore(nest);
   SplitBatches(ints, store, plan.lanes, plan.batch);
-  SplitBatches(ints, store, plan.rows, plan.batch);
+  SplitRows(ints, store, PlainLoad(row_steps), plan);
   plan.num_batches = ProductOfExtents(ints, plan.batch);
   plan.num_rows = ProductOfExtents(ints, plan.rows);
   plan.num_lanes = ProductOfExtents(ints, plan.lanes);
   plan.num_k = ProductOfExtents(ints, plan.k);
 
-  if (const Step* load = PlainLoad(row_steps)) {
-    plan.row_stride = FlatStride(ints, load->index, plan.rows);
-    plan.k_stride = FlatStride(ints, load->index, plan.k);
-    if (plan.row_stride && plan.k_stride) plan.row_load = load;
-  }
   if (const Step* load = PlainLoad(panel_steps)) {
     plan.lane_stride = FlatStride(ints, load->index, plan.lanes);
     IntExpr along_k = FlatStride(ints, load->index, plan.k);
@@ -195,7 +205,8 @@ Choice MakeChoice(IntContext& ints, const Nest& nest, ValueId row_value, ValueId
   if (plan.row_load == nullptr) {
     // Packed anew for each group of panels that a task holds; vectors run along the last k loop.
     const double run = HintOf(ints, Extent(ints, plan.k.back()));
-    const double each = run < plan.vector_lanes ? 3 : 0.6;
+    const bool gathers = !ContiguousAlong(ints, row_steps, plan.k.back());
+    const double each = run < plan.vector_lanes || gathers ? 3 : 0.6;
     const double held = std::max(1.0, l2_bytes / 2.0 / DTypeSize(type) / plan.panel_width() / k);
     const double times = plan.shared_panels ? std::ceil(panels / batches / held) : panels / batches;
     choice.cost += batches * rows * k * each * times;

@@ -1,0 +1,75 @@
+"""Gradients through convolutions and poolings, forward and backward graphs together, against float64."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from compare import assert_same, double_reference
+
+import kiln_torch
+
+
+def gradients(fn, args):
+    """The output and the gradient of every argument that wants one."""
+    args = [a.detach().requires_grad_(a.requires_grad) for a in args]
+    out = fn(*args)
+    # Not all ones: a permuted gradient has to show.
+    out.backward(torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view(out.shape))
+    return [out.detach()] + [a.grad for a in args if a.requires_grad]
+
+
+def compare(fn, args, tol=1e-4, dynamic=False):
+    compiled = torch.compile(fn, backend="kiln", options={"fallback": "raise"}, dynamic=dynamic)
+    for some in args:
+        reference = gradients(fn, [a.detach().double().requires_grad_(a.requires_grad) for a in some])
+        assert_same(gradients(compiled, some), gradients(fn, some), reference, tol)
+    assert kiln_torch.stats()["library_ops"] == {}
+
+
+def leaf(*sizes, dtype=torch.float32, wants=True):
+    return torch.randn(*sizes).to(dtype).requires_grad_(wants)
+
+
+@pytest.mark.parametrize("wanted", [(0, 0, 1), (0, 1, 0), (1, 0, 0), (1, 0, 1), (0, 1, 1), (1, 1, 1)])
+def test_results_that_nobody_wants_are_left_out(wanted):
+    x, w, b = (bool(i) for i in wanted)
+    args = (leaf(2, 5, 9, 8, wants=x), leaf(6, 5, 3, 3, wants=w), leaf(6, wants=b))
+    compare(lambda x, w, b: F.conv2d(x, w, b, stride=2, padding=1), [args])
+
+
+def test_a_new_batch_and_size_need_no_new_graph():
+    def sized(n, height, width):
+        return leaf(n, 18, height, width), leaf(8, 18, 3, 3), leaf(8)
+
+    def fn(x, w, b):
+        return F.max_pool2d(F.conv2d(x, w, b, stride=2, padding=1), 3, 2, 1)
+
+    compare(fn, [sized(2, 13, 16), sized(3, 20, 17), sized(5, 9, 31)], dynamic=True)
+    assert kiln_torch.stats()["graphs"] == 2
+
+
+def test_a_channels_last_gradient_keeps_its_layout():
+    x = torch.randn(2, 16, 9, 8).to(memory_format=torch.channels_last).requires_grad_()
+    compare(lambda x, w: F.conv2d(x, w, padding=1), [(x, leaf(6, 16, 3, 3))])
+
+
+@pytest.mark.parametrize(("dtype", "tol"), [(torch.bfloat16, 2e-2), (torch.float16, 4e-3)])
+def test_low_precision_accumulates_in_float32(dtype, tol):
+    """A sum of 4096 equal terms: in bfloat16 it would stop at 256, in float16 at 2048."""
+    x = torch.ones(1, 4, 64, 64, dtype=dtype, requires_grad=True)
+    w = torch.full((4, 4, 1, 1), 0.25, dtype=dtype, requires_grad=True)
+    compiled = torch.compile(F.conv2d, backend="kiln", options={"fallback": "raise"})
+    compiled(x, w).backward(torch.ones(1, 4, 64, 64, dtype=dtype))
+    assert torch.equal(w.grad, torch.full_like(w, 4096))
+    compare(lambda x, w: F.conv2d(x, w, padding=1),
+            [(leaf(2, 20, 9, 8, dtype=dtype), leaf(6, 20, 3, 3, dtype=dtype))], tol)
+
+
+def test_a_small_network_trains_without_library_steps():
+    def fn(x, w, u, v):
+        x = F.relu(F.conv2d(x, w, padding=1))
+        x = F.max_pool2d(x, 3, 2, 1)
+        x = F.relu(F.conv2d(x, u, stride=2, padding=1, groups=2))
+        x = F.conv_transpose2d(x, v, stride=2)
+        return F.adaptive_avg_pool2d(F.avg_pool2d(x, 2, 1), (3, 2))
+
+    compare(fn, [(leaf(2, 3, 20, 22), leaf(16, 3, 3, 3), leaf(24, 8, 3, 3), leaf(24, 5, 3, 3))])
