@@ -58,20 +58,28 @@ absl::Status LowerComparison(NodeContext& n, ir::ScalarOp op) {
   return absl::OkStatus();
 }
 
+bool IsOne(const Operand& operand) {
+  const auto* number = std::get_if<Number>(&operand);
+  return number != nullptr && (*number == Number(int64_t{1}) || *number == Number(1.0));
+}
+
 // x + alpha * y or x - alpha * y; bool adds as "or".
 absl::Status LowerAddSub(NodeContext& n, ir::ScalarOp op, bool reversed) {
   KILN_ASSIGN_OR_RETURN(std::vector<Operand> operands, TwoOperands(n));
   if (reversed) std::swap(operands[0], operands[1]);
-  KILN_ASSIGN_OR_RETURN(const Number alpha, n.ScalarArg(2, "alpha", int64_t{1}));
+  Operand alpha = Number(int64_t{1});
+  if (n.Find(2, "alpha") != nullptr) {
+    KILN_ASSIGN_OR_RETURN(alpha, n.TensorOrNumber(2, "alpha"));
+    KILN_RETURN_IF_ERROR(CheckOperands(n, {alpha}));
+  }
   const DType dtype = n.Result(0).dtype;
-  const bool scaled = !(std::holds_alternative<int64_t>(alpha) && std::get<int64_t>(alpha) == 1) &&
-                      !(std::holds_alternative<double>(alpha) && std::get<double>(alpha) == 1.0);
+  const bool scaled = !IsOne(alpha);
   if (dtype == DType::kBool && (op == kSub || scaled)) return n.Decline("of bools");
   n.PointwiseResult(0, [&](KernelBuilder& b, const Ints& at) {
     const Scalar x = LoadRounded(b, operands[0], at, dtype);
     Scalar y = LoadRounded(b, operands[1], at, dtype);
     if (dtype == DType::kBool) return b.Op(kOr, x, y);
-    if (scaled) y = b.Op(kMul, y, ConstRounded(b, alpha, dtype));
+    if (scaled) y = b.Op(kMul, y, LoadRounded(b, alpha, at, dtype));
     return b.Op(op, x, y);
   });
   return absl::OkStatus();
@@ -199,7 +207,14 @@ Scalar PowInteger(KernelBuilder& b, Scalar x, int64_t exponent) {
   return result;
 }
 
+absl::Status LowerPow(NodeContext& n) {
+  if (!IsFloat(n.Result(0).dtype)) return n.Decline("an integer's power");
+  return LowerArithmetic(n, [](KernelBuilder& b, Scalar x, Scalar y) { return b.Op(kPow, x, y); });
+}
+
 absl::Status LowerPowScalar(NodeContext& n) {
+  KILN_ASSIGN_OR_RETURN(const Operand computed, n.TensorOrNumber(1, "exponent"));
+  if (std::holds_alternative<View>(computed)) return LowerPow(n);
   KILN_ASSIGN_OR_RETURN(const Operand self, n.TensorOrNumber(0, "self"));
   KILN_RETURN_IF_ERROR(CheckOperands(n, {self}));
   const DType compute = ComputeType(n.Result(0).dtype);
@@ -214,11 +229,6 @@ absl::Status LowerPowScalar(NodeContext& n) {
     return is_float ? PowConst(b, x, exponent) : PowInteger(b, x, static_cast<int64_t>(exponent));
   });
   return absl::OkStatus();
-}
-
-absl::Status LowerPow(NodeContext& n) {
-  if (!IsFloat(n.Result(0).dtype)) return n.Decline("an integer's power");
-  return LowerArithmetic(n, [](KernelBuilder& b, Scalar x, Scalar y) { return b.Op(kPow, x, y); });
 }
 
 Lowering FloatArithmetic(BinaryBody body) {

@@ -70,12 +70,6 @@ Scalar LoadOperand(KernelBuilder& b, const Operand& operand, const Ints& at, DTy
   return b.Const(dtype, std::get<Number>(operand));
 }
 
-Scalar LoadRounded(KernelBuilder& b, const Operand& operand, const Ints& at, DType common) {
-  const auto* view = std::get_if<View>(&operand);
-  if (view == nullptr) return ConstRounded(b, std::get<Number>(operand), common);
-  return b.Widen(b.Cast(b.LoadBroadcast(*view, at), common));
-}
-
 double RoundTo(DType dtype, double value) {
   if (dtype == DType::kF64) return value;
   const double single = static_cast<float>(value);
@@ -84,6 +78,9 @@ double RoundTo(DType dtype, double value) {
   return single;
 }
 
+namespace {
+
+// `number` as arithmetic on `common` takes it once it is rounded to `common`.
 Scalar ConstRounded(KernelBuilder& b, const Number& number, DType common) {
   if (std::holds_alternative<IntExpr>(number)) return b.Widen(b.Const(common, number));
   const DType compute = ComputeType(common);
@@ -95,6 +92,14 @@ Scalar ConstRounded(KernelBuilder& b, const Number& number, DType common) {
       },
       number);
   return b.Const(compute, RoundTo(common, value));
+}
+
+}  // namespace
+
+Scalar LoadRounded(KernelBuilder& b, const Operand& operand, const Ints& at, DType common) {
+  const auto* view = std::get_if<View>(&operand);
+  if (view == nullptr) return ConstRounded(b, std::get<Number>(operand), common);
+  return b.Widen(b.Cast(b.LoadBroadcast(*view, at), common));
 }
 
 absl::Status CheckOperands(NodeContext& n, absl::Span<const Operand> operands) {

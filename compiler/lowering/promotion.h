@@ -25,9 +25,6 @@ Scalar LoadRounded(KernelBuilder& b, const Operand& operand, const Ints& at, DTy
 // `value` rounded to a float type, by way of f32 as ATen's conversions of numbers go.
 double RoundTo(DType dtype, double value);
 
-// `number` as arithmetic on `common` takes it once it is rounded to `common`.
-Scalar ConstRounded(KernelBuilder& b, const Number& number, DType common);
-
 // INVALID_ARGUMENT unless every tensor broadcasts to result 0.
 absl::Status CheckOperands(NodeContext& n, absl::Span<const Operand> operands);
 
