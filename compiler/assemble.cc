@@ -238,6 +238,10 @@ absl::StatusOr<v1::Program> Assemble(const v1::Graph& graph, const ir::Module& m
                                      const std::vector<NamedKernel>& kernels) {
   v1::Program program;
   *program.mutable_symbols() = graph.symbols();
+  // Import may know more than the graph says: what the kernels rely on, the client checks.
+  for (int i = 0; i < program.symbols_size(); ++i) {
+    program.mutable_symbols(i)->set_min(module.ints->symbols()[i].min);
+  }
   *program.mutable_inputs() = graph.inputs();
   *program.mutable_constants() = graph.constants();
   Assembler assembler(module, plan, program);

@@ -108,6 +108,77 @@ absl::StatusOr<ir::IntExpr> BuildExpression(const v1::SymExpr& expr,
   return result;
 }
 
+// The one operand that is no constant, and what the constants add up (multiply) to; null where
+// there are several such operands, or the constants are too large to reckon with.
+const v1::SymExpr* OnlyVariable(const v1::SymExpr& expr, __int128& constants) {
+  const bool product = expr.kind() == v1::SymExpr::KIND_MUL;
+  const v1::SymExpr* variable = nullptr;
+  constants = product ? 1 : 0;
+  for (const v1::SymExpr& operand : expr.operands()) {
+    if (operand.kind() == v1::SymExpr::KIND_CONSTANT) {
+      constants = product ? constants * operand.constant() : constants + operand.constant();
+      if (constants > INT64_MAX || constants < INT64_MIN) return nullptr;
+    } else if (variable != nullptr) {
+      return nullptr;
+    } else {
+      variable = &operand;
+    }
+  }
+  return variable;
+}
+
+// What `size` >= 0 says about its symbol, where it is a chain of sums, products and divisions by
+// constants: that of (s - 10) // 5 + 1 is at least 5. Raises minima[symbol].
+void RaiseMinimum(const v1::SymExpr& size, std::vector<int64_t>& minima) {
+  const v1::SymExpr* expr = &size;
+  __int128 least = 0, constants = 0;
+  for (int depth = 0; expr != nullptr && depth < kMaxNesting; ++depth) {
+    if (least > INT64_MAX || least < INT64_MIN) return;
+    switch (expr->kind()) {
+      case v1::SymExpr::KIND_SYMBOL:
+        if (expr->symbol() >= minima.size()) return;
+        minima[expr->symbol()] = std::max(minima[expr->symbol()], static_cast<int64_t>(least));
+        return;
+      case v1::SymExpr::KIND_ADD:
+        expr = OnlyVariable(*expr, constants);
+        least -= constants;
+        break;
+      case v1::SymExpr::KIND_MUL:
+        expr = OnlyVariable(*expr, constants);
+        if (constants <= 0) return;
+        least = (least > 0 ? least + constants - 1 : least) / constants;
+        break;
+      case v1::SymExpr::KIND_FLOOR_DIV: {
+        if (expr->operands_size() != 2) return;
+        const v1::SymExpr& divisor = expr->operands(1);
+        if (divisor.kind() != v1::SymExpr::KIND_CONSTANT || divisor.constant() <= 0) return;
+        least *= divisor.constant();
+        expr = &expr->operands(0);
+        break;
+      }
+      default:
+        return;
+    }
+  }
+}
+
+void RaiseMinima(const v1::ValueType& value, std::vector<int64_t>& minima) {
+  for (const v1::SymInt& size : value.tensor().sizes()) {
+    if (size.has_expr()) RaiseMinimum(size.expr(), minima);
+  }
+}
+
+// The least value of each symbol for which every tensor of the graph has a size of 0 or more.
+std::vector<int64_t> SymbolMinima(const v1::Graph& graph) {
+  std::vector<int64_t> minima;
+  for (const v1::Symbol& symbol : graph.symbols()) minima.push_back(symbol.min());
+  for (const v1::Input& input : graph.inputs()) RaiseMinima(input.type(), minima);
+  for (const v1::Node& node : graph.nodes()) {
+    for (const v1::ValueType& result : node.results()) RaiseMinima(result, minima);
+  }
+  return minima;
+}
+
 }  // namespace
 
 absl::Status BadGraph(const Place& place, absl::string_view what, absl::string_view expected) {
@@ -128,15 +199,17 @@ absl::Status TypeReader::ReadSymbols(const v1::Graph& graph) {
     return BadGraph(place, absl::StrCat(graph.symbols_size(), " symbols"),
                     absl::StrCat("at most ", kMaxSymbols));
   }
-  for (const v1::Symbol& symbol : graph.symbols()) {
+  const std::vector<int64_t> minima = SymbolMinima(graph);
+  for (int i = 0; i < graph.symbols_size(); ++i) {
+    const v1::Symbol& symbol = graph.symbols(i);
     if (symbol.min() > symbol.max()) {
       return BadGraph({absl::StrCat("symbol ", SafeName(symbol.name())), ""},
                       absl::StrCat("its range is [", symbol.min(), ", ", symbol.max(), "]"),
                       "a minimum that is not above the maximum");
     }
-    hints_.push_back(std::clamp(symbol.hint(), symbol.min(), symbol.max()));
-    symbols_.push_back(
-        ints_.NewSymbol(SafeName(symbol.name()), symbol.min(), symbol.max(), hints_.back()));
+    const int64_t min = std::min(minima[i], symbol.max());
+    hints_.push_back(std::clamp(symbol.hint(), min, symbol.max()));
+    symbols_.push_back(ints_.NewSymbol(SafeName(symbol.name()), min, symbol.max(), hints_.back()));
   }
   return absl::OkStatus();
 }

@@ -54,9 +54,12 @@ IntExpr NumElements(IntContext& ints, const Buffer& buffer) {
 }
 
 IntExpr SizeBytes(IntContext& ints, const Buffer& buffer) {
-  if (const IntExpr elements = DenseElements(ints, buffer)) {
-    return ints.Mul(elements, DTypeSize(buffer.dtype));
-  }
+  // Of long products and sums the ranges alone do not tell what holds by meaning.
+  const auto bytes = [&](IntExpr elements) {
+    const bool known = ints.ProvablyLessEqual(ints.Const(0), elements);
+    return ints.Mul(known ? elements : ints.Max(elements, ints.Const(0)), DTypeSize(buffer.dtype));
+  };
+  if (const IntExpr elements = DenseElements(ints, buffer)) return bytes(elements);
   IntExpr last = ints.Const(0);
   IntExpr nonempty = ints.Const(1);  // 0 where some dimension is empty
   for (size_t i = 0; i < buffer.sizes.size(); ++i) {
@@ -64,10 +67,7 @@ IntExpr SizeBytes(IntContext& ints, const Buffer& buffer) {
     last = ints.Add(last, ints.Mul(ints.Add(size, -1), buffer.strides[i]));
     nonempty = ints.Mul(nonempty, ints.Min(size, ints.Const(1)));
   }
-  IntExpr span = ints.Mul(ints.Add(last, 1), nonempty);
-  // Of long products the ranges alone do not tell what holds by meaning.
-  if (span.range().min < 0) span = ints.Max(span, ints.Const(0));
-  return ints.Mul(span, DTypeSize(buffer.dtype));
+  return bytes(ints.Mul(ints.Add(last, 1), nonempty));
 }
 
 IntExpr LinearIndex(IntContext& ints, const Buffer& buffer, const std::vector<IntExpr>& indices) {

@@ -41,8 +41,9 @@ Lowering Activation(std::vector<Parameter> parameters, ActivationBody body) {
   };
 }
 
+// x's own zero where a bound is zero: of equal operands max and min give the second.
 Scalar Clamp(KernelBuilder& b, Scalar x, double low, double high) {
-  return b.Op(kMin, b.Op(kMax, x, low), high);
+  return b.Op(kMin, b.Const(x.dtype, high), b.Op(kMax, b.Const(x.dtype, low), x));
 }
 
 // min(max(x + 3, 0), 6)
@@ -84,7 +85,8 @@ absl::Status LowerRelu(NodeContext& n) {
   KILN_RETURN_IF_ERROR(n.CheckBroadcast(self.sizes, n.Result(0).sizes));
   if (self.dtype == DType::kBool) return n.Decline("of bools");
   n.PointwiseResult(0, [&](KernelBuilder& b, const Ints& at) {
-    return b.Op(kMax, b.Widen(b.LoadBroadcast(self, at)), 0.0);
+    const Scalar x = b.Widen(b.LoadBroadcast(self, at));
+    return b.Op(kMax, b.Const(x.dtype, 0.0), x);
   });
   return absl::OkStatus();
 }
@@ -92,7 +94,7 @@ absl::Status LowerRelu(NodeContext& n) {
 // p: alpha, scale, input_scale
 Scalar Elu(KernelBuilder& b, Scalar x, const Parameters& p) {
   const Scalar negative = b.Op(kMul, b.Op(kExpm1, b.Op(kMul, x, p[2])), p[0] * p[1]);
-  return b.Select(b.Op(kGt, x, 0.0), b.Op(kMul, x, p[1]), negative);
+  return b.Select(b.Op(kLt, x, 0.0), negative, b.Op(kMul, x, p[1]));
 }
 
 // p: beta, threshold; linear beyond the threshold, where exp would overflow.

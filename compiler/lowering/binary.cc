@@ -1,5 +1,6 @@
 // Pointwise operators of two or three operands: arithmetic, comparison, logic, choice.
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -22,13 +23,26 @@ absl::StatusOr<std::vector<Operand>> TwoOperands(NodeContext& n) {
   return operands;
 }
 
-// Operands in the compute type of the result.
-absl::Status LowerArithmetic(NodeContext& n, BinaryBody body) {
+// What a 16-bit float operator takes for a second operand that is a number, or a tensor of rank 0
+// of another type: ATen's kernels differ.
+enum class SecondOperand { kRounded, kExact };
+
+bool IsScalar(const Operand& operand) {
+  const auto* view = std::get_if<View>(&operand);
+  return view == nullptr || view->sizes.empty();
+}
+
+// Operands in the result's type, in its compute type from there on.
+absl::Status LowerArithmetic(NodeContext& n, BinaryBody body,
+                             SecondOperand second = SecondOperand::kRounded) {
   KILN_ASSIGN_OR_RETURN(const std::vector<Operand> operands, TwoOperands(n));
-  const DType compute = ComputeType(n.Result(0).dtype);
+  const DType dtype = n.Result(0).dtype;
+  const bool exact = second == SecondOperand::kExact && IsScalar(operands[1]);
   n.PointwiseResult(0, [&](KernelBuilder& b, const Ints& at) {
-    const Scalar x = LoadOperand(b, operands[0], at, compute);
-    return body(b, x, LoadOperand(b, operands[1], at, compute));
+    const Scalar x = LoadRounded(b, operands[0], at, dtype);
+    return body(
+        b, x,
+        exact ? LoadOperand(b, operands[1], at, x.dtype) : LoadRounded(b, operands[1], at, dtype));
   });
   return absl::OkStatus();
 }
@@ -36,29 +50,36 @@ absl::Status LowerArithmetic(NodeContext& n, BinaryBody body) {
 // Operands in their common type; the result is bool.
 absl::Status LowerComparison(NodeContext& n, ir::ScalarOp op) {
   KILN_ASSIGN_OR_RETURN(const std::vector<Operand> operands, TwoOperands(n));
-  const DType common = ComputeType(PromoteOperands(operands));
+  const DType common = PromoteOperands(operands);
   n.PointwiseResult(0, [&](KernelBuilder& b, const Ints& at) {
-    const Scalar x = LoadOperand(b, operands[0], at, common);
-    return b.Op(op, x, LoadOperand(b, operands[1], at, common));
+    const Scalar x = LoadRounded(b, operands[0], at, common);
+    return b.Op(op, x, LoadRounded(b, operands[1], at, common));
   });
   return absl::OkStatus();
+}
+
+bool IsOne(const Operand& operand) {
+  const auto* number = std::get_if<Number>(&operand);
+  return number != nullptr && (*number == Number(int64_t{1}) || *number == Number(1.0));
 }
 
 // x + alpha * y or x - alpha * y; bool adds as "or".
 absl::Status LowerAddSub(NodeContext& n, ir::ScalarOp op, bool reversed) {
   KILN_ASSIGN_OR_RETURN(std::vector<Operand> operands, TwoOperands(n));
   if (reversed) std::swap(operands[0], operands[1]);
-  KILN_ASSIGN_OR_RETURN(const Number alpha, n.ScalarArg(2, "alpha", int64_t{1}));
+  Operand alpha = Number(int64_t{1});
+  if (n.Find(2, "alpha") != nullptr) {
+    KILN_ASSIGN_OR_RETURN(alpha, n.TensorOrNumber(2, "alpha"));
+    KILN_RETURN_IF_ERROR(CheckOperands(n, {alpha}));
+  }
   const DType dtype = n.Result(0).dtype;
-  const bool scaled = !(std::holds_alternative<int64_t>(alpha) && std::get<int64_t>(alpha) == 1) &&
-                      !(std::holds_alternative<double>(alpha) && std::get<double>(alpha) == 1.0);
+  const bool scaled = !IsOne(alpha);
   if (dtype == DType::kBool && (op == kSub || scaled)) return n.Decline("of bools");
-  const DType compute = ComputeType(dtype);
   n.PointwiseResult(0, [&](KernelBuilder& b, const Ints& at) {
-    const Scalar x = LoadOperand(b, operands[0], at, compute);
-    Scalar y = LoadOperand(b, operands[1], at, compute);
+    const Scalar x = LoadRounded(b, operands[0], at, dtype);
+    Scalar y = LoadRounded(b, operands[1], at, dtype);
     if (dtype == DType::kBool) return b.Op(kOr, x, y);
-    if (scaled) y = b.Op(kMul, y, b.Const(compute, alpha));
+    if (scaled) y = b.Op(kMul, y, LoadRounded(b, alpha, at, dtype));
     return b.Op(op, x, y);
   });
   return absl::OkStatus();
@@ -105,17 +126,36 @@ Scalar TruncDivide(KernelBuilder& b, Scalar x, Scalar y) {
 
 absl::Status LowerDivMode(NodeContext& n) {
   KILN_ASSIGN_OR_RETURN(const std::string mode, n.String(2, "rounding_mode", ""));
-  if (mode == "floor") return LowerArithmetic(n, FloorDivide);
-  if (mode == "trunc") return LowerArithmetic(n, TruncDivide);
+  if (mode == "floor") return LowerArithmetic(n, FloorDivide, SecondOperand::kExact);
+  if (mode == "trunc") return LowerArithmetic(n, TruncDivide, SecondOperand::kExact);
   if (!mode.empty()) return n.BadGraph("the rounding mode", "'floor' or 'trunc'");
-  return LowerArithmetic(n, [](KernelBuilder& b, Scalar x, Scalar y) { return b.Op(kDiv, x, y); });
+  const auto divide = [](KernelBuilder& b, Scalar x, Scalar y) { return b.Op(kDiv, x, y); };
+  return LowerArithmetic(n, divide, SecondOperand::kExact);
 }
 
-// fmax, fmin: a NaN gives way to the other operand.
+// fmax, fmin: a NaN gives way to the other operand; of zeros it is x.
 Scalar IgnoreNan(KernelBuilder& b, ir::ScalarOp op, Scalar x, Scalar y) {
   if (!IsFloat(x.dtype)) return b.Op(op, x, y);
-  const Scalar either = b.Select(b.Op(kIsNan, x), y, b.Op(op, x, y));
+  const Scalar either = b.Select(b.Op(kIsNan, x), y, b.Op(op, y, x));
   return b.Select(b.Op(kIsNan, y), x, either);
+}
+
+// sqrt(x^2 + y^2) without squares that leave the range: f32 has room in f64; f64 divides by the
+// larger operand first. An infinite operand wins over a NaN, as in C.
+Scalar Hypot(KernelBuilder& b, Scalar x, Scalar y) {
+  const DType dtype = x.dtype;
+  const Scalar infinite = b.Op(kOr, b.Op(kIsInf, x), b.Op(kIsInf, y));
+  const Scalar left = b.Op(kAbs, b.Cast(x, DType::kF64));
+  const Scalar right = b.Op(kAbs, b.Cast(y, DType::kF64));
+  Scalar root;
+  if (dtype == DType::kF64) {
+    const Scalar high = b.Op(kMax, left, right), low = b.Op(kMin, left, right);
+    const Scalar ratio = b.Select(b.Op(kEq, low, 0.0), low, b.Op(kDiv, low, high));
+    root = b.Op(kMul, high, b.Op(kSqrt, b.Op(kAdd, b.Op(kMul, ratio, ratio), 1.0)));
+  } else {
+    root = b.Op(kSqrt, b.Op(kAdd, b.Op(kMul, left, left), b.Op(kMul, right, right)));
+  }
+  return b.Select(infinite, b.Const(dtype, HUGE_VAL), b.Cast(root, dtype));
 }
 
 // Shifts by less than 0 or by all bits and more push every bit out, as in ATen.
@@ -167,12 +207,20 @@ Scalar PowInteger(KernelBuilder& b, Scalar x, int64_t exponent) {
   return result;
 }
 
+absl::Status LowerPow(NodeContext& n) {
+  if (!IsFloat(n.Result(0).dtype)) return n.Decline("an integer's power");
+  return LowerArithmetic(n, [](KernelBuilder& b, Scalar x, Scalar y) { return b.Op(kPow, x, y); });
+}
+
 absl::Status LowerPowScalar(NodeContext& n) {
+  KILN_ASSIGN_OR_RETURN(const Operand computed, n.TensorOrNumber(1, "exponent"));
+  if (std::holds_alternative<View>(computed)) return LowerPow(n);
   KILN_ASSIGN_OR_RETURN(const Operand self, n.TensorOrNumber(0, "self"));
   KILN_RETURN_IF_ERROR(CheckOperands(n, {self}));
   const DType compute = ComputeType(n.Result(0).dtype);
-  KILN_ASSIGN_OR_RETURN(const double exponent, n.Float(1, "exponent", 1));
+  KILN_ASSIGN_OR_RETURN(double exponent, n.Float(1, "exponent", 1));
   const bool is_float = IsFloat(compute);
+  if (is_float) exponent = RoundTo(n.Result(0).dtype, exponent);
   if (!is_float && (!IsInteger(compute) || exponent < 0 || exponent > 64)) {
     return n.Decline("this power of an integer");
   }
@@ -183,11 +231,6 @@ absl::Status LowerPowScalar(NodeContext& n) {
   return absl::OkStatus();
 }
 
-absl::Status LowerPow(NodeContext& n) {
-  if (!IsFloat(n.Result(0).dtype)) return n.Decline("an integer's power");
-  return LowerArithmetic(n, [](KernelBuilder& b, Scalar x, Scalar y) { return b.Op(kPow, x, y); });
-}
-
 Lowering FloatArithmetic(BinaryBody body) {
   return [body](NodeContext& n) -> absl::Status {
     if (!IsFloat(n.Result(0).dtype)) return n.Decline("a result that is no float");
@@ -195,15 +238,15 @@ Lowering FloatArithmetic(BinaryBody body) {
   };
 }
 
-Lowering NumberArithmetic(BinaryBody body) {
-  return [body](NodeContext& n) -> absl::Status {
+Lowering NumberArithmetic(BinaryBody body, SecondOperand second = SecondOperand::kRounded) {
+  return [body, second](NodeContext& n) -> absl::Status {
     if (n.Result(0).dtype == DType::kBool) return n.Decline("of bools");
-    return LowerArithmetic(n, body);
+    return LowerArithmetic(n, body, second);
   };
 }
 
-Lowering Arithmetic(BinaryBody body) {
-  return [body](NodeContext& n) { return LowerArithmetic(n, body); };
+Lowering Arithmetic(BinaryBody body, SecondOperand second = SecondOperand::kRounded) {
+  return [body, second](NodeContext& n) { return LowerArithmetic(n, body, second); };
 }
 
 absl::Status LowerWhere(NodeContext& n) {
@@ -235,7 +278,8 @@ absl::Status LowerMaskedFill(NodeContext& n) {
   return absl::OkStatus();
 }
 
-// clamp with either bound absent: max(x, low), then min(., high), so that `high` wins.
+// clamp with either bound absent: max(low, x), then min(high, .), so that `high` wins; of two zeros
+// max and min give their second operand, which here keeps x's sign.
 absl::Status LowerClamp(NodeContext& n, const char* low_name, const char* high_name) {
   KILN_ASSIGN_OR_RETURN(const Operand self, n.TensorOrNumber(0, "self"));
   std::optional<Operand> low, high;
@@ -251,17 +295,17 @@ absl::Status LowerClamp(NodeContext& n, const char* low_name, const char* high_n
   if (high) operands.push_back(*high);
   KILN_RETURN_IF_ERROR(CheckOperands(n, operands));
   if (n.Result(0).dtype == DType::kBool) return n.Decline("of bools");
-  const DType compute = ComputeType(n.Result(0).dtype);
+  const DType dtype = n.Result(0).dtype;
   n.PointwiseResult(0, [&](KernelBuilder& b, const Ints& at) {
-    Scalar x = LoadOperand(b, self, at, compute);
-    if (low) x = b.Op(kMax, x, LoadOperand(b, *low, at, compute));
-    if (high) x = b.Op(kMin, x, LoadOperand(b, *high, at, compute));
+    Scalar x = LoadRounded(b, self, at, dtype);
+    if (low) x = b.Op(kMax, LoadRounded(b, *low, at, dtype), x);
+    if (high) x = b.Op(kMin, LoadRounded(b, *high, at, dtype), x);
     return x;
   });
   return absl::OkStatus();
 }
 
-// self + value * (a op b)
+// self + (value * a) op b, in ATen's order: the product with the value may be what is in range.
 absl::Status LowerAddc(NodeContext& n, ir::ScalarOp op) {
   KILN_ASSIGN_OR_RETURN(const Operand self, n.TensorOrNumber(0, "self"));
   KILN_ASSIGN_OR_RETURN(const Operand x, n.TensorOrNumber(1, "tensor1"));
@@ -271,10 +315,9 @@ absl::Status LowerAddc(NodeContext& n, ir::ScalarOp op) {
   const DType compute = ComputeType(n.Result(0).dtype);
   if (!IsFloat(compute)) return n.Decline("of integers");
   n.PointwiseResult(0, [&](KernelBuilder& b, const Ints& at) {
-    const Scalar left = LoadOperand(b, x, at, compute);
+    const Scalar left = b.Op(kMul, b.Const(compute, value), LoadOperand(b, x, at, compute));
     const Scalar both = b.Op(op, left, LoadOperand(b, y, at, compute));
-    const Scalar scaled = b.Op(kMul, b.Const(compute, value), both);
-    return b.Op(kAdd, LoadOperand(b, self, at, compute), scaled);
+    return b.Op(kAdd, LoadOperand(b, self, at, compute), both);
   });
   return absl::OkStatus();
 }
@@ -321,13 +364,13 @@ void RegisterBinary(Registry& registry) {
   RegisterBoth(registry, "add", [](NodeContext& n) { return LowerAddSub(n, kAdd, false); });
   RegisterBoth(registry, "sub", [](NodeContext& n) { return LowerAddSub(n, kSub, false); });
   RegisterBoth(registry, "rsub", [](NodeContext& n) { return LowerAddSub(n, kSub, true); });
-  RegisterBoth(registry, "mul", Arithmetic(Mul));
+  RegisterBoth(registry, "mul", Arithmetic(Mul, SecondOperand::kExact));
   RegisterBoth(registry, "div", LowerDivMode);
   RegisterBoth(registry, "true_divide", LowerDivMode);
   registry["div.Tensor_mode"] = LowerDivMode;
   registry["div.Scalar_mode"] = LowerDivMode;
-  registry["floor_divide.default"] = NumberArithmetic(FloorDivide);
-  registry["floor_divide.Scalar"] = NumberArithmetic(FloorDivide);
+  registry["floor_divide.default"] = NumberArithmetic(FloorDivide, SecondOperand::kExact);
+  registry["floor_divide.Scalar"] = NumberArithmetic(FloorDivide, SecondOperand::kExact);
   RegisterBoth(registry, "remainder", NumberArithmetic([](KernelBuilder& b, Scalar x, Scalar y) {
                  return b.Op(kMod, x, y);
                }));
@@ -347,9 +390,7 @@ void RegisterBinary(Registry& registry) {
   RegisterBoth(registry, "copysign", FloatArithmetic([](KernelBuilder& b, Scalar x, Scalar y) {
                  return b.Op(kCopysign, x, y);
                }));
-  registry["hypot.default"] = FloatArithmetic([](KernelBuilder& b, Scalar x, Scalar y) {
-    return b.Op(kSqrt, b.Op(kAdd, b.Op(kMul, x, x), b.Op(kMul, y, y)));
-  });
+  registry["hypot.default"] = FloatArithmetic(Hypot);
   registry["pow.Tensor_Scalar"] = LowerPowScalar;
   registry["pow.Tensor_Tensor"] = LowerPow;
   registry["pow.Scalar"] = LowerPow;

@@ -1,6 +1,7 @@
 // Tensors made from nothing but numbers.
 #include <vector>
 
+#include "compiler/lowering/promotion.h"
 #include "compiler/lowering/registry.h"
 #include "proto/base/status_macros.h"
 
@@ -9,23 +10,25 @@ namespace {
 
 using enum ir::ScalarOp;
 
-absl::Status Fill(NodeContext& n, const Number& value) {
-  n.PointwiseResult(
-      0, [&](KernelBuilder& b, const Ints&) { return b.Const(n.Result(0).dtype, value); });
+absl::Status Fill(NodeContext& n, const Operand& value) {
+  KILN_RETURN_IF_ERROR(CheckOperands(n, {value}));
+  n.PointwiseResult(0, [&](KernelBuilder& b, const Ints& at) {
+    return LoadOperand(b, value, at, n.Result(0).dtype);
+  });
   return absl::OkStatus();
 }
 
 // The fill value is argument number `position`.
 Lowering FillFrom(size_t position, const char* name) {
   return [position, name](NodeContext& n) -> absl::Status {
-    KILN_ASSIGN_OR_RETURN(const Number value, n.ScalarArg(position, name));
+    KILN_ASSIGN_OR_RETURN(const Operand value, n.TensorOrNumber(position, name));
     return Fill(n, value);
   };
 }
 
 // Memory that eager leaves undefined is zero here, so that a run can be repeated exactly.
 Lowering FillWith(int64_t value) {
-  return [value](NodeContext& n) { return Fill(n, value); };
+  return [value](NodeContext& n) { return Fill(n, Number(value)); };
 }
 
 // arange.start_step(start, end, step); the recorded size says where it ends.

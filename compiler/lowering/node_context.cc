@@ -90,6 +90,10 @@ absl::StatusOr<Number> NodeContext::ScalarArg(size_t position, absl::string_view
     if (const auto* i = std::get_if<int64_t>(&arg->value)) return Number(*i);
     if (const auto* f = std::get_if<double>(&arg->value)) return Number(*f);
     if (const auto* e = std::get_if<IntExpr>(&arg->value)) return Number(*e);
+    // A number that the graph computes.
+    if (std::holds_alternative<graph::ValueRef>(arg->value)) {
+      return Decline(absl::StrCat("the argument '", name, "' is a tensor"));
+    }
   }
   return WrongArgument(name, "a number");
 }

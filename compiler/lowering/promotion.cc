@@ -2,11 +2,17 @@
 
 #include <algorithm>
 #include <optional>
+#include <type_traits>
 #include <utility>
+#include <variant>
 
+#include "compiler/ir/half.h"
 #include "proto/base/status_macros.h"
 
 namespace kiln::lowering {
+
+using ir::IntExpr;
+
 namespace {
 
 // bool, integer, float.
@@ -62,6 +68,38 @@ Scalar LoadOperand(KernelBuilder& b, const Operand& operand, const Ints& at, DTy
     return b.Cast(b.LoadBroadcast(*view, at), dtype);
   }
   return b.Const(dtype, std::get<Number>(operand));
+}
+
+double RoundTo(DType dtype, double value) {
+  if (dtype == DType::kF64) return value;
+  const double single = static_cast<float>(value);
+  if (dtype == DType::kF16) return ir::DoubleFromHalf(ir::HalfFromDouble(single));
+  if (dtype == DType::kBF16) return ir::DoubleFromBFloat16(ir::BFloat16FromDouble(single));
+  return single;
+}
+
+namespace {
+
+// `number` as arithmetic on `common` takes it once it is rounded to `common`.
+Scalar ConstRounded(KernelBuilder& b, const Number& number, DType common) {
+  if (std::holds_alternative<IntExpr>(number)) return b.Widen(b.Const(common, number));
+  const DType compute = ComputeType(common);
+  if (compute == common) return b.Const(common, number);
+  const double value = std::visit(
+      [](auto v) {
+        if constexpr (std::is_arithmetic_v<decltype(v)>) return static_cast<double>(v);
+        return 0.0;
+      },
+      number);
+  return b.Const(compute, RoundTo(common, value));
+}
+
+}  // namespace
+
+Scalar LoadRounded(KernelBuilder& b, const Operand& operand, const Ints& at, DType common) {
+  const auto* view = std::get_if<View>(&operand);
+  if (view == nullptr) return ConstRounded(b, std::get<Number>(operand), common);
+  return b.Widen(b.Cast(b.LoadBroadcast(*view, at), common));
 }
 
 absl::Status CheckOperands(NodeContext& n, absl::Span<const Operand> operands) {

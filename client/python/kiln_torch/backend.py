@@ -13,7 +13,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
 
 from kiln_torch import _kiln
-from kiln_torch.capture import CaptureError, capture, effect_token_inputs
+from kiln_torch.capture import CaptureError, capture, effect_token_inputs, number_inputs, number_outputs
 from kiln_torch.decompositions import decompositions
 from kiln_torch.library import LibraryStep, StepError
 from kiln_torch.progressive import Progressive
@@ -105,6 +105,9 @@ def _runner(
     tokens = effect_token_inputs(module)
     if tokens:
         run_native = _without_inputs(run_native, tokens)
+    floats, numbers = number_inputs(module), number_outputs(module)
+    if floats or numbers:
+        run_native = _with_numbers(run_native, floats, numbers)
 
     def run(inputs: list[Any]) -> Any:
         try:
@@ -150,6 +153,24 @@ def _without_inputs(
 
     def run(inputs: list[Any]) -> Any:
         return run_native([value for i, value in enumerate(inputs) if i not in left_out])
+
+    return run
+
+
+def _with_numbers(
+    run_native: Callable[[list[Any]], Any], floats: Sequence[int], numbers: Mapping[int, type]
+) -> Callable[[list[Any]], Any]:
+    """`run_native` for a graph with Python's floats at the inputs `floats`, and `numbers` among its
+    outputs: scalar tensors or sizes to the program."""
+
+    def run(inputs: list[Any]) -> Any:
+        given = list(inputs)
+        for i in floats:
+            given[i] = torch.tensor(given[i], dtype=torch.float64)
+        outputs = list(run_native(given))
+        for i, kind in numbers.items():
+            outputs[i] = kind(outputs[i])
+        return outputs
 
     return run
 

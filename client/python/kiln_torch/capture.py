@@ -20,7 +20,8 @@ from torch._higher_order_ops.effects import with_effects
 from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from kiln_torch.sizes import CaptureError, Sizes
+from kiln_torch.floats import SCALAR_TYPE, Floats
+from kiln_torch.sizes import CaptureError, Sizes, specialize
 
 FORMAT_VERSION = 1
 MAX_CONSTANT_BYTES = 64 * 1024
@@ -78,6 +79,34 @@ def _random_again_value(node: torch.fx.Node) -> Any:
         return result if position else (torch.get_rng_state(), result)
 
 
+def number_inputs(module: torch.fx.GraphModule) -> tuple[int, ...]:
+    """Positions of the inputs that are floats: scalar tensors in the graph."""
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    return tuple(
+        i for i, node in enumerate(placeholders) if isinstance(_value_of(node), _FLOATS)
+    )
+
+
+def number_outputs(module: torch.fx.GraphModule) -> dict[int, type]:
+    """float or bool by position: outputs that are scalar tensors or sizes in the graph."""
+    outputs = next(node for node in module.graph.nodes if node.op == "output").args[0]
+    found = {}
+    for i, output in enumerate(outputs):
+        value = _value_of(output) if isinstance(output, torch.fx.Node) else output
+        if isinstance(value, (*_FLOATS, *_BOOLS)):
+            found[i] = float if isinstance(value, _FLOATS) else bool
+    return found
+
+
+_FLOATS = (torch.SymFloat, float)
+_BOOLS = (torch.SymBool, bool)
+_NUMBERS = (torch.SymInt, int, *_FLOATS, *_BOOLS)
+
+
+def _value_of(node: torch.fx.Node) -> Any:
+    return node.meta.get("val")
+
+
 def _is_item(node: torch.fx.Node, index: int) -> bool:
     return node.target is operator.getitem and node.args[1] == index
 
@@ -102,6 +131,7 @@ class _Capture:
         self._module = module
         self._is_parameter = is_parameter
         self._sizes = Sizes()
+        self._floats = Floats(self._sizes, self._add_float)
         self._tokens = _effect_tokens(module.graph)
         self._values: dict[torch.fx.Node, int | list[Any]] = {}
         self._next_value = 0
@@ -163,8 +193,23 @@ class _Capture:
             return {"sym_int": self._sizes.sym_int(value)}
         raise CaptureError(f"{where} is a {type(value).__name__}, which cannot be sent")
 
+    def _add_float(self, op: str, args: list[dict[str, Any]]) -> int:
+        name = f"float_{len(self._nodes)}"
+        kwargs = []
+        if op == "aten.full.default":
+            kwargs.append({"name": "dtype", "value": {"dtype": "DTYPE_FLOAT64"}})
+        message = {"name": name, "op": op, "args": args, "kwargs": kwargs, "results": [SCALAR_TYPE]}
+        self._nodes.append(message)
+        return self._new_value()
+
     def _add_input(self, node: torch.fx.Node, is_parameter: bool) -> None:
-        kind = self._value_type(node.meta.get("val"), f"input {node.name}")
+        value = _value_of(node)
+        if isinstance(value, _FLOATS):
+            if isinstance(value, torch.SymFloat):
+                self._floats.define(value, self._next_value)
+            kind = SCALAR_TYPE
+        else:
+            kind = self._value_type(value, f"input {node.name}")
         if "sym_int" in kind:
             role = "ROLE_SYMBOL"
         else:
@@ -208,8 +253,12 @@ class _Capture:
             if isinstance(results, list):
                 self._values[node] = results[index - (source.target is with_effects)]
                 return
-        if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
-            return  # A size: those who use it write its expression.
+        if isinstance(value, _NUMBERS):
+            # A number that follows from sizes: those who use it write its expression. One that a
+            # tensor holds, as a Python float does that differs from call to call, is that tensor.
+            if target is torch.ops.aten._local_scalar_dense.default:
+                self._define_item(value, args[0])
+            return
         if not isinstance(target, torch._ops.OpOverload) and target not in _RANDOM_AGAIN:
             raise CaptureError(f"node {node.name} calls {target}, which is no ATen operator")
         results: list[dict[str, Any]] = []
@@ -242,6 +291,12 @@ class _Capture:
         first = [self._argument(arg, node) for arg in args[:position]]
         return {**inner, "args": [*first, {"string": str(args[position])}, *inner["args"]]}
 
+    def _define_item(self, value: Any, source: torch.fx.Node) -> None:
+        number = self._values.get(source)
+        if isinstance(value, torch.SymFloat) and isinstance(number, int):
+            if _value_of(source).dtype == torch.float64 and _value_of(source).dim() == 0:
+                self._floats.define(value, number)
+
     def _arguments(
         self, node: torch.fx.Node, target: torch._ops.OpOverload, given: Sequence[Any]
     ) -> dict[str, Any]:
@@ -249,6 +304,8 @@ class _Capture:
         args = list(given)
         kwargs = dict(node.kwargs)
         keyword_only = {}
+        kinds = {parameter.name: str(parameter.real_type) for parameter in target._schema.arguments}
+        names = [p.name for p in target._schema.arguments if not p.kwarg_only]
         for position, parameter in enumerate(target._schema.arguments):
             if parameter.kwarg_only:
                 if parameter.name in kwargs:
@@ -260,18 +317,24 @@ class _Capture:
                 default = parameter.default_value if parameter.has_default_value() else None
                 args.append(kwargs.get(parameter.name, default))
         return {
-            "args": [self._argument(arg, node) for arg in args],
+            "args": [
+                self._argument(arg, node, kinds[name])
+                for name, arg in zip(names, args, strict=False)
+            ],
             "kwargs": [
-                {"name": name, "value": self._argument(arg, node)}
+                {"name": name, "value": self._argument(arg, node, kinds[name])}
                 for name, arg in keyword_only.items()
             ],
         }
 
-    def _argument(self, arg: Any, node: torch.fx.Node) -> dict[str, Any]:
+    def _argument(self, arg: Any, node: torch.fx.Node, kind: str = "Tensor") -> dict[str, Any]:
+        """`kind`: the parameter's type, as the operator's schema has it."""
         if isinstance(arg, torch.fx.Node):
-            value = arg.meta.get("val")
-            if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
-                return {"sym_int": self._sizes.sym_int(value)}
+            value = _value_of(arg)
+            if arg in self._values and isinstance(value, float):
+                return {"value": self._values[arg]}
+            if isinstance(value, _NUMBERS):
+                return self._number(value, kind)
             number = self._values.get(arg)
             if not isinstance(number, int):
                 raise CaptureError(f"node {node.name} takes {arg.name}, which cannot be sent")
@@ -284,8 +347,8 @@ class _Capture:
             return {"int": arg}
         if isinstance(arg, float):
             return {"float": _float(arg)}
-        if isinstance(arg, torch.SymInt):
-            return {"sym_int": self._sizes.sym_int(arg)}
+        if isinstance(arg, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return self._number(arg, kind)
         if isinstance(arg, str):
             return {"string": arg}
         if isinstance(arg, torch.dtype) and arg in DTYPE_NAMES:
@@ -295,17 +358,45 @@ class _Capture:
         if isinstance(arg, (torch.layout, torch.memory_format)):
             return {"string": str(arg)}
         if isinstance(arg, (tuple, list)):
-            return {"list": {"items": [self._argument(item, node) for item in arg]}}
+            return {"list": {"items": [self._argument(item, node, kind) for item in arg]}}
         raise CaptureError(
             f"node {node.name} takes {arg}, a {type(arg).__name__}, which cannot be sent"
         )
+
+    def _number(self, value: Any, kind: str) -> dict[str, Any]:
+        """A number that follows from sizes, as a parameter of type `kind` takes it."""
+        if isinstance(value, torch.SymInt):
+            return {"sym_int": self._sizes.sym_int(value)}
+        takes_tensors = "Tensor" in kind or "number" in kind
+        if isinstance(value, torch.SymFloat):
+            if takes_tensors:
+                return self._floats.argument(value)
+            return {"float": _float(float(specialize(value.node.expr, value.node.shape_env)))}
+        if isinstance(value, torch.SymBool):
+            if takes_tensors:
+                return {"sym_int": self._sizes.sym_int(value)}
+            return {"bool": bool(specialize(value.node.expr, value.node.shape_env))}
+        if isinstance(value, bool):
+            return {"bool": value}
+        return {"float": _float(value)} if isinstance(value, float) else {"int": value}
+
+    def _output_number(self, value: Any) -> dict[str, Any]:
+        if isinstance(value, torch.SymFloat):
+            return self._floats.output(value)
+        if isinstance(value, float):
+            return {"value": self._floats.constant(value)}
+        return {"sym_int": self._sizes.sym_int(value)}
 
     def _add_outputs(self, outputs: Sequence[Any]) -> None:
         for output in outputs:
             if output is None or output in self._tokens:
                 self._outputs.append({"none": {}})
-            elif isinstance(output, int):
-                self._outputs.append({"sym_int": {"value": output}})
+            elif isinstance(output, _NUMBERS):
+                self._outputs.append(self._output_number(output))
+            elif isinstance(_value_of(output), _FLOATS) and output in self._values:
+                self._outputs.append({"value": self._values[output]})
+            elif isinstance(_value_of(output), _NUMBERS):
+                self._outputs.append(self._output_number(_value_of(output)))
             else:
                 argument = self._argument(output, output)
                 self._outputs.append(argument)

@@ -19,6 +19,7 @@ class _Slot:
 
 
 _TENSOR = _Slot()
+_NUMBER = _Slot()  # the element of the next tensor: a number that the graph computes
 _SIZE = _Slot()
 
 
@@ -70,7 +71,9 @@ def _decode(message: dict[str, Any]) -> Any:
 
 
 def _typed(value: Any, parameter: torch._C.Argument) -> Any:
-    """Devices, layouts and memory formats travel as strings."""
+    """Devices, layouts and memory formats travel as strings, computed numbers as tensors."""
+    if value is _TENSOR and "number" in str(parameter.real_type):
+        return _NUMBER
     if not isinstance(value, str):
         return value
     kind = str(parameter.real_type)
@@ -86,6 +89,8 @@ def _typed(value: Any, parameter: torch._C.Argument) -> Any:
 def _fill(value: Any, tensors: Iterator[torch.Tensor], sizes: Iterator[int]) -> Any:
     if value is _TENSOR:
         return next(tensors)
+    if value is _NUMBER:
+        return next(tensors).item()
     if value is _SIZE:
         return next(sizes)
     if isinstance(value, list):

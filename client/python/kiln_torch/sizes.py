@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import sympy
@@ -9,6 +12,10 @@ import torch
 from torch.utils._sympy import functions as sympy_functions
 
 INT64_MAX = 2**63 - 1
+
+# A float constant in a size is taken for the ratio that it is where both numbers are at most this:
+# then products with sizes below 2^41 are exact in float64, and so is integer arithmetic instead.
+_MAX_EXACT = 2**12
 
 
 class CaptureError(Exception):
@@ -27,6 +34,17 @@ _EXPR_KINDS: dict[type, str] = {
     sympy.Min: "KIND_MIN",
     sympy.Max: "KIND_MAX",
 }
+
+
+def specialize(expr: sympy.Basic, shape_env: Any) -> Any:
+    """The value of `expr` for the sizes at hand, and a guard that captures anew for another one."""
+    free = expr.free_symbols
+    if shape_env.frozen or any(shape_env.is_unbacked_symint(symbol) for symbol in free):
+        raise CaptureError(f"size expression {expr} has no counterpart")
+    if expr.is_integer or not isinstance(expr, sympy.Expr):
+        return shape_env.evaluate_expr(expr)
+    # A guard on a float would compare what rounding may change: its sizes are guarded instead.
+    return expr.xreplace({symbol: shape_env.evaluate_expr(symbol) for symbol in free})
 
 
 def _without(numbers: list[int], leave_out: list[int]) -> list[int] | None:
@@ -56,10 +74,17 @@ class Sizes:
         self._messages: dict[int, dict[str, Any]] = {}
 
     def sym_int(self, size: Any) -> dict[str, Any]:
-        """SymInt of `size`, an int or a torch.SymInt."""
-        if not isinstance(size, torch.SymInt):
+        """SymInt of `size`: an int, a bool, a torch.SymInt, or a torch.SymBool as 0 or 1."""
+        if not isinstance(size, (torch.SymInt, torch.SymBool)):
             return {"value": int(size)}
-        number = self._read(size.node.expr, size.node.shape_env)
+        read = self._condition if isinstance(size, torch.SymBool) else self._read
+        return self._sym_int(read(size.node.expr, size.node.shape_env))
+
+    def integer(self, expr: sympy.Expr, shape_env: Any) -> dict[str, Any]:
+        """SymInt of an integer expression."""
+        return self._sym_int(self._read(expr, shape_env))
+
+    def _sym_int(self, number: int) -> dict[str, Any]:
         kind, operands = self._parts[number]
         if kind == "KIND_CONSTANT":
             return {"value": operands[0]}
@@ -92,18 +117,162 @@ class Sizes:
             return self._number("KIND_CONSTANT", (int(expr),))
         if expr.is_Symbol:
             return self._number("KIND_SYMBOL", (self._symbol(expr, shape_env),))
-        operands = [self._read(arg, shape_env) for arg in expr.args]
+        if isinstance(expr, sympy_functions.Where):
+            condition, chosen, otherwise = expr.args
+            return self._choice(
+                self._condition(condition, shape_env),
+                self._read(chosen, shape_env),
+                self._read(otherwise, shape_env),
+            )
+        for cls, rounded in _ROUNDINGS.items():
+            if isinstance(expr, cls):
+                ratio = self._ratio(expr.args[0], shape_env)
+                return rounded(self, *ratio) if ratio else self._constant_of(expr, shape_env)
         for cls, kind in _EXPR_KINDS.items():
             if isinstance(expr, cls):
-                return self._make(kind, operands)
+                return self._make(kind, [self._read(arg, shape_env) for arg in expr.args])
+        return self._read_other(expr, shape_env)
+
+    def _read_other(self, expr: sympy.Expr, shape_env: Any) -> int:
+        """Operations that are written with others."""
+        if isinstance(expr, sympy_functions.Identity):
+            return self._read(expr.args[0], shape_env)
+        if isinstance(expr, sympy.Abs):
+            x = self._read(expr.args[0], shape_env)
+            return self._make("KIND_MAX", [x, self._negative(x)])
         if isinstance(expr, sympy_functions.ModularIndexing):
-            base, divisor, modulus = operands
+            base, divisor, modulus = (self._read(arg, shape_env) for arg in expr.args)
             return self._make("KIND_MOD", [self._make("KIND_FLOOR_DIV", [base, divisor]), modulus])
+        if isinstance(expr, sympy_functions.CeilDiv):
+            return self._ceil_div(*(self._read(arg, shape_env) for arg in expr.args))
+        if isinstance(expr, (sympy_functions.LShift, sympy_functions.RShift)):
+            left = isinstance(expr, sympy_functions.LShift)
+            if expr.args[1].is_Integer and 0 <= int(expr.args[1]) < 62:
+                power = self._constant(2 ** int(expr.args[1]))
+                value = self._read(expr.args[0], shape_env)
+                return self._make("KIND_MUL" if left else "KIND_FLOOR_DIV", [value, power])
         if isinstance(expr, (sympy.Pow, sympy_functions.PowByNatural)):
             exponent = expr.args[1]
             if exponent.is_Integer and 0 < int(exponent) <= 8:
-                return self._make("KIND_MUL", [operands[0]] * int(exponent))
-        raise CaptureError(f"size expression {expr} has no counterpart")
+                return self._make(
+                    "KIND_MUL", [self._read(expr.args[0], shape_env)] * int(exponent)
+                )
+        return self._constant_of(expr, shape_env)
+
+    def _constant_of(self, expr: sympy.Expr, shape_env: Any) -> int:
+        """The value of `expr` now, and a guard: with another value the graph is captured anew."""
+        return self._constant(int(specialize(expr, shape_env)))
+
+    def _constant(self, value: int) -> int:
+        return self._number("KIND_CONSTANT", (value,))
+
+    def _negative(self, number: int) -> int:
+        return self._make("KIND_MUL", [self._constant(-1), number])
+
+    def _difference(self, a: int, b: int) -> int:
+        return self._make("KIND_ADD", [a, self._negative(b)])
+
+    def _at_least(self, a: int, b: int) -> int:
+        """1 where a >= b, else 0."""
+        above = self._make("KIND_ADD", [self._difference(a, b), self._constant(1)])
+        zero, one = self._constant(0), self._constant(1)
+        return self._make("KIND_MIN", [one, self._make("KIND_MAX", [zero, above])])
+
+    def _not(self, condition: int) -> int:
+        return self._difference(self._constant(1), condition)
+
+    def _choice(self, condition: int, chosen: int, otherwise: int) -> int:
+        step = self._make("KIND_MUL", [condition, self._difference(chosen, otherwise)])
+        return self._make("KIND_ADD", [otherwise, step])
+
+    def _condition(self, expr: sympy.Basic, shape_env: Any) -> int:
+        """A truth value as 0 or 1."""
+        if expr in (sympy.true, sympy.false):
+            return self._constant(int(expr == sympy.true))
+        if isinstance(expr, (sympy.And, sympy.Or, sympy.Not)):
+            parts = [self._condition(arg, shape_env) for arg in expr.args]
+            if isinstance(expr, sympy.Not):
+                return self._not(parts[0])
+            return self._make("KIND_MIN" if isinstance(expr, sympy.And) else "KIND_MAX", parts)
+        if not isinstance(expr, sympy.core.relational.Relational) or not all(
+            arg.is_integer for arg in expr.args
+        ):
+            return self._constant_of(expr, shape_env)
+        a, b = (self._read(arg, shape_env) for arg in expr.args)
+        if isinstance(expr, (sympy.Eq, sympy.Ne)):
+            both = [self._at_least(a, b), self._at_least(b, a)]
+            equal = self._make("KIND_MIN", both)
+            return equal if isinstance(expr, sympy.Eq) else self._not(equal)
+        if isinstance(expr, (sympy.Gt, sympy.Lt)):
+            return self._not(self._at_least(*((b, a) if isinstance(expr, sympy.Gt) else (a, b))))
+        return self._at_least(*((a, b) if isinstance(expr, sympy.Ge) else (b, a)))
+
+    def _ratio(self, expr: sympy.Expr, shape_env: Any) -> tuple[int, int] | None:
+        """Numerator and positive denominator of a float expression whose float64 value rounds to
+        integers as the exact ratio does: one division of numbers that float64 holds exactly.
+
+        Sizes are taken to be below 2^41. None where it is no such expression.
+        """
+        if isinstance(expr, sympy_functions.IntTrueDiv):
+            return tuple(self._read(arg, shape_env) for arg in expr.args)
+        if isinstance(expr, sympy_functions.FloatTrueDiv):
+            above, below = (self._dyadic(arg, shape_env) for arg in expr.args)
+            if above is None or below is None:
+                return None
+            scale = self._constant(above[1])
+            return self._make("KIND_MUL", [above[0], self._constant(below[1])]), self._make(
+                "KIND_MUL", [below[0], scale]
+            )
+        found = self._dyadic(expr, shape_env)
+        return (found[0], self._constant(found[1])) if found else None
+
+    def _dyadic(self, expr: sympy.Expr, shape_env: Any) -> tuple[int, int] | None:
+        """An integer expression and the power of two that it is divided by: exact in float64."""
+        if isinstance(expr, sympy_functions.ToFloat):
+            return self._read(expr.args[0], shape_env), 1
+        if isinstance(expr, sympy_functions.Identity):
+            return self._dyadic(expr.args[0], shape_env)
+        if expr.is_Number and expr.is_finite:
+            value = Fraction(float(expr))
+            exact = abs(value.numerator) <= _MAX_EXACT and value.denominator <= _MAX_EXACT
+            return (self._constant(value.numerator), value.denominator) if exact else None
+        if not isinstance(expr, (sympy.Add, sympy.Mul)):
+            return None
+        parts = [self._dyadic(arg, shape_env) for arg in expr.args]
+        if any(part is None for part in parts):
+            return None
+        if isinstance(expr, sympy.Add):
+            scale = max(below for _, below in parts)
+            terms = [
+                self._make("KIND_MUL", [above, self._constant(scale // below)])
+                for above, below in parts
+            ]
+            return self._make("KIND_ADD", terms), scale
+        scale = math.prod(below for _, below in parts)
+        factors = [above for above, _ in parts]
+        return (self._make("KIND_MUL", factors), scale) if scale <= _MAX_EXACT else None
+
+    def _floor_div(self, above: int, below: int) -> int:
+        return self._make("KIND_FLOOR_DIV", [above, below])
+
+    def _ceil_div(self, above: int, below: int) -> int:
+        less = self._make("KIND_ADD", [below, self._constant(-1)])
+        return self._floor_div(self._make("KIND_ADD", [above, less]), below)
+
+    def _trunc_div(self, above: int, below: int) -> int:
+        zero = self._constant(0)
+        up = self._make("KIND_MIN", [zero, self._ceil_div(above, below)])
+        return self._make("KIND_ADD", [self._make("KIND_MAX", [zero, self._floor_div(above, below)]), up])
+
+    def _round_div(self, above: int, below: int) -> int:
+        """To the nearest integer, of two the even one."""
+        two = self._constant(2)
+        doubled = self._make("KIND_ADD", [self._make("KIND_MUL", [two, above]), below])
+        span = self._make("KIND_MUL", [two, below])
+        nearest = self._floor_div(doubled, span)
+        tie = self._at_least(self._constant(0), self._make("KIND_MOD", [doubled, span]))
+        odd = self._make("KIND_MOD", [nearest, two])
+        return self._difference(nearest, self._make("KIND_MUL", [tie, odd]))
 
     def _number(self, kind: str, operands: tuple[int, ...]) -> int:
         number = self._numbers.setdefault((kind, operands), len(self._parts))
@@ -176,3 +345,11 @@ class Sizes:
                 message["operands"] = [self._message(operand) for operand in operands]
             self._messages[number] = message
         return self._messages[number]
+
+
+_ROUNDINGS: dict[type, Callable[[Sizes, int, int], int]] = {
+    sympy_functions.FloorToInt: Sizes._floor_div,
+    sympy_functions.CeilToInt: Sizes._ceil_div,
+    sympy_functions.TruncToInt: Sizes._trunc_div,
+    sympy_functions.RoundToInt: Sizes._round_div,
+}

@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "compiler/codegen/cpp/accumulators.h"
 #include "compiler/codegen/cpp/body.h"
 #include "compiler/codegen/cpp/cache_hints.h"
 #include "compiler/codegen/cpp/kept_values.h"
@@ -26,15 +27,6 @@ using ir::ValueId;
 
 constexpr int kTileRows = 16;  // of a tile of a transposing kernel: a cache line of floats
 
-// An accumulator of one `reduce` while its phase is open.
-struct Accumulator {
-  const ir::Inst* inst;
-  ReduceText text;
-  std::string name;
-  std::string type;  // of an element
-  bool varying;
-};
-
 class LoopsEmitter {
  public:
   LoopsEmitter(ir::Module& module, const ir::Kernel& kernel, Nest nest, VectorIsa isa,
@@ -45,6 +37,7 @@ class LoopsEmitter {
         plan_(PlanVectors(ints_, nest_, isa)),
         body_(module, kernel, names_, out_),
         value_level_(kernel.num_values, 0),
+        accumulators_(body_, plan_.outer),
         prefetches_(PlanPrefetches(ints_, module, nest_, plan_, device)) {
     absl::flat_hash_set<ir::BufferId> streamed = StreamedBuffers(ints_, module, nest_, device);
     streams_ = !streamed.empty();
@@ -67,11 +60,13 @@ class LoopsEmitter {
   void EmitPhase(size_t number);
   void EmitLevel(const NestPhase& phase, const std::vector<IntExpr>& loops,
                  const std::vector<int>& levels, int level);
-  std::vector<Accumulator> OpenAccumulators(const NestPhase& phase,
-                                            const std::vector<IntExpr>& loops);
-  void CloseAccumulators(const std::vector<Accumulator>& accumulators);
-  void EmitReduce(const Step& step);
   void EmitReduceOfOne(const Step& step);
+  void EmitBlockedLoop(const NestPhase& phase, const std::vector<IntExpr>& loops,
+                       const std::vector<int>& levels, int level);
+  void EmitLoop(const NestPhase& phase, const std::vector<IntExpr>& loops,
+                const std::vector<int>& levels, int level, const std::string& begin,
+                const std::string& end);
+  void CloseAccumulators(const NestPhase& phase);
   void OpenVectorLoop(const std::string& name, IntExpr var);
   void CloseVectorLoop(const std::string& name, const Lanes& lanes, const std::string& begin,
                        const std::string& end);
@@ -79,7 +74,6 @@ class LoopsEmitter {
   bool LoadKept(const Step& step);
   void StoreKept(const Step& step);
   void EmitPrefetch(const Step& step);
-  IntExpr ReductionNumber(const NestPhase& phase);
   std::string CostText();
 
   ir::Module& module_;
@@ -91,7 +85,7 @@ class LoopsEmitter {
   Body body_;
   std::vector<int> value_level_;
   std::vector<IntExpr> rows_;
-  std::vector<Accumulator> open_;
+  Accumulators accumulators_;
   absl::flat_hash_map<const ir::Inst*, std::string> turned_;  // loads that EmitTurnedLoads made
   struct KeptRow {
     std::string name;
@@ -101,7 +95,6 @@ class LoopsEmitter {
   absl::flat_hash_map<const ir::Inst*, KeptRow> kept_;
   absl::flat_hash_map<const ir::Inst*, IntExpr> prefetches_;
   bool streams_ = false;  // some stores go past the caches
-  IntExpr number_;        // of the inner point in the open phase's row-major order
 };
 
 std::vector<IntExpr> LoopsEmitter::PhaseLoops(size_t phase) const {
@@ -192,71 +185,6 @@ void LoopsEmitter::EmitPrefetch(const Step& step) {
             names_.Expr(ahead->second), ");");
 }
 
-IntExpr LoopsEmitter::ReductionNumber(const NestPhase& phase) {
-  IntExpr number = ints_.Const(0), stride = ints_.Const(1);
-  for (size_t i = phase.inner.size(); i-- > 0;) {
-    number = ints_.Add(number, ints_.Mul(phase.inner[i], stride));
-    stride = ints_.Mul(stride, Extent(ints_, phase.inner[i]));
-  }
-  return number;
-}
-
-std::vector<Accumulator> LoopsEmitter::OpenAccumulators(const NestPhase& phase,
-                                                        const std::vector<IntExpr>& loops) {
-  std::vector<Accumulator> opened;
-  // Whether operands vary is known only once they are emitted; a reduction of a phase that is
-  // vectorised has vector accumulators in any case.
-  const bool varying = body_.lane_var() && body_.width() > 1;
-  for (const Step& step : phase.steps) {
-    if (step.inst->op != ScalarOp::kReduce) continue;
-    DType operand = step.inst->dtype;
-    for (const Step& other : phase.steps) {
-      if (other.inst->result == step.inst->operands[0]) operand = other.inst->dtype;
-    }
-    for (const NestPhase& earlier : nest_.phases) {
-      for (const Step& other : earlier.steps) {
-        if (other.inst->result == step.inst->operands[0]) operand = other.inst->dtype;
-      }
-    }
-    Accumulator acc{step.inst, DescribeReduce(*step.inst, operand), body_.NewName("acc"),
-                    ComputeTypeText(operand), varying};
-    const int width = varying ? body_.width() : 1;
-    if (acc.text.functor.empty()) {
-      out_.Line("KBest<", acc.type, ", ", width, "> ", acc.name, " = {KConst<", acc.type, ", ",
-                width, ">(", acc.text.identity, "), KConst<long, ", width,
-                ">(0x7fffffffffffffffl)};");
-    } else {
-      out_.Line("Vec<", acc.type, ", ", width, "> ", acc.name, " = KConst<", acc.type, ", ", width,
-                ">(", acc.text.identity, ");");
-    }
-    opened.push_back(std::move(acc));
-  }
-  return opened;
-}
-
-void LoopsEmitter::EmitReduce(const Step& step) {
-  const Accumulator& acc = *std::find_if(open_.begin(), open_.end(),
-                                         [&](const Accumulator& a) { return a.inst == step.inst; });
-  const std::string operand = body_.UseComputed(step.inst->operands[0], acc.varying);
-  const bool tail_counts = acc.varying && !plan_.outer;
-  if (!acc.text.functor.empty()) {
-    const std::string active = tail_counts ? StrCat("KActiveOr<kTail, ", acc.type, ">(", operand,
-                                                    ", n, ", acc.text.identity, ")")
-                                           : operand;
-    out_.Line(acc.name, " = ", acc.text.functor, "()(", acc.name, ", ", active, ");");
-    return;
-  }
-  const int width = acc.varying ? body_.width() : 1;
-  IntExpr stride =
-      acc.varying && !plan_.outer ? ints_.CoefficientOf(number_, body_.lane_var()) : ints_.Const(0);
-  const std::string number =
-      StrCat("KIota<", width, ">(", names_.Expr(number_), ", ", names_.Expr(stride), ")");
-  const std::string all = StrCat("KConst<bool, ", width, ">(true)");
-  const std::string active = tail_counts ? StrCat("kTail ? KActive<", width, ">(n) : ", all) : all;
-  out_.Line("KUpdateBest<", acc.text.greatest ? "true" : "false", ">(", acc.name, ", ", operand,
-            ", ", number, ", ", active, ");");
-}
-
 // A reduction whose loops all have one iteration.
 void LoopsEmitter::EmitReduceOfOne(const Step& step) {
   const ir::Inst& inst = *step.inst;
@@ -272,26 +200,10 @@ void LoopsEmitter::EmitReduceOfOne(const Step& step) {
   }
 }
 
-void LoopsEmitter::CloseAccumulators(const std::vector<Accumulator>& accumulators) {
-  for (const Accumulator& acc : accumulators) {
-    std::string value = acc.name;
-    if (acc.text.functor.empty()) {
-      value =
-          acc.varying && !plan_.outer
-              ? StrCat("KFoldBest<", acc.text.greatest ? "true" : "false", ">(", value, ").number")
-              : StrCat(value, ".number");
-    } else if (acc.varying && !plan_.outer) {
-      value = StrCat("KFold<", acc.text.functor, ", ", acc.type, ">(", value, ")");
-    }
-    if (acc.type != CppType(acc.inst->dtype) && !acc.text.functor.empty()) {
-      value = StrCat("KCast<", CppType(acc.inst->dtype), ">(", value, ")");
-    }
-    const bool varying = acc.varying && plan_.outer;
-    std::string name = body_.NewName("v");
-    out_.Line("const Vec<", CppType(acc.inst->dtype), ", ", varying ? body_.width() : 1, "> ", name,
-              " = ", value, ";");
-    body_.Define(acc.inst->result, acc.inst->dtype, varying, name);
-    value_level_[acc.inst->result] = plan_.outer ? 1 : 0;
+void LoopsEmitter::CloseAccumulators(const NestPhase& phase) {
+  accumulators_.Close();
+  for (const Step& step : phase.steps) {
+    if (step.inst->op == ScalarOp::kReduce) value_level_[step.inst->result] = plan_.outer ? 1 : 0;
   }
 }
 
@@ -324,22 +236,47 @@ void LoopsEmitter::EmitLevel(const NestPhase& phase, const std::vector<IntExpr>&
     } else if (phase.inner.empty()) {
       EmitReduceOfOne(step);
     } else {
-      EmitReduce(step);
+      accumulators_.Add(step);
     }
   }
   if (level == static_cast<int>(loops.size())) return;
+  if (level == accumulators_.block_level()) {
+    EmitBlockedLoop(phase, loops, levels, level);
+  } else {
+    EmitLoop(phase, loops, levels, level, "0", names_.Expr(Extent(ints_, loops[level])));
+  }
+}
+
+// The loop at `level` in pieces that the phase's accumulators sum by themselves.
+void LoopsEmitter::EmitBlockedLoop(const NestPhase& phase, const std::vector<IntExpr>& loops,
+                                   const std::vector<int>& levels, int level) {
+  const std::string extent = names_.Expr(Extent(ints_, loops[level]));
+  const std::string block = StrCat(names_.Leaf(loops[level]), "_block");
+  const int64_t length = accumulators_.block_length();
+  out_.Line("KILN_ROLLED for (long ", block, " = 0; ", block, " < ", extent, "; ", block,
+            " += ", length, ") {");
+  accumulators_.BeginBlock();
+  EmitLoop(phase, loops, levels, level, block,
+           StrCat("KMinIndex(", block, " + ", length, ", ", extent, ")"));
+  accumulators_.EndBlock();
+  out_.Line("}");
+}
+
+// The loop at `level` from `begin` to `end`, and what is in it.
+void LoopsEmitter::EmitLoop(const NestPhase& phase, const std::vector<IntExpr>& loops,
+                            const std::vector<int>& levels, int level, const std::string& begin,
+                            const std::string& end) {
   IntExpr var = loops[level];
-  const bool vector = !plan_.outer && var == body_.lane_var();
-  if (vector) {
+  if (!plan_.outer && var == body_.lane_var()) {
     const std::string name = body_.NewName("body");
     OpenVectorLoop(name, var);
     EmitLevel(phase, loops, levels, level + 1);
-    CloseVectorLoop(name, {var, body_.width()}, "0", names_.Expr(Extent(ints_, var)));
+    CloseVectorLoop(name, {var, body_.width()}, begin, end);
     return;
   }
   const std::string name = names_.Leaf(var);
-  out_.Line("for (long ", name, " = 0; ", name, " < ", names_.Expr(Extent(ints_, var)), "; ++",
-            name, ") {");
+  out_.Line("for (long ", name, " = ", begin, ", ", name, "_end = ", end, "; ", name, " < ", name,
+            "_end; ++", name, ") {");
   EmitLevel(phase, loops, levels, level + 1);
   out_.Line("}");
 }
@@ -357,10 +294,9 @@ void LoopsEmitter::EmitPhase(size_t number) {
   if (!plan_.outer) {
     body_.SetLanes(plan_.phase_lanes[number].var, plan_.phase_lanes[number].width);
   }
-  number_ = ReductionNumber(phase);
-  if (!phase.inner.empty()) open_ = OpenAccumulators(phase, loops);
+  if (!phase.inner.empty()) accumulators_.Open(nest_, phase, loops, base);
   EmitLevel(phase, loops, levels, base);
-  CloseAccumulators(std::exchange(open_, {}));
+  if (!phase.inner.empty()) CloseAccumulators(phase);
   if (!plan_.outer) body_.SetLanes(IntExpr(), 1);
 }
 

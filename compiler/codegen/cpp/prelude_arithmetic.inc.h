@@ -164,6 +164,26 @@ struct KAllOf {
     return a & b;
   }
 };
+// A sum of many floats from the sums of blocks of 64 terms: 64 of those make one of the next level,
+// and 64 of these one of the last.
+template <class T, int W>
+struct KCascade {
+  Vec<T, W> levels[3];  // those that `count` says are begun
+  long count = 0;       // of blocks
+  KILN_INLINE void Add(Vec<T, W> block) {
+    levels[0] = count % 64 == 0 ? block : levels[0] + block;
+    if (__builtin_expect(++count % 64 == 0, 0)) {
+      levels[1] = count % 4096 == 64 ? levels[0] : levels[1] + levels[0];
+      if (count % 4096 == 0) levels[2] = count == 4096 ? levels[1] : levels[2] + levels[1];
+    }
+  }
+  KILN_INLINE Vec<T, W> Total() const {
+    Vec<T, W> total = count % 64 == 0 ? KConst<T, W>((T)0) : levels[0];
+    if (count / 64 % 64 != 0) total += levels[1];
+    return count >= 4096 ? total + levels[2] : total;
+  }
+};
+
 // All lanes to one, pairwise.
 template <class Op, class T, int W>
 KILN_FN Vec<T, 1> KFold(Vec<T, W> x) {

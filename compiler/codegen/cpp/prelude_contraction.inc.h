@@ -1,29 +1,36 @@
 // ---- Matrix products -----------------------------------------------------------------------
 
 // tile[r][lane] = sum over k of a[r * row_stride + k * k_stride] * panel[k][lane], for MR rows and
-// NV vectors of VL lanes. All accumulators stay in registers.
+// NV vectors of VL lanes. All accumulators stay in registers; long sums are added up in runs, so
+// that the rounding error does not grow with k.
 template <class T, int VL, int MR, int NV>
 static __attribute__((noinline)) void KMicroKernel(long k, const T* a, long row_stride,
                                                    long k_stride, const T* panel, T* tile) {
 #pragma clang fp contract(fast)
-  Vec<T, VL> acc[MR][NV] = {};
-  KILN_ROLLED for (; k > 0; --k) {
-    Vec<T, VL> b[NV];
+  const long run = 256;
+  for (bool first = true; first || k > 0; first = false, k -= run) {
+    Vec<T, VL> acc[MR][NV] = {};
+    KILN_ROLLED for (long rest = k < run ? k : run; rest > 0; --rest) {
+      Vec<T, VL> b[NV];
 #pragma clang loop unroll(full)
-    for (int v = 0; v < NV; ++v) b[v] = KLoadAll<VL>(panel + v * VL);
+      for (int v = 0; v < NV; ++v) b[v] = KLoadAll<VL>(panel + v * VL);
+#pragma clang loop unroll(full)
+      for (int r = 0; r < MR; ++r) {
+        const Vec<T, VL> x = (Vec<T, VL>)(a[r * row_stride]);
+#pragma clang loop unroll(full)
+        for (int v = 0; v < NV; ++v) acc[r][v] = x * b[v] + acc[r][v];
+      }
+      a += k_stride;
+      panel += NV * VL;
+    }
 #pragma clang loop unroll(full)
     for (int r = 0; r < MR; ++r) {
-      const Vec<T, VL> x = (Vec<T, VL>)(a[r * row_stride]);
 #pragma clang loop unroll(full)
-      for (int v = 0; v < NV; ++v) acc[r][v] = x * b[v] + acc[r][v];
+      for (int v = 0; v < NV; ++v) {
+        T* const to = tile + (r * NV + v) * VL;
+        KStoreAll(to, first ? acc[r][v] : KLoadAll<VL>((const T*)to) + acc[r][v]);
+      }
     }
-    a += k_stride;
-    panel += NV * VL;
-  }
-#pragma clang loop unroll(full)
-  for (int r = 0; r < MR; ++r) {
-#pragma clang loop unroll(full)
-    for (int v = 0; v < NV; ++v) KStoreAll(tile + (r * NV + v) * VL, acc[r][v]);
   }
 }
 

@@ -173,8 +173,8 @@ KILN_FN Vec<_Float16, W> KFloatToHalf(Vec<float, W> x) {
 }
 #endif
 
-// Value-preserving where the target type holds the value; float -> integer truncates; anything ->
-// bool is x != 0.
+// Value-preserving where the target type holds the value; float -> integer truncates, then wraps as
+// ATen does on x86: short types by way of int, unsigned ones of long; anything -> bool is x != 0.
 template <class To, class From, int W>
 KILN_FN Vec<To, W> KCast(Vec<From, W> x) {
   if constexpr (kSameType<To, From>) {
@@ -189,6 +189,8 @@ KILN_FN Vec<To, W> KCast(Vec<From, W> x) {
     return KFloatToHalf(KCast<float>(x));
   } else if constexpr (kSameType<To, bool>) {
     return __builtin_convertvector(x != (Vec<From, W>)(0), Vec<bool, W>);
+  } else if constexpr (kSameType<From, double> && kSameType<To, unsigned char>) {
+    return __builtin_convertvector(__builtin_convertvector(x, Vec<long, W>), Vec<To, W>);
   } else if constexpr (kIsFloat<From> && !kIsFloat<To> && sizeof(To) < 4) {
     return __builtin_convertvector(__builtin_convertvector(x, Vec<int, W>), Vec<To, W>);
   } else {
