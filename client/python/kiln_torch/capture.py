@@ -68,7 +68,7 @@ def _float(value: float) -> float | str:
     return value
 
 
-def _location(node: torch.fx.Node) -> str:
+def source_location(node: torch.fx.Node) -> str:
     """ "model.py:15 in forward": where in the user's source, without folders."""
     trace = node.meta.get("stack_trace") or ""
     frames = re.findall(r'File "(?:[^"]*[/\\])?([^"/\\]+)", line (\d+), in (\S+)', trace)
@@ -192,7 +192,7 @@ class _Capture:
         message = {
             "name": node.name,
             "op": str(target),
-            "location": _location(node),
+            "location": source_location(node),
             **self._arguments(node, target, args),
         }
         if isinstance(value, (tuple, list)):
@@ -203,6 +203,8 @@ class _Capture:
                 results.append({} if missing else self._value_type(item, where))
                 numbers.append(self._new_value())
             self._values[node] = numbers
+        elif value is None and not target._schema.returns:
+            results = []  # a check, which only raises
         else:
             results = [self._value_type(value, where)]
             self._values[node] = self._new_value()

@@ -62,8 +62,8 @@ def _equal(ours: torch.Tensor, eager: torch.Tensor, reference: Any) -> bool:
 
 def _where(ours: torch.Tensor, eager: torch.Tensor, reference: Any) -> str:
     """How many elements differ, and the one that differs most."""
-    if ours.dtype == torch.bool:
-        error = (ours != eager).double()
+    if not (ours.is_floating_point() or ours.is_complex()):
+        error = (ours != eager).double()  # doubles do not hold every integer
     elif ours.is_complex():
         error = (ours.to(torch.complex128) - eager.to(torch.complex128)).abs()
     else:

@@ -55,7 +55,7 @@ def _widest(value: Any) -> Any:
     return torch.float64 if isinstance(value, torch.dtype) and value in _LOW else value
 
 
-class _Double(torch.fx.Interpreter):
+class Double(torch.fx.Interpreter):
     """Runs a graph with float64 in the place of every narrower floating type.
 
     Random operators draw as they do in their own type, so that all runs have one stream.
@@ -92,6 +92,6 @@ def in_float64(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
     """The graph's outputs in float64, or None where an operator refuses that."""
     try:
         with torch.no_grad():
-            return _Double(module).run(*inputs)
+            return Double(module).run(*inputs)
     except Exception:  # whatever an operator of torch raises for a type that it lacks
         return None

@@ -86,6 +86,11 @@ class Session:
         if again:
             self.kinds[kind] += 1
             return
+        layer = self.layer(program, kind)
+        self.layers[layer] += 1
+        if layer == "torch":
+            print(f"seed {program.seed}: torch itself, without Kiln: {outcome['what']}\n", flush=True)
+            return
         small = shrink(
             program,
             lambda candidate: self.child.check(candidate)["kind"] == kind,
@@ -93,8 +98,6 @@ class Session:
             self.given.shrink_seconds,
         )
         what = self.child.check(small)["what"] or outcome["what"]
-        layer = self.layer(small, kind)
-        self.layers[layer] += 1
         if layer == "kiln":
             self.kinds[kind] += 1
         self.given.out.mkdir(parents=True, exist_ok=True)

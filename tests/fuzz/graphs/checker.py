@@ -73,7 +73,7 @@ def _aliases(run: _Run) -> list[tuple[int, int]]:
     """Pairs of values, inputs first, that share storage with something in it."""
     tensors = [t for t in run.inputs + run.outputs]
     cells = [
-        _cell(t) if isinstance(t, torch.Tensor) and t.untyped_storage().nbytes() else None
+        _cell(t) if isinstance(t, torch.Tensor) and t.numel() else None
         for t in tensors
     ]
     return [

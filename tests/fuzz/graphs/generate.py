@@ -127,6 +127,8 @@ def _grow(b: Builder, length: int) -> None:
     for _ in range(length):
         for _ in range(_TRIES):
             family = b.rng.choices(names, weights)[0]
+            if family == "in_place" and b.grad and b.rng.random() < 0.6:
+                continue  # mostly of what a gradient needs
             if family == "window" and b.rng.random() < 0.5:
                 proposal = _convolution(b)
             else:
