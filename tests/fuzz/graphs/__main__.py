@@ -38,6 +38,9 @@ def arguments() -> argparse.Namespace:
                         help="at most so long to make one finding small (default 60)")
     parser.add_argument("--timeout", type=float, default=120,
                         help="seconds after which one program hangs (default 120)")
+    parser.add_argument("--layer", choices=("kiln", "capture", "torch"), default="kiln",
+                        help="run the graphs by Kiln; by eager, after the same capture and "
+                        "decompositions; or by torch's aot_eager (default kiln)")
     parser.add_argument("--print", action="store_true", dest="show",
                         help="print the program of --seed and stop")
     return parser.parse_args()
@@ -67,7 +70,7 @@ class Session:
         if program is None:
             self.eager += 1
             return
-        outcome = self.child.check(program)
+        outcome = self.child.check(program, self.given.layer)
         self.programs += 1
         self.graphs += outcome["graphs"]
         self.dynamic += program.dynamic
@@ -89,15 +92,16 @@ class Session:
         layer = self.layer(program, kind)
         self.layers[layer] += 1
         if layer == "torch":
-            print(f"seed {program.seed}: torch itself, without Kiln: {outcome['what']}\n", flush=True)
-            return
+            print(f"seed {program.seed}: torch's own, without Kiln: {outcome['what'][:150]}\n")
+            if self.given.layer != "torch":
+                return
         small = shrink(
             program,
-            lambda candidate: self.child.check(candidate)["kind"] == kind,
+            lambda candidate: self.child.check(candidate, self.given.layer)["kind"] == kind,
             self.child.cut,
             self.given.shrink_seconds,
         )
-        what = self.child.check(small)["what"] or outcome["what"]
+        what = self.child.check(small, self.given.layer)["what"] or outcome["what"]
         if layer == "kiln":
             self.kinds[kind] += 1
         self.given.out.mkdir(parents=True, exist_ok=True)
@@ -108,12 +112,12 @@ class Session:
 
     def layer(self, program: Program, kind: str) -> str:
         """Whose fault: torch's own, without Kiln; its decompositions with eager; else Kiln's."""
-        if kind == "fallback":
-            return "kiln"
+        if kind == "fallback" or self.given.layer == "torch":
+            return self.given.layer
         for layer in ("torch", "capture"):
             if self.child.check(program, layer)["kind"] not in _NO_FAULT:
                 return layer
-        return "kiln"
+        return self.given.layer
 
     def summary(self) -> str:
         families = ", ".join(f"{name} {n}" for name, n in sorted(self.families.items()))

@@ -2,12 +2,16 @@
 
 {"do": "generate", "seed": n} -> program; {"do": "check", "program": ..., "layer": ...} -> outcome;
 {"do": "cut", "program": ..., "name": ...} -> the program with that value as an input, or null.
+
+Every answer is made in a fork of the process, which has torch loaded and no threads: a crash costs
+nothing but itself, and nothing adds up.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from dataclasses import asdict
 
@@ -56,17 +60,46 @@ def answer(request: dict):
     return asdict(check(program, request.get("layer", "kiln")))
 
 
+def reply(request: dict) -> dict:
+    try:
+        return {"ok": answer(request)}
+    except Exception as error:  # a fault of the generator: named, and the next one tried
+        return {"failed": f"{type(error).__name__}: {error}"[:500]}
+
+
+def in_a_fork(request: dict) -> dict:
+    """What a fork of this process replies, or how it ended instead."""
+    reading, writing = os.pipe()
+    process = os.fork()
+    if process == 0:
+        os.close(reading)
+        with os.fdopen(writing, "w") as out:
+            json.dump(reply(request), out)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as answered:
+        text = answered.read()
+    _, status = os.waitpid(process, 0)
+    if os.WIFSIGNALED(status):
+        return {"crash": signal.Signals(os.WTERMSIG(status)).name}
+    return json.loads(text) if text else {"crash": f"exit code {os.waitstatus_to_exitcode(status)}"}
+
+
+def load() -> None:
+    """What torch loads when it first compiles, so that forks have it."""
+    x = torch.ones(2, 3, requires_grad=True)
+    torch.compile(lambda x: (x * 2).sum(0), backend="aot_eager", dynamic=True)(x)
+    torch._dynamo.reset()
+
+
 def main() -> None:
     # Answers have the pipe for themselves: whatever prints goes to standard error.
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    torch.set_num_threads(1)
+    load()
     for line in sys.stdin:
-        try:
-            reply = {"ok": answer(json.loads(line))}
-        except Exception as error:  # a fault of the generator: named, and the next one tried
-            reply = {"failed": f"{type(error).__name__}: {error}"[:500]}
-        out.write(json.dumps(reply) + "\n")
+        out.write(json.dumps(in_a_fork(json.loads(line))) + "\n")
         out.flush()
 
 

@@ -13,18 +13,14 @@ from pathlib import Path
 
 from program import Program
 
-_CALLS_OF_ONE = 300  # then a fresh process: torch keeps something of every graph
-
 
 class Child:
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._process: subprocess.Popen | None = None
-        self._calls = 0
         self._log = tempfile.TemporaryFile("w+")
 
     def _start(self) -> subprocess.Popen:
-        self._calls = 0
         script = Path(__file__).with_name("child.py")
         return subprocess.Popen(
             [sys.executable, "-X", "faulthandler", str(script)],
@@ -32,16 +28,14 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
+            start_new_session=True,  # so that close() ends its forks, too
             env={**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")},
         )
 
     def ask(self, **request) -> dict:
         """{"ok": answer}, {"failed": sentence}, or {"crash": how the process ended}."""
-        if self._process is not None and self._calls >= _CALLS_OF_ONE:
-            self.close()
         if self._process is None:
             self._process = self._start()
-        self._calls += 1
         process = self._process
         try:
             process.stdin.write(json.dumps(request) + "\n")
@@ -80,6 +74,6 @@ class Child:
 
     def close(self) -> None:
         if self._process is not None:
-            self._process.kill()
+            os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
