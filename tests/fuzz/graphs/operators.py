@@ -127,7 +127,7 @@ DISCRETE = templates(
     torch.remainder(<N>, <N~>)
     torch.fmod(<N>, <k>)
     torch.fmod(<N>, <c>)
-    torch.heaviside(<F>, <F~>)
+    torch.heaviside(<F>.detach(), <F~>.detach())
     torch.nextafter(<f>, <f~>) * 0
     torch.gcd(<i>, <i~>)
     """,

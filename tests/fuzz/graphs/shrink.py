@@ -24,9 +24,13 @@ def tidy(program: Program) -> Program | None:
     return program.with_(inputs=inputs, statements=tuple(statements), outputs=outputs)
 
 
-def _without_statements(program: Program, first: int, count: int) -> Program:
-    kept = program.statements[:first] + program.statements[first + count :]
-    return program.with_(statements=kept)
+def _chunks(length: int) -> Iterator[tuple[int, int]]:
+    """(first, count) of halves, quarters, ... of a list."""
+    count = length // 2
+    while count:
+        for first in range(0, length, count):
+            yield first, count
+        count //= 2
 
 
 def _unread(program: Program) -> Program:
@@ -41,17 +45,13 @@ def _unread(program: Program) -> Program:
 
 def _simpler(program: Program, cut: Callable[[Program, str], Program | None]) -> Iterator[Program]:
     """Candidates, those that remove most first."""
-    for name in program.outputs:
-        if len(program.outputs) > 1:
-            yield _unread(program.with_(outputs=(name,)))
-    count = len(program.statements) // 2
-    while count:
-        for first in range(0, len(program.statements), count):
-            yield _without_statements(program, first, count)
-        count //= 2
-    for name in program.outputs:
-        if len(program.outputs) > 1:
-            yield program.with_(outputs=tuple(n for n in program.outputs if n != name))
+    for first, count in _chunks(len(program.outputs)):
+        left = program.outputs[:first] + program.outputs[first + count :]
+        if left:
+            yield _unread(program.with_(outputs=left))
+    for first, count in _chunks(len(program.statements)):
+        kept = program.statements[:first] + program.statements[first + count :]
+        yield program.with_(statements=kept)
     if len(program.worlds) > 1:
         for world in program.worlds:
             yield program.with_(worlds=(world,))
@@ -64,7 +64,6 @@ def _simpler(program: Program, cut: Callable[[Program, str], Program | None]) ->
             shorter = cut(program, statement.results[0])
             if shorter is not None:
                 yield _unread(shorter)
-    # A statement's result may be what it reads as well.
     for at, item in enumerate(program.inputs):
         for plain in ({"requires_grad": False}, {"view": ""}):
             if any(getattr(item, name) != value for name, value in plain.items()):
@@ -87,6 +86,7 @@ def shrink(
 ) -> Program:
     """The smallest program found in that time for which `fails` is true, as it is for `program`."""
     deadline = time.monotonic() + seconds
+    tried: set[str] = set()
     smaller = True
     while smaller:
         smaller = False
@@ -94,7 +94,10 @@ def shrink(
             if time.monotonic() > deadline:
                 return program
             tidied = tidy(candidate)
-            if tidied is not None and tidied != program and fails(tidied):
+            if tidied is None or tidied == program or repr(tidied) in tried:
+                continue
+            tried.add(repr(tidied))
+            if fails(tidied):
                 program, smaller = tidied, True
                 break
     return program
