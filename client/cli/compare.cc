@@ -6,6 +6,8 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "kiln/v1/compile_service.pb.h"
 #include "proto/base/dtype.h"
 #include "proto/base/status_macros.h"
@@ -76,6 +78,30 @@ bool SameSpecials(double a, double b) {
   return true;
 }
 
+// What an element may be off by: that, and as much of its own magnitude.
+double ElementTolerance(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+    case DType::kC128:
+      return 1e-8;
+    case DType::kF16:
+      return 1e-3;
+    case DType::kBF16:
+      return 1e-2;
+    default:
+      return 1e-4;
+  }
+}
+
+const char* Address(const HostTensor& tensor, int64_t index) {
+  int64_t offset = 0;
+  for (size_t d = tensor.sizes.size(); d-- > 0;) {
+    offset += index % tensor.sizes[d] * tensor.strides[d];
+    index /= tensor.sizes[d];
+  }
+  return tensor.data.data() + offset * DTypeSize(tensor.dtype);
+}
+
 }  // namespace
 
 int64_t NumElements(const kiln_output& output) {
@@ -134,6 +160,48 @@ absl::StatusOr<Comparison> Compare(const kiln_output& output, const v1::TensorDa
     out.why = absl::StrCat("the root of the mean squared error is ", out.rmse, "; at most ",
                            out.limit, " is right");
   }
+  return out;
+}
+
+Comparison CompareElements(const kiln_output& output, const HostTensor& expected) {
+  Comparison out;
+  out.limit = 1;
+  const DType dtype = expected.dtype;
+  if (output.dtype != DTypeToProto(dtype)) {
+    out.why = absl::StrCat("its type is ", DTypeName(static_cast<DType>(output.dtype)),
+                           "; expected ", DTypeName(dtype));
+    return out;
+  }
+  absl::Span<const int64_t> sizes(output.sizes, output.ndim);
+  if (sizes != absl::MakeConstSpan(expected.sizes)) {
+    out.why = absl::StrCat("its sizes are [", absl::StrJoin(sizes, ", "), "]; expected [",
+                           absl::StrJoin(expected.sizes, ", "), "]");
+    return out;
+  }
+  const bool floating = IsFloat(dtype) || IsComplex(dtype);
+  const int64_t bytes = DTypeSize(dtype);
+  const int64_t part_bytes = IsComplex(dtype) ? bytes / 2 : bytes;
+  const double tolerance = ElementTolerance(dtype);
+  const int64_t elements = NumElements(output);
+  for (int64_t i = 0; i < elements; ++i) {
+    for (int64_t part = 0; part < bytes; part += part_bytes) {
+      const char* ours = Address(output, i, bytes) + part;
+      const char* theirs = Address(expected, i) + part;
+      const double value = LoadElement(dtype, ours);
+      const double wanted = LoadElement(dtype, theirs);
+      if (floating && std::isfinite(value) && std::isfinite(wanted)) {
+        const double error = std::abs(value - wanted) / (tolerance * (1 + std::abs(wanted)));
+        out.rmse = std::max(out.rmse, error);
+        if (error <= out.limit) continue;
+      } else if (floating ? SameSpecials(value, wanted)
+                          : std::memcmp(ours, theirs, part_bytes) == 0) {
+        continue;
+      }
+      out.why = absl::StrCat("element ", i, " is ", value, "; expected ", wanted);
+      return out;
+    }
+  }
+  out.same = true;
   return out;
 }
 

@@ -5,6 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "kiln/kiln.h"
+#include "proto/base/random_inputs.h"
 
 namespace kiln {
 namespace v1 {
@@ -27,6 +28,12 @@ struct Comparison {
 // error, no eager is at hand here); infinities and NaNs must stand in the same places; other types
 // must be equal. INVALID_ARGUMENT where the reference has another shape than its data.
 absl::StatusOr<Comparison> Compare(const kiln_output& output, const v1::TensorData& reference);
+
+// Compares an output with what another program gave in the same type: `kiln run --expect`. Type and
+// sizes must be the same. Each floating element may be off by t * (1 + |expected|), where t is 1e-8
+// for float64, 1e-4 for float32, 1e-3 for float16 and 1e-2 for bfloat16; NaN and infinities stand
+// in the same places. All else is equal. `rmse` is the largest part of what is allowed, `limit` 1.
+Comparison CompareElements(const kiln_output& output, const HostTensor& expected);
 
 // The element number `index`, counted row-major, as a double.
 double ElementAt(const kiln_output& output, int64_t index);

@@ -71,6 +71,30 @@ void BindSymbols(const v1::TensorType& type, const HostTensor& tensor,
   }
 }
 
+// The array of that name, else the one of the second name, else null.
+const NpzArray* FindArray(absl::Span<const NpzArray> arrays, absl::string_view name,
+                          absl::string_view second) {
+  const NpzArray* found = nullptr;
+  for (const NpzArray& array : arrays) {
+    if (array.name == name) return &array;
+    if (found == nullptr && array.name == second) found = &array;
+  }
+  return found;
+}
+
+// An input that is a size: its symbol takes the file's number, where there is one.
+void BindSize(const v1::Input& input, absl::Span<const NpzArray> arrays,
+              std::vector<int64_t>& symbols) {
+  const v1::SymExpr& expr = input.type().sym_int().expr();
+  const NpzArray* array = FindArray(arrays, input.name(), "");
+  if (array == nullptr || array->tensor.dtype != DType::kI64 ||
+      array->tensor.data.size() != sizeof(int64_t) || expr.kind() != v1::SymExpr::KIND_SYMBOL ||
+      expr.symbol() >= symbols.size()) {
+    return;
+  }
+  std::memcpy(&symbols[expr.symbol()], array->tensor.data.data(), sizeof(int64_t));
+}
+
 absl::StatusOr<std::vector<HostTensor>> FromNpz(const v1::Graph& graph, const std::string& path,
                                                 std::vector<int64_t>& symbols) {
   KILN_ASSIGN_OR_RETURN(std::string data, ReadFile(path));
@@ -78,13 +102,12 @@ absl::StatusOr<std::vector<HostTensor>> FromNpz(const v1::Graph& graph, const st
   std::vector<const v1::Input*> inputs;
   std::vector<HostTensor> found;
   for (const v1::Input& input : graph.inputs()) {
-    if (!input.type().has_tensor()) continue;
-    std::string positional = absl::StrCat("arr_", inputs.size());
-    const NpzArray* array = nullptr;
-    for (const NpzArray& candidate : arrays) {
-      if (candidate.name == input.name()) array = &candidate;
-      if (array == nullptr && candidate.name == positional) array = &candidate;
+    if (!input.type().has_tensor()) {
+      BindSize(input, arrays, symbols);
+      continue;
     }
+    std::string positional = absl::StrCat("arr_", inputs.size());
+    const NpzArray* array = FindArray(arrays, input.name(), positional);
     if (array == nullptr) {
       return absl::InvalidArgumentError(
           absl::StrCat(path, " has no array '", input.name(), "' or '", positional, "'"));

@@ -29,7 +29,7 @@ struct RunInputs {
 
 // `spec` is "random", "random:SEED" or the path of an .npz file whose arrays are named as the
 // graph's inputs, or arr_0, arr_1, ... for the tensors in order. Inputs that are sizes take the
-// symbols' hints, or what the file's shapes say.
+// symbols' hints, or what the file says: its shapes, or a single int64 under the input's name.
 absl::StatusOr<RunInputs> MakeInputs(const v1::Graph& graph, const std::string& spec);
 
 // Hands the same inputs to the reference interpreter.

@@ -21,10 +21,10 @@ const std::vector<Command>& Commands() {
        {{"--target", "--arch", "-o", "--emit", "--stage", "--threads"}, {"--fail-on-miss"}},
        RunCompile},
       {"run",
-       "GRAPH|ARTIFACT [--inputs random[:SEED]|FILE.npz] [--check] [--bench N] [--threads N] "
-       "[--fail-on-miss]",
+       "GRAPH|ARTIFACT [--inputs random[:SEED]|FILE.npz] [--check | --expect FILE.npz] [--bench N] "
+       "[--threads N] [--fail-on-miss]",
        "runs a saved graph or an artifact on this machine",
-       {{"--inputs", "--bench", "--threads"}, {"--check", "--fail-on-miss"}},
+       {{"--inputs", "--expect", "--bench", "--threads"}, {"--check", "--fail-on-miss"}},
        RunRun},
       {"explain",
        "GRAPH [--target cpp] [--arch native|znver3|...]",

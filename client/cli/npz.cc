@@ -98,9 +98,20 @@ absl::StatusOr<absl::string_view> HeaderField(absl::string_view header, absl::st
 absl::StatusOr<DType> ParseDescr(absl::string_view descr) {
   descr = absl::StripPrefix(absl::StripSuffix(descr, "'"), "'");
   static constexpr std::pair<absl::string_view, DType> kTypes[] = {
-      {"|b1", DType::kBool}, {"|u1", DType::kU8},  {"|i1", DType::kI8},   {"<i2", DType::kI16},
-      {"<i4", DType::kI32},  {"<i8", DType::kI64}, {"<f2", DType::kF16},  {"<f4", DType::kF32},
-      {"<f8", DType::kF64},  {"<c8", DType::kC64}, {"<c16", DType::kC128}};
+      {"|b1", DType::kBool},
+      {"|u1", DType::kU8},
+      {"|i1", DType::kI8},
+      {"<i2", DType::kI16},
+      {"<i4", DType::kI32},
+      {"<i8", DType::kI64},
+      {"<f2", DType::kF16},
+      {"<f4", DType::kF32},
+      {"<f8", DType::kF64},
+      {"<c8", DType::kC64},
+      {"<c16", DType::kC128},
+      // NumPy has no bfloat16: ml_dtypes and kiln_torch write two raw bytes.
+      {"|V2", DType::kBF16},
+      {"<V2", DType::kBF16}};
   for (const auto& [name, dtype] : kTypes) {
     if (name == descr) return dtype;
   }

@@ -17,7 +17,8 @@ struct NpzArray {
 };
 
 // INVALID_ARGUMENT, with the array where one is at fault, for anything but a sound archive of
-// little-endian arrays of known types. Zip64 and encrypted archives are refused.
+// little-endian arrays of known types; two raw bytes ("V2") are bfloat16. Zip64 and encrypted
+// archives are refused.
 absl::StatusOr<std::vector<NpzArray>> ParseNpz(absl::string_view data);
 // One .npy file.
 absl::StatusOr<HostTensor> ParseNpy(absl::string_view data);

@@ -9,6 +9,7 @@
 #include "client/cli/command.h"
 #include "client/cli/compare.h"
 #include "client/cli/inputs.h"
+#include "client/cli/npz.h"
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/compile_service.pb.h"
 #include "kiln/v1/graph.pb.h"
@@ -122,6 +123,34 @@ absl::StatusOr<Report> Check(const Outputs& outputs,
   return report;
 }
 
+// Against the arrays output_0, output_1, ... of an .npz file.
+absl::StatusOr<Report> CheckExpected(const Outputs& outputs, const std::string& path) {
+  KILN_ASSIGN_OR_RETURN(std::string data, ReadFile(path));
+  KILN_ASSIGN_OR_RETURN(std::vector<NpzArray> arrays, ParseNpz(data));
+  std::map<std::string, const HostTensor*> expected;
+  for (const NpzArray& array : arrays) expected[array.name] = &array.tensor;
+  Report report;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i].kind == KILN_NONE) continue;
+    const std::string name = absl::StrCat("output_", i);
+    auto it = expected.find(name);
+    if (it == expected.end()) {
+      return absl::InvalidArgumentError(absl::StrCat(path, " has no array '", name, "'"));
+    }
+    kiln_output output = outputs[i];
+    if (output.kind == KILN_INT) {
+      output.dtype = KILN_INT64;
+      output.ndim = 0;
+      output.data = &output.value;
+    }
+    Comparison comparison = CompareElements(output, *it->second);
+    ++report.checked;
+    report.worst = std::max(report.worst, comparison.rmse);
+    if (!comparison.same) report.wrong.push_back(absl::StrCat("output ", i, ": ", comparison.why));
+  }
+  return report;
+}
+
 void Print(const Loaded& loaded, const Report& report, bool checked, int64_t bench,
            const Timing& timing, bool json) {
   if (json) {
@@ -169,6 +198,9 @@ Outcome RunRun(const Args& args) {
   if (args.Has("--check") && IsArtifactFile(*data)) {
     return Usage("--check needs the graph; an artifact does not hold it");
   }
+  if (args.Has("--check") && args.Has("--expect")) {
+    return Usage("--check compares with the reference interpreter, --expect with a file: give one");
+  }
   auto loaded = Load(**client, args, *data);
   if (!loaded.ok()) return Failed(loaded.status());
   auto inputs = MakeInputs(loaded->graph, args.Get("--inputs", "random"));
@@ -183,6 +215,11 @@ Outcome RunRun(const Args& args) {
     if (!checked.ok()) return Failed(checked.status());
     report = *std::move(checked);
   }
+  if (args.Has("--expect")) {
+    auto checked = CheckExpected(*outputs, args.Get("--expect", ""));
+    if (!checked.ok()) return Usage(checked.status());
+    report = *std::move(checked);
+  }
   for (size_t i = 0; i < outputs->size(); ++i) {
     report.outputs.push_back(DescribeOutput((*outputs)[i]));
   }
@@ -192,7 +229,8 @@ Outcome RunRun(const Args& args) {
     if (!measured.ok()) return Failed(measured.status());
     timing = *measured;
   }
-  Print(*loaded, report, args.Has("--check"), *bench, timing, args.Has("--json"));
+  const bool checked = args.Has("--check") || args.Has("--expect");
+  Print(*loaded, report, checked, *bench, timing, args.Has("--json"));
   if (report.wrong.empty()) return Ok();
   return Failed(
       absl::InternalError(absl::StrCat("wrong result: ", absl::StrJoin(report.wrong, "; "))));

@@ -22,12 +22,19 @@ View CopyToTemp(LoweringState& state, NodeContext& context, const View& view) {
   return copy;
 }
 
+// The root of the outputs that lie in a buffer; see storage.h.
+using RootOfBuffer = absl::flat_hash_map<ir::BufferId, int>;
+
 // The window of `view`, where it may serve as output without a copy: on a buffer that a kernel of
-// this graph computes or a library step makes, and with the recorded strides.
+// this graph computes or a library step makes, with the recorded strides, and where no output is in
+// that buffer that is memory of its own in eager mode.
 std::optional<ir::BufferWindow> ServingWindow(LoweringState& state, const View& view,
-                                              const TensorType& type) {
+                                              const TensorType& type, int root,
+                                              const RootOfBuffer& taken) {
   const ir::BufferKind kind = state.module.buffers[view.buffer].kind;
   if (kind == ir::BufferKind::kInput || kind == ir::BufferKind::kConstant) return std::nullopt;
+  const auto other = taken.find(view.buffer);
+  if (other != taken.end() && other->second != root) return std::nullopt;
   std::optional<ir::BufferWindow> window = AsWindow(state.module, view);
   if (!window || !SameStrides(type.sizes, window->strides, type.strides)) return std::nullopt;
   window->strides = type.strides;
@@ -68,10 +75,11 @@ ir::BufferWindow CopyToOutput(LoweringState& state, NodeContext& context, const 
   return window;
 }
 
-// Outputs may view one buffer, as they view one tensor in eager mode.
+// Outputs view one buffer where they view one tensor in eager mode, and only there.
 ir::BufferWindow OutputWindow(LoweringState& state, NodeContext& context, const View& view,
-                              const TensorType& type) {
-  if (std::optional<ir::BufferWindow> window = ServingWindow(state, view, type)) {
+                              const TensorType& type, int root, RootOfBuffer& taken) {
+  if (std::optional<ir::BufferWindow> window = ServingWindow(state, view, type, root, taken)) {
+    taken.emplace(window->buffer, root);
     ir::Buffer& buffer = state.module.buffers[window->buffer];
     if (buffer.kind == ir::BufferKind::kTemp) buffer.kind = ir::BufferKind::kOutput;
     return *window;
@@ -84,6 +92,7 @@ ir::BufferWindow OutputWindow(LoweringState& state, NodeContext& context, const 
 absl::Status AddOutputs(LoweringState& state) {
   // An output that is there twice is one copy.
   absl::flat_hash_map<int, ir::BufferWindow> by_value;
+  RootOfBuffer taken;
   for (size_t i = 0; i < state.graph.outputs.size(); ++i) {
     const graph::Output& output = state.graph.outputs[i];
     ir::ModuleOutput& out = state.module.outputs.emplace_back();
@@ -98,9 +107,9 @@ absl::Status AddOutputs(LoweringState& state) {
       graph::Node node;
       node.name = absl::StrCat("output_", i);
       NodeContext context(state, node);
-      const ir::BufferWindow window =
-          OutputWindow(state, context, *state.values[ref->id],
-                       std::get<TensorType>(state.graph.values[ref->id]));
+      const ir::BufferWindow window = OutputWindow(
+          state, context, *state.values[ref->id], std::get<TensorType>(state.graph.values[ref->id]),
+          state.storage.root[ref->id], taken);
       by_value[ref->id] = window;
       out.value = window;
     } else {

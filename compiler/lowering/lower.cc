@@ -181,6 +181,18 @@ absl::Status LowerNatively(LoweringState& state, const Node& node) {
   return status;
 }
 
+// Results that several outputs lie in, and that were lowered to an index into something else.
+void MaterializeShared(LoweringState& state, const Node& node, size_t buffers_before) {
+  NodeContext context(state, node);
+  for (size_t i = 0; i < node.results.size(); ++i) {
+    const int id = node.results[i].id;
+    if (!state.storage.is_shared[id] || !state.values[id]) continue;
+    const View view = *state.values[id];
+    if (view.buffer >= static_cast<int>(buffers_before)) continue;
+    context.PointwiseResult(i, [&](KernelBuilder& b, const Ints& at) { return b.Load(view, at); });
+  }
+}
+
 absl::Status LowerNode(LoweringState& state, const LoweringOptions& options, const Node& node) {
   const auto is_size = [&](graph::ValueRef result) {
     return std::holds_alternative<ir::IntExpr>(state.graph.values[result.id]);
@@ -198,7 +210,9 @@ absl::Status LowerNode(LoweringState& state, const LoweringOptions& options, con
   }
   NodeContext context(state, node);
   if (LowerEmpty(context)) return absl::OkStatus();
+  const size_t num_buffers = state.module.buffers.size();
   const absl::Status status = LowerNatively(state, node);
+  if (status.ok()) MaterializeShared(state, node, num_buffers);
   if (!absl::IsUnimplemented(status)) return status;
   if (!options.library_steps) return Unsupported(node, status.message());
   if (IsInPlace(node.op)) return Unsupported(node, ": it writes its argument in place");
@@ -208,7 +222,7 @@ absl::Status LowerNode(LoweringState& state, const LoweringOptions& options, con
 }  // namespace
 
 absl::Status Lower(const Graph& graph, const LoweringOptions& options, ir::Module& module) {
-  LoweringState state{graph, module, {}, UsedValues(graph), {}};
+  LoweringState state{graph, module, {}, UsedValues(graph), {}, FindStorage(graph)};
   state.values.resize(graph.values.size());
   AddInputs(state);
   for (const Node& node : graph.nodes) {

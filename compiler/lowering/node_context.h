@@ -14,6 +14,7 @@
 #include "compiler/graph/graph.h"
 #include "compiler/ir/module.h"
 #include "compiler/lowering/kernel_builder.h"
+#include "compiler/lowering/storage.h"
 #include "compiler/lowering/view.h"
 
 namespace kiln::lowering {
@@ -25,6 +26,7 @@ struct LoweringState {
   std::vector<std::optional<View>> values;  // by the graph's value number
   std::vector<bool> used;                   // values that someone reads
   absl::flat_hash_set<std::string> names;   // of buffers and kernels
+  Storage storage;
 
   // `base`, or `base_2`, `base_3`, ... where it is taken; letters, digits and '_' only.
   std::string UniqueName(absl::string_view base);

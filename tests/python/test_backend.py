@@ -166,6 +166,31 @@ def test_outputs_that_are_inputs_views_or_constants():
     assert actual[1].data_ptr() == x.data_ptr()
 
 
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: (x * 2, (x * 2).clone()),
+        lambda x: (y := x * 2, y.clone(), y.t(), y[1]),
+        lambda x: (y := x * 2, y.repeat(1, 1), y.flip(0).flip(0)),
+        lambda x: (y := x * 2, y.to(torch.float32, copy=True), y[1].clone()),
+        lambda x: torch.tensor_split(x.repeat(2, 1), 2),
+        lambda x: (y := x.expand(2, *x.shape).clone(), y[0], y[1]),
+        lambda x: (y := torch.topk(x, 2)[0], y.clone(), y[0]),
+        lambda x: (x.clone(), x.clone()),
+    ],
+)
+def test_outputs_share_storage_as_eagers_do(fn, grad):
+    def shared(outputs):
+        cells = [output.untyped_storage()._cdata for output in outputs]
+        return [cells.index(cell) for cell in cells]
+
+    x = torch.randn(4, 4, requires_grad=grad)
+    actual, expected = run(fn, x), fn(x)
+    assert_same(actual, expected)
+    assert shared(actual) == shared(expected)
+
+
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0, 2), (), (1,)])
 def test_empty_and_scalar_tensors(shape):
     def fn(x):

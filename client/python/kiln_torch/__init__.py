@@ -11,12 +11,22 @@ from typing import Any
 from kiln_torch import _kiln
 from kiln_torch.backend import kiln_backend
 from kiln_torch.capture import CaptureError
+from kiln_torch.check import CheckFailed
 from kiln_torch.statistics import STATISTICS
 from kiln_torch.tools import explain, save_graph
 
 CacheMiss = _kiln.CacheMiss  # with fail_on_miss, where no cache has a graph's program
 
-__all__ = ["CacheMiss", "CaptureError", "explain", "kiln_backend", "reset", "save_graph", "stats"]
+__all__ = [
+    "CacheMiss",
+    "CaptureError",
+    "CheckFailed",
+    "explain",
+    "kiln_backend",
+    "reset",
+    "save_graph",
+    "stats",
+]
 __version__ = "0.1.0"
 
 
@@ -28,7 +38,7 @@ def stats() -> dict[str, Any]:
     [{graph, reason}]; steps {native, library}; library_ops {op: count}; compile_ms and fetch_ms, one
     entry a graph; run_calls; retries: calls to servers after a compile's first; progressive
     {waiting, switched, eager_calls}: graphs whose program is awaited and has come, and the calls
-    that ran eager until then.
+    that ran eager until then; checks {graphs, calls, differences}, of option check.
     """
     return STATISTICS.snapshot()
 

@@ -13,7 +13,14 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
 
 from kiln_torch import _kiln
-from kiln_torch.capture import CaptureError, capture, effect_token_inputs, number_inputs, number_outputs
+from kiln_torch.capture import (
+    CaptureError,
+    capture,
+    effect_token_inputs,
+    number_inputs,
+    number_outputs,
+)
+from kiln_torch.check import Checked
 from kiln_torch.decompositions import decompositions
 from kiln_torch.library import LibraryStep, StepError
 from kiln_torch.progressive import Progressive
@@ -72,17 +79,17 @@ def _compile(
     parameters = static_inputs(kind)
     try:
         graph = capture(module, parameters.__contains__, name)
-        client = _client_of(settings)
+        _client_of(settings)  # says what is wrong with the settings
     except (CaptureError, _kiln.Error) as error:
         return _fall_back(module, name, str(error), settings)
     trace = current_traceparent()
 
     def obtain() -> Callable[[list[Any]], Any]:
         _kiln.set_thread_trace(trace)
-        program = client.compile(graph)
-        program.set_library_steps([LibraryStep(step) for step in program.library_steps()])
+        program = load_program(graph, settings)
         STATISTICS.loaded(program)
-        return _runner(program, module, name, settings)
+        run = _runner(program, module, name, settings)
+        return _checked(run, program, module, name, graph, settings) if settings.check else run
 
     def give_up(error: Exception) -> Callable[[list[Any]], Any]:
         # A job that must not compile must not run slowly instead, either.
@@ -96,6 +103,29 @@ def _compile(
         return obtain()
     except _kiln.Error as error:
         return give_up(error)
+
+
+def load_program(graph: str, settings: Settings) -> _kiln.Program:
+    """The program of a captured graph, ready to run. Raises _kiln.Error."""
+    program = _client_of(settings).compile(graph)
+    program.set_library_steps([LibraryStep(step) for step in program.library_steps()])
+    return program
+
+
+def _checked(
+    run: Callable[[list[Any]], Any],
+    program: _kiln.Program,
+    module: torch.fx.GraphModule,
+    name: str,
+    graph: str,
+    settings: Settings,
+) -> Checked:
+    def compile_part(part: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:
+        captured = capture(part, lambda _: False, f"{name}_part")
+        return _runner(load_program(captured, settings), part, name, settings)
+
+    library_ops = program.info()["library_ops"]
+    return Checked(run, module, name, graph, compile_part, library_ops, settings.debug_dir)
 
 
 def _runner(
@@ -202,7 +232,7 @@ def kiln_backend(
 ) -> Callable[..., Any]:
     """Backend for torch.compile, found through the entry point group torch_dynamo_backends.
 
-    `options`: server, fallback, timeout_s, threads, debug_dir, mode, fail_on_miss, local_cache,
+    `options`: server, fallback, timeout_s, threads, debug_dir, mode, check, fail_on_miss, local_cache,
     tenant, priority and those of security; see Settings. Raises ValueError for an unknown option.
 
     With `mode` "progressive", here or among the options, calls run eager until the program has

@@ -119,7 +119,7 @@ def _float(value: float) -> float | str:
     return value
 
 
-def _location(node: torch.fx.Node) -> str:
+def source_location(node: torch.fx.Node) -> str:
     """ "model.py:15 in forward": where in the user's source, without folders."""
     trace = node.meta.get("stack_trace") or ""
     frames = re.findall(r'File "(?:[^"]*[/\\])?([^"/\\]+)", line (\d+), in (\S+)', trace)
@@ -261,13 +261,15 @@ class _Capture:
             return
         if not isinstance(target, torch._ops.OpOverload) and target not in _RANDOM_AGAIN:
             raise CaptureError(f"node {node.name} calls {target}, which is no ATen operator")
+        if value is None and target not in _RANDOM_AGAIN and not target._schema.returns:
+            value = ()  # a check, which only raises
         results: list[dict[str, Any]] = []
         self._values[node] = self._add_results(value, f"result of {node.name}", results)
         self._nodes.append(
             {
                 "name": node.name,
                 "op": f"higher_order.{target.name()}" if target in _RANDOM_AGAIN else str(target),
-                "location": _location(node),
+                "location": source_location(node),
                 **self._call(node, target, args),
                 "results": results,
             }

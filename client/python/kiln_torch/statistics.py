@@ -28,6 +28,7 @@ class Statistics:
             self._fetch_ms: list[float] = []
             self._retries = 0
             self._progressive = {"switched": 0, "eager_calls": 0}
+            self._checks = {"graphs": 0, "calls": 0, "differences": 0}
             self._warned: set[str] = set()
             self._programs: list[Any] = []
 
@@ -74,6 +75,11 @@ class Statistics:
         with self._lock:
             self._progressive["eager_calls"] += 1
 
+    def checks(self, what: str) -> None:
+        """Counts for option check: "graphs" that are checked, "calls" of them, "differences"."""
+        with self._lock:
+            self._checks[what] += 1
+
     def snapshot(self) -> dict[str, Any]:
         with self._lock:
             return {
@@ -87,6 +93,7 @@ class Statistics:
                 "fetch_ms": list(self._fetch_ms),
                 "retries": self._retries,
                 "progressive": {"waiting": self._waiting, **self._progressive},
+                "checks": dict(self._checks),
                 "run_calls": sum(program.run_calls for program in self._programs),
             }
 

@@ -85,5 +85,64 @@ TEST(Compare, ShapesMustAgree) {
   EXPECT_TRUE(absl::IsInvalidArgument(Compare(Output(ours, KILN_FLOAT32), reference).status()));
 }
 
+template <typename T>
+HostTensor Expected(const std::vector<T>& values, DType dtype) {
+  HostTensor out;
+  out.dtype = dtype;
+  out.sizes = {static_cast<int64_t>(values.size())};
+  out.strides = {1};
+  out.data.assign(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
+  return out;
+}
+
+Comparison Elements(std::vector<float> ours, const std::vector<float>& expected) {
+  return CompareElements(Output(ours, KILN_FLOAT32), Expected(expected, DType::kF32));
+}
+
+TEST(CompareElements, OneElementThatIsOffIsFoundAmongMany) {
+  std::vector<float> expected(100000, 1.0f), ours = expected;
+  EXPECT_TRUE(Elements(ours, expected).same);
+  ours[77777] = 1.0001f;
+  EXPECT_TRUE(Elements(ours, expected).same);
+  ours[77777] = 1.001f;
+  EXPECT_THAT(Elements(ours, expected).why, HasSubstr("element 77777 is 1.001; expected 1"));
+}
+
+TEST(CompareElements, SpecialValuesStandInTheSamePlaces) {
+  EXPECT_TRUE(Elements({INFINITY, NAN}, {INFINITY, NAN}).same);
+  EXPECT_FALSE(Elements({INFINITY}, {-INFINITY}).same);
+  EXPECT_FALSE(Elements({1}, {NAN}).same);
+  EXPECT_FALSE(Elements({INFINITY}, {1}).same);
+}
+
+TEST(CompareElements, TypeAndSizesMustBeThoseExpected) {
+  std::vector<int64_t> ours = {(int64_t{1} << 60) + 1};
+  kiln_output output = Output(ours, KILN_INT64);
+  EXPECT_TRUE(CompareElements(output, Expected(ours, DType::kI64)).same);
+  EXPECT_FALSE(CompareElements(output, Expected<int64_t>({int64_t{1} << 60}, DType::kI64)).same);
+  EXPECT_THAT(CompareElements(output, Expected<double>({1}, DType::kF64)).why,
+              HasSubstr("its type is i64; expected f64"));
+  EXPECT_THAT(CompareElements(output, Expected<int64_t>({1, 2}, DType::kI64)).why,
+              HasSubstr("its sizes are [1]; expected [2]"));
+}
+
+TEST(CompareElements, ReadsBothPartsOfComplexAndAnyOrder) {
+  std::vector<float> ours = {1, 2, 3, 4};
+  kiln_output output = Output(ours, KILN_COMPLEX64);
+  output.sizes[0] = 2;
+  HostTensor expected = Expected<float>({3, 4, 1, 2}, DType::kC64);
+  expected.sizes = {2};
+  EXPECT_FALSE(CompareElements(output, expected).same);
+  output.ndim = 2;
+  output.sizes[0] = 2;
+  output.sizes[1] = 1;
+  expected = Expected<float>({1, 2, 3, 4}, DType::kC64);
+  expected.sizes = {2, 1};
+  expected.strides = {1, 2};
+  EXPECT_TRUE(CompareElements(output, expected).same);
+  ours[3] = 5;
+  EXPECT_THAT(CompareElements(output, expected).why, HasSubstr("element 1 is 5; expected 4"));
+}
+
 }  // namespace
 }  // namespace kiln::cli

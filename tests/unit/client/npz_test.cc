@@ -89,6 +89,13 @@ TEST(Npz, ReadsFortransOrder) {
   EXPECT_EQ(tensor->strides, (std::vector<int64_t>{1, 2}));
 }
 
+TEST(Npz, TwoRawBytesAreBfloat16) {
+  auto tensor = ParseNpy(Npy("|V2", false, "(2,)", Little(0x40003f80, 4)));
+  ASSERT_TRUE(tensor.ok()) << tensor.status();
+  EXPECT_EQ(tensor->dtype, DType::kBF16);
+  EXPECT_FALSE(ParseNpy(Npy("|V3", false, "(1,)", Little(0, 3))).ok());
+}
+
 TEST(Npz, RefusesWhatItCannotRead) {
   EXPECT_THAT(ParseNpz("PK nothing").status().message(), HasSubstr("no zip archive"));
   EXPECT_THAT(ParseNpz("").status().message(), HasSubstr("no zip archive"));

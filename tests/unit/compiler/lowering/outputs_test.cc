@@ -50,6 +50,37 @@ TEST(Outputs, TheSameValueTwiceAndAViewOfItAreOneBuffer) {
   EXPECT_THAT((*outputs)[2].floats, ElementsAre(-3, -4));
 }
 
+TEST(Outputs, ACopyIsMemoryOfItsOwn) {
+  GraphMaker g;
+  const int x = g.Input({4}, {1, 2, 3, 4});
+  const int y = g.Node("aten.neg.default", {Value(x)}, {4});
+  g.Output(y);
+  g.Output(g.Node("aten.clone.default", {Value(y)}, {4}));
+  g.Output(g.Node("aten.alias.default", {Value(y)}, {4}));
+  ir::Module module;
+  ASSERT_TRUE(g.Lower(module).ok());
+  EXPECT_NE(Window(module, 0).buffer, Window(module, 1).buffer);
+  EXPECT_EQ(Window(module, 0).buffer, Window(module, 2).buffer);
+  const auto outputs = g.Run();
+  ASSERT_TRUE(outputs.ok()) << outputs.status();
+  EXPECT_THAT((*outputs)[1].floats, ElementsAre(-1, -2, -3, -4));
+}
+
+TEST(Outputs, PartsOfOneCopyShareIt) {
+  GraphMaker g;
+  const int x = g.Input({2}, {1, 2});
+  const int y = g.Node("aten.repeat.default", {Value(x), IntList({2})}, {4});
+  g.Output(g.Node("aten.slice.Tensor", {Value(y), Int(0), Int(0), Int(1)}, {1}));
+  g.Output(g.Node("aten.slice.Tensor", {Value(y), Int(0), Int(1), Int(4)}, {3}));
+  ir::Module module;
+  ASSERT_TRUE(g.Lower(module).ok());
+  EXPECT_EQ(Window(module, 0).buffer, Window(module, 1).buffer);
+  EXPECT_TRUE(Window(module, 1).offset.is_const(1));
+  const auto outputs = g.Run();
+  ASSERT_TRUE(outputs.ok()) << outputs.status();
+  EXPECT_THAT((*outputs)[1].floats, ElementsAre(2, 1, 2));
+}
+
 TEST(Outputs, OfAnInputKeepGapsAndExpandedDimensions) {
   GraphMaker g;
   const int x = g.Input({2, 3}, {1, 2, 3, 4, 5, 6});
