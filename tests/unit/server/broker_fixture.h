@@ -18,6 +18,7 @@
 #include "kiln/v1/error.pb.h"
 #include "kiln/v1/worker.pb.h"
 #include "proto/base/error_detail.h"
+#include "proto/base/key.h"
 #include "server/calls/executor.h"
 #include "server/jobs/broker.h"
 
@@ -108,6 +109,8 @@ class FakeWorkers final : public WorkerBackend {
     const v1::WorkerRequest& request = *task.request;
     v1::WorkerResponse response;
     if (request.has_plan()) {
+      EXPECT_EQ(request.plan().device().processors(), 0) << "it is in no key";
+      EXPECT_EQ(request.plan().options().optimization_level(), kDefaultOptimizationLevel);
       for (absl::string_view name :
            absl::StrSplit(request.plan().graph().name(), ',', absl::SkipEmpty())) {
         v1::KernelSource& kernel = *response.mutable_plan()->add_kernels();
@@ -177,6 +180,7 @@ class BrokerTest : public ::testing::Test {
     auto request = std::make_shared<v1::CompileRequest>();
     request->mutable_graph()->set_name(graph);
     request->mutable_device()->set_target(v1::TARGET_CPP);
+    request->mutable_device()->set_processors(8);
     auto waiter = std::make_shared<Waiter>();
     CompileCallbacks callbacks;
     callbacks.progress = [waiter](const v1::Progress&) { ++waiter->progress; };

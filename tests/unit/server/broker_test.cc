@@ -23,6 +23,7 @@ TEST_F(BrokerTest, BuildsAnArtifactOfLinkedKernels) {
   EXPECT_EQ(header.native_steps(), 0);
   ASSERT_EQ(header.kernels_size(), 2);
   EXPECT_EQ(header.kernels(1).symbol(), "s_k2");
+  EXPECT_EQ(header.kernels(1).key(), Sha256("k2").ToHex());  // the server's, of the source
   EXPECT_EQ(header.kernels(1).object_digest(), Sha256("o:k2").ToHex());
   EXPECT_FALSE(header.kernels(1).cached());
   EXPECT_EQ(waiter->answer->source, "compiled");
