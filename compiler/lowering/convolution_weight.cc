@@ -62,6 +62,7 @@ class WeightEmitter {
     if (is_blocked_) {
       Pad();
       split_ = SplitPlaces(out_.sizes);
+      if (split_ && !IsWorthSplitting()) split_.reset();
     }
     Ints parts;
     Ints places = Join({{out_.sizes[0]}, Spatial(out_.sizes)});
@@ -104,6 +105,14 @@ class WeightEmitter {
     const std::vector<int64_t> none(spatial_, 0);
     padded_out_ = PadPlaces(n_, c_, out_, true, none, Spatial(out_.sizes));
     padded_image_ = PadPlaces(n_, c_, image_, is_wide_, w.padding, reach);
+  }
+
+  // A weight for each part moves no more memory than the operands do.
+  bool IsWorthSplitting() const {
+    const int64_t weights = c_.groups * c_.out_channels * c_.in_channels * c_.window.Volume();
+    const int64_t operands =
+        ints_.EvaluateAtHints(ints_.Add(ints_.Product(out_.sizes), ints_.Product(image_.sizes)));
+    return split_->parts[0] * split_->parts[1] <= operands / std::max<int64_t>(weights, 1);
   }
 
   Ints InOrder() const {

@@ -232,7 +232,8 @@ def _convolution_gradients() -> list[Case]:
              groups=2),
         case("empty_batch", (0, 6, 7, 7), (8, 6, 3, 3), padding=1),
         case("bf16", (2, 18, 9, 11), (8, 18, 3, 3), half, 2e-2, stride=2, padding=1),
-        case("f16", (2, 6, 9, 11), (8, 6, 3, 3), torch.float16, 4e-3, padding=1),
+        # Eager's own error here is 2.5e-2: it rounds its sums to f16 on the way.
+        case("f16", (2, 6, 9, 11), (8, 6, 3, 3), torch.float16, 4e-2, padding=1),
         case("f64", (2, 6, 9, 11), (8, 6, 3, 3), wide, padding=1),
         Case("conv_transposed", lambda x, w, b: F.conv_transpose2d(x, w, b, 2, 1, 1),
              lambda: (randn(2, 6, 7, 9), randn(6, 5, 3, 3), randn(5))),
@@ -247,7 +248,7 @@ def _pooling_gradients() -> list[Case]:
     aten = torch.ops.aten
 
     def max_pool(kernel: int, stride: int, padding: int, dilation: int, ceil: bool):
-        return lambda x: F.max_pool2d(x, kernel, stride, padding, dilation, ceil, True)
+        return lambda x: F.max_pool2d(x, kernel, stride, padding, dilation, bool(ceil), True)
 
     def max_case(name: str, *settings: int, dtype: torch.dtype = torch.float32) -> Case:
         kernel, stride, padding, dilation, ceil = settings
