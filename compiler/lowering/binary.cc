@@ -322,6 +322,22 @@ absl::Status LowerAddc(NodeContext& n, ir::ScalarOp op) {
   return absl::OkStatus();
 }
 
+// prims.fma(a, b, c): a * b + c, rounded once.
+absl::Status LowerFma(NodeContext& n) {
+  KILN_ASSIGN_OR_RETURN(const Operand x, n.TensorOrNumber(0, "a"));
+  KILN_ASSIGN_OR_RETURN(const Operand y, n.TensorOrNumber(1, "b"));
+  KILN_ASSIGN_OR_RETURN(const Operand z, n.TensorOrNumber(2, "c"));
+  KILN_RETURN_IF_ERROR(CheckOperands(n, {x, y, z}));
+  const DType compute = ComputeType(n.Result(0).dtype);
+  if (!IsFloat(compute)) return n.Decline("of integers");
+  n.PointwiseResult(0, [&](KernelBuilder& b, const Ints& at) {
+    const Scalar left = LoadOperand(b, x, at, compute);
+    const Scalar right = LoadOperand(b, y, at, compute);
+    return b.Op(kFma, left, right, LoadOperand(b, z, at, compute));
+  });
+  return absl::OkStatus();
+}
+
 // self + weight * (end - self), from the nearer end as ATen does it.
 absl::Status LowerLerp(NodeContext& n) {
   KILN_ASSIGN_OR_RETURN(const Operand self, n.TensorOrNumber(0, "self"));
@@ -426,6 +442,7 @@ void RegisterBinary(Registry& registry) {
       registry["clamp_max.Tensor"] = [](NodeContext& n) { return LowerClamp(n, nullptr, "max"); };
   registry["addcmul.default"] = [](NodeContext& n) { return LowerAddc(n, kMul); };
   registry["addcdiv.default"] = [](NodeContext& n) { return LowerAddc(n, kDiv); };
+  registry["prims.fma.default"] = LowerFma;
   registry["lerp.Scalar"] = registry["lerp.Tensor"] = LowerLerp;
   registry["fill.Scalar"] = registry["fill.Tensor"] = LowerFill;
   registry["copy.default"] = LowerFill;

@@ -151,6 +151,12 @@ Scalar KernelBuilder::Op(ScalarOp op, Scalar a, double b) {
   return Op(op, a, Const(a.dtype, b));
 }
 
+Scalar KernelBuilder::Op(ScalarOp op, Scalar a, Scalar b, Scalar c) {
+  Inst inst{op, a.dtype};
+  inst.operands = {a.id, b.id, c.id};
+  return Emit(std::move(inst));
+}
+
 Scalar KernelBuilder::Select(Scalar condition, Scalar a, Scalar b) {
   Inst inst{ScalarOp::kSelect, a.dtype};
   inst.operands = {condition.id, a.id, b.id};

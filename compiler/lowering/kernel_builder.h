@@ -59,6 +59,7 @@ class KernelBuilder {
   Scalar Op(ir::ScalarOp op, Scalar a);
   Scalar Op(ir::ScalarOp op, Scalar a, Scalar b);
   Scalar Op(ir::ScalarOp op, Scalar a, double b);
+  Scalar Op(ir::ScalarOp op, Scalar a, Scalar b, Scalar c);
   Scalar Select(Scalar condition, Scalar a, Scalar b);
   Scalar Cast(Scalar a, DType dtype);  // `a` itself where it has the type
   // The element as arithmetic takes it: f32 for f16 and bf16.

@@ -195,7 +195,6 @@ def hand_made():
         (aten.reflection_pad3d.default, (volume, pads3)),
         (aten.reflection_pad2d_backward.default, (randn(2, 3, 9, 7), image, pads2)),
         (aten.reflection_pad3d_backward.default, (randn(2, 3, 7, 9, 7), volume, pads3)),
-        (aten.lerp.Tensor, (x, y, randn(4))),
         (aten.affine_grid_generator.default, (randn(2, 2, 3), [2, 1, 4, 5], False)),
         (aten.clamp_max.default, (x, 0.3)),
         (aten.isin.Tensor_Scalar, (i, 1)),

@@ -27,14 +27,14 @@ DECOMPOSED = frozenset(
     _euclidean_dist _fused_rms_norm _fused_rms_norm_backward _log_softmax_backward_data
     _prelu_kernel _prelu_kernel_backward _reshape_alias _safe_softmax _softmax_backward_data
     _unsafe_index _unsafe_index_put _unsafe_masked_index _unsafe_masked_index_put_accumulate
-    _unsafe_view _weight_norm_interface addcdiv addcmul addr affine_grid_generator alias_copy
+    _unsafe_view _weight_norm_interface addr affine_grid_generator alias_copy
     all aminmax arange.default arange.start baddbmm.default binary_cross_entropy
     binary_cross_entropy_backward binary_cross_entropy_with_logits block_diag celu
     channel_shuffle clamp_max clamp_min count_nonzero deg2rad detach diag_embed
     diagonal_backward diagonal_copy dot elu_backward empty_like expand_copy eye fill
     floor_divide frac gelu_backward glu glu_backward hann_window hardshrink hardsigmoid
     hardsigmoid_backward hardswish hardswish_backward hardtanh_backward heaviside huber_loss
-    huber_loss_backward im2col isin isneginf isposinf leaky_relu_backward lerp linalg_cross
+    huber_loss_backward im2col isin isneginf isposinf leaky_relu_backward linalg_cross
     linspace.default log_sigmoid_backward log_sigmoid_forward logaddexp logaddexp2 logit logit_backward
     logspace.default logsumexp masked_fill mish mish_backward mse_loss mse_loss_backward
     multi_margin_loss multilabel_margin_loss_forward mv mvlgamma nan_to_num nansum
