@@ -27,7 +27,7 @@ DECOMPOSED = frozenset(
     _euclidean_dist _fused_rms_norm _fused_rms_norm_backward _log_softmax_backward_data
     _prelu_kernel _prelu_kernel_backward _reshape_alias _safe_softmax _softmax_backward_data
     _unsafe_index _unsafe_index_put _unsafe_masked_index _unsafe_masked_index_put_accumulate
-    _unsafe_view _weight_norm_interface addcdiv addcmul addr affine_grid_generator alias_copy
+    _unsafe_view _weight_norm_interface addr affine_grid_generator alias_copy
     all aminmax arange.default arange.start baddbmm binary_cross_entropy
     binary_cross_entropy_backward binary_cross_entropy_with_logits block_diag celu
     channel_shuffle clamp_max clamp_min count_nonzero deg2rad detach diag_embed
