@@ -94,6 +94,7 @@ double ElementTolerance(DType dtype) {
     case DType::kC128:
       return 1e-8;
     case DType::kF16:
+    case DType::kC32:
       return 1e-3;
     case DType::kBF16:
       return 1e-2;
