@@ -210,6 +210,11 @@ class Assembler {
               out.mutable_scalar()->set_float_(v);
               return absl::OkStatus();
             },
+            [&](std::complex<double> v) {
+              out.mutable_scalar()->mutable_complex()->set_real(v.real());
+              out.mutable_scalar()->mutable_complex()->set_imag(v.imag());
+              return absl::OkStatus();
+            },
             [&](bool v) {
               out.mutable_scalar()->set_bool_(v);
               return absl::OkStatus();

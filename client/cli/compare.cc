@@ -22,6 +22,7 @@ T Load(const char* at) {
   return value;
 }
 
+// Of a complex type: one of its two parts.
 double LoadElement(DType dtype, const char* at) {
   switch (dtype) {
     case DType::kBool:
@@ -35,7 +36,14 @@ double LoadElement(DType dtype, const char* at) {
       return Load<int32_t>(at);
     case DType::kI64:
       return static_cast<double>(Load<int64_t>(at));
+    case DType::kU16:
+      return Load<uint16_t>(at);
+    case DType::kU32:
+      return Load<uint32_t>(at);
+    case DType::kU64:
+      return static_cast<double>(Load<uint64_t>(at));
     case DType::kF16:
+    case DType::kC32:
       return static_cast<double>(std::bit_cast<_Float16>(Load<uint16_t>(at)));
     case DType::kBF16:
       return std::bit_cast<float>(static_cast<uint32_t>(Load<uint16_t>(at)) << 16);
@@ -45,8 +53,9 @@ double LoadElement(DType dtype, const char* at) {
     case DType::kF64:
     case DType::kC128:
       return Load<double>(at);
+    default:
+      return Load<uint8_t>(at);  // 8-bit floats, by their bits
   }
-  return 0;
 }
 
 const char* Address(const kiln_output& output, int64_t index, int64_t element_bytes) {
@@ -85,6 +94,7 @@ double ElementTolerance(DType dtype) {
     case DType::kC128:
       return 1e-8;
     case DType::kF16:
+    case DType::kC32:
       return 1e-3;
     case DType::kBF16:
       return 1e-2;
@@ -118,7 +128,10 @@ double ElementAt(const kiln_output& output, int64_t index) {
 absl::StatusOr<Comparison> Compare(const kiln_output& output, const v1::TensorData& reference) {
   KILN_ASSIGN_OR_RETURN(DType dtype, DTypeFromProto(output.dtype));
   KILN_ASSIGN_OR_RETURN(DType reference_dtype, DTypeFromProto(reference.type().dtype()));
-  if (IsComplex(dtype)) return absl::UnimplementedError("complex outputs cannot be checked");
+  if (IsOpaque(dtype)) {
+    return absl::UnimplementedError(
+        absl::StrCat("outputs of type ", DTypeName(dtype), " cannot be checked"));
+  }
   Comparison out;
   int64_t elements = NumElements(output);
   bool same_shape = reference.type().sizes_size() == output.ndim;

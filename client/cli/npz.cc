@@ -111,7 +111,10 @@ absl::StatusOr<DType> ParseDescr(absl::string_view descr) {
       {"<c16", DType::kC128},
       // NumPy has no bfloat16: ml_dtypes and kiln_torch write two raw bytes.
       {"|V2", DType::kBF16},
-      {"<V2", DType::kBF16}};
+      {"<V2", DType::kBF16},
+      {"<u2", DType::kU16},
+      {"<u4", DType::kU32},
+      {"<u8", DType::kU64}};
   for (const auto& [name, dtype] : kTypes) {
     if (name == descr) return dtype;
   }

@@ -2,6 +2,7 @@
 // Everything in it has been checked: see import.h.
 #pragma once
 
+#include <complex>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -36,7 +37,8 @@ using ValueType = std::variant<TensorType, ir::IntExpr, None>;
 struct Arg;
 using ArgList = std::vector<Arg>;
 struct Arg {
-  std::variant<None, ValueRef, int64_t, double, bool, std::string, DType, ir::IntExpr, ArgList>
+  std::variant<None, ValueRef, int64_t, double, bool, std::string, DType, ir::IntExpr, ArgList,
+               std::complex<double>>
       value;
 };
 

@@ -185,6 +185,8 @@ absl::StatusOr<Arg> Importer::ReadArg(const v1::Argument& proto, const Place& pl
       return Arg{proto.int_()};
     case v1::Argument::kFloat:
       return Arg{proto.float_()};
+    case v1::Argument::kComplex:
+      return Arg{std::complex<double>(proto.complex().real(), proto.complex().imag())};
     case v1::Argument::kBool:
       return Arg{proto.bool_()};
     case v1::Argument::kString:

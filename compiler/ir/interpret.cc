@@ -230,9 +230,9 @@ absl::Status Interpreter::Prepare(BufferId id) {
 
 absl::Status Interpreter::Allocate(BufferId id) {
   const Buffer& buffer = module_.buffers[id];
-  if (IsComplex(buffer.dtype)) {
-    return absl::UnimplementedError(
-        absl::StrCat("buffer @", buffer.name, " is complex, which the interpreter lacks"));
+  if (IsOpaque(buffer.dtype)) {
+    return absl::UnimplementedError(absl::StrCat(
+        "buffer @", buffer.name, " is ", DTypeName(buffer.dtype), ", which the interpreter lacks"));
   }
   const int64_t elements = Reach(Evaluate(buffer.sizes), Evaluate(buffer.strides));
   if (elements < 0) {

@@ -43,6 +43,7 @@
 //   }
 #pragma once
 
+#include <complex>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -143,7 +144,9 @@ struct NoneArg {
 };
 struct LibraryArg {
   std::string name;  // empty for a positional argument
-  std::variant<NoneArg, BufferWindow, IntExpr, double, bool, std::string, DType, LibraryArgs> value;
+  std::variant<NoneArg, BufferWindow, IntExpr, double, bool, std::string, DType, LibraryArgs,
+               std::complex<double>>
+      value;
 };
 
 // A call of an ATen operator that the client executes.

@@ -272,6 +272,10 @@ absl::Status Parser::ArgValue(LibraryArg& arg, int depth) {
     KILN_ASSIGN_OR_RETURN(arg.value, Expr());
   } else if (Accept("float")) {
     KILN_ASSIGN_OR_RETURN(arg.value, Float());
+  } else if (Accept("complex")) {
+    KILN_ASSIGN_OR_RETURN(const double real, Float());
+    KILN_ASSIGN_OR_RETURN(const double imag, Float());
+    arg.value = std::complex<double>(real, imag);
   } else if (Accept("dtype")) {
     KILN_ASSIGN_OR_RETURN(arg.value, Type());
   } else if (Accept("[")) {

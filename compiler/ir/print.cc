@@ -221,6 +221,9 @@ std::string Printer::ArgText(const LibraryArg& arg) const {
     std::string operator()(const BufferWindow& v) const { return printer.WindowText(v); }
     std::string operator()(IntExpr v) const { return "int " + printer.sizes_.Text(v); }
     std::string operator()(double v) const { return "float " + FloatText(v); }
+    std::string operator()(std::complex<double> v) const {
+      return absl::StrCat("complex ", FloatText(v.real()), " ", FloatText(v.imag()));
+    }
     std::string operator()(bool v) const { return v ? "true" : "false"; }
     std::string operator()(const std::string& v) const { return QuoteText(v); }
     std::string operator()(DType v) const { return "dtype " + Type(v); }

@@ -100,7 +100,9 @@ absl::Status KernelVerifier::CheckPhase(int number) {
 }
 
 absl::Status KernelVerifier::CheckInst(const Inst& inst) {
-  if (IsComplex(inst.dtype)) return Error(inst, "complex types are for library steps only");
+  if (IsOpaque(inst.dtype)) {
+    return Error(inst, absl::StrCat(DTypeName(inst.dtype), " is for library steps only"));
+  }
   KILN_RETURN_IF_ERROR(CheckOperands(inst));
   switch (inst.op) {
     case ScalarOp::kConst:

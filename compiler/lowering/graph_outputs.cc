@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "compiler/lowering/library_step.h"
 
 namespace kiln::lowering {
 namespace {
@@ -54,6 +55,19 @@ bool IsNonOverlapping(ir::IntContext& ints, const Ints& sizes, const Ints& strid
   return true;
 }
 
+// Kernels cannot copy opaque types: the client's library can. Such a value is a whole buffer, for
+// its views are library steps, too.
+ir::BufferWindow CloneToOutput(LoweringState& state, NodeContext& context, const View& view,
+                               const TensorType& type) {
+  ir::Buffer buffer{state.UniqueName(context.node().name), view.dtype, type.sizes, type.strides,
+                    ir::BufferKind::kLibrary};
+  const ir::BufferId id = state.module.AddBuffer(std::move(buffer));
+  ir::LibraryArg source{"", WindowOrCopy(state, context, view, type)};
+  state.module.operations.emplace_back(
+      ir::Library{"aten.clone.default", context.node().name, {std::move(source)}, {id}, {}});
+  return {id, type.sizes, type.strides, context.ints().Const(0)};
+}
+
 // A copy with the recorded strides, gaps and expanded dimensions (stride 0) included, as users and
 // the backward graph expect them. Contiguous where the strides make elements overlap otherwise.
 ir::BufferWindow CopyToOutput(LoweringState& state, NodeContext& context, const View& view,
@@ -84,12 +98,13 @@ ir::BufferWindow OutputWindow(LoweringState& state, NodeContext& context, const 
     if (buffer.kind == ir::BufferKind::kTemp) buffer.kind = ir::BufferKind::kOutput;
     return *window;
   }
-  return CopyToOutput(state, context, view, type);
+  return IsOpaque(view.dtype) ? CloneToOutput(state, context, view, type)
+                              : CopyToOutput(state, context, view, type);
 }
 
 }  // namespace
 
-absl::Status AddOutputs(LoweringState& state) {
+absl::Status AddOutputs(LoweringState& state, bool library_steps) {
   // An output that is there twice is one copy.
   absl::flat_hash_map<int, ir::BufferWindow> by_value;
   RootOfBuffer taken;
@@ -107,9 +122,13 @@ absl::Status AddOutputs(LoweringState& state) {
       graph::Node node;
       node.name = absl::StrCat("output_", i);
       NodeContext context(state, node);
-      const ir::BufferWindow window = OutputWindow(
-          state, context, *state.values[ref->id], std::get<TensorType>(state.graph.values[ref->id]),
-          state.storage.root[ref->id], taken);
+      const auto& type = std::get<TensorType>(state.graph.values[ref->id]);
+      if (IsOpaque(type.dtype) && !library_steps) {
+        return absl::UnimplementedError(absl::StrCat("output ", i, " is ", DTypeName(type.dtype),
+                                                     ", which needs a library to copy it"));
+      }
+      const ir::BufferWindow window = OutputWindow(state, context, *state.values[ref->id], type,
+                                                   state.storage.root[ref->id], taken);
       by_value[ref->id] = window;
       out.value = window;
     } else {
@@ -122,6 +141,11 @@ absl::Status AddOutputs(LoweringState& state) {
 absl::Status AddMutations(LoweringState& state) {
   absl::flat_hash_set<ir::BufferId> mutated;
   for (const graph::Mutation& mutation : state.graph.mutations) {
+    const DType dtype = state.values[mutation.input]->dtype;
+    if (IsOpaque(dtype)) {
+      return absl::UnimplementedError(absl::StrCat(
+          "input ", mutation.input, " is ", DTypeName(dtype), ", which no kernel writes in place"));
+    }
     mutated.insert(state.values[mutation.input]->buffer);
   }
   graph::Node node;

@@ -8,11 +8,12 @@ namespace kiln::lowering {
 
 // Gives every output of the graph a window with the recorded sizes and strides. A temporary buffer
 // becomes an output buffer where a window on it serves; several outputs view it where they view one
-// tensor in eager mode, and only then; otherwise the value is copied.
-absl::Status AddOutputs(LoweringState& state);
+// tensor in eager mode, and only then; otherwise the value is copied. UNIMPLEMENTED where it would
+// take a library step that `library_steps` forbids.
+absl::Status AddOutputs(LoweringState& state, bool library_steps);
 
 // Appends the kernels that store into mutated inputs. Every value that they read was computed, or
-// copied, from the inputs as they were.
+// copied, from the inputs as they were. UNIMPLEMENTED for types that kernels do not know.
 absl::Status AddMutations(LoweringState& state);
 
 }  // namespace kiln::lowering

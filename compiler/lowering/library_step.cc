@@ -37,6 +37,8 @@ absl::StatusOr<ir::LibraryArg> ConvertArg(LoweringState& state, NodeContext& con
     out.value = *e;
   } else if (const auto* d = std::get_if<double>(&arg.value)) {
     out.value = *d;
+  } else if (const auto* c = std::get_if<std::complex<double>>(&arg.value)) {
+    out.value = *c;
   } else if (const auto* b = std::get_if<bool>(&arg.value)) {
     out.value = *b;
   } else if (const auto* s = std::get_if<std::string>(&arg.value)) {

@@ -64,27 +64,29 @@ void AddInputs(LoweringState& state) {
   }
 }
 
-bool HasComplex(const Graph& graph, const graph::Arg& arg) {
+// Whether numbers take part that kernels cannot compute with.
+bool HasOpaque(const Graph& graph, const graph::Arg& arg) {
   if (const auto* ref = std::get_if<graph::ValueRef>(&arg.value)) {
     const TensorType* type = AsTensor(graph, *ref);
-    return type != nullptr && IsComplex(type->dtype);
+    return type != nullptr && IsOpaque(type->dtype);
   }
   if (const auto* list = std::get_if<graph::ArgList>(&arg.value)) {
     return std::any_of(list->begin(), list->end(),
-                       [&](const graph::Arg& item) { return HasComplex(graph, item); });
+                       [&](const graph::Arg& item) { return HasOpaque(graph, item); });
   }
+  if (std::holds_alternative<std::complex<double>>(arg.value)) return true;
   const auto* dtype = std::get_if<DType>(&arg.value);
-  return dtype != nullptr && IsComplex(*dtype);
+  return dtype != nullptr && IsOpaque(*dtype);
 }
 
-bool HasComplex(const Graph& graph, const Node& node) {
-  const auto arg_is = [&](const graph::Arg& arg) { return HasComplex(graph, arg); };
+bool HasOpaque(const Graph& graph, const Node& node) {
+  const auto arg_is = [&](const graph::Arg& arg) { return HasOpaque(graph, arg); };
   return std::any_of(node.args.begin(), node.args.end(), arg_is) ||
          std::any_of(node.kwargs.begin(), node.kwargs.end(),
                      [&](const auto& named) { return arg_is(named.second); }) ||
          std::any_of(node.results.begin(), node.results.end(), [&](graph::ValueRef result) {
            const TensorType* type = AsTensor(graph, result);
-           return type != nullptr && IsComplex(type->dtype);
+           return type != nullptr && IsOpaque(type->dtype);
          });
 }
 
@@ -123,7 +125,7 @@ bool LeavesOutResults(const Graph& graph, const Node& node) {
 bool LowerEmpty(NodeContext& context) {
   if (context.num_results() == 0 || !context.CheckResults(context.num_results()).ok()) return false;
   for (size_t i = 0; i < context.num_results(); ++i) {
-    if (!IsEmpty(context.Result(i).sizes) || IsComplex(context.Result(i).dtype)) return false;
+    if (!IsEmpty(context.Result(i).sizes) || IsOpaque(context.Result(i).dtype)) return false;
   }
   for (size_t i = 0; i < context.num_results(); ++i) {
     if (!context.ResultUsed(i)) continue;
@@ -156,7 +158,7 @@ absl::Status CheckResultsSet(const LoweringState& state, const NodeContext& cont
 absl::Status LowerNatively(LoweringState& state, const Node& node) {
   const Lowering* lowering = FindLowering(node.op);
   if (lowering == nullptr) return absl::UnimplementedError("");
-  if (HasComplex(state.graph, node)) return absl::UnimplementedError(" for complex numbers");
+  if (HasOpaque(state.graph, node)) return absl::UnimplementedError(" for numbers of such a type");
   const size_t num_operations = state.module.operations.size();
   const size_t num_buffers = state.module.buffers.size();
   NodeContext context(state, node);
@@ -228,7 +230,7 @@ absl::Status Lower(const Graph& graph, const LoweringOptions& options, ir::Modul
   for (const Node& node : graph.nodes) {
     KILN_RETURN_IF_ERROR(LowerNode(state, options, node));
   }
-  KILN_RETURN_IF_ERROR(AddOutputs(state));
+  KILN_RETURN_IF_ERROR(AddOutputs(state, options.library_steps));
   return AddMutations(state);
 }
 

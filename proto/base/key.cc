@@ -97,6 +97,9 @@ class GraphEncoder {
         h_.Int(arg.list().items_size());
         for (const v1::Argument& item : arg.list().items()) Encode(item, depth + 1);
         break;
+      case v1::Argument::kComplex:
+        h_.Float(arg.complex().real()).Float(arg.complex().imag());
+        break;
       case v1::Argument::kNone:
       case v1::Argument::KIND_NOT_SET:
         break;

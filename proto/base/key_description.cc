@@ -108,6 +108,9 @@ class GraphDescriber {
         return absl::StrCat(argument.int_());
       case v1::Argument::kFloat:
         return absl::StrCat("float ", FloatText(argument.float_()));
+      case v1::Argument::kComplex:
+        return absl::StrCat("complex ", FloatText(argument.complex().real()), " ",
+                            FloatText(argument.complex().imag()));
       case v1::Argument::kBool:
         return argument.bool_() ? "true" : "false";
       case v1::Argument::kString:

@@ -179,9 +179,9 @@ absl::StatusOr<std::vector<HostTensor>> RandomInputs(const v1::Graph& graph, uin
     const v1::TensorType& type = input.type().tensor();
     HostTensor t;
     KILN_ASSIGN_OR_RETURN(t.dtype, DTypeFromProto(type.dtype()));
-    if (IsComplex(t.dtype)) {
-      return absl::UnimplementedError(
-          absl::StrCat("input '", input.name(), "' is complex: give its values in a file"));
+    if (IsOpaque(t.dtype)) {
+      return absl::UnimplementedError(absl::StrCat(
+          "input '", input.name(), "' is ", DTypeName(t.dtype), ": give its values in a file"));
     }
     if (type.strides_size() != type.sizes_size()) {
       return absl::InvalidArgumentError(absl::StrCat("input '", input.name(), "' has ",

@@ -213,7 +213,16 @@ typedef enum kiln_dtype {
   KILN_FLOAT32 = 9,
   KILN_FLOAT64 = 10,
   KILN_COMPLEX64 = 11,
-  KILN_COMPLEX128 = 12
+  KILN_COMPLEX128 = 12,
+  KILN_COMPLEX32 = 13,
+  KILN_UINT16 = 14,
+  KILN_UINT32 = 15,
+  KILN_UINT64 = 16,
+  KILN_FLOAT8_E4M3FN = 17,
+  KILN_FLOAT8_E4M3FNUZ = 18,
+  KILN_FLOAT8_E5M2 = 19,
+  KILN_FLOAT8_E5M2FNUZ = 20,
+  KILN_FLOAT8_E8M0FNU = 21
 } kiln_dtype;
 
 typedef enum kiln_role { /* The numbers are those of kiln.v1.Input.Role. */

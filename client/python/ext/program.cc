@@ -108,7 +108,7 @@ PyMethodDef kMethods[] = {
     {"library_steps", LibrarySteps, METH_NOARGS, "each kiln.v1.LibraryStep as protobuf JSON"},
     {"set_library_steps", SetLibrarySteps, METH_O,
      "for each library step, a callable(tensors, ints) -> list of tensors with a method "
-     "fit(number, result, declared)"},
+     "fit(number, result, declared, tensors)"},
     {"info", Info, METH_NOARGS, "where the program came from and what it consists of"},
     {"describe_json", DescribeJson, METH_NOARGS, "kiln.v1.Artifact without code, protobuf JSON"},
     {nullptr, nullptr, 0, nullptr}};

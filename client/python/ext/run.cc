@@ -156,7 +156,7 @@ class RunState {
       if (!TensorFromPython(api_, result.get(), &results[i]) ||
           results[i].dtype != declared.dtype || !SameSizes(results[i], declared)) {
         PyErr_Clear();
-        result = Fit(call, static_cast<int>(i), result.get(), declared);
+        result = Fit(call, static_cast<int>(i), result.get(), declared, arguments.get());
         if (!result || !TensorFromPython(api_, result.get(), &results[i])) return false;
       }
       library_results_.push_back(std::move(result));
@@ -169,7 +169,8 @@ class RunState {
   }
 
   // A tensor of the declared type that the step's `fit` has written `result` to.
-  PyRef Fit(PyObject* step, int number, PyObject* result, const kiln_tensor& declared) {
+  PyRef Fit(PyObject* step, int number, PyObject* result, const kiln_tensor& declared,
+            PyObject* arguments) {
     std::vector<int64_t> strides(declared.ndim);
     int64_t elements = 1;
     for (int32_t d = declared.ndim; d-- > 0; elements *= declared.sizes[d]) strides[d] = elements;
@@ -177,8 +178,8 @@ class RunState {
     if (memory == nullptr) return PyRef();
     PyRef fitted = TensorToPython(api_, memory, declared.ndim, declared.sizes, strides.data());
     if (!fitted) return fitted;
-    PyRef done =
-        PyRef::Steal(PyObject_CallMethod(step, "fit", "iOO", number, result, fitted.get()));
+    PyRef done = PyRef::Steal(
+        PyObject_CallMethod(step, "fit", "iOOO", number, result, fitted.get(), arguments));
     return done ? std::move(fitted) : PyRef();
   }
 

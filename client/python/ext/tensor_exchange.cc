@@ -11,6 +11,11 @@ enum Code : uint8_t {
   kBfloat = 4,
   kComplex = 5,
   kBool = 6,
+  kFloat8E4M3FN = 10,
+  kFloat8E4M3FNUZ = 11,
+  kFloat8E5M2 = 12,
+  kFloat8E5M2FNUZ = 13,
+  kFloat8E8M0FNU = 14,
 };
 
 struct TypeRow {
@@ -20,10 +25,27 @@ struct TypeRow {
 };
 
 constexpr TypeRow kTypes[] = {
-    {KILN_BOOL, kBool, 8},      {KILN_UINT8, kUInt, 8},         {KILN_INT8, kInt, 8},
-    {KILN_INT16, kInt, 16},     {KILN_INT32, kInt, 32},         {KILN_INT64, kInt, 64},
-    {KILN_FLOAT16, kFloat, 16}, {KILN_BFLOAT16, kBfloat, 16},   {KILN_FLOAT32, kFloat, 32},
-    {KILN_FLOAT64, kFloat, 64}, {KILN_COMPLEX64, kComplex, 64}, {KILN_COMPLEX128, kComplex, 128},
+    {KILN_BOOL, kBool, 8},
+    {KILN_UINT8, kUInt, 8},
+    {KILN_INT8, kInt, 8},
+    {KILN_INT16, kInt, 16},
+    {KILN_INT32, kInt, 32},
+    {KILN_INT64, kInt, 64},
+    {KILN_FLOAT16, kFloat, 16},
+    {KILN_BFLOAT16, kBfloat, 16},
+    {KILN_FLOAT32, kFloat, 32},
+    {KILN_FLOAT64, kFloat, 64},
+    {KILN_COMPLEX64, kComplex, 64},
+    {KILN_COMPLEX128, kComplex, 128},
+    {KILN_COMPLEX32, kComplex, 32},
+    {KILN_UINT16, kUInt, 16},
+    {KILN_UINT32, kUInt, 32},
+    {KILN_UINT64, kUInt, 64},
+    {KILN_FLOAT8_E4M3FN, kFloat8E4M3FN, 8},
+    {KILN_FLOAT8_E4M3FNUZ, kFloat8E4M3FNUZ, 8},
+    {KILN_FLOAT8_E5M2, kFloat8E5M2, 8},
+    {KILN_FLOAT8_E5M2FNUZ, kFloat8E5M2FNUZ, 8},
+    {KILN_FLOAT8_E8M0FNU, kFloat8E8M0FNU, 8},
 };
 
 int32_t FromDlpack(DLDataType type) {

@@ -39,6 +39,15 @@ DTYPE_NAMES: dict[torch.dtype, str] = {
     torch.float64: "DTYPE_FLOAT64",
     torch.complex64: "DTYPE_COMPLEX64",
     torch.complex128: "DTYPE_COMPLEX128",
+    torch.complex32: "DTYPE_COMPLEX32",
+    torch.uint16: "DTYPE_UINT16",
+    torch.uint32: "DTYPE_UINT32",
+    torch.uint64: "DTYPE_UINT64",
+    torch.float8_e4m3fn: "DTYPE_FLOAT8_E4M3FN",
+    torch.float8_e4m3fnuz: "DTYPE_FLOAT8_E4M3FNUZ",
+    torch.float8_e5m2: "DTYPE_FLOAT8_E5M2",
+    torch.float8_e5m2fnuz: "DTYPE_FLOAT8_E5M2FNUZ",
+    torch.float8_e8m0fnu: "DTYPE_FLOAT8_E8M0FNU",
 }
 
 
@@ -349,6 +358,8 @@ class _Capture:
             return {"int": arg}
         if isinstance(arg, float):
             return {"float": _float(arg)}
+        if isinstance(arg, complex):
+            return {"complex": {"real": _float(arg.real), "imag": _float(arg.imag)}}
         if isinstance(arg, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             return self._number(arg, kind)
         if isinstance(arg, str):

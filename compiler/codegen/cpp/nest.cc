@@ -87,7 +87,7 @@ absl::StatusOr<Nest> BuildNest(ir::Module& module, const ir::Kernel& kernel, boo
     NestPhase& made = nest.phases.emplace_back();
     made.inner = phase.inner;
     for (const Inst& inst : phase.body) {
-      if (IsComplex(inst.dtype)) {
+      if (IsOpaque(inst.dtype)) {
         return absl::UnimplementedError(absl::StrCat("kernel @", kernel.name, " computes ",
                                                      DTypeName(inst.dtype),
                                                      ", which target cpp has no code for"));

@@ -35,14 +35,14 @@ TEST(HasherTest, FieldBoundariesCount) {
 }
 
 TEST(DTypeTest, NamesAndNumbersRoundTrip) {
-  for (int number = 1; number <= 12; ++number) {
+  for (int number = 1; number <= 21; ++number) {
     const DType dtype = *DTypeFromProto(number);
     EXPECT_EQ(DTypeToProto(dtype), number);
     EXPECT_EQ(DTypeFromName(DTypeName(dtype)), dtype);
     EXPECT_GT(DTypeSize(dtype), 0);
   }
   EXPECT_FALSE(DTypeFromProto(0).ok());
-  EXPECT_FALSE(DTypeFromProto(13).ok());
+  EXPECT_FALSE(DTypeFromProto(22).ok());
   EXPECT_FALSE(DTypeFromName("").has_value());
 }
 

@@ -76,6 +76,7 @@ constexpr char kGraph[] = R"pb(
     args { sym_int { value: 6 } }
     args { list { items { int: 1 } } }
     args { none {} }
+    args { complex { real: 1 imag: -2 } }
     kwargs {
       name: "alpha"
       value { int: 2 }

@@ -65,7 +65,7 @@ inline constexpr absl::string_view kEveryConstruct = R"(module {
       store f32 @y[d0, d1], %14
     }
   }
-  library "aten.topk.default" from "topk" (@y sizes[s0,768] strides[768,1] offset 0, int 5, int 2*s0 + 1, [true, none, [], "a,\tb"], largest = false, scale = float 0.1, out = dtype f16) -> (@top, _, @top.i)
+  library "aten.topk.default" from "topk" (@y sizes[s0,768] strides[768,1] offset 0, int 5, int 2*s0 + 1, [true, none, [], "a,\tb"], largest = false, scale = float 0.1, phase = complex 0.5 -inf, out = dtype f8e5m2) -> (@top, _, @top.i)
   output @y sizes[768,s0] strides[1,768] offset 0
   output int batch*s0
   output none

@@ -45,10 +45,12 @@ TEST(ParseTest, ReadsFieldsOfEveryKind) {
   EXPECT_TRUE(masked.has_mask);
   EXPECT_EQ(masked.operands, std::vector<ValueId>{7});
   const Library& library = std::get<Library>(m.operations[2]);
-  ASSERT_EQ(library.args.size(), 7u);
+  ASSERT_EQ(library.args.size(), 8u);
   EXPECT_EQ(std::get<LibraryArgs>(library.args[3].value).size(), 4u);
   EXPECT_EQ(library.args[5].name, "scale");
   EXPECT_EQ(std::get<double>(library.args[5].value), 0.1);
+  EXPECT_EQ(std::get<std::complex<double>>(library.args[6].value).real(), 0.5);
+  EXPECT_EQ(library.positions, (std::vector<int>{0, 2}));
   ASSERT_EQ(m.outputs.size(), 3u);
   EXPECT_EQ(std::get<BufferWindow>(m.outputs[0].value).buffer, 6);
 }

@@ -101,6 +101,35 @@ TEST(Lower, ComplexNumbersGoToTheLibrary) {
   EXPECT_TRUE(std::holds_alternative<ir::Library>(with_library.operations[0]));
 }
 
+// A comparison with 1j gives bools of floats: no type says that it is none of ours.
+TEST(Lower, AComplexScalarGoesToTheLibrary) {
+  GraphMaker g;
+  const int x = g.Input({2}, {1, 2});
+  v1::Argument scalar;
+  scalar.mutable_complex()->set_imag(1);
+  g.Output(g.Node("aten.eq.Scalar", {Value(x), scalar}, {2}, v1::DTYPE_BOOL));
+  ir::Module module;
+  ASSERT_TRUE(g.Lower(module, true).ok());
+  const auto& step = std::get<ir::Library>(module.operations[0]);
+  EXPECT_EQ(std::get<std::complex<double>>(step.args[1].value), std::complex<double>(0, 1));
+}
+
+// Kernels cannot move such a value, so that the library does where an input is an output.
+TEST(Lower, AnOpaqueInputThatIsAnOutputIsCloned) {
+  for (const v1::DType dtype : {v1::DTYPE_COMPLEX64, v1::DTYPE_UINT16, v1::DTYPE_FLOAT8_E5M2}) {
+    GraphMaker g;
+    const int x = g.Input({2}, {1, 2});
+    g.proto().mutable_inputs(0)->mutable_type()->mutable_tensor()->set_dtype(dtype);
+    g.Output(x);
+    ir::Module module;
+    EXPECT_EQ(g.Lower(module).code(), absl::StatusCode::kUnimplemented);
+    ir::Module with_library;
+    ASSERT_TRUE(g.Lower(with_library, true).ok());
+    ASSERT_TRUE(ir::Verify(with_library).ok()) << ir::Verify(with_library);
+    EXPECT_EQ(std::get<ir::Library>(with_library.operations[0]).op, "aten.clone.default");
+  }
+}
+
 TEST(Lower, AnOperatorThatWritesItsArgumentIsRefused) {
   GraphMaker g;
   const int x = g.Input({2}, {1, 2});
