@@ -132,7 +132,9 @@ def _near(ours, eager, reference, tolerance: float) -> bool:
     return bool(((ours - reference).abs() <= allowed + 1e-7).all())
 
 
-def _compare(program: Program, ours: Execution, eager: Execution, reference: Execution) -> tuple[str, str]:
+def _compare(
+    program: Program, ours: Execution, eager: Execution, reference: Execution
+) -> tuple[str, str]:
     tolerance = _TOLERANCE[program.low()]
     if len(ours.outputs) != len(eager.outputs):
         return "count", f"{len(ours.outputs)} outputs; eager gives {len(eager.outputs)}"
