@@ -1,5 +1,6 @@
 #include "compiler/lowering/graph_outputs.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -26,14 +27,26 @@ View CopyToTemp(LoweringState& state, NodeContext& context, const View& view) {
 // The root of the outputs that lie in a buffer; see storage.h.
 using RootOfBuffer = absl::flat_hash_map<ir::BufferId, int>;
 
-// The window of `view`, where it may serve as output without a copy: on a buffer that a kernel of
-// this graph computes or a library step makes, with the recorded strides, and where no output is in
-// that buffer that is memory of its own in eager mode.
+// Whether a value whose root is `root` is a view of the input that has that buffer, in eager mode
+// as well, and the graph leaves that input as it was.
+bool IsUnwrittenInput(const LoweringState& state, int root, ir::BufferId buffer) {
+  if (!state.values[root] || root >= static_cast<int>(state.graph.inputs.size())) return false;
+  return state.values[root]->buffer == buffer &&
+         std::none_of(state.graph.mutations.begin(), state.graph.mutations.end(),
+                      [&](const graph::Mutation& mutation) { return mutation.input == root; });
+}
+
+// The window of `view`, where it may serve as output without a copy: on an input that it views, or
+// on a buffer that a kernel of this graph computes or a library step makes; with the recorded
+// strides; and where no output is in that buffer that is memory of its own in eager mode.
 std::optional<ir::BufferWindow> ServingWindow(LoweringState& state, const View& view,
                                               const TensorType& type, int root,
                                               const RootOfBuffer& taken) {
   const ir::BufferKind kind = state.module.buffers[view.buffer].kind;
-  if (kind == ir::BufferKind::kInput || kind == ir::BufferKind::kConstant) return std::nullopt;
+  if (kind == ir::BufferKind::kConstant) return std::nullopt;
+  if (kind == ir::BufferKind::kInput && !IsUnwrittenInput(state, root, view.buffer)) {
+    return std::nullopt;
+  }
   const auto other = taken.find(view.buffer);
   if (other != taken.end() && other->second != root) return std::nullopt;
   std::optional<ir::BufferWindow> window = AsWindow(state.module, view);

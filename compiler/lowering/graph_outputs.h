@@ -8,8 +8,9 @@ namespace kiln::lowering {
 
 // Gives every output of the graph a window with the recorded sizes and strides. A temporary buffer
 // becomes an output buffer where a window on it serves; several outputs view it where they view one
-// tensor in eager mode, and only then; otherwise the value is copied. UNIMPLEMENTED where it would
-// take a library step that `library_steps` forbids.
+// tensor in eager mode, and only then, and views of an input are windows on it (such as the weights
+// that a backward graph reads); otherwise the value is copied. UNIMPLEMENTED where it would take a
+// library step that `library_steps` forbids.
 absl::Status AddOutputs(LoweringState& state, bool library_steps);
 
 // Appends the kernels that store into mutated inputs. Every value that they read was computed, or

@@ -17,6 +17,10 @@ def run(fn, *args, **options):
     return torch.compile(fn, backend="kiln", options=options or None)(*args)
 
 
+def run_dynamic(fn, x, dynamic, *more):
+    return torch.compile(fn, backend="kiln", dynamic=dynamic)(x, *more)
+
+
 def test_the_entry_point_registers_the_backend():
     assert "kiln" in torch._dynamo.list_backends(exclude_tags=())
 
@@ -189,6 +193,34 @@ def test_outputs_share_storage_as_eagers_do(fn, grad):
     actual, expected = run(fn, x), fn(x)
     assert_same(actual, expected)
     assert shared(actual) == shared(expected)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_views_of_inputs_keep_their_place_in_the_input(dynamic):
+    def fn(x):
+        return torch.tensor_split(x, 2)[1][-1], x.t()[1:], x.diagonal(1)
+
+    x = torch.randn(4, 5)
+    actual, expected = run_dynamic(fn, x, dynamic), fn(x)
+    assert_same(actual, expected)
+    assert [a.data_ptr() for a in actual] == [e.data_ptr() for e in expected]
+
+
+def test_what_a_backward_graph_reads_of_the_inputs_is_not_copied():
+    saved = []
+
+    def fn(x, weight):
+        return (x * weight).exp()
+
+    def pack(tensor):
+        saved.append(tensor.data_ptr())
+        return tensor
+
+    x, weight = (torch.randn(8, 6)[:, ::2].requires_grad_() for _ in range(2))
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        run_dynamic(fn, x, True, weight).sum().backward()
+    assert {x.data_ptr(), weight.data_ptr()} <= set(saved)
+    assert kiln_torch.stats()["fallbacks"] == []
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0, 2), (), (1,)])

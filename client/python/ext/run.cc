@@ -45,6 +45,7 @@ class RunState {
     scalars_.reserve(count);
     for (Py_ssize_t i = 0; i < count; ++i) {
       PyObject* item = PyList_GetItem(inputs, i);
+      input_objects_.push_back(item);
       if (PyLong_Check(item)) {
         scalars_.push_back(PyLong_AsLongLong(item));
         if (PyErr_Occurred()) return false;
@@ -56,6 +57,7 @@ class RunState {
             !TensorFromPython(api_, materialized_.back().get(), &tensors_[i])) {
           return false;
         }
+        input_objects_[i] = materialized_.back().get();
       }
     }
     return true;
@@ -86,7 +88,7 @@ class RunState {
     return status;
   }
 
-  PyObject* MakeOutputs(PyObject* inputs) {
+  PyObject* MakeOutputs() {
     for (const kiln_output& output : outputs_) {
       if (output.kind == KILN_TENSOR && output.storage == KILN_STORAGE_ALLOCATED) {
         ++allocations_[output.storage_index].users;
@@ -94,7 +96,7 @@ class RunState {
     }
     PyRef list = PyRef::Steal(PyList_New(static_cast<Py_ssize_t>(outputs_.size())));
     for (size_t i = 0; list && i < outputs_.size(); ++i) {
-      PyRef item = MakeOutput(outputs_[i], inputs);
+      PyRef item = MakeOutput(outputs_[i]);
       if (!item) return nullptr;
       PyList_SetItem(list.get(), static_cast<Py_ssize_t>(i), item.release());
     }
@@ -183,12 +185,12 @@ class RunState {
     return done ? std::move(fitted) : PyRef();
   }
 
-  PyRef MakeOutput(const kiln_output& output, PyObject* inputs) {
+  PyRef MakeOutput(const kiln_output& output) {
     if (output.kind == KILN_NONE) return PyRef::Borrow(Py_None);
     if (output.kind == KILN_INT) return PyRef::Steal(PyLong_FromLongLong(output.value));
     const int32_t index = output.storage_index;
     if (output.storage == KILN_STORAGE_INPUT) {
-      return Window(PyList_GetItem(inputs, index), output);
+      return Window(input_objects_[index], output);
     }
     if (output.storage == KILN_STORAGE_LIBRARY) {
       return Window(library_results_[index].get(), output);
@@ -239,6 +241,7 @@ class RunState {
   std::vector<kiln_tensor> tensors_;
   std::vector<int64_t> scalars_;
   std::vector<PyRef> materialized_;
+  std::vector<PyObject*> input_objects_;  // what outputs in an input's memory view; borrowed
   std::vector<kiln_output> outputs_;
   std::vector<Allocation> allocations_;
   std::vector<PyRef> library_results_;
@@ -265,7 +268,7 @@ PyObject* Run(const kiln_program* program, PyObject* library_steps, PyObject* in
     return RaiseStatus(
         status, kiln_status_code(status) == KILN_INVALID_ARGUMENT ? g_input_mismatch : g_error);
   }
-  return state.MakeOutputs(inputs);
+  return state.MakeOutputs();
 }
 
 }  // namespace kiln::python

@@ -1,8 +1,7 @@
 """options={"check": True}: every graph also runs eager, and the first difference stops the program.
 
 What is compared is the graph that was compiled, after AOTAutograd and the decompositions, run by
-torch on copies of its inputs. The decompositions themselves are held against their operators when
-they are used (see decomposition_check.py).
+torch on copies of its inputs. The decompositions are held against their operators by their tests.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ def difference(ours: Any, eager: Any, reference: Any = None) -> str | None:
         return f"is a {type(ours).__name__}; eager gives a tensor"
     for name in ("dtype", "shape", "device"):
         if getattr(ours, name) != getattr(eager, name):
-            return f"has {name} {_short(getattr(ours, name))}; eager's is {_short(getattr(eager, name))}"
+            mine, theirs = _short(getattr(ours, name)), _short(getattr(eager, name))
+            return f"has {name} {mine}; eager's is {theirs}"
     if ours.stride() != eager.stride() and eager.numel() > 0:
         return f"has strides {ours.stride()}; eager's are {eager.stride()}"
     if eager.numel() == 0 or _equal(ours, eager, reference):
@@ -48,7 +49,7 @@ def _equal(ours: torch.Tensor, eager: torch.Tensor, reference: Any) -> bool:
     if not (eager.is_floating_point() or eager.is_complex()):
         return torch.equal(ours, eager)
     if eager.is_complex():
-        ours, eager = torch.view_as_real(ours.resolve_conj()), torch.view_as_real(eager.resolve_conj())
+        ours, eager = (torch.view_as_real(value.resolve_conj()) for value in (ours, eager))
         reference = None
     return same(
         eager,

@@ -30,7 +30,8 @@ class Finding:
         of = f", of {origin}" if origin is not None and str(origin) != str(call.target) else ""
         line = source_location(call)
         at = f", {line}" if line else ""
-        return f"First wrong operator: {call.target} (node {call.name}{of}){at}: {self.what} ({self.how})."
+        name = f"{call.target} (node {call.name}{of}){at}"
+        return f"First wrong operator: {name}: {self.what} ({self.how})."
 
 
 class _Recorded:

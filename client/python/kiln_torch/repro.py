@@ -26,7 +26,8 @@ and values with eager's (strides are not in the file).
 {library}"""
 
 _LIBRARY = """
-{count} of its operators are library steps ({ops}), which need torch: `kiln run` says so and stops. repro.py beside this file runs the graph with them:
+{count} of its operators are library steps ({ops}), which need torch: `kiln run` says so and stops.
+repro.py beside this file runs the graph with them:
 
     python {folder}/repro.py
 """
@@ -86,7 +87,10 @@ def write_repro(
     `graph` is protobuf JSON, `inputs` as before the call, `expected` what eager gives, empty where it
     raises; `state` is that of torch's generator before the call.
     """
-    path = Path(folder) / f"{name}-check" if folder else Path(tempfile.mkdtemp(prefix="kiln-check-"))
+    if folder:
+        path = Path(folder) / f"{name}-check"
+    else:
+        path = Path(tempfile.mkdtemp(prefix="kiln-check-"))
     path.mkdir(parents=True, exist_ok=True)
     names = [entry["name"] for entry in json.loads(graph)["inputs"]]
     (path / "graph.kgraph").write_bytes(_kiln.graph_to_bytes(graph))

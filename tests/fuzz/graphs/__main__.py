@@ -41,6 +41,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--layer", choices=("kiln", "capture", "torch"), default="kiln",
                         help="run the graphs by Kiln; by eager, after the same capture and "
                         "decompositions; or by torch's aot_eager (default kiln)")
+    parser.add_argument("--stop", action="store_true", help="stop after the first finding")
+    parser.add_argument("--import", dest="load", metavar="MODULE", default="",
+                        help="a Python module to load before the first program")
     parser.add_argument("--print", action="store_true", dest="show",
                         help="print the program of --seed and stop")
     return parser.parse_args()
@@ -49,12 +52,12 @@ def arguments() -> argparse.Namespace:
 class Session:
     def __init__(self, given: argparse.Namespace) -> None:
         self.given = given
-        self.child = Child(given.timeout)
+        self.child = Child(given.timeout, given.load)
         self.programs = self.graphs = self.dynamic = self.backward = self.eager = 0
         self.families: Counter[str] = Counter()
         self.kinds: Counter[str] = Counter()
         self.layers: Counter[str] = Counter()
-        self.sentences: Counter[str] = Counter()
+        self.sentences: dict[str, str] = {}  # what was found, and in which layer
 
     def run(self) -> None:
         deadline = time.monotonic() + self.given.seconds
@@ -63,6 +66,8 @@ class Session:
         while time.monotonic() < deadline and seed < last:
             self.one(seed)
             seed += 1
+            if self.given.stop and (self.kinds or self.layers["capture"]):
+                break
         self.child.close()
 
     def one(self, seed: int) -> None:
@@ -85,12 +90,13 @@ class Session:
         # A refusal or an error says what it is about: one program of each is enough.
         sentence = re.sub(r"\d+", "N", outcome["what"].split(", with sizes")[0])
         again = kind in ("fallback", "error") and sentence in self.sentences
-        self.sentences[sentence] += 1
-        if again:
-            self.kinds[kind] += 1
-            return
-        layer = self.layer(program, kind)
+        layer = self.sentences[sentence] if again else self.layer(program, kind)
+        self.sentences[sentence] = layer
         self.layers[layer] += 1
+        if layer == "kiln":
+            self.kinds[kind] += 1
+        if again:
+            return
         if layer == "torch":
             print(f"seed {program.seed}: torch's own, without Kiln: {outcome['what'][:150]}\n")
             if self.given.layer != "torch":
@@ -102,8 +108,6 @@ class Session:
             self.given.shrink_seconds,
         )
         what = self.child.check(small, self.given.layer)["what"] or outcome["what"]
-        if layer == "kiln":
-            self.kinds[kind] += 1
         self.given.out.mkdir(parents=True, exist_ok=True)
         path = self.given.out / f"{layer}-{kind}-{program.seed}.py"
         path.write_text(script(small, f"seed {program.seed}: {kind} ({layer}): {what}"))

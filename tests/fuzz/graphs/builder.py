@@ -204,11 +204,10 @@ class Builder:
             return False
         exact = was_exact and proposal.exact != "no"
         if exact and proposal.exact == "sum":
-            # Products of all operands, summed over everything: no partial sum may round.
-            least = min(_BITS[self.tensor(n).dtype] for n in changed if self._floats(n)) if any(
-                self._floats(n) for n in changed) else 53
-            factors = sum(sorted(bits)[-2:]) if len(operands) > 1 else sum(bits[:1] and [max(bits)])
-            exact = factors + math.log2(max(numel, 1)) < min(least, 24)
+            # Of products of two values, summed over everything: no partial sum may round.
+            types = [self.tensor(name).dtype for name in changed if self._floats(name)]
+            room = min((_BITS[dtype] for dtype in types), default=24)
+            exact = sum(sorted(bits)[-2:]) + math.log2(max(numel, 1)) < min(room, 24)
         for name in changed:
             if exact and self._unrounded(name):
                 self.exact.add(name)

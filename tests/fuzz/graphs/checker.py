@@ -26,7 +26,7 @@ class Outcome:
     backward: bool = False
 
 
-class _Run:
+class Execution:
     """One execution: inputs after it, outputs, gradients."""
 
     def __init__(self, program: Program, world: dict[str, int], reference: bool) -> None:
@@ -38,7 +38,7 @@ class _Run:
         self.outputs: list = []
         self.gradients: list = []
 
-    def call(self, fn: Callable | None = None) -> _Run:
+    def call(self, fn: Callable | None = None) -> Execution:
         torch.set_default_dtype(torch.float64 if self._reference else torch.float32)
         try:
             with torch.set_grad_enabled(self._program.grad):
@@ -47,7 +47,7 @@ class _Run:
             torch.set_default_dtype(torch.float32)
         return self
 
-    def backward(self) -> _Run:
+    def backward(self) -> Execution:
         outputs = [
             o for o in self.outputs
             if isinstance(o, torch.Tensor) and o.requires_grad and o.is_floating_point()
@@ -68,7 +68,7 @@ def _cell(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def _aliases(run: _Run) -> list[tuple[int, int]]:
+def _aliases(run: Execution) -> list[tuple[int, int]]:
     """Pairs of values, inputs first, that share storage with something in it."""
     tensors = [t for t in run.inputs + run.outputs]
     cells = [
@@ -132,7 +132,9 @@ def _near(ours, eager, reference, tolerance: float) -> bool:
     return bool(((ours - reference).abs() <= allowed + 1e-7).all())
 
 
-def _compare(program: Program, ours: _Run, eager: _Run, reference: _Run) -> tuple[str, str]:
+def _compare(
+    program: Program, ours: Execution, eager: Execution, reference: Execution
+) -> tuple[str, str]:
     tolerance = _TOLERANCE[program.low()]
     if len(ours.outputs) != len(eager.outputs):
         return "count", f"{len(ours.outputs)} outputs; eager gives {len(eager.outputs)}"
@@ -157,7 +159,7 @@ def _compare(program: Program, ours: _Run, eager: _Run, reference: _Run) -> tupl
 
 
 def _compare_gradients(
-    program: Program, ours: _Run, eager: _Run, reference: _Run
+    program: Program, ours: Execution, eager: Execution, reference: Execution
 ) -> tuple[str, str]:
     tolerance = _TOLERANCE[program.low()] * 5
     leaves = [i.name for i in program.inputs if i.requires_grad]
@@ -201,7 +203,7 @@ def check(program: Program, layer: str = "kiln") -> Outcome:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            first = _Run(program, program.worlds[0], False)
+            first = Execution(program, program.worlds[0], False)
             compiled = torch.compile(
                 first.fn, backend=backend_of(layer), dynamic=program.dynamic or None
             )
@@ -228,11 +230,11 @@ def _check_world(
     program: Program, world: dict[str, int], compiled: Callable, outcome: Outcome
 ) -> tuple[str, str]:
     try:
-        eager = _Run(program, world, False).call()
-        reference = _Run(program, world, True).call()
+        eager = Execution(program, world, False).call()
+        reference = Execution(program, world, True).call()
     except Exception as error:
         raise _EagerFailed(str(error)) from error
-    ours = _Run(program, world, False)
+    ours = Execution(program, world, False)
     try:
         ours.call(compiled)
         kind, what = _compare(program, ours, eager, reference)

@@ -4,11 +4,12 @@
 {"do": "cut", "program": ..., "name": ...} -> the program with that value as an input, or null.
 
 Every answer is made in a fork of the process, which has torch loaded and no threads: a crash costs
-nothing but itself, and nothing adds up.
+nothing but itself, and nothing adds up. Arguments are modules to load first.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -98,6 +99,8 @@ def main() -> None:
     os.dup2(2, 1)
     torch.set_num_threads(1)
     load()
+    for module in sys.argv[1:]:
+        importlib.import_module(module)
     for line in sys.stdin:
         out.write(json.dumps(in_a_fork(json.loads(line))) + "\n")
         out.flush()

@@ -8,6 +8,7 @@ import warnings
 import torch
 
 from builder import Builder, Proposal
+from checker import Execution
 from operators import FAMILIES
 from program import FLOATS, Program, Statement
 
@@ -150,6 +151,16 @@ def _outputs(b: Builder) -> tuple[str, ...]:
     return tuple(found[:12]) or (b.names[0],)
 
 
+def _with_backward(program: Program) -> Program:
+    """Without gradients where eager refuses them: a value that they need was written in place."""
+    try:
+        if program.grad:
+            Execution(program, program.worlds[0], reference=False).call().backward()
+        return program
+    except RuntimeError:
+        return program.with_(grad=False)
+
+
 def generate(seed: int, length: int = 14) -> Program:
     """The program of `seed`. Statements number up to about `length`."""
     rng = random.Random(f"kiln {seed}")
@@ -162,4 +173,4 @@ def generate(seed: int, length: int = 14) -> Program:
         with torch.set_grad_enabled(grad):
             _add_inputs(b, low)
             _grow(b, rng.randint(2, length))
-            return b.program(_outputs(b))
+            return _with_backward(b.program(_outputs(b)))

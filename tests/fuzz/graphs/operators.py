@@ -324,7 +324,7 @@ INDEXING = templates(
     <n1>.index_copy(0, torch.arange(<0>.size(0)).flip(0), <0>)
     <n1>.index_fill(0, torch.zeros(1, dtype=torch.int64), <k>)
     <n1>.scatter(0, torch.zeros_like(<0>, dtype=torch.int64), <k>)
-    <n1>.select_scatter(<0>.select(0, 0) * 2, 0, -1)
+    <n1>.contiguous().select_scatter(<0>.select(0, 0) * 2, 0, -1)
     <n1>.slice_scatter(<0>[1:], 0, 0, -1)
     <n2>.diagonal_scatter(<0>.diagonal() + 1)
     torch.isin(<i>, <i>)

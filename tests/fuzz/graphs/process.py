@@ -15,7 +15,8 @@ from program import Program
 
 
 class Child:
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, module: str = "") -> None:
+        self._module = module
         self._timeout_s = timeout_s
         self._process: subprocess.Popen | None = None
         self._log = tempfile.TemporaryFile("w+")
@@ -23,13 +24,13 @@ class Child:
     def _start(self) -> subprocess.Popen:
         script = Path(__file__).with_name("child.py")
         return subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", str(script)],
+            [sys.executable, str(script), *([self._module] if self._module else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
             start_new_session=True,  # so that close() ends its forks, too
-            env={**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")},
+            env={**os.environ, "OMP_NUM_THREADS": "1"},  # forks need a process of one thread
         )
 
     def ask(self, **request) -> dict:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 _FLOAT_NAME = re.compile(r"torch\.(?:float16|bfloat16|float32)\b")
@@ -53,8 +53,6 @@ class Program:
     exact: tuple[str, ...]  # values that every right execution gives bit by bit
     dynamic: bool = False
     grad: bool = False
-    inference: bool = False  # under torch.inference_mode instead of no_grad
-    progress: tuple[str, ...] = field(default=())
 
     def low(self) -> bool:
         """Whether a type of 16 bits takes part."""
@@ -85,7 +83,7 @@ class Program:
             Statement(s["family"], s["text"], tuple(s["results"]), tuple(s["operands"]))
             for s in data["statements"]
         )
-        for name in ("worlds", "outputs", "exact", "progress"):
+        for name in ("worlds", "outputs", "exact"):
             data[name] = tuple(data[name])
         return cls(**data)
 

@@ -22,10 +22,21 @@ TEST(Outputs, AComputedBufferBecomesTheOutput) {
   EXPECT_EQ(module.buffers[Window(module, 0).buffer].kind, ir::BufferKind::kOutput);
 }
 
-TEST(Outputs, AnInputIsCopied) {
+TEST(Outputs, AnInputIsItself) {
   GraphMaker g;
   const int x = g.Input({2}, {1, 2});
   g.Output(x);
+  ir::Module module;
+  ASSERT_TRUE(g.Lower(module).ok());
+  EXPECT_EQ(module.buffers[Window(module, 0).buffer].kind, ir::BufferKind::kInput);
+  EXPECT_TRUE(module.operations.empty());
+  EXPECT_THAT(RunOne(g), ElementsAre(1, 2));
+}
+
+TEST(Outputs, ACopyOfAnInputIsACopy) {
+  GraphMaker g;
+  const int x = g.Input({2}, {1, 2});
+  g.Output(g.Node("aten.clone.default", {Value(x)}, {2}));
   ir::Module module;
   ASSERT_TRUE(g.Lower(module).ok());
   EXPECT_EQ(module.buffers[Window(module, 0).buffer].kind, ir::BufferKind::kOutput);
