@@ -17,14 +17,17 @@ LOWERED = frozenset(
     hstack hypot inner int isclose isfinite isinf isnan isneginf isposinf isreal kron le lerp
     linalg.cross linalg.diagonal linalg.matrix_power linalg.multi_dot linalg.vecdot linspace log
     log10 log1p log2 log_softmax logaddexp logaddexp2 logical_and logical_not logical_or
-    logical_xor logit logspace logsumexp long lt masked_fill matmul max maximum mean meshgrid
+    logical_xor logit logspace logsumexp long lt masked_fill matmul max
+    max_pool2d_with_indices_backward maximum mean meshgrid
     min minimum mm movedim mul mv nan_to_num nanmean nansum native_dropout_backward
     native_group_norm native_layer_norm ne neg new_full new_ones new_zeros
     nn.functional.adaptive_avg_pool1d nn.functional.adaptive_avg_pool2d
     nn.functional.adaptive_avg_pool3d nn.functional.avg_pool1d nn.functional.avg_pool2d
-    nn.functional.avg_pool3d nn.functional.binary_cross_entropy
+    nn.functional.adaptive_max_pool1d nn.functional.adaptive_max_pool2d
+    nn.functional.adaptive_max_pool3d nn.functional.avg_pool3d nn.functional.binary_cross_entropy
     nn.functional.binary_cross_entropy_with_logits nn.functional.celu
     nn.functional.channel_shuffle nn.functional.conv1d nn.functional.conv2d nn.functional.conv3d
+    nn.functional.conv_transpose1d nn.functional.conv_transpose2d nn.functional.conv_transpose3d
     nn.functional.cosine_embedding_loss nn.functional.cross_entropy nn.functional.elu
     nn.functional.embedding nn.functional.gelu nn.functional.glu nn.functional.group_norm
     nn.functional.hardshrink nn.functional.hardsigmoid nn.functional.hardswish
