@@ -23,7 +23,7 @@ sys.path.insert(0, str(HERE.parent))
 import torch  # noqa: E402
 from models import MODELS  # noqa: E402
 
-PARTS = ("compile", "layers", "fetch", "run", "kernels", "overhead")
+PARTS = ("compile", "layers", "fetch", "run", "train", "kernels", "overhead")
 
 
 def cpu_name() -> str:
@@ -154,11 +154,11 @@ def bench_fetch(names: list[str]) -> None:
     )
 
 
-def bench_run(names: list[str]) -> None:
+def side_by_side(part: str, title: str, names: list[str]) -> None:
     rows = []
     for name in names:
         with FreshServer() as env:
-            row = child("run", name, env)
+            row = child(part, name, env)
         rows.append([
             name,
             row["eager_ms"],
@@ -167,11 +167,15 @@ def bench_run(names: list[str]) -> None:
             f"{row['eager_ms'] / row['kiln_ms']:.2f}x",
             f"{row['inductor_ms'] / row['kiln_ms']:.2f}x",
         ])
-    table(
-        "Run time, milliseconds, batch 1, float32",
-        ["model", "eager", "Inductor", "Kiln", "eager / Kiln", "Inductor / Kiln"],
-        rows,
-    )
+    table(title, ["model", "eager", "Inductor", "Kiln", "eager / Kiln", "Inductor / Kiln"], rows)
+
+
+def bench_run(names: list[str]) -> None:
+    side_by_side("run", "Run time, milliseconds, batch 1, float32", names)
+
+
+def bench_train(names: list[str]) -> None:
+    side_by_side("train", "Forward and backward, milliseconds, batch 1, float32", names)
 
 
 def bench_kernels() -> None:
@@ -215,7 +219,7 @@ def main() -> None:
     print(f"{time.strftime('%Y-%m-%d')}, {cpu_name()}, torch {torch.__version__}, "
           f"Python {platform.python_version()}")
     for part in args.parts:
-        if part in ("compile", "fetch", "run"):
+        if part in ("compile", "fetch", "run", "train"):
             globals()[f"bench_{part}"](names)
         else:
             globals()[f"bench_{part}"]()

@@ -63,19 +63,42 @@ def inductor_compile(name: str) -> dict[str, object]:
     return {"backend_s": sum(compilation_time_metrics["fx_codegen_and_compile"])}
 
 
-def run(name: str) -> dict[str, object]:
+def alternately(calls) -> dict[str, object]:
+    """Median milliseconds of each call; in turns, since the machine's speed drifts."""
+    times = {name: [] for name in calls}
+    for _ in range(3):
+        for name, call in calls.items():
+            times[name].append(median_ms(call, 1.5, 5))
+    return {f"{name}_ms": statistics.median(found) for name, found in times.items()}
+
+
+def compiled_forms(name: str):
+    """The model, then as Kiln and as Inductor compile it when they are first called."""
     model, args = MODELS[name]()
+    return {
+        "eager": model,
+        "kiln": torch.compile(model, backend="kiln", options={"fallback": "raise"}),
+        "inductor": torch.compile(MODELS[name]()[0]),
+    }, args
+
+
+def run(name: str) -> dict[str, object]:
+    forms, args = compiled_forms(name)
     with torch.no_grad():
-        kiln = torch.compile(model, backend="kiln", options={"fallback": "raise"})
-        kiln(*args)
-        torch._dynamo.reset()
-        inductor = torch.compile(MODELS[name]()[0])
-        times = {"eager": [], "kiln": [], "inductor": []}
-        for _ in range(3):  # alternating, since the machine's speed drifts
-            times["eager"].append(median_ms(lambda: model(*args), 1.5, 5))
-            times["kiln"].append(median_ms(lambda: kiln(*args), 1.5, 5))
-            times["inductor"].append(median_ms(lambda: inductor(*args), 1.5, 5))
-    return {f"{k}_ms": sorted(v)[1] for k, v in times.items()}
+        return alternately({which: lambda form=form: form(*args) for which, form in forms.items()})
+
+
+def train(name: str) -> dict[str, object]:
+    """Forward and backward; gradients start from none, as after zero_grad()."""
+    forms, args = compiled_forms(name)
+
+    def step(form):
+        form.train()
+        form.zero_grad()
+        output = form(*args)[0]
+        output.square().mean().backward()
+
+    return alternately({which: lambda form=form: step(form) for which, form in forms.items()})
 
 
 def kernels(_: str) -> dict[str, object]:
@@ -170,6 +193,7 @@ PARTS = {
     "kiln_compile": compile_with_kiln,
     "inductor_compile": inductor_compile,
     "run": run,
+    "train": train,
     "kernels": kernels,
     "overhead": overhead,
 }
