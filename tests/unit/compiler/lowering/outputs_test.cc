@@ -92,14 +92,31 @@ TEST(Outputs, PartsOfOneCopyShareIt) {
   EXPECT_THAT((*outputs)[1].floats, ElementsAre(2, 1, 2));
 }
 
-TEST(Outputs, OfAnInputKeepGapsAndExpandedDimensions) {
+TEST(Outputs, ViewsOfAnInputAreWindowsOnIt) {
   GraphMaker g;
   const int x = g.Input({2, 3}, {1, 2, 3, 4, 5, 6});
-  const int column = g.Node("aten.select.int", {Value(x), Int(1), Int(1)}, {2});
-  const int wide = g.Node("aten.expand.default", {Value(x), IntList({4, 2, 3})}, {4, 2, 3});
-  g.proto().mutable_nodes(0)->mutable_results(0)->mutable_tensor()->mutable_strides(0)->set_value(
+  g.Output(g.Node("aten.select.int", {Value(x), Int(0), Int(1)}, {3}));
+  g.Output(g.Node("aten.alias.default", {Value(x)}, {2, 3}));
+  ir::Module module;
+  ASSERT_TRUE(g.Lower(module).ok());
+  EXPECT_EQ(module.buffers[Window(module, 0).buffer].kind, ir::BufferKind::kInput);
+  EXPECT_EQ(Window(module, 0).buffer, Window(module, 1).buffer);
+  EXPECT_TRUE(Window(module, 0).offset.is_const(3));
+  const auto outputs = g.Run();
+  ASSERT_TRUE(outputs.ok()) << outputs.status();
+  EXPECT_THAT((*outputs)[0].floats, ElementsAre(4, 5, 6));
+}
+
+TEST(Outputs, CopiesKeepGapsAndExpandedDimensions) {
+  GraphMaker g;
+  const int x = g.Input({2, 3}, {1, 2, 3, 4, 5, 6});
+  const int select = g.Node("aten.select.int", {Value(x), Int(1), Int(1)}, {2});
+  const int expand = g.Node("aten.expand.default", {Value(x), IntList({4, 2, 3})}, {4, 2, 3});
+  const int column = g.Node("aten.clone.default", {Value(select)}, {2});
+  const int wide = g.Node("aten.clone.default", {Value(expand)}, {4, 2, 3});
+  g.proto().mutable_nodes(2)->mutable_results(0)->mutable_tensor()->mutable_strides(0)->set_value(
       3);
-  v1::TensorType& type = *g.proto().mutable_nodes(1)->mutable_results(0)->mutable_tensor();
+  v1::TensorType& type = *g.proto().mutable_nodes(3)->mutable_results(0)->mutable_tensor();
   type.mutable_strides(0)->set_value(0);
   g.Output(column);
   g.Output(wide);
