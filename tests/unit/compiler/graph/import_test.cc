@@ -347,6 +347,31 @@ TEST(Import, ADivisorThatMayBeZeroCountsAsOneThere) {
   }
 }
 
+// (s - 10) // 5 + 1 of s is a size: no tensor has it where s is below 5.
+TEST(Import, ASizeBoundsItsSymbolFromBelow) {
+  v1::Graph graph = SmallGraph();
+  const auto with_constant = [](v1::SymExpr::Kind kind, const v1::SymExpr& expr, int64_t constant) {
+    v1::SymExpr made;
+    made.set_kind(kind);
+    *made.add_operands() = expr;
+    made.add_operands()->set_kind(v1::SymExpr::KIND_CONSTANT);
+    made.mutable_operands(1)->set_constant(constant);
+    return made;
+  };
+  v1::SymExpr size = with_constant(v1::SymExpr::KIND_ADD, SymbolOf(0), -10);
+  size = with_constant(v1::SymExpr::KIND_FLOOR_DIV, size, 5);
+  SizeExpr(graph) = with_constant(v1::SymExpr::KIND_ADD, size, 1);
+  graph.mutable_symbols(0)->set_max(100);
+  graph.mutable_symbols(0)->set_hint(20);
+  ir::IntContext ints;
+  const absl::StatusOr<Graph> imported = Import(graph, ints);
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_EQ(ints.symbols()[0].min, 5);
+  const ir::IntExpr read = std::get<TensorType>(imported->values[0]).sizes[0];
+  EXPECT_EQ(read.range().min, 0);
+  EXPECT_EQ(read.range().max, 19);
+}
+
 // Simplifying them takes time, so a graph may not hold many.
 TEST(Import, LargeExpressionsHaveABudget) {
   v1::Graph graph = SmallGraph();

@@ -262,6 +262,25 @@ TEST(PlanMemory, LibraryOperationsReadAndNeverRunInPlace) {
   EXPECT_FALSE(CheckPlan(b.module, plan).ok());
 }
 
+// (s0 - 1) * (s1 - 1) multiplied out has terms of both signs, whose ranges do not show the sign.
+TEST(PlanMemory, AProductOfSizesIsNeverNegative) {
+  Builder b;
+  ir::IntContext& ints = *b.module.ints;
+  const IntExpr s0 = ints.NewSymbol("s0", 1, 1 << 20, 128), s1 = ints.NewSymbol("s1", 1, 512, 100);
+  const std::vector<IntExpr> sizes = {ints.Add(s0, -1), ints.Add(s1, -1)};
+  const BufferId in = b.Add(BufferKind::kInput, sizes), made = b.Add(BufferKind::kTemp, sizes);
+  const BufferId out = b.Add(BufferKind::kOutput, sizes);
+  b.Pointwise({in}, {made});
+  b.Pointwise({made}, {out});
+  const Plan plan = b.MustPlan();
+  for (const auto& [rows, bytes] : {std::pair<int64_t, int64_t>{1, 0}, {3, 2 * 9 * 4}}) {
+    const int64_t have = ints.Evaluate(plan.workspace_bytes,
+                                       [&](IntExpr symbol) { return symbol == s0 ? rows : 10; });
+    EXPECT_GE(have, bytes);
+    EXPECT_LT(have, bytes + kAlignment);
+  }
+}
+
 TEST(PlanMemory, SymbolicSizesShareWhereOneProvablyHoldsTheOther) {
   Builder b;
   ir::IntContext& ints = *b.module.ints;

@@ -1,0 +1,132 @@
+"""Numbers that follow from sizes: integers by way of floats, floats, comparisons; sizes 0 and 1."""
+
+import math
+
+import pytest
+import torch
+from compare import assert_same
+
+import kiln_torch
+
+F = torch.nn.functional
+
+
+class Features(torch.nn.Module):
+    """Strided convolutions one after another over a length, as in speech models."""
+
+    def __init__(self):
+        super().__init__()
+        shapes = ((1, 8, 10, 5), (8, 8, 3, 2), (8, 8, 3, 2), (8, 4, 2, 2))
+        self.layers = torch.nn.ModuleList(torch.nn.Conv1d(*shape) for shape in shapes)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = F.gelu(layer(x))
+        return x
+
+
+def check(fn, examples, dynamic=True):
+    """Each example through one compiled `fn` against eager; no graph falls back."""
+    compiled = torch.compile(fn, backend="kiln", dynamic=dynamic)
+    with torch.no_grad():
+        for example in examples:
+            assert_same(compiled(*example), fn(*example))
+    assert kiln_torch.stats()["fallbacks"] == []
+
+
+# One graph for every length from 12 to 30: sizes of 0 and 1, which torch guards on, are no results.
+ONE_GRAPH = {
+    "int of half": lambda x: x[: int(x.shape[0] / 2)] + 1,
+    "int of a product": lambda x: x[: int(x.shape[0] * 0.75)] + 1,
+    "floor": lambda x: x[: math.floor(x.shape[0] / 3)] + 1,
+    "ceil": lambda x: x[: math.ceil(x.shape[0] / 3)] + 1,
+    "trunc": lambda x: x.new_ones(math.trunc((3 - x.shape[0]) / 2) + 20),
+    "round": lambda x: x[: round(x.shape[0] / 4)] + 1,
+    "float divisor": lambda x: x[: math.trunc(x.shape[0] / 2.5)] + 1,
+    "abs": lambda x: x.new_ones(abs(9 - x.shape[0])) + 1,
+    "shift": lambda x: x.new_ones(x.shape[0] << 1) + 1,
+    "sym_min": lambda x: x[: torch.sym_min(x.shape[0], 5)] + 1,
+    "sym_ite": lambda x: x.new_ones(torch.sym_ite(x.shape[0] * 2 > 31, 2, 3)) * 2,
+    "bool": lambda x: x * torch.full((), x.shape[0] * 3 >= 45),
+    "equality": lambda x: x * torch.full((), x.shape[0] * 2 == 30),
+    "power": lambda x: x * x.shape[0] ** 0.5,
+    "quotient": lambda x: x / x.shape[0] + x.shape[0] / 7,
+    "reciprocal": lambda x: x.clamp(max=1.0 / x.shape[0]),
+    "alpha": lambda x: torch.add(x, x, alpha=x.shape[0] / 3),
+    "exponent": lambda x: x.abs() ** (1 / x.shape[0]),
+    "full": lambda x: torch.full((3,), x.shape[0] / 3),
+    "comparison": lambda x: x > x.shape[0] / 10,
+    "integer tensor": lambda x: torch.arange(6) * (x.shape[0] / 3),
+    "16 bits": lambda x: x.bfloat16() * x.shape[0] ** 0.5,
+    "library step": lambda x: F.leaky_relu(x, 1 / x.shape[0]),
+    "float output": lambda x: (x + 1, x.shape[0] / 2),
+    "bool output": lambda x: (x + 1, x.shape[0] % 4 == 2),
+}
+
+
+def test_numbers_that_follow_from_sizes_are_right_for_every_size():
+    # In one graph: each by itself would compile as often.
+    def all_of(x):
+        return [fn(x) for fn in ONE_GRAPH.values()]
+
+    compiled = torch.compile(all_of, backend="kiln", dynamic=True)
+    for length in (12, 14, 15, 16, 17, 30):
+        x = torch.randn(length, 3)
+        for name, actual, expected in zip(ONE_GRAPH, compiled(x), all_of(x), strict=True):
+            if not isinstance(expected, tuple):
+                actual, expected = (actual,), (expected,)
+            for a, e in zip(actual, expected, strict=True):
+                assert type(a) is type(e), f"{name} of {length}"
+                torch.testing.assert_close(a, e, msg=lambda m, n=name, s=length: f"{n} of {s}: {m}")
+    assert kiln_torch.stats()["fallbacks"] == []
+    assert kiln_torch.stats()["graphs"] <= 2
+
+
+@pytest.mark.parametrize(
+    "fn", [lambda x: x[: int(x.shape[0] * 0.7)] + 1, lambda x: x * round(x.shape[0] / 3, 2)]
+)
+def test_what_has_no_exact_expression_is_captured_anew_for_another_value(fn):
+    check(fn, [(torch.randn(n, 2),) for n in (10, 11, 13, 20)])
+    assert kiln_torch.stats()["graphs"] >= 3
+
+
+def test_a_float_argument_that_changes_compiles_once():
+    check(lambda x, s: (x * s, x + s / 2), [(torch.randn(5), s) for s in (0.1, 0.7, 3.3)])
+    assert kiln_torch.stats()["graphs"] == 1
+
+
+@pytest.mark.parametrize("dynamic", [True, None])
+def test_strided_convolutions_over_a_symbolic_length(dynamic):
+    torch.manual_seed(0)
+    lengths = ((2, 200), (3, 333), (4, 401), (1, 150))
+    check(Features().eval(), [(torch.randn(b, 1, n),) for b, n in lengths], dynamic)
+
+
+@pytest.mark.parametrize("dynamic", [True, None])
+def test_sizes_of_one_and_zero_equal_eager(dynamic):
+    def fn(x):
+        return x.sum(0), x.softmax(1), x[:, None] + x, torch.cat([x, x]).relu()
+
+    check(fn, [(torch.randn(n, 3),) for n in (4, 6, 1, 0, 9)], dynamic)
+
+
+def test_marked_dimensions_of_one_and_zero_equal_eager():
+    compiled = torch.compile(lambda x: (x * 2).sum(1), backend="kiln")
+    for n in (5, 3, 1, 0):
+        x = torch.randn(n, 4)
+        torch._dynamo.maybe_mark_dynamic(x, 0)
+        assert_same(compiled(x), (x * 2).sum(1))
+    assert kiln_torch.stats()["fallbacks"] == []
+
+
+def test_gradients_through_floats_that_follow_from_sizes():
+    def loss(x, w):
+        return ((x @ w) * x.shape[0] ** -0.5).tanh().sum() / x.shape[0]
+
+    compiled = torch.compile(loss, backend="kiln", dynamic=True)
+    for n in (4, 7, 9):
+        x, w = torch.randn(n, 3), torch.randn(3, 2, requires_grad=True)
+        (expected,) = torch.autograd.grad(loss(x, w), w)
+        (actual,) = torch.autograd.grad(compiled(x, w), w)
+        torch.testing.assert_close(actual, expected)
+    assert kiln_torch.stats()["fallbacks"] == []
