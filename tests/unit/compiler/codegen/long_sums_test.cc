@@ -21,7 +21,7 @@ TEST(LongSumsTest, LongSumsTakeEveryTermOnce) {
         " kernel @k (d0: 24) {\n phase (r0: s0) {\n %0 = load f32 @x[", rows ? "r0, d0" : "d0, r0",
         "]\n %1 = reduce.sum f32 %0\n }\n phase () {\n store f32 @o[d0], %1\n }\n }\n"
         " output @o sizes[24] strides[1] offset 0\n}\n");
-    for (const int64_t length : {0, 1, 63, 64, 65, 128, 4095, 4096, 4097, 70000}) {
+    for (const int64_t length : {1, 4096, 70001}) {
       CheckModule(text,
                   {.symbols = {length}, .integral_floats = true, .tolerance = 0, .threads = {1}});
     }
