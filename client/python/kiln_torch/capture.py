@@ -272,6 +272,8 @@ class _Capture:
             raise CaptureError(f"node {node.name} calls {target}, which is no ATen operator")
         if value is None and target not in _RANDOM_AGAIN and not target._schema.returns:
             value = ()  # a check, which only raises
+        # First, for arguments may be nodes of their own, which take numbers before the results do.
+        call = self._call(node, target, args)
         results: list[dict[str, Any]] = []
         self._values[node] = self._add_results(value, f"result of {node.name}", results)
         self._nodes.append(
@@ -279,7 +281,7 @@ class _Capture:
                 "name": node.name,
                 "op": f"higher_order.{target.name()}" if target in _RANDOM_AGAIN else str(target),
                 "location": source_location(node),
-                **self._call(node, target, args),
+                **call,
                 "results": results,
             }
         )
