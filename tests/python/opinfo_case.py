@@ -148,8 +148,9 @@ def moments(fn, tensors):
          if isinstance(leaf, torch.Tensor)]
         for _ in range(DRAWS)
     ]  # fmt: skip
-    stacked = [torch.stack(result).reshape(DRAWS, -1) for result in zip(*draws, strict=True)]
-    return [(s.mean(), s.mean(1).var()) for s in stacked if s.numel()]
+    results = [result for result in zip(*draws, strict=True) if result[0].numel()]
+    stacked = [torch.stack(result).reshape(DRAWS, -1) for result in results]
+    return [(s.mean(), s.mean(1).var()) for s in stacked]
 
 
 def compare_random(compiled, eager, tensors):
