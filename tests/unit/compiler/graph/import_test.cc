@@ -71,6 +71,15 @@ TEST(Import, TakesAGoodGraph) {
   EXPECT_TRUE(std::get<TensorType>(graph->values[1]).sizes[1].is_const(3));
 }
 
+TEST(Import, AResultWithoutTypeIsLeftOut) {
+  v1::Graph proto = SmallGraph();
+  proto.mutable_nodes(0)->add_results();
+  ir::IntContext ints;
+  const absl::StatusOr<Graph> graph = Import(proto, ints);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_TRUE(std::holds_alternative<None>(graph->values[graph->nodes[0].results[1].id]));
+}
+
 TEST(Import, SymbolsBecomeSharedExpressions) {
   v1::Graph proto = SmallGraph();
   v1::Symbol& symbol = *proto.add_symbols();
@@ -201,8 +210,9 @@ INSTANTIATE_TEST_SUITE_P(
                   g.mutable_nodes(0)->add_args()->set_dtype(static_cast<v1::DType>(99));
                 },
                 "relu_1", "one of DType"},
-        Refusal{"ResultWithoutType", [](v1::Graph& g) { g.mutable_nodes(0)->add_results(); },
-                "relu_1", "a tensor type or a size"},
+        Refusal{"UseOfALeftOutResult",
+                [](v1::Graph& g) { g.mutable_nodes(0)->mutable_results(0)->clear_kind(); },
+                "output 0", "a result that its node does not leave out"},
         Refusal{"InputRole", [](v1::Graph& g) { g.mutable_inputs(0)->clear_role(); }, "input 0 (x)",
                 "user, parameter or symbol"},
         Refusal{"TensorAsSymbol",
