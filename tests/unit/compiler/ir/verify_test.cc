@@ -119,7 +119,7 @@ TEST(VerifyTest, BitcastKeepsTheSize) {
 }
 TEST(VerifyTest, ComplexIsForLibraries) {
   EXPECT_THAT(Broken("%2 = const f32 2", "%2 = const f32 2 %11 = const c64 2"),
-              HasSubstr("complex types"));
+              HasSubstr("c64 is for library steps only"));
 }
 TEST(VerifyTest, IndexIsI64) {
   EXPECT_THAT(Broken("%2 = const f32 2", "%2 = const f32 2 %11 = index i32 d0"),
