@@ -6,17 +6,7 @@ become equal must leave the list.
 
 import itertools
 
-GAPS = {
-    ("logaddexp", "complex64", "*"): (
-        'torch.fx writes complex(nan) as "nanj", which no backend can run: aot_eager fails, too'
-    ),
-    ("pca_lowrank", "complex64", "backward"): (
-        "random, and svd_backward refuses some draws: its result depends on an arbitrary phase"
-    ),
-    ("svd_lowrank", "complex64", "backward"): (
-        "random, and svd_backward refuses some draws: its result depends on an arbitrary phase"
-    ),
-}
+GAPS: dict[tuple[str, str, str], str] = {}
 
 
 def gap(op, dtype, direction):
