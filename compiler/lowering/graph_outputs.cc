@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/lowering/library_step.h"
+#include "proto/base/status_macros.h"
 
 namespace kiln::lowering {
 namespace {
@@ -103,16 +104,19 @@ ir::BufferWindow CopyToOutput(LoweringState& state, NodeContext& context, const 
 }
 
 // Outputs view one buffer where they view one tensor in eager mode, and only there.
-ir::BufferWindow OutputWindow(LoweringState& state, NodeContext& context, const View& view,
-                              const TensorType& type, int root, RootOfBuffer& taken) {
+absl::StatusOr<ir::BufferWindow> OutputWindow(LoweringState& state, NodeContext& context,
+                                              const View& view, const TensorType& type, int root,
+                                              RootOfBuffer& taken, bool library_steps) {
   if (std::optional<ir::BufferWindow> window = ServingWindow(state, view, type, root, taken)) {
     taken.emplace(window->buffer, root);
     ir::Buffer& buffer = state.module.buffers[window->buffer];
     if (buffer.kind == ir::BufferKind::kTemp) buffer.kind = ir::BufferKind::kOutput;
     return *window;
   }
-  return IsOpaque(view.dtype) ? CloneToOutput(state, context, view, type)
-                              : CopyToOutput(state, context, view, type);
+  if (!IsOpaque(view.dtype)) return CopyToOutput(state, context, view, type);
+  if (library_steps) return CloneToOutput(state, context, view, type);
+  return absl::UnimplementedError(absl::StrCat(context.node().name, " is ", DTypeName(type.dtype),
+                                               ", which needs a library to copy it"));
 }
 
 }  // namespace
@@ -136,12 +140,9 @@ absl::Status AddOutputs(LoweringState& state, bool library_steps) {
       node.name = absl::StrCat("output_", i);
       NodeContext context(state, node);
       const auto& type = std::get<TensorType>(state.graph.values[ref->id]);
-      if (IsOpaque(type.dtype) && !library_steps) {
-        return absl::UnimplementedError(absl::StrCat("output ", i, " is ", DTypeName(type.dtype),
-                                                     ", which needs a library to copy it"));
-      }
-      const ir::BufferWindow window = OutputWindow(state, context, *state.values[ref->id], type,
-                                                   state.storage.root[ref->id], taken);
+      KILN_ASSIGN_OR_RETURN(const ir::BufferWindow window,
+                            OutputWindow(state, context, *state.values[ref->id], type,
+                                         state.storage.root[ref->id], taken, library_steps));
       by_value[ref->id] = window;
       out.value = window;
     } else {

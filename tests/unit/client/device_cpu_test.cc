@@ -30,7 +30,8 @@ TEST(DeviceCpu, DescribesThisMachine) {
 
 TEST(DeviceCpu, EqualMachinesHaveEqualKeys) {
   EXPECT_EQ(DeviceFingerprint(*DescribeCpu("", 2)), DeviceFingerprint(*DescribeCpu("native", 2)));
-  EXPECT_NE(DeviceFingerprint(*DescribeCpu("", 2)), DeviceFingerprint(*DescribeCpu("", 3)));
+  // A client's threads alter no code.
+  EXPECT_EQ(DeviceFingerprint(*DescribeCpu("", 2)), DeviceFingerprint(*DescribeCpu("", 3)));
 }
 
 TEST(DeviceCpu, CodeForThisMachineRunsHere) {

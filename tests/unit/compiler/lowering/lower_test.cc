@@ -4,6 +4,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kiln/v1/error.pb.h"
+#include "proto/base/dtype.h"
 #include "proto/base/error_detail.h"
 #include "tests/unit/compiler/lowering/graph_maker.h"
 
@@ -117,13 +118,21 @@ TEST(Lower, AComplexScalarGoesToTheLibrary) {
 }
 
 // Kernels cannot move such a value, so that the library does where an input is an output.
-TEST(Lower, AnOpaqueInputThatIsAnOutputIsCloned) {
+TEST(Lower, AnOpaqueOutputIsAnInputItselfOrACopyThatALibraryMakes) {
   for (const v1::DType dtype : {v1::DTYPE_COMPLEX64, v1::DTYPE_UINT16, v1::DTYPE_FLOAT8_E5M2}) {
     GraphMaker g;
     const int x = g.Input({2}, {1, 2});
-    g.proto().mutable_inputs(0)->mutable_type()->mutable_tensor()->set_dtype(dtype);
+    v1::TensorType& type = *g.proto().mutable_inputs(0)->mutable_type()->mutable_tensor();
+    type.set_dtype(dtype);
     g.Output(x);
     ir::Module module;
+    ASSERT_TRUE(g.Lower(module).ok());
+    EXPECT_TRUE(module.operations.empty());
+
+    v1::Constant& constant = *g.proto().add_constants();
+    *constant.mutable_type() = type;
+    constant.set_data(std::string(2 * DTypeSize(*DTypeFromProto(dtype)), '\0'));
+    g.Output(x + 1);
     EXPECT_EQ(g.Lower(module).code(), absl::StatusCode::kUnimplemented);
     ir::Module with_library;
     ASSERT_TRUE(g.Lower(with_library, true).ok());
