@@ -38,6 +38,8 @@ def run(name, mode, calls):
         return "raises", f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})", {}
     if stats["fallbacks"]:
         return "falls back", stats["fallbacks"][0]["reason"], stats["library_ops"]
+    if stats["graphs"] == 0:
+        return "no graph", "torch.compile captured nothing", {}
     return "equal", "", stats["library_ops"]
 
 

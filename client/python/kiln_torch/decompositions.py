@@ -135,6 +135,40 @@ def _native_batch_norm_legit_no_stats(
     return _batch_norm(x, weight, bias, mean, rstd), mean.to(saved), rstd.to(saved)
 
 
+def _is_mixed(x: Tensor, *parameters: Tensor | None) -> bool:
+    return _statistics_dtype(x, *parameters) != x.dtype
+
+
+def _native_layer_norm(
+    x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of a 16-bit x beside float32 parameters: torch declares its statistics as 16-bit, ATen's kernel
+    makes float32. Everything else stays one operator."""
+    if not _is_mixed(x, weight, bias):
+        return NotImplemented
+    out, mean, rstd = aten.native_layer_norm(x.float(), shape, weight, bias, eps)
+    return out.to(x.dtype), mean, rstd
+
+
+def _native_group_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    n: int,
+    channels: int,
+    pixels: int,
+    groups: int,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As _native_layer_norm."""
+    if not _is_mixed(x, weight, bias):
+        return NotImplemented
+    out, mean, rstd = aten.native_group_norm(
+        x.float(), weight, bias, n, channels, pixels, groups, eps
+    )
+    return out.to(x.dtype), mean, rstd
+
+
 def _nll_loss_backward(
     grad_output: Tensor,
     x: Tensor,
@@ -165,6 +199,8 @@ def _nll_loss_backward(
 _OURS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     aten._native_batch_norm_legit_functional.default: _native_batch_norm_legit_functional,
     aten._native_batch_norm_legit.no_stats: _native_batch_norm_legit_no_stats,
+    aten.native_group_norm.default: _native_group_norm,
+    aten.native_layer_norm.default: _native_layer_norm,
     aten.nll_loss_backward.default: _nll_loss_backward,
     aten.nll_loss2d_backward.default: _nll_loss_backward,
 }

@@ -195,7 +195,10 @@ class LibraryStep:
         call = _Call(step["op"], args)
         self._op = call.call
         by_name = {p.name: p for p in call.parameters if p is not None}
-        self._args = [_typed(arg, p) for arg, p in zip(args, call.parameters, strict=False)]
+        self._args = [
+            arg if p is None else _typed(arg, p)
+            for arg, p in zip(args, call.parameters, strict=False)
+        ]
         self._kwargs = {
             named["name"]: _typed(_decode(named["value"]), by_name[named["name"]])
             for named in step.get("kwargs", [])
