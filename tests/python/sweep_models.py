@@ -59,7 +59,7 @@ def main():
             began = time.monotonic()
             verdict, why, library = run(name, mode, options.calls)
             counts[verdict] = counts.get(verdict, 0) + 1
-            bad += verdict != "equal"
+            bad += verdict not in ("equal", "no graph")
             took = f"{time.monotonic() - began:.1f} s"
             print(f"{mode:24} {name:20} {verdict:10} {took:>7} {why.splitlines()[0][:200] if why else ''}")
             if options.ops and library:
