@@ -1,5 +1,6 @@
 // Pointwise operators of two or three operands: arithmetic, comparison, logic, choice.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
 #include <utility>
@@ -322,41 +323,41 @@ absl::Status LowerAddc(NodeContext& n, ir::ScalarOp op) {
   return absl::OkStatus();
 }
 
-// prims.fma(a, b, c): a * b + c, rounded once.
-absl::Status LowerFma(NodeContext& n) {
-  KILN_ASSIGN_OR_RETURN(const Operand x, n.TensorOrNumber(0, "a"));
-  KILN_ASSIGN_OR_RETURN(const Operand y, n.TensorOrNumber(1, "b"));
-  KILN_ASSIGN_OR_RETURN(const Operand z, n.TensorOrNumber(2, "c"));
+// One operand for each name, of floats; `body` gives the element of the three.
+template <typename Body>
+absl::Status LowerTernary(NodeContext& n, const std::array<const char*, 3>& names,
+                          const Body& body) {
+  KILN_ASSIGN_OR_RETURN(const Operand x, n.TensorOrNumber(0, names[0]));
+  KILN_ASSIGN_OR_RETURN(const Operand y, n.TensorOrNumber(1, names[1]));
+  KILN_ASSIGN_OR_RETURN(const Operand z, n.TensorOrNumber(2, names[2]));
   KILN_RETURN_IF_ERROR(CheckOperands(n, {x, y, z}));
   const DType compute = ComputeType(n.Result(0).dtype);
   if (!IsFloat(compute)) return n.Decline("of integers");
   n.PointwiseResult(0, [&](KernelBuilder& b, const Ints& at) {
-    const Scalar left = LoadOperand(b, x, at, compute);
-    const Scalar right = LoadOperand(b, y, at, compute);
-    return b.Op(kFma, left, right, LoadOperand(b, z, at, compute));
+    const Scalar first = LoadOperand(b, x, at, compute);
+    const Scalar second = LoadOperand(b, y, at, compute);
+    return body(b, first, second, LoadOperand(b, z, at, compute));
   });
   return absl::OkStatus();
 }
 
+// prims.fma(a, b, c): a * b + c, rounded once.
+absl::Status LowerFma(NodeContext& n) {
+  return LowerTernary(n, {"a", "b", "c"}, [](KernelBuilder& b, Scalar x, Scalar y, Scalar z) {
+    return b.Op(kFma, x, y, z);
+  });
+}
+
 // self + weight * (end - self), from the nearer end as ATen does it.
 absl::Status LowerLerp(NodeContext& n) {
-  KILN_ASSIGN_OR_RETURN(const Operand self, n.TensorOrNumber(0, "self"));
-  KILN_ASSIGN_OR_RETURN(const Operand end, n.TensorOrNumber(1, "end"));
-  KILN_ASSIGN_OR_RETURN(const Operand weight, n.TensorOrNumber(2, "weight"));
-  KILN_RETURN_IF_ERROR(CheckOperands(n, {self, end, weight}));
-  const DType compute = ComputeType(n.Result(0).dtype);
-  if (!IsFloat(compute)) return n.Decline("of integers");
-  n.PointwiseResult(0, [&](KernelBuilder& b, const Ints& at) {
-    const Scalar x = LoadOperand(b, self, at, compute);
-    const Scalar y = LoadOperand(b, end, at, compute);
-    const Scalar w = LoadOperand(b, weight, at, compute);
-    const Scalar span = b.Op(kSub, y, x);
-    const Scalar from_x = b.Op(kAdd, x, b.Op(kMul, w, span));
-    const Scalar rest = b.Op(kSub, b.Const(compute, 1.0), w);
-    const Scalar from_y = b.Op(kSub, y, b.Op(kMul, span, rest));
-    return b.Select(b.Op(kLt, b.Op(kAbs, w), 0.5), from_x, from_y);
-  });
-  return absl::OkStatus();
+  return LowerTernary(n, {"self", "end", "weight"},
+                      [](KernelBuilder& b, Scalar x, Scalar y, Scalar w) {
+                        const Scalar span = b.Op(kSub, y, x);
+                        const Scalar from_x = b.Op(kAdd, x, b.Op(kMul, w, span));
+                        const Scalar rest = b.Op(kSub, b.Const(w.dtype, 1.0), w);
+                        const Scalar from_y = b.Op(kSub, y, b.Op(kMul, span, rest));
+                        return b.Select(b.Op(kLt, b.Op(kAbs, w), 0.5), from_x, from_y);
+                      });
 }
 
 // Eager's fill of a copy: self's shape, the value's number.

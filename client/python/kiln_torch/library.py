@@ -32,19 +32,16 @@ def _find_op(name: str) -> torch._ops.OpOverload:
 _HIGHER_ORDER = "higher_order."  # such as one that runs another operator from a given random state
 
 
-class _Call:
-    """A callable by its name, and the parameters that say how its arguments are to be read."""
-
-    def __init__(self, name: str, args: list[Any]) -> None:
-        self.call: Callable[..., Any] = _find_op(name)
-        if not name.startswith(_HIGHER_ORDER):
-            self.parameters = self.call._schema.arguments
-            return
-        # The operator among the arguments is their first string; its own follow it.
-        position = next(i for i, arg in enumerate(args) if isinstance(arg, str))
-        args[position] = _find_op(args[position])
-        before = [None] * (position + 1)
-        self.parameters = [*before, *args[position]._schema.arguments]
+def _find_call(name: str, args: list[Any]) -> tuple[Callable[..., Any], list[Any], list[Any]]:
+    """A callable by its name, its arguments, and the parameter that says how each is to be read."""
+    call = _find_op(name)
+    if not name.startswith(_HIGHER_ORDER):
+        return call, args, call._schema.arguments
+    # The operator among the arguments is their first string; its own follow it.
+    position = next(i for i, arg in enumerate(args) if isinstance(arg, str))
+    op = _find_op(args[position])
+    before = [None] * (position + 1)
+    return call, [*args[:position], op, *args[position + 1 :]], [*before, *op._schema.arguments]
 
 
 def _scalar(message: dict[str, Any]) -> Any:
@@ -192,12 +189,11 @@ class LibraryStep:
         step = json.loads(step_json)
         self._name = f"library step {step['op']} (node '{step.get('node', '')}')"
         args = [_decode(message) for message in step.get("args", [])]
-        call = _Call(step["op"], args)
-        self._op = call.call
-        by_name = {p.name: p for p in call.parameters if p is not None}
+        self._op, args, parameters = _find_call(step["op"], args)
+        by_name = {p.name: p for p in parameters if p is not None}
         self._args = [
             arg if p is None else _typed(arg, p)
-            for arg, p in zip(args, call.parameters, strict=False)
+            for arg, p in zip(args, parameters, strict=False)
         ]
         self._kwargs = {
             named["name"]: _typed(_decode(named["value"]), by_name[named["name"]])
