@@ -43,6 +43,13 @@ PAIRS = {
 CALLS = []
 
 
+@pytest.fixture(autouse=True)
+def _results_may_alias():
+    """Where the environment has CI, torch raises for what these operators return."""
+    with torch._functorch.config.patch(error_on_custom_op_aliasing=False):
+        yield
+
+
 def odd(x, how):
     if how == "fails once":
         CALLS.append(how)
