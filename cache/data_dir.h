@@ -12,7 +12,8 @@ namespace kiln::cache {
 class DataDir {
  public:
   // Makes the directory where it is missing. ABORTED, naming the directory and the owner's process
-  // id, where another process holds it; FAILED_PRECONDITION where it cannot be made or written.
+  // id, where another process holds it; FAILED_PRECONDITION where it cannot be made or written, or
+  // has a file "lock" that is somebody else's.
   static absl::StatusOr<std::unique_ptr<DataDir>> Open(const std::string& path);
   ~DataDir();
   DataDir(const DataDir&) = delete;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
+#include <optional>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -11,12 +11,14 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "cache/rocksdb_format.h"
 #include "cache/value_files.h"
 #include "proto/base/log.h"
-#include "proto/base/status_macros.h"
+#include "rocksdb/db.h"
+#include "rocksdb/options.h"
 
 namespace kiln::cache {
 namespace {
@@ -24,12 +26,17 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr absl::string_view kSuffix = ".set-aside-";
-constexpr absl::string_view kFirstFormat = "kiln-cache 1";
+constexpr absl::string_view kFormatName = "kiln-cache";
+constexpr char kDraftSuffix[] = ".new";
 constexpr size_t kMostVersionBytes = 100;
 
+std::string FormatFileOf(const std::string& path) {
+  return absl::StrCat(path, "/", kFormatFile);
+}
+
 // Whole or not at all, whatever happens meanwhile.
-absl::Status WriteVersion(const std::string& file) {
-  std::string draft = absl::StrCat(file, ".new");
+absl::Status WriteVersion(const std::string& path) {
+  const std::string file = FormatFileOf(path), draft = file + kDraftSuffix;
   std::ofstream out(draft, std::ios::binary | std::ios::trunc);
   out << std::string(kFormatVersion) << "\n";
   out.close();
@@ -40,13 +47,56 @@ absl::Status WriteVersion(const std::string& file) {
       absl::StrCat("cannot write ", file, error ? ": " + error.message() : ""));
 }
 
-// Holds nothing that somebody could miss: a folder just made, perhaps with a draft of FORMAT.
-bool IsUnused(const std::string& path) {
+// The text of the cache's FORMAT; nothing where there is none.
+std::optional<std::string> ReadVersion(const std::string& path) {
+  std::ifstream in(FormatFileOf(path), std::ios::binary);
+  if (!in) return std::nullopt;
+  std::string text(kMostVersionBytes, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(in.gcount()));
+  return std::string(absl::StripAsciiWhitespace(text));
+}
+
+// The name of something in the folder that no cache has; empty where there is none.
+std::string ForeignNameIn(const std::string& path) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(path, error)) {
-    if (!absl::StartsWith(entry.path().filename().string(), kFormatFile)) return false;
+    const std::string name = entry.path().filename();
+    const bool folder = fs::is_directory(entry.symlink_status(error));
+    const bool own = folder
+                         ? name == kDatabaseFolder || name == kFilesFolder || name == kMovingFolder
+                         : name == kFormatFile || name == absl::StrCat(kFormatFile, kDraftSuffix);
+    if (!own) return name;
   }
-  return !error;
+  return error ? error.message() : "";
+}
+
+// A cache of some version, and nothing else: one whose file FORMAT says so, or is empty, as a power
+// failure leaves it.
+bool IsCache(const std::string& path) {
+  const std::optional<std::string> version = ReadVersion(path);
+  return version && (version->empty() || absl::StartsWith(*version, kFormatName)) &&
+         ForeignNameIn(path).empty();
+}
+
+absl::Status NotACache(const std::string& path, absl::string_view why) {
+  return absl::FailedPreconditionError(
+      absl::StrCat(path, " is no cache of Kiln's, ", why,
+                   "; it stays as it is: name another data directory, or move it away"));
+}
+
+// Deletes what a cache consists of, by its names, and the folders that are empty then.
+absl::Status DeleteCache(const std::string& path) {
+  const std::string database = absl::StrCat(path, "/", kDatabaseFolder);
+  const rocksdb::Status destroyed = rocksdb::DestroyDB(database, rocksdb::Options());
+  ValueFiles(path).DeleteAll();
+  std::error_code error;
+  fs::remove(FormatFileOf(path) + kDraftSuffix, error);
+  if (!destroyed.ok()) return absl::UnavailableError(destroyed.ToString());
+  // Last: without it nobody would take the rest for a cache.
+  fs::remove(FormatFileOf(path), error);
+  fs::remove(path, error);
+  return error ? absl::UnavailableError(error.message()) : absl::OkStatus();
 }
 
 }  // namespace
@@ -58,7 +108,10 @@ SetAsideFolders::SetAsideFolders(std::string path) : path_(std::move(path)) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(cache.parent_path(), error)) {
     std::string name = entry.path().filename().string();
-    if (absl::StartsWith(name, prefix)) names.push_back(entry.path().string());
+    absl::string_view time = name;
+    const bool named = absl::ConsumePrefix(&time, prefix) && !time.empty() &&
+                       std::all_of(time.begin(), time.end(), absl::ascii_isdigit);
+    if (named && IsCache(entry.path())) names.push_back(entry.path().string());
   }
   std::sort(names.begin(), names.end());  // their times have equally many digits
   for (const std::string& name : names) {
@@ -68,6 +121,8 @@ SetAsideFolders::SetAsideFolders(std::string path) : path_(std::move(path)) {
 }
 
 absl::Status SetAsideFolders::Add(absl::string_view why) {
+  const std::string foreign = ForeignNameIn(path_);
+  if (!foreign.empty()) return NotACache(path_, absl::StrCat("it has '", foreign, "' in it"));
   std::string aside = absl::StrCat(path_, kSuffix, absl::ToUnixMillis(absl::Now()));
   std::error_code error;
   fs::rename(path_, aside, error);
@@ -87,10 +142,9 @@ void SetAsideFolders::Shrink(int64_t max_bytes) {
     Folder folder = std::move(folders_.front());
     folders_.pop_front();
     size_bytes_ -= folder.size_bytes;
-    std::error_code error;
-    fs::remove_all(folder.path, error);
+    const absl::Status deleted = DeleteCache(folder.path);
     Log(LogLevel::kWarning, "deleted a cache that was set aside, for its room",
-        {{"path", folder.path}, {"outcome", error ? error.message() : "OK"}});
+        {{"path", folder.path}, {"outcome", deleted.ok() ? "OK" : std::string(deleted.message())}});
   }
 }
 
@@ -100,24 +154,21 @@ absl::Status CheckFormat(const std::string& path) {
   if (error) {
     return absl::FailedPreconditionError(absl::StrCat("cannot make ", path, ": ", error.message()));
   }
-  std::string file = absl::StrCat(path, "/", kFormatFile);
-  std::ifstream in(file, std::ios::binary);
-  if (!in) {
-    if (IsUnused(path)) return WriteVersion(file);
-    // The first format had its database here and no such file.
-    bool first = fs::exists(absl::StrCat(path, "/CURRENT"), error);
-    return absl::DataLossError(
-        first ? absl::StrCat("has the format '", kFirstFormat, "'; this build's is '",
-                             kFormatVersion, "'")
-              : absl::StrCat("has no file ", kFormatFile, " that names its format"));
+  const std::optional<std::string> version = ReadVersion(path);
+  if (!version) {
+    const std::string draft = absl::StrCat(kFormatFile, kDraftSuffix);
+    for (const fs::directory_entry& entry : fs::directory_iterator(path, error)) {
+      const std::string name = entry.path().filename();
+      if (name != draft) return NotACache(path, absl::StrCat("it has '", name, "' but no FORMAT"));
+    }
+    return WriteVersion(path);
   }
-  std::string text(kMostVersionBytes, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(in.gcount()));
-  absl::string_view version = absl::StripAsciiWhitespace(text);
-  if (version == kFormatVersion) return absl::OkStatus();
+  if (*version == kFormatVersion) return absl::OkStatus();
+  if (!version->empty() && !absl::StartsWith(*version, kFormatName)) {
+    return NotACache(path, "its file FORMAT is another program's");
+  }
   return absl::DataLossError(
-      absl::StrCat("has the format '", version, "'; this build's is '", kFormatVersion, "'"));
+      absl::StrCat("has the format '", *version, "'; this build's is '", kFormatVersion, "'"));
 }
 
 }  // namespace kiln::cache

@@ -1,4 +1,5 @@
-// Folders of caches that could not be read, kept beside the cache until their room is needed.
+// Folders of caches that could not be read, kept beside the cache until their room is needed. What
+// is not a cache, by its FORMAT and by all of its names, is neither moved nor deleted.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,8 @@ class SetAsideFolders {
   // Finds those of the cache at `path`, "<path>.set-aside-<time>", and measures them.
   explicit SetAsideFolders(std::string path);
 
-  // Renames the cache itself to such a folder, and logs `why`.
+  // Renames the cache itself to such a folder, and logs `why`. FAILED_PRECONDITION where it has
+  // something in it that is no cache's.
   absl::Status Add(absl::string_view why);
   // Deletes the oldest until the others take at most `max_bytes`.
   void Shrink(int64_t max_bytes);
@@ -33,7 +35,7 @@ class SetAsideFolders {
 };
 
 // The version of a cache's files. DATA_LOSS, saying which it is, where it is another; writes it
-// where the folder is empty or missing.
+// where the folder is empty or missing. FAILED_PRECONDITION for a folder that is no cache.
 absl::Status CheckFormat(const std::string& path);
 
 }  // namespace kiln::cache

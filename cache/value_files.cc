@@ -167,6 +167,22 @@ void ValueFiles::Delete(const Key& key) const {
   unlink(PlaceOf(key).c_str());
 }
 
+void ValueFiles::DeleteAll() const {
+  for (const std::string& name : NamesIn(absl::StrCat(root_, "/", kMovingFolder))) {
+    if (std::optional<Key> key = KeyOfFileName(name)) unlink(MovingOf(*key).c_str());
+  }
+  ForEach([this](const Key& key) {
+    Delete(key);
+    return true;
+  });
+  const std::string files = absl::StrCat(root_, "/", kFilesFolder);
+  for (const std::string& name : NamesIn(files)) {
+    if (name[0] != '.') rmdir(absl::StrCat(files, "/", name).c_str());
+  }
+  rmdir(files.c_str());
+  rmdir(absl::StrCat(root_, "/", kMovingFolder).c_str());
+}
+
 int64_t DiskUsageBytes(const std::string& path) {
   struct stat info;
   if (lstat(path.c_str(), &info) != 0) return 0;

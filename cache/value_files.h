@@ -39,6 +39,8 @@ class ValueFiles {
   void ForEach(const std::function<bool(const Key&)>& visit) const;
   // Deletes a file at its place.
   void Delete(const Key& key) const;
+  // Deletes all of them, and the folders that are empty then.
+  void DeleteAll() const;
 
  private:
   std::string PlaceOf(const Key& key) const;

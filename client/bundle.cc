@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <random>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -55,7 +56,7 @@ bool CheckHolds(absl::string_view header) {
 
 BundleWriter::BundleWriter(std::string path)
     : path_(std::move(path)),
-      draft_(absl::StrCat(path_, ".part")),
+      draft_(absl::StrCat(path_, ".part-", std::random_device{}())),  // nobody's yet
       out_(draft_, std::ios::binary | std::ios::trunc) {}
 
 absl::StatusOr<std::unique_ptr<BundleWriter>> BundleWriter::Create(const std::string& path) {

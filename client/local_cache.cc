@@ -13,9 +13,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "proto/base/signing.h"
 #include "proto/base/status_macros.h"
@@ -27,6 +29,10 @@ namespace fs = std::filesystem;
 
 constexpr absl::string_view kMagic = "KILNLOC1";
 constexpr absl::string_view kSuffix = ".kiln";
+constexpr size_t kKeyDigits = 64;  // in hex
+constexpr absl::string_view kMarker = "KILN_LOCAL_CACHE";
+constexpr absl::string_view kMarkerText =
+    "Kiln made this folder, and deletes files of its own names in it.\n";
 constexpr size_t kHeaderBytes = 8 + 32 + kSignatureBytes;
 constexpr int64_t kMaxEntryBytes = int64_t{2} << 30;
 constexpr absl::Duration kLockLimit = absl::Seconds(1);  // writing is worth no longer wait
@@ -102,27 +108,77 @@ struct Listed {
   int64_t bytes = 0;
 };
 
-// The files of the folder; those that a process left half written are removed.
-std::vector<Listed> ListFiles(const std::string& folder) {
+bool IsHex(absl::string_view text, size_t digits) {
+  return text.size() == digits && std::all_of(text.begin(), text.end(), [](char c) {
+           return absl::ascii_isdigit(c) || (c >= 'a' && c <= 'f');
+         });
+}
+
+// Names as PathOf and Put make them: of an entry, or with a number after it of one being written.
+enum class Name { kForeign, kEntry, kDraft };
+
+Name NameOf(absl::string_view name, absl::string_view folder) {
+  if (!IsHex(name.substr(0, kKeyDigits), kKeyDigits) || !absl::StartsWith(name, folder)) {
+    return Name::kForeign;
+  }
+  name.remove_prefix(kKeyDigits);
+  if (!absl::ConsumePrefix(&name, kSuffix)) return Name::kForeign;
+  if (name.empty()) return Name::kEntry;
+  const bool number = name.size() > 1 && name[0] == '.' &&
+                      std::all_of(name.begin() + 1, name.end(), absl::ascii_isdigit);
+  return number ? Name::kDraft : Name::kForeign;
+}
+
+// The entries and drafts in the folder's own subfolders; drafts that a dead process left are
+// removed. What has another name, a link or a deeper folder is not Kiln's: neither seen nor
+// counted.
+std::vector<Listed> ListFiles(const std::string& root) {
   std::vector<Listed> files;
   std::error_code error;
   const auto abandoned = fs::file_time_type::clock::now() - absl::ToChronoSeconds(kAbandoned);
-  fs::recursive_directory_iterator it(folder, error), end;
-  while (!error && it != end) {
+  for (fs::directory_iterator folder(root, error), end; !error && folder != end;
+       folder.increment(error)) {
     std::error_code gone;  // by another process
-    if (it->is_regular_file(gone) && it->path().filename() != "lock") {
-      const auto used = it->last_write_time(gone);
-      const auto size = it->file_size(gone);
-      const bool whole = absl::EndsWith(it->path().native(), kSuffix);
-      if (!gone && !whole && used < abandoned) {
-        fs::remove(it->path(), gone);
-      } else if (!gone) {
+    const std::string prefix = folder->path().filename();
+    if (!IsHex(prefix, 2) || !fs::is_directory(folder->symlink_status(gone))) continue;
+    for (fs::directory_iterator it(folder->path(), gone); !gone && it != end; it.increment(gone)) {
+      const Name name = NameOf(it->path().filename().native(), prefix);
+      std::error_code missed;
+      if (name == Name::kForeign || !fs::is_regular_file(it->symlink_status(missed))) continue;
+      const auto used = it->last_write_time(missed);
+      const auto size = it->file_size(missed);
+      if (missed) continue;
+      if (name == Name::kDraft && used < abandoned) {
+        fs::remove(it->path(), missed);
+      } else {
         files.push_back({it->path(), used, static_cast<int64_t>(size)});
       }
     }
-    it.increment(error);
   }
   return files;
+}
+
+// Takes a folder that is Kiln's or empty; an empty one is marked.
+absl::Status Mark(const std::string& folder) {
+  const std::string marker = absl::StrCat(folder, "/", kMarker);
+  struct stat info;
+  if (lstat(marker.c_str(), &info) == 0) return absl::OkStatus();
+  std::error_code error;
+  const bool empty = fs::is_empty(folder, error);
+  if (error) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("local cache: cannot list ", folder, ": ", error.message()));
+  }
+  // Another process may have marked it between the two looks.
+  if (!empty && lstat(marker.c_str(), &info) == 0) return absl::OkStatus();
+  if (!empty) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "local cache: ", folder, " has files in it and no file ", kMarker,
+        ", so Kiln did not make it, and a cache deletes what is old; name a folder that is new"));
+  }
+  File file(open(marker.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file.ok()) return Error("write", marker);
+  return WriteAll(file.fd(), kMarkerText, marker);
 }
 
 }  // namespace
@@ -173,6 +229,7 @@ absl::StatusOr<std::unique_ptr<LocalCache>> LocalCache::Open(LocalCacheOptions o
         absl::StrCat("local cache: others may write to ", options.folder,
                      ", and code is loaded from it; make it yours alone (chmod 700)"));
   }
+  KILN_RETURN_IF_ERROR(Mark(options.folder));
   return std::unique_ptr<LocalCache>(new LocalCache(std::move(options)));
 }
 

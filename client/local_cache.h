@@ -5,7 +5,8 @@
 //   "KILNLOC1"  digest of the artifact (32 bytes)  signature (64 bytes, zeros where there is none)
 //   the artifact
 // It is written under another name, synced and renamed, so readers see all of it or nothing. The
-// time of a file's last change is that of its last use; the longest unused go first.
+// time of a file's last change is that of its last use; the longest unused go first. A folder that
+// Kiln made has a file KILN_LOCAL_CACHE; only files of the names above are ever deleted.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +39,10 @@ absl::StatusOr<LocalCacheOptions> ParseLocalCache(absl::string_view text);
 // Thread-safe.
 class LocalCache {
  public:
-  // Makes the folder, for its owner only. Since code is loaded from it, PERMISSION_DENIED where
-  // others than its owner may write there, or where it is neither this user's nor root's.
+  // Makes the folder, for its owner only, or takes an empty one. FAILED_PRECONDITION where it has
+  // files in it and no mark of Kiln's: they are somebody's. Since code is loaded from it,
+  // PERMISSION_DENIED where others than its owner may write there, or where it is neither this
+  // user's nor root's.
   static absl::StatusOr<std::unique_ptr<LocalCache>> Open(LocalCacheOptions options);
 
   // Digest checked. NOT_FOUND where there is none; DATA_LOSS, and the file gone, where it is

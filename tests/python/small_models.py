@@ -357,6 +357,39 @@ MODELS = {
 }
 
 
+# Inputs whose dimension 1 is a length, and models that take pictures of any height and width.
+_LENGTHS = {IDS, "decoder_input_ids", "x", "padding", "input_values"}
+_ANY_PICTURE = {"resnet", "convnext", "mobilenet", "segformer", "regnet", "efficientnet", "unet"}
+_FIXED_LENGTH = {"dlrm", "mlp"}
+
+
+def resized(name, inputs, batch, more=0):
+    """The inputs of model `name` with `batch` samples of a length greater by `more` (pictures: by
+    eight times that), where the model takes any; elements repeat."""
+    out = {}
+    for key, value in inputs.items():
+        sizes = list(value.shape)
+        if name == "dlrm" and key != "dense":
+            bag = inputs["indices"].shape[1] // inputs["dense"].shape[0]
+            sizes[-1] = batch * bag if key == "indices" else batch
+            out[key] = _grown(value, sizes) if key == "indices" else torch.arange(batch) * bag
+            continue
+        sizes[0] = batch
+        if name in _ANY_PICTURE:
+            sizes[2:] = [size + 8 * more for size in sizes[2:]]
+        elif key in _LENGTHS and name not in _FIXED_LENGTH:
+            sizes[1] += more * (200 if key == "input_values" else 1)
+        out[key] = _grown(value, sizes)
+    return out
+
+
+def _grown(value, sizes):
+    for dimension, size in enumerate(sizes):
+        places = torch.arange(size) % value.shape[dimension]
+        value = value.index_select(dimension, places)
+    return value
+
+
 def make(builder):
     """The model in evaluation mode, and its inputs, from one seed."""
     torch.manual_seed(0)

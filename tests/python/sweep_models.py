@@ -3,7 +3,9 @@
     PYTHONPATH=build/release/python python tests/python/sweep_models.py [MODEL ...] [--modes a,b]
 
 KILN_SERVER names the server. A mode is float32, bfloat16 or autocast, with "train" for forward and
-backward or "infer", and "dynamic" for symbolic sizes: train-bfloat16, infer-float32-dynamic, ...
+backward or "infer", and "dynamic" for symbolic sizes or "resized" for five steps of which each has
+other sizes (torch's automatic dynamic: the second step makes sizes symbolic, the last ones have a
+batch of 1 and of 0): train-bfloat16, infer-float32-dynamic, train-float32-resized, ...
 Exit code 1 where a model differs, raises or falls back.
 """
 
@@ -22,14 +24,20 @@ from model_step import compare_step  # noqa: E402
 
 MODES = "train-float32,train-bfloat16,train-autocast,infer-float32,infer-bfloat16,infer-float32-dynamic"
 
+# Batch and what is added to lengths, of the steps after the first.
+SIZES = ((3, 2), (5, 5), (1, 3), (0, 1))
+
 
 def run(name, mode, calls):
     """(verdict, why, library operators)"""
     parts = mode.split("-")
     model, inputs = small_models.make(small_models.MODELS[name])
+    then = [inputs] * (calls - 1)
+    if "resized" in parts:
+        then = [small_models.resized(name, inputs, batch, more) for batch, more in SIZES]
     try:
         stats = compare_step(
-            model, inputs, parts[1], parts[0] == "train", "dynamic" in parts or None, calls
+            model, inputs, parts[1], parts[0] == "train", "dynamic" in parts or None, then
         )
     except AssertionError as error:
         return "differs", str(error), {}

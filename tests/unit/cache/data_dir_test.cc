@@ -51,6 +51,17 @@ TEST(DataDirTest, AStaleLockFileOfADeadOwnerDoesNotCount) {
   EXPECT_TRUE(DataDir::Open(dir.path()).ok());
 }
 
+TEST(DataDirTest, ALockFileThatIsNotAServersStaysAsItIs) {
+  TempDir dir;
+  std::ofstream(dir.path() + "/lock") << "1 hour\n";
+  auto data_dir = DataDir::Open(dir.path());
+  EXPECT_EQ(data_dir.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(data_dir.status().message()), HasSubstr(dir.path() + "/lock"));
+  std::string text;
+  std::getline(std::ifstream(dir.path() + "/lock"), text);
+  EXPECT_EQ(text, "1 hour");
+}
+
 TEST(DataDirTest, RefusesAPathThatIsAFileOrUnderOne) {
   TempDir dir;
   std::string path = dir.path() + "/file";

@@ -444,32 +444,55 @@ TEST_F(RocksDbStoreTest, OlderAndNewerFormatsAreSetAside) {
   }
 }
 
-TEST_F(RocksDbStoreTest, TheFirstFormatIsSetAside) {
-  {
-    rocksdb::Options options;
-    options.create_if_missing = true;
-    rocksdb::DB* raw = nullptr;
-    ASSERT_TRUE(rocksdb::DB::Open(options, options_.path, &raw).ok());
-    std::unique_ptr<rocksdb::DB> db(raw);
-    ASSERT_TRUE(db->Put(rocksdb::WriteOptions(), "format", "kiln-cache 1").ok());
+// A data directory may be one where somebody has a folder "cache" already.
+TEST_F(RocksDbStoreTest, AFolderThatIsNoCacheIsRefusedAndLeftAlone) {
+  const std::string& cache = options_.path;
+  auto refused_for = [&](absl::string_view name) {
+    const size_t before = SetAsideFolders().size();
+    auto store = OpenRocksDbStore(options_);
+    EXPECT_TRUE(absl::IsFailedPrecondition(store.status())) << store.status();
+    EXPECT_THAT(std::string(store.status().message()), HasSubstr(cache));
+    EXPECT_TRUE(std::filesystem::exists(absl::StrCat(cache, "/", name))) << name;
+    EXPECT_THAT(SetAsideFolders(), SizeIs(before));
+  };
+  for (const char* folder : {"pip", "db", "files"}) {
+    std::filesystem::create_directories(absl::StrCat(cache, "/", folder));
+    std::ofstream(absl::StrCat(cache, "/", folder, "/CURRENT")) << "MANIFEST-000001\n";
+    refused_for(absl::StrCat(folder, "/CURRENT"));
+    std::filesystem::remove_all(cache);
   }
-  ::testing::internal::CaptureStderr();
-  Store& store = Open();
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("kiln-cache 1"));
-  EXPECT_EQ(Entries(store), 0);
-  EXPECT_THAT(SetAsideFolders(), SizeIs(1));
+  std::filesystem::create_directories(cache);
+  std::ofstream(cache + "/FORMAT") << "of something else\n";
+  refused_for("FORMAT");
+  std::filesystem::remove(cache + "/FORMAT");
+  // A cache that would be set aside, but for a file in it.
+  ASSERT_TRUE(Open().Put(ArtifactKeyOf(1), MakeEntry("value")).ok());
+  Close();
+  std::ofstream(cache + "/FORMAT") << "kiln-cache 1\n";
+  std::ofstream(cache + "/thesis.tex") << "years of work";
+  refused_for("thesis.tex");
 }
 
 TEST_F(RocksDbStoreTest, WhatWasSetAsideCountsAndGoesFirst) {
-  std::string aside = options_.path + ".set-aside-1700000000000";
-  std::filesystem::create_directories(aside);
-  std::ofstream(aside + "/old") << std::string(9 << 20, 'x');
+  const std::string aside = options_.path + ".set-aside-1700000000000";
+  ASSERT_TRUE(Open().Put(ArtifactKeyOf(9), MakeEntry("small")).ok());
+  for (int i = 7; i <= 8; ++i) ASSERT_TRUE(store_->Put(ArtifactKeyOf(i), LargeEntry(i)).ok());
+  Close();
+  std::filesystem::rename(options_.path, aside);
+  // Their names are much like it.
+  const std::vector<std::string> foreign = {aside + "-mine", options_.path + ".set-aside-17",
+                                            options_.path + ".set-aside-"};
+  for (const std::string& folder : foreign) {
+    std::filesystem::create_directories(folder);
+    std::ofstream(folder + "/old") << std::string(9 << 20, 'x');
+  }
   Store& store = Open();
   for (int i = 1; i <= 3; ++i) ASSERT_TRUE(store.Put(ArtifactKeyOf(i), LargeEntry(i)).ok());
-  EXPECT_THAT(SetAsideFolders(), SizeIs(1));
+  EXPECT_TRUE(std::filesystem::exists(aside));
   ASSERT_TRUE(store.Put(ArtifactKeyOf(4), LargeEntry(4)).ok());
-  EXPECT_THAT(SetAsideFolders(), SizeIs(0));
+  EXPECT_FALSE(std::filesystem::exists(aside));
   EXPECT_EQ(Entries(store), 4);
+  for (const std::string& folder : foreign) EXPECT_TRUE(std::filesystem::exists(folder + "/old"));
 }
 
 TEST_F(RocksDbStoreTest, ADamagedDatabaseIsSetAside) {

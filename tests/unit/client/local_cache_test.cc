@@ -22,6 +22,7 @@ namespace kiln {
 namespace {
 
 namespace fs = std::filesystem;
+using namespace std::chrono_literals;
 
 class LocalCacheTest : public ::testing::Test {
  protected:
@@ -50,7 +51,7 @@ class LocalCacheTest : public ::testing::Test {
   int64_t BytesOnDisk() const {
     int64_t bytes = 0;
     for (const auto& file : fs::recursive_directory_iterator(folder_)) {
-      if (file.is_regular_file()) bytes += static_cast<int64_t>(file.file_size());
+      if (file.path().extension() == ".kiln") bytes += static_cast<int64_t>(file.file_size());
     }
     return bytes;
   }
@@ -194,6 +195,58 @@ TEST_F(LocalCacheTest, RefusesAFolderThatOthersMayWrite) {
   EXPECT_TRUE(absl::IsPermissionDenied(LocalCache::Open({folder_ + "/open", 1000}).status()));
   std::ofstream(folder_ + "/file") << "x";
   EXPECT_TRUE(absl::IsFailedPrecondition(LocalCache::Open({folder_ + "/file", 1000}).status()));
+}
+
+// What a user had in a folder before it became a cache by mistake.
+TEST_F(LocalCacheTest, AFolderWithFilesOfTheUsersIsRefusedAndLeftAlone) {
+  const fs::path mine = folder_ + "/mine";
+  fs::create_directories(mine / "ab");
+  fs::permissions(mine, fs::perms::owner_all);
+  std::ofstream(mine / "ab" / "thesis.tex") << "years of work";
+  fs::last_write_time(mine / "ab" / "thesis.tex", fs::file_time_type::clock::now() - 48h);
+  const absl::Status refused = LocalCache::Open({mine, 1000}).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(refused.message(), ::testing::HasSubstr(mine.native()));
+  EXPECT_TRUE(fs::exists(mine / "ab" / "thesis.tex"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(mine), {}), 1);
+  fs::create_directory(folder_ + "/empty");
+  fs::permissions(folder_ + "/empty", fs::perms::owner_all);
+  EXPECT_TRUE(LocalCache::Open({folder_ + "/empty", 1000}).ok());
+}
+
+TEST_F(LocalCacheTest, FilesThatAreNotTheCachesOwnStayAndDoNotCount) {
+  auto cache = Open(3 * 1104);
+  ASSERT_TRUE(cache->Put(Key(1), Entry(1)).ok());
+  const fs::path root = folder_ + "/cache", entry = FileOf(Key(1)), own = entry.parent_path();
+  const std::string hex = Key(1).ToHex();
+  const std::vector<fs::path> foreign = {
+      root / "notes.txt",
+      root / "photos" / "1.kiln",
+      root / hex.substr(0, 2) / "1.kiln",
+      own / (hex + ".kiln.bak"),
+      own / (hex + ".txt"),
+      own / "deeper" / entry.filename(),
+      root / (hex[0] == '0' ? "11" : "00") / entry.filename(),
+      root / "linked" / entry.filename(),
+  };
+  for (const fs::path& file : foreign) {
+    fs::create_directories(file.parent_path());
+    std::ofstream(file) << std::string(5000, 'x');
+    fs::last_write_time(file, fs::file_time_type::clock::now() - 48h);
+  }
+  fs::rename(root / "linked", folder_ + "/elsewhere");
+  fs::create_directory_symlink(folder_ + "/elsewhere", root / (hex[0] == '2' ? "33" : "22"));
+  const fs::path abandoned = own / (hex + ".kiln.123");
+  std::ofstream(abandoned) << "half an entr";
+  fs::last_write_time(abandoned, fs::file_time_type::clock::now() - 2h);
+  for (int i = 2; i < 9; ++i) ASSERT_TRUE(cache->Put(Key(i), Entry(i)).ok());
+  for (int i = 6; i < 9; ++i) EXPECT_TRUE(cache->Get(Key(i)).ok()) << i;
+  EXPECT_FALSE(cache->Get(Key(1)).ok());
+  EXPECT_FALSE(fs::exists(abandoned));
+  for (const fs::path& file : foreign) {
+    if (file.parent_path().filename() != "linked") EXPECT_TRUE(fs::exists(file)) << file;
+  }
+  EXPECT_TRUE(fs::exists(fs::path(folder_) / "elsewhere" / entry.filename()));
 }
 
 TEST_F(LocalCacheTest, ALinkIsNoEntry) {
