@@ -196,7 +196,7 @@ std::string ContractionEmitter::PackPanel() {
            " * ", width, " * sizeof(", Type(), "));");
   if (plan_.panel_load != nullptr) {
     out.Line("KPackTransposed<", width, ">(", Origin(*plan_.panel_load, plan_.lanes),
-             " + lane_begin * (", Text(plan_.lane_stride), "), ", Text(plan_.lane_stride),
+             " + lane_begin * ", Text(plan_.lane_stride), ", ", Text(plan_.lane_stride),
              ", lane_end - lane_begin, ", Text(plan_.num_k), ", out);");
     return out.text();
   }
@@ -222,7 +222,7 @@ std::string ContractionEmitter::PackRows() {
   out.Line("KILN_ROLLED for (long r = 0; r < ", plan_.tile_rows, "; ++r) {");
   out.Line("const long row = KMinIndex(row_begin + r, ", Text(plan_.num_rows), " - 1);");
   Decode(out, "row", plan_.rows);
-  out.Line(Type(), "* const to = out + r * (", Text(plan_.num_k), ");");
+  out.Line(Type(), "* const to = out + r * ", Text(plan_.num_k), ";");
   body.SetLanes(plan_.k.back(), plan_.vector_lanes);
   const std::string to = Text(FlatIndex(plan_.k));
   EmitVectorised(
@@ -280,7 +280,7 @@ std::string ContractionEmitter::Origin(const Step& load, const std::vector<IntEx
 std::string ContractionEmitter::RowPointers() {
   Writer out;
   const int rows = plan_.tile_rows;
-  const std::string k = StrCat("(", Text(plan_.num_k), ")");
+  const std::string k = Text(plan_.num_k);
   if (plan_.row_load == nullptr) {
     out.Line("PackRows(args, t, first, rows_scratch + g * ", rows, " * ", k, ");");
     out.Line("a[g] = rows_scratch + g * ", rows, " * ", k, ";");
@@ -288,8 +288,8 @@ std::string ContractionEmitter::RowPointers() {
     out.Line("k_stride[g] = 1;");
     return out.text();
   }
-  out.Line("a[g] = ", Origin(*plan_.row_load, plan_.rows), " + first * (", Text(plan_.row_stride),
-           ");");
+  out.Line("a[g] = ", Origin(*plan_.row_load, plan_.rows), " + first * ", Text(plan_.row_stride),
+           ";");
   out.Line("row_stride[g] = ", Text(plan_.row_stride), ";");
   out.Line("k_stride[g] = ", Text(plan_.k_stride), ";");
   out.Line("if (row_end - first < ", rows, ") {");
@@ -321,8 +321,8 @@ std::string ContractionEmitter::Block() {
   }
   out.Line("}");
   out.Line("KILN_ROLLED for (long panel = panel_begin; panel < panel_end; ++panel) {");
-  out.Line("const ", type, "* const b = panels + (panel - panel_begin) * (", Text(plan_.num_k),
-           ") * ", width, ";");
+  out.Line("const ", type, "* const b = panels + (panel - panel_begin) * ", Text(plan_.num_k),
+           " * ", width, ";");
   out.Line("alignas(64) ", type, " tile[", plan_.block_rows() * width, "];");
   out.Line("KILN_ROLLED for (long g = 0; g < groups; ++g) {");
   out.Line("KMicroKernel<", type, ", ", plan_.vector_lanes, ", ", rows, ", ", plan_.tile_vectors,
@@ -354,12 +354,11 @@ std::string ContractionEmitter::PanelGroup() {
 
 void ContractionEmitter::AddTasks(Shell& shell) {
   const std::string type = Type();
-  const std::string k = StrCat("(", Text(plan_.num_k), ")");
+  const std::string k = Text(plan_.num_k);
   const std::string panel_size = StrCat(k, " * ", plan_.panel_width());
   shell.AddMember("const KilnCpuContext* context", "context");
-  shell.AddMember(
-      "long panels",
-      StrCat("(", Text(ints_.CeilDiv(plan_.num_lanes, ints_.Const(plan_.panel_width()))), ")"));
+  shell.AddMember("long panels",
+                  Text(ints_.CeilDiv(plan_.num_lanes, ints_.Const(plan_.panel_width()))));
   shell.AddMember("long row_tasks", "1");
   const std::string scratch = StrCat(type, "* const scratch = (", type,
                                      "*)(args.context->thread_scratch + thread * "
@@ -415,19 +414,19 @@ EmittedKernel ContractionEmitter::Emit() {
   const std::string batches = Text(plan_.num_batches), rows = Text(plan_.num_rows);
   const std::string k = Text(plan_.num_k), lanes = Text(plan_.num_lanes);
   out.Line("if (", batches, " == 0 || ", rows, " == 0 || ", lanes, " == 0) return KILN_CPU_OK;");
-  out.Line("const double work = (double)(", batches, ") * (double)(", rows, ") * (double)(", lanes,
-           ") * (double)(", k, ");");
-  const std::string panels = StrCat("(", batches, ") * args.panels");
+  out.Line("const double work = (double)", batches, " * (double)", rows, " * (double)", lanes,
+           " * (double)", k, ";");
+  const std::string panels = StrCat(batches, " * args.panels");
   if (plan_.shared_panels) {
     const std::string blocks = Text(ints_.CeilDiv(plan_.num_rows, ints_.Const(plan_.block_rows())));
-    out.Line("args.row_tasks = KMaxIndex(1, KMinIndex(", blocks, ", 8l * context->threads / (",
-             batches, ")));");
+    out.Line("args.row_tasks = KMaxIndex(1, KMinIndex(", blocks, ", 8l * context->threads / ",
+             batches, "));");
     out.Line(
         "KParallel(context, ", panels,
         ", work, [](void* args, long task, int thread) { PackTask(*(Args*)args, task, thread); "
         "}, &args);");
-    out.Line("KParallel(context, (", batches,
-             ") * args.row_tasks, work, [](void* args, long task, int thread) { "
+    out.Line("KParallel(context, ", batches,
+             " * args.row_tasks, work, [](void* args, long task, int thread) { "
              "ComputeTask(*(Args*)args, task, thread); }, &args);");
   } else {
     out.Line("KParallel(context, ", panels,

@@ -211,7 +211,9 @@ std::string Names::Leaf(IntExpr leaf) {
 }
 
 std::string Names::Expr(IntExpr expr) {
-  return ExprText(expr, [this](IntExpr leaf) { return Leaf(leaf); });
+  std::string text = ExprText(expr, [this](IntExpr leaf) { return Leaf(leaf); });
+  const bool operators = expr.kind() == IntKind::kAdd || expr.kind() == IntKind::kMul;
+  return operators || text.front() == '-' ? absl::StrCat("(", text, ")") : text;
 }
 
 }  // namespace kiln::codegen::cpp

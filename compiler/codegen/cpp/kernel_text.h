@@ -52,7 +52,8 @@ class Names {
   void NameVar(ir::IntExpr var, std::string name) { vars_[var] = std::move(name); }
   // A symbol or a variable.
   std::string Leaf(ir::IntExpr leaf);
-  // REQUIRES: no indirect operand in it.
+  // In parentheses where it has operators, so that any may stand beside it. REQUIRES: no indirect
+  // operand in it.
   std::string Expr(ir::IntExpr expr);
 
   const std::vector<ir::BufferId>& buffers() const { return buffers_; }

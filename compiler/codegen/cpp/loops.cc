@@ -377,7 +377,7 @@ void LoopsEmitter::EmitTurnedLoads() {
     const IntExpr index = ints_.Substitute(step.index, origin);
     const std::string base = index.is_const(0) ? "" : StrCat(names_.Expr(index), " + ");
     out_.Line("KPackTransposed<", plan_.block, ">(", names_.Buffer(inst.buffer), " + ", base,
-              "tile + block * (", stride, "), ", stride, ", block_end - block, run, ", name, ");");
+              "tile + block * ", stride, ", ", stride, ", block_end - block, run, ", name, ");");
     turned_[&inst] = StrCat("KLoad<", plan_.lanes.width, ", kTail>(", name, " + (", row,
                             " - tile) * ", plan_.block, " + (", lane, " - block), n)");
   }
@@ -413,7 +413,7 @@ std::string LoopsEmitter::CostText() {
   for (const NestPhase& phase : nest_.phases) {
     absl::StrAppend(&text, text.empty() ? "" : " + ", BodyCost(phase));
     for (IntExpr var : phase.inner) {
-      absl::StrAppend(&text, " * (double)(", names_.Expr(Extent(ints_, var)), ")");
+      absl::StrAppend(&text, " * (double)", names_.Expr(Extent(ints_, var)));
     }
   }
   return text.empty() ? "0" : text;

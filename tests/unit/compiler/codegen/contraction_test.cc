@@ -11,10 +11,11 @@ namespace {
 using absl::StrCat;
 
 struct MatmulSpec {
-  int m = 1, n = 1, k = 1;
+  std::string m, n, k;  // numbers, or expressions over the symbols
   bool a_transposed = false, b_transposed = false, out_transposed = false;
   std::string type = "f32";
   std::string bias;  // "", "row" or "column"
+  std::string symbols = "";
 };
 
 std::string Matmul(const MatmulSpec& s) {
@@ -27,7 +28,7 @@ std::string Matmul(const MatmulSpec& s) {
                       "]\n %5 = add TYPE %3, %4\n %6 = tanh TYPE %5\n store TYPE @y[d0, d1], %6");
   }
   return absl::StrReplaceAll(
-      StrCat("module {\n buffer @a TYPE[", s.m, ",", s.k, "] strides",
+      StrCat("module {\n", s.symbols, " buffer @a TYPE[", s.m, ",", s.k, "] strides",
              s.a_transposed ? StrCat("[1,", s.m, "]") : StrCat("[", s.k, ",1]"),
              " input(0)\n buffer @b TYPE[", s.k, ",", s.n, "] strides",
              s.b_transposed ? StrCat("[1,", s.k, "]") : StrCat("[", s.n, ",1]"),
@@ -46,16 +47,16 @@ TEST(ContractionTest, OddSizes) {
   for (int m : {1, 4, 7, 13, 40}) {
     for (int n : {1, 5, 17, 33}) {
       const int k = (m * 7 + n) % 40 + 1;
-      CheckModule(Matmul({.m = m, .n = n, .k = k}), {.tolerance = 1e-4});
+      CheckModule(Matmul({.m = StrCat(m), .n = StrCat(n), .k = StrCat(k)}), {.tolerance = 1e-4});
     }
   }
 }
 
 TEST(ContractionTest, EveryLayout) {
   for (int bits = 0; bits < 8; ++bits) {
-    CheckModule(Matmul({.m = 29,
-                        .n = 50,
-                        .k = 23,
+    CheckModule(Matmul({.m = "29",
+                        .n = "50",
+                        .k = "23",
                         .a_transposed = (bits & 1) != 0,
                         .b_transposed = (bits & 2) != 0,
                         .out_transposed = (bits & 4) != 0,
@@ -64,24 +65,40 @@ TEST(ContractionTest, EveryLayout) {
   }
 }
 
+// Sums as sizes and strides stand beside other operators in the generated code.
+TEST(ContractionTest, SizesThatAreSums) {
+  for (int bits = 0; bits < 4; ++bits) {
+    CheckModule(Matmul({.m = "s0 - 1",
+                        .n = "floordiv(s1, 2) - 1",
+                        .k = "s1 - 20",
+                        .a_transposed = (bits & 1) != 0,
+                        .b_transposed = (bits & 2) != 0,
+                        .out_transposed = bits == 3,
+                        .bias = bits == 0 ? "row" : "column",
+                        .symbols = "symbol s0 [2, 600] hint 64\n symbol s1 [21, 600] hint 64\n"}),
+                {.symbols = {41, 60}, .tolerance = 1e-4, .threads = {2}});
+  }
+}
+
 TEST(ContractionTest, LinearLayerWithManyRowsAndThreads) {
-  CheckModule(Matmul({.m = 70, .n = 310, .k = 90, .b_transposed = true, .bias = "column"}),
+  CheckModule(Matmul({.m = "70", .n = "310", .k = "90", .b_transposed = true, .bias = "column"}),
               {.tolerance = 1e-4});
-  CheckModule(Matmul({.m = 310, .n = 70, .k = 90, .b_transposed = true, .bias = "column"}),
+  CheckModule(Matmul({.m = "310", .n = "70", .k = "90", .b_transposed = true, .bias = "column"}),
               {.tolerance = 1e-4});
 }
 
 TEST(ContractionTest, DoublePrecision) {
-  CheckModule(Matmul({.m = 30, .n = 41, .k = 37, .type = "f64", .bias = "row"}),
+  CheckModule(Matmul({.m = "30", .n = "41", .k = "37", .type = "f64", .bias = "row"}),
               {.tolerance = 1e-12});
 }
 
 TEST(ContractionTest, IntegersRunAsPlainLoops) {
-  CheckModule(Matmul({.m = 9, .n = 11, .k = 13, .type = "i64"}), {.int_min = -5, .int_max = 5});
+  CheckModule(Matmul({.m = "9", .n = "11", .k = "13", .type = "i64"}),
+              {.int_min = -5, .int_max = 5});
 }
 
 TEST(ContractionTest, EmptySums) {
-  CheckModule(Matmul({.m = 9, .n = 11, .k = 0}));
+  CheckModule(Matmul({.m = "9", .n = "11", .k = "0"}));
 }
 
 TEST(ContractionTest, SymbolicSizes) {
