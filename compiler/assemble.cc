@@ -90,11 +90,7 @@ class Assembler {
       KILN_ASSIGN_OR_RETURN(uint32_t id, BufferNumber(buffer));
       step.add_buffers(id);
     }
-    for (int symbol : kernel.emitted.symbols) {
-      v1::SymExpr& expr = *step.add_symbols()->mutable_expr();
-      expr.set_kind(v1::SymExpr::KIND_SYMBOL);
-      expr.set_symbol(static_cast<uint32_t>(symbol));
-    }
+    KILN_RETURN_IF_ERROR(ToSymInts(kernel.emitted.symbols, step.mutable_symbols()));
     KILN_ASSIGN_OR_RETURN(*step.mutable_scratch_bytes(), ToSymInt(kernel.emitted.scratch_bytes));
     KILN_ASSIGN_OR_RETURN(*step.mutable_thread_scratch_bytes(),
                           ToSymInt(kernel.emitted.thread_scratch_bytes));

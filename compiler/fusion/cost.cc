@@ -1,10 +1,18 @@
 #include "compiler/fusion/cost.h"
 
+#include <algorithm>
+
 #include "compiler/fusion/fusion_graph.h"
 
 namespace kiln::fusion {
 
 using ir::ScalarOp;
+
+namespace {
+
+constexpr uint64_t kMostIndexNodes = 512;
+
+}  // namespace
 
 double OperationCost(const ir::Inst& inst) {
   switch (inst.op) {
@@ -49,6 +57,22 @@ BodyCost CostOf(ir::Module& module, const ir::Kernel& kernel) {
     }
   }
   return cost;
+}
+
+uint64_t IndexNodes(const ir::Kernel& kernel) {
+  uint64_t most = 0;
+  for (const ir::Phase& phase : kernel.phases) {
+    for (const ir::Inst& inst : phase.body) {
+      uint64_t nodes = 0;
+      for (ir::IntExpr index : inst.indices) nodes += ir::TreeSize(index);
+      most = std::max(most, nodes);
+    }
+  }
+  return most;
+}
+
+bool AreIndicesTooLong(const ir::Kernel& joined, uint64_t nodes) {
+  return IndexNodes(joined) > std::max(kMostIndexNodes, nodes);
 }
 
 }  // namespace kiln::fusion

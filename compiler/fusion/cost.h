@@ -18,4 +18,10 @@ struct BodyCost {
 // Of a pointwise kernel, for one point.
 BodyCost CostOf(ir::Module& module, const ir::Kernel& kernel);
 
+// Nodes of the longest list of indices among the kernel's instructions, written out as trees.
+uint64_t IndexNodes(const ir::Kernel& kernel);
+// Indices that fusion composes beyond this cost more than a buffer between the kernels; `nodes` are
+// the kernels' own.
+bool AreIndicesTooLong(const ir::Kernel& joined, uint64_t nodes);
+
 }  // namespace kiln::fusion

@@ -27,6 +27,7 @@ constexpr double kMaxCheapOperations = 4;
 constexpr double kMaxOperandOperations = 2;  // into a contraction's operand, read many times
 constexpr double kMaxFreeOperations = 8;     // of producers that read no memory
 constexpr size_t kMaxProducerInstructions = 100;
+constexpr char kLongIndices[] = "the indices would grow too long";
 
 // How a consumer uses the producer.
 struct Use {
@@ -131,17 +132,24 @@ void TryInline(FusionGraph& graph, int producer) {
   }
   if (kernels.empty()) return;
   const bool is_needed = graph.IsKept(buffer) || kernels.size() < readers.size();
-  const Verdict verdict = Judge(graph, producer, *source, kernels, is_needed);
+  Verdict verdict = Judge(graph, producer, *source, kernels, is_needed);
+  std::vector<Kernel> joined;
+  for (size_t i = 0; i < kernels.size() && verdict.inlined; ++i) {
+    const Kernel& consumer = *graph.Fusible(kernels[i]);
+    const uint64_t nodes = std::max(IndexNodes(*kernel), IndexNodes(consumer));
+    joined.push_back(consumer);
+    InlineInto(graph.module(), *source, joined.back());
+    SimplifyKernel(joined.back());
+    if (AreIndicesTooLong(joined.back(), nodes)) verdict = {false, kLongIndices};
+  }
   for (int reader : kernels) graph.Record(producer, reader, verdict.inlined, verdict.reason);
   if (!verdict.inlined) return;
-  for (int reader : kernels) {
-    Kernel& consumer = *graph.Fusible(reader);
-    InlineInto(graph.module(), *source, consumer);
+  for (size_t i = 0; i < kernels.size(); ++i) {
     std::vector<std::string> origins = kernel->origins;
-    AppendOrigins(consumer.origins, origins);
-    consumer.origins = std::move(origins);
-    SimplifyKernel(consumer);
-    graph.Update(reader);
+    AppendOrigins(joined[i].origins, origins);
+    joined[i].origins = std::move(origins);
+    *graph.Fusible(kernels[i]) = std::move(joined[i]);
+    graph.Update(kernels[i]);
   }
   if (!is_needed) graph.Remove(producer);
 }

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "compiler/fusion/cost.h"
 #include "compiler/fusion/join_kernels.h"
 #include "compiler/fusion/match_loops.h"
 #include "compiler/fusion/merge_phases.h"
@@ -124,6 +125,10 @@ class Joiner {
             JoinKernels(graph_.module(), first_, second_, first_is_host, *match);
         if (!joined) {
           objection_ = "one would read what another outer point stores";
+          continue;
+        }
+        if (AreIndicesTooLong(*joined, std::max(IndexNodes(first_), IndexNodes(second_)))) {
+          objection_ = "the indices would grow too long";
           continue;
         }
         Commit(*std::move(joined));

@@ -143,6 +143,8 @@ class IntContext {
 
 bool ContainsVar(IntExpr expr, IntExpr var);
 bool ContainsKind(IntExpr expr, IntKind kind);
+// Nodes of the expression written out as a tree, without sharing; saturating.
+uint32_t TreeSize(IntExpr expr);
 // Calls `visit` for every distinct leaf (symbol, variable, indirect), in first-seen order.
 void ForEachLeaf(IntExpr expr, const std::function<void(IntExpr)>& visit);
 

@@ -271,6 +271,10 @@ int64_t IntContext::EvaluateAtHints(IntExpr expr) const {
   });
 }
 
+uint32_t TreeSize(IntExpr expr) {
+  return expr.node()->tree_size;
+}
+
 bool ContainsVar(IntExpr expr, IntExpr var) {
   if (expr.node()->tree_size <= kSmallTree) return Contains(expr, var, nullptr);
   absl::flat_hash_set<IntExpr> seen;

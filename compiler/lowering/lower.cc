@@ -1,6 +1,7 @@
 #include "compiler/lowering/lower.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 #include <variant>
 
@@ -195,6 +196,59 @@ void MaterializeShared(LoweringState& state, const Node& node, size_t buffers_be
   }
 }
 
+// Views compose: each reshape of symbolic sizes puts the last one's expressions into quotients and
+// remainders. Beyond this many nodes a copy costs less.
+constexpr uint64_t kMostIndexNodes = 512;
+
+uint64_t IndexNodes(const View& view) {
+  uint64_t nodes = 0;
+  for (ir::IntExpr index : view.indices) nodes += ir::TreeSize(index);
+  return nodes;
+}
+
+void ForEachValue(const graph::Arg& arg, const std::function<void(int)>& visit) {
+  if (const auto* ref = std::get_if<graph::ValueRef>(&arg.value)) visit(ref->id);
+  if (const auto* list = std::get_if<graph::ArgList>(&arg.value)) {
+    for (const graph::Arg& item : *list) ForEachValue(item, visit);
+  }
+}
+
+// Where a result is a view of an earlier buffer by too long expressions: lowers the node again on
+// copies of those arguments that are more than a buffer themselves.
+absl::Status CutLongViews(LoweringState& state, const Node& node, size_t num_operations,
+                          size_t num_buffers) {
+  const bool is_long =
+      std::any_of(node.results.begin(), node.results.end(), [&](graph::ValueRef result) {
+        const std::optional<View>& view = state.values[result.id];
+        return view && view->buffer < static_cast<int>(num_buffers) &&
+               IndexNodes(*view) > kMostIndexNodes;
+      });
+  if (!is_long) return absl::OkStatus();
+  NodeContext context(state, node);
+  std::vector<std::pair<int, View>> originals;
+  std::vector<int> arguments;
+  for (const graph::Arg& arg : node.args) {
+    ForEachValue(arg, [&](int value) { arguments.push_back(value); });
+  }
+  for (int value : arguments) {
+    const std::optional<View>& view = state.values[value];
+    if (!view || IsOpaque(view->dtype) || IndexNodes(*view) <= view->indices.size()) continue;
+    if (originals.empty()) {
+      state.module.operations.resize(num_operations);
+      state.module.buffers.resize(num_buffers);
+    }
+    originals.emplace_back(value, *view);
+    const View source = *view, copy = context.NewTemp(source.sizes, source.dtype);
+    context.Pointwise(copy, [&](KernelBuilder& b, const Ints& at) { return b.Load(source, at); });
+    state.values[value] = copy;
+  }
+  if (originals.empty()) return absl::OkStatus();
+  const absl::Status status = LowerNatively(state, node);
+  // Elsewhere they stay what they are, as outputs that share an input's memory.
+  for (auto& [value, view] : originals) state.values[value] = std::move(view);
+  return status;
+}
+
 absl::Status LowerNode(LoweringState& state, const LoweringOptions& options, const Node& node) {
   const auto is_size = [&](graph::ValueRef result) {
     return std::holds_alternative<ir::IntExpr>(state.graph.values[result.id]);
@@ -213,7 +267,9 @@ absl::Status LowerNode(LoweringState& state, const LoweringOptions& options, con
   NodeContext context(state, node);
   if (LowerEmpty(context)) return absl::OkStatus();
   const size_t num_buffers = state.module.buffers.size();
-  const absl::Status status = LowerNatively(state, node);
+  const size_t num_operations = state.module.operations.size();
+  absl::Status status = LowerNatively(state, node);
+  if (status.ok()) status = CutLongViews(state, node, num_operations, num_buffers);
   if (status.ok()) MaterializeShared(state, node, num_buffers);
   if (!absl::IsUnimplemented(status)) return status;
   if (!options.library_steps) return Unsupported(node, status.message());
