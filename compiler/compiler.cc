@@ -67,8 +67,10 @@ lowering::LoweringOptions MakeLoweringOptions(const v1::Device& device) {
 // among the kernels of a device and options: it is no cache key.
 absl::StatusOr<std::vector<NamedKernel>> EmitKernels(const codegen::Target& target,
                                                      ir::Module& module, const StopCheck& stop,
+                                                     size_t most_bytes,
                                                      v1::PlanResponse& response) {
   absl::flat_hash_set<std::string> known;
+  size_t source_bytes = 0;
   std::vector<NamedKernel> kernels(module.operations.size());
   for (size_t i = 0; i < module.operations.size(); ++i) {
     const auto* kernel = std::get_if<ir::Kernel>(&module.operations[i]);
@@ -78,6 +80,12 @@ absl::StatusOr<std::vector<NamedKernel>> EmitKernels(const codegen::Target& targ
     KILN_ASSIGN_OR_RETURN(named.emitted, target.Emit(module, *kernel));
     named.symbol = absl::StrCat("kiln_", Sha256(named.emitted.source).ToHex().substr(0, 24));
     if (!known.insert(named.symbol).second) continue;
+    source_bytes += named.emitted.source.size();
+    if (source_bytes > most_bytes) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the graph's kernels have more than ", most_bytes,
+                       " bytes of source, which is the limit for a graph of its length"));
+    }
     v1::KernelSource& source = *response.add_kernels();
     source.set_symbol(named.symbol);
     source.set_source(absl::StrCat(
@@ -106,6 +114,10 @@ absl::StatusOr<toolchain::ClangInvocation> PrepareKernel(const v1::CompileKernel
        .fast_math = options.fast_math(),
        .want_assembly = options.debug()});
 }
+
+// The planner's work may grow with the graph, and no faster than it.
+constexpr int64_t kPlanSteps = 20'000'000, kPlanStepsPerByte = 2'000;
+constexpr size_t kSourceBytes = 4 << 20, kSourceBytesPerByte = 256;
 
 void AddReport(const StageRunner& stages, const std::vector<fusion::Decision>& decisions,
                bool debug, v1::PlanResponse& response) {
@@ -151,6 +163,8 @@ absl::StatusOr<v1::PlanResponse> PlanGraph(const v1::PlanRequest& request, const
   memory::Plan plan;
   std::vector<fusion::Decision> decisions;
   std::vector<NamedKernel> kernels;
+  const size_t graph_bytes = request.graph().ByteSizeLong();
+  module.ints->set_budget(kPlanSteps + kPlanStepsPerByte * static_cast<int64_t>(graph_bytes));
   StageRunner stages(module, stop, request.options().debug());
 
   KILN_RETURN_IF_ERROR(stages.Run("import", [&]() -> absl::Status {
@@ -167,7 +181,8 @@ absl::StatusOr<v1::PlanResponse> PlanGraph(const v1::PlanRequest& request, const
     return memory::CheckPlan(module, plan);
   }));
   KILN_RETURN_IF_ERROR(stages.Run("emit", [&]() -> absl::Status {
-    KILN_ASSIGN_OR_RETURN(kernels, EmitKernels(*target, module, stop, response));
+    const size_t most_bytes = kSourceBytes + kSourceBytesPerByte * graph_bytes;
+    KILN_ASSIGN_OR_RETURN(kernels, EmitKernels(*target, module, stop, most_bytes, response));
     return absl::OkStatus();
   }));
   KILN_RETURN_IF_ERROR(stages.Run("assemble", [&]() -> absl::Status {

@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "absl/strings/str_cat.h"
 #include "compiler/ir/print.h"
 #include "compiler/ir/verify.h"
 #include "proto/base/error_detail.h"
@@ -16,6 +17,11 @@ absl::Status StageRunner::Run(absl::string_view stage, const std::function<absl:
   auto duration = std::chrono::steady_clock::now() - start;
   timings_.push_back(
       {std::string(stage), std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count()});
+  if (module_.ints->IsExhausted()) {
+    status = absl::ResourceExhaustedError(
+        absl::StrCat("the graph's sizes and indices take more than ", module_.ints->budget(),
+                     " steps, which is the budget for a graph of its length"));
+  }
   return Annotate(status, stage);
 }
 

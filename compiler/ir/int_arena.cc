@@ -169,6 +169,8 @@ IntExpr IntContext::Impl::Const(int64_t value) {
 
 IntExpr IntContext::Impl::Intern(IntKind kind, int id, int64_t value, IntExpr extent,
                                  absl::Span<const IntExpr> operands, bool unfolded) {
+  steps += 1 + static_cast<int64_t>(operands.size());
+  if (steps > budget && id < 0) return zero;
   Key key = {kind, id, value, extent, unfolded, operands, 0};
   uint64_t hash = Mix(static_cast<uint64_t>(kind) * 2 + unfolded, static_cast<uint64_t>(id));
   hash = Mix(Mix(hash, static_cast<uint64_t>(value)), Address(extent));

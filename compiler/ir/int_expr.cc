@@ -90,6 +90,19 @@ bool IntContext::ProvablyLessEqual(IntExpr a, IntExpr b) {
   return impl_->ProvablyLessEqual(a, b, 0);
 }
 
+void IntContext::set_budget(int64_t steps) {
+  impl_->budget = steps;
+}
+bool IntContext::IsExhausted() const {
+  return impl_->steps > impl_->budget;
+}
+int64_t IntContext::budget() const {
+  return impl_->budget;
+}
+int64_t IntContext::steps() const {
+  return impl_->steps;
+}
+
 const std::vector<IntContext::SymbolInfo>& IntContext::symbols() const {
   return impl_->symbols;
 }

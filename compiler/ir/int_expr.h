@@ -135,6 +135,14 @@ class IntContext {
   const std::vector<SymbolInfo>& symbols() const;
   const std::vector<VarInfo>& vars() const;
 
+  // A step is a node, or an operand of one, made or found again: what time and memory follow.
+  // Beyond the budget every expression but a symbol or variable comes out as 0, so that whoever
+  // builds some comes to an end soon; the results mean nothing then.
+  void set_budget(int64_t steps);
+  bool IsExhausted() const;
+  int64_t budget() const;
+  int64_t steps() const;
+
   struct Impl;  // for the int_*.cc files alone
 
  private:

@@ -183,6 +183,8 @@ struct IntContext::Impl {
   size_t operand_block_used = 0;
   size_t operand_block_size = 0;
   IntExpr zero, one;
+  int64_t steps = 0;
+  int64_t budget = INT64_MAX;
   int proof_depth = 0;  // proofs divide and divisions prove: this stops the descent
 };
 

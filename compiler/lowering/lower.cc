@@ -285,6 +285,7 @@ absl::Status Lower(const Graph& graph, const LoweringOptions& options, ir::Modul
   AddInputs(state);
   for (const Node& node : graph.nodes) {
     KILN_RETURN_IF_ERROR(LowerNode(state, options, node));
+    if (module.ints->IsExhausted()) break;  // the stage's caller reports it
   }
   KILN_RETURN_IF_ERROR(AddOutputs(state, options.library_steps));
   return AddMutations(state);
