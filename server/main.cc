@@ -167,6 +167,9 @@ HttpRoutes MakeRoutes(Metrics& metrics, Broker& broker, WorkerPool& pool, cache:
     if (remote != nullptr) gauges.remote = remote->Counts();
     return HttpReply{200, "text/plain; version=0.0.4; charset=utf-8", metrics.Render(gauges)};
   };
+  routes["/metrics"].kind = HttpKind::kMetrics;
+  routes["/healthz"].kind = HttpKind::kProbe;
+  routes["/readyz"].kind = HttpKind::kProbe;
   routes["/healthz"].get = [](const HttpRequest&) { return HttpReply{.body = "ok\n"}; };
   routes["/readyz"].get = [&](const HttpRequest&) {
     WorkerCounts workers = pool.Counts();
@@ -293,11 +296,12 @@ int Serve(const Config& config, const sigset_t& signals) {
 
   auto rpc = RpcListener::Listen(config);
   if (!rpc.ok()) return Fail(kExitInUse, rpc.status());
-  auto http = HttpServer::Start(
-      config.metrics_listen, RequireToken(WithPage(MakeRoutes(metrics, broker, pool, *caches->all,
-                                                              caches->remote.get(), **rpc, serving),
-                                                   &sources, &details),
-                                          config.security.metrics_token_sha256));
+  HttpRoutes routes =
+      MakeRoutes(metrics, broker, pool, *caches->all, caches->remote.get(), **rpc, serving);
+  routes = RequireToken(WithPage(std::move(routes), &sources, &details),
+                        config.security.metrics_token_sha256);
+  auto http =
+      HttpServer::Start(config.metrics_listen, std::move(routes), {.hosts = config.metrics_hosts});
   if (!http.ok()) return Fail(kExitInUse, http.status());
   ServiceContext context{*caches->all,
                          *caches->verified_disk,

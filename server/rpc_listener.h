@@ -29,7 +29,9 @@ class RpcListener {
   // What is given must outlive Stop. INTERNAL where gRPC starts no server.
   absl::Status Start(const Credentials& credentials, const ServiceContext* context,
                      HealthService& health);
-  void StopAccepting() { acceptor_->Stop(); }
+  void StopAccepting() {
+    if (acceptor_ != nullptr) acceptor_->Stop();
+  }
   // Ends every call and waits for its end.
   void Stop();
   // REQUIRES: between Start and Stop.

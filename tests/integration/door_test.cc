@@ -251,5 +251,72 @@ TEST_F(UnendingTest, ARequestThatStaysIncompleteIsRefusedInTime) {
   EXPECT_EQ(Metrics().Sum("kiln_incomplete_requests_refused_total", {{"reason", "time"}}), 1);
 }
 
+using HttpPortTest = ServerTest;
+
+// The slowest of ten looks at each of the probes.
+absl::Duration SlowestProbe(const ServerProcess& server) {
+  absl::Duration slowest;
+  for (int i = 0; i < 10; ++i) {
+    for (const char* path : {"/healthz", "/readyz", "/metrics"}) {
+      const absl::Time start = absl::Now();
+      EXPECT_EQ(HttpCode(server, path), 200) << path;
+      slowest = std::max(slowest, absl::Now() - start);
+    }
+  }
+  return slowest;
+}
+
+TEST_F(HttpPortTest, ConnectionsThatHoldAByteDoNotSlowProbes) {
+  ASSERT_TRUE(StartServer());
+  Crowd crowd(server().http_address(), 100);
+  crowd.Send("G");
+  EXPECT_LT(SlowestProbe(server()), absl::Seconds(1));
+}
+
+TEST_F(HttpPortTest, ConnectionsThatDripDoNotSlowProbes) {
+  ASSERT_TRUE(StartServer());
+  Crowd crowd(server().http_address(), 240);
+  std::atomic<bool> over = false;
+  std::thread dripping([&] {
+    const std::string request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nX: ";
+    for (size_t i = 0; !over; ++i) {
+      crowd.Send(request.substr(std::min(i, request.size() - 1), 1));
+      absl::SleepFor(absl::Milliseconds(100));
+    }
+  });
+  const absl::Time end = absl::Now() + absl::Seconds(3);
+  absl::Duration slowest;
+  while (absl::Now() < end) slowest = std::max(slowest, SlowestProbe(server()));
+  over = true;
+  dripping.join();
+  EXPECT_LT(slowest, absl::Seconds(1));
+}
+
+TEST_F(HttpPortTest, PagesAreAnsweredUnderTheServersOwnNamesOnly) {
+  ASSERT_TRUE(StartServer({"--metrics-hosts=kiln.example, other.example"}));
+  const std::string address = server().http_address();
+  auto code = [&](absl::string_view path, absl::string_view host) {
+    auto answer = HttpGet(address, path, host);
+    return answer.ok() ? answer->code : -1;
+  };
+  for (const char* path : {"/", "/ui/app.js", "/api/v1/activity"}) {
+    for (const char* host :
+         {"", "127.0.0.1", "[::1]:7462", "localhost:7462", "Kiln.Example.:80", "other.example"}) {
+      EXPECT_EQ(code(path, host), 200) << path << " of " << host;
+    }
+    for (const char* host : {"evil.example", "localhost.evil.example", "127.0.0.1.evil.example",
+                             "kiln.example.evil:7462", "[evil]"}) {
+      EXPECT_EQ(code(path, host), 421) << path << " of " << host;
+    }
+  }
+  const std::string key(64, '0');
+  EXPECT_EQ(code(absl::StrCat("/api/v1/compiles/", key), "evil.example"), 421);
+  EXPECT_EQ(code(absl::StrCat("/api/v1/compiles/", key), "kiln.example"), 404);
+  // Prometheus and a kubelet call it as they like.
+  for (const char* path : {"/healthz", "/readyz", "/metrics"}) {
+    EXPECT_EQ(code(path, "kilnd.monitoring.svc:7462"), 200) << path;
+  }
+}
+
 }  // namespace
 }  // namespace kiln::integration
