@@ -161,6 +161,7 @@ HttpRoutes MakeRoutes(Metrics& metrics, Broker& broker, WorkerPool& pool, cache:
     WorkerCounts workers = pool.Counts();
     GaugeValues gauges{jobs.queued,  jobs.running, jobs.waiters,  workers.starting,
                        workers.idle, workers.busy, store.Usages()};
+    gauges.worker_isolation_gaps = workers.isolation_gaps;
     gauges.process = ReadProcessStats();
     gauges.tenants = std::move(jobs.tenants);
     gauges.door = rpc.Counts();
@@ -270,6 +271,7 @@ int Serve(const Config& config, const sigset_t& signals) {
   WorkerPoolOptions pool_options;
   pool_options.workers = config.workers;
   pool_options.limits = {config.worker_memory_bytes, config.worker_timeout};
+  pool_options.require_isolation = config.sandbox_required;
   pool_options.on_exit = [&metrics](ExitReason reason) { metrics.WorkerExited(reason); };
   // Destroyed in the reverse order: calls, jobs, then the workers that call both back.
   std::atomic<bool> serving = false;

@@ -93,6 +93,10 @@ struct Metrics::Families {
                  "Compiles refused because their graph had killed workers before.")
           .Add({});
   Family<Gauge>& workers = AddGauge(registry, "kiln_workers", "Worker processes by state.");
+  Gauge& isolation_gaps =
+      AddGauge(registry, "kiln_worker_isolation_gaps",
+               "How much of the isolation of compile workers the system did not allow; 0 is all.")
+          .Add({});
   Family<Counter>& worker_exits =
       AddCounter(registry, "kiln_worker_exits_total",
                  "Processes of workers and tasks that ended without a task's answer, by reason.");
@@ -369,6 +373,7 @@ std::string Metrics::Render(const GaugeValues& gauges) {
   f.workers.Add({{"state", "starting"}}).Set(gauges.workers_starting);
   f.workers.Add({{"state", "idle"}}).Set(gauges.workers_idle);
   f.workers.Add({{"state", "busy"}}).Set(gauges.workers_busy);
+  f.isolation_gaps.Set(gauges.worker_isolation_gaps);
   std::map<std::string, TenantCounts> tenants;
   for (const std::string& label : f.tenants.All()) tenants[label];  // 0 where it has no job
   for (const TenantCounts& counts : gauges.tenants) {

@@ -33,6 +33,7 @@ struct GaugeValues {
   std::vector<TenantCounts> tenants;
   ProcessStats process;
   DoorCounts door;
+  int worker_isolation_gaps = 0;
   std::optional<cache::RemoteCounts> remote;  // nothing where no tier is shared
 };
 
