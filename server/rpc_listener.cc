@@ -52,9 +52,10 @@ AcceptorLimits ConnectionLimits(const Config& config) {
 
 RequestLimits LimitRequests(const Config& config, Acceptor& acceptor) {
   RequestLimits limits;
-  limits.bytes = config.max_request_bytes;
-  limits.connection_bytes =
-      std::max(kMaxMessageBytes + kMaxMessageBytes / 4, config.max_request_bytes / 4);
+  // One request is let in however large it may be.
+  constexpr int64_t kLeastBytes = kMaxMessageBytes + kMaxMessageBytes / 4;
+  limits.bytes = std::max(kLeastBytes, config.max_request_bytes);
+  limits.connection_bytes = std::max(kLeastBytes, config.max_request_bytes / 4);
   limits.time = config.request_timeout;
   limits.received_bytes = [&acceptor](absl::string_view peer) {
     return acceptor.ReceivedBytes(peer);

@@ -237,6 +237,32 @@ TEST_F(UnendingTest, MemoryIsBoundedAndComesBackAndOthersAreServed) {
   }
 }
 
+// Takes a gigabyte: kiln_door_test --gtest_also_run_disabled_tests --gtest_filter='*TheDefaults'
+TEST_F(UnendingTest, DISABLED_TenConnectionsAgainstTheDefaults) {
+  ASSERT_TRUE(StartServer());
+  ASSERT_TRUE(Compile(stub(), QuickRequest(64)).ok());
+  const int64_t idle = ResidentBytes(server().process().pid());
+  Attack(10, 63 * kMiB, 64 * kMiB);
+  int calls = 0;
+  absl::Duration slowest;
+  const absl::Time end = absl::Now() + absl::Seconds(20);
+  for (; absl::Now() < end; ++calls) {
+    const absl::Time start = absl::Now();
+    Answer answer = Compile(stub(), QuickRequest(100 + calls), nullptr, absl::Seconds(10));
+    EXPECT_TRUE(answer.ok()) << Text(answer.status);
+    slowest = std::max(slowest, absl::Now() - start);
+  }
+  End();
+  std::cout << "idle " << idle / kMiB << " MiB, peak " << peak_ / kMiB << " MiB, sent "
+            << sent_ / kMiB << " MiB, refused " << refused_ << "; compiles " << calls
+            << ", slowest " << slowest << "\n";
+  EXPECT_LT(peak_ - idle, (2 * 512 + 256) * kMiB);
+  EXPECT_TRUE(Eventually(absl::Seconds(20), [&] {
+    return ResidentBytes(server().process().pid()) < idle + 64 * kMiB;
+  }));
+  std::cout << "afterwards " << ResidentBytes(server().process().pid()) / kMiB << " MiB\n";
+}
+
 TEST_F(UnendingTest, ARequestThatStaysIncompleteIsRefusedInTime) {
   ASSERT_TRUE(StartServer({"--request-timeout=1s"}));
   RawHttp2 connection(server().grpc_address());
