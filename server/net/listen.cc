@@ -9,8 +9,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -146,7 +148,11 @@ std::optional<Peer> PeerOf(int fd) {
     return Peer{text, absl::StrCat("ipv4:", text, ":", ntohs(v6->sin6_port))};
   }
   inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof(text));
-  return Peer{text, absl::StrCat("ipv6:%5B", text, "%5D:", ntohs(v6->sin6_port))};
+  std::string name = absl::StrCat("ipv6:%5B", text, "%5D:", ntohs(v6->sin6_port));
+  in6_addr network = v6->sin6_addr;
+  std::fill(std::begin(network.s6_addr) + 8, std::end(network.s6_addr), uint8_t{0});
+  inet_ntop(AF_INET6, &network, text, sizeof(text));
+  return Peer{text, std::move(name)};
 }
 
 bool IsExhaustion(int error) {

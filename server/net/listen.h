@@ -40,8 +40,10 @@ absl::StatusOr<Listening> Listen(const Address& address, absl::string_view flag)
 
 // Who is at the other end of a TCP connection.
 struct Peer {
-  std::string address;  // without the port; IPv4 in its own form
-  std::string name;     // as grpc::ServerContext::peer() has it
+  // Without the port, IPv4 in its own form; of IPv6 the first half: the rest is one holder's to
+  // choose.
+  std::string address;
+  std::string name;  // as grpc::ServerContext::peer() has it
 };
 std::optional<Peer> PeerOf(int fd);
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "proto/base/log.h"
 
 namespace kiln::server {
 namespace {
@@ -19,6 +20,7 @@ constexpr int64_t kManyCalls = 256;
 constexpr absl::Duration kSettle = absl::Seconds(1);
 constexpr int64_t kLargeBytes = int64_t{1} << 20;
 constexpr absl::Duration kTrimEvery = absl::Seconds(2);
+constexpr absl::Duration kLogEvery = absl::Seconds(10);
 constexpr absl::Duration kTrimFor = absl::Seconds(20);
 constexpr absl::Duration kCheckEvery = absl::Seconds(1);
 
@@ -97,6 +99,7 @@ void RequestWatch::Run() {
   while (!stop_.WaitForNotificationWithTimeout(kLookEvery)) {
     const absl::Time now = absl::Now();
     Look(now);
+    LogRefusals(now, Counts());
     GiveBackMemory(now);
   }
 }
@@ -210,6 +213,17 @@ void RequestWatch::Refuse(Read& read, std::string why, Refusals& out) {
   --counts_.incomplete;
   read.reader->AwaitRefusal();
   out.emplace_back(read.reader, std::move(why));
+}
+
+void RequestWatch::LogRefusals(absl::Time now, const RequestCounts& counts) {
+  const int64_t refused = counts.refused_bytes + counts.refused_time;
+  if (refused == logged_refusals_ || now - logged_ < kLogEvery) return;
+  Log(LogLevel::kWarning, "requests that did not come whole were refused",
+      {{"count", refused - logged_refusals_},
+       {"for_bytes", counts.refused_bytes},
+       {"for_time", counts.refused_time}});
+  logged_refusals_ = refused;
+  logged_ = now;
 }
 
 // What large messages leave behind stays with the allocator otherwise. Not while they come.

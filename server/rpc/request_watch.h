@@ -87,13 +87,17 @@ class RequestWatch {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Refuse(Read& read, std::string why, Refusals& out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void GiveBackMemory(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
+  void LogRefusals(absl::Time now, const RequestCounts& counts);
 
   const RequestLimits limits_;
   absl::Mutex mu_;
   absl::flat_hash_map<std::string, std::unique_ptr<Connection>> connections_ ABSL_GUARDED_BY(mu_);
   RequestCounts counts_ ABSL_GUARDED_BY(mu_);
   absl::Time trim_until_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
-  absl::Time trimmed_ = absl::InfinitePast();  // of the thread
+  // Of the thread.
+  absl::Time trimmed_ = absl::InfinitePast();
+  absl::Time logged_ = absl::InfinitePast();
+  int64_t logged_refusals_ = 0;
   absl::Notification stop_;
   std::thread thread_;
 };

@@ -82,7 +82,6 @@ struct HttpServer::Impl {
                                       [this](uint64_t connection, ParsedRequest request) {
                                         Dispatch(connection, std::move(request));
                                       });
-    loop->Start();
   }
   ~Impl() {
     loop->Stop();
@@ -148,6 +147,8 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const Address& add
   std::unique_ptr<HttpServer> http(new HttpServer(address));
   http->address_.port = listening->port;
   http->impl_ = std::make_unique<Impl>(*std::move(listening), std::move(routes), limits, address);
+  if (!http->impl_->loop->ok()) return absl::ResourceExhaustedError("no descriptor is left");
+  http->impl_->loop->Start();
   return http;
 }
 

@@ -66,7 +66,8 @@ struct HttpLimits {
 // Serves until destroyed, which takes no longer than the handlers that run.
 class HttpServer {
  public:
-  // ALREADY_EXISTS where the address is taken or not this machine's.
+  // ALREADY_EXISTS where the address is taken or not this machine's, RESOURCE_EXHAUSTED without
+  // descriptors.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const Address& address,
                                                            HttpRoutes routes,
                                                            const HttpLimits& limits = {});

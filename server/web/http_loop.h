@@ -28,6 +28,8 @@ class HttpLoop {
   HttpLoop(Listening listening, const HttpLimits& limits, Dispatch dispatch);
   ~HttpLoop();
   void Start();
+  // False where no descriptor was left to make it.
+  bool ok() const { return epoll_.ok() && wake_.ok(); }
   // Dispatches nothing after it; replies go nowhere.
   void Stop();
 

@@ -228,6 +228,7 @@ TEST_F(UnendingTest, MemoryIsBoundedAndComesBackAndOthersAreServed) {
               << ", slowest " << slowest << "\n";
     EXPECT_GT(calls, 0);
     EXPECT_GT(refused_, 0);
+    EXPECT_THAT(server().process().Errors(), HasSubstr("did not come whole were refused"));
     EXPECT_GT(metrics.Sum("kiln_incomplete_requests_refused_total", {{"reason", "bytes"}}), 0);
     EXPECT_LT(peak_ - idle, 384 * kMiB);
     EXPECT_TRUE(
