@@ -34,9 +34,9 @@ constexpr char kCompile[] = "/kiln.v1.CompileService/Compile";
 constexpr int64_t kMiB = int64_t{1} << 20;
 
 // TCP connections that say nothing, or one byte now and then.
-class Crowd {
+class Strangers {
  public:
-  Crowd(const std::string& address, int count) {
+  Strangers(const std::string& address, int count) {
     const std::pair<std::string, std::string> parts = absl::StrSplit(address, ':');
     int port = 0;
     EXPECT_TRUE(absl::SimpleAtoi(parts.second, &port));
@@ -51,7 +51,7 @@ class Crowd {
       fds_.push_back(fd);
     }
   }
-  ~Crowd() {
+  ~Strangers() {
     for (int fd : fds_) close(fd);
   }
   void Send(absl::string_view bytes) {
@@ -110,7 +110,7 @@ TEST_F(DescriptorTest, IdleConnectionsOfOneAddressLeaveRoom) {
   auto before = server_->NewStub();
   EXPECT_FALSE(GetServerInfo(*before).version().empty());
   {
-    Crowd crowd(server_->grpc_address(), 500);
+    Strangers strangers(server_->grpc_address(), 500);
     EXPECT_TRUE(Eventually(absl::Seconds(5), [&] {
       return server_->Metrics().Sum("kiln_connections_refused_total",
                                     {{"reason", "address_limit"}}) > 300;
@@ -130,7 +130,7 @@ TEST_F(DescriptorTest, WithoutDescriptorsItSaysSoAndGoesOnOnceThereAreSome) {
   auto before = server_->NewStub();
   EXPECT_FALSE(GetServerInfo(*before).version().empty());
   {
-    Crowd crowd(server_->grpc_address(), 500);
+    Strangers strangers(server_->grpc_address(), 500);
     EXPECT_TRUE(Eventually(absl::Seconds(5), [&] { return HttpCode(*server_, "/readyz") == 503; }));
     EXPECT_EQ(HttpCode(*server_, "/healthz"), 200);
     const MetricText metrics = server_->Metrics();
@@ -295,19 +295,19 @@ absl::Duration SlowestProbe(const ServerProcess& server) {
 
 TEST_F(HttpPortTest, ConnectionsThatHoldAByteDoNotSlowProbes) {
   ASSERT_TRUE(StartServer());
-  Crowd crowd(server().http_address(), 100);
-  crowd.Send("G");
+  Strangers strangers(server().http_address(), 100);
+  strangers.Send("G");
   EXPECT_LT(SlowestProbe(server()), absl::Seconds(1));
 }
 
 TEST_F(HttpPortTest, ConnectionsThatDripDoNotSlowProbes) {
   ASSERT_TRUE(StartServer());
-  Crowd crowd(server().http_address(), 240);
+  Strangers strangers(server().http_address(), 240);
   std::atomic<bool> over = false;
   std::thread dripping([&] {
     const std::string request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nX: ";
     for (size_t i = 0; !over; ++i) {
-      crowd.Send(request.substr(std::min(i, request.size() - 1), 1));
+      strangers.Send(request.substr(std::min(i, request.size() - 1), 1));
       absl::SleepFor(absl::Milliseconds(100));
     }
   });

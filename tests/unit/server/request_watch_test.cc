@@ -53,7 +53,7 @@ class RequestWatchTest : public ::testing::Test {
     absl::MutexLock lock(&mu_);
     received_[peer] += kib << 10;
   }
-  // Until the watch has looked at every connection that it looks at, twice.
+  // Until the watch has asked `count` times more what came from somebody.
   void AwaitLooks(int64_t count) {
     absl::MutexLock lock(&mu_);
     const int64_t wanted = looks_ + count;
