@@ -6,6 +6,7 @@
 #include <rocksdb/options.h>
 #include <rocksdb/table.h>
 #include <rocksdb/utilities/table_properties_collectors.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstdarg>
@@ -25,7 +26,8 @@ constexpr int64_t kLeastWriteBufferBytes = 64 << 10;
 constexpr int64_t kMostWriteBufferBytes = 8 << 20;
 constexpr int64_t kWriteBufferShare = 512;
 constexpr size_t kBlockCacheBytes = 64 << 20;
-constexpr int kMaxOpenFiles = 512;
+constexpr rlim_t kMaxOpenFiles = 512;
+constexpr rlim_t kMinOpenFiles = 32;
 constexpr size_t kReadaheadBytes = 4 << 20;
 
 rocksdb::Slice ToSlice(absl::string_view s) {
@@ -57,6 +59,13 @@ class ForwardingLogger final : public rocksdb::Logger {
   }
 };
 
+// A quarter of what the process may open: the rest is others'.
+int MaxOpenFiles() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return static_cast<int>(kMinOpenFiles);
+  return static_cast<int>(std::clamp(limit.rlim_cur / 4, kMinOpenFiles, kMaxOpenFiles));
+}
+
 rocksdb::DBOptions OptionsOf(int64_t max_bytes) {
   int64_t buffer_bytes = WriteBufferBytes(max_bytes);
   rocksdb::DBOptions options;
@@ -68,7 +77,7 @@ rocksdb::DBOptions OptionsOf(int64_t max_bytes) {
   options.max_manifest_file_size = 1 << 20;
   // Files that are longer than what is in them count in the limit.
   options.allow_fallocate = false;
-  options.max_open_files = kMaxOpenFiles;
+  options.max_open_files = MaxOpenFiles();
   options.info_log = std::make_shared<ForwardingLogger>();
   options.stats_dump_period_sec = 0;
   options.stats_persist_period_sec = 0;

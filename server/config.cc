@@ -97,6 +97,26 @@ absl::Status SetClientAuth(absl::string_view value, std::optional<bool>& require
       absl::StrCat("'", value, "' is neither 'require' nor 'optional'"));
 }
 
+absl::Status SetSandbox(absl::string_view value, bool& required) {
+  required = value == "require";
+  if (value == "require" || value == "warn") return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("'", value, "' is neither 'require' nor 'warn'"));
+}
+
+// Names without a port, to be compared in lower case.
+absl::Status SetHosts(absl::string_view value, std::vector<std::string>& out) {
+  out.clear();
+  for (absl::string_view item : absl::StrSplit(value, ',')) {
+    const std::string host = absl::AsciiStrToLower(absl::StripAsciiWhitespace(item));
+    if (host.empty() || host.find_first_of(":/ *") != std::string::npos) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", item, "' is no host's name, as in kiln.example"));
+    }
+    out.push_back(host);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status SetRole(absl::string_view value, std::optional<Role>& out) {
   KILN_ASSIGN_OR_RETURN(out, ParseRole(value));
   return absl::OkStatus();
@@ -146,6 +166,8 @@ constexpr Setting kSettings[] = {
      [](absl::string_view v, Config& c) { return SetAddress(v, c.listen); }},
     {"metrics-listen", "HOST:PORT", "/metrics, /healthz, /readyz (127.0.0.1:7462)",
      [](absl::string_view v, Config& c) { return SetAddress(v, c.metrics_listen); }},
+    {"metrics-hosts", "NAME,...", "what browsers may call the page's host beside IPs (localhost)",
+     [](absl::string_view v, Config& c) { return SetHosts(v, c.metrics_hosts); }},
     {"data-dir", "DIR", "the cache ($KILN_DATA_DIR, else ~/.cache/kiln)",
      [](absl::string_view v, Config& c) {
        c.data_dir = std::string(v);
@@ -180,6 +202,8 @@ constexpr Setting kSettings[] = {
      [](absl::string_view v, Config& c) { return SetBytes(v, 256 * kMiB, c.worker_memory_bytes); }},
     {"worker-timeout", "TIME", "limit of one step of a compile (120s)",
      [](absl::string_view v, Config& c) { return SetTimeout(v, c.worker_timeout); }},
+    {"sandbox", "require|warn", "whether a system that cannot confine workers is refused (warn)",
+     [](absl::string_view v, Config& c) { return SetSandbox(v, c.sandbox_required); }},
     {"cache-max-size", "BYTES", "limit of the cache on disk, never passed; 32MiB or more (20GiB)",
      [](absl::string_view v, Config& c) {
        return SetBytes(v, cache::kLeastCacheBytes, c.cache_max_size_bytes);
@@ -190,6 +214,18 @@ constexpr Setting kSettings[] = {
      [](absl::string_view v, Config& c) { return SetBytes(v, kMiB, c.cache_memory_size_bytes); }},
     {"max-queued-jobs", "N", "compiles that may wait; more are refused (256)",
      [](absl::string_view v, Config& c) { return SetInt(v, 1, 1000000, c.max_queued_jobs); }},
+    {"max-connections", "N", "of clients (what descriptors allow, 10000 at most)",
+     [](absl::string_view v, Config& c) { return SetInt(v, 1, 1000000, c.max_connections); }},
+    {"max-connections-per-address", "N", "of one client address (half of max-connections)",
+     [](absl::string_view v, Config& c) {
+       return SetInt(v, 1, 1000000, c.max_connections_per_address);
+     }},
+    {"max-connection-idle", "TIME", "connections without a call are closed after it (15m)",
+     [](absl::string_view v, Config& c) { return SetTimeout(v, c.max_connection_idle); }},
+    {"max-connection-age", "TIME", "clients are sent to connect anew after it (1h)",
+     [](absl::string_view v, Config& c) { return SetTimeout(v, c.max_connection_age); }},
+    {"request-timeout", "TIME", "from a request's first byte to its last (60s)",
+     [](absl::string_view v, Config& c) { return SetTimeout(v, c.request_timeout); }},
     {"tls-cert", "FILE", "the server's certificate and those that lead to its root, PEM (no TLS)",
      [](absl::string_view v, Config& c) { return SetText(v, c.security.tls_cert); }},
     {"tls-key", "FILE", "the certificate's private key, PEM",
@@ -213,7 +249,8 @@ constexpr Setting kSettings[] = {
      [](absl::string_view v, Config& c) { return SetOtlpEndpoint(v, c.otlp_endpoint); }},
     {"trace-sample-ratio", "RATIO", "of calls that bring no trace of their own, 0 to 1 (1)",
      [](absl::string_view v, Config& c) { return SetRatio(v, c.trace_sample_ratio); }},
-    {"max-request-bytes", "BYTES", "of all requests that wait or are compiled (512MiB)",
+    {"max-request-bytes", "BYTES",
+     "of requests that come, and of those that wait or are compiled (512MiB)",
      [](absl::string_view v, Config& c) { return SetBytes(v, kMiB, c.max_request_bytes); }},
     {"tenant-max-queued", "N", "compiles of one tenant that may wait (no limit of its own)",
      [](absl::string_view v, Config& c) { return SetInt(v, 1, 1000000, c.tenant_max_queued); }},

@@ -35,6 +35,13 @@ struct Config {
   absl::Duration cache_max_age = absl::InfiniteDuration();  // since the last use
   int64_t cache_memory_size_bytes = int64_t{512} << 20;
   int max_queued_jobs = 256;
+  int max_connections = 0;              // 0: by the limit of descriptors
+  int max_connections_per_address = 0;  // 0: half of them
+  absl::Duration max_connection_idle = absl::Minutes(15);
+  absl::Duration max_connection_age = absl::Hours(1);
+  absl::Duration request_timeout = absl::Minutes(1);
+  std::vector<std::string> metrics_hosts;
+  bool sandbox_required = false;
   int64_t max_request_bytes = int64_t{512} << 20;
   int tenant_max_queued = 0;   // 0: no limit of its own
   int tenant_max_running = 0;  // 0: as BrokerOptions

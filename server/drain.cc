@@ -23,7 +23,8 @@ constexpr absl::Duration kQuietLimit = absl::Seconds(2);
 }  // namespace
 
 void Drain(grpc::Server& server, Broker& broker, Admission& admission,
-           const std::function<bool()>& hurry, const DrainLimits& limits) {
+           const std::function<void()>& stop_accepting, const std::function<bool()>& hurry,
+           const DrainLimits& limits) {
   broker.StartDrain();
   admission.StartDrain();
   Log(LogLevel::kInfo, "draining");
@@ -40,6 +41,7 @@ void Drain(grpc::Server& server, Broker& broker, Admission& admission,
   admission.WaitUntilQuiet(kQuiet, kQuietLimit);
   // gRPC waits for idle connections, too, whose clients may not look at them for a long time:
   // closed once the calls are over.
+  stop_accepting();
   std::thread closer([&] {
     absl::Time end = absl::Now() + limits.last_calls;
     absl::SleepFor(kGoodbye);

@@ -34,6 +34,7 @@
 #include "server/jobs/admission.h"
 #include "server/jobs/broker.h"
 #include "server/jobs/kernel_compiler.h"
+#include "server/net/listen.h"
 #include "server/notify.h"
 #include "server/observe/activity.h"
 #include "server/observe/grpc_log.h"
@@ -43,8 +44,7 @@
 #include "server/observe/tracing.h"
 #include "server/remote_settings.h"
 #include "server/rpc/health.h"
-#include "server/rpc/reflection.h"
-#include "server/rpc/rpc_server.h"
+#include "server/rpc_listener.h"
 #include "server/security/artifact_signer.h"
 #include "server/security/auth.h"
 #include "server/security/credentials.h"
@@ -63,16 +63,11 @@ namespace {
 constexpr int kExitFailed = 1;
 constexpr int kExitInUse = 75;      // EX_TEMPFAIL
 constexpr int kExitBadConfig = 78;  // EX_CONFIG
-constexpr int kMaxReceiveBytes = 64 << 20;
-constexpr int kMaxRpcThreads = 8;
 constexpr int kIoThreads = 4;
 constexpr int kBackgroundThreads = 4;
 constexpr int kBackgroundNiceness = 2;  // between hits and the workers
 constexpr size_t kMaxQueuedCalls = 4096;
 constexpr absl::Duration kWorkerStartLimit = absl::Seconds(30);
-constexpr int kMaxMetadataBytes = 16 << 10;
-constexpr int kMaxCallsOfConnection = 4096;
-constexpr absl::Duration kHandshakeLimit = absl::Seconds(10);
 
 // The caches as they are stacked: memory over verified disk, each tier counted. Memory holds only
 // what was verified when it was read or made.
@@ -158,31 +153,35 @@ int PrintVersion() {
 }
 
 HttpRoutes MakeRoutes(Metrics& metrics, Broker& broker, WorkerPool& pool, cache::Store& store,
-                      cache::RemoteTier* remote, const std::atomic<bool>& serving) {
+                      cache::RemoteTier* remote, RpcListener& rpc,
+                      const std::atomic<bool>& serving) {
   HttpRoutes routes;
   routes["/metrics"].get = [&, remote](const HttpRequest&) {
     BrokerCounts jobs = broker.Counts();
     WorkerCounts workers = pool.Counts();
     GaugeValues gauges{jobs.queued,  jobs.running, jobs.waiters,  workers.starting,
                        workers.idle, workers.busy, store.Usages()};
+    gauges.worker_isolation_gaps = workers.isolation_gaps;
     gauges.process = ReadProcessStats();
     gauges.tenants = std::move(jobs.tenants);
+    gauges.door = rpc.Counts();
     if (remote != nullptr) gauges.remote = remote->Counts();
     return HttpReply{200, "text/plain; version=0.0.4; charset=utf-8", metrics.Render(gauges)};
   };
+  routes["/metrics"].kind = HttpKind::kMetrics;
+  routes["/healthz"].kind = HttpKind::kProbe;
+  routes["/readyz"].kind = HttpKind::kProbe;
   routes["/healthz"].get = [](const HttpRequest&) { return HttpReply{.body = "ok\n"}; };
   routes["/readyz"].get = [&](const HttpRequest&) {
     WorkerCounts workers = pool.Counts();
     if (!serving) return HttpReply{.code = 503, .body = "not serving\n"};
+    if (rpc.Counts().out_of_descriptors) {
+      return HttpReply{.code = 503, .body = "no file descriptor is left\n"};
+    }
     if (workers.idle + workers.busy == 0) return HttpReply{.code = 503, .body = "no worker\n"};
     return HttpReply{.body = "ready\n"};
   };
   return routes;
-}
-
-// Each answers some 30,000 hits a second; more than are needed wake each other.
-int RpcThreads() {
-  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, kMaxRpcThreads);
 }
 
 // For the server as a whole and for its one service.
@@ -191,46 +190,7 @@ void SetHealth(HealthService& health, bool serving) {
   health.SetServing(v1::CompileService::service_full_name(), serving);
 }
 
-// What one connection may ask of the server; server/README.md has the list.
-void LimitConnections(grpc::ServerBuilder& builder) {
-  builder.SetMaxReceiveMessageSize(kMaxReceiveBytes);
-  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxCallsOfConnection);
-  // Clients that wait for a compile ask every 10 s whether the server is still there.
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
-  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
-                             static_cast<int>(absl::ToInt64Milliseconds(kHandshakeLimit)));
-}
-
-struct Listener {
-  std::unique_ptr<RpcServer> server;
-  Address address;
-};
-
-absl::StatusOr<Listener> StartRpcServer(const Config& config, const Credentials& credentials,
-                                        const ServiceContext* context, HealthService& health) {
-  Methods methods;
-  AddCompileService(context, methods);
-  health.AddMethods(methods);
-  AddReflection({v1::CompileService::service_full_name(), kHealthServiceName}, methods);
-  Listener listener;
-  listener.address = config.listen;
-  grpc::ServerBuilder builder;
-  // Two servers on one port would each get some of the calls.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  LimitConnections(builder);
-  builder.AddListeningPort(config.listen.ToString(), credentials.server_credentials(),
-                           &listener.address.port);
-  listener.server = RpcServer::Start(builder, std::move(methods), RpcThreads());
-  if (listener.server == nullptr || listener.address.port == 0) {
-    return absl::AlreadyExistsError(
-        absl::StrCat("cannot listen on ", config.listen.ToString(),
-                     " (--listen): the port is in use or the address is not this machine's"));
-  }
-  return listener;
-}
-
-void PrintReady(const Listener& rpc, const HttpServer& http, const Config& config,
+void PrintReady(const RpcListener& rpc, const HttpServer& http, const Config& config,
                 cache::Store& store) {
   int64_t artifacts = 0;
   int64_t kernels = 0;
@@ -240,15 +200,15 @@ void PrintReady(const Listener& rpc, const HttpServer& http, const Config& confi
   }
   std::printf(
       "kilnd ready: grpc %s, http %s, workers %d, cache %s (%lld artifacts, %lld kernels)\n",
-      rpc.address.ToString().c_str(), http.address().ToString().c_str(), config.workers,
+      rpc.address().ToString().c_str(), http.address().ToString().c_str(), config.workers,
       config.data_dir.c_str(), static_cast<long long>(artifacts), static_cast<long long>(kernels));
   std::fflush(stdout);
   NotifyServiceManager("READY=1");
 }
 
-void LogExposure(const Config& config, const Listener& rpc) {
+void LogExposure(const Config& config, const RpcListener& rpc) {
   if (!config.listen.IsLoopback()) {
-    Log(LogLevel::kInfo, "listening beyond this machine", {{"address", rpc.address.ToString()}});
+    Log(LogLevel::kInfo, "listening beyond this machine", {{"address", rpc.address().ToString()}});
   }
   for (const std::string& warning : ExposureWarnings(config)) Log(LogLevel::kWarning, warning);
 }
@@ -311,6 +271,7 @@ int Serve(const Config& config, const sigset_t& signals) {
   WorkerPoolOptions pool_options;
   pool_options.workers = config.workers;
   pool_options.limits = {config.worker_memory_bytes, config.worker_timeout};
+  pool_options.require_isolation = config.sandbox_required;
   pool_options.on_exit = [&metrics](ExitReason reason) { metrics.WorkerExited(reason); };
   // Destroyed in the reverse order: calls, jobs, then the workers that call both back.
   std::atomic<bool> serving = false;
@@ -335,11 +296,14 @@ int Serve(const Config& config, const sigset_t& signals) {
       }};
   CompileDetails details(&broker, caches->unmetered.get(), &activity, compiler_build);
 
-  auto http = HttpServer::Start(
-      config.metrics_listen, RequireToken(WithPage(MakeRoutes(metrics, broker, pool, *caches->all,
-                                                              caches->remote.get(), serving),
-                                                   &sources, &details),
-                                          config.security.metrics_token_sha256));
+  auto rpc = RpcListener::Listen(config);
+  if (!rpc.ok()) return Fail(kExitInUse, rpc.status());
+  HttpRoutes routes =
+      MakeRoutes(metrics, broker, pool, *caches->all, caches->remote.get(), **rpc, serving);
+  routes = RequireToken(WithPage(std::move(routes), &sources, &details),
+                        config.security.metrics_token_sha256);
+  auto http =
+      HttpServer::Start(config.metrics_listen, std::move(routes), {.hosts = config.metrics_hosts});
   if (!http.ok()) return Fail(kExitInUse, http.status());
   ServiceContext context{*caches->all,
                          *caches->verified_disk,
@@ -366,13 +330,15 @@ int Serve(const Config& config, const sigset_t& signals) {
   serving = true;
   HealthService health;
   SetHealth(health, true);
-  auto rpc = StartRpcServer(config, **credentials, &context, health);
-  if (!rpc.ok()) return Fail(kExitInUse, rpc.status());
+  if (absl::Status started = (*rpc)->Start(**credentials, &context, health); !started.ok()) {
+    return Fail(kExitInUse, started);
+  }
+  const absl::Cleanup stop_calls = [&rpc] { (*rpc)->Stop(); };
   if (!pool.WaitUntilReady(kWorkerStartLimit)) {
     return Fail(kExitFailed, absl::InternalError("no compile worker starts; see the log above"));
   }
-  LogExposure(config, *rpc);
-  PrintReady(*rpc, **http, config, *caches->disk);
+  LogExposure(config, **rpc);
+  PrintReady(**rpc, **http, config, *caches->disk);
 
   int signal = 0;
   while (sigwait(&signals, &signal) == 0 && signal == SIGHUP) ReloadCredentials(**credentials);
@@ -380,10 +346,11 @@ int Serve(const Config& config, const sigset_t& signals) {
   NotifyServiceManager("STOPPING=1");
   SetHealth(health, false);
   const timespec at_once = {};
-  Drain(rpc->server->grpc_server(), broker, admission, [&] {
-    const int again = sigtimedwait(&signals, nullptr, &at_once);
-    return again > 0 && again != SIGHUP;
-  });
+  Drain((*rpc)->grpc_server(), broker, admission, [&] { (*rpc)->StopAccepting(); },
+        [&] {
+          const int again = sigtimedwait(&signals, nullptr, &at_once);
+          return again > 0 && again != SIGHUP;
+        });
   return 0;
 }
 
@@ -407,6 +374,7 @@ int Run(int argc, char** argv) {
   if (only_check) return CheckConfig(*config);
   SetLogLevel(LogLevelFromEnvironment(LogLevel::kInfo));
   SetLogFormat(config->log_json ? LogFormat::kJson : LogFormat::kText);
+  RaiseDescriptorLimit();
   TakeGrpcLog();
   SkipDeadlockChecks();
   // Before any thread starts, so that all of them leave these to sigwait.

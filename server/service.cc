@@ -21,6 +21,7 @@
 namespace kiln::server {
 namespace {
 
+constexpr int64_t kMaxShortBytes = int64_t{64} << 10;
 constexpr int kDefaultListLimit = 1000;
 constexpr int kMaxListLimit = 20000;  // stays under gRPC's default limit of 4 MiB for an answer
 
@@ -104,13 +105,21 @@ class UnaryCall final : public Reactor {
         serialized_(request) {}
 
   void Start() override {
-    absl::Status started = call_.Admit(service_.authenticator);
+    absl::Status started = Admit();
     if (started.ok()) started = executor_.Run([this] { Run(); });
     if (!started.ok()) Finish(call_.End(started));
   }
   void OnDone() override { delete this; }
 
  private:
+  absl::Status Admit() {
+    KILN_RETURN_IF_ERROR(call_.Admit(service_.authenticator));
+    KILN_ASSIGN_OR_RETURN(
+        place_,
+        service_.admission.Hold(static_cast<int64_t>(serialized_.Length()), call_.caller().tenant));
+    return absl::OkStatus();
+  }
+
   void Run() {
     Request request;
     Response response;
@@ -124,6 +133,7 @@ class UnaryCall final : public Reactor {
   const ServiceContext& service_;
   Executor& executor_;
   const Work& work_;
+  Admission::Place place_;  // the request's bytes
   grpc::ByteBuffer serialized_;
 };
 
@@ -141,11 +151,14 @@ class CompileServiceMethods {
   template <typename Request, typename Response, typename Work>
   void AddUnary(absl::string_view name, Executor& executor, Work work) {
     using Unary = UnaryCall<Request, Response>;
-    Add(name, {.make = [name, &service = service_, &executor,
+    // What is answered at once has nothing long to ask.
+    const int64_t max_bytes = &executor == &service_.executor ? kMaxShortBytes : kMaxMessageBytes;
+    Add(name, {.max_request_bytes = max_bytes,
+               .make = [name, &service = service_, &executor,
                         work = typename Unary::Work(std::move(work))](
                            grpc::ServerContextBase& context, grpc::ByteBuffer& request) {
-          return new Unary(name, service, executor, work, context, request);
-        }});
+                 return new Unary(name, service, executor, work, context, request);
+               }});
   }
 
  private:

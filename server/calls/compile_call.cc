@@ -140,9 +140,10 @@ class CompileCall final : public BackgroundCall {
 }  // namespace
 
 Method CompileMethod(const ServiceContext& service) {
-  return {.make = [&service](grpc::ServerContextBase& context, grpc::ByteBuffer& request) {
-    return BackgroundCall::Make<CompileCall>(service, context, request);
-  }};
+  return {.max_request_bytes = kMaxMessageBytes,
+          .make = [&service](grpc::ServerContextBase& context, grpc::ByteBuffer& request) {
+            return BackgroundCall::Make<CompileCall>(service, context, request);
+          }};
 }
 
 }  // namespace kiln::server

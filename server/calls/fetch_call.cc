@@ -82,9 +82,10 @@ class FetchCall final : public Reactor {
 }  // namespace
 
 Method FetchMethod(const ServiceContext& service) {
-  return {.make = [&service](grpc::ServerContextBase& context, grpc::ByteBuffer& request) {
-    return new FetchCall(service, context, request);
-  }};
+  return {.max_request_bytes = int64_t{64} << 10,
+          .make = [&service](grpc::ServerContextBase& context, grpc::ByteBuffer& request) {
+            return new FetchCall(service, context, request);
+          }};
 }
 
 }  // namespace kiln::server

@@ -86,9 +86,10 @@ class InterpretCall final : public BackgroundCall {
 }  // namespace
 
 Method InterpretMethod(const ServiceContext& service) {
-  return {.make = [&service](grpc::ServerContextBase& context, grpc::ByteBuffer& request) {
-    return BackgroundCall::Make<InterpretCall>(service, context, request);
-  }};
+  return {.max_request_bytes = kMaxMessageBytes,
+          .make = [&service](grpc::ServerContextBase& context, grpc::ByteBuffer& request) {
+            return BackgroundCall::Make<InterpretCall>(service, context, request);
+          }};
 }
 
 }  // namespace kiln::server

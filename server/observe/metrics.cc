@@ -93,6 +93,10 @@ struct Metrics::Families {
                  "Compiles refused because their graph had killed workers before.")
           .Add({});
   Family<Gauge>& workers = AddGauge(registry, "kiln_workers", "Worker processes by state.");
+  Gauge& isolation_gaps =
+      AddGauge(registry, "kiln_worker_isolation_gaps",
+               "How much of the isolation of compile workers the system did not allow; 0 is all.")
+          .Add({});
   Family<Counter>& worker_exits =
       AddCounter(registry, "kiln_worker_exits_total",
                  "Processes of workers and tasks that ended without a task's answer, by reason.");
@@ -141,6 +145,29 @@ struct Metrics::Families {
       AddGauge(registry, "kiln_remote_queued_entries", "Entries that wait to be shared.");
   Family<Gauge>& remote_queued_bytes = AddGauge(registry, "kiln_remote_queued_bytes",
                                                 "Bytes of the entries that wait to be shared.");
+
+  Gauge& connections =
+      AddGauge(registry, "kiln_connections", "Open connections of the gRPC port.").Add({});
+  Gauge& connections_max =
+      AddGauge(registry, "kiln_connections_max", "How many connections are let in.").Add({});
+  Family<Counter>& connections_refused =
+      AddCounter(registry, "kiln_connections_refused_total",
+                 "Connections of the gRPC port that were closed at once, by reason.");
+  Gauge& descriptors_exhausted = AddGauge(registry, "kiln_descriptors_exhausted",
+                                          "1 while no file descriptor is left, else 0.")
+                                     .Add({});
+  Counter& descriptor_exhaustions = AddCounter(registry, "kiln_descriptor_exhaustions_total",
+                                               "How often no file descriptor was left.")
+                                        .Add({});
+  Gauge& incomplete_requests =
+      AddGauge(registry, "kiln_incomplete_requests", "Requests of which not every byte has come.")
+          .Add({});
+  Gauge& incomplete_bytes = AddGauge(registry, "kiln_incomplete_request_bytes",
+                                     "Bytes of requests that take long to come.")
+                                .Add({});
+  Family<Counter>& incomplete_refused =
+      AddCounter(registry, "kiln_incomplete_requests_refused_total",
+                 "Requests that were given up before every byte had come, by reason.");
 
   // Names and meanings of these are those of every Prometheus client library.
   Counter& process_cpu = AddCounter(registry, "process_cpu_seconds_total",
@@ -346,6 +373,7 @@ std::string Metrics::Render(const GaugeValues& gauges) {
   f.workers.Add({{"state", "starting"}}).Set(gauges.workers_starting);
   f.workers.Add({{"state", "idle"}}).Set(gauges.workers_idle);
   f.workers.Add({{"state", "busy"}}).Set(gauges.workers_busy);
+  f.isolation_gaps.Set(gauges.worker_isolation_gaps);
   std::map<std::string, TenantCounts> tenants;
   for (const std::string& label : f.tenants.All()) tenants[label];  // 0 where it has no job
   for (const TenantCounts& counts : gauges.tenants) {
@@ -363,6 +391,7 @@ std::string Metrics::Render(const GaugeValues& gauges) {
     f.cache_size.Add(labels).Set(static_cast<double>(usage.size_bytes));
     f.cache_entries.Add(labels).Set(static_cast<double>(usage.entries));
   }
+  ShowDoor(gauges.door);
   ShowProcess(gauges.process);
   if (gauges.remote) ShowRemote(*gauges.remote);
   return prometheus::TextSerializer().Serialize(f.registry.Collect());
@@ -375,6 +404,24 @@ void Metrics::ShowRemote(const cache::RemoteCounts& counts) {
   f.remote_nodes.Add({{"breaker", "open"}}).Set(counts.nodes.open);
   f.remote_queued_entries.Add({}).Set(static_cast<double>(counts.queued_writes));
   f.remote_queued_bytes.Add({}).Set(static_cast<double>(counts.queued_bytes));
+}
+
+void Metrics::ShowDoor(const DoorCounts& counts) {
+  Families& f = *families_;
+  f.connections.Set(static_cast<double>(counts.connections));
+  f.connections_max.Set(static_cast<double>(counts.max_connections));
+  auto refused = [](Family<Counter>& family, const char* reason, int64_t count) {
+    SetTo(family.Add({{"reason", reason}}), static_cast<double>(count));
+  };
+  refused(f.connections_refused, "limit", counts.refused_limit);
+  refused(f.connections_refused, "address_limit", counts.refused_address_limit);
+  refused(f.connections_refused, "descriptors", counts.refused_descriptors);
+  f.descriptors_exhausted.Set(counts.out_of_descriptors ? 1 : 0);
+  SetTo(f.descriptor_exhaustions, static_cast<double>(counts.exhaustions));
+  f.incomplete_requests.Set(static_cast<double>(counts.incomplete_requests));
+  f.incomplete_bytes.Set(static_cast<double>(counts.incomplete_request_bytes));
+  refused(f.incomplete_refused, "bytes", counts.refused_bytes);
+  refused(f.incomplete_refused, "time", counts.refused_time);
 }
 
 void Metrics::ShowProcess(const ProcessStats& stats) {

@@ -13,6 +13,7 @@
 #include "cache/metered_store.h"
 #include "cache/remote/remote_tier.h"
 #include "cache/store.h"
+#include "server/observe/door_counts.h"
 #include "server/observe/labels.h"
 #include "server/observe/process_stats.h"
 #include "server/security/caller.h"
@@ -31,6 +32,8 @@ struct GaugeValues {
   std::vector<cache::Usage> caches;
   std::vector<TenantCounts> tenants;
   ProcessStats process;
+  DoorCounts door;
+  int worker_isolation_gaps = 0;
   std::optional<cache::RemoteCounts> remote;  // nothing where no tier is shared
 };
 
@@ -78,6 +81,7 @@ class Metrics {
   std::string Render(const GaugeValues& gauges);
 
  private:
+  void ShowDoor(const DoorCounts& counts);
   void ShowProcess(const ProcessStats& stats);
   void ShowRemote(const cache::RemoteCounts& counts);
 

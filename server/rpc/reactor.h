@@ -9,12 +9,16 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/status.h>
 
+#include <cstdint>
 #include <functional>
 #include <string>
 
 #include "absl/container/flat_hash_map.h"
 
 namespace kiln::server {
+
+// What gRPC takes of one message.
+inline constexpr int64_t kMaxMessageBytes = int64_t{64} << 20;
 
 class Reactor;
 class RpcCall;  // gRPC's side of one call; belongs to RpcServer
@@ -23,6 +27,8 @@ class RpcCall;  // gRPC's side of one call; belongs to RpcServer
 struct Method {
   // True: the client sends a stream, which the reactor reads. False: it sends one message.
   bool reads_stream = false;
+  // Of that one message; larger ones are refused.
+  int64_t max_request_bytes = int64_t{1} << 20;
   // Makes what answers one call; `request` is that one message as it travels, to be taken or left.
   // The reactor owns itself until OnDone; it starts nothing before Start.
   std::function<Reactor*(grpc::ServerContextBase& context, grpc::ByteBuffer& request)> make;

@@ -15,7 +15,7 @@ constexpr int kCallsAwaited = 64;  // of each queue: that come at once before gR
 
 // Waits for a call to come, finds its method, and passes on to the reactor what happens to the
 // call, all on its queue's thread. Deletes itself after the reactor's OnDone.
-class RpcCall {
+class RpcCall final : public RequestReader {
  public:
   // What comes out of the queue: something that happened to a call.
   struct Event {
@@ -32,6 +32,8 @@ class RpcCall {
 
   void StartRead(grpc::ByteBuffer* message) {
     Hold();
+    reading_ = message;
+    server_.watch_.Begin(awaited_, this, context_.peer());
     stream_.Read(message, &read_);
   }
   void StartWrite(const grpc::ByteBuffer& message) {
@@ -47,7 +49,7 @@ class RpcCall {
   RpcCall(RpcServer& server, grpc::ServerCompletionQueue& queue) : server_(server), queue_(queue) {
     server.calls_.fetch_add(1, std::memory_order_relaxed);
   }
-  ~RpcCall() {
+  ~RpcCall() override {
     if (server_.calls_.fetch_sub(1, std::memory_order_acq_rel) == 1) server_.calls_.notify_all();
   }
 
@@ -64,11 +66,34 @@ class RpcCall {
     }
     method_ = &method->second;
     if (method_->reads_stream) return Begin();
+    Hold();
+    server_.watch_.Begin(awaited_, this, context_.peer());
     stream_.Read(&request_, &requested_);
   }
   void OnRequested(bool ok) {
-    if (ok) return Begin();
-    Finish({grpc::StatusCode::INVALID_ARGUMENT, "the call brings no message"});
+    const auto bytes = ok ? static_cast<int64_t>(request_.Length()) : -1;
+    if (!server_.watch_.End(awaited_, bytes)) return LetGo();  // finished by Refuse
+    if (!ok) {
+      Finish({grpc::StatusCode::INVALID_ARGUMENT, "the call brings no message"});
+    } else if (bytes > method_->max_request_bytes) {
+      request_.Clear();
+      Finish({grpc::StatusCode::RESOURCE_EXHAUSTED,
+              absl::StrCat("the request has ", bytes, " bytes; ", context_.method(), " takes ",
+                           method_->max_request_bytes, " at most")});
+    } else {
+      Begin();
+    }
+    LetGo();
+  }
+
+  void AwaitRefusal() override { Hold(); }
+  void Refuse(absl::string_view why) override {
+    if (method_->reads_stream) {
+      context_.TryCancel();  // the reactor finishes the call
+    } else {
+      Finish({grpc::StatusCode::RESOURCE_EXHAUSTED, std::string(why)});
+    }
+    LetGo();
   }
 
   void Begin() {
@@ -81,7 +106,8 @@ class RpcCall {
   }
 
   void OnRead(bool ok) {
-    reactor_->OnReadDone(ok);
+    const auto bytes = ok ? static_cast<int64_t>(reading_->Length()) : -1;
+    reactor_->OnReadDone(server_.watch_.End(awaited_, bytes) && ok);
     LetGo();
   }
   void OnWritten(bool ok) {
@@ -109,6 +135,8 @@ class RpcCall {
   const Method* method_ = nullptr;
   Reactor* reactor_ = nullptr;
   grpc::ByteBuffer request_;
+  grpc::ByteBuffer* reading_ = nullptr;  // of a stream
+  RequestWatch::Read awaited_;
   bool cancelled_ = false;      // perhaps before there is a reactor to be told
   std::atomic<int> holds_ = 2;  // until the call is over, and until it is finished
 
@@ -150,8 +178,8 @@ void Reactor::Finish(const grpc::Status& status) {
 }
 
 std::unique_ptr<RpcServer> RpcServer::Start(grpc::ServerBuilder& builder, Methods methods,
-                                            int threads) {
-  std::unique_ptr<RpcServer> server(new RpcServer(std::move(methods)));
+                                            int threads, RequestLimits limits) {
+  std::unique_ptr<RpcServer> server(new RpcServer(std::move(methods), std::move(limits)));
   for (int i = 0; i < threads; ++i) server->queues_.push_back(builder.AddCompletionQueue());
   builder.RegisterAsyncGenericService(&server->service_);
   server->server_ = builder.BuildAndStart();

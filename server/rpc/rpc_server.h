@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "server/rpc/reactor.h"
+#include "server/rpc/request_watch.h"
 
 namespace kiln::server {
 
@@ -19,20 +20,23 @@ class RpcServer {
   // called on `threads` threads, at least 1, each with a queue of its own, and must not block them.
   // Null where gRPC starts no server: its ports are taken.
   static std::unique_ptr<RpcServer> Start(grpc::ServerBuilder& builder, Methods methods,
-                                          int threads);
+                                          int threads, RequestLimits limits = {});
   // Ends what is under way if the server has not been shut down, and waits for every OnDone.
   ~RpcServer();
   RpcServer(const RpcServer&) = delete;
   RpcServer& operator=(const RpcServer&) = delete;
 
   grpc::Server& grpc_server() { return *server_; }
+  RequestCounts request_counts() { return watch_.Counts(); }
 
  private:
   friend class RpcCall;
 
-  explicit RpcServer(Methods methods) : methods_(std::move(methods)) {}
+  RpcServer(Methods methods, RequestLimits limits)
+      : methods_(std::move(methods)), watch_(std::move(limits)) {}
 
   const Methods methods_;
+  RequestWatch watch_;  // outlives the calls
   grpc::AsyncGenericService service_;
   std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
   std::unique_ptr<grpc::Server> server_;

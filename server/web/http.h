@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "server/address.h"
 
 namespace kiln::server {
@@ -36,22 +37,40 @@ struct HttpReply {
 
 using HttpHandler = std::function<HttpReply(const HttpRequest&)>;
 
+// Each kind has threads of its own. Pages are for browsers: they are answered only where the Host
+// header is an IP address, localhost, the address listened on, or one of HttpLimits::hosts, so that
+// a page of another site, whose name leads here, gets nothing.
+enum class HttpKind { kPage, kMetrics, kProbe };
+
 // What answers a path; called on the server's own threads, several at a time. The others' methods
 // are answered with 405.
 struct HttpRoute {
   HttpHandler get;
   HttpHandler post;
+  HttpKind kind = HttpKind::kPage;
 };
 
 // By path. "/under/" also takes every path that begins so; "/" takes only itself.
 using HttpRoutes = std::map<std::string, HttpRoute>;
 
-// Serves until destroyed, which takes no longer than the handlers that run and kKeepAliveMs.
+struct HttpLimits {
+  std::vector<std::string> hosts;  // lower case, without ports
+  // Beyond these the connection closes that has waited longest for a whole request.
+  int connections = 256;
+  int connections_of_address = 64;
+  absl::Duration request = absl::Seconds(5);  // from the connection's begin, or a request's
+  absl::Duration idle = absl::Seconds(15);    // between requests
+  absl::Duration reply = absl::Seconds(30);   // for the client to take it
+};
+
+// Serves until destroyed, which takes no longer than the handlers that run.
 class HttpServer {
  public:
-  // ALREADY_EXISTS where the address is taken or not this machine's.
+  // ALREADY_EXISTS where the address is taken or not this machine's, RESOURCE_EXHAUSTED without
+  // descriptors.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const Address& address,
-                                                           HttpRoutes routes);
+                                                           HttpRoutes routes,
+                                                           const HttpLimits& limits = {});
   ~HttpServer();
 
   // With the real port where 0 was asked for.

@@ -223,6 +223,7 @@ WorkerCounts WorkerPool::Counts() {
     if (slot->state == State::kIdle) ++counts.idle;
     if (slot->state == State::kBusy) ++counts.busy;
   }
+  counts.isolation_gaps = isolation_gaps_;
   return counts;
 }
 
@@ -233,7 +234,8 @@ bool WorkerPool::AnyReady() const {
 
 bool WorkerPool::WaitUntilReady(absl::Duration timeout) {
   absl::MutexLock lock(&mu_);
-  return mu_.AwaitWithTimeout(absl::Condition(this, &WorkerPool::AnyReady), timeout);
+  mu_.AwaitWithTimeout(absl::Condition(this, &WorkerPool::IsDecided), timeout);
+  return AnyReady();
 }
 
 void WorkerPool::SetState(Slot& slot, State state) {
@@ -332,11 +334,19 @@ absl::Status WorkerPool::StartWorker(Slot& slot) {
   std::vector<std::string> missing(ready->not_isolated().begin(), ready->not_isolated().end());
   missing.insert(missing.end(), sealed->not_isolated().begin(), sealed->not_isolated().end());
   ReportIsolation(missing);
-  return absl::OkStatus();
+  if (!options_.require_isolation || missing.empty()) return absl::OkStatus();
+  absl::MutexLock lock(&mu_);
+  refused_ = true;
+  return absl::FailedPreconditionError(absl::StrCat(
+      "this system cannot confine it (--sandbox require): ", absl::StrJoin(missing, "; ")));
 }
 
 void WorkerPool::ReportIsolation(const std::vector<std::string>& missing) {
   if (isolation_reported_.exchange(true)) return;
+  {
+    absl::MutexLock lock(&mu_);
+    isolation_gaps_ = static_cast<int>(missing.size());
+  }
   if (missing.empty()) {
     Log(LogLevel::kInfo, "compile workers are isolated");
   } else {

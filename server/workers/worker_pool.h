@@ -23,6 +23,8 @@ namespace kiln::server {
 struct WorkerPoolOptions {
   int workers = 2;
   WorkerLimits limits;
+  // Workers that the system cannot confine wholly are not used.
+  bool require_isolation = false;
   std::vector<std::string> command = {"/proc/self/exe", "worker"};
   // Called on a pool's thread for every process that ends otherwise than a task does with its
   // answer.
@@ -33,6 +35,7 @@ struct WorkerCounts {
   int starting = 0;
   int idle = 0;
   int busy = 0;
+  int isolation_gaps = 0;  // what the system did not allow of server/workers/sandbox.h
 };
 
 // Thread-safe. Every task has a process of its own, which is killed at the task's end, whichever
@@ -45,7 +48,8 @@ class WorkerPool final : public WorkerBackend {
 
   void Submit(WorkerTask task) override;
   WorkerCounts Counts();
-  // True as soon as one worker has started and warmed up; false after `timeout`.
+  // True as soon as one worker has started and warmed up; false after `timeout`, or when workers
+  // are refused for want of isolation.
   bool WaitUntilReady(absl::Duration timeout);
 
  private:
@@ -71,6 +75,7 @@ class WorkerPool final : public WorkerBackend {
   absl::Status Bury(std::unique_ptr<WorkerProcess>& process, const absl::Status& why);
   void SetState(Slot& slot, State state);
   bool AnyReady() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  bool IsDecided() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return refused_ || AnyReady(); }
 
   const WorkerPoolOptions options_;
   std::atomic<bool> isolation_reported_ = false;
@@ -80,6 +85,8 @@ class WorkerPool final : public WorkerBackend {
   int queued_long_ ABSL_GUARDED_BY(mu_) = 0;
   int running_long_ ABSL_GUARDED_BY(mu_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool refused_ ABSL_GUARDED_BY(mu_) = false;  // a worker, for want of isolation
+  int isolation_gaps_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<std::unique_ptr<Slot>> slots_;  // fixed after construction; states under mu_
 };
 

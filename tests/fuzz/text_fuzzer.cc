@@ -9,6 +9,7 @@
 #include "server/address.h"
 #include "server/security/access_list.h"
 #include "server/web/http_guard.h"
+#include "server/web/http_message.h"
 #include "tests/fuzz/fuzz_input.h"
 
 namespace {
@@ -58,11 +59,29 @@ void Token(absl::string_view text) {
   Require(!kiln::server::ShowsToken(text, std::string(32, '\0')), "no token has a digest of zeros");
 }
 
+void Http(absl::string_view text) {
+  using kiln::server::ParsedRequest;
+  const ParsedRequest parsed = kiln::server::ParseRequest(text);
+  if (parsed.state != ParsedRequest::State::kWhole) return;
+  Require(parsed.bytes <= text.size(), "a request ends where its bytes do");
+  const ParsedRequest again = kiln::server::ParseRequest(text.substr(0, parsed.bytes));
+  Require(again.state == parsed.state && again.bytes == parsed.bytes &&
+              again.request.path == parsed.request.path,
+          "what follows a request does not change it");
+  Require(kiln::server::ParseRequest(text.substr(0, parsed.bytes - 1)).state ==
+              ParsedRequest::State::kIncomplete,
+          "a part of a request is none");
+  for (const auto& [name, value] : parsed.request.headers) {
+    Require(!name.empty() && value.find('\n') == std::string::npos, "a header is one line");
+  }
+  kiln::server::HostName(parsed.request.Header("host"));
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static constexpr void (*kReaders[])(absl::string_view) = {&Trace, &PublicKey, &Access, &Addresses,
-                                                            &Token};
+  static constexpr void (*kReaders[])(absl::string_view) = {&Trace,     &PublicKey, &Access,
+                                                            &Addresses, &Token,     &Http};
   if (size == 0) return -1;
   kReaders[data[0] % std::size(kReaders)](kiln::fuzz::AsText(data + 1, size - 1));
   return 0;

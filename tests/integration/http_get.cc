@@ -36,7 +36,8 @@ absl::StatusOr<std::string> Exchange(int fd, const sockaddr_in& to, const std::s
 
 }  // namespace
 
-absl::StatusOr<HttpAnswer> HttpGet(const std::string& address, absl::string_view path) {
+absl::StatusOr<HttpAnswer> HttpGet(const std::string& address, absl::string_view path,
+                                   absl::string_view host) {
   std::vector<std::string> parts = absl::StrSplit(address, ':');
   int port = 0;
   sockaddr_in to = {};
@@ -47,9 +48,10 @@ absl::StatusOr<HttpAnswer> HttpGet(const std::string& address, absl::string_view
   }
   to.sin_port = htons(static_cast<uint16_t>(port));
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  auto text = Exchange(
-      fd, to,
-      absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: ", address, "\r\nConnection: close\r\n\r\n"));
+  auto text =
+      Exchange(fd, to,
+               absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: ", host.empty() ? address : host,
+                            "\r\nConnection: close\r\n\r\n"));
   close(fd);
   if (!text.ok()) return text.status();
   HttpAnswer answer;

@@ -14,7 +14,9 @@ struct HttpAnswer {
   std::string body;
 };
 
-// `address`: "127.0.0.1:PORT". UNAVAILABLE where nobody answers.
-absl::StatusOr<HttpAnswer> HttpGet(const std::string& address, absl::string_view path);
+// `address`: "127.0.0.1:PORT"; `host`: what the request calls it, the same if empty. UNAVAILABLE
+// where nobody answers.
+absl::StatusOr<HttpAnswer> HttpGet(const std::string& address, absl::string_view path,
+                                   absl::string_view host = "");
 
 }  // namespace kiln::integration

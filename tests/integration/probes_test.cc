@@ -41,6 +41,11 @@ TEST_F(ProbesTest, EveryMetricIsThereWithItsTypeAndLabels) {
       {"kiln_worker_exits_total", "counter", {"reason"}},
       {"kiln_library_steps_total", "counter", {"op"}},
       {"kiln_build_info", "gauge", {"version", "build"}},
+      {"kiln_connections", "gauge", {}},
+      {"kiln_connections_refused_total", "counter", {"reason"}},
+      {"kiln_descriptors_exhausted", "gauge", {}},
+      {"kiln_incomplete_requests_refused_total", "counter", {"reason"}},
+      {"kiln_worker_isolation_gaps", "gauge", {}},
   };
   for (const auto& metric : expected) {
     EXPECT_EQ(metrics.Type(metric.name), metric.type) << metric.name;

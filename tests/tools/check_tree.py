@@ -33,7 +33,8 @@ ALLOWED = [
     ("client/", ("proto/", "client/")),
     ("server/workers/worker", ("proto/", "compiler/compiler.h")),
     ("server/workers/", ("proto/",)),
-    ("server/rpc/", ("proto/",)),
+    ("server/net/", ("proto/", "server/address.h")),
+    ("server/rpc/", ("proto/", "server/address.h", "server/net/")),
     ("server/security/", ("proto/",)),
     (
         "server/observe/",
@@ -62,6 +63,7 @@ ALLOWED = [
             "cache/",
             "server/address.h",
             "server/jobs/",
+            "server/net/",
             "server/observe/",
             "server/workers/",
         ),

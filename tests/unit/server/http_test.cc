@@ -58,7 +58,7 @@ class HttpTest : public ::testing::Test {
     routes["/under/"].post = [](const HttpRequest& request) {
       return HttpReply{.code = 202, .body = absl::StrCat(request.method, ".")};
     };
-    auto server = HttpServer::Start({"127.0.0.1", 0}, std::move(routes));
+    auto server = HttpServer::Start({"127.0.0.1", 0}, std::move(routes), {.hosts = {"x"}});
     EXPECT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
   }
@@ -123,6 +123,62 @@ TEST_F(HttpTest, ItEndsAtOnceAlsoWithAConnectionOpen) {
   absl::Time start = absl::Now();
   server_.reset();
   EXPECT_LT(absl::Now() - start, absl::Milliseconds(900));
+}
+
+TEST_F(HttpTest, OnlyKnownHostsGetAPage) {
+  auto ask = [&](const std::string& headers) {
+    return Connection(server_->address().port)
+        .Ask(absl::StrCat("GET / HTTP/1.1\r\n", headers, "Connection: close\r\n\r\n"), "no end");
+  };
+  EXPECT_THAT(ask("Host: X.:1\r\n"), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(ask("Host: y\r\n"), StartsWith("HTTP/1.1 421"));
+  EXPECT_THAT(ask(""), StartsWith("HTTP/1.1 421"));
+  EXPECT_THAT(ask("Host: x\r\nhost: y\r\n"), StartsWith("HTTP/1.1 400"));
+}
+
+TEST_F(HttpTest, RequestsMayComeTogetherAndInPieces) {
+  Connection connection(server_->address().port);
+  std::string both =
+      connection.Ask("GET / HTTP/1.1\r\nHost: x\r\n\r\nGET /under/2 HTTP/1.1\r\nH", "root.");
+  EXPECT_THAT(both, HasSubstr("root."));
+  EXPECT_THAT(connection.Ask("ost: x\r\n\r\n", "/under/2||."), HasSubstr("/under/2||"));
+}
+
+TEST_F(HttpTest, WhatIsNoRequestIsRefused) {
+  auto ask = [&](const std::string& bytes) {
+    return Connection(server_->address().port).Ask(bytes, "no end");
+  };
+  const std::string host = "Host: x\r\n";
+  EXPECT_THAT(ask("GET /\r\n\r\n"), StartsWith("HTTP/1.1 400"));
+  EXPECT_THAT(ask("GET / HTTP/2.0\r\n\r\n"), StartsWith("HTTP/1.1 505"));
+  EXPECT_THAT(ask("GET /a%00b HTTP/1.1\r\n" + host + "\r\n"), StartsWith("HTTP/1.1 400"));
+  EXPECT_THAT(ask("POST /under/x HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\n"),
+              StartsWith("HTTP/1.1 413"));
+  EXPECT_THAT(ask("POST /under/x HTTP/1.1\r\n" + host + "Content-Length: 70000\r\n\r\n"),
+              StartsWith("HTTP/1.1 413"));
+  EXPECT_THAT(ask("POST /under/x HTTP/1.1\r\n" + host + "Content-Length: -1\r\n\r\n"),
+              StartsWith("HTTP/1.1 400"));
+  EXPECT_THAT(ask("GET / HTTP/1.1\r\n" + host + "X: " + std::string(20000, 'x')),
+              StartsWith("HTTP/1.1 431"));
+}
+
+TEST_F(HttpTest, TheOldestUnendedRequestMakesRoom) {
+  HttpRoutes routes;
+  routes["/"].get = [](const HttpRequest&) { return HttpReply{.body = "root."}; };
+  auto small =
+      HttpServer::Start({"127.0.0.1", 0}, std::move(routes), {.connections_of_address = 2});
+  ASSERT_TRUE(small.ok());
+  Connection first((*small)->address().port);
+  EXPECT_THAT(first.Ask("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "root."), HasSubstr("root."));
+  std::vector<std::unique_ptr<Connection>> unended;
+  for (int i = 0; i < 5; ++i) {
+    unended.push_back(std::make_unique<Connection>((*small)->address().port));
+    unended.back()->Ask("G", "");
+  }
+  EXPECT_EQ(first.Ask("", "anything"), "");  // closed
+  EXPECT_EQ(unended[2]->Ask("", "anything"), "");
+  EXPECT_THAT(unended[4]->Ask("ET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "root."),
+              HasSubstr("root."));
 }
 
 TEST_F(HttpTest, AnAddressInUseIsAnError) {

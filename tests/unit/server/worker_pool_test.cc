@@ -304,6 +304,22 @@ TEST_F(WorkerPoolTest, DestructionAnswersQueuedAndRunningTasks) {
   EXPECT_EQ(cancelled, 3);
 }
 
+TEST_F(WorkerPoolTest, WorkersThatAreNotConfinedAreCountedOrRefused) {
+  WorkerPoolOptions options;
+  options.workers = 1;
+  options.command = {KILN_FAKE_WORKER, "half-isolated"};
+  {
+    WorkerPool pool(options);
+    EXPECT_TRUE(pool.WaitUntilReady(kPatience));
+    EXPECT_EQ(pool.Counts().isolation_gaps, 2);  // of the worker and of its task
+  }
+  options.require_isolation = true;
+  WorkerPool pool(options);
+  EXPECT_FALSE(pool.WaitUntilReady(absl::InfiniteDuration()));
+  EXPECT_EQ(pool.Counts().isolation_gaps, 2);
+  EXPECT_EQ(pool.Counts().idle, 0);
+}
+
 TEST_F(WorkerPoolTest, AProgramThatDoesNotStartLeavesThePoolNotReady) {
   WorkerPoolOptions options;
   options.workers = 1;
