@@ -2,9 +2,11 @@
 
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "client/device_cpu.h"
+#include "client/runtime/contract.h"
 #include "client/runtime/cpu/executor.h"
 #include "client/runtime/cpu/shared_object.h"
 #include "kiln/v1/artifact.pb.h"
@@ -31,17 +33,30 @@ absl::Status CheckHeader(const v1::ArtifactHeader& header) {
   return CheckRunsOnHost(header.arch(), {header.features().begin(), header.features().end()});
 }
 
-// One entry point for each launch step, in order.
-absl::StatusOr<std::vector<KilnCpuKernel>> FindKernels(const v1::Program& program,
-                                                       const SharedObject* object) {
-  std::vector<KilnCpuKernel> kernels;
+// The kernel of each launch step, in order.
+absl::StatusOr<std::vector<Kernel>> FindKernels(const v1::Program& program,
+                                                const SharedObject* object) {
+  absl::flat_hash_map<absl::string_view, Kernel> known;
+  std::vector<Kernel> kernels;
   for (const v1::Step& step : program.steps()) {
     if (!step.has_launch()) continue;
     if (object == nullptr) {
       return absl::DataLossError("the artifact launches kernels and has no machine code");
     }
-    KILN_ASSIGN_OR_RETURN(void* address, object->Find(step.launch().kernel()));
-    kernels.push_back(reinterpret_cast<KilnCpuKernel>(address));
+    const std::string& name = step.launch().kernel();
+    Kernel& kernel = known[name];
+    if (kernel.entry == nullptr) {
+      KILN_ASSIGN_OR_RETURN(void* address, object->Find(name));
+      absl::StatusOr<absl::string_view> text =
+          object->FindText(absl::StrCat(name, kInterfaceSuffix));
+      if (!text.ok()) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            "kernel '", name, "' states no interface: the artifact is of an older server"));
+      }
+      KILN_ASSIGN_OR_RETURN(kernel.interface, ParseInterface(*text));
+      kernel.entry = reinterpret_cast<KilnCpuKernel>(address);
+    }
+    kernels.push_back(kernel);
   }
   return kernels;
 }
@@ -66,6 +81,7 @@ const Executor& LoadedProgram::executor() const {
 }
 
 absl::StatusOr<std::unique_ptr<LoadedProgram>> LoadedProgram::Load(absl::string_view bytes,
+                                                                   const v1::Graph* graph,
                                                                    int threads) {
   auto parts = std::make_unique<Parts>();
   v1::Artifact& artifact = parts->artifact;
@@ -76,16 +92,20 @@ absl::StatusOr<std::unique_ptr<LoadedProgram>> LoadedProgram::Load(absl::string_
   KILN_RETURN_IF_ERROR(CheckHeader(artifact.header()));
   // Before the machine code is touched.
   KILN_RETURN_IF_ERROR(CheckProgram(artifact.program()));
+  std::unique_ptr<const Contract> contract;
+  if (graph != nullptr) {
+    KILN_ASSIGN_OR_RETURN(contract, Contract::Compare(*graph, artifact.program()));
+  }
   if (!artifact.binary().empty()) {
     KILN_ASSIGN_OR_RETURN(parts->object, SharedObject::Load(artifact.binary()));
     artifact.mutable_binary()->clear();
     artifact.mutable_binary()->shrink_to_fit();
   }
-  KILN_ASSIGN_OR_RETURN(std::vector<KilnCpuKernel> kernels,
+  KILN_ASSIGN_OR_RETURN(std::vector<Kernel> kernels,
                         FindKernels(artifact.program(), parts->object.get()));
-  KILN_ASSIGN_OR_RETURN(parts->executor,
-                        Executor::Create(artifact.program(), std::move(kernels),
-                                         threads > 0 ? threads : PhysicalProcessors()));
+  KILN_ASSIGN_OR_RETURN(
+      parts->executor, Executor::Create(artifact.program(), std::move(kernels), std::move(contract),
+                                        threads > 0 ? threads : PhysicalProcessors()));
   return std::unique_ptr<LoadedProgram>(new LoadedProgram(std::move(parts)));
 }
 

@@ -25,7 +25,7 @@ int64_t RoundUp64(int64_t bytes) {
 
 class Planner {
  public:
-  Planner(const v1::Program& program, absl::Span<const KilnCpuKernel> kernels,
+  Planner(const v1::Program& program, absl::Span<const Kernel> kernels,
           absl::Span<const int64_t> symbols)
       : program_(program), kernels_(kernels), symbols_(symbols) {}
 
@@ -157,7 +157,8 @@ class Planner {
 
   absl::Status AddLaunch(absl::string_view where, int step, const v1::LaunchStep& in) {
     PlanLaunch out;
-    out.kernel = kernels_[plan_.launches.size()];
+    const Kernel& kernel = kernels_[plan_.launches.size()];
+    out.kernel = kernel.entry;
     out.name = step;
     out.first_buffer = static_cast<int>(plan_.launch_buffers.size());
     out.num_buffers = in.buffers_size();
@@ -169,12 +170,44 @@ class Planner {
     }
     KILN_ASSIGN_OR_RETURN(int64_t scratch, Bytes(where, in.scratch_bytes()));
     KILN_ASSIGN_OR_RETURN(int64_t thread_scratch, Bytes(where, in.thread_scratch_bytes()));
+    KILN_RETURN_IF_ERROR(CheckInterface(where, in, *kernel.interface, out.symbols));
+    KILN_RETURN_IF_ERROR(
+        Fits(where, "its scratch", kernel.interface->scratch_bytes(), out.symbols, scratch));
+    KILN_RETURN_IF_ERROR(Fits(where, "a thread's scratch", kernel.interface->thread_scratch_bytes(),
+                              out.symbols, thread_scratch));
     out.thread_scratch_bytes = RoundUp64(thread_scratch);
     plan_.scratch_bytes = std::max(plan_.scratch_bytes, RoundUp64(scratch));
     plan_.thread_scratch_bytes = std::max(plan_.thread_scratch_bytes, out.thread_scratch_bytes);
     plan_.steps.push_back({PlanStep::Kind::kLaunch, static_cast<int>(plan_.launches.size())});
     plan_.launches.push_back(std::move(out));
     return absl::OkStatus();
+  }
+
+  // What the kernel may touch lies in what the launch gives it.
+  absl::Status CheckInterface(absl::string_view where, const v1::LaunchStep& in,
+                              const v1::KernelInterface& interface,
+                              absl::Span<const int64_t> sizes) {
+    for (size_t s = 0; s < sizes.size(); ++s) {
+      const v1::KernelInterface::Size& range = interface.sizes(static_cast<int>(s));
+      if (sizes[s] < range.min() || sizes[s] > range.max()) {
+        return Bad(where, absl::StrCat("gives its kernel size ", sizes[s], "; expected ",
+                                       range.min(), " to ", range.max()));
+      }
+    }
+    for (int i = 0; i < in.buffers_size(); ++i) {
+      const int64_t available = plan_.buffers[in.buffers(i)].type.reach_bytes;
+      KILN_RETURN_IF_ERROR(Fits(where, absl::StrCat("buffer ", in.buffers(i)),
+                                interface.buffers(i).bytes(), sizes, available));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Fits(absl::string_view where, absl::string_view what, const v1::SymInt& needed,
+                    absl::Span<const int64_t> sizes, int64_t available) {
+    const absl::StatusOr<int64_t> bytes = EvaluateSymInt(needed, sizes);
+    if (bytes.ok() && *bytes <= available) return absl::OkStatus();
+    return Bad(where, absl::StrCat("gives its kernel ", available, " bytes as ", what, "; it uses ",
+                                   bytes.ok() ? absl::StrCat(*bytes) : "more than can be told"));
   }
 
   absl::Status AddLibrary(absl::string_view where, const v1::LibraryStep& in) {
@@ -252,14 +285,14 @@ class Planner {
   }
 
   const v1::Program& program_;
-  absl::Span<const KilnCpuKernel> kernels_;
+  absl::Span<const Kernel> kernels_;
   absl::Span<const int64_t> symbols_;
   Plan plan_;
 };
 
 }  // namespace
 
-absl::StatusOr<Plan> MakePlan(const v1::Program& program, absl::Span<const KilnCpuKernel> kernels,
+absl::StatusOr<Plan> MakePlan(const v1::Program& program, absl::Span<const Kernel> kernels,
                               absl::Span<const int64_t> symbols) {
   return Planner(program, kernels, symbols).Make();
 }

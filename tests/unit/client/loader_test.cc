@@ -19,7 +19,7 @@ namespace {
 using ::testing::HasSubstr;
 
 absl::Status Load(const v1::Artifact& artifact) {
-  return runtime::LoadedProgram::Load(artifact.SerializeAsString(), 1).status();
+  return runtime::LoadedProgram::Load(artifact.SerializeAsString(), nullptr, 1).status();
 }
 
 TEST(Loader, LoadsAProgramAndRunsIt) {
