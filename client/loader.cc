@@ -1,5 +1,6 @@
 #include "client/loader.h"
 
+#include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -10,7 +11,9 @@
 #include "client/runtime/cpu/executor.h"
 #include "client/runtime/cpu/shared_object.h"
 #include "kiln/v1/artifact.pb.h"
+#include "proto/base/digest.h"
 #include "proto/base/error_detail.h"
+#include "proto/base/program_stamp.h"
 #include "proto/base/status_macros.h"
 
 namespace kiln::runtime {
@@ -31,6 +34,16 @@ absl::Status CheckHeader(const v1::ArtifactHeader& header) {
         "; this client runs TARGET_CPP"));
   }
   return CheckRunsOnHost(header.arch(), {header.features().begin(), header.features().end()});
+}
+
+// Whether the machine code was linked for this very program.
+absl::Status CheckStamp(absl::string_view artifact, absl::string_view image) {
+  if (image.empty()) return absl::OkStatus();
+  KILN_RETURN_IF_ERROR(CheckElfImage(image));
+  const std::optional<absl::string_view> program = ProgramBytes(artifact);
+  const std::optional<Digest> stamp = ReadProgramStamp(image);
+  if (program && stamp && *stamp == Sha256(*program)) return absl::OkStatus();
+  return absl::DataLossError("the artifact's machine code was linked for another program");
 }
 
 // The kernel of each launch step, in order.
@@ -90,6 +103,7 @@ absl::StatusOr<std::unique_ptr<LoadedProgram>> LoadedProgram::Load(absl::string_
     return absl::DataLossError("the artifact does not parse");
   }
   KILN_RETURN_IF_ERROR(CheckHeader(artifact.header()));
+  KILN_RETURN_IF_ERROR(CheckStamp(bytes, artifact.binary()));
   // Before the machine code is touched.
   KILN_RETURN_IF_ERROR(CheckProgram(artifact.program()));
   std::unique_ptr<const Contract> contract;

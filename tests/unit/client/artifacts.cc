@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "client/device_cpu.h"
+#include "proto/base/program_stamp.h"
 
 namespace kiln::testing {
 
@@ -25,6 +26,11 @@ v1::Artifact EmptyArtifact() {
   header.set_key(std::string(64, 'a'));
   header.set_arch(HostCpuName());
   return artifact;
+}
+
+std::string Sealed(v1::Artifact artifact) {
+  StampProgram(artifact.program().SerializeAsString(), *artifact.mutable_binary());
+  return artifact.SerializeAsString();
 }
 
 v1::SymInt Size(int64_t value) {

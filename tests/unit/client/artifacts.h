@@ -15,6 +15,9 @@ const std::string& TestKernels();
 // A header that this machine accepts, and no program.
 v1::Artifact EmptyArtifact();
 
+// As a server sends it: its machine code is stamped with its program.
+std::string Sealed(v1::Artifact artifact);
+
 v1::SymInt Size(int64_t value);
 v1::SymInt Symbol(uint32_t symbol);
 v1::SymInt Scaled(uint32_t symbol, int64_t factor);

@@ -94,7 +94,7 @@ class FakeServer final : public v1::CompileService::Service {
     v1::Debug::StageIr& ir = *artifact.mutable_debug()->add_ir();
     ir.set_stage("fuse");
     ir.set_text("module {}");
-    std::string bytes = artifact.SerializeAsString();
+    std::string bytes = Sealed(artifact);
     const std::vector<v1::ArtifactChunk> chunks = Chunks(bytes, "compiled");
     for (size_t i = 0; i < chunks.size(); ++i) {
       if (break_off > 0 && i == chunks.size() / 2) {
