@@ -53,16 +53,6 @@ bool MayOverlap(absl::Span<const int64_t> sizes, absl::Span<const int64_t> strid
   return false;
 }
 
-bool IsContiguous(absl::Span<const int64_t> sizes, absl::Span<const int64_t> strides) {
-  std::vector<int64_t> expected(sizes.size());
-  int64_t stride = 1;
-  for (size_t d = sizes.size(); d-- > 0;) {
-    expected[d] = stride;
-    if (__builtin_mul_overflow(stride, std::max<int64_t>(sizes[d], 1), &stride)) return false;
-  }
-  return SameLayout(sizes, expected.data(), strides.data());
-}
-
 }  // namespace
 
 // ---- What needs no sizes
@@ -309,7 +299,7 @@ absl::Status Contract::CheckOutput(const Plan& plan, size_t i) const {
   }
   const PlanTensor& type = got.view.type;
   if (type.sizes != sizes) return Differs(where, "has other sizes");
-  if (!SameLayout(sizes, strides.data(), type.strides.data())) {
+  if (type.strides != strides) {
     // Where elements share places the output is a plain copy; with symbols that is decided for all
     // of their values at once.
     const bool may_be_copy = IsSymbolic(asked.type) || MayOverlap(sizes, strides);

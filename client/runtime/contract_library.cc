@@ -6,6 +6,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "client/runtime/contract.h"
+#include "client/runtime/strided_copy.h"
 #include "proto/base/random_inputs.h"
 #include "proto/base/status_macros.h"
 
@@ -39,6 +40,15 @@ bool SameScalar(const v1::Argument& asked, const v1::Argument& got) {
     default:
       return got.has_none();
   }
+}
+
+// REQUIRES: as many dimensions.
+bool HasStrides(const v1::TensorType& asked, const PlanTensor& got,
+                absl::Span<const int64_t> symbols) {
+  for (int d = 0; d < asked.strides_size(); ++d) {
+    if (!IsNumber(asked.strides(d), got.strides[static_cast<size_t>(d)], symbols)) return false;
+  }
+  return true;
 }
 
 // One step's arguments against a node's. The plan has the step's tensors and numbers in the order
@@ -76,8 +86,10 @@ class ArgMatcher {
     if (type.has_sym_int()) {
       return got.has_scalar() && got.scalar().has_sym_int() && TakeNumber(type.sym_int());
     }
-    return got.has_tensor() && next_tensor_ < at_.tensors.size() &&
-           is_type_(at_.tensors[next_tensor_++].type, value);
+    if (!got.has_tensor() || next_tensor_ == at_.tensors.size()) return false;
+    const PlanTensor& tensor = at_.tensors[next_tensor_++].type;
+    return is_type_(tensor, value) && (HasStrides(type.tensor(), tensor, plan_.symbols) ||
+                                       IsContiguous(tensor.sizes, tensor.strides));
   }
 
   bool TakeNumber(const v1::SymInt& asked) {
@@ -97,7 +109,8 @@ class ArgMatcher {
 bool Contract::IsType(const Plan& plan, const PlanTensor& at, uint32_t value) const {
   const v1::TensorType& type = types_.at(value).tensor();
   if (type.dtype() != DTypeToProto(at.dtype) ||
-      static_cast<size_t>(type.sizes_size()) != at.sizes.size()) {
+      static_cast<size_t>(type.sizes_size()) != at.sizes.size() ||
+      type.strides_size() != type.sizes_size()) {
     return false;
   }
   for (int d = 0; d < type.sizes_size(); ++d) {

@@ -172,9 +172,10 @@ class Planner {
     KILN_ASSIGN_OR_RETURN(int64_t thread_scratch, Bytes(where, in.thread_scratch_bytes()));
     KILN_RETURN_IF_ERROR(CheckInterface(where, in, *kernel.interface, out.symbols));
     KILN_RETURN_IF_ERROR(
-        Fits(where, "its scratch", kernel.interface->scratch_bytes(), out.symbols, scratch));
-    KILN_RETURN_IF_ERROR(Fits(where, "a thread's scratch", kernel.interface->thread_scratch_bytes(),
-                              out.symbols, thread_scratch));
+        AsStated(where, "its scratch", kernel.interface->scratch_bytes(), out.symbols, scratch));
+    KILN_RETURN_IF_ERROR(AsStated(where, "a thread's scratch",
+                                  kernel.interface->thread_scratch_bytes(), out.symbols,
+                                  thread_scratch));
     out.thread_scratch_bytes = RoundUp64(thread_scratch);
     plan_.scratch_bytes = std::max(plan_.scratch_bytes, RoundUp64(scratch));
     plan_.thread_scratch_bytes = std::max(plan_.thread_scratch_bytes, out.thread_scratch_bytes);
@@ -183,7 +184,8 @@ class Planner {
     return absl::OkStatus();
   }
 
-  // What the kernel may touch lies in what the launch gives it.
+  // The launch gives the kernel just what that states: not less, which it would reach beyond, and
+  // not more, of which it would leave a part as it is.
   absl::Status CheckInterface(absl::string_view where, const v1::LaunchStep& in,
                               const v1::KernelInterface& interface,
                               absl::Span<const int64_t> sizes) {
@@ -196,17 +198,17 @@ class Planner {
     }
     for (int i = 0; i < in.buffers_size(); ++i) {
       const int64_t available = plan_.buffers[in.buffers(i)].type.reach_bytes;
-      KILN_RETURN_IF_ERROR(Fits(where, absl::StrCat("buffer ", in.buffers(i)),
-                                interface.buffers(i).bytes(), sizes, available));
+      KILN_RETURN_IF_ERROR(AsStated(where, absl::StrCat("buffer ", in.buffers(i)),
+                                    interface.buffers(i).bytes(), sizes, available));
     }
     return absl::OkStatus();
   }
 
-  absl::Status Fits(absl::string_view where, absl::string_view what, const v1::SymInt& needed,
-                    absl::Span<const int64_t> sizes, int64_t available) {
-    const absl::StatusOr<int64_t> bytes = EvaluateSymInt(needed, sizes);
-    if (bytes.ok() && *bytes <= available) return absl::OkStatus();
-    return Bad(where, absl::StrCat("gives its kernel ", available, " bytes as ", what, "; it uses ",
+  absl::Status AsStated(absl::string_view where, absl::string_view what, const v1::SymInt& stated,
+                        absl::Span<const int64_t> sizes, int64_t given) {
+    const absl::StatusOr<int64_t> bytes = EvaluateSymInt(stated, sizes);
+    if (bytes.ok() && *bytes == given) return absl::OkStatus();
+    return Bad(where, absl::StrCat("gives its kernel ", given, " bytes as ", what, "; expected ",
                                    bytes.ok() ? absl::StrCat(*bytes) : "more than can be told"));
   }
 
@@ -249,6 +251,12 @@ class Planner {
     KILN_ASSIGN_OR_RETURN(out.from, View(where, in.from()));
     KILN_ASSIGN_OR_RETURN(out.to, View(where, in.to()));
     if (out.from.type.sizes != out.to.type.sizes) return Bad(where, "copies between two sizes");
+    // Elements that share places would be copied over each other, however many there are.
+    int64_t bytes = DTypeSize(out.to.type.dtype);
+    for (const int64_t size : out.to.type.sizes) {
+      if (__builtin_mul_overflow(bytes, size, &bytes)) return Bad(where, "copies too much");
+    }
+    if (bytes > out.to.type.reach_bytes) return Bad(where, "copies more than there is room for");
     plan_.steps.push_back({PlanStep::Kind::kCopy, static_cast<int>(plan_.copies.size())});
     plan_.copies.push_back(std::move(out));
     return absl::OkStatus();

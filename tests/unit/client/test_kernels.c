@@ -4,9 +4,12 @@
 #define EXPORT __attribute__((visibility("default")))
 
 /* kiln.v1.KernelInterface in parts: what is f32 times the first size, read or written. */
-#define N_FLOATS                                                                      \
+#define N_FLOATS                                                                    \
   "bytes{expr{kind:KIND_MUL operands{kind:KIND_CONSTANT constant:4} operands{kind:" \
   "KIND_SYMBOL}}} dtype:DTYPE_FLOAT32 "
+#define N_FLOATS_SCRATCH                                                                    \
+  "scratch_bytes{expr{kind:KIND_MUL operands{kind:KIND_CONSTANT constant:4} operands{kind:" \
+  "KIND_SYMBOL}}}"
 #define READS "buffers{" N_FLOATS "read:true} "
 #define WRITES "buffers{" N_FLOATS "written:true} "
 #define ANY_SIZE "sizes{max:9223372036854775807} "
@@ -45,9 +48,7 @@ EXPORT int test_double_through_scratch(const KilnCpuContext* context, void* cons
   return KILN_CPU_OK;
 }
 
-EXPORT const char test_double_through_scratch_interface[] = READS WRITES ANY_SIZE
-    "scratch_bytes{expr{kind:KIND_MUL operands{kind:KIND_CONSTANT constant:4} "
-    "operands{kind:KIND_SYMBOL}}}";
+EXPORT const char test_double_through_scratch_interface[] = READS WRITES ANY_SIZE N_FLOATS_SCRATCH;
 
 struct CountArgs {
   const KilnCpuContext* context;
@@ -77,7 +78,7 @@ EXPORT int test_count_tasks(const KilnCpuContext* context, void* const* buffers,
 }
 
 EXPORT const char test_count_tasks_interface[] =
-    "buffers{bytes{value:8} dtype:DTYPE_INT64 written:true} " ANY_SIZE
+    "buffers{bytes{value:8} dtype:DTYPE_INT64 written:true} sizes{max:100000} "
     "thread_scratch_bytes{value:8}";
 
 EXPORT int test_bad_index(const KilnCpuContext* context, void* const* buffers,
@@ -86,4 +87,4 @@ EXPORT int test_bad_index(const KilnCpuContext* context, void* const* buffers,
   return KILN_CPU_INDEX_OUT_OF_RANGE;
 }
 
-EXPORT const char test_bad_index_interface[] = READS WRITES ANY_SIZE;
+EXPORT const char test_bad_index_interface[] = READS WRITES ANY_SIZE N_FLOATS_SCRATCH;
