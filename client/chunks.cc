@@ -10,7 +10,7 @@
 namespace kiln {
 namespace {
 
-constexpr int64_t kMostArtifactBytes = 512 << 20;
+constexpr int64_t kMostArtifactBytes = 256 << 20;
 constexpr int64_t kMostReserved = 1 << 20;  // memory is for bytes that came, not for announced ones
 
 }  // namespace

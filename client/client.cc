@@ -196,6 +196,7 @@ absl::StatusOr<ArtifactBytes> Client::CompileArtifact(const v1::Graph& graph,
                                             .kept = false,
                                             .progress = progress,
                                             .deadline = absl::Now() + impl_->timeout}));
+  KILN_RETURN_IF_ERROR(runtime::CheckOfGraph(obtained.bytes, graph));
   ArtifactBytes out;
   out.bytes = std::move(obtained.bytes);
   out.source = std::move(obtained.source);

@@ -93,15 +93,31 @@ const Executor& LoadedProgram::executor() const {
   return *parts_->executor;
 }
 
+namespace {
+
+absl::Status Parse(absl::string_view bytes, v1::Artifact& artifact) {
+  if (bytes.size() <= INT32_MAX &&
+      artifact.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return absl::OkStatus();
+  }
+  return absl::DataLossError("the artifact does not parse");
+}
+
+}  // namespace
+
+absl::Status CheckOfGraph(absl::string_view bytes, const v1::Graph& graph) {
+  v1::Artifact artifact;
+  KILN_RETURN_IF_ERROR(Parse(bytes, artifact));
+  KILN_RETURN_IF_ERROR(CheckProgram(artifact.program()));
+  return Contract::Compare(graph, artifact.program()).status();
+}
+
 absl::StatusOr<std::unique_ptr<LoadedProgram>> LoadedProgram::Load(absl::string_view bytes,
                                                                    const v1::Graph* graph,
                                                                    int threads) {
   auto parts = std::make_unique<Parts>();
   v1::Artifact& artifact = parts->artifact;
-  if (bytes.size() > INT32_MAX ||
-      !artifact.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    return absl::DataLossError("the artifact does not parse");
-  }
+  KILN_RETURN_IF_ERROR(Parse(bytes, artifact));
   KILN_RETURN_IF_ERROR(CheckHeader(artifact.header()));
   KILN_RETURN_IF_ERROR(CheckStamp(bytes, artifact.binary()));
   // Before the machine code is touched.

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
@@ -37,6 +38,10 @@ class LoadedProgram {
   explicit LoadedProgram(std::unique_ptr<Parts> parts);
   std::unique_ptr<Parts> parts_;
 };
+
+// What Load checks of a program against its graph without the machine code, for an artifact that is
+// to be kept and not run here.
+absl::Status CheckOfGraph(absl::string_view bytes, const v1::Graph& graph);
 
 }  // namespace runtime
 }  // namespace kiln

@@ -82,7 +82,8 @@ TEST_F(ChangedProgramTest, OfTerabytesFailsToRunAndNoMore) {
   EXPECT_EQ(x, SampleInput(elements_));
 }
 
-// The machine's disk believes no more than the network: what it has is compared with the graph, too.
+// The machine's disk believes no more than the network: what it has is compared with the graph,
+// too.
 TEST_F(ChangedProgramTest, OfTheLocalCacheIsRefusedAsWell) {
   v1::Graph graph = QuickRequest(500).graph();
   ASSERT_TRUE(Compile(graph).ok());
