@@ -116,7 +116,7 @@ class FakeServer final : public v1::CompileService::Service {
       *chunk_event.mutable_chunk() = chunk;
       writer->Write(chunk_event);
     }
-    stored[std::string(key.view())] = bytes;
+    if (announced == 0) stored[std::string(key.view())] = bytes;
     return grpc::Status::OK;
   }
 
