@@ -10,8 +10,8 @@
 namespace kiln {
 namespace {
 
-constexpr int64_t kMostArtifactBytes = INT32_MAX;
-constexpr int64_t kMostReserved = 64 << 20;  // a size that is only announced costs no memory yet
+constexpr int64_t kMostArtifactBytes = 256 << 20;
+constexpr int64_t kMostReserved = 1 << 20;  // memory is for bytes that came, not for announced ones
 
 }  // namespace
 
@@ -20,7 +20,8 @@ absl::Status ChunkReader::Add(const v1::ArtifactChunk& chunk) {
     started_ = true;
     total_ = chunk.total_bytes();
     if (total_ <= 0 || total_ > kMostArtifactBytes) {
-      return absl::DataLossError(absl::StrCat("the server announced ", total_, " bytes"));
+      return absl::DataLossError(absl::StrCat("the server announced ", total_,
+                                              " bytes; expected 1 to ", kMostArtifactBytes));
     }
     auto digest = Digest::FromBytes(chunk.digest());
     if (!digest.ok()) return absl::DataLossError("the server sent no digest of the artifact");

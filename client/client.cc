@@ -47,7 +47,7 @@ Program::~Program() = default;
 absl::StatusOr<std::shared_ptr<const Program>> Program::Load(absl::string_view artifact_file,
                                                              int threads) {
   KILN_ASSIGN_OR_RETURN(absl::string_view bytes, FromArtifactFile(artifact_file));
-  KILN_ASSIGN_OR_RETURN(auto loaded, runtime::LoadedProgram::Load(bytes, threads));
+  KILN_ASSIGN_OR_RETURN(auto loaded, runtime::LoadedProgram::Load(bytes, nullptr, threads));
   return std::make_shared<const Program>(std::move(loaded));
 }
 
@@ -95,7 +95,7 @@ absl::StatusOr<Compiled> Client::Impl::Load(const v1::Graph& graph, Obtained art
     return out;
   }
   const absl::Time start = absl::Now();
-  KILN_ASSIGN_OR_RETURN(auto loaded, runtime::LoadedProgram::Load(artifact.bytes, threads));
+  KILN_ASSIGN_OR_RETURN(auto loaded, runtime::LoadedProgram::Load(artifact.bytes, &graph, threads));
   const std::string made_key = loaded->artifact().header().key();
   Digest kept_key = artifact.key;
   if (made_key != kept_key.ToHex()) {
@@ -196,6 +196,7 @@ absl::StatusOr<ArtifactBytes> Client::CompileArtifact(const v1::Graph& graph,
                                             .kept = false,
                                             .progress = progress,
                                             .deadline = absl::Now() + impl_->timeout}));
+  KILN_RETURN_IF_ERROR(runtime::CheckOfGraph(obtained.bytes, graph));
   ArtifactBytes out;
   out.bytes = std::move(obtained.bytes);
   out.source = std::move(obtained.source);

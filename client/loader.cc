@@ -1,14 +1,19 @@
 #include "client/loader.h"
 
+#include <optional>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "client/device_cpu.h"
+#include "client/runtime/contract.h"
 #include "client/runtime/cpu/executor.h"
 #include "client/runtime/cpu/shared_object.h"
 #include "kiln/v1/artifact.pb.h"
+#include "proto/base/digest.h"
 #include "proto/base/error_detail.h"
+#include "proto/base/program_stamp.h"
 #include "proto/base/status_macros.h"
 
 namespace kiln::runtime {
@@ -31,17 +36,40 @@ absl::Status CheckHeader(const v1::ArtifactHeader& header) {
   return CheckRunsOnHost(header.arch(), {header.features().begin(), header.features().end()});
 }
 
-// One entry point for each launch step, in order.
-absl::StatusOr<std::vector<KilnCpuKernel>> FindKernels(const v1::Program& program,
-                                                       const SharedObject* object) {
-  std::vector<KilnCpuKernel> kernels;
+// Whether the machine code was linked for this very program.
+absl::Status CheckStamp(absl::string_view artifact, absl::string_view image) {
+  if (image.empty()) return absl::OkStatus();
+  KILN_RETURN_IF_ERROR(CheckElfImage(image));
+  const std::optional<absl::string_view> program = ProgramBytes(artifact);
+  const std::optional<Digest> stamp = ReadProgramStamp(image);
+  if (program && stamp && *stamp == Sha256(*program)) return absl::OkStatus();
+  return absl::DataLossError("the artifact's machine code was linked for another program");
+}
+
+// The kernel of each launch step, in order.
+absl::StatusOr<std::vector<Kernel>> FindKernels(const v1::Program& program,
+                                                const SharedObject* object) {
+  absl::flat_hash_map<absl::string_view, Kernel> known;
+  std::vector<Kernel> kernels;
   for (const v1::Step& step : program.steps()) {
     if (!step.has_launch()) continue;
     if (object == nullptr) {
       return absl::DataLossError("the artifact launches kernels and has no machine code");
     }
-    KILN_ASSIGN_OR_RETURN(void* address, object->Find(step.launch().kernel()));
-    kernels.push_back(reinterpret_cast<KilnCpuKernel>(address));
+    const std::string& name = step.launch().kernel();
+    Kernel& kernel = known[name];
+    if (kernel.entry == nullptr) {
+      KILN_ASSIGN_OR_RETURN(void* address, object->Find(name));
+      absl::StatusOr<absl::string_view> text =
+          object->FindText(absl::StrCat(name, kInterfaceSuffix));
+      if (!text.ok()) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            "kernel '", name, "' states no interface: the artifact is of an older server"));
+      }
+      KILN_ASSIGN_OR_RETURN(kernel.interface, ParseInterface(*text));
+      kernel.entry = reinterpret_cast<KilnCpuKernel>(address);
+    }
+    kernels.push_back(kernel);
   }
   return kernels;
 }
@@ -65,27 +93,49 @@ const Executor& LoadedProgram::executor() const {
   return *parts_->executor;
 }
 
+namespace {
+
+absl::Status Parse(absl::string_view bytes, v1::Artifact& artifact) {
+  if (bytes.size() <= INT32_MAX &&
+      artifact.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return absl::OkStatus();
+  }
+  return absl::DataLossError("the artifact does not parse");
+}
+
+}  // namespace
+
+absl::Status CheckOfGraph(absl::string_view bytes, const v1::Graph& graph) {
+  v1::Artifact artifact;
+  KILN_RETURN_IF_ERROR(Parse(bytes, artifact));
+  KILN_RETURN_IF_ERROR(CheckProgram(artifact.program()));
+  return Contract::Compare(graph, artifact.program()).status();
+}
+
 absl::StatusOr<std::unique_ptr<LoadedProgram>> LoadedProgram::Load(absl::string_view bytes,
+                                                                   const v1::Graph* graph,
                                                                    int threads) {
   auto parts = std::make_unique<Parts>();
   v1::Artifact& artifact = parts->artifact;
-  if (bytes.size() > INT32_MAX ||
-      !artifact.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    return absl::DataLossError("the artifact does not parse");
-  }
+  KILN_RETURN_IF_ERROR(Parse(bytes, artifact));
   KILN_RETURN_IF_ERROR(CheckHeader(artifact.header()));
+  KILN_RETURN_IF_ERROR(CheckStamp(bytes, artifact.binary()));
   // Before the machine code is touched.
   KILN_RETURN_IF_ERROR(CheckProgram(artifact.program()));
+  std::unique_ptr<const Contract> contract;
+  if (graph != nullptr) {
+    KILN_ASSIGN_OR_RETURN(contract, Contract::Compare(*graph, artifact.program()));
+  }
   if (!artifact.binary().empty()) {
     KILN_ASSIGN_OR_RETURN(parts->object, SharedObject::Load(artifact.binary()));
     artifact.mutable_binary()->clear();
     artifact.mutable_binary()->shrink_to_fit();
   }
-  KILN_ASSIGN_OR_RETURN(std::vector<KilnCpuKernel> kernels,
+  KILN_ASSIGN_OR_RETURN(std::vector<Kernel> kernels,
                         FindKernels(artifact.program(), parts->object.get()));
-  KILN_ASSIGN_OR_RETURN(parts->executor,
-                        Executor::Create(artifact.program(), std::move(kernels),
-                                         threads > 0 ? threads : PhysicalProcessors()));
+  KILN_ASSIGN_OR_RETURN(
+      parts->executor, Executor::Create(artifact.program(), std::move(kernels), std::move(contract),
+                                        threads > 0 ? threads : PhysicalProcessors()));
   return std::unique_ptr<LoadedProgram>(new LoadedProgram(std::move(parts)));
 }
 

@@ -6,6 +6,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "compiler/sym_int.h"
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/graph.pb.h"
 #include "proto/base/status_macros.h"
@@ -19,56 +20,6 @@ struct Overloaded : Ts... {
 };
 template <typename... Ts>
 Overloaded(Ts...) -> Overloaded<Ts...>;
-
-absl::StatusOr<v1::SymExpr> ToSymExpr(ir::IntExpr expr) {
-  v1::SymExpr out;
-  switch (expr.kind()) {
-    case ir::IntKind::kConst:
-      out.set_kind(v1::SymExpr::KIND_CONSTANT);
-      out.set_constant(expr.value());
-      return out;
-    case ir::IntKind::kSymbol:
-      out.set_kind(v1::SymExpr::KIND_SYMBOL);
-      out.set_symbol(static_cast<uint32_t>(expr.id()));
-      return out;
-    case ir::IntKind::kVar:
-    case ir::IntKind::kIndirect:
-      return absl::InternalError("a size of the program depends on a loop variable");
-    case ir::IntKind::kAdd:
-      out.set_kind(v1::SymExpr::KIND_ADD);
-      break;
-    case ir::IntKind::kMul:
-      out.set_kind(v1::SymExpr::KIND_MUL);
-      break;
-    case ir::IntKind::kFloorDiv:
-      out.set_kind(v1::SymExpr::KIND_FLOOR_DIV);
-      break;
-    case ir::IntKind::kMod:
-      out.set_kind(v1::SymExpr::KIND_MOD);
-      break;
-    case ir::IntKind::kMin:
-      out.set_kind(v1::SymExpr::KIND_MIN);
-      break;
-    case ir::IntKind::kMax:
-      out.set_kind(v1::SymExpr::KIND_MAX);
-      break;
-  }
-  for (ir::IntExpr operand : expr.operands()) {
-    KILN_ASSIGN_OR_RETURN(*out.add_operands(), ToSymExpr(operand));
-  }
-  return out;
-}
-
-absl::StatusOr<v1::SymInt> ToSymInt(ir::IntExpr expr) {
-  v1::SymInt out;
-  if (!expr) return out;
-  if (expr.is_const()) {
-    out.set_value(expr.value());
-  } else {
-    KILN_ASSIGN_OR_RETURN(*out.mutable_expr(), ToSymExpr(expr));
-  }
-  return out;
-}
 
 template <typename Repeated>
 absl::Status ToSymInts(const std::vector<ir::IntExpr>& in, Repeated* out) {
@@ -90,7 +41,11 @@ class Assembler {
       KILN_ASSIGN_OR_RETURN(uint32_t id, BufferNumber(buffer));
       step.add_buffers(id);
     }
-    KILN_RETURN_IF_ERROR(ToSymInts(kernel.emitted.symbols, step.mutable_symbols()));
+    for (int symbol : kernel.emitted.symbols) {
+      v1::SymExpr& expr = *step.add_symbols()->mutable_expr();
+      expr.set_kind(v1::SymExpr::KIND_SYMBOL);
+      expr.set_symbol(static_cast<uint32_t>(symbol));
+    }
     KILN_ASSIGN_OR_RETURN(*step.mutable_scratch_bytes(), ToSymInt(kernel.emitted.scratch_bytes));
     KILN_ASSIGN_OR_RETURN(*step.mutable_thread_scratch_bytes(),
                           ToSymInt(kernel.emitted.thread_scratch_bytes));

@@ -13,6 +13,7 @@
 #include "compiler/codegen/cpp/cpp_target.h"
 #include "compiler/fusion/fuse.h"
 #include "compiler/graph/import.h"
+#include "compiler/kernel_interface.h"
 #include "compiler/lowering/lower.h"
 #include "compiler/memory/plan_memory.h"
 #include "compiler/stage_runner.h"
@@ -78,6 +79,7 @@ absl::StatusOr<std::vector<NamedKernel>> EmitKernels(const codegen::Target& targ
     if (stop) KILN_RETURN_IF_ERROR(stop());
     NamedKernel& named = kernels[i];
     KILN_ASSIGN_OR_RETURN(named.emitted, target.Emit(module, *kernel));
+    KILN_RETURN_IF_ERROR(StateInterface(module, *kernel, named.emitted));
     named.symbol = absl::StrCat("kiln_", Sha256(named.emitted.source).ToHex().substr(0, 24));
     if (!known.insert(named.symbol).second) continue;
     source_bytes += named.emitted.source.size();

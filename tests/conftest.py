@@ -17,9 +17,11 @@ BUILD = pathlib.Path(os.environ.get("KILN_BUILD", "build/release")).resolve()
 class Server:
     """A kilnd process; `address` takes clients, `http` metrics."""
 
-    def __init__(self, data_dir: pathlib.Path, *flags: str) -> None:
+    def __init__(
+        self, data_dir: pathlib.Path, *flags: str, program: pathlib.Path = BUILD / "bin" / "kilnd"
+    ) -> None:
         command = [
-            str(BUILD / "bin" / "kilnd"),
+            str(program),
             "--listen=127.0.0.1:0",
             "--metrics-listen=127.0.0.1:0",
             f"--data-dir={data_dir}",

@@ -25,7 +25,7 @@ int64_t RoundUp64(int64_t bytes) {
 
 class Planner {
  public:
-  Planner(const v1::Program& program, absl::Span<const KilnCpuKernel> kernels,
+  Planner(const v1::Program& program, absl::Span<const Kernel> kernels,
           absl::Span<const int64_t> symbols)
       : program_(program), kernels_(kernels), symbols_(symbols) {}
 
@@ -157,7 +157,8 @@ class Planner {
 
   absl::Status AddLaunch(absl::string_view where, int step, const v1::LaunchStep& in) {
     PlanLaunch out;
-    out.kernel = kernels_[plan_.launches.size()];
+    const Kernel& kernel = kernels_[plan_.launches.size()];
+    out.kernel = kernel.entry;
     out.name = step;
     out.first_buffer = static_cast<int>(plan_.launch_buffers.size());
     out.num_buffers = in.buffers_size();
@@ -169,12 +170,46 @@ class Planner {
     }
     KILN_ASSIGN_OR_RETURN(int64_t scratch, Bytes(where, in.scratch_bytes()));
     KILN_ASSIGN_OR_RETURN(int64_t thread_scratch, Bytes(where, in.thread_scratch_bytes()));
+    KILN_RETURN_IF_ERROR(CheckInterface(where, in, *kernel.interface, out.symbols));
+    KILN_RETURN_IF_ERROR(
+        AsStated(where, "its scratch", kernel.interface->scratch_bytes(), out.symbols, scratch));
+    KILN_RETURN_IF_ERROR(AsStated(where, "a thread's scratch",
+                                  kernel.interface->thread_scratch_bytes(), out.symbols,
+                                  thread_scratch));
     out.thread_scratch_bytes = RoundUp64(thread_scratch);
     plan_.scratch_bytes = std::max(plan_.scratch_bytes, RoundUp64(scratch));
     plan_.thread_scratch_bytes = std::max(plan_.thread_scratch_bytes, out.thread_scratch_bytes);
     plan_.steps.push_back({PlanStep::Kind::kLaunch, static_cast<int>(plan_.launches.size())});
     plan_.launches.push_back(std::move(out));
     return absl::OkStatus();
+  }
+
+  // The launch gives the kernel just what that states: not less, which it would reach beyond, and
+  // not more, of which it would leave a part as it is.
+  absl::Status CheckInterface(absl::string_view where, const v1::LaunchStep& in,
+                              const v1::KernelInterface& interface,
+                              absl::Span<const int64_t> sizes) {
+    for (size_t s = 0; s < sizes.size(); ++s) {
+      const v1::KernelInterface::Size& range = interface.sizes(static_cast<int>(s));
+      if (sizes[s] < range.min() || sizes[s] > range.max()) {
+        return Bad(where, absl::StrCat("gives its kernel size ", sizes[s], "; expected ",
+                                       range.min(), " to ", range.max()));
+      }
+    }
+    for (int i = 0; i < in.buffers_size(); ++i) {
+      const int64_t available = plan_.buffers[in.buffers(i)].type.reach_bytes;
+      KILN_RETURN_IF_ERROR(AsStated(where, absl::StrCat("buffer ", in.buffers(i)),
+                                    interface.buffers(i).bytes(), sizes, available));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status AsStated(absl::string_view where, absl::string_view what, const v1::SymInt& stated,
+                        absl::Span<const int64_t> sizes, int64_t given) {
+    const absl::StatusOr<int64_t> bytes = EvaluateSymInt(stated, sizes);
+    if (bytes.ok() && *bytes == given) return absl::OkStatus();
+    return Bad(where, absl::StrCat("gives its kernel ", given, " bytes as ", what, "; expected ",
+                                   bytes.ok() ? absl::StrCat(*bytes) : "more than can be told"));
   }
 
   absl::Status AddLibrary(absl::string_view where, const v1::LibraryStep& in) {
@@ -216,6 +251,12 @@ class Planner {
     KILN_ASSIGN_OR_RETURN(out.from, View(where, in.from()));
     KILN_ASSIGN_OR_RETURN(out.to, View(where, in.to()));
     if (out.from.type.sizes != out.to.type.sizes) return Bad(where, "copies between two sizes");
+    // Elements that share places would be copied over each other, however many there are.
+    int64_t bytes = DTypeSize(out.to.type.dtype);
+    for (const int64_t size : out.to.type.sizes) {
+      if (__builtin_mul_overflow(bytes, size, &bytes)) return Bad(where, "copies too much");
+    }
+    if (bytes > out.to.type.reach_bytes) return Bad(where, "copies more than there is room for");
     plan_.steps.push_back({PlanStep::Kind::kCopy, static_cast<int>(plan_.copies.size())});
     plan_.copies.push_back(std::move(out));
     return absl::OkStatus();
@@ -252,14 +293,14 @@ class Planner {
   }
 
   const v1::Program& program_;
-  absl::Span<const KilnCpuKernel> kernels_;
+  absl::Span<const Kernel> kernels_;
   absl::Span<const int64_t> symbols_;
   Plan plan_;
 };
 
 }  // namespace
 
-absl::StatusOr<Plan> MakePlan(const v1::Program& program, absl::Span<const KilnCpuKernel> kernels,
+absl::StatusOr<Plan> MakePlan(const v1::Program& program, absl::Span<const Kernel> kernels,
                               absl::Span<const int64_t> symbols) {
   return Planner(program, kernels, symbols).Make();
 }

@@ -1,8 +1,9 @@
 // A program with every size known: what one run does, in plain numbers.
 //
 // MakePlan evaluates a program's expressions for given symbols and proves the result sound: after
-// it, no buffer, view or offset reaches outside its memory, whatever bytes the artifact held. (What
-// a kernel's machine code does is beyond a check; artifacts come from a server one trusts.)
+// it, no buffer, view or offset reaches outside its memory, whatever bytes the artifact held, and
+// every launch gives its kernel what the kernel's interface asks for. (That machine code keeps to
+// its interface is beyond a check: it is all that a client believes of an artifact.)
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "client/runtime/kernel.h"
 #include "kiln/kiln.h"
 #include "proto/base/cpu_kernel_abi.h"
 #include "proto/base/dtype.h"
@@ -102,10 +104,10 @@ struct Plan {
   int64_t thread_scratch_bytes = 0;  // the largest of any launch, a multiple of 64
 };
 
-// `kernels` holds the entry point of each launch step, in order. REQUIRES: CheckProgram(program)
-// passed; one value for each symbol. DATA_LOSS where the numbers make no sense, INVALID_ARGUMENT
-// where a symbol is out of its range.
-absl::StatusOr<Plan> MakePlan(const v1::Program& program, absl::Span<const KilnCpuKernel> kernels,
+// `kernels` holds the kernel of each launch step, in order. REQUIRES: CheckProgram(program) and
+// CheckLaunches(program, kernels) passed; one value for each symbol. DATA_LOSS where the numbers
+// make no sense, INVALID_ARGUMENT where a symbol is out of its range.
+absl::StatusOr<Plan> MakePlan(const v1::Program& program, absl::Span<const Kernel> kernels,
                               absl::Span<const int64_t> symbols);
 
 // What can be checked without sizes: every number refers to something that exists, types are known,

@@ -1,5 +1,6 @@
 #include "client/runtime/strided_copy.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace kiln::runtime {
@@ -47,6 +48,15 @@ std::optional<int64_t> ReachElements(absl::Span<const int64_t> sizes,
     }
   }
   return empty ? 0 : last + 1;
+}
+
+bool IsContiguous(absl::Span<const int64_t> sizes, absl::Span<const int64_t> strides) {
+  int64_t stride = 1;
+  for (size_t d = sizes.size(); d-- > 0;) {
+    if (strides[d] != stride) return false;
+    if (__builtin_mul_overflow(stride, std::max<int64_t>(sizes[d], 1), &stride)) return false;
+  }
+  return true;
 }
 
 bool SameLayout(absl::Span<const int64_t> sizes, const int64_t* a, const int64_t* b) {

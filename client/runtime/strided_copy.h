@@ -19,6 +19,9 @@ void CopyStrided(char* to, absl::Span<const int64_t> to_strides, const char* fro
 std::optional<int64_t> ReachElements(absl::Span<const int64_t> sizes,
                                      absl::Span<const int64_t> strides);
 
+// Whether the strides are the row-major ones, a size of 0 counting as 1.
+bool IsContiguous(absl::Span<const int64_t> sizes, absl::Span<const int64_t> strides);
+
 // Whether both describe the same places: strides of dimensions of size 1 do not count, nor do any
 // of a window without elements.
 bool SameLayout(absl::Span<const int64_t> sizes, const int64_t* a, const int64_t* b);

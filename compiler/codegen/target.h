@@ -30,7 +30,7 @@ struct EmittedKernel {
   // the kernel's own name stands, so that equal kernels have equal text.
   std::string source;
   std::vector<ir::BufferId> buffers;  // arguments, in order
-  std::vector<ir::IntExpr> symbols;   // over the IntContext's symbols, passed after them in order
+  std::vector<int> symbols;           // ids of the IntContext's symbols passed after them, in order
   ir::IntExpr scratch_bytes;          // for the launch
   ir::IntExpr thread_scratch_bytes;   // for each thread
 };

@@ -18,6 +18,7 @@
 #include "lld/Common/Driver.h"
 #include "llvm/Support/CrashRecoveryContext.h"
 #include "llvm/Support/raw_ostream.h"
+#include "proto/base/program_stamp.h"
 #include "proto/base/status_macros.h"
 
 LLD_HAS_DRIVER(elf)
@@ -186,7 +187,7 @@ absl::StatusOr<std::string> LinkSharedObject(absl::Span<const std::string> objec
                                          "-m",
                                          "elf_x86_64",
                                          "-shared",
-                                         "--build-id=none",
+                                         std::string(kEmptyStampOption),
                                          "--hash-style=gnu",
                                          "-z",
                                          "now",

@@ -17,6 +17,7 @@
 #include "proto/base/error_detail.h"
 #include "proto/base/key.h"
 #include "proto/base/log.h"
+#include "proto/base/program_stamp.h"
 #include "proto/base/status_macros.h"
 #include "server/jobs/explain_miss.h"
 #include "server/observe/labels.h"
@@ -344,6 +345,8 @@ class Job {
     FillHeader();
     FillDebug();
     *artifact_.mutable_program() = std::move(*plan_.mutable_program());
+    // Where there is no room for it, clients refuse the artifact.
+    StampProgram(artifact_.program().SerializeAsString(), *artifact_.mutable_binary());
     if (artifact_.ByteSizeLong() > INT_MAX) {
       return absl::ResourceExhaustedError("the artifact is over 2 GiB");
     }

@@ -66,7 +66,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (content.ok()) Require(content->size() < size, "a file is more than its content");
   kiln::v1::Artifact artifact;
   if (!kiln::fuzz::ParseQuietly(data, size, artifact)) {
-    auto loaded = LoadedProgram::Load(kiln::fuzz::AsText(data, size), 1);
+    auto loaded = LoadedProgram::Load(kiln::fuzz::AsText(data, size), nullptr, 1);
     kiln::fuzz::Require(absl::IsDataLoss(loaded.status()), "what does not parse is DATA_LOSS");
     return -1;
   }
@@ -77,7 +77,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   artifact.mutable_header()->set_arch("x86-64");
   artifact.mutable_header()->clear_features();
   std::string bytes = artifact.SerializeAsString();
-  auto loaded = LoadedProgram::Load(bytes, 1);
+  auto loaded = LoadedProgram::Load(bytes, nullptr, 1);
   MakeThePlan(artifact.program());
   if (loaded.ok()) {
     kiln::fuzz::Require(

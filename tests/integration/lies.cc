@@ -8,6 +8,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "compiler/compiler.h"
+#include "kiln/v1/artifact.pb.h"
+#include "kiln/v1/graph.pb.h"
 #include "kiln/v1/worker.pb.h"
 #include "proto/base/status_macros.h"
 #include "server/workers/frame.h"
@@ -68,18 +70,72 @@ absl::Status AnswerAhead(const v1::PlanResponse& plan) {
   return absl::OkStatus();
 }
 
+v1::SymInt Number(int64_t value) {
+  v1::SymInt out;
+  out.set_value(value);
+  return out;
+}
+
+int FindBuffer(const v1::Program& program, v1::Buffer::Kind kind) {
+  for (int i = 0; i < program.buffers_size(); ++i) {
+    if (program.buffers(i).kind() == kind) return i;
+  }
+  return 0;
+}
+
+// REQUIRES: a program that launches a kernel and has a tensor as its first output.
+void ChangeProgram(absl::string_view lie, v1::Program& program) {
+  v1::ProgramOutput& output = *program.mutable_outputs(0);
+  if (lie == "no_output") program.clear_outputs();
+  if (lie == "more_outputs") *program.add_outputs() = program.outputs(0);
+  if (lie == "output_none") output.mutable_none();
+  if (lie == "output_number") output.mutable_sym_int()->set_value(7);
+  if (lie == "output_input") {
+    output.mutable_tensor()->set_buffer(
+        static_cast<uint32_t>(FindBuffer(program, v1::Buffer::KIND_INPUT)));
+  }
+  if (lie == "smaller_output") {
+    v1::Buffer& buffer = *program.mutable_buffers(FindBuffer(program, v1::Buffer::KIND_OUTPUT));
+    *buffer.mutable_sizes(0) = Number(1);
+    buffer.clear_size_bytes();
+    *output.mutable_tensor()->mutable_sizes(0) = Number(1);
+  }
+  for (v1::Step& step : *program.mutable_steps()) {
+    if (lie == "fewer_buffers" && step.has_launch()) {
+      step.mutable_launch()->mutable_buffers()->RemoveLast();
+    }
+    if (lie == "other_step" && step.has_library()) {
+      step.mutable_library()->set_op("aten.relu_.default");
+    }
+  }
+  if (lie == "terabytes") *program.mutable_workspace_bytes() = Number(int64_t{1} << 48);
+  if (lie == "uncountable") *program.mutable_workspace_bytes() = Number(INT64_MAX);
+}
+
+// What the graph's name or a string among its arguments says.
+std::string LieOf(const v1::Graph& graph) {
+  std::vector<absl::string_view> texts = {graph.name()};
+  for (const v1::Node& node : graph.nodes()) {
+    for (const v1::Argument& arg : node.args()) texts.push_back(arg.string());
+  }
+  for (absl::string_view text : texts) {
+    if (absl::ConsumePrefix(&text, "lie:")) return std::string(text);
+  }
+  return "";
+}
+
 }  // namespace
 
 absl::StatusOr<v1::PlanResponse> LyingPlan(const v1::PlanRequest& request) {
   KILN_ASSIGN_OR_RETURN(v1::PlanResponse plan, PlanGraph(request, {}));
-  absl::string_view lie = request.graph().name();
-  if (!absl::ConsumePrefix(&lie, "lie:")) lie = "";
+  const std::string lie = LieOf(request.graph());
   if (lie == "plan") taken_over = true;
   for (v1::KernelSource& kernel : *plan.mutable_kernels()) {
     if (lie == "name" || taken_over) ForgeName(kernel);
     if (lie == "compile") kernel.set_source(WithMark(kernel.source(), kTakesOverCompile));
     if (lie == "link") kernel.set_source(WithMark(kernel.source(), kTakesOverLink));
   }
+  if (!lie.empty()) ChangeProgram(lie, *plan.mutable_program());
   if (lie == "answers") KILN_RETURN_IF_ERROR(AnswerAhead(plan));
   return plan;
 }

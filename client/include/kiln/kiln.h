@@ -63,7 +63,7 @@ typedef enum kiln_code {
   KILN_UNIMPLEMENTED = 12,
   KILN_INTERNAL = 13,
   KILN_UNAVAILABLE = 14, /* the server cannot be reached */
-  KILN_DATA_LOSS = 15,   /* an artifact is damaged */
+  KILN_DATA_LOSS = 15,   /* an artifact is damaged, or not of its graph */
   KILN_UNAUTHENTICATED = 16
 } kiln_code;
 

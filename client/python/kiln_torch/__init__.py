@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from kiln_torch import _kiln
-from kiln_torch.backend import kiln_backend
+from kiln_torch.backend import RunError, kiln_backend
 from kiln_torch.capture import CaptureError
 from kiln_torch.check import CheckFailed
 from kiln_torch.statistics import STATISTICS
@@ -21,6 +21,7 @@ __all__ = [
     "CacheMiss",
     "CaptureError",
     "CheckFailed",
+    "RunError",
     "explain",
     "kiln_backend",
     "reset",

@@ -45,6 +45,10 @@ def make_client(settings: Settings, debug: bool = False) -> _kiln.Client:
     )
 
 
+class RunError(RuntimeError):
+    """A program failed while it ran, with fallback="raise". Its cause says how."""
+
+
 # By all settings, so that another set gets another client; connections are shared below.
 _client_of = functools.cache(make_client)
 
@@ -108,7 +112,12 @@ def _compile(
 def load_program(graph: str, settings: Settings) -> _kiln.Program:
     """The program of a captured graph, ready to run. Raises _kiln.Error."""
     program = _client_of(settings).compile(graph)
-    program.set_library_steps([LibraryStep(step) for step in program.library_steps()])
+    try:
+        steps = [LibraryStep(step) for step in program.library_steps()]
+    except Exception as error:
+        # Such as an operator that this torch does not have.
+        raise _kiln.Error(f"a library step cannot be called here: {error!r}") from error
+    program.set_library_steps(steps)
     return program
 
 
@@ -145,7 +154,9 @@ def _runner(
         except _kiln.InputMismatch as error:
             # The tensors differ from what was captured, as strides may after a graph break.
             return _fall_back(module, name, str(error), settings)(inputs)
-        except StepError as error:
+        except IndexError:
+            raise  # A kernel's: an index of the user's is outside of its dimension.
+        except Exception as error:
             return _run_after(error, module, name, settings, inputs, bool(tokens))
         inputs.clear()
         return outputs
@@ -155,20 +166,22 @@ def _runner(
 
 
 def _run_after(
-    error: StepError,
+    error: Exception,
     module: torch.fx.GraphModule,
     name: str,
     settings: Settings,
     inputs: list[Any],
     has_effects: bool,
 ) -> Any:
-    """Runs the graph eager where a library step failed: no program writes to its inputs.
+    """Runs the graph eager where its program failed: no program writes to its inputs.
 
-    Where the operator's error is the user's, such as a singular matrix, that raises it again, and
-    nothing has fallen back.
+    Where a library step failed, and the operator's error is the user's, such as a singular matrix,
+    that raises it again, and nothing has fallen back.
     """
     if has_effects or settings.fallback == "raise":
-        raise error.__cause__ or error
+        if isinstance(error, StepError):
+            raise error.__cause__ or error
+        raise RunError(f"kiln: {name}: {error}") from error
     outputs = make_boxed_func(module.forward)(list(inputs))
     STATISTICS.fell_back(name, str(error))
     inputs.clear()

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "client/runtime/contract.h"
 #include "client/runtime/cpu/executor_run.h"
 #include "client/runtime/strided_copy.h"
 #include "kiln/v1/artifact.pb.h"
@@ -18,33 +19,40 @@ constexpr int kMostThreads = 1024;
 
 }  // namespace
 
-Executor::Executor(const v1::Program& program, std::vector<KilnCpuKernel> kernels, int threads)
-    : program_(program), kernels_(std::move(kernels)), threads_(threads) {}
+Executor::Executor(const v1::Program& program, std::vector<Kernel> kernels,
+                   std::unique_ptr<const Contract> contract, int threads)
+    : program_(program),
+      kernels_(std::move(kernels)),
+      contract_(std::move(contract)),
+      threads_(threads) {}
 
 Executor::~Executor() = default;
 
 absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const v1::Program& program,
-                                                           std::vector<KilnCpuKernel> kernels,
+                                                           std::vector<Kernel> kernels,
+                                                           std::unique_ptr<const Contract> contract,
                                                            int threads) {
   if (threads < 1 || threads > kMostThreads) {
     return absl::InvalidArgumentError(
         absl::StrCat("threads is ", threads, "; expected 1 to ", kMostThreads));
   }
-  std::unique_ptr<Executor> executor(new Executor(program, std::move(kernels), threads));
+  std::unique_ptr<Executor> executor(
+      new Executor(program, std::move(kernels), std::move(contract), threads));
   KILN_RETURN_IF_ERROR(executor->Prepare());
   return executor;
 }
 
 absl::Status Executor::Prepare() {
-  KILN_RETURN_IF_ERROR(CheckProgram(program_));
+  KILN_RETURN_IF_ERROR(CheckLaunches(program_, kernels_, [this](int input) {
+    return contract_ == nullptr || contract_->MayWrite(input);
+  }));
   symbol_sources_ = FindSymbolSources(program_);
   std::vector<int64_t> hints;
   for (const SymbolSource& source : symbol_sources_) {
     hints.push_back(source.fixed);
     dynamic_ = dynamic_ || source.kind != SymbolSource::Kind::kNone;
   }
-  KILN_ASSIGN_OR_RETURN(Plan plan, MakePlan(program_, kernels_, hints));
-  typical_plan_ = std::make_shared<const Plan>(std::move(plan));
+  KILN_ASSIGN_OR_RETURN(typical_plan_, MakeSoundPlan(hints));
   for (const v1::Constant& constant : program_.constants()) {
     KILN_ASSIGN_OR_RETURN(Block block,
                           Block::Allocate(static_cast<int64_t>(constant.data().size())));
@@ -52,6 +60,13 @@ absl::Status Executor::Prepare() {
     constants_.push_back(std::move(block));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<const Plan>> Executor::MakeSoundPlan(
+    absl::Span<const int64_t> symbols) const {
+  KILN_ASSIGN_OR_RETURN(Plan made, MakePlan(program_, kernels_, symbols));
+  if (contract_ != nullptr) KILN_RETURN_IF_ERROR(contract_->CheckPlan(made));
+  return std::make_shared<const Plan>(std::move(made));
 }
 
 absl::StatusOr<std::shared_ptr<const Plan>> Executor::PlanForInputs(
@@ -66,8 +81,7 @@ absl::StatusOr<std::shared_ptr<const Plan>> Executor::PlanForInputs(
       return plan;
     }
   }
-  KILN_ASSIGN_OR_RETURN(Plan made, MakePlan(program_, kernels_, symbols));
-  auto plan = std::make_shared<const Plan>(std::move(made));
+  KILN_ASSIGN_OR_RETURN(std::shared_ptr<const Plan> plan, MakeSoundPlan(symbols));
   absl::MutexLock lock(&mutex_);
   if (plans_.size() >= kMostPlans) plans_.erase(plans_.begin());
   plans_.push_back(plan);

@@ -23,16 +23,20 @@ class Program;
 
 namespace kiln::runtime {
 
+class Contract;
 class ThreadPool;
 
 // Thread-safe: runs may overlap. A run takes a workspace that no other run uses (kept for later
 // runs), and the process's threads where nobody else holds them.
 class Executor {
  public:
-  // `kernels` has the entry point of each launch step, in order, and stays valid. `program` must
-  // outlive the executor. Errors as CheckProgram and MakePlan.
+  // `kernels` has the kernel of each launch step, in order, and stays valid. `contract` is that of
+  // the graph, or null where there is none: an artifact alone must agree with itself only.
+  // `program` must outlive the executor. Errors as CheckLaunches, MakePlan and Contract::CheckPlan.
+  // REQUIRES: CheckProgram(program) passed.
   static absl::StatusOr<std::unique_ptr<Executor>> Create(const v1::Program& program,
-                                                          std::vector<KilnCpuKernel> kernels,
+                                                          std::vector<Kernel> kernels,
+                                                          std::unique_ptr<const Contract> contract,
                                                           int threads);
   ~Executor();
 
@@ -49,15 +53,19 @@ class Executor {
   struct Workspace;
   class OneRun;
 
-  Executor(const v1::Program& program, std::vector<KilnCpuKernel> kernels, int threads);
+  Executor(const v1::Program& program, std::vector<Kernel> kernels,
+           std::unique_ptr<const Contract> contract, int threads);
   absl::Status Prepare();
+  absl::StatusOr<std::shared_ptr<const Plan>> MakeSoundPlan(
+      absl::Span<const int64_t> symbols) const;
   absl::StatusOr<std::shared_ptr<const Plan>> PlanForInputs(
       absl::Span<const kiln_tensor> inputs) const;
   absl::StatusOr<std::unique_ptr<Workspace>> TakeWorkspace(const Plan& plan) const;
   void ReturnWorkspace(std::unique_ptr<Workspace> workspace) const;
 
   const v1::Program& program_;
-  const std::vector<KilnCpuKernel> kernels_;
+  const std::vector<Kernel> kernels_;
+  const std::unique_ptr<const Contract> contract_;  // may be null
   const int threads_;
   bool dynamic_ = false;
   std::vector<SymbolSource> symbol_sources_;

@@ -111,9 +111,20 @@ absl::StatusOr<void*> SharedObject::Find(const std::string& symbol) const {
   if (address == nullptr || dladdr(address, &info) == 0 ||
       dlinfo(handle_, RTLD_DI_LINKMAP, &self) != 0 ||
       reinterpret_cast<uintptr_t>(info.dli_fbase) != self->l_addr) {
-    return Bad(absl::StrCat("does not define the kernel '", symbol, "'"));
+    return Bad(absl::StrCat("does not define '", symbol, "'"));
   }
   return address;
+}
+
+absl::StatusOr<absl::string_view> SharedObject::FindText(const std::string& symbol) const {
+  KILN_ASSIGN_OR_RETURN(void* address, Find(symbol));
+  Dl_info info;
+  void* entry = nullptr;
+  if (dladdr1(address, &info, &entry, RTLD_DL_SYMENT) == 0 || entry == nullptr) {
+    return Bad(absl::StrCat("does not tell the size of '", symbol, "'"));
+  }
+  const auto* text = static_cast<const char*>(address);
+  return absl::string_view(text, strnlen(text, static_cast<const ElfW(Sym)*>(entry)->st_size));
 }
 
 }  // namespace kiln::runtime

@@ -23,6 +23,8 @@ class SharedObject {
   // The address of a symbol that this object itself defines; DATA_LOSS where it has none: symbols
   // of libraries that it depends on do not count.
   absl::StatusOr<void*> Find(const std::string& symbol) const;
+  // As Find, for a string: its bytes up to the first NUL, at most as many as the symbol has.
+  absl::StatusOr<absl::string_view> FindText(const std::string& symbol) const;
 
  private:
   explicit SharedObject(int fd) : fd_(fd) {}

@@ -242,7 +242,7 @@ std::string Body::UseComputed(ValueId id, bool varying) const {
 }
 
 std::string Body::IndexText(const Step& step, absl::string_view lane) {
-  return ExprText(names_.ints(), step.index, [&](IntExpr leaf) -> std::string {
+  return ExprText(step.index, [&](IntExpr leaf) -> std::string {
     if (leaf.kind() == ir::IntKind::kIndirect) {
       const ValueId id = step.inst->operands[leaf.id()];
       const Value& value = values_[id];

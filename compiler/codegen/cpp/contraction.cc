@@ -75,7 +75,7 @@ class ContractionEmitter {
   const Nest& nest_;
   ContractionPlan plan_;
   int64_t l2_bytes_;
-  Names names_{ints_};
+  Names names_;
 };
 
 void ContractionEmitter::NameLoops() {

@@ -1,6 +1,5 @@
 #include "compiler/codegen/cpp/kernel_text.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -9,7 +8,6 @@
 
 namespace kiln::codegen::cpp {
 
-using ir::IntContext;
 using ir::IntExpr;
 using ir::IntKind;
 
@@ -127,78 +125,44 @@ namespace {
 
 using LeafText = std::function<std::string(IntExpr)>;
 
-bool DividesByZero(IntExpr e, absl::flat_hash_set<IntExpr>& seen) {
-  if (e.operands().empty() || !seen.insert(e).second) return false;
-  const bool divides = e.kind() == IntKind::kFloorDiv || e.kind() == IntKind::kMod;
-  if (divides && e.operands()[1].range().min <= 0 && e.operands()[1].range().max >= 0) return true;
-  return std::any_of(e.operands().begin(), e.operands().end(),
-                     [&](IntExpr operand) { return DividesByZero(operand, seen); });
+std::string Factor(IntExpr e, const LeafText& leaf) {
+  std::string text = ExprText(e, leaf);
+  return e.kind() == IntKind::kAdd ? absl::StrCat("(", text, ")") : text;
 }
 
-// Whether the caller can compute it before the launch: it is the same in all iterations, and has a
-// value also where there is none.
-bool IsArgument(IntExpr e) {
-  if (e.is_const() || ContainsKind(e, IntKind::kVar) || ContainsKind(e, IntKind::kIndirect)) {
-    return false;
-  }
-  absl::flat_hash_set<IntExpr> seen;
-  return !DividesByZero(e, seen);
-}
-
-std::string Factor(IntContext& ints, IntExpr e, const LeafText& leaf) {
-  std::string text = ExprText(ints, e, leaf);
-  return e.kind() == IntKind::kAdd && !IsArgument(e) ? absl::StrCat("(", text, ")") : text;
-}
-
-void AddTerm(const std::string& piece, std::string& sum) {
-  if (sum.empty()) {
-    sum = piece;
-  } else if (piece.front() == '-') {
-    absl::StrAppend(&sum, " - ", piece.substr(1));
-  } else {
-    absl::StrAppend(&sum, " + ", piece);
-  }
-}
-
-std::string SumText(IntContext& ints, IntExpr sum, const LeafText& leaf) {
+std::string SumText(IntExpr sum, const LeafText& leaf) {
   std::string text;
-  IntExpr fixed = ints.Const(0);
   for (IntExpr term : sum.operands()) {
-    if (term.is_const() || IsArgument(term)) {
-      fixed = ints.Add(fixed, term);
+    std::string piece = ExprText(term, leaf);
+    if (text.empty()) {
+      text = piece;
+    } else if (piece.front() == '-') {
+      absl::StrAppend(&text, " - ", piece.substr(1));
     } else {
-      AddTerm(ExprText(ints, term, leaf), text);
+      absl::StrAppend(&text, " + ", piece);
     }
   }
-  if (!fixed.is_const(0)) AddTerm(ExprText(ints, fixed, leaf), text);
   return text;
 }
 
 // The constant first: a negative one so reads as a subtraction in a sum.
-std::string ProductText(IntContext& ints, IntExpr product, const LeafText& leaf) {
+std::string ProductText(IntExpr product, const LeafText& leaf) {
   std::string constant, rest;
-  IntExpr fixed = ints.Const(1);
   for (IntExpr factor : product.operands()) {
     if (factor.is_const()) {
       constant = LongText(factor.value());
-    } else if (IsArgument(factor)) {
-      fixed = ints.Mul(fixed, factor);
     } else {
-      absl::StrAppend(&rest, rest.empty() ? "" : " * ", Factor(ints, factor, leaf));
+      absl::StrAppend(&rest, rest.empty() ? "" : " * ", Factor(factor, leaf));
     }
-  }
-  if (!fixed.is_const(1)) {
-    absl::StrAppend(&rest, rest.empty() ? "" : " * ", Factor(ints, fixed, leaf));
   }
   if (constant == "-1") return "-" + rest;
   return constant.empty() ? rest : absl::StrCat(constant, " * ", rest);
 }
 
-std::string CallText(IntContext& ints, absl::string_view function, IntExpr e,
-                     const LeafText& leaf) {
-  std::string text = ExprText(ints, e.operands()[0], leaf);
+std::string CallText(absl::string_view function, IntExpr e, const LeafText& leaf) {
+  std::string text = ExprText(e.operands()[0], leaf);
   for (size_t i = 1; i < e.operands().size(); ++i) {
-    text = absl::StrCat(function, "(", text, ", ", ExprText(ints, e.operands()[i], leaf), ")");
+    text = absl::StrCat(function, "(", text, ", ", ExprText(e.operands()[i], leaf), ")");
   }
   return text;
 }
@@ -209,8 +173,7 @@ bool NeverNegative(IntExpr e) {
 
 }  // namespace
 
-std::string ExprText(IntContext& ints, IntExpr expr, const LeafText& leaf) {
-  if (IsArgument(expr)) return leaf(expr);
+std::string ExprText(IntExpr expr, const LeafText& leaf) {
   switch (expr.kind()) {
     case IntKind::kConst:
       return LongText(expr.value());
@@ -219,17 +182,17 @@ std::string ExprText(IntContext& ints, IntExpr expr, const LeafText& leaf) {
     case IntKind::kIndirect:
       return leaf(expr);
     case IntKind::kAdd:
-      return SumText(ints, expr, leaf);
+      return SumText(expr, leaf);
     case IntKind::kMul:
-      return ProductText(ints, expr, leaf);
+      return ProductText(expr, leaf);
     case IntKind::kFloorDiv:
-      return CallText(ints, NeverNegative(expr) ? "KDiv" : "KFloorDivIndex", expr, leaf);
+      return CallText(NeverNegative(expr) ? "KDiv" : "KFloorDivIndex", expr, leaf);
     case IntKind::kMod:
-      return CallText(ints, NeverNegative(expr) ? "KRem" : "KModIndex", expr, leaf);
+      return CallText(NeverNegative(expr) ? "KRem" : "KModIndex", expr, leaf);
     case IntKind::kMin:
-      return CallText(ints, "KMinIndex", expr, leaf);
+      return CallText("KMinIndex", expr, leaf);
     case IntKind::kMax:
-      return CallText(ints, "KMaxIndex", expr, leaf);
+      return CallText("KMaxIndex", expr, leaf);
   }
   return "";
 }
@@ -242,16 +205,15 @@ std::string Names::Buffer(ir::BufferId buffer) {
 
 std::string Names::Leaf(IntExpr leaf) {
   if (leaf.kind() == IntKind::kVar) return vars_.at(leaf);
-  auto [it, inserted] = symbol_number_.try_emplace(leaf, static_cast<int>(symbols_.size()));
-  if (inserted) symbols_.push_back(leaf);
+  auto [it, inserted] = symbol_number_.try_emplace(leaf.id(), static_cast<int>(symbols_.size()));
+  if (inserted) symbols_.push_back(leaf.id());
   return absl::StrCat("s", it->second);
 }
 
 std::string Names::Expr(IntExpr expr) {
-  std::string text = ExprText(ints_, expr, [this](IntExpr leaf) { return Leaf(leaf); });
-  const bool sum_or_product = expr.kind() == IntKind::kAdd || expr.kind() == IntKind::kMul;
-  return (sum_or_product && !IsArgument(expr)) || text.front() == '-' ? absl::StrCat("(", text, ")")
-                                                                      : text;
+  std::string text = ExprText(expr, [this](IntExpr leaf) { return Leaf(leaf); });
+  const bool operators = expr.kind() == IntKind::kAdd || expr.kind() == IntKind::kMul;
+  return operators || text.front() == '-' ? absl::StrCat("(", text, ")") : text;
 }
 
 }  // namespace kiln::codegen::cpp

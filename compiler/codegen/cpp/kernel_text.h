@@ -39,36 +39,31 @@ std::string IntLiteral(DType dtype, int64_t value);
 // The immediate of a kConst, or of what a masked load gives where the mask is false.
 std::string ImmediateLiteral(const ir::Inst& inst);
 
-// `expr` as C++ on longs; `leaf` spells variables, indirect operands, and expressions that have
-// neither: what is the same in all iterations is computed once a launch, by the caller.
-std::string ExprText(ir::IntContext& ints, ir::IntExpr expr,
-                     const std::function<std::string(ir::IntExpr)>& leaf);
+// `expr` as C++ on longs; `leaf` spells symbols, variables and indirect operands.
+std::string ExprText(ir::IntExpr expr, const std::function<std::string(ir::IntExpr)>& leaf);
 
-// The names of one kernel's buffers ("b0"), size arguments ("s0") and loop variables. Buffers and
-// sizes are numbered in order of first use, so that equal kernels have equal text.
+// The names of one kernel's buffers ("b0"), symbols ("s0") and loop variables. Buffers and symbols
+// are numbered in order of first use, so that equal kernels have equal text.
 class Names {
  public:
-  explicit Names(ir::IntContext& ints) : ints_(ints) {}
   std::string Buffer(ir::BufferId buffer);
   void MarkStored(ir::BufferId buffer) { stored_.insert(buffer); }
   bool IsStored(ir::BufferId buffer) const { return stored_.contains(buffer); }
   void NameVar(ir::IntExpr var, std::string name) { vars_[var] = std::move(name); }
-  // A variable, or an expression over symbols, which becomes an argument.
+  // A symbol or a variable.
   std::string Leaf(ir::IntExpr leaf);
   // In parentheses where it has operators, so that any may stand beside it. REQUIRES: no indirect
   // operand in it.
   std::string Expr(ir::IntExpr expr);
 
   const std::vector<ir::BufferId>& buffers() const { return buffers_; }
-  const std::vector<ir::IntExpr>& symbols() const { return symbols_; }
-  ir::IntContext& ints() { return ints_; }
+  const std::vector<int>& symbols() const { return symbols_; }
 
  private:
-  ir::IntContext& ints_;
   std::vector<ir::BufferId> buffers_;
-  std::vector<ir::IntExpr> symbols_;
+  std::vector<int> symbols_;
   absl::flat_hash_map<ir::BufferId, int> buffer_number_;
-  absl::flat_hash_map<ir::IntExpr, int> symbol_number_;
+  absl::flat_hash_map<int, int> symbol_number_;
   absl::flat_hash_map<ir::IntExpr, std::string> vars_;
   absl::flat_hash_set<ir::BufferId> stored_;
 };

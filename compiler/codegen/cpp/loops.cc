@@ -80,7 +80,7 @@ class LoopsEmitter {
   ir::IntContext& ints_;
   Nest nest_;
   VectorPlan plan_;
-  Names names_{ints_};
+  Names names_;
   Writer out_;
   Body body_;
   std::vector<int> value_level_;

@@ -1,9 +1,11 @@
 #include "tests/unit/client/artifacts.h"
 
 #include <fstream>
+#include <map>
 #include <sstream>
 
 #include "client/device_cpu.h"
+#include "proto/base/program_stamp.h"
 
 namespace kiln::testing {
 
@@ -25,6 +27,11 @@ v1::Artifact EmptyArtifact() {
   header.set_key(std::string(64, 'a'));
   header.set_arch(HostCpuName());
   return artifact;
+}
+
+std::string Sealed(v1::Artifact artifact) {
+  StampProgram(artifact.program().SerializeAsString(), *artifact.mutable_binary());
+  return artifact.SerializeAsString();
 }
 
 v1::SymInt Size(int64_t value) {
@@ -149,6 +156,74 @@ v1::Artifact AddLibraryResult(int64_t n) {
   AddOutput(program, out, Size(n));
   AddOutput(program, made, Size(n));
   return artifact;
+}
+
+namespace {
+
+// The value of each buffer that holds one.
+using ValueOfBuffer = std::map<uint32_t, uint32_t>;
+
+void AddLibraryNode(const v1::Program& program, const v1::LibraryStep& step, v1::Graph& graph,
+                    uint32_t& next_value, ValueOfBuffer& values) {
+  v1::Node& node = *graph.add_nodes();
+  node.set_name(step.node());
+  node.set_op(step.op());
+  for (const v1::LibraryStep::Arg& arg : step.args()) {
+    if (arg.has_tensor()) {
+      node.add_args()->set_value(values.at(arg.tensor().buffer()));
+    } else {
+      *node.add_args() = arg.scalar();
+    }
+  }
+  for (uint32_t result : step.results()) {
+    const v1::Buffer& buffer = program.buffers(static_cast<int>(result));
+    v1::TensorType& type = *node.add_results()->mutable_tensor();
+    type.set_dtype(buffer.dtype());
+    *type.mutable_sizes() = buffer.sizes();
+    *type.mutable_strides() = buffer.strides();
+    values[result] = next_value++;
+  }
+}
+
+}  // namespace
+
+v1::Graph GraphFor(const v1::Program& program) {
+  v1::Graph graph;
+  graph.set_format_version(1);
+  graph.set_name("test graph");
+  *graph.mutable_symbols() = program.symbols();
+  *graph.mutable_inputs() = program.inputs();
+  *graph.mutable_constants() = program.constants();
+  auto next_value = static_cast<uint32_t>(graph.inputs_size() + graph.constants_size());
+  ValueOfBuffer values;
+  for (int b = 0; b < program.buffers_size(); ++b) {
+    const v1::Buffer& buffer = program.buffers(b);
+    if (buffer.kind() == v1::Buffer::KIND_INPUT) values[static_cast<uint32_t>(b)] = buffer.index();
+  }
+  for (const v1::Step& step : program.steps()) {
+    if (step.has_library()) {
+      AddLibraryNode(program, step.library(), graph, next_value, values);
+    }
+  }
+  for (const v1::ProgramOutput& output : program.outputs()) {
+    v1::Output& out = *graph.add_outputs();
+    if (output.has_sym_int()) *out.mutable_sym_int() = output.sym_int();
+    if (output.has_none()) out.mutable_none();
+    if (!output.has_tensor()) continue;
+    const auto known = values.find(output.tensor().buffer());
+    if (known != values.end()) {
+      out.set_value(known->second);
+      continue;
+    }
+    v1::Node& node = *graph.add_nodes();
+    node.set_op("aten.made.default");
+    v1::TensorType& type = *node.add_results()->mutable_tensor();
+    type.set_dtype(output.tensor().dtype());
+    *type.mutable_sizes() = output.tensor().sizes();
+    *type.mutable_strides() = output.tensor().strides();
+    out.set_value(next_value++);
+  }
+  return graph;
 }
 
 kiln_tensor Vector(float* data, const int64_t& size) {

@@ -6,6 +6,7 @@
 
 #include "kiln/kiln.h"
 #include "kiln/v1/artifact.pb.h"
+#include "kiln/v1/graph.pb.h"
 
 namespace kiln::testing {
 
@@ -14,6 +15,9 @@ const std::string& TestKernels();
 
 // A header that this machine accepts, and no program.
 v1::Artifact EmptyArtifact();
+
+// As a server sends it: its machine code is stamped with its program.
+std::string Sealed(v1::Artifact artifact);
 
 v1::SymInt Size(int64_t value);
 v1::SymInt Symbol(uint32_t symbol);
@@ -33,6 +37,10 @@ v1::Artifact AddAndDouble(int64_t n);
 v1::Artifact DynamicAdd();
 // out = a + L(a), where L is a library step "aten.test.default" of node "lib".
 v1::Artifact AddLibraryResult(int64_t n);
+
+// A graph that such a program may be of: its inputs, symbols and constants, a node for each library
+// step, and a node that makes each output that lies in no input and is no result of a step.
+v1::Graph GraphFor(const v1::Program& program);
 
 // A one-dimensional contiguous tensor over `data`; `size` must outlive it.
 kiln_tensor Vector(float* data, const int64_t& size);

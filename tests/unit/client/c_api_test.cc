@@ -27,7 +27,7 @@ struct ProgramDeleter {
 using ProgramPtr = std::unique_ptr<kiln_program, ProgramDeleter>;
 
 ProgramPtr LoadProgram(const v1::Artifact& artifact) {
-  std::string file = ToArtifactFile(artifact.SerializeAsString());
+  std::string file = ToArtifactFile(Sealed(artifact));
   kiln_program* program = nullptr;
   StatusPtr status(kiln_program_load(file.data(), file.size(), 1, &program));
   EXPECT_EQ(status, nullptr) << kiln_status_message(status.get());

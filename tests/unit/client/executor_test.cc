@@ -17,7 +17,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 std::shared_ptr<const Program> Load(const v1::Artifact& artifact, int threads = 2) {
-  auto program = Program::Load(ToArtifactFile(artifact.SerializeAsString()), threads);
+  auto program = Program::Load(ToArtifactFile(Sealed(artifact)), threads);
   EXPECT_TRUE(program.ok()) << program.status();
   return program.ok() ? *program : nullptr;
 }

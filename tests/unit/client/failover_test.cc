@@ -54,10 +54,9 @@ class FailoverTest : public ::testing::Test {
   }
 
   static v1::Graph Graph(int number) {
-    v1::Graph graph;
-    graph.set_format_version(1);
+    v1::Graph graph = GraphFor(AddAndDouble(8).program());
     graph.set_name(absl::StrCat("graph ", number));
-    for (int i = 0; i < number; ++i) graph.add_inputs()->set_role(v1::Input::ROLE_USER);
+    for (int i = 0; i < number; ++i) graph.add_nodes()->set_op("aten.unused.default");
     return graph;
   }
 

@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -94,8 +95,17 @@ class FakeServer final : public v1::CompileService::Service {
     v1::Debug::StageIr& ir = *artifact.mutable_debug()->add_ir();
     ir.set_stage("fuse");
     ir.set_text("module {}");
-    std::string bytes = artifact.SerializeAsString();
-    const std::vector<v1::ArtifactChunk> chunks = Chunks(bytes, "compiled");
+    if (change != nullptr) change(*artifact.mutable_program());
+    std::string bytes = Sealed(artifact);
+    std::vector<v1::ArtifactChunk> chunks = Chunks(bytes, "compiled");
+    if (announced > 0) chunks[0].set_total_bytes(announced);
+    if (endless) {
+      chunks[0].mutable_data()->resize(1 << 20);
+      v1::CompileEvent piece;
+      *piece.mutable_chunk() = chunks[0];
+      while (writer->Write(piece)) {
+      }
+    }
     for (size_t i = 0; i < chunks.size(); ++i) {
       if (break_off > 0 && i == chunks.size() / 2) {
         --break_off;
@@ -106,7 +116,7 @@ class FakeServer final : public v1::CompileService::Service {
       *chunk_event.mutable_chunk() = chunk;
       writer->Write(chunk_event);
     }
-    stored[std::string(key.view())] = bytes;
+    if (announced == 0) stored[std::string(key.view())] = bytes;
     return grpc::Status::OK;
   }
 
@@ -116,6 +126,9 @@ class FakeServer final : public v1::CompileService::Service {
   bool refuse = false;
   bool wrong_key = false;
   bool damage = false;
+  std::function<void(v1::Program&)> change;    // of every artifact, before it is sealed
+  int64_t announced = 0;                       // bytes of a compile's artifact; 0: as many as come
+  bool endless = false;                        // a compile's chunks never end
   int busy = 0;                                // so many compiles are refused for now
   int retry_after_ms = 20;                     // what a refusal hints at
   int break_off = 0;                           // so many compiles end in the middle of the answer

@@ -19,11 +19,15 @@ namespace {
 using ::testing::HasSubstr;
 
 absl::Status Load(const v1::Artifact& artifact) {
-  return runtime::LoadedProgram::Load(artifact.SerializeAsString(), 1).status();
+  return runtime::LoadedProgram::Load(Sealed(artifact), nullptr, 1).status();
+}
+
+absl::Status LoadAsItIs(const v1::Artifact& artifact) {
+  return runtime::LoadedProgram::Load(artifact.SerializeAsString(), nullptr, 1).status();
 }
 
 TEST(Loader, LoadsAProgramAndRunsIt) {
-  auto program = Program::Load(ToArtifactFile(AddAndDouble(100).SerializeAsString()), 2);
+  auto program = Program::Load(ToArtifactFile(Sealed(AddAndDouble(100))), 2);
   ASSERT_TRUE(program.ok()) << program.status();
   std::vector<float> a(100, 1.5f), b(100, 2.0f);
   int64_t n = 100;
@@ -33,7 +37,7 @@ TEST(Loader, LoadsAProgramAndRunsIt) {
 }
 
 TEST(Loader, RefusesEveryTruncationOfAFile) {
-  std::string file = ToArtifactFile(AddAndDouble(10).SerializeAsString());
+  std::string file = ToArtifactFile(Sealed(AddAndDouble(10)));
   for (size_t size = 0; size < file.size(); size += 1 + size / 7) {
     EXPECT_EQ(Program::Load(file.substr(0, size), 1).status().code(), absl::StatusCode::kDataLoss)
         << size;
@@ -41,7 +45,7 @@ TEST(Loader, RefusesEveryTruncationOfAFile) {
 }
 
 TEST(Loader, RefusesAFileWithAnyByteFlipped) {
-  std::string file = ToArtifactFile(AddAndDouble(10).SerializeAsString());
+  std::string file = ToArtifactFile(Sealed(AddAndDouble(10)));
   for (size_t at = 0; at < file.size(); at += 1 + at / 13) {
     std::string flipped = file;
     flipped[at] ^= 0x10;
@@ -74,6 +78,23 @@ TEST(Loader, RefusesAKernelThatTheObjectDoesNotDefine) {
   v1::Artifact artifact = AddAndDouble(10);
   artifact.clear_binary();
   EXPECT_THAT(Load(artifact).message(), HasSubstr("no machine code"));
+}
+
+TEST(Loader, RefusesAProgramThatTheMachineCodeWasNotLinkedFor) {
+  v1::Artifact artifact;
+  ASSERT_TRUE(artifact.ParseFromString(Sealed(AddAndDouble(10))));
+  EXPECT_TRUE(LoadAsItIs(artifact).ok());
+  v1::Artifact changed = artifact;
+  changed.mutable_program()->mutable_steps(0)->mutable_launch()->set_buffers(1, 0);  // a + a
+  EXPECT_THAT(LoadAsItIs(changed).message(), HasSubstr("linked for another program"));
+  EXPECT_TRUE(absl::IsDataLoss(LoadAsItIs(changed)));
+  // Of two programs in one message protobuf makes one, of both.
+  const std::string twice = artifact.SerializeAsString() + [&] {
+    v1::Artifact program;
+    *program.mutable_program() = artifact.program();
+    return program.SerializeAsString();
+  }();
+  EXPECT_TRUE(absl::IsDataLoss(runtime::LoadedProgram::Load(twice, nullptr, 1).status()));
 }
 
 TEST(Loader, RefusesDamagedMachineCode) {

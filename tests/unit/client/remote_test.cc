@@ -2,10 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <mutex>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/local_cache.h"
 #include "client/remote.h"
 #include "kiln/client.h"
 #include "kiln/v1/error.pb.h"
@@ -23,8 +27,7 @@ class RemoteTest : public ::testing::Test {
  protected:
   void SetUp() override {
     ForgetPrograms();
-    graph_.set_format_version(1);
-    graph_.set_name("test graph");
+    graph_ = GraphFor(AddAndDouble(8).program());
   }
 
   std::unique_ptr<Client> MakeClient(std::string debug_dir = "") {
@@ -106,6 +109,76 @@ TEST_F(RemoteTest, AStoredArtifactThatIsCutOffIsAnError) {
 TEST_F(RemoteTest, RefusesTheArtifactOfAnotherRequest) {
   server_.wrong_key = true;
   EXPECT_THAT(MakeClient()->Compile(graph_).status().message(), HasSubstr("another request"));
+}
+
+TEST_F(RemoteTest, RefusesAProgramThatIsNotTheGraphs) {
+  server_.change = [](v1::Program& program) { program.mutable_outputs(0)->mutable_none(); };
+  auto client = MakeClient();
+  EXPECT_THAT(client->Compile(graph_).status().message(), HasSubstr("output 0 is nothing"));
+  EXPECT_EQ(server_.stored.size(), 1u);
+  EXPECT_THAT(client->Fetch(graph_).status().message(), HasSubstr("output 0 is nothing"));
+  EXPECT_TRUE(absl::IsDataLoss(client->CompileArtifact(graph_, nullptr).status()));
+}
+
+TEST_F(RemoteTest, AnotherProgramInTheLocalCacheIsNotTaken) {
+  const std::string folder = ::testing::TempDir() + "kiln_changed_local_cache";
+  std::filesystem::remove_all(folder);
+  const auto compile = [&] {
+    ForgetPrograms();
+    ClientOptions options;
+    options.server = server_.address();
+    options.threads = 1;
+    options.local_cache = folder;
+    return (*Client::Create(options))->Compile(graph_);
+  };
+  auto compiled = compile();
+  ASSERT_TRUE(compiled.ok()) << compiled.status();
+  EXPECT_STREQ(compile()->source, "local_disk");
+  {
+    v1::Artifact changed;
+    const Digest key = *Digest::FromHex(compiled->key);
+    ASSERT_TRUE(changed.ParseFromString(server_.stored[std::string(key.view())]));
+    changed.mutable_program()->mutable_outputs(0)->mutable_none();
+    const std::string bytes = Sealed(changed);
+    auto cache = LocalCache::Open({.folder = folder});
+    ASSERT_TRUE(cache.ok()) << cache.status();
+    ASSERT_TRUE((*cache)->Put(key, {bytes, Sha256(bytes), ""}).ok());
+  }
+  auto again = compile();
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_STREQ(again->source, "disk") << "the server's";
+  EXPECT_STREQ(compile()->source, "local_disk");
+  std::filesystem::remove_all(folder);
+}
+
+// The most memory that this process has had, in KiB.
+int64_t PeakKib() {
+  std::ifstream in("/proc/self/status");
+  for (std::string line; std::getline(in, line);) {
+    if (absl::StartsWith(line, "VmHWM:")) return std::atoll(line.c_str() + 6);
+  }
+  return 0;
+}
+
+TEST_F(RemoteTest, BytesThatAreOnlyAnnouncedCostNoMemory) {
+  for (const int64_t announced : {int64_t{200} << 20, int64_t{2} << 30, INT64_MAX}) {
+    server_.announced = announced;
+    const int64_t before = PeakKib();
+    const absl::Status status = MakeClient()->Compile(graph_).status();
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_LT(PeakKib() - before, 32 << 10) << announced;
+    ForgetPrograms();
+  }
+}
+
+// The stream goes on as long as the client listens.
+TEST_F(RemoteTest, AStreamWithoutEndEndsWhereItAnnouncedMoreThanAnArtifactHas) {
+  server_.announced = int64_t{2} << 30;
+  server_.endless = true;
+  const int64_t before = PeakKib();
+  const absl::Status status = MakeClient()->Compile(graph_).status();
+  EXPECT_THAT(status.message(), HasSubstr("announced 2147483648 bytes"));
+  EXPECT_LT(PeakKib() - before, 64 << 10);
 }
 
 TEST_F(RemoteTest, FollowsAServerThatWasReplacedByANewerOne) {

@@ -3,6 +3,17 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
+/* kiln.v1.KernelInterface in parts: what is f32 times the first size, read or written. */
+#define N_FLOATS                                                                    \
+  "bytes{expr{kind:KIND_MUL operands{kind:KIND_CONSTANT constant:4} operands{kind:" \
+  "KIND_SYMBOL}}} dtype:DTYPE_FLOAT32 "
+#define N_FLOATS_SCRATCH                                                                    \
+  "scratch_bytes{expr{kind:KIND_MUL operands{kind:KIND_CONSTANT constant:4} operands{kind:" \
+  "KIND_SYMBOL}}}"
+#define READS "buffers{" N_FLOATS "read:true} "
+#define WRITES "buffers{" N_FLOATS "written:true} "
+#define ANY_SIZE "sizes{max:9223372036854775807} "
+
 struct AddArgs {
   const float* a;
   const float* b;
@@ -26,6 +37,8 @@ EXPORT int test_add(const KilnCpuContext* context, void* const* buffers, const l
   return KILN_CPU_OK;
 }
 
+EXPORT const char test_add_interface[] = READS READS WRITES ANY_SIZE;
+
 /* buffers: x, out; symbols: n. Goes through the launch's scratch block. */
 EXPORT int test_double_through_scratch(const KilnCpuContext* context, void* const* buffers,
                                        const long* symbols) {
@@ -34,6 +47,8 @@ EXPORT int test_double_through_scratch(const KilnCpuContext* context, void* cons
   for (long i = 0; i < symbols[0]; ++i) ((float*)buffers[1])[i] = scratch[i];
   return KILN_CPU_OK;
 }
+
+EXPORT const char test_double_through_scratch_interface[] = READS WRITES ANY_SIZE N_FLOATS_SCRATCH;
 
 struct CountArgs {
   const KilnCpuContext* context;
@@ -62,8 +77,21 @@ EXPORT int test_count_tasks(const KilnCpuContext* context, void* const* buffers,
   return KILN_CPU_OK;
 }
 
+EXPORT const char test_count_tasks_interface[] =
+    "buffers{bytes{value:8} dtype:DTYPE_INT64 written:true} sizes{max:100000} "
+    "thread_scratch_bytes{value:8}";
+
 EXPORT int test_bad_index(const KilnCpuContext* context, void* const* buffers,
                           const long* symbols) {
   (void)context, (void)buffers, (void)symbols;
   return KILN_CPU_INDEX_OUT_OF_RANGE;
+}
+
+EXPORT const char test_bad_index_interface[] = READS WRITES ANY_SIZE N_FLOATS_SCRATCH;
+
+/* It states no interface. */
+EXPORT int test_stateless(const KilnCpuContext* context, void* const* buffers,
+                          const long* symbols) {
+  (void)context, (void)buffers, (void)symbols;
+  return KILN_CPU_OK;
 }

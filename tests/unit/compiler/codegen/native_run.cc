@@ -167,7 +167,7 @@ absl::StatusOr<int> NativeModule::RunKernel(size_t number, int threads) {
   std::vector<void*> arguments;
   for (ir::BufferId buffer : kernel.buffers) arguments.push_back(buffers_[buffer]->data());
   std::vector<long> symbols;
-  for (ir::IntExpr symbol : kernel.symbols) symbols.push_back(Value(symbol));
+  for (int symbol : kernel.symbols) symbols.push_back(symbols_[symbol]);
   const auto entry = reinterpret_cast<KilnCpuKernel>(entries_[number]);
   const int result = entry(&context, arguments.data(), symbols.data());
   if (!scratch.Intact() || !thread_scratch.Intact()) {

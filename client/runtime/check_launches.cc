@@ -1,0 +1,135 @@
+#include <google/protobuf/io/tokenizer.h>
+#include <google/protobuf/text_format.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/runtime/kernel.h"
+#include "kiln/v1/artifact.pb.h"
+#include "proto/base/status_macros.h"
+
+namespace kiln::runtime {
+namespace {
+
+absl::Status Bad(absl::string_view where, absl::string_view what) {
+  return absl::DataLossError(
+      absl::StrCat("the artifact's program is malformed: ", where, " ", what));
+}
+
+class Checker {
+ public:
+  Checker(const v1::Program& program, absl::Span<const Kernel> kernels,
+          const std::function<bool(int)>& may_write)
+      : program_(program),
+        kernels_(kernels),
+        may_write_(may_write),
+        written_(static_cast<size_t>(program.buffers_size())) {}
+
+  absl::Status Check() {
+    for (int i = 0; i < program_.buffers_size(); ++i) {
+      const v1::Buffer::Kind kind = program_.buffers(i).kind();
+      written_[static_cast<size_t>(i)] =
+          kind == v1::Buffer::KIND_INPUT || kind == v1::Buffer::KIND_CONSTANT;
+    }
+    size_t launches = 0;
+    for (int i = 0; i < program_.steps_size(); ++i) {
+      const v1::Step& step = program_.steps(i);
+      const std::string where = absl::StrCat("step ", i);
+      if (step.has_launch()) {
+        KILN_RETURN_IF_ERROR(CheckLaunch(where, step.launch(), *kernels_[launches++].interface));
+      } else if (step.has_library()) {
+        for (const auto& arg : step.library().args()) KILN_RETURN_IF_ERROR(ReadArg(where, arg));
+        for (const auto& arg : step.library().kwargs()) {
+          KILN_RETURN_IF_ERROR(ReadArg(where, arg.value()));
+        }
+        for (uint32_t result : step.library().results()) written_[result] = true;
+      } else {
+        KILN_RETURN_IF_ERROR(Read(where, step.copy().from().buffer()));
+        KILN_RETURN_IF_ERROR(Write(where, step.copy().to().buffer()));
+      }
+    }
+    for (int i = 0; i < program_.outputs_size(); ++i) {
+      if (!program_.outputs(i).has_tensor()) continue;
+      KILN_RETURN_IF_ERROR(Read(absl::StrCat("output ", i), program_.outputs(i).tensor().buffer()));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status CheckLaunch(absl::string_view where, const v1::LaunchStep& launch,
+                           const v1::KernelInterface& interface) {
+    if (launch.buffers_size() != interface.buffers_size() ||
+        launch.symbols_size() != interface.sizes_size()) {
+      return Bad(where, absl::StrCat("gives its kernel ", launch.buffers_size(), " buffers and ",
+                                     launch.symbols_size(), " sizes; expected ",
+                                     interface.buffers_size(), " and ", interface.sizes_size()));
+    }
+    for (int i = 0; i < launch.buffers_size(); ++i) {
+      const v1::KernelInterface::Buffer& argument = interface.buffers(i);
+      const uint32_t buffer = launch.buffers(i);
+      if (program_.buffers(static_cast<int>(buffer)).dtype() != argument.dtype()) {
+        return Bad(where, absl::StrCat("gives its kernel buffer ", buffer, " of another dtype"));
+      }
+      if (argument.read() && !argument.written()) KILN_RETURN_IF_ERROR(Read(where, buffer));
+    }
+    for (int i = 0; i < launch.buffers_size(); ++i) {
+      if (interface.buffers(i).written()) {
+        KILN_RETURN_IF_ERROR(Write(where, launch.buffers(i)));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // CheckProgram has bounded the depth.
+  absl::Status ReadArg(absl::string_view where, const v1::LibraryStep::Arg& arg) {
+    if (arg.has_tensor()) return Read(where, arg.tensor().buffer());
+    for (const auto& item : arg.list().items()) KILN_RETURN_IF_ERROR(ReadArg(where, item));
+    return absl::OkStatus();
+  }
+
+  absl::Status Read(absl::string_view where, uint32_t buffer) {
+    if (written_[buffer]) return absl::OkStatus();
+    return Bad(where, absl::StrCat("reads buffer ", buffer, " before it is written"));
+  }
+
+  absl::Status Write(absl::string_view where, uint32_t number) {
+    const v1::Buffer& buffer = program_.buffers(static_cast<int>(number));
+    const bool own =
+        buffer.kind() == v1::Buffer::KIND_OUTPUT || buffer.kind() == v1::Buffer::KIND_WORKSPACE ||
+        (buffer.kind() == v1::Buffer::KIND_INPUT && may_write_(static_cast<int>(buffer.index())));
+    if (!own) {
+      return Bad(where, absl::StrCat("writes to buffer ", number, ", which is not its own"));
+    }
+    written_[number] = true;
+    return absl::OkStatus();
+  }
+
+  const v1::Program& program_;
+  const absl::Span<const Kernel> kernels_;
+  const std::function<bool(int)>& may_write_;
+  std::vector<bool> written_;  // by buffer: holds data at this point of the steps
+};
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const v1::KernelInterface>> ParseInterface(absl::string_view text) {
+  google::protobuf::TextFormat::Parser parser;
+  class Quiet : public google::protobuf::io::ErrorCollector {
+    void AddError(int, google::protobuf::io::ColumnNumber, const std::string&) override {}
+  } quiet;
+  parser.RecordErrorsTo(&quiet);
+  parser.AllowUnknownField(true);
+  auto interface = std::make_shared<v1::KernelInterface>();
+  if (!parser.ParseFromString(std::string(text), interface.get())) {
+    return absl::DataLossError("a kernel's interface in the artifact's machine code is none");
+  }
+  return interface;
+}
+
+absl::Status CheckLaunches(const v1::Program& program, absl::Span<const Kernel> kernels,
+                           const std::function<bool(int)>& may_write) {
+  return Checker(program, kernels, may_write).Check();
+}
+
+}  // namespace kiln::runtime

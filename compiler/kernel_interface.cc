@@ -1,0 +1,74 @@
+#include "compiler/kernel_interface.h"
+
+#include <google/protobuf/text_format.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "compiler/sym_int.h"
+#include "kiln/v1/artifact.pb.h"
+#include "proto/base/status_macros.h"
+
+namespace kiln {
+namespace {
+
+bool Does(const ir::Kernel& kernel, ir::ScalarOp op, ir::BufferId buffer) {
+  for (const ir::Phase& phase : kernel.phases) {
+    for (const ir::Inst& inst : phase.body) {
+      if (inst.op == op && inst.buffer == buffer) return true;
+    }
+  }
+  return false;
+}
+
+std::string Text(const v1::KernelInterface& interface) {
+  google::protobuf::TextFormat::Printer printer;
+  printer.SetSingleLineMode(true);
+  std::string text;
+  printer.PrintToString(interface, &text);
+  return std::string(absl::StripSuffix(text, " "));
+}
+
+}  // namespace
+
+absl::Status StateInterface(const ir::Module& module, const ir::Kernel& kernel,
+                            codegen::EmittedKernel& emitted) {
+  std::vector<int>& symbols = emitted.symbols;
+  const auto number = [&symbols](int id) {
+    const auto at = std::find(symbols.begin(), symbols.end(), id);
+    if (at != symbols.end()) return static_cast<uint32_t>(at - symbols.begin());
+    symbols.push_back(id);
+    return static_cast<uint32_t>(symbols.size() - 1);
+  };
+  v1::KernelInterface interface;
+  for (const ir::BufferId id : emitted.buffers) {
+    const ir::Buffer& buffer = module.buffers[id];
+    v1::KernelInterface::Buffer& out = *interface.add_buffers();
+    KILN_ASSIGN_OR_RETURN(*out.mutable_bytes(),
+                          ToSymInt(ir::SizeBytes(*module.ints, buffer), number));
+    out.set_dtype(static_cast<v1::DType>(DTypeToProto(buffer.dtype)));
+    out.set_read(Does(kernel, ir::ScalarOp::kLoad, id));
+    out.set_written(Does(kernel, ir::ScalarOp::kStore, id));
+  }
+  KILN_ASSIGN_OR_RETURN(*interface.mutable_scratch_bytes(),
+                        ToSymInt(emitted.scratch_bytes, number));
+  KILN_ASSIGN_OR_RETURN(*interface.mutable_thread_scratch_bytes(),
+                        ToSymInt(emitted.thread_scratch_bytes, number));
+  for (const int id : symbols) {
+    const ir::IntContext::SymbolInfo& symbol = module.ints->symbols()[id];
+    v1::KernelInterface::Size& size = *interface.add_sizes();
+    size.set_min(symbol.min);
+    size.set_max(symbol.max);
+  }
+  absl::StrAppend(&emitted.source,
+                  "\nextern \"C\" __attribute__((visibility(\"default\"))) const char ",
+                  codegen::kSymbolPlaceholder, "_interface[] =\n    \"",
+                  absl::CEscape(Text(interface)), "\";\n");
+  return absl::OkStatus();
+}
+
+}  // namespace kiln
