@@ -2,7 +2,11 @@
 // linker is to run it, which is what digests and signatures are checked for before.
 #include "client/loader.h"
 
+#include <cstdint>
+#include <limits>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/runtime/plan.h"
@@ -46,11 +50,29 @@ void CheckPlan(const Plan& plan) {
   }
 }
 
+// Never called. It expects the very buffers that the launch gives where those have constant sizes.
+kiln::runtime::Kernel KernelFor(const kiln::v1::Program& program,
+                                const kiln::v1::LaunchStep& launch) {
+  auto interface = std::make_shared<kiln::v1::KernelInterface>();
+  for (const uint32_t number : launch.buffers()) {
+    const kiln::v1::Buffer& given = program.buffers(static_cast<int>(number));
+    kiln::v1::KernelInterface::Buffer& buffer = *interface->add_buffers();
+    buffer.mutable_bytes()->set_value(given.size_bytes().value());
+    buffer.set_dtype(given.dtype());
+  }
+  for (int i = 0; i < launch.symbols_size(); ++i) {
+    interface->add_sizes()->set_max(std::numeric_limits<int64_t>::max());
+  }
+  interface->mutable_scratch_bytes()->set_value(launch.scratch_bytes().value());
+  interface->mutable_thread_scratch_bytes()->set_value(launch.thread_scratch_bytes().value());
+  return {nullptr, std::move(interface)};
+}
+
 void MakeThePlan(const kiln::v1::Program& program) {
   if (!kiln::runtime::CheckProgram(program).ok()) return;
-  std::vector<KilnCpuKernel> kernels;
+  std::vector<kiln::runtime::Kernel> kernels;
   for (const auto& step : program.steps()) {
-    if (step.has_launch()) kernels.push_back(nullptr);  // planned, never called
+    if (step.has_launch()) kernels.push_back(KernelFor(program, step.launch()));
   }
   std::vector<int64_t> hints;
   for (const auto& symbol : program.symbols()) hints.push_back(symbol.hint());
