@@ -118,7 +118,7 @@ absl::StatusOr<toolchain::ClangInvocation> PrepareKernel(const v1::CompileKernel
 }
 
 // The planner's work may grow with the graph, and no faster than it.
-constexpr int64_t kPlanSteps = 20'000'000, kPlanStepsPerByte = 2'000;
+constexpr int64_t kPlanSteps = 2'000'000, kPlanStepsPerByte = 500;  // models take 1 to 3 a byte
 constexpr size_t kSourceBytes = 4 << 20, kSourceBytesPerByte = 256;
 
 void AddReport(const StageRunner& stages, const std::vector<fusion::Decision>& decisions,

@@ -228,6 +228,10 @@ absl::StatusOr<ir::IntExpr> TypeReader::ReadInt(const v1::SymInt& proto, const P
       }
       KILN_ASSIGN_OR_RETURN(const ir::IntExpr expr,
                             BuildExpression(proto.expr(), symbols_, ints_, place));
+      if (ir::TreeSize(expr) > kMaxExpandedNodes) {
+        return BadGraph(place, "a size expression is too large when it is multiplied out",
+                        absl::StrCat("at most ", kMaxExpandedNodes, " operands"));
+      }
       // Overflow at the hints, where later stages evaluate sizes to make choices.
       if (absl::Status status = EvaluateSymInt(proto, hints_).status(); !status.ok()) {
         return BadGraph(place, status.message(), "a size that fits 64 bits");

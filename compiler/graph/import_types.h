@@ -25,6 +25,7 @@ inline constexpr int kMaxExpressionNodes = 1024;
 // kLargeExpressionNodes have at most kMaxLargeExpressionNodes in all of a graph.
 inline constexpr int kLargeExpressionNodes = 256;
 inline constexpr int kMaxLargeExpressionNodes = 1 << 17;
+inline constexpr uint32_t kMaxExpandedNodes = 4096;  // of one, products multiplied out
 
 // Where an error lies: the node, input or constant being read.
 struct Place {

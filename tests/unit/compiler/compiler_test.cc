@@ -4,12 +4,15 @@
 #include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <random>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/stage_runner.h"
 #include "kiln/v1/compile_service.pb.h"
 #include "kiln/v1/error.pb.h"
 #include "kiln/v1/worker.pb.h"
@@ -63,6 +66,129 @@ TEST(CompilerTest, EqualLayersShareOneKernelAndLaunchItTwice) {
   EXPECT_EQ(plan->program().steps(0).launch().kernel(), plan->kernels(0).symbol());
   EXPECT_EQ(plan->program().steps(1).launch().kernel(), plan->kernels(0).symbol());
   EXPECT_THAT(plan->kernels(0).source(), HasSubstr(plan->kernels(0).symbol()));
+}
+
+// Sizes s0 to s5 in some order, contiguous.
+std::string SixSizes(const std::vector<int>& order) {
+  std::string text = "tensor { dtype: DTYPE_FLOAT32 ";
+  for (int symbol : order) {
+    absl::StrAppend(&text, "sizes { expr { kind: KIND_SYMBOL symbol: ", symbol, " } } ");
+  }
+  for (size_t d = 0; d < order.size(); ++d) {
+    absl::StrAppend(&text,
+                    "strides { expr { kind: KIND_MUL operands { kind: KIND_CONSTANT constant: 1 } "
+                    "operands { kind: KIND_CONSTANT "
+                    "constant: 1 } ");
+    for (size_t k = d + 1; k < order.size(); ++k) {
+      absl::StrAppend(&text, "operands { kind: KIND_SYMBOL symbol: ", order[k], " } ");
+    }
+    absl::StrAppend(&text, "} } ");
+  }
+  return text + "}";
+}
+
+// `length` times: permuted, laid out anew, read as other sizes, relu.
+v1::PlanRequest ChainOfViews(int length) {
+  std::vector<int> order = {0, 1, 2, 3, 4, 5};
+  std::string text = "graph { format_version: 1 ";
+  for (int s = 0; s < 6; ++s) {
+    absl::StrAppend(&text, "symbols { name: 's", s, "' min: 2 max: 1000 hint: ", s + 3, " } ");
+  }
+  absl::StrAppend(&text, "inputs { name: 'x' role: ROLE_USER type { ", SixSizes(order), " } } ");
+  std::mt19937 random(1);
+  int value = 0;
+  const auto node = [&](absl::string_view op, const std::string& list) {
+    absl::StrAppend(&text, "nodes { name: 'n", value, "' op: '", op, "' args { value: ", value,
+                    " } ", list.empty() ? "" : absl::StrCat("args { list { ", list, "} } "),
+                    "results { ", SixSizes(order), " } } ");
+    ++value;
+  };
+  for (int link = 0; link < length; ++link) {
+    std::string permuted, sizes;
+    std::vector<int> dimensions = {0, 1, 2, 3, 4, 5};
+    std::shuffle(dimensions.begin(), dimensions.end(), random);
+    std::vector<int> turned;
+    for (int dimension : dimensions) {
+      turned.push_back(order[dimension]);
+      absl::StrAppend(&permuted, "items { int: ", dimension, " } ");
+    }
+    order = turned;
+    node("aten.permute.default", permuted);
+    node("aten.clone.default", "");
+    std::shuffle(order.begin(), order.end(), random);
+    for (int symbol : order) {
+      absl::StrAppend(&sizes, "items { sym_int { expr { kind: KIND_SYMBOL symbol: ", symbol,
+                      " } } } ");
+    }
+    node("aten.view.default", sizes);
+    node("aten.relu.default", "");
+  }
+  absl::StrAppend(&text, "outputs { value: ", value,
+                  " } } device { target: TARGET_CPP arch: 'x86-64' }");
+  v1::PlanRequest request;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &request)) << text;
+  return request;
+}
+
+size_t SourceBytes(const v1::PlanResponse& plan) {
+  size_t bytes = 0;
+  for (const v1::KernelSource& kernel : plan.kernels()) bytes += kernel.source().size();
+  return bytes;
+}
+
+// Each view puts the last one's indices into quotients and remainders, as does fusion: uncut, the
+// text of six dimensions grows sixfold with each link.
+TEST(CompilerTest, IndicesOfLongChainsOfViewsStayShort) {
+  const auto one = PlanGraph(ChainOfViews(1), nullptr), ten = PlanGraph(ChainOfViews(10), nullptr);
+  ASSERT_TRUE(one.ok() && ten.ok()) << one.status() << ten.status();
+  EXPECT_GT(ten->program().steps_size(), 2);
+  EXPECT_LT(ten->program().steps_size(), 20);
+  EXPECT_LT(SourceBytes(*ten), 12 * SourceBytes(*one));
+}
+
+// Sums of products of sums as sizes: multiplied out, each has thousands of terms.
+TEST(CompilerTest, SizesThatMultiplyOutToThousandsOfTermsAreRefused) {
+  v1::PlanRequest request = ChainOfViews(1);
+  v1::Graph& graph = *request.mutable_graph();
+  for (v1::Symbol& symbol : *graph.mutable_symbols()) {
+    symbol.set_min(1);
+    symbol.set_max(2);  // so that the products fit 64 bits
+    symbol.set_hint(2);
+  }
+  for (int number = 0; number < 40; ++number) {
+    v1::SymExpr& product = *graph.add_outputs()->mutable_sym_int()->mutable_expr();
+    product.set_kind(v1::SymExpr::KIND_MUL);
+    for (int factor = 0; factor < 12; ++factor) {
+      v1::SymExpr& sum = *product.add_operands();
+      sum.set_kind(v1::SymExpr::KIND_ADD);
+      for (uint32_t symbol = 0; symbol < 6; ++symbol) {
+        v1::SymExpr& term = *sum.add_operands();
+        term.set_kind(v1::SymExpr::KIND_SYMBOL);
+        term.set_symbol(symbol);
+      }
+      v1::SymExpr& constant = *sum.add_operands();
+      constant.set_kind(v1::SymExpr::KIND_CONSTANT);
+      constant.set_constant((number + factor) % 3);
+    }
+  }
+  const auto plan = PlanGraph(request, nullptr);
+  EXPECT_TRUE(absl::IsInvalidArgument(plan.status())) << plan.status();
+  EXPECT_THAT(std::string(plan.status().message()), HasSubstr("multiplied out"));
+}
+
+TEST(CompilerTest, AStageThatUsesUpTheBudgetFailsWithAReason) {
+  ir::Module module;
+  const ir::IntExpr size = module.ints->NewSymbol("s0", 1, 100, 10);
+  module.ints->set_budget(100);
+  StageRunner stages(module, nullptr, false);
+  const absl::Status status = stages.Run("lower", [&] {
+    ir::IntExpr sum = size;
+    for (int i = 2; i < 100; ++i) sum = module.ints->Add(module.ints->Mod(sum, i), size);
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("lower: "));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("100 steps"));
 }
 
 TEST(CompilerTest, KernelsCompileAndLink) {

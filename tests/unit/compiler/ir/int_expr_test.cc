@@ -220,5 +220,16 @@ TEST(ScalarOps, NamesAndTableAgree) {
   EXPECT_FALSE(ReduceKindFromName("mean").has_value());
 }
 
+TEST_F(IntExprTest, ABudgetEndsWhateverBuildsExpressions) {
+  const IntExpr a = ints.NewSymbol("a", 1, 1000, 10), b = ints.NewSymbol("b", 1, 1000, 20);
+  ints.set_budget(10'000);
+  IntExpr e = a;
+  for (int i = 0; i < 100'000; ++i) e = ints.Mod(ints.FloorDiv(ints.Add(ints.Mul(e, b), i), a), b);
+  EXPECT_TRUE(ints.IsExhausted());
+  EXPECT_TRUE(e.is_const(0));
+  // What loops range over is there all the same.
+  EXPECT_EQ(ints.NewVar(a).extent(), a);
+}
+
 }  // namespace
 }  // namespace kiln::ir
