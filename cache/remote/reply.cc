@@ -60,9 +60,11 @@ void FreeReply(void* root) {
 redisReplyObjectFunctions kFunctions = {CreateString, CreateArray, CreateInteger, CreateNil,
                                         FreeReply};
 
+constexpr int64_t kHeadBytes = 24;  // of a reply: has the length of a string
+
 // What "$123\r\n" at the start of a reply announces; 0 where it announces nothing.
 int64_t AnnouncedBytes(absl::string_view bytes) {
-  const size_t end = bytes.substr(0, 24).find('\r');
+  const size_t end = bytes.find('\r');
   int64_t size = 0;
   if (bytes.empty() || bytes[0] != '$' || end == absl::string_view::npos ||
       !absl::SimpleAtoi(bytes.substr(1, end - 1), &size)) {
@@ -92,12 +94,16 @@ ReplyReader::~ReplyReader() {
 }
 
 absl::Status ReplyReader::Feed(absl::string_view bytes) {
-  // Before a large reply is read in vain.
-  const int64_t announced = fed_bytes_ == 0 ? AnnouncedBytes(bytes) : 0;
+  if (fed_bytes_ < kHeadBytes) absl::StrAppend(&head_, bytes.substr(0, kHeadBytes - fed_bytes_));
   fed_bytes_ += static_cast<int64_t>(bytes.size());
-  if (announced > limits_.max_bytes || fed_bytes_ > limits_.max_bytes) {
+  // Before a large reply is read in vain.
+  if (AnnouncedBytes(head_) > limits_.max_bytes) {
     return absl::ResourceExhaustedError(
         absl::StrCat("a reply is over the limit of ", limits_.max_bytes, " bytes"));
+  }
+  if (fed_bytes_ > limits_.max_bytes) {
+    return absl::DataLossError(
+        absl::StrCat("a reply has no end within the limit of ", limits_.max_bytes, " bytes"));
   }
   if (reader_ == nullptr || redisReaderFeed(reader_, bytes.data(), bytes.size()) != REDIS_OK) {
     return absl::DataLossError("no memory for a reply");
@@ -115,7 +121,9 @@ absl::StatusOr<bool> ReplyReader::Next(Reply& reply) {
   if (root == nullptr) return false;
   reply = std::move(*static_cast<Reply*>(root));
   FreeReply(root);
-  fed_bytes_ = static_cast<int64_t>(reader_->len - reader_->pos);
+  const absl::string_view rest(reader_->buf + reader_->pos, reader_->len - reader_->pos);
+  fed_bytes_ = static_cast<int64_t>(rest.size());
+  head_ = std::string(rest.substr(0, kHeadBytes));
   budget_->elements_left = limits_.max_elements;
   return true;
 }

@@ -40,8 +40,9 @@ class ReplyReader {
   ReplyReader(const ReplyReader&) = delete;
   ReplyReader& operator=(const ReplyReader&) = delete;
 
-  // RESOURCE_EXHAUSTED where the reply is over the limit of bytes. After any error the reader, and
-  // the connection that the bytes came from, are of no more use.
+  // RESOURCE_EXHAUSTED where a reply announces more bytes than the limit, DATA_LOSS where it goes
+  // on beyond it without having said so. After any error the reader, and the connection that the
+  // bytes came from, are of no more use.
   absl::Status Feed(absl::string_view bytes);
   // Takes the next complete reply off; false where there is none yet; DATA_LOSS where the bytes are
   // no reply, or one of too many elements.
@@ -55,6 +56,7 @@ class ReplyReader {
   std::unique_ptr<Budget> budget_;
   redisReader* const reader_;
   int64_t fed_bytes_ = 0;  // since the last complete reply
+  std::string head_;       // the first of those
 };
 
 // The one reply that `bytes` are. DATA_LOSS where they are none, half of one or more than one;

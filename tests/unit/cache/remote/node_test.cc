@@ -160,6 +160,16 @@ TEST_F(NodeTest, HugeAnswersAreRefusedAndNoReasonToLeaveTheServerAlone) {
   EXPECT_EQ(node_->breaker(), BreakerState::kClosed);
 }
 
+TEST_F(NodeTest, EndlessAnswersOpenTheBreaker) {
+  ScriptedServer server([](int fd) {
+    ReadSome(fd);
+    WriteAll(fd, "+" + std::string(1 << 20, 'x'));
+  });
+  Open(server.endpoint());
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(absl::IsDataLoss(Get().status())) << i;
+  EXPECT_EQ(node_->breaker(), BreakerState::kOpen);
+}
+
 TEST_F(NodeTest, AnAnswerCutOffIsAFailure) {
   ScriptedServer server([](int fd) {
     ReadSome(fd);

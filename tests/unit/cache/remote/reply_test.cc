@@ -51,6 +51,21 @@ TEST(ReplyReader, RefusesALargeReplyByItsAnnouncement) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("1024"));
 }
 
+TEST(ReplyReader, AnAnnouncementInPiecesCounts) {
+  ReplyReader reader(kLimits);
+  ASSERT_TRUE(reader.Feed("$2").ok());
+  ASSERT_TRUE(reader.Feed("000").ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(reader.Feed("\r\n")));
+}
+
+TEST(ReplyReader, BytesWithoutAnEndAreNoReply) {
+  for (const char* begin : {"+", "-", ":", "*2\r\n$1\r\na\r\n$900\r\n"}) {
+    ReplyReader reader(kLimits);
+    ASSERT_TRUE(reader.Feed(begin).ok());
+    EXPECT_TRUE(absl::IsDataLoss(reader.Feed(std::string(2000, 'x')))) << begin;
+  }
+}
+
 TEST(ReplyReader, TakesBytesInAnyPortions) {
   const std::string stream = "+OK\r\n*2\r\n$3\r\nabc\r\n:7\r\n$-1\r\n";
   for (size_t portion = 1; portion <= stream.size(); ++portion) {
