@@ -17,12 +17,12 @@ from torch._dynamo.utils import compilation_time_metrics
 
 def compile_with_kiln(name: str) -> dict[str, object]:
     import kiln_torch
-    from kiln_torch import backend
+    from kiln_torch import backend, program
 
     spent = []
     programs = []
     compile_graph = backend._compile
-    client_of = backend._client_of
+    client_of = program.client_of
 
     def timed(*args, **kwargs):
         start = time.perf_counter()
@@ -39,14 +39,14 @@ def compile_with_kiln(name: str) -> dict[str, object]:
             return programs[-1]
 
     backend._compile = timed
-    backend._client_of = lambda settings: Recorder(client_of(settings))
+    program.client_of = lambda settings: Recorder(client_of(settings))
     model, args = MODELS[name]()
     with torch.no_grad():
         torch.compile(model, backend="kiln")(*args)
     stats = kiln_torch.stats()
     if stats["fallbacks"]:
         raise RuntimeError(f"fell back: {stats['fallbacks']}")
-    infos = [program.info() for program in programs]
+    infos = [loaded.info() for loaded in programs]
     return {
         "backend_s": sum(spent),
         "fetch_ms": sum(stats["fetch_ms"]),
@@ -160,7 +160,7 @@ def gigabytes_per_second(calls, sets, tensor_bytes: int) -> dict[str, float]:
 
 
 def overhead(_: str) -> dict[str, object]:
-    from kiln_torch import backend
+    from kiln_torch import backend, program
 
     captured = []
     runner = backend._runner

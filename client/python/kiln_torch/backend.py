@@ -22,35 +22,18 @@ from kiln_torch.capture import (
 )
 from kiln_torch.check import Checked
 from kiln_torch.decompositions import decompositions
-from kiln_torch.library import LibraryStep, StepError
+from kiln_torch.library import StepError
+from kiln_torch.program import client_of, load_program
 from kiln_torch.progressive import Progressive
-from kiln_torch.settings import FROM_LIBRARY, MODES, Settings
+from kiln_torch.settings import MODES, Settings
 from kiln_torch.statistics import STATISTICS
 from kiln_torch.tracing import current_traceparent
 
 _graph_numbers = itertools.count()
 
 
-def make_client(settings: Settings, debug: bool = False) -> _kiln.Client:
-    """Raises _kiln.Error for impossible settings. Does not connect."""
-    given = dict(zip(FROM_LIBRARY, settings.from_library(), strict=True))
-    return _kiln.Client(
-        settings.server,
-        settings.timeout_s,
-        settings.threads,
-        "" if debug else settings.debug_dir,
-        debug,
-        fail_on_miss=settings.fail_on_miss,
-        **given,
-    )
-
-
 class RunError(RuntimeError):
     """A program failed while it ran, with fallback="raise". Its cause says how."""
-
-
-# By all settings, so that another set gets another client; connections are shared below.
-_client_of = functools.cache(make_client)
 
 
 def static_inputs(kind: str) -> frozenset[int]:
@@ -83,7 +66,7 @@ def _compile(
     parameters = static_inputs(kind)
     try:
         graph = capture(module, parameters.__contains__, name)
-        _client_of(settings)  # says what is wrong with the settings
+        client_of(settings)  # says what is wrong with the settings
     except (CaptureError, _kiln.Error) as error:
         return _fall_back(module, name, str(error), settings)
     trace = current_traceparent()
@@ -107,18 +90,6 @@ def _compile(
         return obtain()
     except _kiln.Error as error:
         return give_up(error)
-
-
-def load_program(graph: str, settings: Settings) -> _kiln.Program:
-    """The program of a captured graph, ready to run. Raises _kiln.Error."""
-    program = _client_of(settings).compile(graph)
-    try:
-        steps = [LibraryStep(step) for step in program.library_steps()]
-    except Exception as error:
-        # Such as an operator that this torch does not have.
-        raise _kiln.Error(f"a library step cannot be called here: {error!r}") from error
-    program.set_library_steps(steps)
-    return program
 
 
 def _checked(

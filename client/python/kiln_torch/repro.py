@@ -15,6 +15,7 @@ import torch
 
 from kiln_torch import _kiln
 from kiln_torch.compare import difference
+from kiln_torch.program import load_program
 from kiln_torch.settings import Settings
 
 _README = """{what}
@@ -130,8 +131,6 @@ def replay(folder: str | Path) -> bool:
 
     Whether all are equal. The server is that of KILN_SERVER.
     """
-    from kiln_torch.backend import load_program  # which imports this module
-
     folder = Path(folder)
     graph = (folder / "graph.json").read_text()
     given, expected = read_npz(folder / "inputs.npz"), read_npz(folder / "expected.npz")

@@ -11,8 +11,9 @@ import torch
 from functorch.compile import make_boxed_func
 
 from kiln_torch import _kiln
-from kiln_torch.backend import aot_backend, make_client, static_inputs
+from kiln_torch.backend import aot_backend, static_inputs
 from kiln_torch.capture import capture
+from kiln_torch.program import make_client
 from kiln_torch.settings import Settings
 
 

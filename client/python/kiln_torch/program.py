@@ -1,0 +1,39 @@
+"""The way from a captured graph to a program that runs here."""
+
+from __future__ import annotations
+
+import functools
+
+from kiln_torch import _kiln
+from kiln_torch.library import LibraryStep
+from kiln_torch.settings import FROM_LIBRARY, Settings
+
+
+def make_client(settings: Settings, debug: bool = False) -> _kiln.Client:
+    """Raises _kiln.Error for impossible settings. Does not connect."""
+    given = dict(zip(FROM_LIBRARY, settings.from_library(), strict=True))
+    return _kiln.Client(
+        settings.server,
+        settings.timeout_s,
+        settings.threads,
+        "" if debug else settings.debug_dir,
+        debug,
+        fail_on_miss=settings.fail_on_miss,
+        **given,
+    )
+
+
+# By all settings, so that another set gets another client; connections are shared below.
+client_of = functools.cache(make_client)
+
+
+def load_program(graph: str, settings: Settings) -> _kiln.Program:
+    """The program of a captured graph, ready to run. Raises _kiln.Error."""
+    program = client_of(settings).compile(graph)
+    try:
+        steps = [LibraryStep(step) for step in program.library_steps()]
+    except Exception as error:
+        # Such as an operator that this torch does not have.
+        raise _kiln.Error(f"a library step cannot be called here: {error!r}") from error
+    program.set_library_steps(steps)
+    return program
