@@ -348,7 +348,7 @@ MATMUL = templates(
     torch.outer(<f1>, <f1>)
     torch.einsum("...ij,...kj->...ik", <f2>, <0>)
     torch.einsum("ij,jk->ki", <f2>, <f2>)
-    torch.addmm(<f>, <f2>, <f2>, beta=<k>, alpha=<c>)
+    torch.addmm(<f>, <f2>, <f2>, beta=<k>, alpha=<k>)
     torch.baddbmm(<f>, <f3>, <0>.mT)
     F.linear(<f2>, <f2>)
     torch.tensordot(<f2>, <0>, dims=([0], [0]))
