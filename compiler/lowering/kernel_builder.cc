@@ -196,7 +196,10 @@ void KernelBuilder::Store(const View& view, const Ints& coordinates, Scalar valu
 }
 
 void KernelBuilder::Finish(ir::Schedule schedule) {
-  kernel_.schedule = schedule;
+  // Over one element there is no sum, and so no contraction: a gradient of one sample's one place.
+  const bool has_sum = !kernel_.phases.front().inner.empty();
+  kernel_.schedule =
+      schedule == ir::Schedule::kContraction && !has_sum ? ir::Schedule::kLoops : schedule;
   module_.operations.emplace_back(std::move(kernel_));
 }
 

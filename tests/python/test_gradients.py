@@ -38,6 +38,15 @@ def test_results_that_nobody_wants_are_left_out(wanted):
     compare(lambda x, w, b: F.conv2d(x, w, b, stride=2, padding=1), [args])
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_one_sample_of_one_place(kernel, groups):
+    args = (leaf(1, 8, kernel, kernel), leaf(12, 8 // groups, kernel, kernel), leaf(12))
+    compare(lambda x, w, b: F.conv2d(x, w, b, groups=groups), [args])
+    args = (leaf(1, 8, 1, 1), leaf(8, 12 // groups, kernel, kernel), leaf(12))
+    compare(lambda x, w, b: F.conv_transpose2d(x, w, b, groups=groups), [args])
+
+
 def test_a_new_batch_and_size_need_no_new_graph():
     net = torch.nn.Sequential(torch.nn.Conv2d(18, 8, 3, 2, 1), torch.nn.MaxPool2d(3, 2, 1))
     exact = copy.deepcopy(net).double()
