@@ -47,14 +47,14 @@ absl::StatusOr<std::unique_ptr<DataDir>> DataDir::Open(const std::string& path) 
   }
   if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
     int lock_errno = errno;
-    std::string owner = ReadOwner(fd);
+    const std::string owner = ReadOwner(fd);
     close(fd);
     if (lock_errno != EWOULDBLOCK) {
       return absl::FailedPreconditionError(
           absl::StrCat("cannot lock the data directory ", path, ": ", strerror(lock_errno)));
     }
-    return absl::AbortedError(
-        absl::StrCat("the data directory ", path, " is in use by process ", owner));
+    return absl::AbortedError(absl::StrCat("the data directory ", path, " is in use by process ",
+                                           owner.empty() ? "unknown" : owner));
   }
   if (!IsProcessId(ReadOwner(fd))) {
     close(fd);

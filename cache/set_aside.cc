@@ -1,5 +1,8 @@
 #include "cache/set_aside.h"
 
+#include <rocksdb/db.h>
+#include <rocksdb/options.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -17,8 +20,6 @@
 #include "cache/rocksdb_format.h"
 #include "cache/value_files.h"
 #include "proto/base/log.h"
-#include "rocksdb/db.h"
-#include "rocksdb/options.h"
 
 namespace kiln::cache {
 namespace {
@@ -71,12 +72,15 @@ std::string ForeignNameIn(const std::string& path) {
   return error ? error.message() : "";
 }
 
-// A cache of some version, and nothing else: one whose file FORMAT says so, or is empty, as a power
-// failure leaves it.
+// Of a FORMAT of Kiln's, whatever its number; a power failure may leave it empty.
+bool IsVersion(absl::string_view text) {
+  return text.empty() || absl::StartsWith(text, kFormatName);
+}
+
+// A cache of some version, and nothing else.
 bool IsCache(const std::string& path) {
   const std::optional<std::string> version = ReadVersion(path);
-  return version && (version->empty() || absl::StartsWith(*version, kFormatName)) &&
-         ForeignNameIn(path).empty();
+  return version && IsVersion(*version) && ForeignNameIn(path).empty();
 }
 
 absl::Status NotACache(const std::string& path, absl::string_view why) {
@@ -164,7 +168,7 @@ absl::Status CheckFormat(const std::string& path) {
     return WriteVersion(path);
   }
   if (*version == kFormatVersion) return absl::OkStatus();
-  if (!version->empty() && !absl::StartsWith(*version, kFormatName)) {
+  if (!IsVersion(*version)) {
     return NotACache(path, "its file FORMAT is another program's");
   }
   return absl::DataLossError(

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "compiler/fusion/fusion_graph.h"
+#include "compiler/ir/index_nodes.h"
 
 namespace kiln::fusion {
 
@@ -10,7 +11,14 @@ using ir::ScalarOp;
 
 namespace {
 
-constexpr uint64_t kMostIndexNodes = 512;
+// Nodes of the longest access's indices.
+uint64_t LongestIndices(const ir::Kernel& kernel) {
+  uint64_t most = 0;
+  for (const ir::Phase& phase : kernel.phases) {
+    for (const ir::Inst& inst : phase.body) most = std::max(most, ir::IndexNodes(inst.indices));
+  }
+  return most;
+}
 
 }  // namespace
 
@@ -59,20 +67,11 @@ BodyCost CostOf(ir::Module& module, const ir::Kernel& kernel) {
   return cost;
 }
 
-uint64_t IndexNodes(const ir::Kernel& kernel) {
-  uint64_t most = 0;
-  for (const ir::Phase& phase : kernel.phases) {
-    for (const ir::Inst& inst : phase.body) {
-      uint64_t nodes = 0;
-      for (ir::IntExpr index : inst.indices) nodes += ir::TreeSize(index);
-      most = std::max(most, nodes);
-    }
-  }
-  return most;
-}
-
-bool AreIndicesTooLong(const ir::Kernel& joined, uint64_t nodes) {
-  return IndexNodes(joined) > std::max(kMostIndexNodes, nodes);
+bool AreIndicesTooLong(const ir::Kernel& joined, const ir::Kernel& first,
+                       const ir::Kernel& second) {
+  const uint64_t nodes = LongestIndices(joined);
+  return nodes > ir::kMostIndexNodes &&
+         nodes > std::max(LongestIndices(first), LongestIndices(second));
 }
 
 }  // namespace kiln::fusion

@@ -18,10 +18,9 @@ struct BodyCost {
 // Of a pointwise kernel, for one point.
 BodyCost CostOf(ir::Module& module, const ir::Kernel& kernel);
 
-// Nodes of the longest list of indices among the kernel's instructions, written out as trees.
-uint64_t IndexNodes(const ir::Kernel& kernel);
-// Indices that fusion composes beyond this cost more than a buffer between the kernels; `nodes` are
-// the kernels' own.
-bool AreIndicesTooLong(const ir::Kernel& joined, uint64_t nodes);
+// Whether an access of `joined` has indices beyond ir::kMostIndexNodes, and longer than any of the
+// two kernels that it is made of.
+bool AreIndicesTooLong(const ir::Kernel& joined, const ir::Kernel& first, const ir::Kernel& second);
+inline constexpr char kLongIndices[] = "the indices would grow too long";
 
 }  // namespace kiln::fusion

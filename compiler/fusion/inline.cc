@@ -27,7 +27,6 @@ constexpr double kMaxCheapOperations = 4;
 constexpr double kMaxOperandOperations = 2;  // into a contraction's operand, read many times
 constexpr double kMaxFreeOperations = 8;     // of producers that read no memory
 constexpr size_t kMaxProducerInstructions = 100;
-constexpr char kLongIndices[] = "the indices would grow too long";
 
 // How a consumer uses the producer.
 struct Use {
@@ -136,11 +135,10 @@ void TryInline(FusionGraph& graph, int producer) {
   std::vector<Kernel> joined;
   for (size_t i = 0; i < kernels.size() && verdict.inlined; ++i) {
     const Kernel& consumer = *graph.Fusible(kernels[i]);
-    const uint64_t nodes = std::max(IndexNodes(*kernel), IndexNodes(consumer));
     joined.push_back(consumer);
     InlineInto(graph.module(), *source, joined.back());
     SimplifyKernel(joined.back());
-    if (AreIndicesTooLong(joined.back(), nodes)) verdict = {false, kLongIndices};
+    if (AreIndicesTooLong(joined.back(), *kernel, consumer)) verdict = {false, kLongIndices};
   }
   for (int reader : kernels) graph.Record(producer, reader, verdict.inlined, verdict.reason);
   if (!verdict.inlined) return;

@@ -127,8 +127,8 @@ class Joiner {
           objection_ = "one would read what another outer point stores";
           continue;
         }
-        if (AreIndicesTooLong(*joined, std::max(IndexNodes(first_), IndexNodes(second_)))) {
-          objection_ = "the indices would grow too long";
+        if (AreIndicesTooLong(*joined, first_, second_)) {
+          objection_ = kLongIndices;
           continue;
         }
         Commit(*std::move(joined));

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "compiler/ir/index_nodes.h"
 #include "compiler/lowering/graph_outputs.h"
 #include "compiler/lowering/library_step.h"
 #include "compiler/lowering/node_context.h"
@@ -28,18 +29,19 @@ const TensorType* AsTensor(const Graph& graph, graph::ValueRef value) {
   return std::get_if<TensorType>(&graph.values[value.id]);
 }
 
-void MarkUsed(const graph::Arg& arg, std::vector<bool>& used) {
-  if (const auto* ref = std::get_if<graph::ValueRef>(&arg.value)) used[ref->id] = true;
+void ForEachValue(const graph::Arg& arg, const std::function<void(int)>& visit) {
+  if (const auto* ref = std::get_if<graph::ValueRef>(&arg.value)) visit(ref->id);
   if (const auto* list = std::get_if<graph::ArgList>(&arg.value)) {
-    for (const graph::Arg& item : *list) MarkUsed(item, used);
+    for (const graph::Arg& item : *list) ForEachValue(item, visit);
   }
 }
 
 std::vector<bool> UsedValues(const Graph& graph) {
   std::vector<bool> used(graph.values.size(), false);
+  const auto mark = [&](int value) { used[value] = true; };
   for (const Node& node : graph.nodes) {
-    for (const graph::Arg& arg : node.args) MarkUsed(arg, used);
-    for (const auto& [name, arg] : node.kwargs) MarkUsed(arg, used);
+    for (const graph::Arg& arg : node.args) ForEachValue(arg, mark);
+    for (const auto& [name, arg] : node.kwargs) ForEachValue(arg, mark);
   }
   for (const graph::Output& output : graph.outputs) {
     if (const auto* ref = std::get_if<graph::ValueRef>(&output)) used[ref->id] = true;
@@ -196,23 +198,6 @@ void MaterializeShared(LoweringState& state, const Node& node, size_t buffers_be
   }
 }
 
-// Views compose: each reshape of symbolic sizes puts the last one's expressions into quotients and
-// remainders. Beyond this many nodes a copy costs less.
-constexpr uint64_t kMostIndexNodes = 512;
-
-uint64_t IndexNodes(const View& view) {
-  uint64_t nodes = 0;
-  for (ir::IntExpr index : view.indices) nodes += ir::TreeSize(index);
-  return nodes;
-}
-
-void ForEachValue(const graph::Arg& arg, const std::function<void(int)>& visit) {
-  if (const auto* ref = std::get_if<graph::ValueRef>(&arg.value)) visit(ref->id);
-  if (const auto* list = std::get_if<graph::ArgList>(&arg.value)) {
-    for (const graph::Arg& item : *list) ForEachValue(item, visit);
-  }
-}
-
 // Where a result is a view of an earlier buffer by too long expressions: lowers the node again on
 // copies of those arguments that are more than a buffer themselves.
 absl::Status CutLongViews(LoweringState& state, const Node& node, size_t num_operations,
@@ -221,7 +206,7 @@ absl::Status CutLongViews(LoweringState& state, const Node& node, size_t num_ope
       std::any_of(node.results.begin(), node.results.end(), [&](graph::ValueRef result) {
         const std::optional<View>& view = state.values[result.id];
         return view && view->buffer < static_cast<int>(num_buffers) &&
-               IndexNodes(*view) > kMostIndexNodes;
+               ir::IndexNodes(view->indices) > ir::kMostIndexNodes;
       });
   if (!is_long) return absl::OkStatus();
   NodeContext context(state, node);
@@ -232,7 +217,9 @@ absl::Status CutLongViews(LoweringState& state, const Node& node, size_t num_ope
   }
   for (int value : arguments) {
     const std::optional<View>& view = state.values[value];
-    if (!view || IsOpaque(view->dtype) || IndexNodes(*view) <= view->indices.size()) continue;
+    if (!view || IsOpaque(view->dtype) || ir::IndexNodes(view->indices) <= view->indices.size()) {
+      continue;
+    }
     if (originals.empty()) {
       state.module.operations.resize(num_operations);
       state.module.buffers.resize(num_buffers);
