@@ -6,16 +6,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/runtime/kernel.h"
+#include "client/runtime/malformed.h"
 #include "kiln/v1/artifact.pb.h"
 #include "proto/base/status_macros.h"
 
 namespace kiln::runtime {
 namespace {
-
-absl::Status Bad(absl::string_view where, absl::string_view what) {
-  return absl::DataLossError(
-      absl::StrCat("the artifact's program is malformed: ", where, " ", what));
-}
 
 class Checker {
  public:
@@ -61,15 +57,17 @@ class Checker {
                            const v1::KernelInterface& interface) {
     if (launch.buffers_size() != interface.buffers_size() ||
         launch.symbols_size() != interface.sizes_size()) {
-      return Bad(where, absl::StrCat("gives its kernel ", launch.buffers_size(), " buffers and ",
-                                     launch.symbols_size(), " sizes; expected ",
-                                     interface.buffers_size(), " and ", interface.sizes_size()));
+      return Malformed(
+          where, absl::StrCat("gives its kernel ", launch.buffers_size(), " buffers and ",
+                              launch.symbols_size(), " sizes; expected ", interface.buffers_size(),
+                              " and ", interface.sizes_size()));
     }
     for (int i = 0; i < launch.buffers_size(); ++i) {
       const v1::KernelInterface::Buffer& argument = interface.buffers(i);
       const uint32_t buffer = launch.buffers(i);
       if (program_.buffers(static_cast<int>(buffer)).dtype() != argument.dtype()) {
-        return Bad(where, absl::StrCat("gives its kernel buffer ", buffer, " of another dtype"));
+        return Malformed(where,
+                         absl::StrCat("gives its kernel buffer ", buffer, " of another dtype"));
       }
       if (argument.read() && !argument.written()) KILN_RETURN_IF_ERROR(Read(where, buffer));
     }
@@ -90,7 +88,7 @@ class Checker {
 
   absl::Status Read(absl::string_view where, uint32_t buffer) {
     if (written_[buffer]) return absl::OkStatus();
-    return Bad(where, absl::StrCat("reads buffer ", buffer, " before it is written"));
+    return Malformed(where, absl::StrCat("reads buffer ", buffer, " before it is written"));
   }
 
   absl::Status Write(absl::string_view where, uint32_t number) {
@@ -99,7 +97,7 @@ class Checker {
         buffer.kind() == v1::Buffer::KIND_OUTPUT || buffer.kind() == v1::Buffer::KIND_WORKSPACE ||
         (buffer.kind() == v1::Buffer::KIND_INPUT && may_write_(static_cast<int>(buffer.index())));
     if (!own) {
-      return Bad(where, absl::StrCat("writes to buffer ", number, ", which is not its own"));
+      return Malformed(where, absl::StrCat("writes to buffer ", number, ", which is not its own"));
     }
     written_[number] = true;
     return absl::OkStatus();

@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "client/runtime/malformed.h"
 #include "client/runtime/plan.h"
 #include "client/runtime/symbols.h"
 #include "kiln/v1/artifact.pb.h"
@@ -15,11 +16,6 @@ namespace {
 
 constexpr int kMaxDepth = 60;
 constexpr int kMaxBuffersOfLaunch = 4096;
-
-absl::Status Bad(absl::string_view where, absl::string_view what) {
-  return absl::DataLossError(
-      absl::StrCat("the artifact's program is malformed: ", where, " ", what));
-}
 
 class Checker {
  public:
@@ -33,7 +29,7 @@ class Checker {
     for (int i = 0; i < program_.buffers_size(); ++i) KILN_RETURN_IF_ERROR(CheckBuffer(i));
     for (int i = 0; i < program_.steps_size(); ++i) KILN_RETURN_IF_ERROR(CheckStep(i));
     for (int i = 0; i < program_.buffers_size(); ++i) {
-      if (!made_[i]) return Bad(absl::StrCat("library buffer ", i), "is made by no step");
+      if (!made_[i]) return Malformed(absl::StrCat("library buffer ", i), "is made by no step");
     }
     for (int i = 0; i < program_.outputs_size(); ++i) KILN_RETURN_IF_ERROR(CheckOutput(i));
     KILN_RETURN_IF_ERROR(CheckInt("the workspace's size", program_.workspace_bytes()));
@@ -44,7 +40,7 @@ class Checker {
   absl::Status CheckInputs() {
     for (int i = 0; i < program_.symbols_size(); ++i) {
       if (program_.symbols(i).min() > program_.symbols(i).max()) {
-        return Bad(absl::StrCat("symbol ", i), "has an empty range");
+        return Malformed(absl::StrCat("symbol ", i), "has an empty range");
       }
     }
     for (int i = 0; i < program_.inputs_size(); ++i) {
@@ -56,12 +52,12 @@ class Checker {
       } else if (type.has_sym_int()) {
         KILN_RETURN_IF_ERROR(CheckInt(where, type.sym_int()));
       } else {
-        return Bad(where, "has no type");
+        return Malformed(where, "has no type");
       }
     }
     for (int i = 0; i < program_.constants_size(); ++i) {
       if (program_.constants(i).data().size() > (size_t{1} << 30)) {
-        return Bad(absl::StrCat("constant ", i), "is too large");
+        return Malformed(absl::StrCat("constant ", i), "is too large");
       }
     }
     return absl::OkStatus();
@@ -78,12 +74,12 @@ class Checker {
       case v1::Buffer::KIND_INPUT:
         if (buffer.index() >= static_cast<uint32_t>(program_.inputs_size()) ||
             !program_.inputs(static_cast<int>(buffer.index())).type().has_tensor()) {
-          return Bad(where, "refers to an input that is no tensor");
+          return Malformed(where, "refers to an input that is no tensor");
         }
         return absl::OkStatus();
       case v1::Buffer::KIND_CONSTANT:
         if (buffer.index() >= static_cast<uint32_t>(program_.constants_size())) {
-          return Bad(where, "refers to a constant that does not exist");
+          return Malformed(where, "refers to a constant that does not exist");
         }
         return absl::OkStatus();
       case v1::Buffer::KIND_OUTPUT:
@@ -91,7 +87,7 @@ class Checker {
       case v1::Buffer::KIND_LIBRARY:
         return absl::OkStatus();
       default:
-        return Bad(where, "is of an unknown kind");
+        return Malformed(where, "is of an unknown kind");
     }
   }
 
@@ -107,18 +103,19 @@ class Checker {
         KILN_RETURN_IF_ERROR(CheckView(where, step.copy().from()));
         KILN_RETURN_IF_ERROR(CheckView(where, step.copy().to()));
         if (step.copy().from().dtype() != step.copy().to().dtype()) {
-          return Bad(where, "copies between two types");
+          return Malformed(where, "copies between two types");
         }
         return absl::OkStatus();
       case v1::Step::KIND_NOT_SET:
         break;
     }
-    return Bad(where, "is of an unknown kind");
+    return Malformed(where, "is of an unknown kind");
   }
 
   absl::Status CheckLaunch(absl::string_view where, const v1::LaunchStep& launch) {
-    if (launch.kernel().empty()) return Bad(where, "names no kernel");
-    if (launch.buffers_size() > kMaxBuffersOfLaunch) return Bad(where, "has too many buffers");
+    if (launch.kernel().empty()) return Malformed(where, "names no kernel");
+    if (launch.buffers_size() > kMaxBuffersOfLaunch)
+      return Malformed(where, "has too many buffers");
     for (uint32_t buffer : launch.buffers()) KILN_RETURN_IF_ERROR(CheckUse(where, buffer));
     for (const v1::SymInt& s : launch.symbols()) KILN_RETURN_IF_ERROR(CheckInt(where, s));
     KILN_RETURN_IF_ERROR(CheckInt(where, launch.scratch_bytes()));
@@ -129,19 +126,19 @@ class Checker {
     for (const auto& arg : step.args()) KILN_RETURN_IF_ERROR(CheckArg(where, arg, 0));
     for (const auto& arg : step.kwargs()) KILN_RETURN_IF_ERROR(CheckArg(where, arg.value(), 0));
     if (step.positions_size() != 0 && step.positions_size() != step.results_size()) {
-      return Bad(where, absl::StrCat("has ", step.results_size(), " results and ",
-                                     step.positions_size(), " positions"));
+      return Malformed(where, absl::StrCat("has ", step.results_size(), " results and ",
+                                           step.positions_size(), " positions"));
     }
     for (int i = 1; i < step.positions_size(); ++i) {
       if (step.positions(i) <= step.positions(i - 1))
-        return Bad(where, "takes results in no order");
+        return Malformed(where, "takes results in no order");
     }
     for (uint32_t result : step.results()) {
       if (result >= made_.size() ||
           program_.buffers(static_cast<int>(result)).kind() != v1::Buffer::KIND_LIBRARY ||
           made_[result]) {
-        return Bad(where, absl::StrCat("makes buffer ", result,
-                                       ", which is no library buffer or was made before"));
+        return Malformed(where, absl::StrCat("makes buffer ", result,
+                                             ", which is no library buffer or was made before"));
       }
       made_[result] = true;
     }
@@ -149,7 +146,7 @@ class Checker {
   }
 
   absl::Status CheckArg(absl::string_view where, const v1::LibraryStep::Arg& arg, int depth) {
-    if (depth > kMaxDepth) return Bad(where, "has arguments nested too deep");
+    if (depth > kMaxDepth) return Malformed(where, "has arguments nested too deep");
     switch (arg.kind_case()) {
       case v1::LibraryStep::Arg::kTensor:
         return CheckView(where, arg.tensor());
@@ -163,12 +160,12 @@ class Checker {
       case v1::LibraryStep::Arg::KIND_NOT_SET:
         break;
     }
-    return Bad(where, "has an argument of an unknown kind");
+    return Malformed(where, "has an argument of an unknown kind");
   }
 
   absl::Status CheckScalar(absl::string_view where, const v1::Argument& arg, int depth) {
-    if (depth > kMaxDepth) return Bad(where, "has arguments nested too deep");
-    if (arg.kind_case() == v1::Argument::kValue) return Bad(where, "has a value as a scalar");
+    if (depth > kMaxDepth) return Malformed(where, "has arguments nested too deep");
+    if (arg.kind_case() == v1::Argument::kValue) return Malformed(where, "has a value as a scalar");
     if (arg.has_sym_int()) return CheckInt(where, arg.sym_int());
     for (const v1::Argument& item : arg.list().items()) {
       KILN_RETURN_IF_ERROR(CheckScalar(where, item, depth + 1));
@@ -184,7 +181,7 @@ class Checker {
         KILN_RETURN_IF_ERROR(CheckView(where, output.tensor()));
         if (program_.buffers(static_cast<int>(output.tensor().buffer())).kind() ==
             v1::Buffer::KIND_WORKSPACE) {
-          return Bad(where, "lies in the workspace");
+          return Malformed(where, "lies in the workspace");
         }
         return absl::OkStatus();
       case v1::ProgramOutput::kSymInt:
@@ -194,13 +191,13 @@ class Checker {
       case v1::ProgramOutput::KIND_NOT_SET:
         break;
     }
-    return Bad(where, "is of an unknown kind");
+    return Malformed(where, "is of an unknown kind");
   }
 
   absl::Status CheckView(absl::string_view where, const v1::BufferView& view) {
     KILN_RETURN_IF_ERROR(CheckUse(where, view.buffer()));
     if (program_.buffers(static_cast<int>(view.buffer())).dtype() != view.dtype()) {
-      return Bad(where, "views a buffer as another type");
+      return Malformed(where, "views a buffer as another type");
     }
     KILN_RETURN_IF_ERROR(CheckType(where, view.dtype(), view.sizes(), view.strides()));
     return CheckInt(where, view.offset());
@@ -208,9 +205,9 @@ class Checker {
 
   absl::Status CheckUse(absl::string_view where, uint32_t buffer) {
     if (buffer >= made_.size())
-      return Bad(where, absl::StrCat("uses buffer ", buffer, " of ", made_.size()));
+      return Malformed(where, absl::StrCat("uses buffer ", buffer, " of ", made_.size()));
     if (!made_[buffer]) {
-      return Bad(where, absl::StrCat("uses library buffer ", buffer, " before it is made"));
+      return Malformed(where, absl::StrCat("uses library buffer ", buffer, " before it is made"));
     }
     return absl::OkStatus();
   }
@@ -218,10 +215,11 @@ class Checker {
   template <typename Sizes>
   absl::Status CheckType(absl::string_view where, int dtype, const Sizes& sizes,
                          const Sizes& strides) {
-    if (!DTypeFromProto(dtype).ok()) return Bad(where, absl::StrCat("has unknown dtype ", dtype));
+    if (!DTypeFromProto(dtype).ok())
+      return Malformed(where, absl::StrCat("has unknown dtype ", dtype));
     if (sizes.size() != strides.size() || sizes.size() > KILN_MAX_DIMS) {
-      return Bad(where,
-                 absl::StrCat("has ", sizes.size(), " sizes and ", strides.size(), " strides"));
+      return Malformed(
+          where, absl::StrCat("has ", sizes.size(), " sizes and ", strides.size(), " strides"));
     }
     for (const v1::SymInt& s : sizes) KILN_RETURN_IF_ERROR(CheckInt(where, s));
     for (const v1::SymInt& s : strides) KILN_RETURN_IF_ERROR(CheckInt(where, s));
@@ -233,12 +231,12 @@ class Checker {
   }
 
   absl::Status CheckExpr(absl::string_view where, const v1::SymExpr& expr, int depth) {
-    if (depth > kMaxDepth) return Bad(where, "has an expression nested too deep");
+    if (depth > kMaxDepth) return Malformed(where, "has an expression nested too deep");
     if (expr.kind() == v1::SymExpr::KIND_CONSTANT) return absl::OkStatus();
     if (expr.kind() == v1::SymExpr::KIND_SYMBOL) {
       if (expr.symbol() >= used_symbols_.size()) {
-        return Bad(where,
-                   absl::StrCat("uses symbol ", expr.symbol(), " of ", used_symbols_.size()));
+        return Malformed(where,
+                         absl::StrCat("uses symbol ", expr.symbol(), " of ", used_symbols_.size()));
       }
       used_symbols_[expr.symbol()] = true;
       return absl::OkStatus();
@@ -247,7 +245,7 @@ class Checker {
         expr.kind() == v1::SymExpr::KIND_FLOOR_DIV || expr.kind() == v1::SymExpr::KIND_MOD;
     if (expr.kind() < v1::SymExpr::KIND_ADD || expr.kind() > v1::SymExpr::KIND_MAX ||
         expr.operands_size() < 1 || (binary && expr.operands_size() != 2)) {
-      return Bad(where, "has an expression without its operands");
+      return Malformed(where, "has an expression without its operands");
     }
     for (const v1::SymExpr& operand : expr.operands()) {
       KILN_RETURN_IF_ERROR(CheckExpr(where, operand, depth + 1));
@@ -261,7 +259,8 @@ class Checker {
       const v1::Symbol& symbol = program_.symbols(static_cast<int>(s));
       if (used_symbols_[s] && sources[s].kind == SymbolSource::Kind::kNone &&
           symbol.min() != symbol.max()) {
-        return Bad(absl::StrCat("symbol '", symbol.name(), "'"), "has no input that gives it");
+        return Malformed(absl::StrCat("symbol '", symbol.name(), "'"),
+                         "has no input that gives it");
       }
     }
     return absl::OkStatus();
