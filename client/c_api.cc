@@ -345,6 +345,11 @@ kiln_status* kiln_program_output(const kiln_program* program, size_t index, kiln
   });
 }
 
+int32_t kiln_program_writes_input(const kiln_program* program, size_t index) {
+  if (program == nullptr || index >= program->info.inputs().size()) return 0;
+  return program->program->loaded().executor().WritesInput(index) ? 1 : 0;
+}
+
 void kiln_program_get_stats(const kiln_program* program, kiln_program_stats* stats) {
   if (program != nullptr) WriteStruct(program->info.stats(), stats);
 }

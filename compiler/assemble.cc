@@ -94,6 +94,8 @@ class Assembler {
  private:
   // Buffers get numbers in order of first use; unused ones are left out.
   absl::StatusOr<uint32_t> BufferNumber(ir::BufferId id) {
+    const ir::BufferId from = plan_.in_place_of[id];
+    if (from >= 0 && module_.buffers[from].kind == ir::BufferKind::kInput) id = from;
     auto [it, added] = numbers_.try_emplace(id, program_.buffers_size());
     if (added) {
       const ir::Buffer& buffer = module_.buffers[id];

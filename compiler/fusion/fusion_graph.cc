@@ -73,7 +73,8 @@ FusionGraph::FusionGraph(ir::Module& module, std::vector<Decision>* decisions)
     const auto* window = std::get_if<ir::BufferWindow>(&output.value);
     if (window != nullptr) kept_[window->buffer] = true;
   }
-  std::vector<bool> mutated(module.buffers.size(), false);
+  const auto is_input = [&](BufferId b) { return module.buffers[b].kind == BufferKind::kInput; };
+  bool mutates = false;  // an operation so far stores into an input
   for (ir::Operation& operation : module.operations) {
     const int id = size();
     Op& op = ops_.emplace_back();
@@ -83,9 +84,10 @@ FusionGraph::FusionGraph(ir::Module& module, std::vector<Decision>* decisions)
     op.position = id;
     order_.push_back(id);
     CollectAccesses(op);
+    mutates |= std::any_of(op.writes.begin(), op.writes.end(), is_input);
+    op.pinned |= mutates;
     for (BufferId b : op.writes) {
-      producer_[b] = id;
-      if (module.buffers[b].kind == BufferKind::kInput) mutated[b] = true;
+      if (!is_input(b)) producer_[b] = id;
     }
     for (BufferId b : op.reads) {
       readers_[b].push_back(id);
@@ -93,13 +95,6 @@ FusionGraph::FusionGraph(ir::Module& module, std::vector<Decision>* decisions)
     }
   }
   module.operations.clear();
-  const auto is_mutated = [&](BufferId b) { return mutated[b]; };
-  for (Op& op : ops_) {
-    if (std::any_of(op.reads.begin(), op.reads.end(), is_mutated) ||
-        std::any_of(op.writes.begin(), op.writes.end(), is_mutated)) {
-      op.pinned = true;
-    }
-  }
 }
 
 Kernel* FusionGraph::Fusible(int id) {

@@ -22,8 +22,9 @@ struct Op {
   std::vector<ir::BufferId> reads;   // sorted, each once, without what it writes itself
   std::vector<ir::BufferId> writes;  // sorted, each once
   bool alive = true;
-  // Never fused, moved or removed: library steps, packing kernels, kernels that touch an input
-  // which some kernel stores to, and kernels that store a buffer in more than one place.
+  // Never fused, moved or removed: library steps, packing kernels, kernels that store a buffer in
+  // more than one place, and everything from the first kernel on that stores into an input: what
+  // reads that input comes before it.
   bool pinned = false;
   int position = 0;  // in FusionGraph::order
 };

@@ -17,12 +17,24 @@ namespace {
 
 using graph::TensorType;
 
-View CopyToTemp(LoweringState& state, NodeContext& context, const View& view) {
-  ir::Buffer buffer{state.UniqueName(context.node().name), view.dtype, view.sizes,
-                    state.module.ContiguousStrides(view.sizes), ir::BufferKind::kTemp};
+View CopyToTemp(LoweringState& state, NodeContext& context, const View& view, const Ints& strides) {
+  ir::Buffer buffer{state.UniqueName(context.node().name), view.dtype, view.sizes, strides,
+                    ir::BufferKind::kTemp};
   const View copy = WholeBuffer(state.module, state.module.AddBuffer(std::move(buffer)));
   context.Pointwise(copy, [&](KernelBuilder& b, const Ints& at) { return b.Load(view, at); });
   return copy;
+}
+
+// Whether `view` is all of a temporary buffer with the sizes and strides of `other`.
+bool HasLayoutOf(ir::Module& module, const View& view, ir::BufferId other) {
+  const ir::Buffer &buffer = module.buffers[view.buffer], &like = module.buffers[other];
+  if (buffer.kind != ir::BufferKind::kTemp || buffer.sizes != like.sizes ||
+      buffer.strides != like.strides) {
+    return false;
+  }
+  const std::optional<ir::BufferWindow> window = AsWindow(module, view);
+  return window && window->offset.is_const(0) && window->sizes == like.sizes &&
+         window->strides == like.strides;
 }
 
 // The root of the outputs that lie in a buffer; see storage.h.
@@ -153,31 +165,31 @@ absl::Status AddOutputs(LoweringState& state, bool library_steps) {
 }
 
 absl::Status AddMutations(LoweringState& state) {
-  absl::flat_hash_set<ir::BufferId> mutated;
   for (const graph::Mutation& mutation : state.graph.mutations) {
     const DType dtype = state.values[mutation.input]->dtype;
     if (IsOpaque(dtype)) {
       return absl::UnimplementedError(absl::StrCat(
           "input ", mutation.input, " is ", DTypeName(dtype), ", which no kernel writes in place"));
     }
-    mutated.insert(state.values[mutation.input]->buffer);
   }
   graph::Node node;
   node.name = "mutation";
   NodeContext context(state, node);
-  std::vector<View> sources;
+  std::vector<View> values;
+  absl::flat_hash_set<ir::BufferId> taken;
   for (const graph::Mutation& mutation : state.graph.mutations) {
-    View source = *state.values[mutation.value.id];
-    // A value that views a mutated input must be read before any input changes.
-    if (mutated.contains(source.buffer)) {
-      source = CopyToTemp(state, context, source);
-    }
-    sources.push_back(std::move(source));
+    const View& source = *state.values[mutation.value.id];
+    const View& target = *state.values[mutation.input];
+    const bool serves = HasLayoutOf(state.module, source, target.buffer);
+    values.push_back(serves && taken.insert(source.buffer).second
+                         ? source
+                         : CopyToTemp(state, context, source,
+                                      state.module.buffers[target.buffer].strides));
   }
-  for (size_t i = 0; i < sources.size(); ++i) {
+  for (size_t i = 0; i < values.size(); ++i) {
     const View& target = *state.values[state.graph.mutations[i].input];
     context.Pointwise(target,
-                      [&](KernelBuilder& b, const Ints& at) { return b.Load(sources[i], at); });
+                      [&](KernelBuilder& b, const Ints& at) { return b.Load(values[i], at); });
   }
   return absl::OkStatus();
 }

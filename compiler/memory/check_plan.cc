@@ -20,7 +20,7 @@ using ir::IntExpr;
 using ir::Kernel;
 using ir::Module;
 
-// Reads and writes of workspace buffers by one operation, each buffer once.
+// Reads and writes of planned buffers by one operation, each buffer once.
 struct Access {
   std::string operation;
   const Kernel* kernel = nullptr;
@@ -41,7 +41,7 @@ void CollectWindows(const ir::LibraryArgs& args, std::vector<BufferId>& reads) {
   }
 }
 
-Access CollectAccess(const Module& module, const ir::Operation& operation) {
+Access CollectAccess(const ir::Operation& operation) {
   Access access;
   if (const auto* library = std::get_if<ir::Library>(&operation)) {
     access.operation = absl::StrCat("library ", library->op, " of ", library->origin);
@@ -58,9 +58,6 @@ Access CollectAccess(const Module& module, const ir::Operation& operation) {
       }
     }
   }
-  auto outside = [&](BufferId b) { return module.buffers[b].kind != BufferKind::kTemp; };
-  std::erase_if(access.reads, outside);
-  std::erase_if(access.writes, outside);
   return access;
 }
 
@@ -78,10 +75,14 @@ class Checker {
 
   absl::Status Run() {
     KILN_RETURN_IF_ERROR(CheckShapes());
+    FindPlanned();
     std::vector<Access> accesses;
     std::vector<bool> used(module_.buffers.size());
     for (const ir::Operation& operation : module_.operations) {
-      accesses.push_back(CollectAccess(module_, operation));
+      accesses.push_back(CollectAccess(operation));
+      const auto outside = [&](BufferId b) { return !planned_[b]; };
+      std::erase_if(accesses.back().reads, outside);
+      std::erase_if(accesses.back().writes, outside);
       for (BufferId b : accesses.back().reads) used[b] = true;
       for (BufferId b : accesses.back().writes) used[b] = true;
     }
@@ -89,9 +90,10 @@ class Checker {
       KILN_RETURN_IF_ERROR(CheckPlace(static_cast<BufferId>(b), used[b]));
     }
     for (const Access& access : accesses) KILN_RETURN_IF_ERROR(Replay(access));
+    KILN_RETURN_IF_ERROR(CheckFailures(accesses));
     for (const ir::ModuleOutput& output : module_.outputs) {
       const auto* window = std::get_if<ir::BufferWindow>(&output.value);
-      if (window == nullptr || module_.buffers[window->buffer].kind != BufferKind::kTemp) continue;
+      if (window == nullptr || !planned_[window->buffer]) continue;
       KILN_RETURN_IF_ERROR(CheckPresent(window->buffer, "the module's output"));
     }
     return absl::OkStatus();
@@ -99,6 +101,27 @@ class Checker {
 
  private:
   std::string Name(BufferId b) const { return absl::StrCat("@", module_.buffers[b].name); }
+
+  // Temporary buffers, and inputs that some buffer overwrites: those hold data from the start.
+  void FindPlanned() {
+    planned_.resize(module_.buffers.size());
+    for (size_t b = 0; b < planned_.size(); ++b) {
+      planned_[b] = planned_[b] || module_.buffers[b].kind == BufferKind::kTemp;
+      const BufferId from = plan_.in_place_of[b];
+      if (!IsInput(from) || planned_[from]) continue;
+      planned_[from] = true;
+      present_.push_back(from);
+    }
+  }
+
+  bool IsInput(BufferId b) const {
+    return b >= 0 && module_.buffers[b].kind == BufferKind::kInput;
+  }
+
+  // The input in whose memory a buffer lies, or -1.
+  BufferId InputOf(BufferId b) const {
+    return IsInput(b) ? b : IsInput(plan_.in_place_of[b]) ? plan_.in_place_of[b] : -1;
+  }
 
   absl::Status CheckShapes() const {
     size_t n = module_.buffers.size();
@@ -154,7 +177,8 @@ class Checker {
   // Inside the workspace, aligned, and only for buffers that live there.
   absl::Status CheckPlace(BufferId b, bool used) {
     IntExpr offset = plan_.offsets[b];
-    bool expected = used && module_.buffers[b].kind == BufferKind::kTemp;
+    bool expected =
+        used && module_.buffers[b].kind == BufferKind::kTemp && !IsInput(plan_.in_place_of[b]);
     extents_.emplace_back();
     if (static_cast<bool>(offset) != expected) {
       return absl::InternalError(
@@ -176,6 +200,7 @@ class Checker {
   }
 
   bool ProvablyApart(BufferId a, BufferId b) {
+    if (InputOf(a) >= 0 || InputOf(b) >= 0) return InputOf(a) != InputOf(b);
     const Extent &x = extents_[a], &y = extents_[b];
     if (x.empty || y.empty || x.region != y.region) return true;
     return ints_.ProvablyLessEqual(x.end, y.begin) || ints_.ProvablyLessEqual(y.end, x.begin);
@@ -219,6 +244,33 @@ class Checker {
     return absl::OkStatus();
   }
 
+  // A run that fails leaves its inputs as they were.
+  absl::Status CheckFailures(const std::vector<Access>& accesses) const {
+    const std::string* written = nullptr;
+    for (const Access& access : accesses) {
+      const auto in_input = [&](BufferId b) { return InputOf(b) >= 0; };
+      if (std::any_of(access.writes.begin(), access.writes.end(), in_input)) {
+        written = &access.operation;
+      }
+      if (written == nullptr || !MayFail(access.kernel)) continue;
+      return absl::InternalError(absl::StrCat("memory plan: ", *written, " writes an input, and ",
+                                              access.operation, " may fail after it"));
+    }
+    return absl::OkStatus();
+  }
+
+  static bool MayFail(const Kernel* kernel) {
+    if (kernel == nullptr) return true;  // a library step
+    for (const ir::Phase& phase : kernel->phases) {
+      for (const Inst& inst : phase.body) {
+        for (IntExpr index : inst.indices) {
+          if (ContainsKind(index, ir::IntKind::kIndirect)) return true;
+        }
+      }
+    }
+    return false;
+  }
+
   absl::Status Clash(const Access& access, BufferId a, BufferId b) const {
     return absl::InternalError(absl::StrCat("memory plan: ", access.operation, " uses ", Name(a),
                                             " and ", Name(b), ", which share storage"));
@@ -232,6 +284,7 @@ class Checker {
     };
     const ir::Buffer &a = module_.buffers[from], &b = module_.buffers[to];
     if (access.kernel == nullptr) return wrong("it is no kernel");
+    if (SizeBytes(ints_, b).is_const(0)) return absl::OkStatus();
     if (plan_.offsets[from] != plan_.offsets[to]) return wrong("their offsets differ");
     if (a.sizes != b.sizes || a.strides != b.strides || DTypeSize(a.dtype) != DTypeSize(b.dtype)) {
       return wrong("their layouts differ");
@@ -309,6 +362,7 @@ class Checker {
   const Module& module_;
   const Plan& plan_;
   IntContext& ints_;
+  std::vector<bool> planned_;    // by BufferId
   std::vector<Extent> extents_;  // by BufferId
   std::vector<BufferId> present_;
   absl::flat_hash_map<BufferId, BufferId> overwritten_by_;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/memory/in_place.h"
+#include "compiler/memory/write_inputs.h"
 #include "proto/base/status_macros.h"
 
 namespace kiln::memory {
@@ -73,26 +74,32 @@ std::vector<Lifetime> FindLifetimes(const Module& module) {
   return lives;
 }
 
-// For each buffer the one whose storage it takes over, or -1.
-std::vector<BufferId> FindInPlace(Module& module, const std::vector<Lifetime>& lives) {
+bool LiesInWorkspace(const Module& module, const std::vector<BufferId>& in_place_of, BufferId b) {
+  const bool in_input =
+      in_place_of[b] >= 0 && module.buffers[in_place_of[b]].kind == BufferKind::kInput;
+  return module.buffers[b].kind == BufferKind::kTemp && !in_input;
+}
+
+// Adds to `in_place_of` the temporary buffers that take over another one's storage.
+void FindInPlace(Module& module, const std::vector<Lifetime>& lives,
+                 std::vector<BufferId>& in_place_of) {
   std::vector<std::vector<BufferId>> made(module.operations.size());
   std::vector<std::vector<BufferId>> dying(module.operations.size());
   for (size_t b = 0; b < module.buffers.size(); ++b) {
     const Lifetime& life = lives[b];
-    if (module.buffers[b].kind != BufferKind::kTemp || !life.used()) continue;
+    const bool planned = LiesInWorkspace(module, in_place_of, static_cast<BufferId>(b));
+    if (!planned || !life.used()) continue;
     made[life.first].push_back(static_cast<BufferId>(b));
     if (life.first < life.last && life.last < static_cast<int>(module.operations.size())) {
       dying[life.last].push_back(static_cast<BufferId>(b));
     }
   }
-  std::vector<BufferId> in_place_of(module.buffers.size(), -1);
   for (size_t i = 0; i < module.operations.size(); ++i) {
     const auto* kernel = std::get_if<ir::Kernel>(&module.operations[i]);
     if (kernel == nullptr || made[i].empty() || dying[i].empty()) continue;
     std::vector<BufferId> chosen = ChooseInPlace(module, *kernel, made[i], dying[i]);
     for (size_t k = 0; k < chosen.size(); ++k) in_place_of[made[i][k]] = chosen[k];
   }
-  return in_place_of;
 }
 
 // Buffers that take over one storage from each other, one after the other.
@@ -116,8 +123,8 @@ absl::StatusOr<Groups> GroupBuffers(Module& module, const std::vector<Lifetime>&
   result.group_of.assign(module.buffers.size(), -1);
   std::vector<BufferId> order;  // by first use, so that a buffer comes after the one it inherits
   for (size_t b = 0; b < module.buffers.size(); ++b) {
-    bool planned = module.buffers[b].kind == BufferKind::kTemp && lives[b].used();
-    if (planned) order.push_back(static_cast<BufferId>(b));
+    const bool planned = LiesInWorkspace(module, in_place_of, static_cast<BufferId>(b));
+    if (planned && lives[b].used()) order.push_back(static_cast<BufferId>(b));
   }
   std::stable_sort(order.begin(), order.end(),
                    [&](BufferId a, BufferId b) { return lives[a].first < lives[b].first; });
@@ -210,9 +217,10 @@ IntExpr RoundUp(IntContext& ints, IntExpr bytes) {
 
 absl::StatusOr<Plan> PlanMemory(Module& module) {
   IntContext& ints = *module.ints;
-  std::vector<Lifetime> lives = FindLifetimes(module);
   Plan plan;
-  plan.in_place_of = FindInPlace(module, lives);
+  plan.in_place_of = WriteInputsInPlace(module);
+  const std::vector<Lifetime> lives = FindLifetimes(module);
+  FindInPlace(module, lives, plan.in_place_of);
   KILN_ASSIGN_OR_RETURN(Groups grouped, GroupBuffers(module, lives, plan.in_place_of));
 
   std::vector<Group*> constant, symbolic;

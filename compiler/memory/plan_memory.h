@@ -15,11 +15,13 @@ inline constexpr int64_t kAlignment = 64;  // bytes
 ir::IntExpr RoundUp(ir::IntContext& ints, ir::IntExpr bytes);
 
 struct Plan {
-  // By BufferId: the byte offset of each kTemp buffer that is used; null for others.
+  // By BufferId: the byte offset of each kTemp buffer that is used and lies in no input; null for
+  // others.
   std::vector<ir::IntExpr> offsets;
-  // By BufferId: the buffer whose storage this one takes over in place, or -1. Both have equal
-  // offsets; the kernel that writes this one reads the other for the last time, each element at the
-  // point that overwrites it.
+  // By BufferId: the buffer whose storage this one takes over in place, or -1. That is another
+  // kTemp buffer, of equal offset, or a kInput buffer, which then holds its new value. The kernel
+  // that writes this one reads the other for the last time, each element at the point that
+  // overwrites it.
   std::vector<ir::BufferId> in_place_of;
   // What the workspace is divided into, from its first byte to its last without gaps: one region
   // for the buffers of constant size, then those that buffers of symbolic size begin at. Buffers of
@@ -33,7 +35,8 @@ struct Plan {
 
 // Lifetimes over the order of operations, then offsets: largest first, each at the lowest offset
 // that is free over its lifetime (Pisarchyk and Lee, "Efficient memory management for deep neural
-// net inference", 2020); in place where legal. Buffers whose sizes are symbolic share storage only
+// net inference", 2020); in place where legal, and in the inputs that the graph updates
+// (write_inputs.h), whose copies at the end of `module` are removed. Buffers whose sizes are symbolic share storage only
 // with buffers of provably equal or larger size.
 absl::StatusOr<Plan> PlanMemory(ir::Module& module);
 

@@ -194,11 +194,11 @@ absl::Status RunMemory(bool print, ir::Module& module) {
   if (!print) return absl::OkStatus();
   std::cout << "// workspace " << Size(plan.workspace_bytes, module) << " bytes\n";
   for (size_t i = 0; i < module.buffers.size(); ++i) {
-    if (!plan.offsets[i]) continue;
-    std::cout << "// @" << module.buffers[i].name << " at " << Size(plan.offsets[i], module);
-    if (plan.in_place_of[i] >= 0) {
-      std::cout << ", in place of @" << module.buffers[plan.in_place_of[i]].name;
-    }
+    const bool taken_over = plan.in_place_of[i] >= 0;
+    if (!plan.offsets[i] && !taken_over) continue;
+    std::cout << "// @" << module.buffers[i].name;
+    if (plan.offsets[i]) std::cout << " at " << Size(plan.offsets[i], module);
+    if (taken_over) std::cout << ", in place of @" << module.buffers[plan.in_place_of[i]].name;
     std::cout << "\n";
   }
   return absl::OkStatus();

@@ -376,3 +376,34 @@ def test_saved_graphs_and_explanations(tmp_path, server):
     assert [p.name for p in both] == ["t.0.kgraph", "t.1.kgraph"]
     text = kiln_torch.explain(model, torch.randn(4, 8))
     assert "kernel" in text and "addmm" in text
+
+
+def negated(*size):
+    """Tensors that show their memory negated."""
+    return torch.conj(torch.complex(torch.zeros(size), torch.randn(size))).imag
+
+
+@pytest.mark.parametrize("strided", [False, True])
+def test_lazy_views_are_what_they_show(strided):
+    plain, lazy = torch.randn(6, 4), negated(6, 4)
+    conjugated = torch.conj(torch.randn(6, 4, dtype=torch.complex64))
+    if strided:
+        lazy, conjugated = lazy[::2], conjugated[::2]
+    assert lazy.is_neg() and conjugated.is_conj()
+    compiled = torch.compile(lambda x: x * 3, backend="kiln")
+    for x in (plain, lazy, conjugated, plain):
+        assert_same(compiled(x), x * 3)
+    assert kiln_torch.stats()["fallbacks"] == []
+
+
+def test_a_gradient_that_is_a_lazy_view():
+    x = torch.randn(5, requires_grad=True)
+    gradients = []
+    for fn in (torch.compile(lambda x: x.sin() * 2, backend="kiln"), lambda x: x.sin() * 2):
+        for gradient in (torch.ones(5), negated(5)):
+            x.grad = None
+            torch.manual_seed(3)
+            fn(x).backward(gradient)
+            gradients.append((x.grad, gradient * 2 * x.detach().cos()))
+    for actual, expected in gradients:
+        assert_same(actual, expected)

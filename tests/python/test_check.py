@@ -55,6 +55,20 @@ def test_right_graphs_pass_and_are_counted(dynamic):
     assert kiln_torch.stats()["checks"] == {"graphs": 2, "calls": 2, "differences": 0}
 
 
+def update(x, y):
+    x.mul_(y.cos())
+
+
+def test_what_a_call_leaves_in_its_inputs_is_compared(monkeypatch):
+    x, y, expected = torch.ones(5), torch.randn(5), torch.ones(5)
+    run(update, x, y)
+    update(expected, y)
+    assert difference(x, expected) is None
+    torch._dynamo.reset()
+    plant(monkeypatch, "aten.cos.default", "aten.sin.default")
+    assert "after the call" in failure(update, x, y)
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_the_first_wrong_operator_and_its_line_are_named(monkeypatch, tmp_path, dynamic):
     plant(monkeypatch, "aten.cos.default", "aten.sin.default")

@@ -270,6 +270,8 @@ KILN_EXPORT kiln_status* kiln_program_input(const kiln_program* program, size_t 
                                             kiln_value_info* info);
 KILN_EXPORT kiln_status* kiln_program_output(const kiln_program* program, size_t index,
                                              kiln_value_info* info);
+/* 1 where a run stores a new value into that input, else 0; 0 for an index out of range. */
+KILN_EXPORT int32_t kiln_program_writes_input(const kiln_program* program, size_t index);
 
 typedef struct kiln_program_stats {
   size_t struct_size;

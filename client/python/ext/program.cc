@@ -1,6 +1,8 @@
 #include "client/python/ext/program.h"
 
 #include <cstring>
+#include <memory>
+#include <vector>
 
 #include "client/python/ext/run.h"
 
@@ -10,7 +12,8 @@ namespace {
 struct ProgramObject {
   PyObject_HEAD kiln_program* program;
   kiln_compile_info info;
-  PyObject* library_steps;  // list of callables; null before set_library_steps
+  PyObject* library_steps;          // list of callables; null before set_library_steps
+  std::vector<bool>* plain_inputs;  // by input: its memory is what it shows; null: none is known
   long long run_calls;
 };
 
@@ -21,6 +24,7 @@ ProgramObject* Self(PyObject* self) {
 void Dealloc(PyObject* self) {
   kiln_program_destroy(Self(self)->program);
   Py_XDECREF(Self(self)->library_steps);
+  delete Self(self)->plain_inputs;
   PyTypeObject* type = Py_TYPE(self);
   PyObject_Free(self);
   Py_DECREF(type);
@@ -28,7 +32,9 @@ void Dealloc(PyObject* self) {
 
 PyObject* RunMethod(PyObject* self, PyObject* inputs) {
   ++Self(self)->run_calls;
-  return Run(Self(self)->program, Self(self)->library_steps, inputs);
+  static const std::vector<bool> none;
+  const std::vector<bool>* plain = Self(self)->plain_inputs;
+  return Run(Self(self)->program, Self(self)->library_steps, plain ? *plain : none, inputs);
 }
 
 PyObject* LibrarySteps(PyObject* self, PyObject*) {
@@ -54,6 +60,23 @@ PyObject* SetLibrarySteps(PyObject* self, PyObject* steps) {
   }
   Py_XDECREF(Self(self)->library_steps);
   Self(self)->library_steps = PyRef::Borrow(steps).release();
+  Py_RETURN_NONE;
+}
+
+PyObject* SetLazyInputs(PyObject* self, PyObject* positions) {
+  const size_t count = kiln_program_num_inputs(Self(self)->program);
+  auto plain = std::make_unique<std::vector<bool>>(count, true);
+  for (Py_ssize_t i = 0; PyList_Check(positions) && i < PyList_Size(positions); ++i) {
+    const size_t position = PyLong_AsSize_t(PyList_GetItem(positions, i));
+    if (PyErr_Occurred()) return nullptr;
+    if (position >= count) {
+      PyErr_Format(PyExc_IndexError, "there are %zu inputs", count);
+      return nullptr;
+    }
+    (*plain)[position] = false;
+  }
+  delete Self(self)->plain_inputs;
+  Self(self)->plain_inputs = plain.release();
   Py_RETURN_NONE;
 }
 
@@ -109,6 +132,8 @@ PyMethodDef kMethods[] = {
     {"set_library_steps", SetLibrarySteps, METH_O,
      "for each library step, a callable(tensors, ints) -> list of tensors with a method "
      "fit(number, result, declared, tensors)"},
+    {"set_lazy_inputs", SetLazyInputs, METH_O,
+     "the positions, a list, of all inputs that may be torch's lazy views (conjugated, negated)"},
     {"info", Info, METH_NOARGS, "where the program came from and what it consists of"},
     {"describe_json", DescribeJson, METH_NOARGS, "kiln.v1.Artifact without code, protobuf JSON"},
     {nullptr, nullptr, 0, nullptr}};
@@ -143,6 +168,7 @@ PyRef MakeProgram(kiln_program* program, const kiln_compile_info& info) {
   self->program = program;
   self->info = info;
   self->library_steps = nullptr;
+  self->plain_inputs = nullptr;
   self->run_calls = 0;
   return PyRef::Steal(reinterpret_cast<PyObject*>(self));
 }

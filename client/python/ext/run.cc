@@ -36,8 +36,9 @@ PyRef TupleOf(int32_t count, const int64_t* values) {
 // The state of one run: what the callbacks fill and the outputs are made from.
 class RunState {
  public:
-  RunState(const kiln_program* program, PyObject* library_steps, const DLPackExchangeAPI& api)
-      : program_(program), library_steps_(library_steps), api_(api) {}
+  RunState(const kiln_program* program, PyObject* library_steps,
+           const std::vector<bool>& plain_inputs, const DLPackExchangeAPI& api)
+      : program_(program), library_steps_(library_steps), plain_inputs_(plain_inputs), api_(api) {}
 
   bool ReadInputs(PyObject* inputs) {
     const Py_ssize_t count = PyList_Size(inputs);
@@ -50,7 +51,7 @@ class RunState {
         scalars_.push_back(PyLong_AsLongLong(item));
         if (PyErr_Occurred()) return false;
         tensors_[i] = {&scalars_.back(), nullptr, nullptr, 0, KILN_INT64, KILN_CPU, 0};
-      } else if (!TensorFromPython(api_, item, &tensors_[i]) || tensors_[i].data == nullptr) {
+      } else if (!ReadPlain(item, i)) {
         PyErr_Clear();
         materialized_.push_back(Materialize(item));
         if (!materialized_.back() ||
@@ -58,6 +59,10 @@ class RunState {
           return false;
         }
         input_objects_[i] = materialized_.back().get();
+        if (input_objects_[i] != item && kiln_program_writes_input(program_, i) != 0) {
+          PyErr_Format(g_input_mismatch, "input %zd is a lazy view, which no kernel writes", i);
+          return false;
+        }
       }
     }
     return true;
@@ -104,6 +109,14 @@ class RunState {
   }
 
  private:
+  // False where the tensor's memory is not what it shows, or an error is set.
+  bool ReadPlain(PyObject* item, Py_ssize_t i) {
+    if (!TensorFromPython(api_, item, &tensors_[i]) || tensors_[i].data == nullptr) return false;
+    const auto at = static_cast<size_t>(i);
+    const bool is_plain = at < plain_inputs_.size() && plain_inputs_[at];
+    return is_plain || !IsLazyView(item, tensors_[i].dtype);
+  }
+
   // Callbacks come on the thread that released the GIL.
   template <typename Body>
   kiln_status* WithGil(const Body& body) {
@@ -236,6 +249,7 @@ class RunState {
 
   const kiln_program* program_;
   PyObject* const library_steps_;
+  const std::vector<bool>& plain_inputs_;
   const DLPackExchangeAPI& api_;
   PyThreadState* saved_thread_ = nullptr;
   std::vector<kiln_tensor> tensors_;
@@ -249,14 +263,15 @@ class RunState {
 
 }  // namespace
 
-PyObject* Run(const kiln_program* program, PyObject* library_steps, PyObject* inputs) {
+PyObject* Run(const kiln_program* program, PyObject* library_steps,
+              const std::vector<bool>& plain_inputs, PyObject* inputs) {
   const DLPackExchangeAPI* api = ExchangeApi();
   if (api == nullptr) return nullptr;
   if (!PyList_Check(inputs)) {
     PyErr_SetString(PyExc_TypeError, "run takes a list of tensors and ints");
     return nullptr;
   }
-  RunState state(program, library_steps, *api);
+  RunState state(program, library_steps, plain_inputs, *api);
   if (!state.ReadInputs(inputs)) return nullptr;
   kiln_status* status = state.Execute();
   if (PyErr_Occurred()) {

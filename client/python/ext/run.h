@@ -1,6 +1,8 @@
 // One run of a program on torch's tensors.
 #pragma once
 
+#include <vector>
+
 #include "client/python/ext/py_ref.h"
 #include "kiln/kiln.h"
 
@@ -8,7 +10,9 @@ namespace kiln::python {
 
 // Runs `program` on `inputs`, a list of tensors and ints; a new list of tensors, ints and Nones, or
 // null with a Python error set. `library_steps` is a list of one callable for each library step, or
-// null where there is none. The GIL is released while kernels run.
-PyObject* Run(const kiln_program* program, PyObject* library_steps, PyObject* inputs);
+// null where there is none. Inputs that `plain_inputs` has as true are not asked whether they are
+// lazy views. The GIL is released while kernels run.
+PyObject* Run(const kiln_program* program, PyObject* library_steps,
+              const std::vector<bool>& plain_inputs, PyObject* inputs);
 
 }  // namespace kiln::python

@@ -90,13 +90,35 @@ void SetError(void*, const char* kind, const char* message) {
 
 }  // namespace
 
+bool IsLazyView(PyObject* object, int32_t dtype) {
+  const int32_t code = ToDlpack(dtype).code;
+  if (code != kComplex && code != kFloat && code != kBfloat) return false;
+  static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
+  static PyObject* const is_conj = PyUnicode_InternFromString("is_conj");
+  const auto says_no = [&](PyObject* method) {
+    const PyRef answer = PyRef::Steal(PyObject_CallMethodObjArgs(object, method, nullptr));
+    return answer.get() == Py_False;
+  };
+  return !says_no(is_neg) || (code == kComplex && !says_no(is_conj));
+}
+
 PyRef Materialize(PyObject* object) {
   PyRef plain = PyRef::Steal(PyObject_CallMethod(object, "resolve_conj", nullptr));
   if (plain) plain = PyRef::Steal(PyObject_CallMethod(plain.get(), "resolve_neg", nullptr));
   if (!plain) return plain;
   PyRef zero = PyRef::Steal(PyObject_CallMethod(plain.get(), "_is_zerotensor", nullptr));
-  if (!zero || PyObject_IsTrue(zero.get()) == 0) return zero ? std::move(plain) : PyRef();
-  return PyRef::Steal(PyObject_CallMethod(plain.get(), "clone", nullptr));
+  if (!zero) return zero;
+  if (PyObject_IsTrue(zero.get()) == 1) {
+    plain = PyRef::Steal(PyObject_CallMethod(plain.get(), "clone", nullptr));
+  }
+  if (!plain || plain.get() == object) return plain;
+  // With the strides that it had.
+  PyRef sizes = PyRef::Steal(PyObject_CallMethod(object, "size", nullptr));
+  PyRef strides = PyRef::Steal(PyObject_CallMethod(object, "stride", nullptr));
+  if (!sizes || !strides) return PyRef();
+  PyRef out = PyRef::Steal(
+      PyObject_CallMethod(plain.get(), "new_empty_strided", "OO", sizes.get(), strides.get()));
+  return out ? PyRef::Steal(PyObject_CallMethod(out.get(), "copy_", "O", plain.get())) : PyRef();
 }
 
 const DLPackExchangeAPI* ExchangeApi() {

@@ -14,12 +14,16 @@ namespace kiln::python {
 const DLPackExchangeAPI* ExchangeApi();
 
 // Borrows `object`'s memory, sizes and strides: they live as long as the tensor does. False with a
-// Python error set for what is no plain tensor.
+// Python error set for what is no tensor of a known type. Says nothing about IsLazyView.
 bool TensorFromPython(const DLPackExchangeAPI& api, PyObject* object, kiln_tensor* out);
 
-// A conjugated or negated view is no plain memory, and DLPack refuses it; zeros that autograd made
-// may have no memory at all. torch makes them plain.
-// Null with a Python error set where it cannot.
+// Whether what a tensor of that type shows is its memory conjugated or negated (torch.conj, and
+// .imag of that), which DLPack's exchange interface does not say. True with a Python error set for
+// what is no tensor.
+bool IsLazyView(PyObject* object, int32_t dtype);
+
+// A lazy view is no plain memory, and zeros that autograd made may have no memory at all: torch
+// makes them plain. Null with a Python error set where it cannot.
 PyRef Materialize(PyObject* object);
 
 // Memory of torch's own allocator for `elements` elements. Null with a Python error set.

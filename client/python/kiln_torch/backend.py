@@ -17,8 +17,10 @@ from kiln_torch.capture import (
     CaptureError,
     capture,
     effect_token_inputs,
+    lazy_inputs,
     number_inputs,
     number_outputs,
+    updated_outputs,
 )
 from kiln_torch.check import Checked
 from kiln_torch.decompositions import decompositions
@@ -75,6 +77,7 @@ def _compile(
         _kiln.set_thread_trace(trace)
         program = load_program(graph, settings)
         STATISTICS.loaded(program)
+        program.set_lazy_inputs(lazy_inputs(module, kind))
         run = _runner(program, module, name, settings)
         return _checked(run, program, module, name, graph, settings) if settings.check else run
 
@@ -115,6 +118,9 @@ def _runner(
     tokens = effect_token_inputs(module)
     if tokens:
         run_native = _without_inputs(run_native, tokens)
+    updated = updated_outputs(module)
+    if updated:
+        run_native = _with_updates(run_native, updated)
     floats, numbers = number_inputs(module), number_outputs(module)
     if floats or numbers:
         run_native = _with_numbers(run_native, floats, numbers)
@@ -144,7 +150,7 @@ def _run_after(
     inputs: list[Any],
     has_effects: bool,
 ) -> Any:
-    """Runs the graph eager where its program failed: no program writes to its inputs.
+    """Runs the graph eager where its program failed: such a run has written to none of its inputs.
 
     Where a library step failed, and the operator's error is the user's, such as a singular matrix,
     that raises it again, and nothing has fallen back.
@@ -167,6 +173,21 @@ def _without_inputs(
 
     def run(inputs: list[Any]) -> Any:
         return run_native([value for i, value in enumerate(inputs) if i not in left_out])
+
+    return run
+
+
+def _with_updates(
+    run_native: Callable[[list[Any]], Any], updated: Sequence[int]
+) -> Callable[[list[Any]], Any]:
+    """`run_native` for a graph whose last outputs are new values of the inputs `updated`."""
+
+    def run(inputs: list[Any]) -> Any:
+        outputs = run_native(inputs)
+        with torch.no_grad():
+            for i, value in zip(updated, outputs[-len(updated) :], strict=True):
+                inputs[i].copy_(value)
+        return outputs[: -len(updated)]
 
     return run
 
@@ -203,7 +224,7 @@ def aot_backend(
         inference_compiler=functools.partial(compile_graph, kind="inference"),
         decompositions=decompositions(),
         partition_fn=min_cut_rematerialization_partition,
-        keep_inference_input_mutations=False,
+        keep_inference_input_mutations=True,
     )
 
 

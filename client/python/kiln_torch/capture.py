@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._dynamo import compiled_autograd
 from torch._dynamo.utils import detect_fake_mode
 from torch._higher_order_ops.effects import with_effects
 from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
@@ -66,6 +67,82 @@ def effect_token_inputs(module: torch.fx.GraphModule) -> tuple[int, ...]:
     tokens = _effect_tokens(module.graph)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     return tuple(i for i, node in enumerate(placeholders) if node in tokens)
+
+
+_COPY = torch.ops.aten.copy_.default
+
+# What kernels compute with; they pass other types on.
+_WRITABLE = frozenset(
+    {
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+    }
+)
+
+
+def _is_writable(placeholder: torch.fx.Node) -> bool:
+    value = _value_of(placeholder)
+    return value.dtype in _WRITABLE and not value.is_neg()
+
+
+def _updates(module: torch.fx.GraphModule) -> list[tuple[torch.fx.Node, torch.fx.Node]]:
+    """(input, its new value) of every input that the graph updates.
+
+    AOTAutograd writes that as a copy_ into the input after everything that reads it.
+    """
+    found = []
+    updated: set[torch.fx.Node] = set()
+    for node in module.graph.nodes:
+        late = updated.intersection(node.all_input_nodes) if node.op != "output" else ()
+        if late:
+            raise CaptureError(f"node {node.name} reads {late.pop().name} after its update")
+        if node.target is _COPY:
+            target, source = node.args[:2]
+            same = _value_of(target), _value_of(source)
+            if target.op != "placeholder" or same[0].shape != same[1].shape:
+                raise CaptureError(f"node {node.name} writes to {target.name} in place")
+            found.append((target, source))
+            updated.add(target)
+    return found
+
+
+def updated_outputs(module: torch.fx.GraphModule) -> tuple[int, ...]:
+    """Positions of the inputs whose new values follow the graph's outputs, in that order.
+
+    No kernel writes those in place: the caller copies them. The others are written by the run.
+    """
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    return tuple(
+        placeholders.index(target) for target, _ in _updates(module) if not _is_writable(target)
+    )
+
+
+def lazy_inputs(module: torch.fx.GraphModule, kind: str) -> list[int]:
+    """Numbers of the graph's inputs that may be lazy views (conjugated or negated) in a call.
+
+    Dynamo guards that bit of what a user gives, and what a program gives is plain. Nobody guards the
+    gradients that autograd hands to a backward graph, nor anything in compiled autograd.
+    """
+    unguarded = getattr(compiled_autograd, "in_compiled_autograd_region", True)
+    tokens = _effect_tokens(module.graph)
+    inputs = [n for n in module.graph.nodes if n.op == "placeholder" and n not in tokens]
+
+    def may_be_lazy(node: torch.fx.Node) -> bool:
+        value = _value_of(node)
+        if not isinstance(value, torch.Tensor):
+            return False
+        is_gradient = kind == "backward" and "tangents" in str(node.target)
+        return unguarded or is_gradient or value.is_neg() or value.is_conj()
+
+    return [i for i, node in enumerate(inputs) if may_be_lazy(node)]
 
 
 # Activation checkpointing runs a random operator again from the state that its first run had: (op,
@@ -148,6 +225,7 @@ class _Capture:
         self._constants: list[dict[str, Any]] = []
         self._nodes: list[dict[str, Any]] = []
         self._outputs: list[dict[str, Any]] = []
+        self._mutations: list[dict[str, Any]] = []
 
     def graph(self, name: str) -> dict[str, Any]:
         nodes = list(self._module.graph.nodes)
@@ -166,6 +244,7 @@ class _Capture:
                 self._add_outputs(node.args[0])
             elif node.op not in ("placeholder", "get_attr"):
                 raise CaptureError(f"node {node.name} is a {node.op}, which cannot be sent")
+        self._add_updates()
         return {
             "format_version": FORMAT_VERSION,
             "name": name,
@@ -174,6 +253,7 @@ class _Capture:
             "constants": self._constants,
             "nodes": self._nodes,
             "outputs": self._outputs,
+            "mutations": self._mutations,
         }
 
     def _new_value(self) -> int:
@@ -250,6 +330,9 @@ class _Capture:
         if node in self._tokens:
             return
         target, args = node.target, node.args
+        if target is _COPY:
+            self._values[node] = self._values[args[1]]
+            return
         if target is with_effects:
             # (token, operator, arguments...) -> (token, results...)
             target, args = args[1], args[2:]
@@ -416,6 +499,14 @@ class _Capture:
                 argument = self._argument(output, output)
                 self._outputs.append(argument)
 
+    def _add_updates(self) -> None:
+        for target, source in _updates(self._module):
+            if _is_writable(target):
+                value = self._values[source]
+                self._mutations.append({"input": self._values[target], "value": value})
+            else:
+                self._outputs.append(self._argument(source, source))
+
 
 def capture(
     module: torch.fx.GraphModule, is_parameter: Callable[[int], bool], name: str = "graph"
@@ -423,7 +514,8 @@ def capture(
     """kiln.v1.Graph of `module` as protobuf JSON.
 
     `module` has one placeholder for each input, with `meta["val"]` on every node. Effect tokens are
-    left out of the inputs (see effect_token_inputs) and none among the outputs.
+    left out of the inputs (see effect_token_inputs) and none among the outputs. What the graph copies
+    into its inputs at its end are mutations, or further outputs (see updated_outputs).
     `is_parameter(i)` says whether input i keeps its storage from call to call.
     Raises CaptureError for what cannot be sent.
     """

@@ -43,7 +43,9 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const v1::Program& pr
 }
 
 absl::Status Executor::Prepare() {
+  written_inputs_.assign(static_cast<size_t>(program_.inputs_size()), false);
   KILN_RETURN_IF_ERROR(CheckLaunches(program_, kernels_, [this](int input) {
+    written_inputs_[static_cast<size_t>(input)] = true;
     return contract_ == nullptr || contract_->MayWrite(input);
   }));
   symbol_sources_ = FindSymbolSources(program_);

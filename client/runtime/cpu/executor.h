@@ -46,6 +46,8 @@ class Executor {
 
   int threads() const { return threads_; }
   bool dynamic() const { return dynamic_; }
+  // Whether a run stores into that input.
+  bool WritesInput(size_t input) const { return written_inputs_[input]; }
   // At the symbols' hints where the program is dynamic.
   const Plan& typical_plan() const { return *typical_plan_; }
 
@@ -68,6 +70,7 @@ class Executor {
   const std::unique_ptr<const Contract> contract_;  // may be null
   const int threads_;
   bool dynamic_ = false;
+  std::vector<bool> written_inputs_;
   std::vector<SymbolSource> symbol_sources_;
   std::vector<Block> constants_;
   std::shared_ptr<const Plan> typical_plan_;
