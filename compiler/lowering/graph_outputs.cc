@@ -181,10 +181,10 @@ absl::Status AddMutations(LoweringState& state) {
     const View& source = *state.values[mutation.value.id];
     const View& target = *state.values[mutation.input];
     const bool serves = HasLayoutOf(state.module, source, target.buffer);
-    values.push_back(serves && taken.insert(source.buffer).second
-                         ? source
-                         : CopyToTemp(state, context, source,
-                                      state.module.buffers[target.buffer].strides));
+    values.push_back(
+        serves && taken.insert(source.buffer).second
+            ? source
+            : CopyToTemp(state, context, source, state.module.buffers[target.buffer].strides));
   }
   for (size_t i = 0; i < values.size(); ++i) {
     const View& target = *state.values[state.graph.mutations[i].input];

@@ -13,10 +13,10 @@ namespace kiln::lowering {
 // library step that `library_steps` forbids.
 absl::Status AddOutputs(LoweringState& state, bool library_steps);
 
-// Appends the kernels that store into mutated inputs, after everything else. Each copies a temporary
-// buffer of its input's layout, which memory::WriteInputsInPlace may put into the input itself; every
-// value was computed, or copied, from the inputs as they were. UNIMPLEMENTED for types that kernels
-// do not know.
+// Appends the kernels that store into mutated inputs, after everything else. Each copies a
+// temporary buffer of its input's layout, which memory::WriteInputsInPlace may put into the input
+// itself; every value was computed, or copied, from the inputs as they were. UNIMPLEMENTED for
+// types that kernels do not know.
 absl::Status AddMutations(LoweringState& state);
 
 }  // namespace kiln::lowering

@@ -114,9 +114,7 @@ class Checker {
     }
   }
 
-  bool IsInput(BufferId b) const {
-    return b >= 0 && module_.buffers[b].kind == BufferKind::kInput;
-  }
+  bool IsInput(BufferId b) const { return b >= 0 && module_.buffers[b].kind == BufferKind::kInput; }
 
   // The input in whose memory a buffer lies, or -1.
   BufferId InputOf(BufferId b) const {

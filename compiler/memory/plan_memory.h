@@ -36,8 +36,8 @@ struct Plan {
 // Lifetimes over the order of operations, then offsets: largest first, each at the lowest offset
 // that is free over its lifetime (Pisarchyk and Lee, "Efficient memory management for deep neural
 // net inference", 2020); in place where legal, and in the inputs that the graph updates
-// (write_inputs.h), whose copies at the end of `module` are removed. Buffers whose sizes are symbolic share storage only
-// with buffers of provably equal or larger size.
+// (write_inputs.h), whose copies at the end of `module` are removed. Buffers whose sizes are
+// symbolic share storage only with buffers of provably equal or larger size.
 absl::StatusOr<Plan> PlanMemory(ir::Module& module);
 
 // Proves that no live buffer is overwritten: replays the operations over byte ranges and, for

@@ -19,9 +19,8 @@ struct Copy {
 };
 
 bool HasIndirect(const Inst& inst) {
-  return std::any_of(inst.indices.begin(), inst.indices.end(), [](ir::IntExpr e) {
-    return ir::ContainsKind(e, ir::IntKind::kIndirect);
-  });
+  return std::any_of(inst.indices.begin(), inst.indices.end(),
+                     [](ir::IntExpr e) { return ir::ContainsKind(e, ir::IntKind::kIndirect); });
 }
 
 // The buffers of a kernel that moves each element of a temporary one to the same place of an input.
