@@ -69,6 +69,18 @@ absl::Status EmitOutput(int index, const ir::ReferenceTensor& tensor,
   return absl::OkStatus();
 }
 
+// Appends the inputs that the graph updates to the outputs.
+void ShowUpdatedInputs(const graph::Graph& graph, ir::Module& module) {
+  for (const graph::Mutation& mutation : graph.mutations) {
+    for (size_t b = 0; b < module.buffers.size(); ++b) {
+      const ir::Buffer& buffer = module.buffers[b];
+      if (buffer.kind != ir::BufferKind::kInput || buffer.index != mutation.input) continue;
+      module.outputs.push_back({ir::BufferWindow{static_cast<ir::BufferId>(b), buffer.sizes,
+                                                 buffer.strides, module.ints->Const(0)}});
+    }
+  }
+}
+
 }  // namespace
 
 absl::Status InterpretGraph(const v1::InterpretRequest& request,
@@ -76,6 +88,7 @@ absl::Status InterpretGraph(const v1::InterpretRequest& request,
   ir::Module module;
   KILN_ASSIGN_OR_RETURN(graph::Graph graph, graph::Import(request.graph(), *module.ints));
   KILN_RETURN_IF_ERROR(lowering::Lower(graph, {.library_steps = false}, module));
+  ShowUpdatedInputs(graph, module);
   KILN_RETURN_IF_ERROR(ir::Verify(module));
 
   std::vector<HostTensor> tensors;

@@ -83,6 +83,25 @@ absl::StatusOr<Timing> Bench(const Program& program, const RunInputs& inputs, in
   return Timing{times[times.size() / 2], times.front()};
 }
 
+// What a run leaves: the outputs, then the new values of the inputs that the graph updates, in the
+// order of its mutations.
+std::vector<kiln_output> Results(const Outputs& outputs, const v1::Graph& graph,
+                                 const RunInputs& inputs) {
+  std::vector<kiln_output> results;
+  for (size_t i = 0; i < outputs.size(); ++i) results.push_back(outputs[i]);
+  for (const v1::Mutation& mutation : graph.mutations()) {
+    const kiln_tensor& input = inputs.all[mutation.input()];
+    kiln_output& result = results.emplace_back();
+    result.kind = KILN_TENSOR;
+    result.dtype = input.dtype;
+    result.ndim = input.ndim;
+    result.data = input.data;
+    std::copy_n(input.sizes, input.ndim, result.sizes);
+    std::copy_n(input.strides, input.ndim, result.strides);
+  }
+  return results;
+}
+
 // "f32[2, 3] 0.1 0.2 ..."
 std::string DescribeOutput(const kiln_output& output) {
   if (output.kind == KILN_NONE) return "none";
@@ -105,7 +124,7 @@ struct Report {
   double worst = 0;  // the largest rmse as a part of its limit
 };
 
-absl::StatusOr<Report> Check(const Outputs& outputs,
+absl::StatusOr<Report> Check(const std::vector<kiln_output>& outputs,
                              const std::map<int, v1::TensorData>& reference) {
   Report report;
   for (size_t i = 0; i < outputs.size(); ++i) {
@@ -124,7 +143,8 @@ absl::StatusOr<Report> Check(const Outputs& outputs,
 }
 
 // Against the arrays output_0, output_1, ... of an .npz file.
-absl::StatusOr<Report> CheckExpected(const Outputs& outputs, const std::string& path) {
+absl::StatusOr<Report> CheckExpected(const std::vector<kiln_output>& outputs,
+                                     const std::string& path) {
   KILN_ASSIGN_OR_RETURN(std::string data, ReadFile(path));
   KILN_ASSIGN_OR_RETURN(std::vector<NpzArray> arrays, ParseNpz(data));
   std::map<std::string, const HostTensor*> expected;
@@ -205,24 +225,27 @@ Outcome RunRun(const Args& args) {
   if (!loaded.ok()) return Failed(loaded.status());
   auto inputs = MakeInputs(loaded->graph, args.Get("--inputs", "random"));
   if (!inputs.ok()) return Usage(inputs.status());
+  // First, for a run may update its inputs.
+  absl::StatusOr<std::map<int, v1::TensorData>> reference;
+  if (args.Has("--check")) {
+    reference = Reference(**client, loaded->graph, *inputs);
+    if (!reference.ok()) return Failed(reference.status());
+  }
   auto outputs = loaded->program->Run(inputs->all);
   if (!outputs.ok()) return Failed(outputs.status());
+  const std::vector<kiln_output> results = Results(*outputs, loaded->graph, *inputs);
   Report report;
   if (args.Has("--check")) {
-    auto reference = Reference(**client, loaded->graph, *inputs);
-    if (!reference.ok()) return Failed(reference.status());
-    auto checked = Check(*outputs, *reference);
+    auto checked = Check(results, *reference);
     if (!checked.ok()) return Failed(checked.status());
     report = *std::move(checked);
   }
   if (args.Has("--expect")) {
-    auto checked = CheckExpected(*outputs, args.Get("--expect", ""));
+    auto checked = CheckExpected(results, args.Get("--expect", ""));
     if (!checked.ok()) return Usage(checked.status());
     report = *std::move(checked);
   }
-  for (size_t i = 0; i < outputs->size(); ++i) {
-    report.outputs.push_back(DescribeOutput((*outputs)[i]));
-  }
+  for (const kiln_output& result : results) report.outputs.push_back(DescribeOutput(result));
   Timing timing;
   if (*bench > 0) {
     auto measured = Bench(*loaded->program, *inputs, *bench);

@@ -35,6 +35,8 @@ class Checker {
       if (step.has_launch()) {
         KILN_RETURN_IF_ERROR(CheckLaunch(where, step.launch(), *kernels_[launches++].interface));
       } else if (step.has_library()) {
+        // A step may fail, and the run is then done again elsewhere, from its inputs.
+        if (updated_) return Malformed(where, "is a library step after an input is written");
         for (const auto& arg : step.library().args()) KILN_RETURN_IF_ERROR(ReadArg(where, arg));
         for (const auto& arg : step.library().kwargs()) {
           KILN_RETURN_IF_ERROR(ReadArg(where, arg.value()));
@@ -100,6 +102,7 @@ class Checker {
       return Malformed(where, absl::StrCat("writes to buffer ", number, ", which is not its own"));
     }
     written_[number] = true;
+    updated_ = updated_ || buffer.kind() == v1::Buffer::KIND_INPUT;
     return absl::OkStatus();
   }
 
@@ -107,6 +110,7 @@ class Checker {
   const absl::Span<const Kernel> kernels_;
   const std::function<bool(int)>& may_write_;
   std::vector<bool> written_;  // by buffer: holds data at this point of the steps
+  bool updated_ = false;       // some input was written
 };
 
 }  // namespace

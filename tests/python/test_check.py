@@ -59,14 +59,21 @@ def update(x, y):
     x.mul_(y.cos())
 
 
-def test_what_a_call_leaves_in_its_inputs_is_compared(monkeypatch):
+def test_what_a_call_leaves_in_its_inputs_is_compared(monkeypatch, tmp_path):
     x, y, expected = torch.ones(5), torch.randn(5), torch.ones(5)
     run(update, x, y)
     update(expected, y)
     assert difference(x, expected) is None
     torch._dynamo.reset()
     plant(monkeypatch, "aten.cos.default", "aten.sin.default")
-    assert "after the call" in failure(update, x, y)
+    message = failure(update, x, y, debug_dir=str(tmp_path))
+    assert "after the call" in message
+    (folder,) = tmp_path.glob("*-check")
+    assert not repro.replay(folder)
+    graph = json.loads((folder / "graph.json").read_text())
+    graph["nodes"][0]["op"] = "aten.cos.default"
+    (folder / "graph.json").write_text(json.dumps(graph))
+    assert repro.replay(folder)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -20,7 +20,7 @@ from kiln_torch.capture import (
     lazy_inputs,
     number_inputs,
     number_outputs,
-    updated_outputs,
+    updated_inputs,
 )
 from kiln_torch.check import Checked
 from kiln_torch.decompositions import decompositions
@@ -118,7 +118,7 @@ def _runner(
     tokens = effect_token_inputs(module)
     if tokens:
         run_native = _without_inputs(run_native, tokens)
-    updated = updated_outputs(module)
+    updated, _ = updated_inputs(module)
     if updated:
         run_native = _with_updates(run_native, updated)
     floats, numbers = number_inputs(module), number_outputs(module)

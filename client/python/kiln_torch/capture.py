@@ -114,14 +114,17 @@ def _updates(module: torch.fx.GraphModule) -> list[tuple[torch.fx.Node, torch.fx
     return found
 
 
-def updated_outputs(module: torch.fx.GraphModule) -> tuple[int, ...]:
-    """Positions of the inputs whose new values follow the graph's outputs, in that order.
+def updated_inputs(module: torch.fx.GraphModule) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Positions of the inputs that the graph updates.
 
-    No kernel writes those in place: the caller copies them. The others are written by the run.
+    First those whose new values follow the graph's outputs, in that order, for the caller to copy: no
+    kernel writes them in place. Then those that the run writes, in the order of its mutations.
     """
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    targets = [target for target, _ in _updates(module)]
     return tuple(
-        placeholders.index(target) for target, _ in _updates(module) if not _is_writable(target)
+        tuple(placeholders.index(t) for t in targets if _is_writable(t) == written)
+        for written in (False, True)
     )
 
 
@@ -515,7 +518,7 @@ def capture(
 
     `module` has one placeholder for each input, with `meta["val"]` on every node. Effect tokens are
     left out of the inputs (see effect_token_inputs) and none among the outputs. What the graph copies
-    into its inputs at its end are mutations, or further outputs (see updated_outputs).
+    into its inputs at its end are mutations, or further outputs (see updated_inputs).
     `is_parameter(i)` says whether input i keeps its storage from call to call.
     Raises CaptureError for what cannot be sent.
     """

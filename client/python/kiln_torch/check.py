@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from kiln_torch.capture import updated_inputs
 from kiln_torch.compare import difference
 from kiln_torch.locate import Finding, locate
 from kiln_torch.reference import copies, in_float64
@@ -86,19 +87,27 @@ class Checked:
             eager, refusal = [], error
         eager_state = torch.get_rng_state()
         torch.set_rng_state(state)
+        updated, written = updated_inputs(self._module)
+        left = [*eager, *(theirs[i] for i in (*updated, *written))]
         after = list(inputs)  # the call empties its list
         ours = self._native(inputs)
         if refusal is not None:
             self._fail(f"it gives a result; eager raises {refusal!r}", None, before, [], state)
-        self._compare(ours, eager, reference, before, state)
-        self._compare_inputs(after, theirs, before, eager, state)
+        self._compare(ours, eager, reference, before, left, state)
+        self._compare_inputs(after, theirs, before, left, state)
         if not torch.equal(torch.get_rng_state(), eager_state):
             what = "its random operators draw another number of values than eager's"
-            self._fail(what, None, before, eager, state)
+            self._fail(what, None, before, left, state)
         return ours
 
     def _compare(
-        self, ours: Any, eager: list[Any], reference: Any, before: list[Any], state: torch.Tensor
+        self,
+        ours: Any,
+        eager: list[Any],
+        reference: Any,
+        before: list[Any],
+        left: list[Any],
+        state: torch.Tensor,
     ) -> None:
         wide = _flat(reference) if reference is not None else None
         found = _first_difference(_flat(ours), eager, wide)
@@ -106,16 +115,16 @@ class Checked:
             return
         output, what = found
         finding = locate(self._module, output, before, state, self._compile_graph)
-        self._fail(f"output {output} {what}", finding, before, eager, state)
+        self._fail(f"output {output} {what}", finding, before, left, state)
 
     def _compare_inputs(
-        self, after: list[Any], theirs: list[Any], before: list[Any], eager: list[Any], state: Any
+        self, after: list[Any], theirs: list[Any], before: list[Any], left: list[Any], state: Any
     ) -> None:
         found = _first_difference(after, theirs, None)
         if found is not None:
             names = [node.name for node in self._module.graph.nodes if node.op == "placeholder"]
             what = f"input {found[0]} ({names[found[0]]}), after the call, {found[1]}"
-            self._fail(what, None, before, eager, state)
+            self._fail(what, None, before, left, state)
 
     def _fail(
         self,

@@ -86,7 +86,7 @@ def write_repro(
     """Writes the folder NAME-check of `folder`, or one of its own for temporary files.
 
     `graph` is protobuf JSON, `inputs` as before the call, `expected` what eager gives, empty where it
-    raises; `state` is that of torch's generator before the call.
+    raises, then what it leaves in the inputs that the graph updates; `state` is that of torch's generator before the call.
     """
     if folder:
         path = Path(folder) / f"{name}-check"
@@ -134,13 +134,15 @@ def replay(folder: str | Path) -> bool:
     folder = Path(folder)
     graph = (folder / "graph.json").read_text()
     given, expected = read_npz(folder / "inputs.npz"), read_npz(folder / "expected.npz")
+    described = json.loads(graph)
     values: list[Any] = []
     layouts = json.loads((folder / "strides.json").read_text())
-    for entry, strides in zip(json.loads(graph)["inputs"], layouts, strict=True):
+    for entry, strides in zip(described["inputs"], layouts, strict=True):
         value = given[entry["name"]]
         values.append(int(value) if strides is None else _with_strides(value, strides))
     torch.set_rng_state(read_npz(folder / "generator.npz")["state"])
     outputs = load_program(graph, Settings.read(None)).run(values)
+    outputs += [values[mutation["input"]] for mutation in described["mutations"]]
     right = True
     for i, ours in enumerate(outputs):
         if f"output_{i}" not in expected:
