@@ -209,6 +209,32 @@ absl::Status LowerDiagonal(NodeContext& n) {
                    }));
 }
 
+// Windows of `size` elements, `step` apart: the window's elements are a dimension of their own.
+absl::Status LowerUnfold(NodeContext& n) {
+  KILN_ASSIGN_OR_RETURN(const View self, n.Tensor(0, "self"));
+  const size_t rank = self.sizes.size();
+  if (rank == 0) return n.Decline("of a single element");
+  KILN_ASSIGN_OR_RETURN(const int dim, n.Dimension(1, "dimension", rank, 0));
+  KILN_ASSIGN_OR_RETURN(const int64_t size, n.ConstInt(2, "size", 0));
+  KILN_ASSIGN_OR_RETURN(const int64_t step, n.ConstInt(3, "step", 1));
+  if (size < 0 || step < 1) return n.BadGraph("windows of that size and step", "step above 0");
+  const Ints& sizes = n.Result(0).sizes;
+  if (sizes.size() != rank + 1) return n.BadGraph("the result's rank", "one more");
+  Ints expected = self.sizes;
+  expected[dim] = sizes[dim];
+  expected.push_back(n.ints().Const(size));
+  KILN_RETURN_IF_ERROR(n.CheckSizes(sizes, expected, "the result"));
+  const IntExpr last_window = n.ints().Mul(n.ints().Add(sizes[dim], -1), step);
+  if (size > 0) {
+    KILN_RETURN_IF_ERROR(CheckInside(n, n.ints().Add(last_window, size - 1), self.sizes[dim]));
+  }
+  return n.SetView(0, Remap(n.ints(), self, sizes, [&](const Ints& vars) {
+                     Ints at(vars.begin(), vars.end() - 1);
+                     at[dim] = n.ints().Add(n.ints().Mul(vars[dim], step), vars.back());
+                     return at;
+                   }));
+}
+
 absl::Status LowerFlip(NodeContext& n) {
   KILN_ASSIGN_OR_RETURN(const View self, n.Tensor(0, "self"));
   KILN_ASSIGN_OR_RETURN(const std::vector<int64_t> dims, n.ConstIntList(1, "dims"));
@@ -330,6 +356,7 @@ void RegisterViews(Registry& registry) {
   registry["split_with_sizes.default"] = LowerSplit;
   registry["unbind.int"] = registry["unbind_copy.int"] = LowerUnbind;
   registry["diagonal.default"] = registry["diagonal_copy.default"] = LowerDiagonal;
+  registry["unfold.default"] = registry["unfold_copy.default"] = LowerUnfold;
   registry["flip.default"] = LowerFlip;
   registry["repeat.default"] = LowerRepeat;
   registry["roll.default"] = LowerRoll;

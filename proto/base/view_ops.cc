@@ -13,8 +13,8 @@ ViewKind ViewKindOf(absl::string_view op) {
           "numpy_T", "permute", "squeeze", "t", "transpose", "unsqueeze", "view"}) {
       (*map)[name] = ViewKind::kWhole;
     }
-    for (absl::string_view name :
-         {"as_strided", "diagonal", "select", "slice", "split", "split_with_sizes", "unbind"}) {
+    for (absl::string_view name : {"as_strided", "diagonal", "select", "slice", "split",
+                                   "split_with_sizes", "unbind", "unfold"}) {
       (*map)[name] = ViewKind::kWindow;
     }
     return map;

@@ -198,7 +198,7 @@ def test_outputs_share_storage_as_eagers_do(fn, grad):
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_views_of_inputs_keep_their_place_in_the_input(dynamic):
     def fn(x):
-        return torch.tensor_split(x, 2)[1][-1], x.t()[1:], x.diagonal(1)
+        return torch.tensor_split(x, 2)[1][-1], x.t()[1:], x.diagonal(1), x.unfold(1, 3, 2)
 
     x = torch.randn(4, 5)
     actual, expected = run_dynamic(fn, x, dynamic), fn(x)

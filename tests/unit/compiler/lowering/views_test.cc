@@ -85,6 +85,25 @@ TEST(Views, FlipRepeatRollAndDiagonal) {
   EXPECT_THAT((*outputs)[3].floats, ElementsAre(1, 5));
 }
 
+TEST(Views, UnfoldGivesWindowsThatMayOverlap) {
+  GraphMaker g;
+  const int x = g.Input({5, 2}, Range(10));
+  g.Output(g.Node("aten.unfold.default", {Value(x), Int(0), Int(3), Int(2)}, {2, 2, 3}));
+  g.Output(g.Node("aten.unfold.default", {Value(x), Int(-1), Int(0), Int(1)}, {5, 3, 0}));
+  const auto outputs = g.Run();
+  ASSERT_TRUE(outputs.ok()) << outputs.status();
+  EXPECT_THAT((*outputs)[0].floats, ElementsAre(0, 2, 4, 1, 3, 5, 4, 6, 8, 5, 7, 9));
+  EXPECT_THAT((*outputs)[1].floats, ElementsAre());
+}
+
+TEST(Views, UnfoldBeyondItsDimensionIsRefused) {
+  GraphMaker g;
+  const int x = g.Input({5}, Range(5));
+  g.Output(g.Node("aten.unfold.default", {Value(x), Int(0), Int(3), Int(2)}, {3, 3}));
+  ir::Module module;
+  EXPECT_THAT(g.Lower(module).message(), ::testing::HasSubstr("reads index 6"));
+}
+
 TEST(Joining, CatOfManyPartsTakesSeveralKernels) {
   GraphMaker g;
   std::vector<int> parts;
