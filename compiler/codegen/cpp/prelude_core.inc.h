@@ -399,6 +399,12 @@ KILN_FN long KDiv(long a, long b) {
 KILN_FN long KRem(long a, long b) {
   return (long)((unsigned long)a % (unsigned long)b);
 }
+// The same value, of which LLVM does not know what it is the sum of.
+KILN_FN long KOnce(long value) {
+  asm("" : "+r"(value));
+  return value;
+}
+
 KILN_FN long KFloorDivIndex(long a, long b) {
   const long q = a / b;
   return q - ((a % b != 0) & ((a < 0) != (b < 0)));
