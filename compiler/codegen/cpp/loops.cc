@@ -14,6 +14,7 @@
 #include "compiler/codegen/cpp/kept_values.h"
 #include "compiler/codegen/cpp/kernel_text.h"
 #include "compiler/codegen/cpp/nest.h"
+#include "compiler/codegen/cpp/segments.h"
 #include "compiler/codegen/cpp/shell.h"
 #include "proto/base/status_macros.h"
 
@@ -56,7 +57,9 @@ class LoopsEmitter {
   void EmitTiledRows();
   void EmitTurnedLoads();
   void EmitRowBody();
-  void EmitRowBodyVectorOuter();
+  void EmitRowBodyVectorOuter(const std::string& begin, const std::string& end,
+                              bool is_whole = true);
+  void EmitSegments(const Segments& segments);
   void EmitPhase(size_t number);
   void EmitLevel(const NestPhase& phase, const std::vector<IntExpr>& loops,
                  const std::vector<int>& levels, int level);
@@ -68,8 +71,9 @@ class LoopsEmitter {
                 const std::string& end);
   void CloseAccumulators(const NestPhase& phase);
   void OpenVectorLoop(const std::string& name, IntExpr var);
+  // `is_whole`: false where the lanes from `begin` to `end` are no blocks of all lanes.
   void CloseVectorLoop(const std::string& name, const Lanes& lanes, const std::string& begin,
-                       const std::string& end);
+                       const std::string& end, bool is_whole = true);
   void KeepValues(const std::vector<KeptValue>& values);
   bool LoadKept(const Step& step);
   void StoreKept(const Step& step);
@@ -212,10 +216,11 @@ void LoopsEmitter::OpenVectorLoop(const std::string& name, IntExpr var) {
 }
 
 void LoopsEmitter::CloseVectorLoop(const std::string& name, const Lanes& lanes,
-                                   const std::string& begin, const std::string& end) {
+                                   const std::string& begin, const std::string& end,
+                                   bool is_whole) {
   out_.Line("};");
   IntExpr extent = Extent(ints_, lanes.var);
-  const bool exact = ints_.Mod(extent, lanes.width).is_const(0);
+  const bool exact = is_whole && ints_.Mod(extent, lanes.width).is_const(0);
   out_.Line("KVectorLoop<", lanes.width, ", ", exact ? "true" : "false", ">(", begin, ", ", end,
             ", ", name, ");");
 }
@@ -300,7 +305,8 @@ void LoopsEmitter::EmitPhase(size_t number) {
   if (!plan_.outer) body_.SetLanes(IntExpr(), 1);
 }
 
-void LoopsEmitter::EmitRowBodyVectorOuter() {
+void LoopsEmitter::EmitRowBodyVectorOuter(const std::string& begin, const std::string& end,
+                                          bool is_whole) {
   // What is the same for all lanes of a row comes first.
   for (size_t i = 0; i < nest_.phases.size(); ++i) {
     const std::vector<IntExpr> loops = PhaseLoops(i);
@@ -316,13 +322,45 @@ void LoopsEmitter::EmitRowBodyVectorOuter() {
   const std::string name = body_.NewName("body");
   OpenVectorLoop(name, plan_.lanes.var);
   for (size_t i = 0; i < nest_.phases.size(); ++i) EmitPhase(i);
-  CloseVectorLoop(name, plan_.lanes, plan_.block ? "block" : "lane_begin",
-                  plan_.block ? "block_end" : "lane_end");
+  CloseVectorLoop(name, plan_.lanes, begin, end, is_whole);
+}
+
+// One piece of code for each segment of the lanes, or of a loop around them.
+void LoopsEmitter::EmitSegments(const Segments& segments) {
+  const std::vector<Step> all = nest_.phases[0].steps;
+  const bool of_lanes = segments.var == plan_.lanes.var;
+  body_.SetAligned(segments.aligned);
+  for (size_t i = 0; i < segments.steps.size(); ++i) {
+    nest_.phases[0].steps = segments.steps[i];
+    const bool is_first = i == 0, is_last = i == segments.breaks.size();
+    const std::string from = is_first ? "" : names_.Expr(segments.breaks[i - 1]);
+    const std::string to = is_last ? "" : names_.Expr(segments.breaks[i]);
+    if (of_lanes) {
+      out_.Line("if (const long begin = ",
+                is_first ? "lane_begin" : StrCat("KMaxIndex(lane_begin, ", from, ")"),
+                ", end = ", is_last ? "lane_end" : StrCat("KMinIndex(lane_end, ", to, ")"),
+                "; begin < end) {");
+      EmitRowBodyVectorOuter("begin", "end", false);
+      out_.Line("}");
+    } else {
+      const std::string name = names_.Leaf(segments.var);
+      out_.Line(is_first ? "" : "} else ", is_last ? "{" : StrCat("if (", name, " < ", to, ") {"));
+      EmitRowBodyVectorOuter("lane_begin", "lane_end");
+      if (is_last) out_.Line("}");
+    }
+  }
+  body_.SetAligned(true);
+  nest_.phases[0].steps = all;
 }
 
 void LoopsEmitter::EmitRowBody() {
+  if (const auto segments = PlanSegments(ints_, nest_, plan_)) {
+    EmitSegments(*segments);
+    return;
+  }
   if (plan_.outer) {
-    EmitRowBodyVectorOuter();
+    EmitRowBodyVectorOuter(plan_.block ? "block" : "lane_begin",
+                           plan_.block ? "block_end" : "lane_end");
     return;
   }
   for (size_t i = 0; i < nest_.phases.size(); ++i) EmitPhase(i);
