@@ -23,7 +23,7 @@ sys.path.insert(0, str(HERE.parent))
 import torch  # noqa: E402
 from models import MODELS  # noqa: E402
 
-PARTS = ("compile", "layers", "fetch", "run", "train", "kernels", "overhead")
+PARTS = ("compile", "layers", "fetch", "run", "train", "optimizer", "kernels", "joins", "overhead")
 
 
 def cpu_name() -> str:
@@ -195,6 +195,28 @@ def bench_kernels() -> None:
                 for r in result[which]
             ],
         )
+
+
+def rows_of(part: str, title: str, what: str) -> None:
+    with FreshServer() as env:
+        rows = child(part, "all", env)["rows"]
+    table(
+        title,
+        [what, "eager", "Inductor", "Kiln", "eager / Kiln", "Inductor / Kiln"],
+        [
+            [r["what"], r["eager_ms"], r["inductor_ms"], r["kiln_ms"]]
+            + [f"{r[f'{other}_ms'] / r['kiln_ms']:.2f}x" for other in ("eager", "inductor")]
+            for r in rows
+        ],
+    )
+
+
+def bench_optimizer() -> None:
+    rows_of("optimizer", "One step of 50 small parameters, milliseconds", "optimizer")
+
+
+def bench_joins() -> None:
+    rows_of("joins", "Joining and padding, milliseconds", "what")
 
 
 def bench_overhead() -> None:

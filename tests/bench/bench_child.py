@@ -159,6 +159,55 @@ def gigabytes_per_second(calls, sets, tensor_bytes: int) -> dict[str, float]:
     }
 
 
+def optimizer(_: str) -> dict[str, object]:
+    """A whole step, as torch.compile(optimizer.step) runs it; eager's with foreach."""
+    shapes = [(64,), (192, 64), (192,), (64, 64), (64,), (64,), (256, 64), (256,), (64, 256), (64,)]
+    rows = []
+    for name, settings in (("SGD", {"momentum": 0.9}), ("Adam", {}), ("AdamW", {})):
+
+        def step_of():
+            parameters = [torch.nn.Parameter(torch.randn(shape)) for shape in shapes * 5]
+            for parameter in parameters:
+                parameter.grad = torch.randn_like(parameter)
+            return getattr(torch.optim, name)(parameters, lr=1e-3, foreach=True, **settings).step
+
+        torch._dynamo.reset()
+        calls = {
+            "eager": step_of(),
+            "kiln": torch.compile(step_of(), backend="kiln", options={"fallback": "raise"}),
+            "inductor": torch.compile(step_of()),
+        }
+        rows.append({"what": name, **alternately(calls)})
+    return {"rows": rows}
+
+
+def joins(_: str) -> dict[str, object]:
+    f = torch.nn.functional
+    parts = [torch.randn(128, 256) for _ in range(16)]
+    columns = [torch.randn(2048, 50) for _ in range(5)]
+    images = [torch.randn(4, 64, 56, 56) for _ in range(2)]
+    halves = torch.randn(1, 12, 512, 64)
+    cases = {
+        "cat of 16, 128 x 256 each, rows": lambda: torch.cat(parts),
+        "cat of 5, 2048 x 50 each, columns": lambda: torch.cat(columns, 1),
+        "cat of 2, channels of 4 x 64 x 56 x 56": lambda: torch.cat(images, 1),
+        "halves turned, 12 x 512 x 64": lambda: torch.cat((-halves[..., 32:], halves[..., :32]), -1),
+        "pad, 4 x 64 x 56 x 56": lambda: f.pad(images[0], (3, 3, 2, 2)),
+        "pad + relu, 2048 x 50": lambda: f.pad(columns[0], (0, 1)).relu(),
+    }
+    rows = []
+    with torch.no_grad():
+        for what, fn in cases.items():
+            torch._dynamo.reset()
+            calls = {
+                "eager": fn,
+                "kiln": torch.compile(fn, backend="kiln", options={"fallback": "raise"}),
+                "inductor": torch.compile(fn),
+            }
+            rows.append({"what": what, **alternately(calls)})
+    return {"rows": rows}
+
+
 def overhead(_: str) -> dict[str, object]:
     from kiln_torch import backend, program
 
@@ -195,6 +244,8 @@ PARTS = {
     "run": run,
     "train": train,
     "kernels": kernels,
+    "optimizer": optimizer,
+    "joins": joins,
     "overhead": overhead,
 }
 
