@@ -25,23 +25,14 @@ constexpr absl::Duration kProbeLimit = absl::Seconds(2);
 constexpr absl::Duration kSettleLimit = absl::Seconds(60);
 constexpr absl::Duration kStableFor = absl::Seconds(2);
 
-// A server keeps, within bounds of their own, 32 MiB of graphs for its page and names, records and
-// latencies of what it saw (server/observe/activity.h), and glibc's heaps keep the holes between
-// them; after a warm-up of seconds these are not full.
-constexpr int64_t kServerMemory = int64_t{64} << 20;
-constexpr int64_t kClientMemory = int64_t{16} << 20;
-// gRPC's threads come and go with its timers.
-constexpr int kServerThreads = 2;
 constexpr int kTierPool = 32;  // cache/remote/node.h
 
-UseBounds BoundsOf(const World::Server& server) {
-  UseBounds bounds{.memory_bytes = kServerMemory,
-                   .threads = kServerThreads,
+UseBounds BoundsOf(const World::Server& server, int64_t memory_bytes) {
+  UseBounds bounds{.memory_bytes = memory_bytes,
+                   // Its executor grows to two a processor, and timers and events take some more.
+                   .grpc_threads = 2 * static_cast<int>(std::thread::hardware_concurrency()) + 4,
                    .cache_files = 1,  // the folder's lock may be held twice
                    .tier_connections = kTierPool};
-#if __has_feature(address_sanitizer)  // which keeps what is freed
-  bounds.memory_bytes = int64_t{1} << 30;
-#endif
   std::error_code error;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(server.data_dir, error)) {
     bounds.cache_files += entry.is_regular_file(error);
@@ -70,22 +61,25 @@ bool IsQuiet(const World::Server& server) {
 bool AreEqual(const Uses& a, const Uses& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
     return x.second.descriptors == y.second.descriptors && x.second.threads == y.second.threads &&
+           x.second.grpc_threads == y.second.grpc_threads &&
            x.second.cache_files == y.second.cache_files &&
            x.second.memory_bytes <= y.second.memory_bytes + (int64_t{1} << 20);
   });
 }
 
-std::vector<std::string> AllExcesses(World& world, const Uses& before, const Uses& after) {
+std::vector<std::string> AllExcesses(World& world, const Uses& before, const Uses& after,
+                                     MemoryBounds memory) {
+#if __has_feature(address_sanitizer)  // which keeps what is freed
+  memory = {int64_t{1} << 30, int64_t{1} << 30};
+#endif
   std::vector<std::string> found;
   const auto add = [&](const std::string& name, const UseBounds& bounds) {
     for (auto& one : Excesses(name, before.at(name), after.at(name), bounds)) found.push_back(one);
   };
-  for (const World::Server& server : world.servers()) add(server.name, BoundsOf(server));
-  UseBounds bounds{.memory_bytes = kClientMemory};
-#if __has_feature(address_sanitizer)
-  bounds.memory_bytes = int64_t{1} << 30;
-#endif
-  add("steady client", bounds);
+  for (const World::Server& server : world.servers()) {
+    add(server.name, BoundsOf(server, memory.server));
+  }
+  add("steady client", {.memory_bytes = memory.client});
   return found;
 }
 
@@ -142,16 +136,13 @@ Uses Settle(World& world, SteadyClient& client) {
   return Read(world, client);
 }
 
-Uses SettleWithin(World& world, SteadyClient& client, const Uses& before) {
-  Uses after = Settle(world, client);
+void CheckUses(World& world, SteadyClient& client, const Uses& before, const MemoryBounds& bounds) {
   std::vector<std::string> found;
   Eventually(kSettleLimit, [&] {
-    after = Read(world, client);
-    found = AllExcesses(world, before, after);
+    found = AllExcesses(world, before, Read(world, client), bounds);
     return found.empty();
   });
   for (const std::string& sentence : found) world.ledger.Breach(sentence);
-  return after;
 }
 
 void EndServers(World& world) {

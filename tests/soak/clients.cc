@@ -57,7 +57,10 @@ void RunClient(World& world, Random& random, const std::vector<std::string>& mor
   }
   while (auto line = (*process)->ReadLine(absl::Milliseconds(1))) TakeLine(world, *line);
   const int code = (*process)->Wait(absl::ZeroDuration()).value_or(-1);
-  if (code != (end == End::kKilled ? 128 + SIGKILL : 0)) {
+  // Asked in its first moments, it does not listen yet.
+  const bool ended_well =
+      end == End::kKilled ? code == 128 + SIGKILL : code == 0 || code == 128 + SIGTERM;
+  if (!ended_well) {
     world.ledger.Breach(absl::StrCat("a client ended with ", code, " after it was ",
                                      end == End::kKilled ? "killed" : "asked to end", ": ",
                                      (*process)->Errors()));

@@ -1,10 +1,9 @@
 // kiln_soak: everything at once against real servers, for a time; tests/soak/README.md.
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <memory>
 #include <random>
 #include <string>
@@ -31,6 +30,8 @@ constexpr char kUsage[] =
     "  --seed      of the order and size of things (another each time)\n";
 constexpr absl::Duration kWarmUpLimit = absl::Minutes(5);
 constexpr absl::Duration kReportPause = absl::Minutes(1);
+// From here on it also stops in the middle.
+constexpr uint64_t kLongSeconds = 600;
 
 struct Settings {
   bool client = false;
@@ -89,7 +90,7 @@ void PrintLine(World& world, absl::Time start) {
     const ProcessUse use =
         ReadProcessUse(server.process->process().pid(), server.data_dir, /*tier_port=*/0);
     std::printf("; %s %d descriptors, %d threads, %lld MiB", server.name,
-                use.descriptor_count() + use.cache_files, use.threads,
+                use.descriptor_count() + use.cache_files, use.threads + use.grpc_threads,
                 static_cast<long long>(use.memory_bytes >> 20));
   }
   std::printf("\n");
@@ -119,6 +120,15 @@ void PrintSummary(const World& world, const Uses& before, const Uses& after) {
               Ms(probes.Quantile(0.99)).c_str(), Ms(probes.max()).c_str());
   PrintUses("before", before);
   PrintUses("after", after);
+}
+
+void Disturb(World& world, absl::Duration time, uint64_t seed, absl::Time start) {
+  Stage stage(world, AllGroups(world), seed);
+  const absl::Time end = absl::Now() + time;
+  for (absl::Time now = absl::Now(); now < end; now = absl::Now()) {
+    absl::SleepFor(std::min(kReportPause, end - now));
+    PrintLine(world, start);
+  }
 }
 
 int Soak(const Settings& settings) {
@@ -152,16 +162,17 @@ int Soak(const Settings& settings) {
     PrintLine(world, start);
     before = Settle(world, client);
     PrintUses("before", before);
-    client.Resume();
-    {
-      Stage stage(world, AllGroups(world), random());
-      const absl::Time end = absl::Now() + absl::Seconds(settings.seconds);
-      for (absl::Time now = absl::Now(); now < end; now = absl::Now()) {
-        absl::SleepFor(std::min(kReportPause, end - now));
-        PrintLine(world, start);
-      }
+    const uint64_t parts = settings.seconds >= kLongSeconds ? 2 : 1;
+    Uses middle;
+    for (uint64_t part = 1; part <= parts; ++part) {
+      client.Resume();
+      Disturb(world, absl::Seconds(settings.seconds) / parts, random(), start);
+      after = Settle(world, client);
+      PrintUses("after", after);
+      CheckUses(world, client, before, kBeyondTheFirst);
+      if (part == 2) CheckUses(world, client, middle, kBeyondALaterOne);
+      middle = after;
     }
-    after = SettleWithin(world, client, before);
   }
   EndServers(world);
   CheckLogs(world);

@@ -1,8 +1,9 @@
 #include "tests/soak/process_use.h"
 
-#include <cinttypes>
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <set>
 #include <sstream>
 #include <system_error>
@@ -19,6 +20,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kMiB = 1 << 20;
+// As the kernel cuts names off.
+constexpr absl::string_view kGrpcThreads[] = {"default-executo", "resolver-execut",
+                                              "grpc_global_tim", "timer_manager", "event_engine"};
 
 // "socket:[INODE]" of the connections to `port`; those that nobody reads any more are among them.
 std::set<std::string> SocketsTo(pid_t pid, int port) {
@@ -75,9 +79,14 @@ ProcessUse ReadProcessUse(pid_t pid, const std::string& data_dir, int tier_port)
   std::string name;
   while (status >> name) {
     int64_t value = 0;
-    if (name == "Threads:" && status >> value) use.threads = static_cast<int>(value);
     if (name == "RssAnon:" && status >> value) use.memory_bytes = value << 10;
     status.ignore(1 << 20, '\n');
+  }
+  for (const auto& entry : fs::directory_iterator(folder + "/task", error)) {
+    std::getline(std::ifstream(entry.path() / "comm"), name);
+    const bool is_grpc =
+        std::find(std::begin(kGrpcThreads), std::end(kGrpcThreads), name) != std::end(kGrpcThreads);
+    ++(is_grpc ? use.grpc_threads : use.threads);
   }
   use.children = static_cast<int>(integration::ChildrenOf(pid).size());
   use.zombies = static_cast<int>(integration::ZombiesOf(pid).size());
@@ -99,7 +108,8 @@ std::vector<std::string> Excesses(const std::string& who, const ProcessUse& befo
     found.push_back(absl::StrFormat("%s has %d %s and had %d: more than %d are too many", who, has,
                                     what, had, had + slack));
   };
-  more("threads", before.threads, after.threads, bounds.threads);
+  more("threads", before.threads, after.threads, 0);
+  more("threads of gRPC", before.grpc_threads, after.grpc_threads, bounds.grpc_threads);
   more("MiB of memory", before.memory_bytes / kMiB, after.memory_bytes / kMiB,
        bounds.memory_bytes / kMiB);
   more("open files of its cache", 0, after.cache_files, bounds.cache_files);
@@ -111,8 +121,9 @@ std::vector<std::string> Excesses(const std::string& who, const ProcessUse& befo
 
 std::string Describe(const ProcessUse& use) {
   return absl::StrFormat(
-      "%d descriptors, %d cache files, %d tier connections, %d threads, %.1f MiB, %d children",
-      use.descriptor_count(), use.cache_files, use.tier_connections, use.threads,
+      "%d descriptors, %d cache files, %d tier connections, %d threads and %d of gRPC, %.1f MiB, "
+      "%d children",
+      use.descriptor_count(), use.cache_files, use.tier_connections, use.threads, use.grpc_threads,
       static_cast<double>(use.memory_bytes) / kMiB, use.children);
 }
 

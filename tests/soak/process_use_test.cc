@@ -54,22 +54,24 @@ TEST(ProcessUseTest, WhatAProcessHoldsIsSeen) {
 }
 
 TEST(ProcessUseTest, BoundsAreKeptToTheLast) {
-  const ProcessUse before = {.descriptors = {{"socket", 3}}, .threads = 4, .memory_bytes = 9 << 20};
+  const ProcessUse before = {
+      .descriptors = {{"socket", 3}}, .threads = 4, .grpc_threads = 4, .memory_bytes = 9 << 20};
   ProcessUse after = before;
-  after.threads = 6;
+  after.grpc_threads = 6;
   after.memory_bytes = 11 << 20;
   after.cache_files = 5;
   after.tier_connections = 2;
   const UseBounds bounds = {
-      .memory_bytes = 2 << 20, .threads = 2, .cache_files = 5, .tier_connections = 2};
+      .memory_bytes = 2 << 20, .grpc_threads = 2, .cache_files = 5, .tier_connections = 2};
   EXPECT_THAT(Excesses("it", before, after, bounds), IsEmpty());
   after.descriptors["socket"] = 4;
-  after.threads = 7;
+  after.threads = 5;
+  after.grpc_threads = 7;
   after.memory_bytes = 12 << 20;
   after.cache_files = 6;
   after.tier_connections = 3;
   after.children = 1;
-  EXPECT_EQ(Excesses("it", before, after, bounds).size(), 6u);
+  EXPECT_EQ(Excesses("it", before, after, bounds).size(), 7u);
 }
 
 }  // namespace
