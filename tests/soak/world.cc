@@ -32,6 +32,11 @@ bool MountSmallDisk(const std::string& path) {
 
 World::World() = default;
 
+World::~World() {
+  servers_.clear();
+  if (!small_disk_.empty()) umount2(small_disk_.c_str(), MNT_DETACH);
+}
+
 absl::StatusOr<std::unique_ptr<World>> World::Start() {
   auto world = std::unique_ptr<World>(new World());
   const std::string disk = world->Path("disk");

@@ -24,6 +24,7 @@ class World {
  public:
   // REQUIRES: no thread was started yet, for the disk is mounted where nobody else sees it.
   static absl::StatusOr<std::unique_ptr<World>> Start();
+  ~World();
 
   struct Server {
     const char* name;
