@@ -134,9 +134,7 @@ absl::StatusOr<Reply> ParseReply(absl::string_view bytes, const ReplyLimits& lim
   Reply reply;
   KILN_ASSIGN_OR_RETURN(bool complete, reader.Next(reply));
   if (!complete) return absl::DataLossError("the reply is cut off");
-  Reply more;
-  KILN_ASSIGN_OR_RETURN(bool another, reader.Next(more));
-  if (another) return absl::DataLossError("more than one reply");
+  if (!reader.empty()) return absl::DataLossError("more than one reply");
   return reply;
 }
 

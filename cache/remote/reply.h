@@ -47,6 +47,8 @@ class ReplyReader {
   // Takes the next complete reply off; false where there is none yet; DATA_LOSS where the bytes are
   // no reply, or one of too many elements.
   absl::StatusOr<bool> Next(Reply& reply);
+  // Whether no byte is left that no reply has taken.
+  bool empty() const { return fed_bytes_ == 0; }
 
   // Private to the .cc: what hiredis' callbacks see.
   struct Budget;

@@ -24,6 +24,24 @@ const ScalarOpInfo& Info(ScalarOp op) {
   return kInfos[static_cast<size_t>(op)];
 }
 
+bool Takes(ScalarOp op, DType dtype) {
+  switch (Info(op).operands) {
+    case TypeClass::kAny:
+      return true;
+    case TypeClass::kFloat:
+      return IsFloat(dtype);
+    case TypeClass::kInteger:
+      return IsInteger(dtype);
+    case TypeClass::kIntegral:
+      return IsIntegral(dtype);
+    case TypeClass::kNumber:
+      return IsInteger(dtype) || IsFloat(dtype);
+    case TypeClass::kBool:
+      return dtype == DType::kBool;
+  }
+  return false;
+}
+
 std::optional<ScalarOp> ScalarOpFromName(absl::string_view name) {
   static const auto& by_name = *[] {
     auto* map = new absl::flat_hash_map<absl::string_view, ScalarOp>;

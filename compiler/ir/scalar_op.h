@@ -113,6 +113,8 @@ struct ScalarOpInfo {
 };
 
 const ScalarOpInfo& Info(ScalarOp op);
+// Whether operands of this type are in the operation's class.
+bool Takes(ScalarOp op, DType dtype);
 std::optional<ScalarOp> ScalarOpFromName(absl::string_view name);
 
 // What a `reduce` does; the identity is what an empty reduction gives. Its operand's type is its

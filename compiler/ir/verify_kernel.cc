@@ -12,24 +12,6 @@ namespace {
 
 constexpr int kMaxValues = 1 << 24;  // bounds what a broken kernel makes us allocate
 
-bool IsIn(DType dtype, TypeClass c) {
-  switch (c) {
-    case TypeClass::kAny:
-      return true;
-    case TypeClass::kFloat:
-      return IsFloat(dtype);
-    case TypeClass::kInteger:
-      return IsInteger(dtype);
-    case TypeClass::kIntegral:
-      return IsIntegral(dtype);
-    case TypeClass::kNumber:
-      return IsInteger(dtype) || IsFloat(dtype);
-    case TypeClass::kBool:
-      return dtype == DType::kBool;
-  }
-  return false;
-}
-
 bool IsArg(ReduceKind kind) {
   return kind == ReduceKind::kArgMax || kind == ReduceKind::kArgMin;
 }
@@ -151,7 +133,7 @@ absl::Status KernelVerifier::CheckOperandVisible(const Inst& inst, ValueId id) {
 absl::Status KernelVerifier::CheckTypes(const Inst& inst) {
   const ScalarOpInfo& info = Info(inst.op);
   const DType first = TypeOf(inst.operands[info.rule == TypeRule::kSelect ? 1 : 0]);
-  if (!IsIn(first, info.operands)) {
+  if (!Takes(inst.op, first)) {
     return Error(inst, absl::StrCat("it does not take ", std::string(DTypeName(first))));
   }
   const size_t skipped = info.rule == TypeRule::kSelect ? 1 : 0;

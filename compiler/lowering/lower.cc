@@ -157,6 +157,25 @@ absl::Status CheckResultsSet(const LoweringState& state, const NodeContext& cont
   return absl::OkStatus();
 }
 
+// A lowering computes in the types that the graph declares. Where ATen's operator never gives
+// these, as integers of a division, an operation is left that they are nothing for.
+absl::Status CheckTypes(const NodeContext& context, const ir::Operation& operation) {
+  const auto* kernel = std::get_if<ir::Kernel>(&operation);
+  if (kernel == nullptr) return absl::OkStatus();
+  std::vector<DType> types(static_cast<size_t>(kernel->num_values));
+  for (const ir::Phase& phase : kernel->phases) {
+    for (const ir::Inst& inst : phase.body) {
+      if (inst.result != ir::kNoValue) types[inst.result] = inst.dtype;
+      if (inst.operands.empty()) continue;
+      const DType operand = types[inst.operands.back()];
+      if (!ir::Takes(inst.op, operand)) {
+        return context.Decline(absl::StrCat("in type ", std::string(DTypeName(operand))));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 // OK where the node was lowered natively. Leaves no trace in the module where it was not.
 absl::Status LowerNatively(LoweringState& state, const Node& node) {
   const Lowering* lowering = FindLowering(node.op);
@@ -174,6 +193,9 @@ absl::Status LowerNatively(LoweringState& state, const Node& node) {
   if (status.ok()) {
     FillEmptyResults(state, context);
     status = CheckResultsSet(state, context);
+  }
+  for (size_t i = num_operations; status.ok() && i < state.module.operations.size(); ++i) {
+    status = CheckTypes(context, state.module.operations[i]);
   }
   if (!status.ok()) {
     state.module.operations.resize(num_operations);

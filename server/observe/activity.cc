@@ -23,6 +23,7 @@ constexpr size_t kShards = 8;
 constexpr size_t kMaxTextBytes = 300;
 constexpr int kMaxSpans = 300;
 constexpr size_t kMaxFetchMisses = 4096;
+constexpr size_t kEntryBytes = 512;  // of a kept request, however small: keys, nodes, blocks
 
 // Counts of hits, and of everything else, in one slot of the window.
 struct HitSlot {
@@ -106,10 +107,6 @@ struct ActivityLog::State {
     int64_t compiles = 0;
     int64_t refused = 0;
   };
-  struct KeptRequest {
-    std::shared_ptr<const v1::CompileRequest> request;
-    int64_t size_bytes = 0;
-  };
 
   explicit State(absl::Time now) : started(now) {}
 
@@ -123,8 +120,8 @@ struct ActivityLog::State {
     auto it = live.find(job);
     return it == live.end() ? nullptr : &it->second;
   }
-  void Keep(const std::string& key, std::shared_ptr<const v1::CompileRequest> request,
-            int64_t size_bytes, int64_t max_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void Keep(const std::string& key, std::string request, int64_t max_bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void AddSlowest(const Job& job, const ActivityOptions& options) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void List(const Job& job, v1::CompileRecord& out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     out = job.record;
@@ -155,22 +152,22 @@ struct ActivityLog::State {
   int64_t failures ABSL_GUARDED_BY(mu) = 0;
   // Fetches that missed and whose Compile is to come.
   absl::flat_hash_map<Digest, int> fetch_misses ABSL_GUARDED_BY(mu);
-  absl::flat_hash_map<std::string, KeptRequest> requests ABSL_GUARDED_BY(mu);
+  // Serialized: a parsed graph takes ten times its bytes and more.
+  absl::flat_hash_map<std::string, std::shared_ptr<const std::string>> requests ABSL_GUARDED_BY(mu);
   std::deque<std::string> request_order ABSL_GUARDED_BY(mu);  // oldest first
   int64_t request_bytes ABSL_GUARDED_BY(mu) = 0;
 };
 
-void ActivityLog::State::Keep(const std::string& key,
-                              std::shared_ptr<const v1::CompileRequest> request, int64_t size_bytes,
-                              int64_t max_bytes) {
+void ActivityLog::State::Keep(const std::string& key, std::string request, int64_t max_bytes) {
+  const auto size_bytes = static_cast<int64_t>(request.size() + kEntryBytes);
   // One graph shall not push all the others out.
   if (size_bytes > max_bytes / 4 || requests.contains(key)) return;
-  requests[key] = {std::move(request), size_bytes};
+  requests[key] = std::make_shared<const std::string>(std::move(request));
   request_order.push_back(key);
   request_bytes += size_bytes;
   while (request_bytes > max_bytes) {
     auto oldest = requests.find(request_order.front());
-    request_bytes -= oldest->second.size_bytes;
+    request_bytes -= static_cast<int64_t>(oldest->second->size() + kEntryBytes);
     requests.erase(oldest);
     request_order.pop_front();
   }
@@ -279,9 +276,9 @@ void ActivityLog::JobStarted(int64_t job) {
   }
   if (request == nullptr) return;
   // Walks the whole graph: here, where nobody waits for a lock meanwhile.
-  auto size = static_cast<int64_t>(request->ByteSizeLong());
+  std::string bytes = request->SerializeAsString();
   absl::MutexLock lock(&state_->mu);
-  state_->Keep(key, std::move(request), size, options_.max_request_bytes);
+  state_->Keep(key, std::move(bytes), options_.max_request_bytes);
 }
 
 void ActivityLog::StageStarted(int64_t job, absl::string_view stage) {
@@ -473,9 +470,15 @@ bool ActivityLog::FindRecord(absl::string_view key_hex, v1::CompileRecord& out) 
 }
 
 std::shared_ptr<const v1::CompileRequest> ActivityLog::FindRequest(absl::string_view key_hex) {
-  absl::MutexLock lock(&state_->mu);
-  auto it = state_->requests.find(key_hex);
-  return it == state_->requests.end() ? nullptr : it->second.request;
+  std::shared_ptr<const std::string> bytes;
+  {
+    absl::MutexLock lock(&state_->mu);
+    auto it = state_->requests.find(key_hex);
+    if (it == state_->requests.end()) return nullptr;
+    bytes = it->second;
+  }
+  auto request = std::make_shared<v1::CompileRequest>();
+  return request->ParseFromString(*bytes) ? request : nullptr;
 }
 
 }  // namespace kiln::server

@@ -74,7 +74,7 @@ class ActivityLog {
 
   // The newest job of this key (hex), running ones included; false where none is remembered.
   bool FindRecord(absl::string_view key_hex, v1::CompileRecord& out);
-  // Null where it is not kept any more.
+  // Parsed anew; null where it is not kept any more.
   std::shared_ptr<const v1::CompileRequest> FindRequest(absl::string_view key_hex);
 
  private:

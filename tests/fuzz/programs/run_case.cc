@@ -22,11 +22,16 @@ struct Free {
 };
 using Memory = std::unique_ptr<void, Free>;
 
-// What a run is given: blocks of just the bytes that are asked for, so that a sanitizer sees every
-// step outside of them.
-class Caller {
+// A block of just the bytes that are asked for, so that a sanitizer sees every step outside of it.
+Memory NewBlock(size_t bytes) {
+  return Memory(std::malloc(bytes == 0 ? 1 : bytes));
+}
+
+}  // namespace
+
+class Runner::Inputs {
  public:
-  explicit Caller(const Subject& subject) {
+  explicit Inputs(const Subject& subject) {
     size_t tensor = 0, size = 0;
     for (const v1::Input& input : subject.graph.inputs()) {
       kiln_tensor out{};
@@ -37,19 +42,52 @@ class Caller {
         out.ndim = static_cast<int32_t>(given.sizes.size());
         out.sizes = given.sizes.data();
         out.strides = given.strides.data();
-        out.data = Keep(given.data.data(), given.data.size());
-        lengths_.push_back(given.data.size());
+        originals_.emplace_back(given.data.data(), given.data.size());
       } else {
         out.dtype = KILN_INT64;
-        out.data = Keep(&subject.sizes[size++], sizeof(int64_t));
-        lengths_.push_back(sizeof(int64_t));
+        originals_.emplace_back(reinterpret_cast<const char*>(&subject.sizes[size++]),
+                                sizeof(int64_t));
       }
-      inputs_.push_back(out);
+      blocks_.push_back(NewBlock(originals_.back().size()));
+      out.data = blocks_.back().get();
+      tensors_.push_back(out);
+      Restore(tensors_.size() - 1);
+    }
+    is_written_.resize(tensors_.size());
+    for (const v1::Mutation& mutation : subject.graph.mutations()) {
+      is_written_[mutation.input()] = true;
     }
   }
 
-  absl::Span<const kiln_tensor> inputs() const { return inputs_; }
+  absl::Span<const kiln_tensor> tensors() const { return tensors_; }
 
+  // What a run made of them. As they were, for the next one.
+  void SeeAndRestore(Seen& seen) {
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      const absl::string_view now(static_cast<const char*>(tensors_[i].data), originals_[i].size());
+      if (is_written_[i]) absl::StrAppend(&seen.values, now);
+      if (now == originals_[i]) continue;
+      if (!is_written_[i]) absl::StrAppend(&seen.changed, "input ", i, ";");
+      Restore(i);
+    }
+  }
+
+ private:
+  void Restore(size_t i) {
+    std::memcpy(blocks_[i].get(), originals_[i].data(), originals_[i].size());
+  }
+
+  std::vector<absl::string_view> originals_;
+  std::vector<Memory> blocks_;
+  std::vector<kiln_tensor> tensors_;
+  std::vector<bool> is_written_;
+};
+
+namespace {
+
+// What else a run is given.
+class Caller {
+ public:
   kiln_run_options options() {
     kiln_run_options out = KILN_RUN_OPTIONS_INIT;
     out.user = this;
@@ -58,7 +96,7 @@ class Caller {
       const auto n = static_cast<size_t>(ndim);
       const int64_t bytes =
           *runtime::ReachElements({sizes, n}, {strides, n}) * DTypeSize(*DTypeFromProto(dtype));
-      *data = static_cast<Caller*>(user)->Keep(nullptr, static_cast<size_t>(bytes));
+      *data = static_cast<Caller*>(user)->Keep(static_cast<size_t>(bytes));
       return *data != nullptr ? nullptr
                               : kiln_status_create(KILN_RESOURCE_EXHAUSTED, "no such memory");
     };
@@ -71,7 +109,7 @@ class Caller {
     return out;
   }
 
-  void See(const Subject& subject, absl::Span<const kiln_output> outputs, Seen& seen) const {
+  static void See(absl::Span<const kiln_output> outputs, Seen& seen) {
     for (const kiln_output& output : outputs) {
       absl::StrAppend(&seen.types, static_cast<int>(output.kind), ",", output.value, ";");
       if (output.kind != KILN_TENSOR) continue;
@@ -84,22 +122,13 @@ class Caller {
                       ";");
       seen.values += Elements(output, sizes, strides);
     }
-    for (size_t i = 0; i < inputs_.size(); ++i) {
-      std::string data(static_cast<const char*>(inputs_[i].data), lengths_[i]);
-      bool written = false;
-      for (const v1::Mutation& mutation : subject.graph.mutations()) {
-        written = written || mutation.input() == i;
-      }
-      (written ? seen.values : seen.unwritten) += data;
-    }
   }
 
  private:
-  void* Keep(const void* from, size_t bytes) {
+  void* Keep(size_t bytes) {
     if (bytes > kMostBytes) return nullptr;
-    blocks_.emplace_back(std::malloc(bytes == 0 ? 1 : bytes));
-    if (from != nullptr) std::memcpy(blocks_.back().get(), from, bytes);
-    if (from == nullptr) std::memset(blocks_.back().get(), 0x5a, bytes);
+    blocks_.push_back(NewBlock(bytes));
+    std::memset(blocks_.back().get(), 0x5a, bytes);
     return blocks_.back().get();
   }
 
@@ -125,7 +154,7 @@ class Caller {
       return kiln_status_create(KILN_INVALID_ARGUMENT, "no such operator");
     }
     const int64_t count = tensors[0].sizes[0];
-    auto* data = static_cast<float*>(Keep(nullptr, static_cast<size_t>(count) * sizeof(float)));
+    auto* data = static_cast<float*>(Keep(static_cast<size_t>(count) * sizeof(float)));
     if (data == nullptr) return kiln_status_create(KILN_RESOURCE_EXHAUSTED, "too large");
     for (int64_t i = 0; i < count; ++i) {
       const float x = static_cast<const float*>(tensors[0].data)[i * tensors[0].strides[0]];
@@ -139,23 +168,27 @@ class Caller {
 
   const int64_t one_ = 1;
   std::vector<Memory> blocks_;
-  std::vector<kiln_tensor> inputs_;
-  std::vector<size_t> lengths_;
 };
 
 }  // namespace
 
-absl::StatusOr<Seen> LoadAndRun(const Subject& subject, absl::string_view bytes) {
-  KILN_ASSIGN_OR_RETURN(auto program, runtime::LoadedProgram::Load(bytes, &subject.graph, 1));
-  Caller caller(subject);
+Runner::Runner(const Subject& subject)
+    : subject_(subject), inputs_(std::make_unique<Inputs>(subject)) {}
+Runner::~Runner() = default;
+Runner::Runner(Runner&&) noexcept = default;
+
+absl::StatusOr<Seen> Runner::LoadAndRun(absl::string_view bytes) {
+  KILN_ASSIGN_OR_RETURN(auto program, runtime::LoadedProgram::Load(bytes, &subject_.graph, 1));
+  Caller caller;
   kiln_run_options options = caller.options();
   std::vector<kiln_output> outputs(
       static_cast<size_t>(program->artifact().program().outputs_size()));
   Seen seen;
   const absl::Status status =
-      program->executor().Run(caller.inputs(), absl::MakeSpan(outputs), &options);
+      program->executor().Run(inputs_->tensors(), absl::MakeSpan(outputs), &options);
+  if (status.ok()) Caller::See(outputs, seen);
+  inputs_->SeeAndRestore(seen);
   if (!status.ok()) return status;
-  caller.See(subject, outputs, seen);
   kiln_outputs_release(outputs.data(), outputs.size());
   return seen;
 }

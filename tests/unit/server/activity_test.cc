@@ -188,6 +188,25 @@ TEST_F(ActivityTest, EverythingIsBounded) {
   EXPECT_NE(log_->FindRequest(KeyOf("g9").ToHex()), nullptr);
 }
 
+TEST_F(ActivityTest, WhatIsKeptOfARequestIsItsBytes) {
+  Make({});
+  auto request = std::make_shared<v1::CompileRequest>();
+  request->mutable_graph()->set_name("a");
+  log_->JobQueued(1, KeyOf("a"), request, {});
+  log_->JobStarted(1);
+  EXPECT_EQ(request.use_count(), 1) << "parsed, it takes ten times as much";
+  auto kept = log_->FindRequest(KeyOf("a").ToHex());
+  ASSERT_NE(kept, nullptr);
+  EXPECT_EQ(kept->SerializeAsString(), request->SerializeAsString());
+}
+
+TEST_F(ActivityTest, SmallRequestsAreNotWithoutEnd) {
+  Make({.max_request_bytes = 10'000});
+  for (int i = 0; i < 100; ++i) Run(i, absl::StrCat("g", i), absl::Seconds(1));
+  EXPECT_EQ(log_->FindRequest(KeyOf("g79").ToHex()), nullptr);
+  EXPECT_NE(log_->FindRequest(KeyOf("g99").ToHex()), nullptr);
+}
+
 TEST_F(ActivityTest, ALongNameIsCutBetweenCharacters) {
   std::string name;
   for (int i = 0; i < 200; ++i) name += "\u00e9";

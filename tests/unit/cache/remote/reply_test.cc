@@ -33,11 +33,11 @@ TEST(ParseReply, ReadsEveryType) {
 }
 
 TEST(ParseReply, RefusesWhatIsNoReplyAndWhatIsOverItsLimits) {
-  for (const char* bad :
-       {"", "\r\n", "hello\r\n", "$x\r\n", "$-2\r\n", ":\r\n", "$5\r\nabc", "$5", "*2\r\n:1\r\n",
-        "+OK\r\n+OK\r\n", "*-2\r\n", "*17\r\n", "*2147483647\r\n", "*9999999999999\r\n",
-        "$9223372036854775807\r\n", "%1\r\n+a\r\n+b\r\n", "*4\r\n*4\r\n*4\r\n*4\r\n*4\r\n",
-        "*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n"}) {
+  for (const char* bad : {"", "\r\n", "hello\r\n", "$x\r\n", "$-2\r\n", ":\r\n", "$5\r\nabc", "$5",
+                          "*2\r\n:1\r\n", "+OK\r\n+OK\r\n", "+OK\r\n$5\r", "*-2\r\n", "*17\r\n",
+                          "*2147483647\r\n", "*9999999999999\r\n", "$9223372036854775807\r\n",
+                          "%1\r\n+a\r\n+b\r\n", "*4\r\n*4\r\n*4\r\n*4\r\n*4\r\n",
+                          "*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n"}) {
     EXPECT_FALSE(ParseReply(bad, kLimits).ok()) << bad;
   }
   const std::string large = absl::StrCat("$2000\r\n", std::string(2000, 'x'), "\r\n");

@@ -1,6 +1,8 @@
 #include "compiler/lowering/lower.h"
 
+#include "absl/strings/str_cat.h"
 #include "compiler/ir/verify.h"
+#include "compiler/lowering/registry.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kiln/v1/error.pb.h"
@@ -48,6 +50,33 @@ TEST(Lower, ALibraryStepSeesTheRecordedStrides) {
   const auto& window = std::get<ir::BufferWindow>(step.args[0].value);
   EXPECT_TRUE(window.strides[0].is_const(3));
   EXPECT_TRUE(window.strides[1].is_const(1));
+}
+
+// A graph may declare types that no operator gives; what becomes of it is sound or refused.
+TEST(Lower, TypesThatAnOperatorNeverGivesAreDeclined) {
+  const v1::DType types[] = {v1::DTYPE_FLOAT32, v1::DTYPE_INT64, v1::DTYPE_BOOL};
+  for (const auto& [name, lowering] : Lowerings()) {
+    for (size_t arity = 1; arity <= 3; ++arity) {
+      for (const v1::DType in : types) {
+        for (const v1::DType out : types) {
+          GraphMaker g;
+          const int x = g.Input({2, 3}, {1, 0, 1, 0, 1, 1}, in);
+          const std::string op = absl::StrCat(name.starts_with("prims.") ? "" : "aten.", name);
+          g.Output(g.Node(op, std::vector<v1::Argument>(arity, Value(x)), {2, 3}, out));
+          ir::Module module;
+          const absl::Status status = g.Lower(module);
+          if (status.ok()) {
+            EXPECT_TRUE(ir::Verify(module).ok())
+                << op << " of " << arity << ", " << v1::DType_Name(in) << " to "
+                << v1::DType_Name(out) << ": " << ir::Verify(module);
+          } else {
+            EXPECT_TRUE(absl::IsUnimplemented(status) || absl::IsInvalidArgument(status))
+                << op << ": " << status;
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST(Lower, ALibraryStepTakesTheResultsThatAreUsed) {
