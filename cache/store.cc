@@ -23,6 +23,13 @@ EntryPtr MakeEntry(std::string bytes) {
   return entry;
 }
 
+std::vector<absl::StatusOr<Found>> GetEach(Store& store, absl::Span<const Key> keys) {
+  std::vector<absl::StatusOr<Found>> found;
+  found.reserve(keys.size());
+  for (const Key& key : keys) found.push_back(store.Get(key));
+  return found;
+}
+
 absl::StatusOr<int64_t> Clear(Store& store, EntryKind kind) {
   std::vector<Key> keys;
   store.ForEach([&](const EntryInfo& info) {

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "proto/base/digest.h"
 
 namespace kiln::cache {
@@ -79,6 +80,9 @@ class Store {
   // as a miss.
   virtual absl::StatusOr<Found> Get(const Key& key) = 0;
 
+  // A result for each key, as Get has it. A store beyond a network asks for all of them at once.
+  virtual std::vector<absl::StatusOr<Found>> GetMany(absl::Span<const Key> keys) = 0;
+
   // Atomic: a reader sees the whole entry or none. An error (no room, disk full) leaves every other
   // entry readable.
   virtual absl::Status Put(const Key& key, const EntryPtr& entry) = 0;
@@ -101,6 +105,9 @@ class PinningStore : public Store {
   // there is no such entry; RESOURCE_EXHAUSTED where more would be pinned than the store allows.
   virtual absl::Status SetPinned(const Key& key, bool pinned) = 0;
 };
+
+// GetMany of a store that asks nobody else: one Get after the other.
+std::vector<absl::StatusOr<Found>> GetEach(Store& store, absl::Span<const Key> keys);
 
 // Removes the entries of one kind; returns how many there were.
 absl::StatusOr<int64_t> Clear(Store& store, EntryKind kind);

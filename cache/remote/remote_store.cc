@@ -13,6 +13,12 @@ namespace kiln::cache {
 namespace {
 
 constexpr absl::string_view kTier = "remote";
+// That are asked for at once: bounds what their answers take before they are checked.
+constexpr size_t kBatch = 64;
+
+bool IsAway(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+}
 
 class RemoteStore final : public Store {
  public:
@@ -24,17 +30,25 @@ class RemoteStore final : public Store {
   absl::StatusOr<Found> Get(const Key& key) override {
     const SteadyTime start = std::chrono::steady_clock::now();
     absl::StatusOr<EntryPtr> entry = Read(key);
-    const bool answered = entry.ok() || absl::IsNotFound(entry.status());
-    options_.observer.done("get", answered,
+    options_.observer.done("get", Answered(entry),
                            absl::FromChrono(std::chrono::steady_clock::now() - start));
-    if (entry.ok()) return Found{*std::move(entry), kTier};
-    if (absl::IsDataLoss(entry.status()) && bad_entries_.Due()) {
-      Log(LogLevel::kWarning, "the shared tier holds a bad entry, which counts as a miss",
-          {{"kind", std::string(EntryKindName(key.kind))},
-           {"key", key.digest.ToHex()},
-           {"why", std::string(entry.status().message())}});
+    return FoundOf(key, std::move(entry));
+  }
+
+  std::vector<absl::StatusOr<Found>> GetMany(absl::Span<const Key> keys) override {
+    std::vector<absl::StatusOr<Found>> found;
+    found.reserve(keys.size());
+    while (found.size() < keys.size()) {
+      const absl::Span<const Key> batch = keys.subspan(found.size(), kBatch);
+      bool away = true;  // of all that were asked
+      for (absl::StatusOr<EntryPtr>& entry : ReadBatch(batch)) {
+        away = away && IsAway(entry.status());
+        found.push_back(FoundOf(keys[found.size()], std::move(entry)));
+      }
+      // A tier that stalls costs its time once.
+      if (away) found.resize(keys.size(), absl::UnavailableError("the shared tier is away"));
     }
-    return entry.status();
+    return found;
   }
 
   absl::Status Put(const Key& key, const EntryPtr& entry) override {
@@ -69,6 +83,51 @@ class RemoteStore final : public Store {
   std::vector<Usage> Usages() override { return {}; }
 
  private:
+  // In time and in sense.
+  static bool Answered(const absl::StatusOr<EntryPtr>& entry) {
+    return entry.ok() || absl::IsNotFound(entry.status());
+  }
+
+  absl::StatusOr<Found> FoundOf(const Key& key, absl::StatusOr<EntryPtr> entry) {
+    if (entry.ok()) return Found{*std::move(entry), kTier};
+    if (absl::IsDataLoss(entry.status()) && bad_entries_.Due()) {
+      Log(LogLevel::kWarning, "the shared tier holds a bad entry, which counts as a miss",
+          {{"kind", std::string(EntryKindName(key.kind))},
+           {"key", key.digest.ToHex()},
+           {"why", std::string(entry.status().message())}});
+    }
+    return entry.status();
+  }
+
+  // Counts as one read.
+  std::vector<absl::StatusOr<EntryPtr>> ReadBatch(absl::Span<const Key> keys) {
+    const SteadyTime start = std::chrono::steady_clock::now();
+    std::vector<std::string> names;
+    std::vector<Command> commands;
+    for (const Key& key : keys) names.push_back(RemoteKeyName(key));
+    for (const std::string& name : names) commands.push_back({"GET", name});
+    ReplyLimits limits = EntryReplyLimits(options_.max_entry_bytes);
+    limits.time_per_reply = options_.read_timeout;
+    std::vector<absl::StatusOr<Reply>> replies =
+        client_.RunEach(commands, limits, DeadlineIn(options_.read_timeout));
+    std::vector<absl::StatusOr<EntryPtr>> entries;
+    entries.reserve(keys.size());
+    bool ok = true;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (replies[i].ok()) {
+        entries.push_back(EntryOfReply(*std::move(replies[i]), keys[i], options_.trusted_keys));
+      } else if (absl::IsResourceExhausted(replies[i].status())) {
+        // One that is too large hides those behind it.
+        entries.push_back(Read(keys[i]));
+      } else {
+        entries.push_back(replies[i].status());
+      }
+      ok = ok && Answered(entries.back());
+    }
+    options_.observer.done("get", ok, absl::FromChrono(std::chrono::steady_clock::now() - start));
+    return entries;
+  }
+
   absl::StatusOr<EntryPtr> Read(const Key& key) {
     const std::string name = RemoteKeyName(key);
     KILN_ASSIGN_OR_RETURN(

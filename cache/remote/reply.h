@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 
 struct redisReader;
 
@@ -30,6 +31,9 @@ absl::string_view ReplyTypeName(Reply::Type type);
 struct ReplyLimits {
   int64_t max_bytes = 64 << 10;  // of the whole reply as it is sent
   int max_elements = 64;         // of all arrays together
+  // Where several commands are sent at once, each reply has at least this long from the one before:
+  // many may take longer than one, but a server that stalls costs no more.
+  absl::Duration time_per_reply = absl::ZeroDuration();
 };
 
 // Turns bytes into replies, by hiredis' parser. Not thread-safe.

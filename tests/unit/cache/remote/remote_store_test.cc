@@ -81,6 +81,53 @@ TEST_F(RemoteStoreTest, EveryFailureIsAMissOfItsOwnKind) {
   EXPECT_EQ(Done("get failed"), 4);
 }
 
+TEST_F(RemoteStoreTest, ManyAreAskedForTogether) {
+  std::vector<Key> keys;
+  for (int i = 0; i < 300; ++i) keys.push_back({EntryKind::kKernel, Sha256(absl::StrCat(i))});
+  FakeClient client([&](const std::string& command) -> absl::StatusOr<Reply> {
+    for (size_t i = 0; i < keys.size(); i += 2) {
+      if (command == "GET " + RemoteKeyName(keys[i])) {
+        return StringReply(Value(keys[i], *MakeEntry(absl::StrCat(i))));
+      }
+    }
+    return NilReply();
+  });
+  auto found = MakeRemoteStore(&client, options_, queue_.get())->GetMany(keys);
+  ASSERT_EQ(found.size(), keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    ASSERT_EQ(found[i].ok(), i % 2 == 0) << i;
+    if (found[i].ok()) {
+      EXPECT_EQ(found[i]->entry->bytes, absl::StrCat(i));
+    }
+  }
+  EXPECT_EQ(client.batches(), 5);
+  EXPECT_EQ(Done("get ok"), 5);
+}
+
+TEST_F(RemoteStoreTest, ATierThatIsAwayIsAskedForManyOnce) {
+  reply_ = absl::DeadlineExceededError("slow");
+  auto found = store_->GetMany(std::vector<Key>(300, key_));
+  ASSERT_EQ(found.size(), 300u);
+  for (const auto& each : found) EXPECT_FALSE(each.ok());
+  EXPECT_EQ(client_.batches(), 1);
+  EXPECT_EQ(Done("get failed"), 1);
+}
+
+TEST_F(RemoteStoreTest, OneThatIsTooLargeHidesNoOther) {
+  std::vector<Key> keys = {key_, {EntryKind::kKernel, Sha256("l")}};
+  int calls = 0;
+  // As a connection has it: the first try at both fails, then each is asked for alone.
+  FakeClient client([&](const std::string& command) -> absl::StatusOr<Reply> {
+    if (++calls <= 2 || command != "GET " + RemoteKeyName(key_)) {
+      return absl::ResourceExhaustedError("a reply is over the limit");
+    }
+    return StringReply(Value(key_, *entry_));
+  });
+  auto found = MakeRemoteStore(&client, options_, queue_.get())->GetMany(keys);
+  EXPECT_TRUE(found[0].ok()) << found[0].status();
+  EXPECT_FALSE(found[1].ok());
+}
+
 TEST_F(RemoteStoreTest, OthersAreTrustedOnceTheyAreNamed) {
   auto other = NewSigningKey();
   options_.trusted_keys = {other->public_key()};
