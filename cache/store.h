@@ -90,8 +90,8 @@ class Store {
   // OK where there is none.
   virtual absl::Status Remove(const Key& key) = 0;
 
-  // Calls `visit` for every entry, least recently used first and pinned ones last, without holding
-  // a lock; entries that come or go meanwhile may be left out.
+  // Calls `visit` for every entry, in no order, without holding a lock. No entry is missed for
+  // being read meanwhile; those that are put or removed meanwhile may be left out or come twice.
   virtual void ForEach(const std::function<void(const EntryInfo&)>& visit) = 0;
 
   // One row for each tier and kind; reads no disk.
@@ -112,11 +112,19 @@ std::vector<absl::StatusOr<Found>> GetEach(Store& store, absl::Span<const Key> k
 // Removes the entries of one kind; returns how many there were.
 absl::StatusOr<int64_t> Clear(Store& store, EntryKind kind);
 
+// The entries of one of `kinds` that were used last, `limit` at most, the last one first. A disk
+// tier knows the time of use to within an hour; of entries of one time the last that ForEach has
+// comes first.
+std::vector<EntryInfo> MostRecent(Store& store, absl::Span<const EntryKind> kinds, size_t limit);
+
 struct VerifyResult {
   int64_t checked = 0;
   int64_t corrupt = 0;
 };
-// Reads every entry of a store that verifies (verifying_store.h), which removes what is damaged.
-VerifyResult VerifyAll(Store& store);
+// Reads every entry of a store that verifies (verifying_store.h), which removes what is damaged;
+// ends early once `stopped` says so.
+VerifyResult VerifyAll(Store& store, const std::function<bool()>& stopped = nullptr);
+// Least recently used first, pinned ones last: reading them in this order leaves it as it was.
+void SortByUse(std::vector<EntryInfo>& entries);
 
 }  // namespace kiln::cache

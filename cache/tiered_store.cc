@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
+#include "absl/container/flat_hash_map.h"
 
 namespace kiln::cache {
 namespace {
@@ -46,14 +46,14 @@ class TieredStore final : public Store {
   }
 
   void ForEach(const std::function<void(const EntryInfo&)>& visit) override {
-    absl::flat_hash_set<Key> seen;
+    // Only of the upper tier, which is the small one.
+    absl::flat_hash_map<Key, EntryInfo> above;
+    upper_.ForEach([&](const EntryInfo& info) { above.emplace(info.key, info); });
     lower_.ForEach([&](const EntryInfo& info) {
-      seen.insert(info.key);
+      above.erase(info.key);
       visit(info);
     });
-    upper_.ForEach([&](const EntryInfo& info) {
-      if (!seen.contains(info.key)) visit(info);
-    });
+    for (const auto& [key, info] : above) visit(info);
   }
 
   std::vector<Usage> Usages() override {

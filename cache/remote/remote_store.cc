@@ -15,6 +15,8 @@ namespace {
 constexpr absl::string_view kTier = "remote";
 // That are asked for at once: bounds what their answers take before they are checked.
 constexpr size_t kBatch = 64;
+constexpr int64_t kPiecesReadAtOnce = 16;
+constexpr int64_t kPiecesWrittenAtOnce = 4;  // within the time of one write
 
 bool IsAway(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
@@ -106,34 +108,61 @@ class RemoteStore final : public Store {
     std::vector<Command> commands;
     for (const Key& key : keys) names.push_back(RemoteKeyName(key));
     for (const std::string& name : names) commands.push_back({"GET", name});
-    ReplyLimits limits = EntryReplyLimits(options_.max_entry_bytes);
-    limits.time_per_reply = options_.read_timeout;
-    std::vector<absl::StatusOr<Reply>> replies =
-        client_.RunEach(commands, limits, DeadlineIn(options_.read_timeout));
+    std::vector<absl::StatusOr<Reply>> replies = RunReads(commands);
     std::vector<absl::StatusOr<EntryPtr>> entries;
     entries.reserve(keys.size());
     bool ok = true;
     for (size_t i = 0; i < keys.size(); ++i) {
-      if (replies[i].ok()) {
-        entries.push_back(EntryOfReply(*std::move(replies[i]), keys[i], options_.trusted_keys));
-      } else if (absl::IsResourceExhausted(replies[i].status())) {
-        // One that is too large hides those behind it.
-        entries.push_back(Read(keys[i]));
-      } else {
-        entries.push_back(replies[i].status());
-      }
+      // One that is too large hides those behind it.
+      const bool hidden = absl::IsResourceExhausted(replies[i].status());
+      entries.push_back(hidden ? Read(keys[i]) : EntryOf(keys[i], std::move(replies[i])));
       ok = ok && Answered(entries.back());
     }
     options_.observer.done("get", ok, absl::FromChrono(std::chrono::steady_clock::now() - start));
     return entries;
   }
 
+  std::vector<absl::StatusOr<Reply>> RunReads(const std::vector<Command>& commands) {
+    ReplyLimits limits = EntryReplyLimits();
+    limits.time_per_reply = options_.read_timeout;
+    return client_.RunEach(commands, limits, DeadlineIn(options_.read_timeout));
+  }
+
   absl::StatusOr<EntryPtr> Read(const Key& key) {
     const std::string name = RemoteKeyName(key);
-    KILN_ASSIGN_OR_RETURN(
-        Reply reply, client_.Run(name, {"GET", name}, EntryReplyLimits(options_.max_entry_bytes),
-                                 DeadlineIn(options_.read_timeout)));
-    return EntryOfReply(std::move(reply), key, options_.trusted_keys);
+    return EntryOf(key, client_.Run(name, {"GET", name}, EntryReplyLimits(),
+                                    DeadlineIn(options_.read_timeout)));
+  }
+
+  // `reply`: to GET of the key.
+  absl::StatusOr<EntryPtr> EntryOf(const Key& key, absl::StatusOr<Reply> reply) {
+    KILN_RETURN_IF_ERROR(reply.status());
+    KILN_ASSIGN_OR_RETURN(RemoteValue value,
+                          ValueOfReply(*std::move(reply), key, options_.trusted_keys));
+    if (value.size_bytes > options_.max_entry_bytes) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("an entry of ", value.size_bytes, " bytes is over the limit"));
+    }
+    if (value.entry != nullptr) return value.entry;
+    return ReadPieces(key, value);
+  }
+
+  absl::StatusOr<EntryPtr> ReadPieces(const Key& key, const RemoteValue& value) {
+    std::string bytes;
+    const int64_t count = PieceCount(value.size_bytes);
+    for (int64_t first = 0; first < count; first += kPiecesReadAtOnce) {
+      std::vector<std::string> names;
+      for (int64_t i = first; i < std::min(count, first + kPiecesReadAtOnce); ++i) {
+        names.push_back(PieceName(value.digest, i));
+      }
+      std::vector<Command> commands;
+      for (const std::string& name : names) commands.push_back({"GET", name});
+      for (const absl::StatusOr<Reply>& reply : RunReads(commands)) {
+        KILN_RETURN_IF_ERROR(reply.status());
+        KILN_RETURN_IF_ERROR(AddPiece(*reply, key, value, bytes));
+      }
+    }
+    return EntryOfPieces(key, value, std::move(bytes));
   }
 
   RedisClient& client_;
@@ -143,23 +172,50 @@ class RemoteStore final : public Store {
   LogLimit kept_entries_;
 };
 
-absl::Status SetEntry(RedisClient& client, const RemoteTierOptions& options, const Key& key,
-                      const Entry& entry) {
-  const std::string name = RemoteKeyName(key);
-  const std::string value = EncodeRemoteEntry(key, entry, *options.signing_key);
-  Command command = {"SET", name, value};
+struct Value {
+  std::string name;
+  absl::string_view bytes;
+};
+
+absl::Status SetValues(RedisClient& client, const RemoteTierOptions& options,
+                       const std::vector<Value>& values) {
   std::string expiry_ms;
   if (options.expiry < absl::InfiniteDuration()) {
     expiry_ms = absl::StrCat(std::max<int64_t>(1, absl::ToInt64Milliseconds(options.expiry)));
-    command.push_back("PX");
-    command.push_back(expiry_ms);
   }
-  KILN_ASSIGN_OR_RETURN(
-      Reply reply, client.Run(name, command, ReplyLimits{}, DeadlineIn(options.write_timeout)));
-  if (reply.type == Reply::Type::kStatus) return absl::OkStatus();
-  // Out of memory, read-only, no permission: trying again soon would not help.
-  return absl::FailedPreconditionError(
-      absl::StrCat("the shared tier refuses an entry: ", reply.text.substr(0, 200)));
+  std::vector<Command> commands;
+  for (const Value& value : values) {
+    Command& command = commands.emplace_back(Command{"SET", value.name, value.bytes});
+    if (!expiry_ms.empty()) command.insert(command.end(), {"PX", expiry_ms});
+  }
+  ReplyLimits limits;
+  limits.time_per_reply = options.write_timeout;
+  for (const absl::StatusOr<Reply>& reply :
+       client.RunEach(commands, limits, DeadlineIn(options.write_timeout))) {
+    KILN_RETURN_IF_ERROR(reply.status());
+    if (reply->type == Reply::Type::kStatus) continue;
+    // Out of memory, read-only, no permission: trying again soon would not help.
+    return absl::FailedPreconditionError(
+        absl::StrCat("the shared tier refuses an entry: ", reply->text.substr(0, 200)));
+  }
+  return absl::OkStatus();
+}
+
+// The pieces first: whoever finds the key's value finds them too.
+absl::Status SetEntry(RedisClient& client, const RemoteTierOptions& options, const Key& key,
+                      const Entry& entry) {
+  const absl::string_view bytes = entry.bytes;
+  const int64_t count = PieceCount(static_cast<int64_t>(bytes.size()));
+  for (int64_t first = 0; first < count; first += kPiecesWrittenAtOnce) {
+    std::vector<Value> pieces;
+    for (int64_t i = first; i < std::min(count, first + kPiecesWrittenAtOnce); ++i) {
+      pieces.push_back({PieceName(entry.digest, i),
+                        bytes.substr(static_cast<size_t>(i * kPieceBytes), kPieceBytes)});
+    }
+    KILN_RETURN_IF_ERROR(SetValues(client, options, pieces));
+  }
+  const std::string value = EncodeRemoteEntry(key, entry, *options.signing_key);
+  return SetValues(client, options, {{RemoteKeyName(key), value}});
 }
 
 }  // namespace

@@ -44,12 +44,13 @@ class ReplyReader {
   ReplyReader(const ReplyReader&) = delete;
   ReplyReader& operator=(const ReplyReader&) = delete;
 
-  // RESOURCE_EXHAUSTED where a reply announces more bytes than the limit, DATA_LOSS where it goes
-  // on beyond it without having said so. After any error the reader, and the connection that the
-  // bytes came from, are of no more use.
+  // RESOURCE_EXHAUSTED where a reply announces more bytes than the limit. After any error the
+  // reader, and the connection that the bytes came from, are of no more use.
+  // REQUIRES: every complete reply of what was fed before was taken off.
   absl::Status Feed(absl::string_view bytes);
   // Takes the next complete reply off; false where there is none yet; DATA_LOSS where the bytes are
-  // no reply, or one of too many elements.
+  // no reply, one of too many elements, or one that goes on beyond the limit without having said
+  // so.
   absl::StatusOr<bool> Next(Reply& reply);
 
   // Private to the .cc: what hiredis' callbacks see.
