@@ -255,6 +255,10 @@ constexpr Setting kSettings[] = {
     {"max-request-bytes", "BYTES",
      "of requests that come, and of those that wait or are compiled (512MiB)",
      [](absl::string_view v, Config& c) { return SetBytes(v, kMiB, c.max_request_bytes); }},
+    {"tenant-names", "N", "that callers of one address or identity may give themselves (8)",
+     [](absl::string_view v, Config& c) {
+       return SetInt(v, 1, 1000000, c.security.max_tenant_names);
+     }},
     {"tenant-max-queued", "N", "compiles of one tenant that may wait (no limit of its own)",
      [](absl::string_view v, Config& c) { return SetInt(v, 1, 1000000, c.tenant_max_queued); }},
     {"tenant-max-running", "N", "compiles of one tenant that run at once (all places but one)",
