@@ -82,6 +82,9 @@ class ExportCall final : public Reactor {
       record.set_key(std::string(key_.digest.view()));
       record.set_digest(std::string(entry_->digest.view()));
       record.set_total_bytes(static_cast<int64_t>(entry_->bytes.size()));
+      record.set_public_key(service_.signer.public_key());
+      record.set_signature(
+          service_.signer.SignOnce(static_cast<uint8_t>(key_.kind), key_.digest, entry_->digest));
     }
     size_t size = std::min(kChunkBytes, entry_->bytes.size() - offset_);
     record.set_data(entry_->bytes.data() + offset_, size);

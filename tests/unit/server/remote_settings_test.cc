@@ -88,8 +88,7 @@ TEST(RemoteSettings, MetricsShowTheTier) {
         "kiln_remote_writes_total{result=\"dropped\"} 1\n",
         "kiln_remote_nodes{breaker=\"closed\"} 3\n", "kiln_remote_nodes{breaker=\"open\"} 2\n",
         "kiln_remote_nodes{breaker=\"half_open\"} 1\n", "kiln_remote_queued_entries 5\n",
-        "kiln_remote_deferred_entries 2\n",
-        "kiln_remote_queued_bytes 600\n"}) {
+        "kiln_remote_deferred_entries 2\n", "kiln_remote_queued_bytes 600\n"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
 }
