@@ -7,7 +7,7 @@ namespace kiln::cache {
 namespace {
 
 constexpr uint32_t kNone = UINT32_MAX;
-constexpr size_t kVisitBatch = 256;  // entries copied under the lock at a time
+constexpr uint32_t kVisitBatch = 256;  // places looked at under the lock at a time
 
 }  // namespace
 
@@ -152,28 +152,23 @@ void LruIndex::VisitOldest(const std::function<bool(const EntryInfo&)>& visit) c
 void LruIndex::SortByLastUse() {
   std::vector<std::pair<uint64_t, uint32_t>> by_time;
   by_time.reserve(by_key_.size());
-  for (uint32_t place : Places()) by_time.emplace_back((*slots_)[place].last_used_unix_ms, place);
+  for (uint32_t place = 0; place < slots_->used; ++place) {
+    const Slot& slot = (*slots_)[place];
+    if (slot.kind != 0) by_time.emplace_back(slot.last_used_unix_ms, place);
+  }
   std::stable_sort(by_time.begin(), by_time.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   for (Order& order : orders_) order = {kNone, kNone};
   for (const auto& [time, place] : by_time) Append(place);
 }
 
-std::vector<uint32_t> LruIndex::Places() const {
-  std::vector<uint32_t> places;
-  places.reserve(by_key_.size());
-  for (const Order& order : orders_) {
-    for (uint32_t place = order.oldest; place != kNone; place = (*slots_)[place].newer) {
-      places.push_back(place);
-    }
+uint32_t LruIndex::ReadPlaces(uint32_t place, uint32_t count, std::vector<EntryInfo>& out) const {
+  const uint32_t end = std::min(slots_->used, place + count);
+  for (; place < end; ++place) {
+    const Slot& slot = (*slots_)[place];
+    if (slot.kind != 0) out.push_back(InfoOf(slot));
   }
-  return places;
-}
-
-std::optional<EntryInfo> LruIndex::At(uint32_t place) const {
-  const Slot& slot = (*slots_)[place];
-  if (slot.kind == 0) return std::nullopt;
-  return InfoOf(slot);
+  return place < slots_->used ? place : kEnd;
 }
 
 int64_t LruIndex::size_bytes() const {
@@ -192,20 +187,12 @@ std::vector<Usage> UsagesOf(const LruIndex& index, absl::string_view tier) {
 
 void VisitEntries(absl::Mutex& mu, const LruIndex& index,
                   const std::function<void(const EntryInfo&)>& visit) {
-  std::vector<uint32_t> places;
-  {
-    absl::MutexLock lock(&mu);
-    places = index.Places();
-  }
   std::vector<EntryInfo> batch;
-  for (size_t begin = 0; begin < places.size(); begin += kVisitBatch) {
+  for (uint32_t place = 0; place != LruIndex::kEnd;) {
     batch.clear();
     {
       absl::MutexLock lock(&mu);
-      size_t end = std::min(places.size(), begin + kVisitBatch);
-      for (size_t i = begin; i < end; ++i) {
-        if (auto info = index.At(places[i])) batch.push_back(*info);
-      }
+      place = index.ReadPlaces(place, kVisitBatch, batch);
     }
     for (const EntryInfo& info : batch) visit(info);
   }

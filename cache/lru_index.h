@@ -46,10 +46,10 @@ class LruIndex {
   // Orders everything by its time of last use.
   void SortByLastUse();
 
-  // Where the entries are, least recently used first, pinned ones last.
-  std::vector<uint32_t> Places() const;
-  // Nothing where the place is free by now.
-  std::optional<EntryInfo> At(uint32_t place) const;
+  // Adds the entries in the next `count` places from `place` on, in no order, and returns where to
+  // go on; kEnd after the last. An entry keeps its place however it is used.
+  static constexpr uint32_t kEnd = UINT32_MAX;
+  uint32_t ReadPlaces(uint32_t place, uint32_t count, std::vector<EntryInfo>& out) const;
 
   int64_t size_bytes(EntryKind kind) const { return totals_[IndexOf(kind)].size_bytes; }
   int64_t entries(EntryKind kind) const { return totals_[IndexOf(kind)].entries; }
@@ -118,8 +118,8 @@ class LruIndex {
 // The rows that Store::Usages wants.
 std::vector<Usage> UsagesOf(const LruIndex& index, absl::string_view tier);
 
-// Store::ForEach over an index that `mu` guards: calls `visit` without the lock. An entry that
-// comes, goes or moves meanwhile may be left out.
+// Store::ForEach over an index that `mu` guards: a few entries at a time are copied under the lock,
+// and `visit` is called without it.
 void VisitEntries(absl::Mutex& mu, const LruIndex& index,
                   const std::function<void(const EntryInfo&)>& visit);
 

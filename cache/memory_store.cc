@@ -28,6 +28,10 @@ class MemoryStore final : public Store {
     return Found{it->second, kTier};
   }
 
+  std::vector<absl::StatusOr<Found>> GetMany(absl::Span<const Key> keys) override {
+    return GetEach(*this, keys);
+  }
+
   absl::Status Put(const Key& key, const EntryPtr& entry) override {
     int64_t size_bytes = static_cast<int64_t>(entry->bytes.size()) + kEntryOverheadBytes;
     if (size_bytes > max_bytes_) {

@@ -28,6 +28,11 @@ class MeteredStore final : public Store {
     observer_(key.kind, ResultOf(found.status()));
     return found;
   }
+  std::vector<absl::StatusOr<Found>> GetMany(absl::Span<const Key> keys) override {
+    std::vector<absl::StatusOr<Found>> found = inner_.GetMany(keys);
+    for (size_t i = 0; i < keys.size(); ++i) observer_(keys[i].kind, ResultOf(found[i].status()));
+    return found;
+  }
   absl::Status Put(const Key& key, const EntryPtr& entry) override {
     absl::Status put = inner_.Put(key, entry);
     if (!put.ok() && put_failed_) put_failed_(key.kind);

@@ -37,6 +37,9 @@ class RocksDbStore final : public PinningStore {
   absl::Status Start();
 
   absl::StatusOr<Found> Get(const Key& key) override;
+  std::vector<absl::StatusOr<Found>> GetMany(absl::Span<const Key> keys) override {
+    return GetEach(*this, keys);
+  }
   absl::Status Put(const Key& key, const EntryPtr& entry) override;
   absl::Status Remove(const Key& key) override;
   absl::Status SetPinned(const Key& key, bool pinned) override;

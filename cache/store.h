@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "proto/base/digest.h"
 
 namespace kiln::cache {
@@ -79,6 +80,9 @@ class Store {
   // as a miss.
   virtual absl::StatusOr<Found> Get(const Key& key) = 0;
 
+  // A result for each key, as Get has it. A store beyond a network asks for all of them at once.
+  virtual std::vector<absl::StatusOr<Found>> GetMany(absl::Span<const Key> keys) = 0;
+
   // Atomic: a reader sees the whole entry or none. An error (no room, disk full) leaves every other
   // entry readable.
   virtual absl::Status Put(const Key& key, const EntryPtr& entry) = 0;
@@ -86,8 +90,8 @@ class Store {
   // OK where there is none.
   virtual absl::Status Remove(const Key& key) = 0;
 
-  // Calls `visit` for every entry, least recently used first and pinned ones last, without holding
-  // a lock; entries that come or go meanwhile may be left out.
+  // Calls `visit` for every entry, in no order, without holding a lock. No entry is missed for
+  // being read meanwhile; those that are put or removed meanwhile may be left out or come twice.
   virtual void ForEach(const std::function<void(const EntryInfo&)>& visit) = 0;
 
   // One row for each tier and kind; reads no disk.
@@ -102,14 +106,25 @@ class PinningStore : public Store {
   virtual absl::Status SetPinned(const Key& key, bool pinned) = 0;
 };
 
+// GetMany of a store that asks nobody else: one Get after the other.
+std::vector<absl::StatusOr<Found>> GetEach(Store& store, absl::Span<const Key> keys);
+
 // Removes the entries of one kind; returns how many there were.
 absl::StatusOr<int64_t> Clear(Store& store, EntryKind kind);
+
+// The entries of one of `kinds` that were used last, `limit` at most, the last one first. A disk
+// tier knows the time of use to within an hour; of entries of one time the last that ForEach has
+// comes first.
+std::vector<EntryInfo> MostRecent(Store& store, absl::Span<const EntryKind> kinds, size_t limit);
 
 struct VerifyResult {
   int64_t checked = 0;
   int64_t corrupt = 0;
 };
-// Reads every entry of a store that verifies (verifying_store.h), which removes what is damaged.
-VerifyResult VerifyAll(Store& store);
+// Reads every entry of a store that verifies (verifying_store.h), which removes what is damaged;
+// ends early once `stopped` says so.
+VerifyResult VerifyAll(Store& store, const std::function<bool()>& stopped = nullptr);
+// Least recently used first, pinned ones last: reading them in this order leaves it as it was.
+void SortByUse(std::vector<EntryInfo>& entries);
 
 }  // namespace kiln::cache

@@ -1,6 +1,8 @@
 #include "cache/tiered_store.h"
 
-#include "absl/container/flat_hash_set.h"
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
 
 namespace kiln::cache {
 namespace {
@@ -11,9 +13,23 @@ class TieredStore final : public Store {
 
   absl::StatusOr<Found> Get(const Key& key) override {
     if (absl::StatusOr<Found> found = upper_.Get(key); found.ok()) return found;
-    absl::StatusOr<Found> found = lower_.Get(key);
-    if (!found.ok()) return absl::NotFoundError("in no tier");
-    upper_.Put(key, found->entry).IgnoreError();  // too large for the upper tier: served from below
+    return Promote(key, lower_.Get(key));
+  }
+
+  std::vector<absl::StatusOr<Found>> GetMany(absl::Span<const Key> keys) override {
+    std::vector<absl::StatusOr<Found>> found = upper_.GetMany(keys);
+    std::vector<Key> missing;
+    std::vector<size_t> places;  // of those
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (found[i].ok()) continue;
+      missing.push_back(keys[i]);
+      places.push_back(i);
+    }
+    if (missing.empty()) return found;
+    std::vector<absl::StatusOr<Found>> below = lower_.GetMany(missing);
+    for (size_t i = 0; i < missing.size(); ++i) {
+      found[places[i]] = Promote(missing[i], std::move(below[i]));
+    }
     return found;
   }
 
@@ -30,14 +46,14 @@ class TieredStore final : public Store {
   }
 
   void ForEach(const std::function<void(const EntryInfo&)>& visit) override {
-    absl::flat_hash_set<Key> seen;
+    // Only of the upper tier, which is the small one.
+    absl::flat_hash_map<Key, EntryInfo> above;
+    upper_.ForEach([&](const EntryInfo& info) { above.emplace(info.key, info); });
     lower_.ForEach([&](const EntryInfo& info) {
-      seen.insert(info.key);
+      above.erase(info.key);
       visit(info);
     });
-    upper_.ForEach([&](const EntryInfo& info) {
-      if (!seen.contains(info.key)) visit(info);
-    });
+    for (const auto& [key, info] : above) visit(info);
   }
 
   std::vector<Usage> Usages() override {
@@ -47,6 +63,13 @@ class TieredStore final : public Store {
   }
 
  private:
+  // What the lower tier answered, kept in the upper one.
+  absl::StatusOr<Found> Promote(const Key& key, absl::StatusOr<Found> found) {
+    if (!found.ok()) return absl::NotFoundError("in no tier");
+    upper_.Put(key, found->entry).IgnoreError();  // too large for the upper tier: served from below
+    return found;
+  }
+
   Store& upper_;
   Store& lower_;
 };

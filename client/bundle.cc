@@ -11,13 +11,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "kiln/v1/compile_service.pb.h"
+#include "proto/base/signing.h"
 #include "proto/base/status_macros.h"
 
 namespace kiln {
 namespace {
 
 constexpr absl::string_view kMagic = "KILNBNDL";
-constexpr uint64_t kVersion = 1;
+constexpr uint64_t kVersion = 2;
 constexpr size_t kVersionBytes = 4;
 constexpr absl::string_view kEntryMark = "KREC";
 constexpr absl::string_view kEndMark = "KEND";
@@ -25,7 +26,14 @@ constexpr size_t kKindBytes = 16;
 constexpr size_t kDigestBytes = 32;
 constexpr size_t kCountBytes = 8;
 constexpr size_t kCheckBytes = 8;
-constexpr int64_t kHeaderBytes = 4 + kKindBytes + 2 * kDigestBytes + kCountBytes + kCheckBytes;
+// Where parts of a header begin.
+constexpr size_t kKindAt = 4;
+constexpr size_t kKeyAt = kKindAt + kKindBytes;
+constexpr size_t kDigestAt = kKeyAt + kDigestBytes;
+constexpr size_t kSignerAt = kDigestAt + kDigestBytes;
+constexpr size_t kSignatureAt = kSignerAt + kPublicKeyBytes;
+constexpr size_t kCountAt = kSignatureAt + kSignatureBytes;
+constexpr int64_t kHeaderBytes = kCountAt + kCountBytes + kCheckBytes;
 constexpr int64_t kEndBytes = 4 + kCountBytes + kCheckBytes;
 constexpr int64_t kSearchBytes = 1 << 20;
 
@@ -47,12 +55,35 @@ std::string WithCheck(std::string header) {
   return header;
 }
 
+// Of cache::EntryKind, which signatures are over.
+std::optional<uint8_t> KindNumber(absl::string_view kind) {
+  if (kind == "artifact") return kArtifactKind;
+  if (kind == "kernel") return kKernelKind;
+  if (kind == "description") return kDescriptionKind;
+  return std::nullopt;
+}
+
 bool CheckHolds(absl::string_view header) {
   absl::string_view body = header.substr(0, header.size() - kCheckBytes);
   return Sha256(body).view().substr(0, kCheckBytes) == header.substr(body.size());
 }
 
 }  // namespace
+
+absl::Status CheckSigner(const BundleEntry& entry, const std::vector<std::string>& keys) {
+  const std::string name = absl::StrCat("the ", entry.kind, " ", absl::BytesToHexString(entry.key));
+  if (std::find(keys.begin(), keys.end(), entry.public_key) == keys.end()) {
+    return absl::UnauthenticatedError(
+        absl::StrCat(name, " is signed by ", FormatPublicKey(entry.public_key),
+                     ", which is not the server's key nor one of --signed-by"));
+  }
+  KILN_ASSIGN_OR_RETURN(Digest key, Digest::FromBytes(entry.key));
+  const std::optional<uint8_t> kind = KindNumber(entry.kind);
+  if (!kind || !VerifySignature(entry.public_key, *kind, key, entry.digest, entry.signature).ok()) {
+    return absl::DataLossError(absl::StrCat(name, " has a wrong signature"));
+  }
+  return absl::OkStatus();
+}
 
 BundleWriter::BundleWriter(std::string path)
     : path_(std::move(path)),
@@ -86,12 +117,14 @@ absl::Status BundleWriter::Add(const v1::CacheRecord& record) {
   if (!record.key().empty()) {
     if (missing_bytes_ != 0 || record.key().size() != kDigestBytes ||
         record.digest().size() != kDigestBytes || record.kind().size() > kKindBytes ||
-        record.total_bytes() < 0) {
+        record.public_key().size() != kPublicKeyBytes ||
+        record.signature().size() != kSignatureBytes || record.total_bytes() < 0) {
       return absl::DataLossError("the server sent an entry that is malformed or not whole");
     }
     std::string kind = record.kind();
     kind.resize(kKindBytes, '\0');
     Write(WithCheck(absl::StrCat(kEntryMark, kind, record.key(), record.digest(),
+                                 record.public_key(), record.signature(),
                                  Word(static_cast<uint64_t>(record.total_bytes()), kCountBytes))));
     missing_bytes_ = record.total_bytes();
     ++entries_;
@@ -195,12 +228,13 @@ std::optional<BundleEntry> BundleReader::Next() {
     }
     ++seen_;
     BundleEntry entry;
-    entry.kind = std::string(view.substr(4, kKindBytes));
+    entry.kind = std::string(view.substr(kKindAt, kKindBytes));
     entry.kind.resize(std::strlen(entry.kind.c_str()));
-    entry.key = std::string(view.substr(4 + kKindBytes, kDigestBytes));
-    absl::string_view digest = view.substr(4 + kKindBytes + kDigestBytes, kDigestBytes);
-    auto bytes =
-        static_cast<int64_t>(ReadWord(view.substr(4 + kKindBytes + 2 * kDigestBytes, kCountBytes)));
+    entry.key = std::string(view.substr(kKeyAt, kDigestBytes));
+    entry.public_key = std::string(view.substr(kSignerAt, kPublicKeyBytes));
+    entry.signature = std::string(view.substr(kSignatureAt, kSignatureBytes));
+    absl::string_view digest = view.substr(kDigestAt, kDigestBytes);
+    auto bytes = static_cast<int64_t>(ReadWord(view.substr(kCountAt, kCountBytes)));
     std::string name = absl::StrCat("the ", entry.kind, " ", absl::BytesToHexString(entry.key));
     offset_ += kHeaderBytes;
     if (bytes < 0 || bytes > size_bytes_ - offset_) {

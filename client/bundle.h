@@ -1,13 +1,17 @@
 // Bundles: entries of a server's cache in one file, to warm another server with.
 //
-//   "KILNBNDL", version (4 bytes, little endian: 1)
+//   "KILNBNDL", version (4 bytes, little endian: 2)
 //   for each entry:
 //     "KREC", kind's name (16 bytes, padded with zeros), key (32), SHA-256 of the bytes (32),
-//     their count (8, little endian), check (8): the first bytes of the SHA-256 of this header;
+//     Ed25519 public key of the server that exported it (32), its signature over kind, key and
+//     SHA-256 (64, proto/base/signing.h), count of the bytes (8, little endian), check (8): the
+//     first bytes of the SHA-256 of this header;
 //     the bytes
 //   "KEND", count of entries (8, little endian), check (8) as above
 //
-// A header has a check of its own, so that a reader finds the next entry after a damaged one.
+// A header has a check of its own, so that a reader finds the next entry after a damaged one. That
+// is against damage; against forgery there are the signatures, which CheckSigner compares: what is
+// imported is code that clients run.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +20,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -31,8 +36,14 @@ struct BundleEntry {
   std::string kind;  // "artifact"
   std::string key;   // 32 bytes
   Digest digest;
+  std::string public_key;
+  std::string signature;
   std::string bytes;
 };
+
+// UNAUTHENTICATED, naming the key, where the entry is signed by none of `keys` (32 bytes each);
+// DATA_LOSS where the signature is wrong.
+absl::Status CheckSigner(const BundleEntry& entry, const std::vector<std::string>& keys);
 
 // Writes beside the file and gives it its name at the end, so that no half bundle has it. Not
 // thread-safe.

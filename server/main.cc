@@ -66,6 +66,10 @@ constexpr int kExitInUse = 75;      // EX_TEMPFAIL
 constexpr int kExitBadConfig = 78;  // EX_CONFIG
 constexpr int kIoThreads = 4;
 constexpr int kBackgroundThreads = 4;
+// They do nothing but wait for the shared tier: about as many as it has connections.
+constexpr int kNetworkThreads = 16;
+constexpr size_t kMaxQueuedLookups = 256;  // more are misses
+constexpr int kUpkeepThreads = 2;
 constexpr int kBackgroundNiceness = 2;  // between hits and the workers
 constexpr size_t kMaxQueuedCalls = 4096;
 constexpr absl::Duration kWorkerStartLimit = absl::Seconds(30);
@@ -82,7 +86,10 @@ struct Caches {
   std::unique_ptr<cache::Store> metered_remote;
   std::unique_ptr<cache::Store> durable;            // disk over remote, counted
   std::unique_ptr<cache::Store> unmetered_durable;  // the same, for second looks
-  std::unique_ptr<cache::Store> all;                // what calls and jobs use
+  std::unique_ptr<cache::Store> local;              // memory over disk
+  std::unique_ptr<cache::Store> shared_durable;     // disk over remote, of which remote is counted
+  std::unique_ptr<cache::Store> shared;             // memory over it; null where none is shared
+  std::unique_ptr<cache::Store> all;                // what jobs use
   std::unique_ptr<cache::Store> unmetered;  // the same entries, for second looks that do not count
 };
 
@@ -105,14 +112,18 @@ absl::StatusOr<Caches> OpenCaches(const Config& config, const SigningKey* signin
   caches.metered_disk = cache::MakeMeteredStore(
       caches.verified_disk.get(), observe("disk"),
       [&metrics](cache::EntryKind kind) { metrics.CachePutFailed(kind, "disk"); });
+  caches.local = cache::MakeTieredStore(caches.metered_memory.get(), caches.metered_disk.get());
   cache::Store* lower = caches.metered_disk.get();
   cache::Store* unmetered_lower = caches.verified_disk.get();
-  KILN_ASSIGN_OR_RETURN(caches.remote, OpenRemoteTier(config.remote, signing_key, metrics));
+  KILN_ASSIGN_OR_RETURN(caches.remote,
+                        OpenRemoteTier(config.remote, signing_key, *caches.verified_disk, metrics));
   if (caches.remote != nullptr) {
     cache::Store* remote = &caches.remote->store();
     caches.metered_remote = cache::MakeMeteredStore(remote, observe("remote"));
     caches.durable = cache::MakeTieredStore(lower, caches.metered_remote.get());
     caches.unmetered_durable = cache::MakeTieredStore(unmetered_lower, remote);
+    caches.shared_durable = cache::MakeTieredStore(unmetered_lower, caches.metered_remote.get());
+    caches.shared = cache::MakeTieredStore(caches.memory.get(), caches.shared_durable.get());
     lower = caches.durable.get();
     unmetered_lower = caches.unmetered_durable.get();
   }
@@ -226,6 +237,7 @@ BrokerOptions JobLimits(const Config& config) {
   options.tenant_max_queued = config.tenant_max_queued;
   options.tenant_max_running = config.tenant_max_running;
   options.tenant_weights = config.tenant_weights;
+  options.lease.longest_wait = config.remote.lease_wait;
   return options;
 }
 
@@ -280,6 +292,8 @@ int Serve(const Config& config, const sigset_t& signals) {
   Admission admission({.max_request_bytes = config.max_request_bytes}, &metrics);
   Executor executor(kIoThreads, kMaxQueuedCalls);
   Executor background(kBackgroundThreads, kMaxQueuedCalls, kBackgroundNiceness);
+  Executor network(kNetworkThreads, kMaxQueuedLookups);
+  Executor upkeep(kUpkeepThreads, kMaxQueuedCalls, kBackgroundNiceness);
   std::unique_ptr<KernelCompiler> kernels;
   WorkerPool pool(pool_options);
   kernels = std::make_unique<KernelCompiler>(&pool, caches->all.get(), caches->memory.get());
@@ -307,11 +321,15 @@ int Serve(const Config& config, const sigset_t& signals) {
       HttpServer::Start(config.metrics_listen, std::move(routes), {.hosts = config.metrics_hosts});
   if (!http.ok()) return Fail(kExitInUse, http.status());
   ServiceContext context{*caches->all,
+                         *caches->local,
+                         caches->shared.get(),
                          *caches->verified_disk,
                          broker,
                          pool,
                          executor,
                          background,
+                         network,
+                         upkeep,
                          admission,
                          metrics,
                          (*credentials)->authenticator(),

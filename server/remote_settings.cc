@@ -1,6 +1,5 @@
 #include "server/remote_settings.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -61,6 +60,7 @@ absl::Status CheckRemoteSettings(const RemoteSettings& settings) {
 
 absl::StatusOr<std::unique_ptr<cache::RemoteTier>> OpenRemoteTier(const RemoteSettings& settings,
                                                                   const SigningKey* key,
+                                                                  cache::Store& disk,
                                                                   Metrics& metrics) {
   if (!settings.url) return nullptr;
   cache::RemoteTierOptions options;
@@ -71,8 +71,11 @@ absl::StatusOr<std::unique_ptr<cache::RemoteTier>> OpenRemoteTier(const RemoteSe
   options.write_timeout = settings.write_timeout;
   options.max_entry_bytes = settings.max_entry_bytes;
   options.expiry = settings.expiry;
-  // One entry of the largest size always has its turn.
-  options.queue.max_bytes = std::max(settings.max_queued_bytes, settings.max_entry_bytes);
+  options.queue.max_bytes = settings.max_queued_bytes;
+  options.read_back = [&disk](const cache::Key& key) -> absl::StatusOr<cache::EntryPtr> {
+    KILN_ASSIGN_OR_RETURN(cache::Found found, disk.Get(key));
+    return found.entry;
+  };
   options.signing_key = key;
   options.trusted_keys = settings.trusted_keys;
   options.observer.done = [&metrics](absl::string_view operation, bool ok,

@@ -25,8 +25,9 @@ struct RemoteSettings {
   absl::Duration connect_timeout = absl::Milliseconds(50);
   absl::Duration read_timeout = absl::Milliseconds(100);
   absl::Duration write_timeout = absl::Seconds(2);
+  absl::Duration lease_wait = absl::Minutes(1);
   absl::Duration expiry = absl::InfiniteDuration();
-  int64_t max_entry_bytes = int64_t{16} << 20;
+  int64_t max_entry_bytes = int64_t{256} << 20;  // what clients take of an artifact
   int64_t max_queued_bytes = int64_t{64} << 20;
 };
 
@@ -41,9 +42,11 @@ absl::Status SetRemoteTimeout(absl::string_view value, absl::Duration& out);
 // What can be seen without a connection: INVALID_ARGUMENT where remote-ca holds no certificates.
 absl::Status CheckRemoteSettings(const RemoteSettings& settings);
 
-// Null where none is configured. `key` and `metrics` must outlive the result.
+// Null where none is configured. `disk` has the entries that had no room while they waited to be
+// written. `key`, `disk` and `metrics` must outlive the result.
 absl::StatusOr<std::unique_ptr<cache::RemoteTier>> OpenRemoteTier(const RemoteSettings& settings,
                                                                   const SigningKey* key,
+                                                                  cache::Store& disk,
                                                                   Metrics& metrics);
 
 }  // namespace kiln::server

@@ -1,6 +1,7 @@
 #include "server/service.h"
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -31,16 +32,7 @@ absl::Status ListCacheEntries(cache::Store& store, const v1::ListCacheRequest& r
   if (request.limit() < 0) return absl::InvalidArgumentError("limit is negative");
   size_t limit =
       request.limit() == 0 ? kDefaultListLimit : std::min(request.limit(), kMaxListLimit);
-  std::vector<cache::EntryInfo> entries;
-  store.ForEach([&](const cache::EntryInfo& info) {
-    if (std::find(kinds.begin(), kinds.end(), info.key.kind) != kinds.end()) {
-      entries.push_back(info);
-    }
-  });
-  // Most recently used first.
-  std::reverse(entries.begin(), entries.end());
-  if (entries.size() > limit) entries.resize(limit);
-  for (const cache::EntryInfo& info : entries) {
+  for (const cache::EntryInfo& info : cache::MostRecent(store, kinds, limit)) {
     v1::CacheEntry& entry = *response.add_entries();
     entry.set_kind(std::string(cache::EntryKindName(info.key.kind)));
     entry.set_key(info.key.digest.ToHex());
@@ -90,11 +82,15 @@ absl::Status ExplainMissOf(const ServiceContext& service, const v1::ExplainMissR
   return ExplainMiss(service.durable, service.compiler_build, request, response);
 }
 
+using Stopped = std::function<bool()>;
+
 // One message in, one out: `work` runs on an executor, where the caller may call the method.
+// `stopped` says whether the client has gone.
 template <typename Request, typename Response>
 class UnaryCall final : public Reactor {
  public:
-  using Work = std::function<absl::Status(const Request& request, Response& response)>;
+  using Work = std::function<absl::Status(const Request& request, Response& response,
+                                          const Stopped& stopped)>;
 
   UnaryCall(absl::string_view method, const ServiceContext& service, Executor& executor,
             const Work& work, grpc::ServerContextBase& context, grpc::ByteBuffer& request)
@@ -109,6 +105,7 @@ class UnaryCall final : public Reactor {
     if (started.ok()) started = executor_.Run([this] { Run(); });
     if (!started.ok()) Finish(call_.End(started));
   }
+  void OnCancel() override { cancelled_ = true; }
   void OnDone() override { delete this; }
 
  private:
@@ -124,7 +121,7 @@ class UnaryCall final : public Reactor {
     Request request;
     Response response;
     absl::Status status = ParseMessage(serialized_, request);
-    if (status.ok()) status = work_(request, response);
+    if (status.ok()) status = work_(request, response, [this] { return cancelled_.load(); });
     if (!status.ok()) return Finish(call_.End(status));
     StartWriteAndFinish(SerializeMessage(response), call_.End(status));
   }
@@ -135,6 +132,7 @@ class UnaryCall final : public Reactor {
   const Work& work_;
   Admission::Place place_;  // the request's bytes
   grpc::ByteBuffer serialized_;
+  std::atomic<bool> cancelled_ = false;
 };
 
 class CompileServiceMethods {
@@ -149,7 +147,15 @@ class CompileServiceMethods {
 
   // `name` must live as long as the process.
   template <typename Request, typename Response, typename Work>
-  void AddUnary(absl::string_view name, Executor& executor, Work work) {
+  void AddUnary(absl::string_view name, Executor& executor, Work short_work) {
+    AddStoppable<Request, Response>(
+        name, executor,
+        [work = std::move(short_work)](const Request& request, Response& response, const Stopped&) {
+          return work(request, response);
+        });
+  }
+  template <typename Request, typename Response, typename Work>
+  void AddStoppable(absl::string_view name, Executor& executor, Work work) {
     using Unary = UnaryCall<Request, Response>;
     // What is answered at once has nothing long to ask.
     const int64_t max_bytes = &executor == &service_.executor ? kMaxShortBytes : kMaxMessageBytes;
@@ -171,7 +177,7 @@ class CompileServiceMethods {
 void AddCompileService(const ServiceContext* context, Methods& all) {
   const ServiceContext& service = *context;
   Executor& quick = service.executor;
-  Executor& background = service.background;
+  Executor& upkeep = service.upkeep;
   CompileServiceMethods methods(service, all);
   methods.Add("Fetch", FetchMethod(service));
   methods.Add("Compile", CompileMethod(service));
@@ -191,30 +197,30 @@ void AddCompileService(const ServiceContext* context, Methods& all) {
         return absl::OkStatus();
       });
   methods.AddUnary<v1::ListCacheRequest, v1::ListCacheResponse>(
-      "ListCache", background, [&service](const auto& request, auto& response) {
+      "ListCache", upkeep, [&service](const auto& request, auto& response) {
         return ListCacheEntries(service.store, request, response);
       });
-  methods.AddUnary<v1::VerifyCacheRequest, v1::VerifyCacheResponse>(
-      "VerifyCache", background, [&service](const auto&, auto& response) {
-        const cache::VerifyResult result = cache::VerifyAll(service.durable);
+  methods.AddStoppable<v1::VerifyCacheRequest, v1::VerifyCacheResponse>(
+      "VerifyCache", upkeep, [&service](const auto&, auto& response, const Stopped& stopped) {
+        const cache::VerifyResult result = cache::VerifyAll(service.durable, stopped);
         response.set_checked(result.checked);
         response.set_corrupt(result.corrupt);
         return absl::OkStatus();
       });
   methods.AddUnary<v1::ClearCacheRequest, v1::ClearCacheResponse>(
-      "ClearCache", background, [&service](const auto& request, auto& response) {
+      "ClearCache", upkeep, [&service](const auto& request, auto& response) {
         return ClearKinds(service.store, request, response);
       });
   methods.AddUnary<v1::PinCacheRequest, v1::PinCacheResponse>(
-      "PinCache", background, [&service](const auto& request, auto& response) {
+      "PinCache", upkeep, [&service](const auto& request, auto& response) {
         return PinEntries(service.pins, request, response);
       });
   methods.AddUnary<v1::RemoveCacheRequest, v1::RemoveCacheResponse>(
-      "RemoveCache", background, [&service](const auto& request, auto& response) {
+      "RemoveCache", upkeep, [&service](const auto& request, auto& response) {
         return RemoveEntries(service.store, request, response);
       });
   methods.AddUnary<v1::ExplainMissRequest, v1::ExplainMissResponse>(
-      "ExplainMiss", background, [&service](const auto& request, auto& response) {
+      "ExplainMiss", upkeep, [&service](const auto& request, auto& response) {
         return ExplainMissOf(service, request, response);
       });
 }

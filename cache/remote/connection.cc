@@ -2,6 +2,7 @@
 
 #include <hiredis/hiredis.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -82,6 +83,7 @@ absl::StatusOr<std::vector<Reply>> Connection::Exchange(absl::Span<const Command
       if (replies.size() == commands.size())
         return absl::DataLossError("more replies than asked for");
       replies.push_back(std::move(reply));
+      deadline = std::max(deadline, DeadlineIn(limits.time_per_reply));
       continue;
     }
     if (replies.size() == commands.size()) return replies;

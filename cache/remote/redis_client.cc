@@ -1,5 +1,8 @@
 #include "cache/remote/redis_client.h"
 
+#include <algorithm>
+#include <map>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -46,27 +49,22 @@ class ClusterClient final : public RedisClient {
 
   absl::StatusOr<Reply> Run(absl::string_view key, const Command& command,
                             const ReplyLimits& limits, SteadyTime deadline) override {
-    const int slot = KeySlot(key);
-    MemberPtr member = MemberOf(slot);
-    bool ask = false;
-    for (int i = 0; i <= kMaxRedirections; ++i) {
-      absl::StatusOr<Reply> reply = RunOn(*member, command, ask, limits, deadline);
-      if (!reply.ok()) {
-        NodeFailed(*member);
-        return reply;
-      }
-      if (!reply->is_error()) return reply;
-      std::optional<Redirection> redirection = ParseRedirection(reply->text, member->endpoint);
-      if (!redirection) {
-        // A node that failed takes its slots down until another is promoted.
-        if (absl::StartsWith(reply->text, "CLUSTERDOWN")) RequestRefresh();
-        return reply;
-      }
-      ask = redirection->ask;
-      KILN_ASSIGN_OR_RETURN(member, Follow(*redirection, slot));
-    }
-    return absl::UnavailableError(
-        absl::StrCat("the cluster redirects more than ", kMaxRedirections, " times"));
+    Errand errand(key, command);
+    RunErrands(absl::MakeSpan(&errand, 1), limits, deadline);
+    return std::move(errand.reply);
+  }
+
+  std::vector<absl::StatusOr<Reply>> RunEach(absl::Span<const Command> commands,
+                                             const ReplyLimits& limits,
+                                             SteadyTime deadline) override {
+    std::vector<Errand> errands;
+    errands.reserve(commands.size());
+    for (const Command& command : commands) errands.emplace_back(command[1], command);
+    RunErrands(absl::MakeSpan(errands), limits, deadline);
+    std::vector<absl::StatusOr<Reply>> replies;
+    replies.reserve(errands.size());
+    for (Errand& errand : errands) replies.push_back(std::move(errand.reply));
+    return replies;
   }
 
   NodeCounts Nodes() override {
@@ -89,15 +87,73 @@ class ClusterClient final : public RedisClient {
   }
 
  private:
-  static absl::StatusOr<Reply> RunOn(const Member& member, const Command& command, bool ask,
-                                     const ReplyLimits& limits, SteadyTime deadline) {
+  // A command on its way to whoever has its key.
+  struct Errand {
+    Errand(absl::string_view key, const Command& run) : command(run), slot(KeySlot(key)) {}
+    const Command& command;
+    const int slot;
+    MemberPtr member;  // who is asked next; null once that is over
+    bool ask = false;
+    absl::StatusOr<Reply> reply = absl::UnavailableError(
+        absl::StrCat("the cluster redirects more than ", kMaxRedirections, " times"));
+  };
+
+  void RunErrands(absl::Span<Errand> errands, const ReplyLimits& limits, SteadyTime deadline) {
+    for (Errand& errand : errands) errand.member = MemberOf(errand.slot);
+    for (int i = 0; i <= kMaxRedirections; ++i) {
+      std::map<MemberPtr, std::vector<Errand*>> by_member;
+      for (Errand& errand : errands) {
+        if (errand.member != nullptr) by_member[errand.member].push_back(&errand);
+      }
+      if (by_member.empty()) return;
+      for (const auto& [member, together] : by_member) {
+        RunOn(*member, together, limits, std::max(deadline, DeadlineIn(limits.time_per_reply)));
+      }
+    }
+  }
+
+  void RunOn(const Member& member, const std::vector<Errand*>& errands, const ReplyLimits& limits,
+             SteadyTime deadline) {
     std::vector<Command> commands;
-    if (ask) commands.push_back({"ASKING"});
-    commands.push_back(command);
-    KILN_ASSIGN_OR_RETURN(std::vector<Reply> replies,
-                          member.node->Exchange(commands, limits, deadline));
-    if (replies.size() != commands.size()) return absl::InternalError("a reply is missing");
-    return std::move(replies.back());
+    for (const Errand* errand : errands) {
+      if (errand->ask) commands.push_back({"ASKING"});
+      commands.push_back(errand->command);
+    }
+    absl::StatusOr<std::vector<Reply>> replies = member.node->Exchange(commands, limits, deadline);
+    if (replies.ok() && replies->size() != commands.size()) {
+      replies = absl::InternalError("a reply is missing");
+    }
+    if (!replies.ok()) NodeFailed(member);
+    size_t next = 0;
+    for (Errand* errand : errands) {
+      if (!replies.ok()) {
+        errand->reply = replies.status();
+        errand->member = nullptr;
+        continue;
+      }
+      if (errand->ask) ++next;
+      Take(*errand, member, std::move((*replies)[next++]));
+    }
+  }
+
+  // The answer, or the way to it.
+  void Take(Errand& errand, const Member& member, Reply reply) {
+    errand.member = nullptr;
+    std::optional<Redirection> redirection;
+    if (reply.is_error()) redirection = ParseRedirection(reply.text, member.endpoint);
+    if (!redirection) {
+      // A node that failed takes its slots down until another is promoted.
+      if (reply.is_error() && absl::StartsWith(reply.text, "CLUSTERDOWN")) RequestRefresh();
+      errand.reply = std::move(reply);
+      return;
+    }
+    absl::StatusOr<MemberPtr> next = Follow(*redirection, errand.slot);
+    if (!next.ok()) {
+      errand.reply = next.status();
+      return;
+    }
+    errand.ask = redirection->ask;
+    errand.member = *std::move(next);
   }
 
   MemberPtr MemberOf(int slot) {
@@ -168,13 +224,14 @@ class ClusterClient final : public RedisClient {
   void Refresh() {
     absl::Status last = absl::UnavailableError("no node");
     for (const MemberPtr& member : Candidates()) {
-      absl::StatusOr<Reply> reply = RunOn(*member, {"CLUSTER", "SLOTS"}, false, kSlotsReplyLimits,
-                                          DeadlineIn(options_.slots_timeout));
-      if (!reply.ok()) {
-        last = reply.status();
+      absl::StatusOr<std::vector<Reply>> replies = member->node->Exchange(
+          {{"CLUSTER", "SLOTS"}}, kSlotsReplyLimits, DeadlineIn(options_.slots_timeout));
+      if (!replies.ok()) {
+        last = replies.status();
         continue;
       }
-      absl::StatusOr<std::vector<SlotRange>> ranges = SlotRangesOf(*reply, member->endpoint);
+      absl::StatusOr<std::vector<SlotRange>> ranges =
+          SlotRangesOf(replies->back(), member->endpoint);
       if (ranges.ok() && ranges->empty()) ranges = absl::DataLossError("a cluster without slots");
       if (ranges.ok() || absl::IsUnimplemented(ranges.status())) {
         return Adopt(ranges.ok() ? *ranges : std::vector<SlotRange>());

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "cache/remote/deadline.h"
 #include "cache/remote/node.h"
 
@@ -27,6 +28,12 @@ class RedisClient {
   // answers is a reply; a Status, as Node::Exchange has them, means that there was none.
   virtual absl::StatusOr<Reply> Run(absl::string_view key, const Command& command,
                                     const ReplyLimits& limits, SteadyTime deadline) = 0;
+  // A result for each command, as Run has it; each is about the key that is its first argument.
+  // Those of one server go to it together, those of another after them; `limits.time_per_reply`
+  // holds for each server's first reply, too.
+  virtual std::vector<absl::StatusOr<Reply>> RunEach(absl::Span<const Command> commands,
+                                                     const ReplyLimits& limits,
+                                                     SteadyTime deadline) = 0;
   // Servers that are known now, by the state of their breakers.
   virtual NodeCounts Nodes() = 0;
 };

@@ -19,7 +19,7 @@ class RedisTier final : public RemoteTier {
             [this, options](const Key& key, const Entry& entry) {
               return WriteRemoteEntry(*client_, options, key, entry);
             },
-            options.observer.written)),
+            options.read_back, options.observer.written)),
         store_(MakeRemoteStore(client_.get(), options, queue_.get())),
         leases_(MakeRedisLeases(client_.get(), options, queue_.get())) {}
   ~RedisTier() override { queue_.reset(); }  // first: its last writes and releases use the rest
@@ -27,7 +27,7 @@ class RedisTier final : public RemoteTier {
   Store& store() override { return *store_; }
   Leases& leases() override { return *leases_; }
   RemoteCounts Counts() override {
-    return {client_->Nodes(), queue_->entries(), queue_->size_bytes()};
+    return {client_->Nodes(), queue_->entries(), queue_->deferred(), queue_->size_bytes()};
   }
 
  private:

@@ -38,9 +38,10 @@ struct RemoteTierOptions {
   absl::Duration read_timeout =
       absl::Milliseconds(100);                       // of a read as a whole, connecting included
   absl::Duration write_timeout = absl::Seconds(2);   // in the background
-  int64_t max_entry_bytes = int64_t{16} << 20;       // larger ones are neither put nor read
+  int64_t max_entry_bytes = int64_t{256} << 20;      // larger ones are neither put nor read
   absl::Duration expiry = absl::InfiniteDuration();  // of entries in the tier
   WriteQueueOptions queue;
+  WriteQueue::ReadBack read_back;  // where entries are that had to be deferred; may be null
   BreakerOptions breaker;
   const SigningKey* signing_key = nullptr;  // signs what is put; must outlive the tier
   std::vector<std::string> trusted_keys;  // public keys of 32 bytes; that of signing_key always is
@@ -50,6 +51,7 @@ struct RemoteTierOptions {
 struct RemoteCounts {
   NodeCounts nodes;
   int64_t queued_writes = 0;
+  int64_t deferred_writes = 0;
   int64_t queued_bytes = 0;
 };
 
@@ -58,8 +60,8 @@ class RemoteTier {
  public:
   virtual ~RemoteTier() = default;
 
-  // Tier "remote". Get errs as Store has it. Put only queues: RESOURCE_EXHAUSTED where the entry
-  // does not fit into the queue or the limit. Remove waits for the tier, and a tier that fails is
+  // Tier "remote". Get errs as Store has it. Put only queues: RESOURCE_EXHAUSTED where the entry is
+  // over the limit or dropped. Remove waits for the tier, and a tier that fails is
   // no error. Lists nothing: what is in the tier is the tier's own affair.
   virtual Store& store() = 0;
   // SET NX PX with a random token; renewed and released by EVAL of a script with one key, which

@@ -73,6 +73,11 @@ int64_t AnnouncedBytes(absl::string_view bytes) {
   return size;
 }
 
+absl::Status NoEnd(int64_t max_bytes) {
+  return absl::DataLossError(
+      absl::StrCat("a reply has no end within the limit of ", max_bytes, " bytes"));
+}
+
 }  // namespace
 
 absl::string_view ReplyTypeName(Reply::Type type) {
@@ -101,10 +106,6 @@ absl::Status ReplyReader::Feed(absl::string_view bytes) {
     return absl::ResourceExhaustedError(
         absl::StrCat("a reply is over the limit of ", limits_.max_bytes, " bytes"));
   }
-  if (fed_bytes_ > limits_.max_bytes) {
-    return absl::DataLossError(
-        absl::StrCat("a reply has no end within the limit of ", limits_.max_bytes, " bytes"));
-  }
   if (reader_ == nullptr || redisReaderFeed(reader_, bytes.data(), bytes.size()) != REDIS_OK) {
     return absl::DataLossError("no memory for a reply");
   }
@@ -118,10 +119,14 @@ absl::StatusOr<bool> ReplyReader::Next(Reply& reply) {
                                             reader_ == nullptr ? "" : ": ",
                                             reader_ == nullptr ? "" : reader_->errstr));
   }
+  // Here and not in Feed: what was fed may have held the end of this reply, and more of them.
+  if (root == nullptr && fed_bytes_ > limits_.max_bytes) return NoEnd(limits_.max_bytes);
   if (root == nullptr) return false;
   reply = std::move(*static_cast<Reply*>(root));
   FreeReply(root);
   const absl::string_view rest(reader_->buf + reader_->pos, reader_->len - reader_->pos);
+  if (fed_bytes_ - static_cast<int64_t>(rest.size()) > limits_.max_bytes)
+    return NoEnd(limits_.max_bytes);
   fed_bytes_ = static_cast<int64_t>(rest.size());
   head_ = std::string(rest.substr(0, kHeadBytes));
   budget_->elements_left = limits_.max_elements;

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 
 struct redisReader;
 
@@ -30,6 +31,9 @@ absl::string_view ReplyTypeName(Reply::Type type);
 struct ReplyLimits {
   int64_t max_bytes = 64 << 10;  // of the whole reply as it is sent
   int max_elements = 64;         // of all arrays together
+  // Where several commands are sent at once, each reply has at least this long from the one before:
+  // many may take longer than one, but a server that stalls costs no more.
+  absl::Duration time_per_reply = absl::ZeroDuration();
 };
 
 // Turns bytes into replies, by hiredis' parser. Not thread-safe.
@@ -40,12 +44,13 @@ class ReplyReader {
   ReplyReader(const ReplyReader&) = delete;
   ReplyReader& operator=(const ReplyReader&) = delete;
 
-  // RESOURCE_EXHAUSTED where a reply announces more bytes than the limit, DATA_LOSS where it goes
-  // on beyond it without having said so. After any error the reader, and the connection that the
-  // bytes came from, are of no more use.
+  // RESOURCE_EXHAUSTED where a reply announces more bytes than the limit. After any error the
+  // reader, and the connection that the bytes came from, are of no more use.
+  // REQUIRES: every complete reply of what was fed before was taken off.
   absl::Status Feed(absl::string_view bytes);
   // Takes the next complete reply off; false where there is none yet; DATA_LOSS where the bytes are
-  // no reply, or one of too many elements.
+  // no reply, one of too many elements, or one that goes on beyond the limit without having said
+  // so.
   absl::StatusOr<bool> Next(Reply& reply);
   // Whether no byte is left that no reply has taken.
   bool empty() const { return fed_bytes_ == 0; }

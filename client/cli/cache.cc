@@ -4,11 +4,15 @@
 #include <iterator>
 #include <optional>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "client/bundle.h"
 #include "client/cli/command.h"
 #include "kiln/v1/compile_service.pb.h"
+#include "proto/base/signing.h"
+#include "proto/base/status_macros.h"
 
 namespace kiln::cli {
 namespace {
@@ -129,7 +133,8 @@ Outcome Export(Client& client, const Args& args) {
 // Cuts the entries of a bundle into the records of a call.
 class RecordSource {
  public:
-  RecordSource(BundleReader& reader, std::string kind) : reader_(reader), kind_(std::move(kind)) {}
+  RecordSource(BundleReader& reader, std::string kind, std::vector<std::string> keys)
+      : reader_(reader), kind_(std::move(kind)), keys_(std::move(keys)) {}
 
   bool Next(v1::CacheRecord& record) {
     record.Clear();
@@ -137,7 +142,7 @@ class RecordSource {
       do {
         entry_ = reader_.Next();
         if (!entry_) return false;
-      } while (!kind_.empty() && entry_->kind != kind_);
+      } while ((!kind_.empty() && entry_->kind != kind_) || !IsTrusted());
       offset_ = 0;
       record.set_kind(entry_->kind);
       record.set_key(entry_->key);
@@ -150,12 +155,38 @@ class RecordSource {
     return true;
   }
 
+  int refused() const { return refused_; }
+
  private:
+  bool IsTrusted() {
+    const absl::Status signer = CheckSigner(*entry_, keys_);
+    if (signer.ok()) return true;
+    // The first says it; there may be thousands.
+    if (refused_++ == 0) {
+      std::fprintf(stderr, "kiln: %s\n", std::string(signer.message()).c_str());
+    }
+    return false;
+  }
+
   BundleReader& reader_;
-  const std::string kind_;  // of the entries to send; empty: all
+  const std::string kind_;               // of the entries to send; empty: all
+  const std::vector<std::string> keys_;  // whose entries are sent
+  int refused_ = 0;
   std::optional<BundleEntry> entry_;
   size_t offset_ = 0;
 };
+
+// The server's own, and those of --signed-by.
+absl::StatusOr<std::vector<std::string>> TrustedKeys(Client& client, const Args& args) {
+  KILN_ASSIGN_OR_RETURN(v1::ServerInfo info, client.GetServerInfo());
+  std::vector<std::string> keys = {info.public_key()};
+  for (absl::string_view text :
+       absl::StrSplit(args.Get("--signed-by", ""), ',', absl::SkipWhitespace())) {
+    KILN_ASSIGN_OR_RETURN(std::string key, ParsePublicKey(absl::StripAsciiWhitespace(text)));
+    keys.push_back(std::move(key));
+  }
+  return keys;
+}
 
 Outcome Import(Client& client, const Args& args) {
   const std::string path = Rest(args).front();
@@ -165,7 +196,9 @@ Outcome Import(Client& client, const Args& args) {
     std::fprintf(stderr, "kiln: %s: %s\n", path.c_str(), sentence.c_str());
   });
   if (!reader.ok()) return Failed(reader.status());
-  RecordSource source(**reader, args.Get("--kind", ""));
+  auto keys = TrustedKeys(client, args);
+  if (!keys.ok()) return Failed(keys.status());
+  RecordSource source(**reader, args.Get("--kind", ""), *std::move(keys));
   auto imported =
       client.ImportCache([&source](v1::CacheRecord& record) { return source.Next(record); });
   if (!imported.ok()) return Failed(imported.status());
@@ -175,6 +208,10 @@ Outcome Import(Client& client, const Args& args) {
     std::printf("imported %lld entries, %lld were there already\n",
                 static_cast<long long>(imported->imported()),
                 static_cast<long long>(imported->present()));
+  }
+  if (source.refused() > 0) {
+    return Failed(absl::UnauthenticatedError(absl::StrCat(
+        source.refused(), " entries of '", path, "' are signed by nobody that is trusted")));
   }
   if (damaged == 0) return Ok();
   return Failed(absl::DataLossError(absl::StrCat("'", path, "' is damaged in ", damaged,

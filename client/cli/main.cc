@@ -40,7 +40,7 @@ const std::vector<Command>& Commands() {
        "ls|stat|verify|clear|pin KEY|unpin KEY|rm KEY|export FILE [KEY...]|import FILE "
        "[--kind artifact|kernel|description] [--limit N]",
        "the server's cache; a KEY is its first four hex digits or more",
-       {{"--kind", "--limit"}, {}},
+       {{"--kind", "--limit", "--signed-by"}, {}},
        RunCache},
       {"top",
        "[--interval SECONDS] [--once]",

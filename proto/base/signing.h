@@ -16,8 +16,10 @@ namespace kiln {
 inline constexpr size_t kPublicKeyBytes = 32;
 inline constexpr size_t kSignatureBytes = 64;
 
-// `kind`: the number of cache::EntryKind; clients only ever see artifacts, 1.
+// `kind`: the number of cache::EntryKind. Clients see artifacts, and the others in bundles.
 inline constexpr uint8_t kArtifactKind = 1;
+inline constexpr uint8_t kKernelKind = 2;
+inline constexpr uint8_t kDescriptionKind = 3;
 
 // A server's private key. Thread-safe.
 class SigningKey {

@@ -13,6 +13,7 @@
 #include "server/calls/chunker.h"
 #include "server/calls/connection.h"
 #include "server/calls/request_limits.h"
+#include "server/calls/shared_lookup.h"
 #include "server/observe/labels.h"
 #include "server/observe/tracing.h"
 #include "server/rpc/messages.h"
@@ -62,11 +63,26 @@ class CompileCall final : public BackgroundCall {
       call_.set_key(key.ShortHex());
       call_.set_target(TargetLabel(request.device().target()));
     }
-    if (auto found = TracedGet(caller.trace, service_.store, {cache::EntryKind::kArtifact, key});
-        found.ok()) {
-      CountHit();
-      return SetArtifact(key, found->entry, found->tier);
+    const cache::Key artifact{cache::EntryKind::kArtifact, key};
+    if (auto found = TracedGet(caller.trace, service_.local, artifact); found.ok()) {
+      return SetHit(key, *found);
     }
+    auto call = std::static_pointer_cast<CompileCall>(shared_from_this());
+    LookUpShared(service_, caller.trace, artifact,
+                 [call, key, caller, taken](const absl::StatusOr<cache::Found>& found) {
+                   if (found.ok()) return call->SetHit(key, *found);
+                   call->Join(key, caller, taken);
+                 });
+  }
+
+  void SetHit(const Digest& key, const cache::Found& found) {
+    CountHit();
+    SetArtifact(key, found.entry, found.tier);
+  }
+
+  void Join(const Digest& key, const Caller& caller,
+            const std::shared_ptr<const v1::CompileRequest>& request) {
+    if (IsCancelled()) return;
     service_.activity.CompileMissed(key);
     std::weak_ptr<CompileCall> weak = std::static_pointer_cast<CompileCall>(shared_from_this());
     CompileCallbacks callbacks;
@@ -81,7 +97,7 @@ class CompileCall final : public BackgroundCall {
       call->SetArtifact(key, answer->artifact, answer->source);
     };
     auto ticket =
-        service_.broker.Join(key, std::move(taken), caller, std::move(callbacks),
+        service_.broker.Join(key, request, caller, std::move(callbacks),
                              std::make_shared<Admission::Place>(std::move(request_place_)));
     if (!ticket.ok()) return SetEnd(ticket.status());
     bool cancelled;
@@ -93,6 +109,10 @@ class CompileCall final : public BackgroundCall {
     if (cancelled) Leave(*ticket);
   }
 
+  bool IsCancelled() {
+    absl::MutexLock lock(&mu_);
+    return cancelled_;
+  }
   Caller CopyCaller() {
     absl::MutexLock lock(&mu_);
     return call_.caller();

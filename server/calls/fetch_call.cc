@@ -4,6 +4,7 @@
 #include "proto/base/status_macros.h"
 #include "server/calls/call.h"
 #include "server/calls/chunker.h"
+#include "server/calls/shared_lookup.h"
 #include "server/observe/tracing.h"
 #include "server/rpc/messages.h"
 
@@ -46,8 +47,14 @@ class FetchCall final : public Reactor {
   }
 
   void LookUp(const Digest& key) {
-    auto found =
-        TracedGet(call_.caller().trace, service_.store, {cache::EntryKind::kArtifact, key});
+    const cache::Key artifact{cache::EntryKind::kArtifact, key};
+    auto found = TracedGet(call_.caller().trace, service_.local, artifact);
+    if (found.ok()) return Send(key, *found);
+    LookUpShared(service_, call_.caller().trace, artifact,
+                 [this, key](const absl::StatusOr<cache::Found>& shared) { Answer(key, shared); });
+  }
+
+  void Answer(const Digest& key, const absl::StatusOr<cache::Found>& found) {
     if (!found.ok()) {
       service_.activity.FetchMissed(key);
       return End(absl::NotFoundError(absl::StrCat("no artifact has the key ", key.ShortHex())));

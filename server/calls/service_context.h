@@ -25,11 +25,15 @@ namespace server {
 
 struct ServiceContext {
   cache::Store& store;    // every tier, metered
+  cache::Store& local;    // the same without the shared tier
+  cache::Store* shared;   // for what `local` lacks; null where no tier is shared
   cache::Store& durable;  // the verifying disk tier, for VerifyCache
   Broker& broker;
   WorkerBackend& workers;  // for Interpret
   Executor& executor;      // for what takes no time beyond a read: hits never queue behind the rest
-  Executor& background;    // for graphs to hash and caches to walk
+  Executor& background;    // for graphs to hash
+  Executor& network;       // for what waits for the shared tier
+  Executor& upkeep;        // for caches to walk, which may take minutes
   Admission& admission;
   Metrics& metrics;
   Authenticator& authenticator;

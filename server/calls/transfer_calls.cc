@@ -42,7 +42,7 @@ class ExportCall final : public Reactor {
     KILN_ASSIGN_OR_RETURN(filter_,
                           ParseKeyPrefixes({request.keys().begin(), request.keys().end()}));
     every_key_ = request.keys().empty();
-    return service_.background.Run([this] {
+    return service_.upkeep.Run([this] {
       ListKeys();
       NextEntry();
     });
@@ -51,14 +51,15 @@ class ExportCall final : public Reactor {
   void ListKeys() {
     service_.durable.ForEach([this](const cache::EntryInfo& info) {
       bool kind = std::find(kinds_.begin(), kinds_.end(), info.key.kind) != kinds_.end();
-      if (kind && (every_key_ || filter_(info.key.digest))) keys_.push_back(info.key);
+      if (kind && (every_key_ || filter_(info.key.digest))) entries_.push_back(info);
     });
+    cache::SortByUse(entries_);
   }
 
   // On the executor.
   void NextEntry() {
-    while (next_key_ < keys_.size()) {
-      key_ = keys_[next_key_++];
+    while (next_entry_ < entries_.size()) {
+      key_ = entries_[next_entry_++].key;
       auto found = service_.durable.Get(key_);
       if (!found.ok()) continue;
       entry_ = found->entry;
@@ -70,7 +71,7 @@ class ExportCall final : public Reactor {
 
   void Go() {
     if (offset_ < entry_->bytes.size()) return Write();
-    absl::Status started = service_.background.Run([this] { NextEntry(); });
+    absl::Status started = service_.upkeep.Run([this] { NextEntry(); });
     if (!started.ok()) End(started);
   }
 
@@ -81,6 +82,9 @@ class ExportCall final : public Reactor {
       record.set_key(std::string(key_.digest.view()));
       record.set_digest(std::string(entry_->digest.view()));
       record.set_total_bytes(static_cast<int64_t>(entry_->bytes.size()));
+      record.set_public_key(service_.signer.public_key());
+      record.set_signature(
+          service_.signer.SignOnce(static_cast<uint8_t>(key_.kind), key_.digest, entry_->digest));
     }
     size_t size = std::min(kChunkBytes, entry_->bytes.size() - offset_);
     record.set_data(entry_->bytes.data() + offset_, size);
@@ -96,8 +100,8 @@ class ExportCall final : public Reactor {
   std::vector<cache::EntryKind> kinds_;
   KeyFilter filter_;
   bool every_key_ = false;
-  std::vector<cache::Key> keys_;
-  size_t next_key_ = 0;
+  std::vector<cache::EntryInfo> entries_;
+  size_t next_entry_ = 0;
   cache::Key key_;
   cache::EntryPtr entry_;
   size_t offset_ = 0;
@@ -185,7 +189,7 @@ class ImportCall final : public Reactor {
   // One read is under way at a time, so these run one after the other.
   void OnReadDone(bool ok) override {
     if (!ok) return End(reader_.CheckWhole());
-    absl::Status started = service_.background.Run([this] { Take(); });
+    absl::Status started = service_.upkeep.Run([this] { Take(); });
     if (!started.ok()) End(started);
   }
   void OnDone() override { delete this; }

@@ -201,14 +201,16 @@ class Job {
   }
 
   absl::Status LookUpKernels() {
+    std::vector<cache::Key> keys;
+    for (const PlannedKernel& kernel : kernels_) {
+      keys.push_back({cache::EntryKind::kKernel, kernel.key});
+    }
+    const auto found = TracedGetMany(step_trace_, context_.store, keys);
     absl::MutexLock lock(&results_->mu);
     results_->slots.resize(kernels_.size());
     for (size_t i = 0; i < kernels_.size(); ++i) {
-      if (control_->stopped()) return absl::CancelledError("stopped");
-      auto found =
-          TracedGet(step_trace_, context_.store, {cache::EntryKind::kKernel, kernels_[i].key});
       KernelSlot& slot = results_->slots[i];
-      if (found.ok() && slot.compiled.ParseFromString(found->entry->bytes)) slot.cached = true;
+      slot.cached = found[i].ok() && slot.compiled.ParseFromString(found[i]->entry->bytes);
       if (!slot.cached) missing_.push_back(i);
     }
     results_->cached = static_cast<int>(kernels_.size() - missing_.size());

@@ -1,6 +1,5 @@
 #include "server/jobs/explain_miss.h"
 
-#include <deque>
 #include <optional>
 #include <utility>
 
@@ -22,29 +21,19 @@ struct Nearest {
   double distance = 0;
 };
 
-// The entries used last, most recent last.
-std::deque<Digest> RecentDescriptions(cache::Store& store) {
-  std::deque<Digest> keys;
-  store.ForEach([&](const cache::EntryInfo& info) {
-    if (info.key.kind != cache::EntryKind::kDescription) return;
-    keys.push_back(info.key.digest);
-    if (keys.size() > kMaxCompared) keys.pop_front();
-  });
-  return keys;
-}
-
 std::optional<Nearest> FindNearest(cache::Store& store, const v1::KeyDescription& asked,
                                    int64_t& compared) {
   std::optional<Nearest> nearest;
-  for (const Digest& key : RecentDescriptions(store)) {
-    auto found = store.Get({cache::EntryKind::kDescription, key});
+  for (const cache::EntryInfo& info :
+       cache::MostRecent(store, {cache::EntryKind::kDescription}, kMaxCompared)) {
+    auto found = store.Get(info.key);
     v1::KeyDescription description;
     if (!found.ok() || !description.ParseFromString(found->entry->bytes)) continue;
     ++compared;
     const double distance = KeyDistance(asked, description);
     // Of equally near ones the most recent.
-    if (!nearest || distance <= nearest->distance) {
-      nearest = {key, std::move(description), distance};
+    if (!nearest || distance < nearest->distance) {
+      nearest = {info.key.digest, std::move(description), distance};
     }
   }
   return nearest;

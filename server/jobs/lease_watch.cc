@@ -59,7 +59,10 @@ void LeaseWatch::Release(const Digest& key) {
 
 void LeaseWatch::Await(const Digest& key, std::function<void(const Answer&)> done) {
   absl::MutexLock lock(&mu_);
-  polls_[key] = {std::move(done), options_.first_poll, absl::Now() + Jitter(options_.first_poll)};
+  const absl::Time now = absl::Now();
+  const absl::Duration longest = now < distrust_until_ ? options_.ttl : options_.longest_wait;
+  polls_[key] = {std::move(done), options_.first_poll, now + Jitter(options_.first_poll),
+                 now + std::min(longest, options_.longest_wait)};
   changed_.Signal();
 }
 
@@ -133,9 +136,15 @@ void LeaseWatch::PollOne(const Digest& key) {
   {
     absl::MutexLock lock(&mu_);
     auto it = polls_.find(key);
+    if (it != polls_.end() && !decided && absl::Now() >= it->second.until) {
+      decided = true;
+      distrust_until_ = absl::Now() + options_.distrust;
+      Log(LogLevel::kWarning, "another server's lease brought no entry for too long",
+          {{"key", key.ShortHex()}});
+    }
     if (it != polls_.end() && !decided) {
       it->second.wait = std::min(2 * it->second.wait, options_.last_poll);
-      it->second.due = absl::Now() + Jitter(it->second.wait);
+      it->second.due = std::min(absl::Now() + Jitter(it->second.wait), it->second.until);
       return;
     }
     if (it != polls_.end()) {

@@ -24,13 +24,19 @@ struct LeaseWatchOptions {
   // long each time, up to the last.
   absl::Duration first_poll = absl::Milliseconds(20);
   absl::Duration last_poll = absl::Milliseconds(250);
+  // Whoever can write to the tier can make leases, and renew them without ever compiling: after so
+  // long without the entry this server compiles it itself, and for a while it waits for no other
+  // lease longer than its ttl.
+  absl::Duration longest_wait = absl::Minutes(1);
+  absl::Duration distrust = absl::Minutes(5);
 };
 
 // Thread-safe. One thread renews and polls; `leases` and `known` may take their time limits, so
 // renewals come at a third of the ttl.
 class LeaseWatch {
  public:
-  // How waiting for another server ended: its entry is there, or this server is to compile.
+  // How waiting for another server ended: its entry is there, or this server is to compile, as the
+  // lease ran out, the tier is away or the wait took too long.
   struct Answer {
     std::optional<cache::Found> found;
     bool held = false;  // compile, with the lease; else, where nothing was found, without one
@@ -54,6 +60,7 @@ class LeaseWatch {
     std::function<void(const Answer&)> done;
     absl::Duration wait;
     absl::Time due;
+    absl::Time until;
   };
 
   void RunThread();
@@ -69,6 +76,7 @@ class LeaseWatch {
   absl::CondVar changed_;
   absl::flat_hash_map<Digest, absl::Time> held_ ABSL_GUARDED_BY(mu_);  // when to renew it
   absl::flat_hash_map<Digest, Poll> polls_ ABSL_GUARDED_BY(mu_);
+  absl::Time distrust_until_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;
 };

@@ -143,6 +143,9 @@ struct Metrics::Families {
                                          "Servers of the shared tier, by their circuit breaker.");
   Family<Gauge>& remote_queued_entries =
       AddGauge(registry, "kiln_remote_queued_entries", "Entries that wait to be shared.");
+  Family<Gauge>& remote_deferred_entries =
+      AddGauge(registry, "kiln_remote_deferred_entries",
+               "Entries that are shared once nothing else waits to be.");
   Family<Gauge>& remote_queued_bytes = AddGauge(registry, "kiln_remote_queued_bytes",
                                                 "Bytes of the entries that wait to be shared.");
 
@@ -403,6 +406,7 @@ void Metrics::ShowRemote(const cache::RemoteCounts& counts) {
   f.remote_nodes.Add({{"breaker", "half_open"}}).Set(counts.nodes.half_open);
   f.remote_nodes.Add({{"breaker", "open"}}).Set(counts.nodes.open);
   f.remote_queued_entries.Add({}).Set(static_cast<double>(counts.queued_writes));
+  f.remote_deferred_entries.Add({}).Set(static_cast<double>(counts.deferred_writes));
   f.remote_queued_bytes.Add({}).Set(static_cast<double>(counts.queued_bytes));
 }
 

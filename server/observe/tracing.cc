@@ -1,5 +1,6 @@
 #include "server/observe/tracing.h"
 
+#include <algorithm>
 #include <atomic>
 
 #include "absl/time/clock.h"
@@ -103,6 +104,28 @@ absl::StatusOr<cache::Found> TracedGet(const TraceContext& parent, cache::Store&
     } else if (!absl::IsNotFound(found.status())) {
       span.SetStatus(found.status());
     }
+  }
+  return found;
+}
+
+std::vector<absl::StatusOr<cache::Found>> TracedGetMany(const TraceContext& parent,
+                                                        cache::Store& store,
+                                                        absl::Span<const cache::Key> keys) {
+  if (keys.empty()) return {};
+  Span span = Span::BeginPart(parent, "cache get");
+  std::vector<absl::StatusOr<cache::Found>> found = store.GetMany(keys);
+  if (span.recording()) {
+    const int64_t hits =
+        std::count_if(found.begin(), found.end(), [](const auto& each) { return each.ok(); });
+    span.Set("kiln.cache.kind", std::string(cache::EntryKindName(keys.front().kind)));
+    span.Set("kiln.cache.keys", static_cast<int64_t>(keys.size()));
+    span.Set("kiln.cache.hits", hits);
+    span.Set("kiln.cache.hit", hits == static_cast<int64_t>(keys.size()));
+    const absl::string_view tier = found.front().ok() ? found.front()->tier : "";
+    const bool one_tier = std::all_of(found.begin(), found.end(), [&](const auto& each) {
+      return each.ok() && each->tier == tier;
+    });
+    if (one_tier) span.Set("kiln.cache.tier", std::string(tier));
   }
   return found;
 }

@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "cache/store.h"
 #include "proto/base/trace_context.h"
 
@@ -91,5 +92,9 @@ void RecordSpan(const TraceContext& parent, absl::string_view name, absl::Time s
 // store.Get as a span "cache get" with the entry's kind and the tier that answered.
 absl::StatusOr<cache::Found> TracedGet(const TraceContext& parent, cache::Store& store,
                                        const cache::Key& key);
+// store.GetMany in the same way: one span for all, which counts `hits` of `keys`.
+std::vector<absl::StatusOr<cache::Found>> TracedGetMany(const TraceContext& parent,
+                                                        cache::Store& store,
+                                                        absl::Span<const cache::Key> keys);
 
 }  // namespace kiln::server

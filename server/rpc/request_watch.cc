@@ -57,8 +57,9 @@ RequestWatch::~RequestWatch() {
   thread_.join();
 }
 
-void RequestWatch::Begin(Read& read, RequestReader* reader, absl::string_view peer) {
+void RequestWatch::Begin(Read& read, RequestReader* reader, absl::string_view peer, bool another) {
   read.reader = reader;
+  read.limit = another ? limits_.pause : limits_.time;
   read.since = absl::Now();
   read.refused = false;
   absl::MutexLock lock(&mu_);
@@ -149,15 +150,14 @@ void RequestWatch::LookAt(absl::string_view peer, Connection& connection, absl::
 void RequestWatch::RefuseSlow(Connection& connection, absl::Time now, Refusals& out) {
   for (auto it = connection.reads.begin(); it != connection.reads.end();) {
     Read& read = **it;
-    if (now - read.since < limits_.time) {
+    if (now - read.since < read.limit) {
       ++it;
       continue;
     }
     connection.reads.erase(it++);
-    Refuse(
-        read,
-        absl::StrCat("the request did not come whole within ", absl::FormatDuration(limits_.time)),
-        out);
+    Refuse(read,
+           absl::StrCat("the request did not come whole within ", absl::FormatDuration(read.limit)),
+           out);
     ++counts_.refused_time;
     Unfinished(connection, now);
   }

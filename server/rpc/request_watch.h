@@ -25,6 +25,7 @@ struct RequestLimits {
   int64_t bytes = int64_t{512} << 20;             // of all connections
   int64_t connection_bytes = int64_t{128} << 20;  // of one
   absl::Duration time = absl::Minutes(1);         // from a request's begin to its last byte
+  absl::Duration pause = absl::Minutes(15);  // the same from one message of a stream to the next
   // What came from `peer` since it connected; nothing where it has gone. Without this function only
   // time counts.
   std::function<std::optional<int64_t>(absl::string_view peer)> received_bytes;
@@ -59,13 +60,15 @@ class RequestWatch {
     RequestReader* reader = nullptr;
     Connection* connection = nullptr;
     absl::Time since;
+    absl::Duration limit;
     bool refused = false;
   };
 
   explicit RequestWatch(RequestLimits limits);
   ~RequestWatch();
 
-  void Begin(Read& read, RequestReader* reader, absl::string_view peer);
+  // `another`: the call has brought a message before, and may take its time with the next.
+  void Begin(Read& read, RequestReader* reader, absl::string_view peer, bool another = false);
   // `bytes`: of the whole message; negative where none came. False where it was refused before.
   bool End(Read& read, int64_t bytes);
   RequestCounts Counts();

@@ -33,7 +33,7 @@ class RpcCall final : public RequestReader {
   void StartRead(grpc::ByteBuffer* message) {
     Hold();
     reading_ = message;
-    server_.watch_.Begin(awaited_, this, context_.peer());
+    server_.watch_.Begin(awaited_, this, context_.peer(), std::exchange(has_read_, true));
     stream_.Read(message, &read_);
   }
   void StartWrite(const grpc::ByteBuffer& message) {
@@ -136,6 +136,7 @@ class RpcCall final : public RequestReader {
   Reactor* reactor_ = nullptr;
   grpc::ByteBuffer request_;
   grpc::ByteBuffer* reading_ = nullptr;  // of a stream
+  bool has_read_ = false;                // something of a stream
   RequestWatch::Read awaited_;
   bool cancelled_ = false;      // perhaps before there is a reactor to be told
   std::atomic<int> holds_ = 2;  // until the call is over, and until it is finished

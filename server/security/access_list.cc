@@ -52,6 +52,7 @@ absl::Status AccessList::AddLine(absl::string_view line) {
       return absl::InvalidArgumentError(absl::StrCat("'", words[3], "' is no tenant's name"));
     }
     identity.tenant = std::string(words[3]);
+    tenants_.insert(identity.tenant);
   }
   if (words[2] == "certificate") {
     certificates_.push_back(std::move(identity));

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -44,6 +45,9 @@ class AccessList {
   // `names`: every name of one verified certificate.
   const Identity* FindCertificate(absl::Span<const std::string> names) const;
 
+  // Whether some line gives its callers this tenant.
+  bool HasTenant(absl::string_view name) const { return tenants_.contains(name); }
+
   size_t tokens() const { return tokens_.size(); }
   size_t certificates() const { return certificates_.size(); }
 
@@ -56,6 +60,7 @@ class AccessList {
 
   std::vector<Token> tokens_;
   std::vector<Identity> certificates_;
+  absl::flat_hash_set<std::string> tenants_;
 };
 
 // "none", "read", "compile", "admin"; INVALID_ARGUMENT otherwise.

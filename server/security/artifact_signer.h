@@ -1,6 +1,7 @@
 // Signatures of the artifacts that calls send.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -21,6 +22,10 @@ class ArtifactSigner {
 
   const std::string& public_key() const { return key_.public_key(); }
   std::string Sign(const Digest& key, const Digest& digest);
+  // Of any kind, and not remembered.
+  std::string SignOnce(uint8_t kind, const Digest& key, const Digest& digest) const {
+    return key_.Sign(kind, key, digest);
+  }
 
  private:
   using Signatures = absl::flat_hash_map<std::pair<Digest, Digest>, std::string>;

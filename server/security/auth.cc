@@ -10,12 +10,15 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "proto/base/status_macros.h"
+#include "server/security/tenant_names.h"
 
 namespace kiln::server {
 namespace {
 
 constexpr size_t kMaxTenantBytes = 64;
+constexpr char kDefaultTenant[] = "default";
 
 // Empty where the call has no such header.
 absl::string_view Header(const grpc::ServerContextBase& context, const char* name) {
@@ -32,7 +35,7 @@ absl::Status ReadHeaders(const grpc::ServerContextBase& context, Caller& caller)
     return absl::InvalidArgumentError(
         absl::StrCat(kTenantHeader, " is no name of at most 64 letters, digits, '.', '_' and '-'"));
   }
-  caller.tenant = tenant.empty() ? "default" : std::string(tenant);
+  caller.tenant = tenant.empty() ? kDefaultTenant : std::string(tenant);
   absl::string_view priority = Header(context, kPriorityHeader);
   if (!priority.empty() && priority != "interactive" && priority != "warmup") {
     return absl::InvalidArgumentError(
@@ -71,15 +74,19 @@ std::vector<std::string> CertificateNames(const grpc::ServerContextBase& context
   return names;
 }
 
-void TakeIdentity(const Identity& identity, Caller& caller) {
+// Whether the identity says which tenant it is.
+bool TakeIdentity(const Identity& identity, Caller& caller) {
   caller.identity = identity.name;
   caller.role = identity.role;
-  if (!identity.tenant.empty()) caller.tenant = identity.tenant;
+  if (identity.tenant.empty()) return false;
+  caller.tenant = identity.tenant;
+  return true;
 }
 
 class RulesAuthenticator final : public Authenticator {
  public:
-  explicit RulesAuthenticator(std::function<AccessRules()> rules) : rules_(std::move(rules)) {}
+  RulesAuthenticator(std::function<AccessRules()> rules, int max_tenant_names)
+      : rules_(std::move(rules)), tenant_names_(max_tenant_names) {}
 
   absl::StatusOr<Caller> Identify(const grpc::ServerContextBase& context) override {
     Caller caller;
@@ -92,32 +99,53 @@ class RulesAuthenticator final : public Authenticator {
       if (identity == nullptr) {
         return absl::UnauthenticatedError("the token is none that this server knows");
       }
-      TakeIdentity(*identity, caller);
+      if (!TakeIdentity(*identity, caller)) {
+        KILN_RETURN_IF_ERROR(NameTenant(context, rules, caller));
+      }
       return caller;
     }
+    bool has_tenant = false;
     if (std::vector<std::string> names = CertificateNames(context); !names.empty()) {
-      TakeCertificate(names, rules, caller);
+      has_tenant = TakeCertificate(names, rules, caller);
     }
     if (caller.role == Role::kNone && caller.identity.empty()) {
       return absl::UnauthenticatedError(
           "this server takes a token or a client certificate, and the call shows none");
     }
+    if (!has_tenant) KILN_RETURN_IF_ERROR(NameTenant(context, rules, caller));
     return caller;
   }
 
  private:
-  static void TakeCertificate(const std::vector<std::string>& names, const AccessRules& rules,
+  static bool TakeCertificate(const std::vector<std::string>& names, const AccessRules& rules,
                               Caller& caller) {
     caller.identity = names.front();
+    bool has_tenant = false;
     if (rules.list == nullptr) {
       caller.role = std::max(caller.role, Role::kCompile);
     } else if (const Identity* identity = rules.list->FindCertificate(names)) {
-      TakeIdentity(*identity, caller);
+      has_tenant = TakeIdentity(*identity, caller);
       if (identity->name == "*") caller.identity = names.front();
     }
+    return has_tenant;
+  }
+
+  // The caller's own word for its tenant.
+  absl::Status NameTenant(const grpc::ServerContextBase& context, const AccessRules& rules,
+                          Caller& caller) {
+    if (caller.tenant == kDefaultTenant) return absl::OkStatus();
+    if (rules.list != nullptr && rules.list->HasTenant(caller.tenant)) {
+      return absl::PermissionDeniedError(absl::StrCat(
+          "the tenant '", caller.tenant, "' is for those whom the access file gives it"));
+    }
+    const std::string owner = caller.identity.empty() ? AddressOfPeer(context.peer())
+                                                      : absl::StrCat("identity:", caller.identity);
+    caller.tenant = tenant_names_.TenantOf(owner, caller.tenant, absl::Now());
+    return absl::OkStatus();
   }
 
   const std::function<AccessRules()> rules_;
+  TenantNames tenant_names_;
 };
 
 }  // namespace
@@ -129,8 +157,9 @@ bool IsTenantName(absl::string_view name) {
          });
 }
 
-std::unique_ptr<Authenticator> MakeAuthenticator(std::function<AccessRules()> rules) {
-  return std::make_unique<RulesAuthenticator>(std::move(rules));
+std::unique_ptr<Authenticator> MakeAuthenticator(std::function<AccessRules()> rules,
+                                                 int max_tenant_names) {
+  return std::make_unique<RulesAuthenticator>(std::move(rules), max_tenant_names);
 }
 
 absl::string_view RoleName(Role role) {

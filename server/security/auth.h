@@ -43,9 +43,11 @@ struct AccessRules {
   Role anonymous_role = Role::kNone;
 };
 
-// A token goes before a certificate. A wrong token is an error, also where none was needed. `rules`
-// is asked for each call, and must not block.
-std::unique_ptr<Authenticator> MakeAuthenticator(std::function<AccessRules()> rules);
+// A token goes before a certificate. A wrong token is an error, also where none was needed, and so
+// is a tenant that only an identity of the list has. `rules` is asked for each call, and must not
+// block; `max_tenant_names` as TenantNames has it.
+std::unique_ptr<Authenticator> MakeAuthenticator(std::function<AccessRules()> rules,
+                                                 int max_tenant_names);
 
 // PERMISSION_DENIED, naming the method and the role that it takes.
 absl::Status Require(const Caller& caller, Role needed, absl::string_view method);

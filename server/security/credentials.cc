@@ -211,7 +211,8 @@ absl::StatusOr<std::unique_ptr<Credentials>> Credentials::Load(const SecurityCon
   impl.server_credentials = security.tls_cert.empty()
                                 ? grpc::InsecureServerCredentials()
                                 : MakeTlsCredentials(&impl.tls, Clients(security));
-  impl.authenticator = MakeAuthenticator([&impl] { return impl.Rules(); });
+  impl.authenticator =
+      MakeAuthenticator([&impl] { return impl.Rules(); }, security.max_tenant_names);
   if (!security.tls_cert.empty() || !security.access_file.empty()) {
     impl.watcher = std::thread([&impl] { impl.Watch(); });
   }

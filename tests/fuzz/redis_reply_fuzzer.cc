@@ -9,12 +9,11 @@
 
 namespace {
 
-constexpr int64_t kMaxEntryBytes = 1 << 20;
 const kiln::cache::Endpoint kAsked = {"127.0.0.1", 6379};
 
 // All at once and byte by byte give the same replies.
 void CheckSplitting(absl::string_view bytes) {
-  kiln::cache::ReplyLimits limits = kiln::cache::EntryReplyLimits(kMaxEntryBytes);
+  kiln::cache::ReplyLimits limits = kiln::cache::EntryReplyLimits();
   auto whole = kiln::cache::ParseReply(bytes, limits);
   kiln::cache::ReplyReader reader(limits);
   int replies = 0;
@@ -55,9 +54,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   kiln::cache::ParseRedirection(bytes, kAsked);
   const kiln::cache::Key key{kiln::cache::EntryKind::kArtifact, kiln::Sha256("key")};
   const std::vector<std::string> trusted = {std::string(32, 'k')};
-  auto entry = kiln::cache::EntryOfReplyBytes(bytes, kMaxEntryBytes, key, trusted);
+  auto entry = kiln::cache::ValueOfReplyBytes(bytes, key, trusted);
   kiln::fuzz::Require(!entry.ok(), "nobody can sign for a key that is not theirs");
-  auto decoded = kiln::cache::DecodeRemoteEntry(std::string(bytes), key, trusted);
+  auto decoded = kiln::cache::DecodeRemoteValue(std::string(bytes), key, trusted);
   kiln::fuzz::Require(absl::IsDataLoss(decoded.status()), "an unsigned entry is DATA_LOSS");
   return 0;
 }

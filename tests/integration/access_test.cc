@@ -172,5 +172,45 @@ TEST_F(AccessTest, TheCommandLineSpeaksTlsAndShowsATokenFile) {
   EXPECT_THAT(key.errors, HasSubstr("has the public key ed25519:"));
 }
 
+// GetServerInfo as `tenant`.
+grpc::Status InfoAs(const std::shared_ptr<grpc::Channel>& channel, const std::string& tenant,
+                    const std::string& token) {
+  grpc::ClientContext context;
+  context.AddMetadata("kiln-tenant", tenant);
+  context.AddMetadata("authorization", "Bearer " + token);
+  v1::ServerInfo info;
+  return v1::CompileService::NewStub(channel)->GetServerInfo(&context, {}, &info);
+}
+
+TEST_F(AccessTest, CallersNameThemselvesAFewTenantsAndNoneOfOthers) {
+  ASSERT_TRUE(
+      StartServer({AccessFlag(Lines() + "ci compile " + Sha256("ci-secret").ToHex() + " team-a\n"),
+                   "--tenant-names=2"}));
+  auto channel = server().Connect();
+  for (const char* tenant : {"first", "second", "third", "fourth", "second"}) {
+    EXPECT_TRUE(InfoAs(channel, tenant, "c-secret").ok()) << tenant;
+  }
+  EXPECT_TRUE(InfoAs(channel, "third", "r-secret").ok()) << "another identity";
+  const grpc::Status taken = InfoAs(channel, "team-a", "c-secret");
+  EXPECT_EQ(taken.error_code(), PERMISSION_DENIED) << Text(taken);
+  EXPECT_THAT(taken.error_message(), HasSubstr("'team-a'"));
+  EXPECT_TRUE(InfoAs(channel, "anything", "ci-secret").ok());
+  const auto logged = [&](const std::string& tenant, const std::string& identity) {
+    const std::string log = server().process().Errors();
+    const std::string wanted = absl::StrCat("tenant=", tenant, " identity=", identity);
+    int count = 0;
+    for (size_t at = log.find(wanted); at != std::string::npos; at = log.find(wanted, at + 1)) {
+      ++count;
+    }
+    return count;
+  };
+  EXPECT_TRUE(Eventually(absl::Seconds(20), [&] { return logged("team-a", "ci") == 1; }));
+  EXPECT_EQ(logged("first", "trainer"), 1);
+  EXPECT_EQ(logged("second", "trainer"), 2);
+  EXPECT_EQ(logged("third", "trainer"), 0);
+  EXPECT_EQ(logged("other", "trainer"), 2);
+  EXPECT_EQ(logged("third", "reader"), 1);
+}
+
 }  // namespace
 }  // namespace kiln::integration

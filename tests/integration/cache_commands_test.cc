@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "proto/base/signing.h"
 #include "tests/integration/cache_entries.h"
 #include "tests/integration/graphs.h"
 #include "tests/integration/server_test.h"
@@ -65,7 +66,14 @@ TEST_F(CacheCommandsTest, ABundleWarmsAFreshServerSoThatItCompilesNothing) {
 
   auto fresh = ServerProcess::Start(other_.path() + "/data");
   ASSERT_TRUE(fresh.ok()) << fresh.status();
-  Ended imported = Kiln((*fresh)->grpc_address(), {"import", bundle_});
+  // What is imported is code that clients run: not a stranger's.
+  const std::string key = FormatPublicKey(GetServerInfo(this->stub()).public_key());
+  Ended stranger = Kiln((*fresh)->grpc_address(), {"import", bundle_});
+  EXPECT_EQ(stranger.code, 1);
+  EXPECT_THAT(stranger.errors, HasSubstr(key));
+  EXPECT_THAT(stranger.output, HasSubstr("imported 0 entries"));
+  Ended imported =
+      Kiln((*fresh)->grpc_address(), {"import", bundle_, absl::StrCat("--signed-by=", key)});
   ASSERT_EQ(imported.code, 0) << imported.errors;
   EXPECT_THAT(imported.output, HasSubstr(" 0 were there already"));
   auto stub = (*fresh)->NewStub();
@@ -83,7 +91,8 @@ TEST_F(CacheCommandsTest, ABundleWarmsAFreshServerSoThatItCompilesNothing) {
   EXPECT_EQ(metrics.Sum("kiln_cache_requests_total",
                         {{"kind", "artifact"}, {"tier", "disk"}, {"result", "miss"}}),
             0);
-  Ended again = Kiln((*fresh)->grpc_address(), {"import", bundle_});
+  Ended again =
+      Kiln((*fresh)->grpc_address(), {"import", bundle_, absl::StrCat("--signed-by=", key)});
   EXPECT_THAT(again.output, HasSubstr("imported 0 entries"));
 }
 

@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "cache/remote/entry_format.h"
+#include "proto/base/key.h"
 #include "proto/base/signing.h"
 #include "tests/integration/crowd.h"
 #include "tests/integration/graphs.h"
@@ -26,11 +28,13 @@ class LeaseTest : public ::testing::Test {
     ASSERT_TRUE(SigningKey::LoadOrCreate(absl::StrCat(dir_.path(), "/cluster.key")).ok());
   }
   // Servers of one cluster: one tier, one signing key. The machine may be busy: reads get time.
-  std::unique_ptr<ServerProcess> Start(const std::string& name) {
-    auto server = ServerProcess::Start(absl::StrCat(dir_.path(), "/", name),
-                                       {absl::StrCat("--remote-cache=redis://", redis_->address()),
-                                        absl::StrCat("--signing-key=", dir_.path(), "/cluster.key"),
-                                        "--remote-read-timeout=2s", "--remote-connect-timeout=2s"});
+  std::unique_ptr<ServerProcess> Start(const std::string& name,
+                                       const std::string& lease_wait = "1m") {
+    auto server = ServerProcess::Start(
+        absl::StrCat(dir_.path(), "/", name),
+        {absl::StrCat("--remote-cache=redis://", redis_->address()),
+         absl::StrCat("--signing-key=", dir_.path(), "/cluster.key"), "--remote-read-timeout=2s",
+         "--remote-connect-timeout=2s", absl::StrCat("--remote-lease-wait=", lease_wait)});
     if (!server.ok()) {
       ADD_FAILURE() << server.status();
       return nullptr;
@@ -107,6 +111,23 @@ TEST_F(LeaseTest, TheDeathOfTheServerThatCompilesCostsItsLease) {
   for (const CrowdAnswer& answer : on_other.Wait()) {
     EXPECT_TRUE(answer.status.ok()) << Text(answer.status);
   }
+}
+
+TEST_F(LeaseTest, AForgedLeaseCostsItsWaitAndNoMore) {
+  auto server = Start("server", "1s");
+  ASSERT_TRUE(server);
+  const v1::CompileRequest request = QuickRequest(700);
+  const std::string build = GetServerInfo(*server->NewStub()).compiler_build();
+  const cache::Key key = {cache::EntryKind::kArtifact,
+                          ArtifactKey(request.graph(), request.device(), request.options(), build)};
+  // Nobody compiles it, and it never runs out.
+  ASSERT_EQ(redis_->Call({"SET", cache::LeaseKeyName(key), "forged"}), "OK");
+  const absl::Time start = absl::Now();
+  const Answer answer = Compile(*server->NewStub(), request, nullptr, absl::Seconds(30));
+  EXPECT_TRUE(answer.ok()) << Text(answer.status);
+  EXPECT_EQ(answer.source, "compiled");
+  EXPECT_GE(absl::Now() - start, absl::Seconds(1));
+  EXPECT_EQ(redis_->Call({"GET", cache::LeaseKeyName(key)}), "forged") << "it is not ours to touch";
 }
 
 TEST_F(LeaseTest, WithoutRedisEachServerServesAlone) {

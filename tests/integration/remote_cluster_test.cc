@@ -87,6 +87,21 @@ class Reader {
   std::thread thread_;
 };
 
+TEST_F(RemoteClusterTest, ManyEntriesAndPiecesOfLargeOnesAreSpreadOverIt) {
+  auto fresh = Open(absl::StrCat("redis://", cluster_->addresses()[0]));
+  std::vector<cache::Key> keys;
+  for (int i = 0; i < kEntries; ++i) keys.push_back(ArtifactKey(i));
+  auto found = fresh->store().GetMany(keys);
+  ASSERT_EQ(found.size(), keys.size());
+  for (int i = 0; i < kEntries; ++i) {
+    ASSERT_TRUE(found[static_cast<size_t>(i)].ok()) << found[static_cast<size_t>(i)].status();
+    EXPECT_EQ(found[static_cast<size_t>(i)]->entry->bytes, EntryOf(i)->bytes);
+  }
+  const cache::EntryPtr large = EntryOf(kEntries, size_t{5} << 20);
+  PutAndWait(*fresh, ArtifactKey(kEntries), large);
+  EXPECT_EQ(tier_->store().Get(ArtifactKey(kEntries))->entry->bytes, large->bytes);
+}
+
 TEST_F(RemoteClusterTest, EntriesAndLeasesSpreadOverTheNodesAndMovingASlotLosesNoRead) {
   for (int master = 0; master < 3; ++master) EXPECT_GE(EntryOn(master), 0) << master;
   auto other = Open(absl::StrCat("redis://", cluster_->addresses()[0]));

@@ -67,6 +67,35 @@ TEST_F(RemoteTierTest, WhatOneServerPutAnotherGets) {
   EXPECT_EQ(redis_->Call({"PTTL", cache::RemoteKeyName(ArtifactKey(1))}), "-1") << "no expiry";
 }
 
+TEST_F(RemoteTierTest, ManyEntriesAreReadTogether) {
+  auto tier = Open(url_);
+  std::vector<cache::Key> keys;
+  for (int i = 0; i < 300; ++i) keys.push_back(ArtifactKey(i));
+  for (int i = 0; i < 300; i += 3) ASSERT_TRUE(tier->store().Put(keys[i], EntryOf(i)).ok());
+  ASSERT_TRUE(Eventually(absl::Seconds(20), [&] { return Written(WriteResult::kWritten) == 100; }));
+  auto found = tier->store().GetMany(keys);
+  ASSERT_EQ(found.size(), keys.size());
+  for (int i = 0; i < 300; ++i) {
+    ASSERT_EQ(found[i].ok(), i % 3 == 0) << i << ": " << found[i].status();
+    if (found[i].ok()) {
+      EXPECT_EQ(found[i]->entry->bytes, EntryOf(i)->bytes);
+    }
+  }
+}
+
+TEST_F(RemoteTierTest, AStalledServerCostsManyReadsItsLimitOnce) {
+  auto tier = Open(url_, [](RemoteTierOptions& o) { o.read_timeout = absl::Milliseconds(300); });
+  PutAndWait(*tier, ArtifactKey(0), EntryOf(0));
+  redis_->Stop();
+  const absl::Time start = absl::Now();
+  auto found = tier->store().GetMany(std::vector<cache::Key>(300, ArtifactKey(0)));
+  EXPECT_LT(absl::Now() - start, absl::Milliseconds(300) + kSlack);
+  ASSERT_EQ(found.size(), 300u);
+  for (const auto& each : found) EXPECT_FALSE(each.ok());
+  EXPECT_EQ(tier->Counts().nodes.open, 0) << "one failure, not three hundred";
+  redis_->Continue();
+}
+
 TEST_F(RemoteTierTest, RemovedEntriesAreGoneForAll) {
   auto one = Open(url_);
   auto other = Open(url_);

@@ -2,10 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <fstream>
 #include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "proto/base/signing.h"
@@ -168,6 +171,99 @@ TEST_F(SharedTierTest, ATierThatStallsHoldsNobodyUp) {
   // What was compiled meanwhile waited, and is shared now.
   EXPECT_TRUE(HasWritten(*server, 1));
   EXPECT_EQ(server->Terminate(), 0);
+}
+
+// Connections of this machine to a port of loopback, those that were accepted by the kernel only
+// among them.
+int ConnectionsTo(int port) {
+  std::ifstream file("/proc/net/tcp");
+  const std::string remote = absl::StrFormat("0100007F:%04X", port);
+  int count = 0;
+  for (std::string line; std::getline(file, line);) {
+    const std::vector<std::string> fields = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    count += fields.size() > 3 && fields[2] == remote && fields[3] == "01";
+  }
+  return count;
+}
+
+TEST_F(SharedTierTest, CallsThatWaitForTheTierHoldUpNoOthers) {
+  {
+    auto before = StartOfCluster("one");
+    ASSERT_TRUE(before);
+    ASSERT_TRUE(CompileOn(*before).ok());
+    EXPECT_EQ(before->Terminate(), 0);
+  }
+  // Nothing is in its memory; what it does not have takes it as long as Redis stalls.
+  auto server = StartOfCluster("one", {"--remote-read-timeout=60s"});
+  ASSERT_TRUE(server);
+  redis_->Stop();
+  constexpr int kOfEach = 6;  // more than the threads that calls had in common
+  std::atomic<int> ended = 0;
+  std::vector<std::thread> waiting;
+  for (int i = 0; i < kOfEach; ++i) {
+    waiting.emplace_back([&, i] {
+      Fetch(*server->NewStub(), Sha256(absl::StrCat("none ", i)).ToHex());
+      ++ended;
+    });
+    waiting.emplace_back([&, i] {
+      EXPECT_TRUE(Compile(*server->NewStub(), QuickRequest(2000 + i)).ok());
+      ++ended;
+    });
+  }
+  EXPECT_TRUE(Eventually(absl::Seconds(20), [&] { return ConnectionsTo(redis_->port()) >= 8; }));
+  auto stub = server->NewStub();
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  v1::ServerInfo info;
+  const grpc::Status asked = stub->GetServerInfo(&context, {}, &info);
+  EXPECT_TRUE(asked.ok()) << Text(asked);
+  const Answer hit = Compile(*stub, request_, nullptr, absl::Seconds(10));
+  EXPECT_TRUE(hit.ok()) << Text(hit.status);
+  EXPECT_EQ(hit.source, "disk");
+  EXPECT_EQ(ended, 0) << "they waited all the while";
+  redis_->Continue();
+  for (std::thread& thread : waiting) thread.join();
+}
+
+// A graph whose artifact has constants of about 2 MiB.
+v1::CompileRequest LargeRequest(float seed) {
+  constexpr int64_t kConstantElements = 16384;
+  GraphBuilder builder;
+  uint32_t sum = builder.Input({kConstantElements});
+  for (int i = 0; i < 32; ++i) {
+    std::vector<float> values(kConstantElements);
+    for (size_t k = 0; k < values.size(); ++k) values[k] = seed + static_cast<float>(i + k);
+    const uint32_t constant = builder.Constant(values);
+    sum = builder.Node(absl::StrCat("add_", i), "aten.add.Tensor", {sum, constant},
+                       {kConstantElements});
+  }
+  builder.Output(sum);
+  return builder.Request();
+}
+
+TEST_F(SharedTierTest, WhatHadNoRoomWhileTheTierStalledIsSharedLater) {
+  auto server = StartOfCluster("one", {"--remote-queue-size=1MiB", "--remote-write-timeout=200ms"});
+  ASSERT_TRUE(server);
+  redis_->Stop();
+  for (float seed : {1.0f, 2.0f}) {
+    const Answer answer = Compile(*server->NewStub(), LargeRequest(seed));
+    ASSERT_TRUE(answer.ok()) << Text(answer.status);
+    ASSERT_GT(answer.bytes.size(), size_t{2} << 20);
+  }
+  EXPECT_GE(server->Metrics().Sum("kiln_remote_writes_total", {{"result", "deferred"}}), 1);
+  EXPECT_GE(server->Metrics().Sum("kiln_remote_deferred_entries"), 1);
+  redis_->Continue();
+  EXPECT_TRUE(Eventually(absl::Seconds(30), [&] {
+    const MetricText metrics = server->Metrics();
+    return metrics.Sum("kiln_remote_deferred_entries") == 0 &&
+           metrics.Sum("kiln_remote_queued_entries") == 0;
+  }));
+  EXPECT_EQ(server->Metrics().Sum("kiln_remote_writes_total", {{"result", "dropped"}}), 0);
+  auto other = StartOfCluster("other", {"--remote-read-timeout=2s"});
+  ASSERT_TRUE(other);
+  for (float seed : {1.0f, 2.0f}) {
+    EXPECT_EQ(Compile(*other->NewStub(), LargeRequest(seed)).source, "remote") << seed;
+  }
 }
 
 TEST_F(SharedTierTest, ATierThatIsAwayKeepsNoServerFromStartingOrEnding) {

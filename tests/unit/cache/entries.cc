@@ -58,8 +58,11 @@ int64_t Entries(Store& store, EntryKind kind) {
 }
 
 std::vector<Key> Keys(Store& store) {
+  std::vector<EntryInfo> infos;
+  store.ForEach([&](const EntryInfo& info) { infos.push_back(info); });
+  SortByUse(infos);
   std::vector<Key> keys;
-  store.ForEach([&](const EntryInfo& info) { keys.push_back(info.key); });
+  for (const EntryInfo& info : infos) keys.push_back(info.key);
   return keys;
 }
 

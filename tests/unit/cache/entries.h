@@ -24,7 +24,7 @@ int64_t SizeBytes(Store& store);
 int64_t SizeBytes(Store& store, EntryKind kind);
 int64_t Entries(Store& store);
 int64_t Entries(Store& store, EntryKind kind);
-// In ForEach's order: least recently used first.
+// Least recently used first, as far as the tier knows.
 std::vector<Key> Keys(Store& store);
 
 }  // namespace kiln::cache

@@ -18,6 +18,10 @@ class FakeStore final : public Store {
     if (it == entries.end()) return absl::NotFoundError("absent");
     return Found{it->second, "fake"};
   }
+  std::vector<absl::StatusOr<Found>> GetMany(absl::Span<const Key> keys) override {
+    ++batches;
+    return GetEach(*this, keys);
+  }
   absl::Status Put(const Key& key, const EntryPtr& entry) override {
     if (!put_error.ok()) return put_error;
     entries[{key.kind, key.digest}] = entry;
@@ -42,6 +46,7 @@ class FakeStore final : public Store {
   absl::Status get_error;
   absl::Status put_error;
   int gets = 0;
+  int batches = 0;
   int removes = 0;
 };
 

@@ -7,6 +7,7 @@
 #include <random>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "tests/unit/cache/entries.h"
 
 namespace kiln::cache {
@@ -30,7 +31,10 @@ class LruIndexTest : public ::testing::Test {
   }
   std::vector<EntryInfo> List() {
     std::vector<EntryInfo> infos;
-    VisitEntries(mu_, index_, [&](const EntryInfo& info) { infos.push_back(info); });
+    index_.VisitOldest([&](const EntryInfo& info) {
+      infos.push_back(info);
+      return true;
+    });
     return infos;
   }
   absl::Mutex mu_;
@@ -79,14 +83,14 @@ TEST_F(LruIndexTest, VictimsAreJustEnoughFromTheOldEnd) {
   EXPECT_THAT(KeysOf(index_.Victims(600, 600, none_)), ElementsAre(a_, b_, c_));
 }
 
-TEST_F(LruIndexTest, PinnedEntriesComeLastAndAreNoVictims) {
+TEST_F(LruIndexTest, PinnedEntriesAreNoVictims) {
   index_.SetPinned(a_, true);
-  EXPECT_THAT(KeysOf(List()), ElementsAre(b_, c_, a_));
+  EXPECT_THAT(KeysOf(List()), ElementsAre(b_, c_));
   EXPECT_TRUE(index_.Find(a_)->pinned);
   EXPECT_EQ(index_.pinned_bytes(), 100);
   EXPECT_THAT(KeysOf(index_.Victims(600, 600, none_)), ElementsAre(b_, c_));
   index_.Touch(b_, 9);
-  EXPECT_THAT(KeysOf(List()), ElementsAre(c_, b_, a_));
+  EXPECT_THAT(KeysOf(List()), ElementsAre(c_, b_));
   index_.SetPinned(a_, false);
   EXPECT_EQ(index_.pinned_bytes(), 0);
   EXPECT_THAT(KeysOf(List()), ElementsAre(c_, b_, a_));
@@ -135,14 +139,35 @@ TEST_F(LruIndexTest, ManyEntriesComeAndGoAndAMoveKeepsThem) {
     bytes += size;
   }
   EXPECT_EQ(moved.size_bytes(), bytes);
-  int64_t visited = 0;
   int64_t last_used = 0;
-  VisitEntries(mu_, moved, [&](const EntryInfo& info) {
+  moved.VisitOldest([&](const EntryInfo& info) {
     EXPECT_GE(info.last_used_unix_ms, last_used);
     last_used = info.last_used_unix_ms;
-    ++visited;
+    return true;
   });
-  EXPECT_EQ(visited, static_cast<int64_t>(model.size()) + 3);
+  absl::flat_hash_set<Key> visited;
+  VisitEntries(mu_, moved, [&](const EntryInfo& info) {
+    EXPECT_TRUE(visited.insert(info.key).second) << "twice";
+  });
+  EXPECT_EQ(visited.size(), model.size() + 3);
+}
+
+TEST_F(LruIndexTest, AWalkHoldsNoLockAndMissesNothingThatIsUsedMeanwhile) {
+  constexpr int kEntries = 2000;
+  for (int i = 0; i < kEntries; ++i) index_.Insert({KernelKeyOf(100 + i), 10, i});
+  std::map<Digest, int> visits;
+  VisitEntries(mu_, index_, [&](const EntryInfo& info) {
+    ++visits[info.key.digest];
+    absl::MutexLock lock(&mu_);
+    const auto turn = static_cast<int>(visits.size());
+    index_.Touch(KernelKeyOf(100 + turn * 7 % kEntries), 10'000 + turn);
+    if (turn == kEntries / 2) {
+      for (int i = 0; i < 500; ++i) index_.Insert({KernelKeyOf(10'000 + i), 10, 20'000});
+    }
+  });
+  for (int i = 0; i < kEntries; ++i) {
+    EXPECT_EQ(visits[KernelKeyOf(100 + i).digest], 1) << i;
+  }
 }
 
 TEST_F(LruIndexTest, VictimsLeaveOutTheKeyToKeep) {

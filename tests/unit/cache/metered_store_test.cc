@@ -30,6 +30,18 @@ TEST(MeteredStoreTest, ReportsEveryReadOnceWithItsKindAndResult) {
                                 Pair(EntryKind::kArtifact, GetResult::kError)));
 }
 
+TEST(MeteredStoreTest, ReportsEachOfMany) {
+  FakeStore inner;
+  std::vector<std::pair<EntryKind, GetResult>> seen;
+  auto store = MakeMeteredStore(
+      &inner, [&](EntryKind kind, GetResult result) { seen.push_back({kind, result}); });
+  ASSERT_TRUE(store->Put(KernelKeyOf(1), MakeEntry("a")).ok());
+  EXPECT_EQ(store->GetMany({KernelKeyOf(1), KernelKeyOf(2)}).size(), 2u);
+  EXPECT_EQ(inner.batches, 1);
+  EXPECT_THAT(seen, ElementsAre(Pair(EntryKind::kKernel, GetResult::kHit),
+                                Pair(EntryKind::kKernel, GetResult::kMiss)));
+}
+
 TEST(MeteredStoreTest, PassesTheRestOn) {
   FakeStore inner;
   auto store = MakeMeteredStore(&inner, [](EntryKind, GetResult) {});

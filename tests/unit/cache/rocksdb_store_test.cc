@@ -23,6 +23,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
+using ::testing::UnorderedElementsAre;
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
@@ -182,8 +183,9 @@ TEST_F(RocksDbStoreTest, DropsTheLeastRecentlyReadEntry) {
   for (int i = 1; i <= 5; ++i) ASSERT_TRUE(store.Put(ArtifactKeyOf(i), LargeEntry(i)).ok());
   ASSERT_TRUE(store.Get(ArtifactKeyOf(1)).ok());
   ASSERT_TRUE(store.Put(ArtifactKeyOf(6), LargeEntry(6)).ok());
-  EXPECT_THAT(Keys(store), ElementsAre(ArtifactKeyOf(3), ArtifactKeyOf(4), ArtifactKeyOf(5),
-                                       ArtifactKeyOf(1), ArtifactKeyOf(6)));
+  EXPECT_THAT(Keys(store),
+              UnorderedElementsAre(ArtifactKeyOf(3), ArtifactKeyOf(4), ArtifactKeyOf(5),
+                                   ArtifactKeyOf(1), ArtifactKeyOf(6)));
   EXPECT_EQ(store.Get(ArtifactKeyOf(2)).status().code(), absl::StatusCode::kNotFound);
   // Gone from the disk too, not only from the index in memory.
   EXPECT_EQ(Open().Get(ArtifactKeyOf(2)).status().code(), absl::StatusCode::kNotFound);

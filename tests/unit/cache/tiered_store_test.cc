@@ -52,6 +52,24 @@ TEST_F(TieredStoreTest, WhatTheUpperTierCannotHoldIsServedFromBelow) {
   EXPECT_EQ(found->entry->bytes, "a");
 }
 
+TEST_F(TieredStoreTest, ManyAreAskedForBelowAtOnceAndOnlyThoseThatAreNotAbove) {
+  for (int i : {1, 2}) ASSERT_TRUE(upper_.Put(ArtifactKeyOf(i), MakeEntry("above")).ok());
+  for (int i : {3, 4}) ASSERT_TRUE(lower_.Put(ArtifactKeyOf(i), MakeEntry("below")).ok());
+  const std::vector<Key> keys = {ArtifactKeyOf(3), ArtifactKeyOf(1), ArtifactKeyOf(5),
+                                 ArtifactKeyOf(4), ArtifactKeyOf(2)};
+  auto found = store_->GetMany(keys);
+  ASSERT_EQ(found.size(), keys.size());
+  for (size_t i : {0, 3}) EXPECT_EQ(found[i].value().entry->bytes, "below");
+  for (size_t i : {1, 4}) EXPECT_EQ(found[i].value().entry->bytes, "above");
+  EXPECT_TRUE(absl::IsNotFound(found[2].status()));
+  EXPECT_EQ(lower_.batches, 1);
+  EXPECT_EQ(lower_.gets, 3);
+  EXPECT_EQ(upper_.entries.size(), 4u) << "what was below is kept above";
+  found = store_->GetMany({keys[0], keys[1]});
+  EXPECT_TRUE(found[0].ok() && found[1].ok());
+  EXPECT_EQ(lower_.batches, 1) << "nothing is missing above";
+}
+
 TEST_F(TieredStoreTest, AFailingTierIsAMiss) {
   ASSERT_TRUE(store_->Put(ArtifactKeyOf(1), MakeEntry("a")).ok());
   lower_.get_error = absl::UnavailableError("disk gone");

@@ -37,6 +37,20 @@ TEST(VerifyingStoreTest, OneFlippedBitAnywhereIsCaughtAndTheEntryRemoved) {
   }
 }
 
+TEST(VerifyingStoreTest, ManyAreCheckedAsEachIs) {
+  FakeStore inner;
+  auto store = MakeVerifyingStore(&inner);
+  inner.Put(ArtifactKeyOf(1), MakeEntry("intact")).IgnoreError();         // a fake's, never fails
+  inner.Put(ArtifactKeyOf(2), DamagedEntry("damaged", 3)).IgnoreError();  // a fake's, never fails
+  auto found = store->GetMany({ArtifactKeyOf(1), ArtifactKeyOf(2), ArtifactKeyOf(3)});
+  ASSERT_EQ(found.size(), 3u);
+  EXPECT_TRUE(found[0].ok());
+  EXPECT_TRUE(absl::IsDataLoss(found[1].status()));
+  EXPECT_TRUE(absl::IsNotFound(found[2].status()));
+  EXPECT_EQ(inner.batches, 1);
+  EXPECT_EQ(inner.removes, 1);
+}
+
 TEST(VerifyingStoreTest, RemovesWhatTheInnerStoreFindsDamaged) {
   FakeStore inner;
   auto store = MakeVerifyingStore(&inner);
@@ -79,6 +93,15 @@ TEST(VerifyingStoreTest, VerifyAllCountsAndRemovesTheDamagedOnes) {
   VerifyResult second = VerifyAll(*store);
   EXPECT_EQ(second.checked, 3);
   EXPECT_EQ(second.corrupt, 0);
+}
+
+TEST(VerifyingStoreTest, VerifyAllEndsOnceNobodyWantsToKnow) {
+  FakeStore inner;
+  auto store = MakeVerifyingStore(&inner);
+  for (int i = 0; i < 5; ++i) {
+    inner.Put(ArtifactKeyOf(i), MakeEntry("intact")).IgnoreError();  // a fake's, never fails
+  }
+  EXPECT_EQ(VerifyAll(*store, [&] { return inner.gets == 2; }).checked, 2);
 }
 
 }  // namespace

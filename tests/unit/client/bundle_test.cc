@@ -13,6 +13,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "kiln/v1/compile_service.pb.h"
+#include "proto/base/signing.h"
 
 namespace kiln {
 namespace {
@@ -21,7 +22,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr size_t kHeaderBytes = 100;
+constexpr size_t kHeaderBytes = 196;
 constexpr size_t kStartBytes = 12;
 
 class BundleTest : public ::testing::Test {
@@ -29,6 +30,8 @@ class BundleTest : public ::testing::Test {
   BundleTest() {
     std::string name = (std::filesystem::temp_directory_path() / "kiln-bundle-XXXXXX").string();
     folder_ = mkdtemp(name.data());
+    key_ = SigningKey::LoadOrCreate(folder_ + "/signing.key").value();
+    std::filesystem::remove(folder_ + "/signing.key");
     path_ = folder_ + "/cache.bundle";
   }
   ~BundleTest() override { std::filesystem::remove_all(folder_); }
@@ -52,6 +55,9 @@ class BundleTest : public ::testing::Test {
       record.set_key(KeyOf(i));
       record.set_digest(std::string(Sha256(bytes).view()));
       record.set_total_bytes(static_cast<int64_t>(bytes.size()));
+      record.set_public_key(key_->public_key());
+      record.set_signature(key_->Sign(i % 2 ? kKernelKind : kArtifactKind,
+                                      Digest::FromBytes(KeyOf(i)).value(), Sha256(bytes)));
       record.set_data(bytes.substr(0, bytes.size() / 2));
       ASSERT_TRUE((*writer)->Add(record).ok());
       if (bytes.empty()) continue;
@@ -93,6 +99,7 @@ class BundleTest : public ::testing::Test {
         EXPECT_EQ(entry->bytes, BytesOf(i));
         EXPECT_EQ(entry->digest, Sha256(BytesOf(i)));
         EXPECT_EQ(entry->kind, i % 2 ? "kernel" : "artifact");
+        EXPECT_TRUE(CheckSigner(*entry, {key_->public_key()}).ok());
       }
     }
     return numbers;
@@ -100,6 +107,7 @@ class BundleTest : public ::testing::Test {
 
   std::string folder_;
   std::string path_;
+  std::unique_ptr<SigningKey> key_;
   std::vector<std::string> damage_;
 };
 
@@ -121,8 +129,8 @@ TEST_F(BundleTest, AFlippedByteInAValueIsNamedAndTheRestIsRead) {
 TEST_F(BundleTest, AFlippedByteInAHeaderIsNamedByItsPlaceAndTheRestIsRead) {
   ASSERT_NO_FATAL_FAILURE(WriteBundle());
   const std::string contents = Contents();
-  // Mark, kind, key, digest, count, check.
-  for (size_t byte : {0, 5, 30, 60, 86, 99}) {
+  // Mark, kind, key, digest, signer, signature, count, check.
+  for (size_t byte : {0, 5, 30, 60, 90, 150, 182, 195}) {
     std::string damaged = contents;
     damaged[OffsetOf(1) + byte] ^= 0x40;
     SetContents(damaged);
@@ -172,9 +180,33 @@ TEST_F(BundleTest, OtherFilesAndOtherVersionsAreRefusedWithASentence) {
   }
   ASSERT_NO_FATAL_FAILURE(WriteBundle());
   std::string contents = Contents();
-  contents[8] = 2;
+  contents[8] = 1;
   SetContents(contents);
-  EXPECT_THAT(std::string(open().message()), HasSubstr("version 2"));
+  EXPECT_THAT(std::string(open().message()), HasSubstr("version 1"));
+}
+
+TEST_F(BundleTest, ForgedEntriesAreToldFromOthers) {
+  ASSERT_NO_FATAL_FAILURE(WriteBundle());
+  auto reader = BundleReader::Open(path_, [](const std::string&) {});
+  ASSERT_TRUE(reader.ok());
+  const BundleEntry entry = (*reader)->Next().value();
+  const std::vector<std::string> keys = {std::string(32, 'x'), key_->public_key()};
+  EXPECT_TRUE(CheckSigner(entry, keys).ok());
+  const absl::Status stranger = CheckSigner(entry, {std::string(32, 'x')});
+  EXPECT_EQ(stranger.code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_THAT(std::string(stranger.message()), HasSubstr(FormatPublicKey(key_->public_key())));
+  const auto forged = [&](const std::function<void(BundleEntry&)>& change) {
+    BundleEntry changed = entry;
+    change(changed);
+    return CheckSigner(changed, keys).code();
+  };
+  using enum absl::StatusCode;
+  EXPECT_EQ(forged([](BundleEntry& e) { e.kind = "kernel"; }), kDataLoss);
+  EXPECT_EQ(forged([](BundleEntry& e) { e.kind = "other"; }), kDataLoss);
+  EXPECT_EQ(forged([](BundleEntry& e) { e.key[0] ^= 1; }), kDataLoss);
+  EXPECT_EQ(forged([](BundleEntry& e) { e.digest = Sha256("other bytes"); }), kDataLoss);
+  EXPECT_EQ(forged([](BundleEntry& e) { e.signature[5] ^= 1; }), kDataLoss);
+  EXPECT_EQ(forged([](BundleEntry& e) { e.public_key = std::string(32, 'x'); }), kDataLoss);
 }
 
 TEST_F(BundleTest, RecordsThatDoNotFitTogetherAreRefusedAndLeaveNoFile) {
@@ -182,6 +214,8 @@ TEST_F(BundleTest, RecordsThatDoNotFitTogetherAreRefusedAndLeaveNoFile) {
   record.set_kind("artifact");
   record.set_key(KeyOf(1));
   record.set_digest(KeyOf(2));
+  record.set_public_key(key_->public_key());
+  record.set_signature(std::string(kSignatureBytes, 's'));
   record.set_total_bytes(10);
   record.set_data("12345");
   {

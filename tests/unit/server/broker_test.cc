@@ -30,6 +30,51 @@ TEST_F(BrokerTest, BuildsAnArtifactOfLinkedKernels) {
   EXPECT_GT(waiter->progress, 0);
 }
 
+// Counts how kernels are looked up.
+class CountingStore final : public cache::Store {
+ public:
+  explicit CountingStore(cache::Store* inner) : inner_(*inner) {}
+  absl::StatusOr<cache::Found> Get(const cache::Key& key) override {
+    if (key.kind == cache::EntryKind::kKernel) ++kernels_got;
+    return inner_.Get(key);
+  }
+  std::vector<absl::StatusOr<cache::Found>> GetMany(absl::Span<const cache::Key> keys) override {
+    sizes.push_back(keys.size());
+    return inner_.GetMany(keys);
+  }
+  absl::Status Put(const cache::Key& key, const cache::EntryPtr& entry) override {
+    return inner_.Put(key, entry);
+  }
+  absl::Status Remove(const cache::Key& key) override { return inner_.Remove(key); }
+  void ForEach(const std::function<void(const cache::EntryInfo&)>& visit) override {
+    inner_.ForEach(visit);
+  }
+  std::vector<cache::Usage> Usages() override { return inner_.Usages(); }
+
+  std::vector<size_t> sizes;  // of GetMany; one job at a time
+  std::atomic<int> kernels_got = 0;
+
+ private:
+  cache::Store& inner_;
+};
+
+TEST_F(BrokerTest, LooksAllKernelsOfAJobUpAtOnce) {
+  CountingStore counting(store_.get());
+  broker_.reset();
+  broker_ = std::make_unique<Broker>(
+      BrokerOptions{.job_threads = 1},
+      CompileJobContext{workers_, kernels_, counting, *store_, metrics_, "build", FakeKernelKey},
+      store_.get());
+  ASSERT_TRUE(Ask("k1,k2,k3")->Artifact().ok());
+  auto second = Ask("k3,k4,k1")->Artifact();
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_THAT(counting.sizes, ::testing::ElementsAre(3, 3));
+  EXPECT_EQ(counting.kernels_got, 0);
+  EXPECT_TRUE(second->header().kernels(0).cached());
+  EXPECT_FALSE(second->header().kernels(1).cached());
+  EXPECT_TRUE(second->header().kernels(2).cached());
+}
+
 TEST_F(BrokerTest, AGraphWithoutKernelsNeedsNoLinker) {
   auto artifact = Ask("")->Artifact();
   ASSERT_TRUE(artifact.ok()) << artifact.status();

@@ -90,6 +90,34 @@ TEST_F(LeaseWatchTest, ADeadHoldersLeaseIsTakenOverOnceItRunsOut) {
   EXPECT_TRUE(TakenBy(&mine_));
 }
 
+TEST_F(LeaseWatchTest, ALeaseThatBringsNothingIsWaitedForOnlySoLong) {
+  const Digest second = Sha256("second");
+  for (const Digest& key : {key_, second}) {
+    ASSERT_EQ(others_.Acquire({cache::EntryKind::kArtifact, key}, absl::Hours(1)),
+              cache::LeaseOutcome::kHeld);
+  }
+  LeaseWatchOptions options = kQuick;
+  options.longest_wait = absl::Milliseconds(600);
+  LeaseWatch watch(options, &mine_, store_.get());
+  absl::Time start = absl::Now();
+  auto awaited = Await(watch);
+  ASSERT_TRUE(awaited->done.WaitForNotificationWithTimeout(kPatience));
+  EXPECT_GE(absl::Now() - start, options.longest_wait);
+  EXPECT_FALSE(awaited->answer.held);
+  EXPECT_FALSE(awaited->answer.found);
+  EXPECT_FALSE(TakenBy(&mine_));
+  // The next is believed for less.
+  start = absl::Now();
+  absl::Notification done;
+  watch.Await(second, [&done](const LeaseWatch::Answer& answer) {
+    EXPECT_FALSE(answer.held);
+    done.Notify();
+  });
+  ASSERT_TRUE(done.WaitForNotificationWithTimeout(kPatience));
+  EXPECT_GE(absl::Now() - start, options.ttl);
+  EXPECT_LT(absl::Now() - start, options.longest_wait);
+}
+
 TEST_F(LeaseWatchTest, ATierThatGoesAwayLeavesTheServerToItself) {
   ASSERT_EQ(others_.Acquire({cache::EntryKind::kArtifact, key_}, absl::Hours(1)),
             cache::LeaseOutcome::kHeld);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cache/memory_store.h"
 #include "server/config.h"
 #include "server/observe/metrics.h"
 
@@ -22,7 +23,8 @@ TEST(RemoteSettings, ThereIsNoTierUnlessOneIsNamed) {
   Config config = Load({}).value();
   EXPECT_FALSE(config.remote.url.has_value());
   Metrics metrics("1", "b");
-  EXPECT_EQ(OpenRemoteTier(config.remote, nullptr, metrics).value(), nullptr);
+  const auto disk = cache::MakeMemoryStore(1);
+  EXPECT_EQ(OpenRemoteTier(config.remote, nullptr, *disk, metrics).value(), nullptr);
 }
 
 TEST(RemoteSettings, DefaultsAreTheDocumentedOnes) {
@@ -32,7 +34,7 @@ TEST(RemoteSettings, DefaultsAreTheDocumentedOnes) {
   EXPECT_EQ(config.remote.connect_timeout, absl::Milliseconds(50));
   EXPECT_EQ(config.remote.read_timeout, absl::Milliseconds(100));
   EXPECT_EQ(config.remote.expiry, absl::InfiniteDuration());
-  EXPECT_EQ(config.remote.max_entry_bytes, 16 << 20);
+  EXPECT_EQ(config.remote.max_entry_bytes, 256 << 20);
 }
 
 TEST(RemoteSettings, EveryOneIsRead) {
@@ -79,14 +81,14 @@ TEST(RemoteSettings, MetricsShowTheTier) {
   metrics.RemoteWritten(cache::WriteResult::kDropped);
   EXPECT_THAT(metrics.Render({}), ::testing::Not(HasSubstr("kiln_remote_nodes{")));
   GaugeValues gauges;
-  gauges.remote = cache::RemoteCounts{{3, 1, 2}, 5, 600};
+  gauges.remote = cache::RemoteCounts{{3, 1, 2}, 5, 2, 600};
   const std::string text = metrics.Render(gauges);
   for (const char* line :
        {"kiln_remote_request_duration_seconds_count{operation=\"get\",result=\"error\"} 1\n",
         "kiln_remote_writes_total{result=\"dropped\"} 1\n",
         "kiln_remote_nodes{breaker=\"closed\"} 3\n", "kiln_remote_nodes{breaker=\"open\"} 2\n",
         "kiln_remote_nodes{breaker=\"half_open\"} 1\n", "kiln_remote_queued_entries 5\n",
-        "kiln_remote_queued_bytes 600\n"}) {
+        "kiln_remote_deferred_entries 2\n", "kiln_remote_queued_bytes 600\n"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
 }

@@ -140,5 +140,23 @@ TEST_F(RequestWatchTest, WhatStaysIncompleteIsRefusedInTime) {
   EXPECT_EQ(watch.Counts().incomplete, 0);
 }
 
+TEST_F(RequestWatchTest, AStreamMayPauseLongerThanARequestMayTake) {
+  RequestLimits limits;
+  limits.time = absl::Milliseconds(50);
+  limits.pause = absl::Milliseconds(500);
+  Reader first;
+  Reader next;
+  RequestWatch watch(limits);
+  const absl::Time start = absl::Now();
+  watch.Begin(next.read, &next, "unix:", /*another=*/true);
+  watch.Begin(first.read, &first, "unix:");
+  ASSERT_TRUE(first.WaitForRefusal());
+  ASSERT_TRUE(next.WaitForRefusal());
+  EXPECT_GE(absl::Now() - start, limits.pause);
+  EXPECT_THAT(next.why(), HasSubstr("500ms"));
+  EXPECT_FALSE(watch.End(first.read, 1));
+  EXPECT_FALSE(watch.End(next.read, 1));
+}
+
 }  // namespace
 }  // namespace kiln::server

@@ -70,6 +70,25 @@ absl::StatusOr<Reply> FakeClient::Run(absl::string_view, const Command& command,
   return answer_(absl::StrJoin(command, " "));
 }
 
+std::vector<absl::StatusOr<Reply>> FakeClient::RunEach(absl::Span<const Command> commands,
+                                                       const ReplyLimits& limits,
+                                                       SteadyTime deadline) {
+  {
+    absl::MutexLock lock(&mu_);
+    ++batches_;
+  }
+  std::vector<absl::StatusOr<Reply>> replies;
+  for (const Command& command : commands) {
+    replies.push_back(Run(command[1], command, limits, deadline));
+  }
+  return replies;
+}
+
+int FakeClient::batches() const {
+  absl::MutexLock lock(&mu_);
+  return batches_;
+}
+
 std::vector<std::string> FakeClient::last() const {
   absl::MutexLock lock(&mu_);
   return last_;
@@ -84,6 +103,7 @@ struct FakeNodes::State {
   absl::Mutex mu;
   absl::flat_hash_map<int, Answer> answers ABSL_GUARDED_BY(mu);
   absl::flat_hash_map<int, std::vector<std::string>> commands ABSL_GUARDED_BY(mu);
+  absl::flat_hash_map<int, int> exchanges ABSL_GUARDED_BY(mu);
 };
 
 class FakeNodes::FakeNode final : public Node {
@@ -93,6 +113,10 @@ class FakeNodes::FakeNode final : public Node {
   absl::StatusOr<std::vector<Reply>> Exchange(absl::Span<const Command> commands,
                                               const ReplyLimits&, SteadyTime) override {
     std::vector<Reply> replies;
+    {
+      absl::MutexLock lock(&state_->mu);
+      ++state_->exchanges[port_];
+    }
     for (const Command& command : commands) {
       const std::string text = absl::StrJoin(command, " ");
       Answer answer;
@@ -134,6 +158,11 @@ void FakeNodes::Kill(int port) {
 std::vector<std::string> FakeNodes::Commands(int port) const {
   absl::MutexLock lock(&state_->mu);
   return state_->commands[port];
+}
+
+int FakeNodes::Exchanges(int port) const {
+  absl::MutexLock lock(&state_->mu);
+  return state_->exchanges[port];
 }
 
 NodeFactory FakeNodes::Factory() {

@@ -35,16 +35,22 @@ class FakeClient final : public RedisClient {
   explicit FakeClient(Answer answer) : answer_(std::move(answer)) {}
   absl::StatusOr<Reply> Run(absl::string_view key, const Command& command,
                             const ReplyLimits& limits, SteadyTime deadline) override;
+  std::vector<absl::StatusOr<Reply>> RunEach(absl::Span<const Command> commands,
+                                             const ReplyLimits& limits,
+                                             SteadyTime deadline) override;
   NodeCounts Nodes() override { return {}; }
   // The arguments of the last command.
   std::vector<std::string> last() const;
   int calls() const;
+  // Of RunEach.
+  int batches() const;
 
  private:
   const Answer answer_;
   mutable absl::Mutex mu_;
   std::vector<std::string> last_ ABSL_GUARDED_BY(mu_);
   int calls_ ABSL_GUARDED_BY(mu_) = 0;
+  int batches_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 // Nodes by their port; one that has no answer fails with UNAVAILABLE.
@@ -54,6 +60,8 @@ class FakeNodes {
   void Kill(int port);
   // Commands that reached the node, "ASKING" among them.
   std::vector<std::string> Commands(int port) const;
+  // How often the node was sent something.
+  int Exchanges(int port) const;
   NodeFactory Factory();
 
  private:

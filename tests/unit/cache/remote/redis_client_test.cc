@@ -148,6 +148,87 @@ TEST_F(RedisClientTest, NodesWithoutEndAreNotRemembered) {
   EXPECT_LE(counts.closed, 1024);
 }
 
+// A cluster of nodes 1 and 2, half of the slots each; GET answers with its key.
+Answer HalfOfACluster(int port) {
+  return [port](const std::string& command) -> absl::StatusOr<Reply> {
+    if (absl::StartsWith(command, "CLUSTER")) {
+      return SlotsReply({{{0, kSlots / 2 - 1}, At(1)}, {{kSlots / 2, kSlots - 1}, At(2)}});
+    }
+    const std::string key = command.substr(4);
+    const int owner = KeySlot(key) < kSlots / 2 ? 1 : 2;
+    if (port == owner) return StringReply(key);
+    return ErrorReply(absl::StrCat("MOVED ", KeySlot(key), " n:", owner));
+  };
+}
+
+class ManyCommandsTest : public RedisClientTest {
+ protected:
+  ManyCommandsTest() {
+    for (int i = 0; i < 100; ++i) keys_.push_back(absl::StrCat("key ", i));
+    for (const std::string& key : keys_) commands_.push_back({"GET", key});
+  }
+  std::vector<absl::StatusOr<Reply>> GetAll() {
+    return client_->RunEach(commands_, ReplyLimits{}, DeadlineIn(absl::Seconds(5)));
+  }
+  void ExpectAll() {
+    auto replies = GetAll();
+    ASSERT_EQ(replies.size(), keys_.size());
+    for (size_t i = 0; i < keys_.size(); ++i) {
+      ASSERT_TRUE(replies[i].ok()) << replies[i].status();
+      EXPECT_EQ(replies[i]->text, keys_[i]);
+    }
+  }
+
+  std::vector<std::string> keys_;
+  std::vector<Command> commands_;
+};
+
+TEST_F(ManyCommandsTest, GoToOneServerTogether) {
+  nodes_.Set(3, [](const std::string& command) { return StringReply(command.substr(4)); });
+  Open({3});
+  ExpectAll();
+  EXPECT_EQ(nodes_.Exchanges(3), 1);
+}
+
+TEST_F(ManyCommandsTest, GoToEachServerOfAClusterTogetherOnceTheyWereRedirected) {
+  nodes_.Set(1, HalfOfACluster(1));
+  nodes_.Set(2, HalfOfACluster(2));
+  Open({1});
+  ExpectAll();
+  // The client's own thread may have asked for the slots by now.
+  EXPECT_LE(nodes_.Exchanges(1) + nodes_.Exchanges(2), 2 + 2);
+  EXPECT_GE(nodes_.Exchanges(2), 1);
+  ExpectAll();
+  EXPECT_LE(nodes_.Exchanges(1) + nodes_.Exchanges(2), 4 + 4);
+}
+
+TEST_F(ManyCommandsTest, AreAskedForOneByOneWhileASlotMoves) {
+  nodes_.Set(1, [](const std::string& command) -> absl::StatusOr<Reply> {
+    if (absl::StartsWith(command, "CLUSTER")) return ErrorReply("ERR busy");
+    const std::string key = command.substr(4);
+    if (key.back() != '7') return StringReply(key);
+    return ErrorReply(absl::StrCat("ASK ", KeySlot(key), " n:2"));
+  });
+  nodes_.Set(2, [](const std::string& command) { return StringReply(command.substr(4)); });
+  Open({1});
+  ExpectAll();
+  int asking = 0;
+  for (const std::string& command : nodes_.Commands(2)) asking += command == "ASKING";
+  EXPECT_EQ(asking, 10) << "one before each";
+}
+
+TEST_F(ManyCommandsTest, OneServersFailureIsThatOfItsKeysOnly) {
+  nodes_.Set(1, HalfOfACluster(1));
+  nodes_.Set(2, HalfOfACluster(2));
+  Open({1});
+  ExpectAll();
+  nodes_.Kill(2);
+  auto replies = GetAll();
+  for (size_t i = 0; i < keys_.size(); ++i) {
+    EXPECT_EQ(replies[i].ok(), KeySlot(keys_[i]) < kSlots / 2) << keys_[i];
+  }
+}
+
 TEST_F(RedisClientTest, OtherErrorsAreTheAnswer) {
   nodes_.Set(1, [](const std::string&) -> absl::StatusOr<Reply> { return ErrorReply("OOM x"); });
   Open({1});

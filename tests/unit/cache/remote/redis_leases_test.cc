@@ -53,6 +53,7 @@ class RedisLeasesTest : public ::testing::Test {
                       wrote_with_lease_ = token_.has_value();
                       return absl::OkStatus();
                     },
+                    nullptr,
                     [](WriteResult) {}};
   bool wrote_with_lease_ = false;
   const Key key_ = {EntryKind::kArtifact, Sha256("k")};

@@ -62,7 +62,11 @@ TEST(ReplyReader, BytesWithoutAnEndAreNoReply) {
   for (const char* begin : {"+", "-", ":", "*2\r\n$1\r\na\r\n$900\r\n"}) {
     ReplyReader reader(kLimits);
     ASSERT_TRUE(reader.Feed(begin).ok());
-    EXPECT_TRUE(absl::IsDataLoss(reader.Feed(std::string(2000, 'x')))) << begin;
+    ASSERT_TRUE(reader.Feed(std::string(2000, 'x')).ok());
+    Reply reply;
+    absl::StatusOr<bool> next = true;
+    while (next.ok() && *next) next = reader.Next(reply);
+    EXPECT_TRUE(absl::IsDataLoss(next.status())) << begin;
   }
 }
 
@@ -79,6 +83,21 @@ TEST(ReplyReader, TakesBytesInAnyPortions) {
     ASSERT_EQ(replies.size(), 3u) << portion;
     EXPECT_EQ(replies[1].elements[0].text, "abc");
     EXPECT_EQ(replies[2].type, Reply::Type::kNil);
+  }
+}
+
+TEST(ReplyReader, RepliesOfTheLargestSizeMayComeTogether) {
+  const std::string one = absl::StrCat("$1000\r\n", std::string(1000, 'x'), "\r\n");
+  const std::string bytes = one + one + one + one;
+  for (size_t chunk : {size_t{1}, size_t{500}, size_t{1500}, bytes.size()}) {
+    ReplyReader reader({static_cast<int64_t>(one.size()), 0});
+    int replies = 0;
+    for (size_t at = 0; at < bytes.size(); at += chunk) {
+      ASSERT_TRUE(reader.Feed(absl::string_view(bytes).substr(at, chunk)).ok()) << chunk;
+      Reply reply;
+      while (*reader.Next(reply)) ++replies;
+    }
+    EXPECT_EQ(replies, 4) << chunk;
   }
 }
 

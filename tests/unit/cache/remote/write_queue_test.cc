@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -20,7 +22,8 @@ Key KeyOf(int i) {
 // Collects what was written and what became of each; writes wait while it is held.
 class WriteQueueTest : public ::testing::Test {
  protected:
-  std::unique_ptr<WriteQueue> Start(WriteQueueOptions options) {
+  std::unique_ptr<WriteQueue> Start(WriteQueueOptions options,
+                                    WriteQueue::ReadBack read_back = nullptr) {
     options.min_pause = absl::Milliseconds(1);
     return std::make_unique<WriteQueue>(
         options,
@@ -31,6 +34,7 @@ class WriteQueueTest : public ::testing::Test {
           if (status_.ok()) written_.push_back(entry.bytes);
           return status_;
         },
+        std::move(read_back),
         [this](WriteResult result) {
           absl::MutexLock lock(&mu_);
           ++results_[static_cast<int>(result)];
@@ -55,7 +59,7 @@ class WriteQueueTest : public ::testing::Test {
   absl::Status status_;
   int begun_ = 0;
   std::vector<std::string> written_;
-  int results_[4] = {};
+  int results_[5] = {};
 };
 
 TEST_F(WriteQueueTest, WritesInOrderAndInTheBackground) {
@@ -85,6 +89,92 @@ TEST_F(WriteQueueTest, DropsAndCountsWhatDoesNotFit) {
   queue.reset();
   EXPECT_THAT(written_, ElementsAre("a", "b", "d"));
   EXPECT_EQ(Results(WriteResult::kWritten), 3);
+}
+
+TEST_F(WriteQueueTest, OneThatIsLargerThanTheQueueWaitsAlone) {
+  SetFree(false);
+  auto queue = Start({.max_bytes = 10});
+  ASSERT_TRUE(queue->Add(KeyOf(0), MakeEntry(std::string(50, 'a'))).ok());
+  EXPECT_FALSE(queue->Add(KeyOf(1), MakeEntry("b")).ok());
+  SetFree(true);
+  ASSERT_TRUE(Await([&] { return results_[0] == 1; }));
+}
+
+// Entries that are deferred are read back from a map.
+class DeferringTest : public WriteQueueTest {
+ protected:
+  std::unique_ptr<WriteQueue> StartDeferring(WriteQueueOptions options) {
+    return Start(options, [this](const Key& key) -> absl::StatusOr<EntryPtr> {
+      absl::MutexLock lock(&mu_);
+      auto it = disk_.find(key.digest);
+      if (it == disk_.end()) return absl::NotFoundError("evicted");
+      return MakeEntry(it->second);
+    });
+  }
+  std::map<Digest, std::string> disk_;
+};
+
+TEST_F(DeferringTest, WhatDoesNotFitIsReadBackAndWrittenOnceThereIsRoom) {
+  SetFree(false);
+  auto queue = StartDeferring({.max_entries = 1});
+  for (int i = 0; i < 5; ++i) disk_[KeyOf(i).digest] = absl::StrCat(i);
+  ASSERT_TRUE(queue->Add(KeyOf(0), MakeEntry("0")).ok());
+  ASSERT_TRUE(Await([&] { return begun_ == 1; }));
+  for (int i = 1; i < 5; ++i) {
+    EXPECT_TRUE(queue->Add(KeyOf(i), MakeEntry(absl::StrCat(i))).ok());
+  }
+  EXPECT_TRUE(queue->Add(KeyOf(4), MakeEntry("4")).ok()) << "once more";
+  EXPECT_EQ(queue->entries(), 1);
+  EXPECT_EQ(queue->deferred(), 3);
+  EXPECT_EQ(Results(WriteResult::kDeferred), 4);
+  {
+    absl::MutexLock lock(&mu_);
+    disk_.erase(KeyOf(3).digest);
+  }
+  SetFree(true);
+  ASSERT_TRUE(Await([&] { return results_[static_cast<int>(WriteResult::kDropped)] == 1; }));
+  ASSERT_TRUE(Await([&] { return results_[0] == 4; }));
+  EXPECT_THAT(written_, ElementsAre("0", "1", "2", "4"));
+  EXPECT_EQ(queue->deferred(), 0);
+}
+
+TEST_F(DeferringTest, WhatATierThatWasAwayDidNotTakeArrivesWhenItIsBack) {
+  SetFree(true, absl::UnavailableError("away"));
+  disk_[KeyOf(0).digest] = "a";
+  auto queue = StartDeferring({.max_attempts = 2});
+  ASSERT_TRUE(queue->Add(KeyOf(0), MakeEntry("a")).ok());
+  ASSERT_TRUE(Await([&] { return begun_ >= 5; })) << "it is tried on and on";
+  EXPECT_EQ(queue->size_bytes(), 0) << "and no longer takes memory";
+  EXPECT_EQ(Results(WriteResult::kDeferred), 1);
+  SetFree(true);
+  ASSERT_TRUE(Await([&] { return results_[0] == 1; }));
+  EXPECT_THAT(written_, ElementsAre("a"));
+}
+
+TEST_F(DeferringTest, OnlySoManyKeysAreKept) {
+  SetFree(false);
+  auto queue = StartDeferring({.max_entries = 1, .max_deferred = 2});
+  for (int i = 0; i < 4; ++i) disk_[KeyOf(i).digest] = absl::StrCat(i);
+  ASSERT_TRUE(queue->Add(KeyOf(0), MakeEntry("0")).ok());
+  ASSERT_TRUE(Await([&] { return begun_ == 1; }));
+  for (int i = 1; i < 4; ++i) EXPECT_TRUE(queue->Add(KeyOf(i), MakeEntry("x")).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(queue->Add(KeyOf(4), MakeEntry("x"))));
+  EXPECT_EQ(Results(WriteResult::kDropped), 1);
+  queue->Forget(KeyOf(3));
+  EXPECT_EQ(queue->deferred(), 1);
+  SetFree(true);
+  ASSERT_TRUE(Await([&] { return results_[0] == 3; }));
+}
+
+TEST_F(DeferringTest, TheEndWritesNothingThatWasDeferred) {
+  SetFree(false);
+  auto queue = StartDeferring({.max_entries = 1, .flush_limit = absl::Milliseconds(1)});
+  ASSERT_TRUE(queue->Add(KeyOf(0), MakeEntry("0")).ok());
+  ASSERT_TRUE(Await([&] { return begun_ == 1; }));
+  for (int i = 1; i < 4; ++i) EXPECT_TRUE(queue->Add(KeyOf(i), MakeEntry("x")).ok());
+  SetFree(true, absl::UnavailableError("away"));
+  queue.reset();
+  EXPECT_GE(Results(WriteResult::kDropped), 2);
 }
 
 TEST_F(WriteQueueTest, TriesAgainWhileTheTierIsAway) {
