@@ -39,11 +39,6 @@ bool SameLayout(const ir::Buffer& a, const ir::Buffer& b) {
   return a.sizes == b.sizes && a.strides == b.strides && DTypeSize(a.dtype) == DTypeSize(b.dtype);
 }
 
-bool HasIndirect(const Inst& inst) {
-  return std::any_of(inst.indices.begin(), inst.indices.end(),
-                     [](IntExpr e) { return ir::ContainsKind(e, ir::IntKind::kIndirect); });
-}
-
 // Whether different points of the loops reach different elements: sorted by coefficient, each
 // variable's coefficient is at least the span of the one before.
 bool IsInjective(IntContext& ints, const Kernel& kernel, const Phase& phase, IntExpr linear) {
@@ -104,6 +99,11 @@ bool MayReuse(Module& module, const Kernel& kernel, BufferId stored, BufferId dy
 }
 
 }  // namespace
+
+bool HasIndirect(const Inst& inst) {
+  return std::any_of(inst.indices.begin(), inst.indices.end(),
+                     [](IntExpr e) { return ir::ContainsKind(e, ir::IntKind::kIndirect); });
+}
 
 std::vector<BufferId> ChooseInPlace(Module& module, const Kernel& kernel,
                                     const std::vector<BufferId>& stored,

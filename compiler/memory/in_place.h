@@ -7,6 +7,9 @@
 
 namespace kiln::memory {
 
+// Whether a load or store reaches an element that only a run can tell, and that is checked then.
+bool HasIndirect(const ir::Inst& inst);
+
 // For each temporary buffer that `kernel` stores (aligned with `stored`): the one of `dying` whose
 // storage it can take over, or -1. Each of `dying` is given away once. `stored` are buffers that
 // this kernel makes, `dying` are temporary buffers made earlier that nothing reads after it.

@@ -18,11 +18,6 @@ struct Copy {
   BufferId from, to;
 };
 
-bool HasIndirect(const Inst& inst) {
-  return std::any_of(inst.indices.begin(), inst.indices.end(),
-                     [](ir::IntExpr e) { return ir::ContainsKind(e, ir::IntKind::kIndirect); });
-}
-
 // The buffers of a kernel that moves each element of a temporary one to the same place of an input.
 bool IsCopyIntoInput(const Module& module, const ir::Operation& operation, Copy& copy) {
   const auto* kernel = std::get_if<Kernel>(&operation);

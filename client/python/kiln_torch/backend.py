@@ -20,7 +20,6 @@ from kiln_torch.capture import (
     lazy_inputs,
     number_inputs,
     number_outputs,
-    updated_inputs,
 )
 from kiln_torch.check import Checked
 from kiln_torch.decompositions import decompositions
@@ -30,6 +29,7 @@ from kiln_torch.progressive import Progressive
 from kiln_torch.settings import MODES, Settings
 from kiln_torch.statistics import STATISTICS
 from kiln_torch.tracing import current_traceparent
+from kiln_torch.updates import updated_inputs
 
 _graph_numbers = itertools.count()
 

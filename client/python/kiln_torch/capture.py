@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from kiln_torch.floats import SCALAR_TYPE, Floats
 from kiln_torch.sizes import CaptureError, Sizes, specialize
+from kiln_torch.updates import COPY, is_writable, updates
 
 FORMAT_VERSION = 1
 MAX_CONSTANT_BYTES = 64 * 1024
@@ -67,65 +68,6 @@ def effect_token_inputs(module: torch.fx.GraphModule) -> tuple[int, ...]:
     tokens = _effect_tokens(module.graph)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     return tuple(i for i, node in enumerate(placeholders) if node in tokens)
-
-
-_COPY = torch.ops.aten.copy_.default
-
-# What kernels compute with; they pass other types on.
-_WRITABLE = frozenset(
-    {
-        torch.bool,
-        torch.uint8,
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-        torch.float16,
-        torch.bfloat16,
-        torch.float32,
-        torch.float64,
-    }
-)
-
-
-def _is_writable(placeholder: torch.fx.Node) -> bool:
-    value = _value_of(placeholder)
-    return value.dtype in _WRITABLE and not value.is_neg()
-
-
-def _updates(module: torch.fx.GraphModule) -> list[tuple[torch.fx.Node, torch.fx.Node]]:
-    """(input, its new value) of every input that the graph updates.
-
-    AOTAutograd writes that as a copy_ into the input after everything that reads it.
-    """
-    found = []
-    updated: set[torch.fx.Node] = set()
-    for node in module.graph.nodes:
-        late = updated.intersection(node.all_input_nodes) if node.op != "output" else ()
-        if late:
-            raise CaptureError(f"node {node.name} reads {late.pop().name} after its update")
-        if node.target is _COPY:
-            target, source = node.args[:2]
-            same = _value_of(target), _value_of(source)
-            if target.op != "placeholder" or same[0].shape != same[1].shape:
-                raise CaptureError(f"node {node.name} writes to {target.name} in place")
-            found.append((target, source))
-            updated.add(target)
-    return found
-
-
-def updated_inputs(module: torch.fx.GraphModule) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Positions of the inputs that the graph updates.
-
-    First those whose new values follow the graph's outputs, in that order, for the caller to copy: no
-    kernel writes them in place. Then those that the run writes, in the order of its mutations.
-    """
-    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-    targets = [target for target, _ in _updates(module)]
-    return tuple(
-        tuple(placeholders.index(t) for t in targets if _is_writable(t) == written)
-        for written in (False, True)
-    )
 
 
 def lazy_inputs(module: torch.fx.GraphModule, kind: str) -> list[int]:
@@ -333,7 +275,7 @@ class _Capture:
         if node in self._tokens:
             return
         target, args = node.target, node.args
-        if target is _COPY:
+        if target is COPY:
             self._values[node] = self._values[args[1]]
             return
         if target is with_effects:
@@ -503,8 +445,8 @@ class _Capture:
                 self._outputs.append(argument)
 
     def _add_updates(self) -> None:
-        for target, source in _updates(self._module):
-            if _is_writable(target):
+        for target, source in updates(self._module):
+            if is_writable(target):
                 value = self._values[source]
                 self._mutations.append({"input": self._values[target], "value": value})
             else:

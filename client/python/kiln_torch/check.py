@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from kiln_torch.capture import updated_inputs
 from kiln_torch.compare import difference
 from kiln_torch.locate import Finding, locate
 from kiln_torch.reference import copies, in_float64
 from kiln_torch.repro import write_repro
 from kiln_torch.statistics import STATISTICS
+from kiln_torch.updates import updated_inputs
 
 Run = Callable[[list[Any]], Any]
 

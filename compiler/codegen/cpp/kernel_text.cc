@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "compiler/codegen/cpp/nest.h"
 
 namespace kiln::codegen::cpp {
 
@@ -133,10 +134,6 @@ std::string Factor(IntExpr e, const LeafText& leaf) {
 // From so many terms on, the part of a sum that is the same in all iterations is one value to LLVM:
 // its loop strength reduction tries the ways to split it (9 s for the offsets of 120 parts).
 constexpr size_t kLongSum = 6;
-
-bool IsFixed(IntExpr e) {
-  return !ContainsKind(e, IntKind::kVar) && !ContainsKind(e, IntKind::kIndirect);
-}
 
 std::string TermsText(const std::vector<IntExpr>& terms, const LeafText& leaf) {
   std::string text;

@@ -22,6 +22,10 @@ int NumIndirect(const Inst& inst) {
   return 0;
 }
 
+bool IsFixed(IntExpr expr) {
+  return !ContainsKind(expr, ir::IntKind::kVar) && !ContainsKind(expr, ir::IntKind::kIndirect);
+}
+
 IntExpr Extent(IntContext& ints, IntExpr var) {
   return ints.vars()[var.id()].extent;
 }

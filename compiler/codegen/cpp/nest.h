@@ -32,6 +32,9 @@ absl::StatusOr<Nest> BuildNest(ir::Module& module, const ir::Kernel& kernel, boo
 // Number of a load's or store's operands that are indices.
 int NumIndirect(const ir::Inst& inst);
 
+// Whether it is the same in all iterations and known before the first.
+bool IsFixed(ir::IntExpr expr);
+
 ir::IntExpr Extent(ir::IntContext& ints, ir::IntExpr var);
 // At the hints of symbols, at least 1.
 int64_t ExtentHint(ir::IntContext& ints, ir::IntExpr var);

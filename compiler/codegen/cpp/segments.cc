@@ -28,10 +28,6 @@ struct Turn {
 
 using Known = absl::flat_hash_map<ValueId, bool>;
 
-bool IsFixed(IntExpr e) {
-  return !ContainsKind(e, IntKind::kVar) && !ContainsKind(e, IntKind::kIndirect);
-}
-
 // The integer that a step gives as an expression; null for others.
 absl::flat_hash_map<ValueId, IntExpr> IndexValues(IntContext& ints,
                                                   const std::vector<Step>& steps) {
