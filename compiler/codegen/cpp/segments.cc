@@ -102,13 +102,12 @@ std::optional<std::vector<IntExpr>> BreaksOf(IntContext& ints, const std::vector
   return breaks;
 }
 
-// What the turns answer in the segment that begins at `begin`.
-Known AnswersFrom(IntContext& ints, const std::vector<Turn>& turns, IntExpr begin) {
-  Known known;
-  for (const Turn& turn : turns) {
-    known[turn.result] = ints.ProvablyLessEqual(turn.at, begin) ? !turn.before : turn.before;
-  }
-  return known;
+// The number of the first segment in which the turn has its second answer. By place, not by proof:
+// the order of two breaks need not be provable where that of their neighbours is.
+size_t FirstSegmentAfter(IntContext& ints, const Turn& turn, const std::vector<IntExpr>& breaks) {
+  const auto at = std::find(breaks.begin(), breaks.end(), turn.at);
+  if (at != breaks.end()) return static_cast<size_t>(at - breaks.begin()) + 1;
+  return ints.ProvablyLessEqual(turn.at, ints.Const(0)) ? 0 : breaks.size() + 1;
 }
 
 // The steps with those answers put in, without what then nobody uses.
@@ -225,10 +224,14 @@ std::optional<Segments> SegmentsOf(IntContext& ints, const std::vector<Step>& st
   Segments segments{var, *std::move(breaks), {}, {}, true};
   size_t total = 0;
   for (size_t i = 0; i <= segments.breaks.size(); ++i) {
-    const IntExpr begin = i == 0 ? ints.Const(0) : segments.breaks[i - 1];
-    segments.steps.push_back(
-        Specializer(steps, AnswersFrom(ints, turns, begin), segments.insts).Run());
+    Known known;
+    for (const Turn& turn : turns) {
+      const bool is_after = FirstSegmentAfter(ints, turn, segments.breaks) <= i;
+      known[turn.result] = is_after ? !turn.before : turn.before;
+    }
+    segments.steps.push_back(Specializer(steps, std::move(known), segments.insts).Run());
     total += segments.steps.back().size();
+    const IntExpr begin = i == 0 ? ints.Const(0) : segments.breaks[i - 1];
     if (var == plan.lanes.var && !ints.Mod(begin, plan.lanes.width).is_const(0)) {
       segments.aligned = false;
     }

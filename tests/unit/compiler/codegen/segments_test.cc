@@ -95,6 +95,31 @@ TEST(SegmentsTest, PartsOfSymbolicSize) {
   }
 }
 
+// Breaks that come in another order than they lie, and comparisons with one answer everywhere.
+TEST(SegmentsTest, ManyBreaksInAnyOrder) {
+  const std::string end = "s0 + s1 + s2 + s3";
+  std::string text = StrCat(
+      "module {\n symbol s0 [1, 90] hint 9\n symbol s1 [1, 90] hint 9\n symbol s2 [1, 90] hint 9\n",
+      " symbol s3 [1, 90] hint 9\n buffer @x f32[2,", end, "] strides[", end,
+      ",1] input(0)\n buffer @o f32[2,", end, "] strides[", end, ",1] output\n",
+      " kernel @k (d0: 2, d1: ", end, ") {\n phase () {\n %0 = index i64 d1\n",
+      " %1 = load f32 @x[d0, d1]\n");
+  int id = 1;
+  for (const char* at : {"s0 + s1 + s2", "s0", "s0 + s1", "-s0", "s0 + s1 + s2 + s3 + 4"}) {
+    absl::StrAppend(&text, " %", id + 1, " = index i64 ", at, "\n %", id + 2, " = lt bool %0, %",
+                    id + 1, "\n %", id + 3, " = const f32 ", id, "\n %", id + 4, " = add f32 %", id,
+                    ", %", id + 3, "\n %", id + 5, " = select f32 %", id + 2, ", %", id + 4, ", %",
+                    id, "\n");
+    id += 5;
+  }
+  absl::StrAppend(&text, " store f32 @o[d0, d1], %", id, "\n }\n }\n output @o sizes[2,", end,
+                  "] strides[", end, ",1] offset 0\n}\n");
+  EXPECT_EQ(BreaksOf(text).size(), 3u);
+  for (const int64_t n : {1, 5, 40}) {
+    CheckModule(text, {.symbols = {n, 3, 41 - n, 7}, .integral_floats = true, .tolerance = 0});
+  }
+}
+
 // A size that may be 0 puts the break at an end: nothing is known, and nothing is lost.
 TEST(SegmentsTest, PartsThatMayBeEmptyStayTogether) {
   const std::string symbols = " symbol s0 [0, 100] hint 20\n symbol s1 [1, 100] hint 30\n";
