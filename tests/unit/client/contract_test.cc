@@ -211,6 +211,21 @@ TEST(Contract, AnInputIsWrittenWhereTheGraphDoes) {
   EXPECT_TRUE(Load(graph, artifact).ok()) << Load(graph, artifact).status();
 }
 
+// A library step may fail, and the graph then runs elsewhere, from its inputs.
+TEST(Contract, NoInputIsWrittenBeforeALibraryStep) {
+  v1::Artifact artifact = AddLibraryResult(4);
+  v1::Program& program = *artifact.mutable_program();
+  v1::Graph graph = GraphFor(program);
+  graph.add_mutations()->set_input(0);
+  AddLaunch(program, "test_add", {0, 0, 0}, Size(4));
+  EXPECT_TRUE(Load(graph, artifact).ok()) << Load(graph, artifact).status();
+  program.mutable_steps()->SwapElements(1, 2);
+  EXPECT_TRUE(Load(graph, artifact).ok()) << Load(graph, artifact).status();
+  program.mutable_steps()->SwapElements(0, 1);
+  EXPECT_THAT(Load(graph, artifact).status().message(),
+              HasSubstr("is a library step after an input is written"));
+}
+
 TEST(Contract, AGraphThatMakesNoSenseIsNamed) {
   const v1::Artifact artifact = AddAndDouble(4);
   v1::Graph graph = GraphFor(artifact.program());
