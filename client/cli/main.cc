@@ -38,7 +38,7 @@ const std::vector<Command>& Commands() {
        RunExplainMiss},
       {"cache",
        "ls|stat|verify|clear|pin KEY|unpin KEY|rm KEY|export FILE [KEY...]|import FILE "
-       "[--kind artifact|kernel|description] [--limit N]",
+       "[--kind artifact|kernel|description] [--limit N] [--signed-by KEY,...]",
        "the server's cache; a KEY is its first four hex digits or more",
        {{"--kind", "--limit", "--signed-by"}, {}},
        RunCache},

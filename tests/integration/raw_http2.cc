@@ -1,7 +1,5 @@
 #include "tests/integration/raw_http2.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -11,10 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "tests/integration/raw_socket.h"
 
 namespace kiln::integration {
 namespace {
@@ -50,23 +47,11 @@ std::string Header(absl::string_view name, absl::string_view value) {
                       std::string(1, static_cast<char>(value.size())), value);
 }
 
-sockaddr_in SocketAddress(const std::string& host, int port) {
-  sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port))};
-  inet_pton(AF_INET, host.c_str(), &address.sin_addr);
-  return address;
-}
-
 }  // namespace
 
 RawHttp2::RawHttp2(const std::string& address, const std::string& from)
     : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-  const std::pair<std::string, std::string> parts = absl::StrSplit(address, ':');
-  int port = 0;
-  (void)absl::SimpleAtoi(parts.second, &port);  // 0 fails to connect
-  const sockaddr_in local = SocketAddress(from, 0);
-  const sockaddr_in to = SocketAddress(parts.first, port);
-  open_ = bind(fd_, reinterpret_cast<const sockaddr*>(&local), sizeof(local)) == 0 &&
-          connect(fd_, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0;
+  open_ = ConnectFrom(fd_, from, address);
   SendAll("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
   SendFrame(kSettings, 0, 0, "");
   Listen(absl::Milliseconds(50));

@@ -15,12 +15,7 @@ constexpr absl::Duration kReloadLimit = absl::Seconds(15);
 
 // The common name that a new connection is shown, "" where none came about.
 std::string ShownName(World& world) {
-  grpc::SslCredentialsOptions options;
-  options.pem_root_certs = world.authority().certificate();
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  auto stub = v1::CompileService::NewStub(grpc::CreateCustomChannel(
-      world.secure().grpc_address(), grpc::SslCredentials(options), arguments));
+  auto stub = world.StubWithoutToken();
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
   v1::ServerInfo info;

@@ -93,12 +93,7 @@ void Leaves(World& world, Random& random) {
 }
 
 void WithoutToken(World& world, Random& random) {
-  grpc::SslCredentialsOptions options;
-  options.pem_root_certs = world.authority().certificate();
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  auto stub = v1::CompileService::NewStub(grpc::CreateCustomChannel(
-      world.secure().grpc_address(), grpc::SslCredentials(options), arguments));
+  auto stub = world.StubWithoutToken();
   const Answer answer = Compile(*stub, MakeProgram(random() % 10).request, nullptr, kLimit);
   if (answer.status.error_code() == grpc::StatusCode::UNAUTHENTICATED) {
     return world.ledger.Count("strangers without a token: UNAUTHENTICATED");

@@ -1,5 +1,6 @@
 #include "tests/soak/world.h"
 
+#include <grpcpp/grpcpp.h>
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -87,6 +88,15 @@ std::vector<std::string> World::ClientEnvironment(const std::string& servers) co
   return {"KILN_SERVER=" + servers, absl::StrCat("KILN_TOKEN=", kToken),
           "KILN_TLS_CA=" + Path("ca.pem"), "KILN_KNOWN_SERVERS=" + Path("known_servers"),
           "KILN_TIMEOUT_S=60"};
+}
+
+std::unique_ptr<v1::CompileService::Stub> World::StubWithoutToken() {
+  grpc::SslCredentialsOptions options;
+  options.pem_root_certs = authority_.certificate();
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return v1::CompileService::NewStub(
+      grpc::CreateCustomChannel(secure().grpc_address(), grpc::SslCredentials(options), arguments));
 }
 
 void World::Rest(absl::Duration time) const {

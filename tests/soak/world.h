@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "kiln/v1/compile_service.grpc.pb.h"
 #include "tests/integration/redis_process.h"
 #include "tests/integration/server_process.h"
 #include "tests/integration/temp_dir.h"
@@ -51,6 +52,9 @@ class World {
   std::vector<std::string> ClientEnvironment(const std::string& servers) const;
   std::string secure_url() const { return "https://" + servers_[0].process->grpc_address(); }
   std::string open_url() const { return "http://" + servers_[1].process->grpc_address(); }
+
+  // Of the secure server, on a connection of its own.
+  std::unique_ptr<v1::CompileService::Stub> StubWithoutToken();
 
   // Whether acts are to come to an end.
   bool ending() const { return ending_; }

@@ -64,9 +64,13 @@ PyObject* SetLibrarySteps(PyObject* self, PyObject* steps) {
 }
 
 PyObject* SetLazyInputs(PyObject* self, PyObject* positions) {
+  if (!PyList_Check(positions)) {
+    PyErr_SetString(PyExc_TypeError, "set_lazy_inputs takes a list of positions");
+    return nullptr;
+  }
   const size_t count = kiln_program_num_inputs(Self(self)->program);
   auto plain = std::make_unique<std::vector<bool>>(count, true);
-  for (Py_ssize_t i = 0; PyList_Check(positions) && i < PyList_Size(positions); ++i) {
+  for (Py_ssize_t i = 0; i < PyList_Size(positions); ++i) {
     const size_t position = PyLong_AsSize_t(PyList_GetItem(positions, i));
     if (PyErr_Occurred()) return nullptr;
     if (position >= count) {

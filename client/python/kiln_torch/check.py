@@ -67,6 +67,7 @@ class Checked:
         self._boxed_call = True
         self._native = native
         self._module = module
+        self._updated = [i for positions in updated_inputs(module) for i in positions]
         self._name = name
         self._graph_json = graph_json
         self._compile_graph = compile_graph
@@ -87,8 +88,7 @@ class Checked:
             eager, refusal = [], error
         eager_state = torch.get_rng_state()
         torch.set_rng_state(state)
-        updated, written = updated_inputs(self._module)
-        left = [*eager, *(theirs[i] for i in (*updated, *written))]
+        left = [*eager, *(theirs[i] for i in self._updated)]
         after = list(inputs)  # the call empties its list
         ours = self._native(inputs)
         if refusal is not None:
