@@ -16,6 +16,8 @@
 #include "compiler/kernel_interface.h"
 #include "compiler/lowering/lower.h"
 #include "compiler/memory/plan_memory.h"
+#include "compiler/schedule/print.h"
+#include "compiler/schedule/verify.h"
 #include "compiler/stage_runner.h"
 #include "compiler/toolchain/clang.h"
 #include "compiler/toolchain/lld.h"
@@ -28,8 +30,8 @@
 namespace kiln {
 namespace {
 
-codegen::DeviceInfo MakeDeviceInfo(const v1::Device& device) {
-  codegen::DeviceInfo info;
+DeviceInfo MakeDeviceInfo(const v1::Device& device) {
+  DeviceInfo info;
   info.arch = device.arch();
   info.features.assign(device.features().begin(), device.features().end());
   std::sort(info.features.begin(), info.features.end());
@@ -64,21 +66,39 @@ lowering::LoweringOptions MakeLoweringOptions(const v1::Device& device) {
               std::find(libraries.begin(), libraries.end(), "torch") != libraries.end()};
 }
 
-// Emits every kernel and names it by its text, so that equal kernels are one. A name is unique
+// A tree for each kernel of the module, in order.
+absl::StatusOr<std::vector<schedule::Tree>> ScheduleKernels(const codegen::Target& target,
+                                                            ir::Module& module,
+                                                            const StopCheck& stop) {
+  std::vector<schedule::Tree> trees;
+  for (const ir::Operation& operation : module.operations) {
+    const auto* kernel = std::get_if<ir::Kernel>(&operation);
+    if (kernel == nullptr) continue;
+    if (stop) KILN_RETURN_IF_ERROR(stop());
+    KILN_ASSIGN_OR_RETURN(schedule::Tree tree, target.Schedule(module, *kernel));
+    KILN_RETURN_IF_ERROR(schedule::Verify(module, tree));
+    trees.push_back(std::move(tree));
+  }
+  return trees;
+}
+
+// Prints every kernel and names it by its text, so that equal kernels are one. A name is unique
 // among the kernels of a device and options: it is no cache key.
 absl::StatusOr<std::vector<NamedKernel>> EmitKernels(const codegen::Target& target,
-                                                     ir::Module& module, const StopCheck& stop,
-                                                     size_t most_bytes,
+                                                     ir::Module& module,
+                                                     const std::vector<schedule::Tree>& trees,
+                                                     const StopCheck& stop, size_t most_bytes,
                                                      v1::PlanResponse& response) {
   absl::flat_hash_set<std::string> known;
   size_t source_bytes = 0;
   std::vector<NamedKernel> kernels(module.operations.size());
+  size_t number = 0;
   for (size_t i = 0; i < module.operations.size(); ++i) {
     const auto* kernel = std::get_if<ir::Kernel>(&module.operations[i]);
     if (kernel == nullptr) continue;
     if (stop) KILN_RETURN_IF_ERROR(stop());
     NamedKernel& named = kernels[i];
-    KILN_ASSIGN_OR_RETURN(named.emitted, target.Emit(module, *kernel));
+    KILN_ASSIGN_OR_RETURN(named.emitted, target.Print(module, trees[number++]));
     KILN_RETURN_IF_ERROR(StateInterface(module, *kernel, named.emitted));
     named.symbol = absl::StrCat("kiln_", Sha256(named.emitted.source).ToHex().substr(0, 24));
     if (!known.insert(named.symbol).second) continue;
@@ -105,7 +125,7 @@ absl::StatusOr<toolchain::ClangInvocation> PrepareKernel(const v1::CompileKernel
     return absl::InvalidArgumentError(
         absl::StrCat("optimization_level is ", options.optimization_level(), "; expected 0 to 3"));
   }
-  const codegen::DeviceInfo device = MakeDeviceInfo(request.device());
+  const DeviceInfo device = MakeDeviceInfo(request.device());
   const absl::string_view prelude = codegen::CppPrelude();
   return toolchain::Prepare(
       {.source = request.source(),
@@ -162,6 +182,7 @@ absl::StatusOr<v1::PlanResponse> PlanGraph(const v1::PlanRequest& request, const
   v1::PlanResponse response;
   ir::Module module;
   graph::Graph graph;
+  std::vector<schedule::Tree> trees;
   memory::Plan plan;
   std::vector<fusion::Decision> decisions;
   std::vector<NamedKernel> kernels;
@@ -178,13 +199,18 @@ absl::StatusOr<v1::PlanResponse> PlanGraph(const v1::PlanRequest& request, const
   }));
   KILN_RETURN_IF_ERROR(stages.RunOnIr(
       "fuse", [&] { return fusion::Fuse(module, MakeFuseOptions(request), &decisions); }));
+  KILN_RETURN_IF_ERROR(stages.Run("schedule", [&]() -> absl::Status {
+    KILN_ASSIGN_OR_RETURN(trees, ScheduleKernels(*target, module, stop));
+    return absl::OkStatus();
+  }));
+  stages.Keep("schedule", [&] { return schedule::Print(module, trees); });
   KILN_RETURN_IF_ERROR(stages.Run("plan_memory", [&]() -> absl::Status {
     KILN_ASSIGN_OR_RETURN(plan, memory::PlanMemory(module));
     return memory::CheckPlan(module, plan);
   }));
   KILN_RETURN_IF_ERROR(stages.Run("emit", [&]() -> absl::Status {
     const size_t most_bytes = kSourceBytes + kSourceBytesPerByte * graph_bytes;
-    KILN_ASSIGN_OR_RETURN(kernels, EmitKernels(*target, module, stop, most_bytes, response));
+    KILN_ASSIGN_OR_RETURN(kernels, EmitKernels(*target, module, trees, stop, most_bytes, response));
     return absl::OkStatus();
   }));
   KILN_RETURN_IF_ERROR(stages.Run("assemble", [&]() -> absl::Status {

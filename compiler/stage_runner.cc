@@ -31,8 +31,12 @@ absl::Status StageRunner::RunOnIr(absl::string_view stage,
     KILN_RETURN_IF_ERROR(body());
     return ir::Verify(module_);
   }));
-  if (keep_ir_) dumps_.push_back({std::string(stage), ir::Print(module_)});
+  Keep(stage, [&] { return ir::Print(module_); });
   return absl::OkStatus();
+}
+
+void StageRunner::Keep(absl::string_view stage, const std::function<std::string()>& text) {
+  if (keep_ir_) dumps_.push_back({std::string(stage), text()});
 }
 
 }  // namespace kiln

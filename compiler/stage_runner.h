@@ -33,6 +33,9 @@ class StageRunner {
   // The same for a stage that leaves a module: verifies it and keeps its text where asked to.
   absl::Status RunOnIr(absl::string_view stage, const std::function<absl::Status()>& body);
 
+  // What a stage left, for people, where it is kept.
+  void Keep(absl::string_view stage, const std::function<std::string()>& text);
+
   const std::vector<Timing>& timings() const { return timings_; }
   const std::vector<Dump>& dumps() const { return dumps_; }
 

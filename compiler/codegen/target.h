@@ -1,4 +1,4 @@
-// What the compiler asks of a target: source text for a kernel.
+// What the compiler asks of a target: a schedule for a kernel, and source text for that.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +9,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "compiler/ir/module.h"
+#include "compiler/schedule/device_info.h"
+#include "compiler/schedule/tree.h"
 
 namespace kiln::codegen {
-
-// The device as code generators read it; a plain copy of what the client described.
-struct DeviceInfo {
-  std::string arch;                   // LLVM CPU name
-  std::vector<std::string> features;  // sorted
-  int64_t l1_bytes = 32 << 10;        // defaults stand in for unknown sizes
-  int64_t l2_bytes = 1 << 20;
-  int64_t l3_bytes = 16 << 20;
-  bool HasFeature(absl::string_view feature) const;
-};
 
 struct EmittedKernel {
   // Text that the source needs before it and shares with all kernels of its target; it lives as
@@ -40,9 +32,14 @@ class Target {
  public:
   virtual ~Target() = default;
   virtual absl::string_view name() const = 0;
-  // REQUIRES: a verified module. UNIMPLEMENTED for a type that the target lacks.
-  virtual absl::StatusOr<EmittedKernel> Emit(ir::Module& module,
-                                             const ir::Kernel& kernel) const = 0;
+  // How a kernel of the verified module runs there. UNIMPLEMENTED for a type that the target lacks.
+  virtual absl::StatusOr<schedule::Tree> Schedule(ir::Module& module,
+                                                  const ir::Kernel& kernel) const = 0;
+  // REQUIRES: a verified tree of this target.
+  virtual absl::StatusOr<EmittedKernel> Print(ir::Module& module,
+                                              const schedule::Tree& tree) const = 0;
+  // Both.
+  absl::StatusOr<EmittedKernel> Emit(ir::Module& module, const ir::Kernel& kernel) const;
 };
 
 }  // namespace kiln::codegen

@@ -22,39 +22,12 @@ uint64_t LongestIndices(const ir::Kernel& kernel) {
 
 }  // namespace
 
-double OperationCost(const ir::Inst& inst) {
-  switch (inst.op) {
-    case ScalarOp::kConst:
-    case ScalarOp::kIndex:
-    case ScalarOp::kLoad:
-    case ScalarOp::kStore:
-    case ScalarOp::kReduce:
-    case ScalarOp::kCast:
-    case ScalarOp::kBitcast:
-      return 0;
-    case ScalarOp::kDiv:
-    case ScalarOp::kSqrt:
-    case ScalarOp::kRsqrt:
-    case ScalarOp::kFloorDiv:
-    case ScalarOp::kTruncDiv:
-    case ScalarOp::kMod:
-    case ScalarOp::kFmod:
-      return 4;
-    case ScalarOp::kPow:
-    case ScalarOp::kAtan2:
-      return 30;
-    default:
-      // Elementary functions are one block of the table.
-      return inst.op >= ScalarOp::kExp && inst.op <= ScalarOp::kSigmoid ? 12 : 1;
-  }
-}
-
 BodyCost CostOf(ir::Module& module, const ir::Kernel& kernel) {
   BodyCost cost;
   const double points = Points(*module.ints, kernel.outer);
   for (const ir::Phase& phase : kernel.phases) {
     for (const ir::Inst& inst : phase.body) {
-      const double operation = OperationCost(inst);
+      const double operation = Info(inst.op).cost;
       cost.operations += operation;
       cost.is_expensive |= operation >= 4;
       if (inst.op != ScalarOp::kLoad) continue;

@@ -5,9 +5,6 @@
 
 namespace kiln::fusion {
 
-// Of one instruction, in simple vector operations; 0 for constants, casts, indices and memory.
-double OperationCost(const ir::Inst& inst);
-
 struct BodyCost {
   double operations = 0;
   int loads = 0;

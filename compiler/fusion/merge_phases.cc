@@ -179,7 +179,7 @@ class Recomputer {
       for (ValueId operand : inst.operands) {
         if (definitions.values[operand].phase == store.phase) needed[operand] = true;
       }
-      operations += OperationCost(inst);
+      operations += Info(inst.op).cost;
       loads += inst.op == ScalarOp::kLoad ? 1 : 0;
     }
     std::reverse(slice.begin(), slice.end());

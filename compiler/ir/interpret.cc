@@ -103,12 +103,13 @@ class Interpreter {
  public:
   Interpreter(const Module& module, absl::Span<const HostTensor> inputs,
               absl::Span<const int64_t> symbols, absl::Span<const std::string> constants,
-              const InterpretOptions& options)
+              const InterpretOptions& options, const KernelRunner& run)
       : module_(module),
         inputs_(inputs),
         symbols_(symbols),
         constants_(constants),
         options_(options),
+        run_(run),
         storage_(module.buffers.size()),
         ready_(module.buffers.size(), false) {}
 
@@ -144,6 +145,7 @@ class Interpreter {
   absl::Span<const int64_t> symbols_;
   absl::Span<const std::string> constants_;
   const InterpretOptions& options_;
+  const KernelRunner run_;  // empty: the loop IR's own
   std::vector<Storage> storage_;
   std::vector<bool> ready_;
   std::vector<std::vector<BufferId>> last_uses_;
@@ -209,7 +211,9 @@ absl::StatusOr<std::vector<ReferenceTensor>> Interpreter::Run() {
 absl::Status Interpreter::RunKernel(const Kernel& kernel) {
   for (BufferId id : BuffersOf(kernel)) KILN_RETURN_IF_ERROR(Prepare(id));
   const Resources resources{FreeBytes(), Threads()};
-  const absl::Status status = InterpretKernel(module_, kernel, symbols_, storage_, resources);
+  const absl::Status status = run_
+                                  ? run_(kernel, storage_)
+                                  : InterpretKernel(module_, kernel, symbols_, storage_, resources);
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat("kernel @", kernel.name, ": ", status.message()));
 }
@@ -348,7 +352,16 @@ absl::StatusOr<std::vector<ReferenceTensor>> Interpret(const Module& module,
                                                        absl::Span<const int64_t> symbols,
                                                        absl::Span<const std::string> constants,
                                                        const InterpretOptions& options) {
-  return Interpreter(module, inputs, symbols, constants, options).Run();
+  return Interpreter(module, inputs, symbols, constants, options, {}).Run();
+}
+
+absl::StatusOr<std::vector<ReferenceTensor>> InterpretWith(const Module& module,
+                                                           absl::Span<const HostTensor> inputs,
+                                                           absl::Span<const int64_t> symbols,
+                                                           absl::Span<const std::string> constants,
+                                                           const InterpretOptions& options,
+                                                           const KernelRunner& run) {
+  return Interpreter(module, inputs, symbols, constants, options, run).Run();
 }
 
 }  // namespace kiln::ir

@@ -1,4 +1,5 @@
-// Private to interpret*.cc: kernels as flat programs over vectors of lanes.
+// For interpreters (interpret*.cc, compiler/schedule/interpret.cc): kernels as flat programs over
+// vectors of lanes.
 //
 // A nest of loops is run as one linear range of points, kLanes of them at a time: each step of the
 // program handles a whole vector of lanes, so the cost of decoding a step is shared by its lanes.
@@ -7,6 +8,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <new>
 #include <optional>
 #include <string>
@@ -218,6 +220,17 @@ void RunScalarOp(const Step& step, Lane* dst, const Lane* a, const Lane* b, cons
 int64_t WrapInteger(DType dtype, int64_t v);
 // `step.otherwise` or a constant: an immediate as a lane.
 Lane ImmediateLane(const Inst& inst);
+
+// Interpret() with another way to run a kernel, given the storage of every buffer that its phases
+// name. Kernels run once each, in order.
+using KernelRunner =
+    std::function<absl::Status(const Kernel& kernel, std::vector<Storage>& storage)>;
+absl::StatusOr<std::vector<ReferenceTensor>> InterpretWith(const Module& module,
+                                                           absl::Span<const HostTensor> inputs,
+                                                           absl::Span<const int64_t> symbols,
+                                                           absl::Span<const std::string> constants,
+                                                           const InterpretOptions& options,
+                                                           const KernelRunner& run);
 
 // What a run may use.
 struct Resources {

@@ -1,4 +1,4 @@
-// Private to print*.cc and verify*.cc: how a module's parts are named and written.
+// How a module's parts are named and written: for what prints or checks them.
 #pragma once
 
 #include <string>
@@ -55,5 +55,9 @@ class ExprWriter {
   const Inst* inst_;
   IntExpr dimension_;  // of the index that is being written
 };
+
+// One instruction. `place`: what a load or store accesses, instead of its buffer's label.
+std::string InstText(const Module& module, const ModuleNames& names, const VarNames& vars,
+                     const Inst& inst, absl::string_view place = "");
 
 }  // namespace kiln::ir

@@ -118,7 +118,7 @@ absl::Status Parser::Item() {
   if (Accept("kernel")) return KernelDefinition();
   if (Accept("library")) return LibraryCall();
   if (Accept("output")) return Output();
-  return Expected("'symbol', 'buffer', 'kernel', 'library', 'output' or '}'");
+  return OtherItem();
 }
 
 absl::Status Parser::Symbol() {

@@ -111,6 +111,7 @@ absl::StatusOr<IntExpr> Parser::IndirectIndex(int depth) {
       return Error("the bound of an indirect index must be a size");
     }
   }
+  if (!extent) return Error("the bound of an indirect index is missing");
   KILN_RETURN_IF_ERROR(Expect("]"));
   std::vector<ValueId>& operands = inst_->operands;
   size_t operand = 0;

@@ -1,4 +1,5 @@
-// Private to parse*.cc: a recursive-descent parser of the textual form.
+// A recursive-descent parser of the textual form: for parse*.cc, and for forms that have modules in
+// them.
 #pragma once
 
 #include <string>
@@ -27,9 +28,17 @@ inline constexpr int64_t kMaxValueId = 1 << 20;
 class Parser {
  public:
   explicit Parser(absl::string_view text) : lexer_(text) { Advance(); }
+  virtual ~Parser() = default;
   absl::StatusOr<Module> ParseModule();
 
- private:
+ protected:
+  // What another form adds: an item of the module, and what else a load or store may access, which
+  // gives the size of each dimension; null where it has none.
+  virtual absl::Status OtherItem() {
+    return Expected("'symbol', 'buffer', 'kernel', 'library', 'output' or '}'");
+  }
+  virtual absl::StatusOr<std::vector<IntExpr>> Place(Inst& inst);
+
   // parse.cc: tokens.
   void Advance() { token_ = lexer_.Next(); }
   absl::Status Error(absl::string_view what) const;

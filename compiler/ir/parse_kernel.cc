@@ -122,16 +122,20 @@ absl::Status Parser::LoadRest(Inst& inst) {
   return Immediate(inst);
 }
 
-absl::Status Parser::Access(Inst& inst) {
+absl::StatusOr<std::vector<IntExpr>> Parser::Place(Inst& inst) {
   KILN_ASSIGN_OR_RETURN(inst.buffer, BufferRef());
+  return module_.buffers[inst.buffer].sizes;
+}
+
+absl::Status Parser::Access(Inst& inst) {
+  KILN_ASSIGN_OR_RETURN(const std::vector<IntExpr> sizes, Place(inst));
   KILN_RETURN_IF_ERROR(Expect("["));
-  const std::vector<IntExpr>& sizes = module_.buffers[inst.buffer].sizes;
   inst_ = &inst;
   while (!At("]")) {
     if (!inst.indices.empty()) KILN_RETURN_IF_ERROR(Expect(","));
     if (inst.indices.size() == sizes.size()) {
-      return Error(absl::StrCat("more indices than the ", sizes.size(), " dimensions of @",
-                                module_.buffers[inst.buffer].name));
+      return Error(absl::StrCat("more indices than the ", sizes.size(), " dimensions of ",
+                                inst.buffer < 0 ? "it" : "@" + module_.buffers[inst.buffer].name));
     }
     dimension_ = sizes[inst.indices.size()];
     KILN_ASSIGN_OR_RETURN(IntExpr index, Expr());

@@ -71,7 +71,7 @@ Token Lexer::Next() {
     ++at_;
     return {TokenKind::kPunctuation, "->", line_};
   }
-  if (absl::string_view("{}[]()<=:,.+-*").find(c) != absl::string_view::npos) {
+  if (absl::string_view("{}[]()<>=:;,.+-*").find(c) != absl::string_view::npos) {
     return {TokenKind::kPunctuation, std::string(1, c), line_};
   }
   return {TokenKind::kBad,

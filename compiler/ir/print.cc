@@ -14,9 +14,9 @@ class Printer {
   explicit Printer(const Module& module)
       : module_(module), names_(NameModule(module)), sizes_(names_, nullptr, nullptr) {}
 
-  std::string ModuleText() const;
-  std::string KernelText(const Kernel& kernel) const;
-  std::string InstText(const VarNames& vars, const Inst& inst) const;
+  using KernelText = std::function<std::string(const Kernel& kernel)>;
+  std::string ModuleText(const KernelText& text) const;
+  std::string TextOf(const Kernel& kernel) const;
 
  private:
   std::string SymbolText(size_t id) const;
@@ -29,8 +29,6 @@ class Printer {
     return id >= 0 && static_cast<size_t>(id) < names_.buffers.size() ? names_.buffers[id] : "@?";
   }
   std::string LoopText(absl::string_view prefix, const std::vector<IntExpr>& vars) const;
-  std::string AccessText(const VarNames& vars, const Inst& inst) const;
-  std::string LoadText(const VarNames& vars, const Inst& inst) const;
 
   const Module& module_;
   const ModuleNames names_;
@@ -59,14 +57,56 @@ std::string Type(DType dtype) {
   return std::string(DTypeName(dtype));
 }
 
-std::string Printer::ModuleText() const {
+// "@x[d0, r0]". Operands for indirect indices that no index mentions any more (an index into a
+// dimension of size 1 is 0) follow as " using %3", so that none is lost.
+std::string AccessText(const Module& module, const ModuleNames& names, const VarNames& vars,
+                       const Inst& inst, absl::string_view place) {
+  ExprWriter writer(names, &vars, &inst);
+  const bool known =
+      place.empty() && inst.buffer >= 0 && static_cast<size_t>(inst.buffer) < module.buffers.size();
+  std::string out = absl::StrCat(known           ? absl::string_view(names.buffers[inst.buffer])
+                                 : place.empty() ? "@?"
+                                                 : place,
+                                 "[");
+  std::vector<bool> mentioned(inst.operands.size());
+  for (size_t i = 0; i < inst.indices.size(); ++i) {
+    const bool has_size = known && inst.indices.size() == module.buffers[inst.buffer].sizes.size();
+    const IntExpr size = has_size ? module.buffers[inst.buffer].sizes[i] : IntExpr();
+    absl::StrAppend(&out, i > 0 ? ", " : "", writer.IndexText(inst.indices[i], size));
+    if (!inst.indices[i]) continue;
+    ForEachLeaf(inst.indices[i], [&](IntExpr leaf) {
+      if (leaf.kind() != IntKind::kIndirect) return;
+      const size_t operand = static_cast<size_t>(leaf.id());
+      if (operand < mentioned.size()) mentioned[operand] = true;
+    });
+  }
+  absl::StrAppend(&out, "]");
+  const size_t others = inst.op == ScalarOp::kStore || inst.has_mask ? 1 : 0;
+  std::vector<std::string> unmentioned;
+  for (size_t i = 0; i + others < inst.operands.size(); ++i) {
+    if (!mentioned[i]) unmentioned.push_back(ValueText(inst.operands[i]));
+  }
+  if (!unmentioned.empty()) absl::StrAppend(&out, " using ", absl::StrJoin(unmentioned, " "));
+  return out;
+}
+
+std::string MaskText(const Inst& inst) {
+  std::string out;
+  if (inst.has_mask) {
+    absl::StrAppend(&out, " if ", inst.operands.empty() ? "%?" : ValueText(inst.operands.back()),
+                    " else ", ImmediateText(inst));
+  }
+  return out;
+}
+
+std::string Printer::ModuleText(const KernelText& text) const {
   std::string out = "module {\n";
   for (size_t i = 0; i < names_.symbols.size(); ++i) absl::StrAppend(&out, SymbolText(i));
   for (size_t i = 0; i < module_.buffers.size(); ++i) absl::StrAppend(&out, BufferText(i));
   for (const Operation& operation : module_.operations) {
     const auto* kernel = std::get_if<Kernel>(&operation);
-    absl::StrAppend(
-        &out, kernel != nullptr ? KernelText(*kernel) : LibraryText(std::get<Library>(operation)));
+    absl::StrAppend(&out,
+                    kernel != nullptr ? text(*kernel) : LibraryText(std::get<Library>(operation)));
   }
   for (const ModuleOutput& output : module_.outputs) {
     absl::StrAppend(&out, "  output ", OutputText(output), "\n");
@@ -128,7 +168,7 @@ absl::string_view ScheduleText(Schedule schedule) {
   return "";
 }
 
-std::string Printer::KernelText(const Kernel& kernel) const {
+std::string Printer::TextOf(const Kernel& kernel) const {
   const std::string name =
       absl::StrCat("@", IsIdentifier(kernel.name) ? kernel.name : QuoteText(kernel.name));
   std::string out = absl::StrCat("  kernel ", name, " ", ScheduleText(kernel.schedule),
@@ -138,74 +178,12 @@ std::string Printer::KernelText(const Kernel& kernel) const {
   for (const Phase& phase : kernel.phases) {
     const VarNames vars = NameVars(kernel.outer, phase.inner);
     absl::StrAppend(&out, "    phase ", LoopText("r", phase.inner), " {\n");
-    for (const Inst& inst : phase.body) absl::StrAppend(&out, "      ", InstText(vars, inst), "\n");
+    for (const Inst& inst : phase.body) {
+      absl::StrAppend(&out, "      ", InstText(module_, names_, vars, inst), "\n");
+    }
     absl::StrAppend(&out, "    }\n");
   }
   return out + "  }\n";
-}
-
-// "@x[d0, r0]". Operands for indirect indices that no index mentions any more (an index into a
-// dimension of size 1 is 0) follow as " using %3", so that none is lost.
-std::string Printer::AccessText(const VarNames& vars, const Inst& inst) const {
-  ExprWriter writer(names_, &vars, &inst);
-  const bool known = inst.buffer >= 0 && static_cast<size_t>(inst.buffer) < module_.buffers.size();
-  std::string out = BufferRef(inst.buffer) + "[";
-  std::vector<bool> mentioned(inst.operands.size());
-  for (size_t i = 0; i < inst.indices.size(); ++i) {
-    const bool has_size = known && i < module_.buffers[inst.buffer].sizes.size();
-    const IntExpr size = has_size ? module_.buffers[inst.buffer].sizes[i] : IntExpr();
-    absl::StrAppend(&out, i > 0 ? ", " : "", writer.IndexText(inst.indices[i], size));
-    if (!inst.indices[i]) continue;
-    ForEachLeaf(inst.indices[i], [&](IntExpr leaf) {
-      if (leaf.kind() != IntKind::kIndirect) return;
-      const size_t operand = static_cast<size_t>(leaf.id());
-      if (operand < mentioned.size()) mentioned[operand] = true;
-    });
-  }
-  absl::StrAppend(&out, "]");
-  const size_t others = inst.op == ScalarOp::kStore || inst.has_mask ? 1 : 0;
-  std::vector<std::string> unmentioned;
-  for (size_t i = 0; i + others < inst.operands.size(); ++i) {
-    if (!mentioned[i]) unmentioned.push_back(ValueText(inst.operands[i]));
-  }
-  if (!unmentioned.empty()) absl::StrAppend(&out, " using ", absl::StrJoin(unmentioned, " "));
-  return out;
-}
-
-std::string Printer::LoadText(const VarNames& vars, const Inst& inst) const {
-  std::string out = AccessText(vars, inst);
-  if (inst.has_mask) {
-    absl::StrAppend(&out, " if ", inst.operands.empty() ? "%?" : ValueText(inst.operands.back()),
-                    " else ", ImmediateText(inst));
-  }
-  return out;
-}
-
-std::string Printer::InstText(const VarNames& vars, const Inst& inst) const {
-  const std::string type = Type(inst.dtype);
-  if (inst.op == ScalarOp::kStore) {
-    return absl::StrCat("store ", type, " ", AccessText(vars, inst), ", ",
-                        inst.operands.empty() ? "%?" : ValueText(inst.operands.back()));
-  }
-  std::string out = absl::StrCat(ValueText(inst.result), " = ", std::string(Info(inst.op).name));
-  if (inst.op == ScalarOp::kReduce) {
-    absl::StrAppend(&out, ".", std::string(ReduceKindName(inst.reduce_kind)));
-  }
-  absl::StrAppend(&out, " ", type, " ");
-  switch (inst.op) {
-    case ScalarOp::kConst:
-      return out + ImmediateText(inst);
-    case ScalarOp::kIndex: {
-      const ExprWriter writer(names_, &vars, &inst);
-      return out + (inst.indices.empty() ? "?" : writer.Text(inst.indices[0]));
-    }
-    case ScalarOp::kLoad:
-      return out + LoadText(vars, inst);
-    default:
-      return out + absl::StrJoin(inst.operands, ", ", [](std::string* s, ValueId v) {
-               absl::StrAppend(s, ValueText(v));
-             });
-  }
 }
 
 std::string Printer::WindowText(const BufferWindow& window) const {
@@ -268,12 +246,46 @@ std::string Printer::OutputText(const ModuleOutput& output) const {
 
 }  // namespace
 
+std::string InstText(const Module& module, const ModuleNames& names, const VarNames& vars,
+                     const Inst& inst, absl::string_view place) {
+  const std::string type = Type(inst.dtype);
+  if (inst.op == ScalarOp::kStore) {
+    return absl::StrCat("store ", type, " ", AccessText(module, names, vars, inst, place), ", ",
+                        inst.operands.empty() ? "%?" : ValueText(inst.operands.back()));
+  }
+  std::string out = absl::StrCat(ValueText(inst.result), " = ", std::string(Info(inst.op).name));
+  if (inst.op == ScalarOp::kReduce) {
+    absl::StrAppend(&out, ".", std::string(ReduceKindName(inst.reduce_kind)));
+  }
+  absl::StrAppend(&out, " ", type, " ");
+  switch (inst.op) {
+    case ScalarOp::kConst:
+      return out + ImmediateText(inst);
+    case ScalarOp::kIndex: {
+      const ExprWriter writer(names, &vars, &inst);
+      return out + (inst.indices.empty() ? "?" : writer.Text(inst.indices[0]));
+    }
+    case ScalarOp::kLoad:
+      return out + AccessText(module, names, vars, inst, place) + MaskText(inst);
+    default:
+      return out + absl::StrJoin(inst.operands, ", ", [](std::string* s, ValueId v) {
+               absl::StrAppend(s, ValueText(v));
+             });
+  }
+}
+
 std::string Print(const Module& module) {
-  return Printer(module).ModuleText();
+  const Printer printer(module);
+  return printer.ModuleText([&](const Kernel& kernel) { return printer.TextOf(kernel); });
+}
+
+std::string Print(const Module& module,
+                  const std::function<std::string(const Kernel& kernel)>& text) {
+  return Printer(module).ModuleText(text);
 }
 
 std::string Print(const Module& module, const Kernel& kernel) {
-  return Printer(module).KernelText(kernel);
+  return Printer(module).TextOf(kernel);
 }
 
 std::string Print(const Module& module, const Kernel& kernel, const Inst& inst) {
@@ -282,7 +294,7 @@ std::string Print(const Module& module, const Kernel& kernel, const Inst& inst) 
     const Inst* first = phase.body.data();
     if (&inst >= first && &inst < first + phase.body.size()) inner = phase.inner;
   }
-  return Printer(module).InstText(NameVars(kernel.outer, inner), inst);
+  return InstText(module, NameModule(module), NameVars(kernel.outer, inner), inst);
 }
 
 }  // namespace kiln::ir

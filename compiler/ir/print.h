@@ -6,6 +6,7 @@
 // "?" where something is missing.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "compiler/ir/module.h"
@@ -13,6 +14,9 @@
 namespace kiln::ir {
 
 std::string Print(const Module& module);
+// With `text`, whole lines, in the place of each kernel.
+std::string Print(const Module& module,
+                  const std::function<std::string(const Kernel& kernel)>& text);
 std::string Print(const Module& module, const Kernel& kernel);
 // One line, without the line's end. REQUIRES: `inst` lies in `kernel`.
 std::string Print(const Module& module, const Kernel& kernel, const Inst& inst);

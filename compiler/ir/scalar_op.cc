@@ -8,7 +8,7 @@ namespace kiln::ir {
 namespace {
 
 constexpr ScalarOpInfo kInfos[] = {
-#define X(e, s, a, r, c) {s, a, TypeRule::r, TypeClass::c},
+#define X(e, s, a, r, c, cost, text) {s, a, TypeRule::r, TypeClass::c, cost, text},
     KILN_SCALAR_OPS(X)
 #undef X
 };

@@ -21,6 +21,8 @@
 #include "compiler/ir/print.h"
 #include "compiler/ir/verify.h"
 #include "compiler/memory/plan_memory.h"
+#include "compiler/schedule/print.h"
+#include "compiler/schedule/verify.h"
 #include "compiler/tools/run_module.h"
 #include "proto/base/status_macros.h"
 
@@ -34,6 +36,7 @@ Reads a module's text from FILE, or from standard input, runs the stages
   ir      read and verify
   fusion  join operations
   memory  lay out the workspace, check the plan
+  schedule  a tree of loops for each kernel, verified
   emit    C++ source of each kernel
 in this order, and prints what the last one made.
 
@@ -44,8 +47,8 @@ in this order, and prints what the last one made.
   --decisions           print fusion's decisions as comments
   --arch=NAME           emit for this LLVM CPU (default x86-64)
   --features=A,B        instruction features of that CPU
-  --run                 interpret the module after the last stage, with random inputs, and
-                        print the outputs' sums and first values instead of the module
+  --run                 interpret what the last stage made, with random inputs, and print the
+                        outputs' sums and first values instead of the module
   --seed=N              of those inputs (default 0)
   --symbols=A,B         values of the module's symbols (default: their hints)
   --verify-only         print nothing; the exit status tells
@@ -54,8 +57,8 @@ in this order, and prints what the last one made.
 Exit status: 0, 1 where a stage failed, 2 for wrong use.
 )";
 
-enum class Stage { kIr, kFusion, kMemory, kEmit };
-constexpr absl::string_view kStageNames[] = {"ir", "fusion", "memory", "emit"};
+enum class Stage { kIr, kFusion, kMemory, kSchedule, kEmit };
+constexpr absl::string_view kStageNames[] = {"ir", "fusion", "memory", "schedule", "emit"};
 
 struct Flags {
   std::string file = "-";
@@ -72,11 +75,11 @@ struct Flags {
 };
 
 absl::StatusOr<Stage> StageFromName(absl::string_view name) {
-  for (int i = 0; i < 4; ++i) {
+  for (size_t i = 0; i < std::size(kStageNames); ++i) {
     if (name == kStageNames[i]) return static_cast<Stage>(i);
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("there is no stage '", name, "'; stages are ir, fusion, memory, emit"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "there is no stage '", name, "'; stages are ir, fusion, memory, schedule, emit"));
 }
 
 absl::Status Disable(absl::string_view pass, std::vector<std::string>& disabled) {
@@ -204,16 +207,35 @@ absl::Status RunMemory(bool print, ir::Module& module) {
   return absl::OkStatus();
 }
 
-absl::Status RunEmit(const Flags& flags, ir::Module& module) {
-  codegen::DeviceInfo device;
+std::unique_ptr<codegen::Target> MakeTarget(const Flags& flags) {
+  DeviceInfo device;
   device.arch = flags.arch;
   device.features = flags.features;
   std::sort(device.features.begin(), device.features.end());
-  const std::unique_ptr<codegen::Target> target = codegen::MakeCppTarget(std::move(device));
+  return codegen::MakeCppTarget(std::move(device));
+}
+
+absl::StatusOr<std::vector<schedule::Tree>> RunSchedule(const Flags& flags, ir::Module& module) {
+  const std::unique_ptr<codegen::Target> target = MakeTarget(flags);
+  std::vector<schedule::Tree> trees;
   for (const ir::Operation& operation : module.operations) {
     const auto* kernel = std::get_if<ir::Kernel>(&operation);
     if (kernel == nullptr) continue;
-    KILN_ASSIGN_OR_RETURN(codegen::EmittedKernel emitted, target->Emit(module, *kernel));
+    KILN_ASSIGN_OR_RETURN(schedule::Tree tree, target->Schedule(module, *kernel));
+    KILN_RETURN_IF_ERROR(schedule::Verify(module, tree));
+    trees.push_back(std::move(tree));
+  }
+  return trees;
+}
+
+absl::Status RunEmit(const Flags& flags, const std::vector<schedule::Tree>& trees,
+                     ir::Module& module) {
+  const std::unique_ptr<codegen::Target> target = MakeTarget(flags);
+  size_t number = 0;
+  for (const ir::Operation& operation : module.operations) {
+    const auto* kernel = std::get_if<ir::Kernel>(&operation);
+    if (kernel == nullptr) continue;
+    KILN_ASSIGN_OR_RETURN(codegen::EmittedKernel emitted, target->Print(module, trees[number++]));
     const auto name = [&](std::string* out, ir::BufferId id) {
       absl::StrAppend(out, "@", module.buffers[id].name);
     };
@@ -237,11 +259,17 @@ absl::Status RunStages(const Flags& flags) {
   if (runs(Stage::kMemory)) {
     KILN_RETURN_IF_ERROR(RunMemory(prints && flags.stop_after == Stage::kMemory, module));
   }
+  std::vector<schedule::Tree> trees;
+  if (runs(Stage::kSchedule)) {
+    KILN_ASSIGN_OR_RETURN(trees, RunSchedule(flags, module));
+  }
   if (flags.run) {
-    KILN_ASSIGN_OR_RETURN(std::string report, tools::RunModule(module, flags.run_options));
+    KILN_ASSIGN_OR_RETURN(std::string report, tools::RunModule(module, trees, flags.run_options));
     std::cout << report;
   } else if (prints && runs(Stage::kEmit)) {
-    return RunEmit(flags, module);
+    return RunEmit(flags, trees, module);
+  } else if (prints && runs(Stage::kSchedule)) {
+    std::cout << schedule::Print(module, trees);
   } else if (prints) {
     std::cout << ir::Print(module);
   }

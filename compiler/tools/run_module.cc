@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "compiler/ir/interpret.h"
+#include "compiler/schedule/interpret.h"
 #include "proto/base/status_macros.h"
 
 namespace kiln::tools {
@@ -129,7 +130,9 @@ std::string Values(const std::vector<T>& values) {
 
 }  // namespace
 
-absl::StatusOr<std::string> RunModule(const ir::Module& module, const RunOptions& options) {
+absl::StatusOr<std::string> RunModule(const ir::Module& module,
+                                      const std::vector<schedule::Tree>& trees,
+                                      const RunOptions& options) {
   std::vector<int64_t> symbols = options.symbols;
   if (symbols.empty()) {
     for (const ir::IntContext::SymbolInfo& s : module.ints->symbols()) symbols.push_back(s.hint);
@@ -155,7 +158,9 @@ absl::StatusOr<std::string> RunModule(const ir::Module& module, const RunOptions
     }
   }
   KILN_ASSIGN_OR_RETURN(std::vector<ir::ReferenceTensor> outputs,
-                        ir::Interpret(module, inputs, symbols, constants));
+                        trees.empty() ? ir::Interpret(module, inputs, symbols, constants)
+                                      : schedule::Interpret(module, trees, inputs, symbols,
+                                                            constants, {.seed = options.seed}));
   std::string report;
   for (size_t i = 0; i < outputs.size(); ++i) {
     const ir::ReferenceTensor& t = outputs[i];

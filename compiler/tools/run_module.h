@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "compiler/ir/module.h"
+#include "compiler/schedule/tree.h"
 
 namespace kiln::tools {
 
@@ -21,6 +22,9 @@ struct RunOptions {
 // Returns a line for each output: type, sizes, the sum of its elements and the sum of the elements
 // times their distance from the end, both to ten digits, and its first eight elements to six.
 // REQUIRES: a verified module.
-absl::StatusOr<std::string> RunModule(const ir::Module& module, const RunOptions& options);
+// `trees`: the schedules to run, one for each kernel; none for the kernels themselves.
+absl::StatusOr<std::string> RunModule(const ir::Module& module,
+                                      const std::vector<schedule::Tree>& trees,
+                                      const RunOptions& options);
 
 }  // namespace kiln::tools

@@ -1,147 +1,27 @@
 #include "compiler/codegen/cpp/body.h"
 
-#include <limits>
-
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "compiler/schedule/nest.h"
 
 namespace kiln::codegen::cpp {
 
 using absl::StrCat;
 using ir::Inst;
 using ir::IntExpr;
-using ir::ReduceKind;
 using ir::ScalarOp;
 using ir::ValueId;
+using schedule::Compute;
 
 namespace {
 
-absl::string_view FunctionName(ScalarOp op) {
-  switch (op) {
-    case ScalarOp::kFloorDiv:
-      return "KFloorDiv";
-    case ScalarOp::kTruncDiv:
-      return "KTruncDiv";
-    case ScalarOp::kMod:
-      return "KMod";
-    case ScalarOp::kFmod:
-      return "KFmod";
-    case ScalarOp::kMin:
-      return "KMin";
-    case ScalarOp::kMax:
-      return "KMax";
-    case ScalarOp::kPow:
-      return "KPow";
-    case ScalarOp::kAtan2:
-      return "KAtan2";
-    case ScalarOp::kCopysign:
-      return "__builtin_elementwise_copysign";
-    case ScalarOp::kFma:
-      return "__builtin_elementwise_fma";
-    case ScalarOp::kAbs:
-      return "KAbs";
-    case ScalarOp::kSign:
-      return "KSign";
-    case ScalarOp::kExp:
-      return "KExp";
-    case ScalarOp::kExp2:
-      return "KExp2";
-    case ScalarOp::kExpm1:
-      return "KExpm1";
-    case ScalarOp::kLog:
-      return "KLog";
-    case ScalarOp::kLog2:
-      return "KLog2";
-    case ScalarOp::kLog10:
-      return "KLog10";
-    case ScalarOp::kLog1p:
-      return "KLog1p";
-    case ScalarOp::kSqrt:
-      return "KSqrt";
-    case ScalarOp::kRsqrt:
-      return "KRsqrt";
-    case ScalarOp::kSin:
-      return "KSin";
-    case ScalarOp::kCos:
-      return "KCos";
-    case ScalarOp::kTan:
-      return "KTan";
-    case ScalarOp::kAsin:
-      return "KAsin";
-    case ScalarOp::kAcos:
-      return "KAcos";
-    case ScalarOp::kAtan:
-      return "KAtan";
-    case ScalarOp::kSinh:
-      return "KSinh";
-    case ScalarOp::kCosh:
-      return "KCosh";
-    case ScalarOp::kTanh:
-      return "KTanh";
-    case ScalarOp::kAsinh:
-      return "KAsinh";
-    case ScalarOp::kAcosh:
-      return "KAcosh";
-    case ScalarOp::kAtanh:
-      return "KAtanh";
-    case ScalarOp::kErf:
-      return "KErf";
-    case ScalarOp::kErfc:
-      return "KErfc";
-    case ScalarOp::kSigmoid:
-      return "KSigmoid";
-    case ScalarOp::kFloor:
-      return "__builtin_elementwise_floor";
-    case ScalarOp::kCeil:
-      return "__builtin_elementwise_ceil";
-    case ScalarOp::kTrunc:
-      return "__builtin_elementwise_trunc";
-    case ScalarOp::kRound:
-      return "__builtin_elementwise_roundeven";
-    case ScalarOp::kShl:
-      return "KShl";
-    case ScalarOp::kShr:
-      return "KShr";
-    case ScalarOp::kEq:
-      return "KEq";
-    case ScalarOp::kNe:
-      return "KNe";
-    case ScalarOp::kLt:
-      return "KLt";
-    case ScalarOp::kLe:
-      return "KLe";
-    case ScalarOp::kGt:
-      return "KGt";
-    case ScalarOp::kGe:
-      return "KGe";
-    case ScalarOp::kIsNan:
-      return "KIsNan";
-    case ScalarOp::kIsInf:
-      return "KIsInf";
-    default:
-      return "";
-  }
-}
-
-absl::string_view InfixOperator(ScalarOp op) {
-  switch (op) {
-    case ScalarOp::kAdd:
-      return "+";
-    case ScalarOp::kSub:
-      return "-";
-    case ScalarOp::kMul:
-      return "*";
-    case ScalarOp::kDiv:
-      return "/";
-    case ScalarOp::kAnd:
-      return "&";
-    case ScalarOp::kOr:
-      return "|";
-    case ScalarOp::kXor:
-      return "^";
-    default:
-      return "";
-  }
+std::string CallText(ScalarOp op, const std::vector<std::string>& operands) {
+  const absl::string_view text = Info(op).text;
+  if (absl::ascii_isalpha(text.front()))
+    return StrCat(text, "(", absl::StrJoin(operands, ", "), ")");
+  if (operands.size() == 1) return StrCat(text, operands[0]);
+  return StrCat(operands[0], " ", text, " ", operands[1]);
 }
 
 bool IsHalf(DType dtype) {
@@ -159,45 +39,13 @@ std::string ComputeTypeText(DType dtype) {
   return std::string(CppType(ComputeType(dtype)));
 }
 
-ReduceText DescribeReduce(const Inst& reduce, DType operand_type) {
-  const DType type = ComputeType(operand_type);
-  const double inf = std::numeric_limits<double>::infinity();
-  const bool floating = IsFloat(type);
-  const int bits = static_cast<int>(8 * DTypeSize(type));
-  const int64_t least = type == DType::kU8 ? 0
-                        : bits == 64       ? INT64_MIN
-                                           : -(int64_t{1} << (bits - 1));
-  const int64_t greatest = type == DType::kU8 ? 255 : ~least;
-  auto literal = [&](double as_float, int64_t as_int) {
-    return floating ? FloatLiteral(type, as_float) : IntLiteral(type, as_int);
-  };
-  switch (reduce.reduce_kind) {
-    case ReduceKind::kSum:
-      return {"KSum", literal(0, 0)};
-    case ReduceKind::kProd:
-      return {"KProd", literal(1, 1)};
-    case ReduceKind::kMax:
-      return {"KMaxOf", literal(-inf, least)};
-    case ReduceKind::kMin:
-      return {"KMinOf", literal(inf, greatest)};
-    case ReduceKind::kAny:
-      return {"KAnyOf", "false"};
-    case ReduceKind::kAll:
-      return {"KAllOf", "true"};
-    case ReduceKind::kArgMax:
-      return {"", literal(-inf, least), true};
-    case ReduceKind::kArgMin:
-      return {"", literal(inf, greatest), false};
-  }
-  return {};
-}
+Body::Body(ir::IntContext& ints, int num_values, Names& names, Writer& out)
+    : ints_(ints), names_(names), out_(out), values_(num_values) {}
 
-Body::Body(ir::Module& module, const ir::Kernel& kernel, Names& names, Writer& out)
-    : ints_(*module.ints), names_(names), out_(out), values_(kernel.num_values) {}
-
-void Body::SetLanes(IntExpr var, int width) {
+void Body::SetLanes(IntExpr var, int width, bool aligned) {
   lane_var_ = var;
   width_ = width;
+  aligned_ = aligned;
 }
 
 void Body::Define(ValueId id, DType dtype, bool varying, std::string text) {
@@ -208,17 +56,17 @@ std::string Body::NewName(absl::string_view prefix) {
   return StrCat(prefix, name_count_[std::string(prefix)]++);
 }
 
-bool Body::IndirectVaries(const Step& step) const {
-  for (int i = 0; i < NumIndirect(*step.inst); ++i) {
-    if (values_[step.inst->operands[i]].varying) return true;
+bool Body::IndirectVaries(const Inst& inst) const {
+  for (int i = 0; i < schedule::NumIndirect(inst); ++i) {
+    if (values_[inst.operands[i]].varying) return true;
   }
   return false;
 }
 
-bool Body::Varies(const Step& step) const {
+bool Body::Varies(const Compute& step) const {
   if (!lane_var_) return false;
-  if (step.index && ContainsVar(step.index, lane_var_)) return true;
-  for (ValueId id : step.inst->operands) {
+  if (!step.inst.indices.empty() && ContainsVar(step.inst.indices[0], lane_var_)) return true;
+  for (ValueId id : step.inst.operands) {
     if (values_[id].varying) return true;
   }
   return false;
@@ -241,13 +89,14 @@ std::string Body::UseComputed(ValueId id, bool varying) const {
   return IsHalf(values_[id].dtype) ? StrCat("KCast<float>(", text, ")") : text;
 }
 
-std::string Body::IndexText(const Step& step, absl::string_view lane) {
-  return ExprText(step.index, [&](IntExpr leaf) -> std::string {
+std::string Body::IndexText(const Compute& step, absl::string_view lane) {
+  return ExprText(step.inst.indices[0], [&](IntExpr leaf) -> std::string {
     if (leaf.kind() == ir::IntKind::kIndirect) {
-      const ValueId id = step.inst->operands[leaf.id()];
+      const ValueId id = step.inst.operands[leaf.id()];
       const Value& value = values_[id];
       const std::string at =
           value.constant ? value.text : StrCat(value.text, "[", value.varying ? lane : "0", "]");
+      checks_ = true;
       return StrCat("KCheck(", at, ", ", names_.Expr(leaf.extent()), ", &error)");
     }
     std::string name = names_.Leaf(leaf);
@@ -255,23 +104,27 @@ std::string Body::IndexText(const Step& step, absl::string_view lane) {
   });
 }
 
-std::string Body::PointerText(const Step& step) {
+std::string Body::BaseText(const Compute& step) {
+  return step.alloc >= 0 ? names_.Alloc(step.alloc) : names_.Buffer(step.inst.buffer);
+}
+
+std::string Body::PointerText(const Compute& step) {
   const std::string index = IndexText(step, "0");
-  const std::string buffer = names_.Buffer(step.inst->buffer);
+  const std::string buffer = BaseText(step);
   return index == "0" ? buffer : StrCat(buffer, " + ", index);
 }
 
 // Null where lanes are not equally far apart.
-IntExpr Body::StrideOf(const Step& step) {
-  if (IndirectVaries(step)) return IntExpr();
-  return aligned_ ? LaneStride(ints_, step.index, lane_var_, width_)
-                  : ints_.CoefficientOf(step.index, lane_var_);
+IntExpr Body::StrideOf(const Compute& step) {
+  if (IndirectVaries(step.inst)) return IntExpr();
+  return aligned_ ? schedule::LaneStride(ints_, step.inst.indices[0], lane_var_, width_)
+                  : ints_.CoefficientOf(step.inst.indices[0], lane_var_);
 }
 
-std::string Body::LoadText(const Step& step, bool varying) {
-  const Inst& inst = *step.inst;
+std::string Body::LoadText(const Compute& step, bool varying) {
+  const Inst& inst = step.inst;
   const std::string type(CppType(inst.dtype));
-  const std::string buffer = names_.Buffer(inst.buffer);
+  const std::string buffer = BaseText(step);
   const ValueId mask = inst.has_mask ? inst.operands.back() : ir::kNoValue;
   const std::string other = ImmediateLiteral(inst);
   if (!varying) {
@@ -305,40 +158,31 @@ std::string Body::LoadText(const Step& step, bool varying) {
                 ")");
 }
 
-void Body::EmitStore(const Step& step, bool varying) {
-  const Inst& inst = *step.inst;
+void Body::EmitStore(const Compute& step, bool varying) {
+  const Inst& inst = step.inst;
   const ValueId value = inst.operands.back();
-  names_.MarkStored(inst.buffer);
+  if (step.alloc < 0) names_.MarkStored(inst.buffer);
   if (!varying) {
     out_.Line("KStoreAll(", PointerText(step), ", ", Use(value, false), ");");
     return;
   }
   IntExpr stride = StrideOf(step);
   if (stride && stride.is_const(1)) {
-    const bool streamed = streamed_.contains(inst.buffer);
-    out_.Line(streamed ? "KStream" : "KStore", "<kTail>(", PointerText(step), ", n, ",
+    out_.Line(step.stream ? "KStream" : "KStore", "<kTail>(", PointerText(step), ", n, ",
               Use(value, true), ");");
     return;
   }
   out_.Line("KScatter<kTail>(n, ", Use(value, true), ", [&](long i, ", CppType(inst.dtype),
-            " x) { ", names_.Buffer(inst.buffer), "[", IndexText(step, "i"), "] = x; });");
+            " x) { ", BaseText(step), "[", IndexText(step, "i"), "] = x; });");
 }
 
-std::string Body::IndexValueText(const Step& step, bool varying) {
+std::string Body::IndexValueText(const Compute& step, bool varying) {
   const std::string first = IndexText(step, "0");
   if (!varying) return StrCat("KConst<long, 1>(", first, ")");
   IntExpr stride = StrideOf(step);
   if (stride) return StrCat("KIota<", width_, ">(", first, ", ", names_.Expr(stride), ")");
   return StrCat("KGather<long, ", width_, ", kTail>(n, [&](long i) { return ", IndexText(step, "i"),
                 "; })");
-}
-
-std::string Body::CallText(const Inst& inst, const std::vector<std::string>& operands) {
-  const absl::string_view infix = InfixOperator(inst.op);
-  if (!infix.empty()) return StrCat(operands[0], " ", infix, " ", operands[1]);
-  if (inst.op == ScalarOp::kNeg) return StrCat("-", operands[0]);
-  if (inst.op == ScalarOp::kNot) return StrCat("~", operands[0]);
-  return StrCat(FunctionName(inst.op), "(", absl::StrJoin(operands, ", "), ")");
 }
 
 std::string Body::ComputeText(const Inst& inst, bool varying) {
@@ -361,15 +205,15 @@ std::string Body::ComputeText(const Inst& inst, bool varying) {
       text = StrCat("KCast<unsigned char>(", text, ")");
     operands.push_back(std::move(text));
   }
-  std::string text = CallText(inst, operands);
+  std::string text = CallText(inst.op, operands);
   if (IsHalf(inst.dtype) && !MovesBits(inst.op)) {
     text = StrCat("KCast<", CppType(inst.dtype), ">(", text, ")");
   }
   return text;
 }
 
-void Body::Emit(const Step& step) {
-  const Inst& inst = *step.inst;
+void Body::Emit(const Compute& step) {
+  const Inst& inst = step.inst;
   const bool varying = Varies(step);
   if (inst.op == ScalarOp::kStore) {
     EmitStore(step, varying);

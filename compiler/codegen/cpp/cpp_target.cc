@@ -2,19 +2,10 @@
 
 #include <utility>
 
-#include "absl/algorithm/container.h"
-#include "compiler/codegen/cpp/contraction.h"
-#include "compiler/codegen/cpp/loops.h"
-#include "compiler/codegen/cpp/vector_plan.h"
-#include "proto/base/status_macros.h"
+#include "compiler/codegen/cpp/kernel_printer.h"
+#include "compiler/schedule/cpu/schedule.h"
 
 namespace kiln::codegen {
-
-bool DeviceInfo::HasFeature(absl::string_view feature) const {
-  return absl::c_binary_search(features, feature,
-                               [](absl::string_view a, absl::string_view b) { return a < b; });
-}
-
 namespace {
 
 class CppTarget : public Target {
@@ -23,12 +14,14 @@ class CppTarget : public Target {
 
   absl::string_view name() const override { return "cpp"; }
 
-  absl::StatusOr<EmittedKernel> Emit(ir::Module& module, const ir::Kernel& kernel) const override {
-    const cpp::VectorIsa isa = cpp::IsaOf(device_);
-    KILN_ASSIGN_OR_RETURN(EmittedKernel emitted,
-                          kernel.schedule == ir::Schedule::kContraction
-                              ? cpp::EmitContraction(module, kernel, isa, device_)
-                              : cpp::EmitLoops(module, kernel, isa, device_));
+  absl::StatusOr<schedule::Tree> Schedule(ir::Module& module,
+                                          const ir::Kernel& kernel) const override {
+    return schedule::cpu::ScheduleKernel(module, kernel, device_);
+  }
+
+  absl::StatusOr<EmittedKernel> Print(ir::Module& module,
+                                      const schedule::Tree& tree) const override {
+    EmittedKernel emitted = cpp::PrintKernel(module, tree);
     emitted.prelude = CppPrelude();
     return emitted;
   }

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "compiler/codegen/cpp/nest.h"
+#include "compiler/schedule/nest.h"
 
 namespace kiln::codegen::cpp {
 
@@ -152,7 +152,7 @@ std::string TermsText(const std::vector<IntExpr>& terms, const LeafText& leaf) {
 
 std::string SumText(IntExpr sum, const LeafText& leaf) {
   std::vector<IntExpr> fixed, varying;
-  for (IntExpr term : sum.operands()) (IsFixed(term) ? fixed : varying).push_back(term);
+  for (IntExpr term : sum.operands()) (schedule::IsFixed(term) ? fixed : varying).push_back(term);
   if (fixed.size() < kLongSum) {
     return TermsText({sum.operands().begin(), sum.operands().end()}, leaf);
   }
@@ -215,13 +215,21 @@ std::string ExprText(IntExpr expr, const LeafText& leaf) {
 std::string Names::Buffer(ir::BufferId buffer) {
   auto [it, inserted] = buffer_number_.try_emplace(buffer, static_cast<int>(buffers_.size()));
   if (inserted) buffers_.push_back(buffer);
+  used_.buffers.insert(it->second);
   return absl::StrCat("b", it->second);
+}
+
+std::string Names::Alloc(int alloc) {
+  used_.allocs.insert(alloc);
+  const int number = static_cast<int>(alloc_number_.size());
+  return absl::StrCat("a", alloc_number_.try_emplace(alloc, number).first->second);
 }
 
 std::string Names::Leaf(IntExpr leaf) {
   if (leaf.kind() == IntKind::kVar) return vars_.at(leaf);
   auto [it, inserted] = symbol_number_.try_emplace(leaf.id(), static_cast<int>(symbols_.size()));
   if (inserted) symbols_.push_back(leaf.id());
+  used_.symbols.insert(it->second);
   return absl::StrCat("s", it->second);
 }
 

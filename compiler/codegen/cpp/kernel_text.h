@@ -4,8 +4,10 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
@@ -17,17 +19,20 @@ namespace kiln::codegen::cpp {
 // Lines of code; the indentation follows the braces.
 class Writer {
  public:
+  explicit Writer(int depth = 0) : depth_(depth) {}
   template <typename... Args>
   void Line(const Args&... args) {
     Append(absl::StrCat(args...));
   }
+  // What another writer made, as it is.
+  void AppendText(absl::string_view text) { absl::StrAppend(&text_, text); }
   const std::string& text() const { return text_; }
 
  private:
   void Append(absl::string_view line);
 
   std::string text_;
-  int depth_ = 0;
+  int depth_;
 };
 
 // "float", "long", ... REQUIRES: not complex.
@@ -47,6 +52,7 @@ std::string ExprText(ir::IntExpr expr, const std::function<std::string(ir::IntEx
 class Names {
  public:
   std::string Buffer(ir::BufferId buffer);
+  std::string Alloc(int alloc);  // "a0"
   void MarkStored(ir::BufferId buffer) { stored_.insert(buffer); }
   bool IsStored(ir::BufferId buffer) const { return stored_.contains(buffer); }
   void NameVar(ir::IntExpr var, std::string name) { vars_[var] = std::move(name); }
@@ -59,13 +65,20 @@ class Names {
   const std::vector<ir::BufferId>& buffers() const { return buffers_; }
   const std::vector<int>& symbols() const { return symbols_; }
 
+  // What was asked for since the last call: numbers of buffers and symbols, ids of allocs.
+  struct Used {
+    absl::btree_set<int> buffers, symbols, allocs;
+  };
+  Used TakeUsed() { return std::exchange(used_, {}); }
+
  private:
   std::vector<ir::BufferId> buffers_;
   std::vector<int> symbols_;
   absl::flat_hash_map<ir::BufferId, int> buffer_number_;
-  absl::flat_hash_map<int, int> symbol_number_;
+  absl::flat_hash_map<int, int> symbol_number_, alloc_number_;
   absl::flat_hash_map<ir::IntExpr, std::string> vars_;
   absl::flat_hash_set<ir::BufferId> stored_;
+  Used used_;
 };
 
 }  // namespace kiln::codegen::cpp

@@ -109,6 +109,30 @@ KILN_FN Vec<bool, W> KIsInf(Vec<T, W> x) {
                                  Vec<bool, W>);
 }
 template <class T, int W>
+KILN_FN Vec<T, W> KFloor(Vec<T, W> x) {
+  return __builtin_elementwise_floor(x);
+}
+template <class T, int W>
+KILN_FN Vec<T, W> KCeil(Vec<T, W> x) {
+  return __builtin_elementwise_ceil(x);
+}
+template <class T, int W>
+KILN_FN Vec<T, W> KTrunc(Vec<T, W> x) {
+  return __builtin_elementwise_trunc(x);
+}
+template <class T, int W>
+KILN_FN Vec<T, W> KRound(Vec<T, W> x) {
+  return __builtin_elementwise_roundeven(x);
+}
+template <class T, int W>
+KILN_FN Vec<T, W> KCopysign(Vec<T, W> x, Vec<T, W> sign) {
+  return __builtin_elementwise_copysign(x, sign);
+}
+template <class T, int W>
+KILN_FN Vec<T, W> KFma(Vec<T, W> a, Vec<T, W> b, Vec<T, W> c) {
+  return __builtin_elementwise_fma(a, b, c);
+}
+template <class T, int W>
 KILN_FN Vec<T, W> KSqrt(Vec<T, W> x) {
   return __builtin_elementwise_sqrt(x);
 }
@@ -255,17 +279,18 @@ KILN_FN void KVectorLoop(long begin, long end, F body) {
 template <class Args>
 struct KGrid {
   Args* args;
-  void (*run)(Args& args, long row_begin, long row_end, long lane_begin, long lane_end);
+  void (*run)(Args& args, long row_begin, long row_end, long lane_begin, long lane_end, int thread);
   long rows, lanes, lane_step, row_tasks, lane_tasks;
 };
 template <class Args>
-static void KGridTask(void* closure, long task, int) {
+static void KGridTask(void* closure, long task, int thread) {
   const KGrid<Args>& g = *(const KGrid<Args>*)closure;
   const long row_task = task / g.lane_tasks, lane_task = task % g.lane_tasks;
   const long steps = (g.lanes + g.lane_step - 1) / g.lane_step;
   const long lane_end = steps * (lane_task + 1) / g.lane_tasks * g.lane_step;
   g.run(*g.args, g.rows * row_task / g.row_tasks, g.rows * (row_task + 1) / g.row_tasks,
-        steps * lane_task / g.lane_tasks * g.lane_step, lane_end < g.lanes ? lane_end : g.lanes);
+        steps * lane_task / g.lane_tasks * g.lane_step, lane_end < g.lanes ? lane_end : g.lanes,
+        thread);
 }
 template <class Args>
 static inline void KRunGrid(const KilnCpuContext* context, KGrid<Args> g, double cost) {
@@ -273,9 +298,11 @@ static inline void KRunGrid(const KilnCpuContext* context, KGrid<Args> g, double
   const double kCostOfTask = 16384;
   const double work = cost * (double)g.rows * (double)g.lanes;
   long tasks = work < kCostOfTask * 2 ? 1 : (long)(work / kCostOfTask);
-  if (tasks > 4l * context->threads) tasks = 4l * context->threads;
+  // Rows that are long themselves, as panels of a product, go to whoever is free.
+  const long most = cost * (double)g.lanes < kCostOfTask * 16 ? 4l : 64l;
+  if (tasks > most * context->threads) tasks = most * context->threads;
   if (tasks <= 1 || context->threads == 1) {
-    g.run(*g.args, 0, g.rows, 0, g.lanes);
+    g.run(*g.args, 0, g.rows, 0, g.lanes, 0);
     return;
   }
   const long steps = (g.lanes + g.lane_step - 1) / g.lane_step;

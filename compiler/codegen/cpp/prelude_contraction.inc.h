@@ -99,13 +99,3 @@ static __attribute__((noinline)) void KPackTransposed(const T* from, long lane_s
     }
   }
 }
-
-// Calls body for every task: on this thread where `work`, in multiply-adds, is small.
-static inline void KParallel(const KilnCpuContext* context, long tasks, double work,
-                             void (*body)(void* closure, long task, int thread), void* closure) {
-  if (tasks > 1 && context->threads > 1 && work > 100000) {
-    context->parallel_for(context, tasks, body, closure);
-    return;
-  }
-  for (long task = 0; task < tasks; ++task) body(closure, task, 0);
-}

@@ -258,11 +258,12 @@ TEST(CompilerTest, DebugKeepsIrAfterEachStageAndDecisions) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   std::vector<std::string> stages;
   for (const v1::Debug::StageIr& ir : plan->debug().ir()) stages.push_back(ir.stage());
-  EXPECT_THAT(stages, ElementsAre("lower", "fuse"));
+  EXPECT_THAT(stages, ElementsAre("lower", "fuse", "schedule"));
   EXPECT_GT(plan->debug().decisions_size(), 0);
   std::vector<std::string> timed;
   for (const v1::StageTime& time : plan->stages()) timed.push_back(time.stage());
-  EXPECT_THAT(timed, ElementsAre("import", "lower", "fuse", "plan_memory", "emit", "assemble"));
+  EXPECT_THAT(
+      timed, ElementsAre("import", "lower", "fuse", "schedule", "plan_memory", "emit", "assemble"));
 }
 
 TEST(CompilerTest, WithoutFusionEveryOperatorIsAKernel) {

@@ -11,6 +11,10 @@
 #include "compiler/ir/interpret.h"
 #include "compiler/ir/parse.h"
 #include "compiler/ir/verify.h"
+#include "compiler/schedule/interpret.h"
+#include "compiler/schedule/parse.h"
+#include "compiler/schedule/print.h"
+#include "compiler/schedule/verify.h"
 #include "proto/base/status_macros.h"
 #include "tests/unit/compiler/codegen/native_run.h"
 
@@ -104,6 +108,38 @@ void ExpectSame(const ir::ReferenceTensor& actual, const ir::ReferenceTensor& ex
   }
 }
 
+// Verifies the module's schedules for `device`, reads their text back, and interprets them.
+void CheckSchedules(ir::Module& module, const DeviceInfo& device,
+                    const std::vector<HostTensor>& inputs, const CheckOptions& options,
+                    const std::vector<ir::ReferenceTensor>& expected, const std::string& isa) {
+  std::vector<schedule::Tree> trees;
+  for (const ir::Operation& operation : module.operations) {
+    auto tree = MakeCppTarget(device)->Schedule(module, std::get<ir::Kernel>(operation));
+    ASSERT_TRUE(tree.ok()) << tree.status();
+    trees.push_back(*std::move(tree));
+    const absl::Status verified = schedule::Verify(module, trees.back());
+    ASSERT_TRUE(verified.ok()) << verified << "\n" << schedule::Print(module, trees.back());
+  }
+  const std::string text = schedule::Print(module, trees);
+  auto parsed = schedule::Parse(text);
+  ASSERT_TRUE(parsed.ok()) << parsed.status() << "\n" << text;
+  EXPECT_EQ(schedule::Print(parsed->module, parsed->trees), text);
+  for (const schedule::Tree& tree : parsed->trees) {
+    const absl::Status verified = schedule::Verify(parsed->module, tree);
+    ASSERT_TRUE(verified.ok()) << verified << "\n" << text;
+  }
+  for (int threads : {1, 3}) {
+    auto actual = schedule::Interpret(
+        parsed->module, parsed->trees, inputs, options.symbols, {},
+        {.seed = options.seed + static_cast<uint64_t>(threads), .threads = threads});
+    ASSERT_TRUE(actual.ok()) << actual.status() << "\n" << text;
+    for (size_t i = 0; i < actual->size(); ++i) {
+      ExpectSame((*actual)[i], expected[i], 1e-9,
+                 isa + ", schedule, output " + std::to_string(i) + "\n" + text);
+    }
+  }
+}
+
 }  // namespace
 
 void CheckModule(const std::string& text, const CheckOptions& options) {
@@ -122,6 +158,13 @@ void CheckModule(const std::string& text, const CheckOptions& options) {
   auto expected = ir::Interpret(*module, inputs, options.symbols, {});
   ASSERT_TRUE(expected.ok()) << expected.status();
 
+  for (const std::string& isa : {"sse2", "avx2", "avx512"}) {
+    DeviceInfo device = TestDevice(isa);
+    device.l2_bytes = options.l2_bytes;
+    device.l3_bytes = options.l3_bytes;
+    CheckSchedules(*module, device, inputs, options, *expected, isa);
+    if (::testing::Test::HasFailure()) return;
+  }
   for (const std::string& isa : RunnableIsas()) {
     DeviceInfo device = TestDevice(isa);
     device.l2_bytes = options.l2_bytes;

@@ -1,5 +1,5 @@
 // Loops taken apart where a comparison changes, against the reference interpreter.
-#include "compiler/codegen/cpp/segments.h"
+#include "compiler/schedule/cpu/segments.h"
 
 #include <gtest/gtest.h>
 
@@ -20,10 +20,11 @@ std::vector<std::string> BreaksOf(const std::string& text) {
   absl::StatusOr<ir::Module> module = ir::Parse(text);
   EXPECT_TRUE(module.ok()) << module.status();
   const auto& kernel = std::get<ir::Kernel>(module->operations[0]);
-  auto nest = cpp::BuildNest(*module, kernel, true);
+  auto nest = schedule::BuildNest(*module, kernel, true);
   EXPECT_TRUE(nest.ok()) << nest.status();
-  const cpp::VectorPlan plan = cpp::PlanVectors(*module->ints, *nest, cpp::VectorIsa::kAvx2);
-  const auto segments = cpp::PlanSegments(*module->ints, *nest, plan);
+  const schedule::cpu::VectorPlan plan =
+      schedule::cpu::PlanVectors(*module->ints, *nest, schedule::cpu::VectorIsa::kAvx2);
+  const auto segments = schedule::cpu::PlanSegments(*module->ints, *nest, plan);
   std::vector<std::string> breaks;
   for (size_t i = 0; segments && i < segments->breaks.size(); ++i) {
     const ir::IntExpr at = segments->breaks[i];

@@ -1,0 +1,119 @@
+#include "compiler/schedule/cpu/accumulators.h"
+
+#include <algorithm>
+
+namespace kiln::schedule::cpu {
+
+using ir::IntExpr;
+using ir::ReduceKind;
+using ir::ScalarOp;
+
+namespace {
+
+constexpr int64_t kBlockSteps = 64;     // as the levels of a cascade have
+constexpr int64_t kLongSumSteps = 128;  // from here on blocks are worth their few instructions
+
+// Of the `reduce`'s operand, which an earlier step of any phase made.
+DType OperandType(const Nest& nest, const ir::Inst& reduce) {
+  for (const NestPhase& phase : nest.phases) {
+    for (const Step& step : phase.steps) {
+      if (step.inst->result == reduce.operands[0]) return step.inst->dtype;
+    }
+  }
+  return reduce.dtype;
+}
+
+// The number of an inner point in row-major order.
+IntExpr PointNumber(ir::IntContext& ints, const NestPhase& phase) {
+  IntExpr number = ints.Const(0), stride = ints.Const(1);
+  for (size_t i = phase.inner.size(); i-- > 0;) {
+    number = ints.Add(number, ints.Mul(phase.inner[i], stride));
+    stride = ints.Mul(stride, Extent(ints, phase.inner[i]));
+  }
+  return number;
+}
+
+}  // namespace
+
+// Iterations of the loop where its variable takes `extent` values.
+int64_t Accumulators::Steps(IntExpr loop, int64_t extent) const {
+  const int width = loop == lanes_.var ? lanes_.width : 1;
+  return extent / width + (extent % width != 0);
+}
+
+// The outermost loop one iteration of which is less than a block.
+void Accumulators::PlanBlocks(const std::vector<IntExpr>& loops, int base) {
+  block_level_ = -1;
+  double most = 1;
+  for (size_t i = base; i < loops.size(); ++i) {
+    const IntExpr extent = Extent(builder_.ints(), loops[i]);
+    most *= static_cast<double>(Steps(loops[i], extent.range().max));
+  }
+  if (most <= static_cast<double>(kLongSumSteps)) return;
+  int64_t inside = 1;  // steps of one iteration of the loop
+  for (size_t i = loops.size(); i-- > static_cast<size_t>(base);) {
+    block_level_ = static_cast<int>(i);
+    block_length_ = std::max<int64_t>(1, kBlockSteps / inside);
+    if (loops[i] == lanes_.var) block_length_ *= lanes_.width;
+    inside *= Steps(loops[i], ExtentHint(builder_.ints(), loops[i]));
+    if (inside >= kBlockSteps) return;
+  }
+}
+
+Alloc Accumulators::Describe(const ir::Inst& reduce) const {
+  const bool one_a_lane = lanes_.width > 1 && !lanes_kept_;
+  return {OperandType(nest_, reduce), builder_.ints().Const(one_a_lane ? lanes_.width : 1),
+          Space::kRegister, reduce.reduce_kind, false};
+}
+
+void Accumulators::Open(const NestPhase& phase, const std::vector<IntExpr>& loops, int base,
+                        Lanes lanes, Block& out) {
+  open_.clear();
+  lanes_ = lanes;
+  number_ = PointNumber(builder_.ints(), phase);
+  PlanBlocks(loops, base);
+  bool any_cascade = false;
+  for (const Step& step : phase.steps) {
+    if (step.inst->op != ScalarOp::kReduce) continue;
+    Alloc total = Describe(*step.inst);
+    total.cascade = block_level_ >= 0 && *total.reduce == ReduceKind::kSum && IsFloat(total.dtype);
+    any_cascade |= total.cascade;
+    open_.push_back({step.inst, builder_.Open(std::move(total), out), -1});
+  }
+  if (!any_cascade) block_level_ = -1;
+}
+
+void Accumulators::BeginBlock(Block& out) {
+  for (Accumulator& acc : open_) {
+    if (!builder_.tree().allocs[acc.total].cascade) continue;
+    acc.part = builder_.Open(Describe(*acc.inst), out);
+  }
+}
+
+void Accumulators::EndBlock(Block& out) {
+  for (Accumulator& acc : open_) {
+    if (acc.part >= 0) out.push_back({Fold{acc.total, acc.part}});
+  }
+}
+
+void Accumulators::Add(const Step& step, Block& out) {
+  ir::IntContext& ints = builder_.ints();
+  const Accumulator& acc = *std::find_if(open_.begin(), open_.end(),
+                                         [&](const Accumulator& a) { return a.inst == step.inst; });
+  const bool one_a_lane = lanes_.width > 1 && !lanes_kept_;
+  const bool numbered = step.inst->reduce_kind == ReduceKind::kArgMax ||
+                        step.inst->reduce_kind == ReduceKind::kArgMin;
+  out.push_back({Update{acc.part >= 0 ? acc.part : acc.total,
+                        one_a_lane ? ints.Mod(lanes_.var, lanes_.width) : ints.Const(0),
+                        builder_.Resolve(step.inst->operands[0]), numbered ? number_ : IntExpr()}});
+}
+
+void Accumulators::Close(Block& out) {
+  for (const Accumulator& acc : open_) {
+    out.push_back({Combine{acc.inst->result, acc.inst->dtype, acc.total}});
+  }
+  open_.clear();
+  block_level_ = -1;
+}
+
+}  // namespace kiln::schedule::cpu

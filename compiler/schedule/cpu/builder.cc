@@ -1,0 +1,120 @@
+#include "compiler/schedule/cpu/builder.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace kiln::schedule::cpu {
+
+using ir::IntExpr;
+using ir::ScalarOp;
+using ir::ValueId;
+
+Builder::Builder(ir::Module& module, const ir::Kernel& kernel, const Nest& nest)
+    : ints_(*module.ints), levels_(kernel.num_values, 0) {
+  tree_.name = kernel.name;
+  tree_.num_values = kernel.num_values;
+  for (const NestPhase& phase : nest.phases) {
+    for (const Step& step : phase.steps) {
+      if (step.inst->op == ScalarOp::kStore) stored_.insert(step.inst->buffer);
+    }
+  }
+}
+
+AllocId Builder::NewAlloc(Alloc alloc) {
+  tree_.allocs.push_back(std::move(alloc));
+  return static_cast<AllocId>(tree_.allocs.size()) - 1;
+}
+
+AllocId Builder::Open(Alloc alloc, Block& out) {
+  const AllocId id = NewAlloc(std::move(alloc));
+  out.push_back({schedule::Open{id}});
+  return id;
+}
+
+Block& Builder::AddLoop(const Loop& loop, Block& out) {
+  out.push_back(
+      {For{loop.var, loop.begin, loop.end, ints_.Const(1), loop.binding, loop.width, {}}});
+  return std::get<For>(out.back().value).body;
+}
+
+Block& Builder::AddSteps(IntExpr& var, IntExpr extent, IntExpr begin, IntExpr end, IntExpr step,
+                         Binding binding, Block& out) {
+  var = ints_.NewVar(extent);
+  out.push_back({For{var, begin, end, step, binding, 1, {}}});
+  return std::get<For>(out.back().value).body;
+}
+
+void Builder::AddLet(IntExpr var, IntExpr value, Block& out) {
+  out.push_back({Let{var, value}});
+}
+
+ValueId Builder::Resolve(ValueId id) const {
+  const auto same = alias_.find(id);
+  return same == alias_.end() ? id : same->second;
+}
+
+void Builder::AddStep(const Step& step, Block& out) {
+  Compute made{*step.inst, -1, false};
+  for (ValueId& id : made.inst.operands) id = Resolve(id);
+  made.inst.result = Resolve(made.inst.result);
+  made.inst.indices.clear();
+  if (step.index) made.inst.indices.push_back(step.index);
+  made.stream = made.inst.op == ScalarOp::kStore && streamed_.contains(made.inst.buffer);
+  out.push_back({std::move(made)});
+}
+
+void Builder::AddLoad(ValueId result, DType dtype, AllocId from, IntExpr index, Block& out) {
+  Compute made;
+  made.inst.op = ScalarOp::kLoad;
+  made.inst.dtype = dtype;
+  made.inst.result = result;
+  made.inst.indices = {index};
+  made.alloc = from;
+  out.push_back({std::move(made)});
+}
+
+void Builder::AddStore(ValueId value, DType dtype, AllocId to, IntExpr index, Block& out) {
+  Compute made;
+  made.inst.op = ScalarOp::kStore;
+  made.inst.dtype = dtype;
+  made.inst.operands = {Resolve(value)};
+  made.inst.indices = {index};
+  made.alloc = to;
+  out.push_back({std::move(made)});
+}
+
+int Builder::LevelOf(const Step& step, const std::vector<IntExpr>& vars) const {
+  const ir::Inst& inst = *step.inst;
+  const int deepest = static_cast<int>(vars.size());
+  if (inst.op == ScalarOp::kStore || inst.op == ScalarOp::kReduce) return deepest;
+  if (inst.op == ScalarOp::kLoad && stored_.contains(inst.buffer)) return deepest;
+  int level = 0;
+  for (ValueId id : inst.operands) level = std::max(level, levels_[id]);
+  for (int i = 0; i < deepest; ++i) {
+    if (step.index && ContainsVar(step.index, vars[i])) level = std::max(level, i + 1);
+  }
+  return level;
+}
+
+void Builder::AddNest(const std::vector<const Step*>& steps, const std::vector<Loop>& loops,
+                      const Add& first, const Add& last, Block& out) {
+  std::vector<IntExpr> vars;
+  for (const Loop& loop : loops) vars.push_back(loop.var);
+  std::vector<int> levels;
+  for (const Step* step : steps) {
+    levels.push_back(LevelOf(*step, vars));
+    if (step->inst->result >= 0) SetLevel(step->inst->result, levels.back());
+  }
+  Block* at = &out;
+  for (size_t level = 0;; ++level) {
+    if (level == loops.size()) first(*at);
+    for (size_t i = 0; i < steps.size(); ++i) {
+      if (levels[i] == static_cast<int>(level)) AddStep(*steps[i], *at);
+    }
+    if (level == loops.size()) break;
+    at = &AddLoop(loops[level], *at);
+  }
+  last(*at);
+}
+
+}  // namespace kiln::schedule::cpu

@@ -1,0 +1,385 @@
+#include "compiler/schedule/cpu/contraction.h"
+
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "compiler/schedule/cpu/builder.h"
+
+namespace kiln::schedule::cpu {
+namespace {
+
+using ir::IntExpr;
+
+constexpr int64_t kMostThreads = 1 << 12;
+constexpr int64_t kTasksPerThread = 8;
+
+// A range of one loop that stands for several, taken as one.
+struct FlatRange {
+  IntExpr begin, end;
+};
+
+class ContractionScheduler {
+ public:
+  ContractionScheduler(ir::Module& module, const ir::Kernel& kernel, const Nest& nest,
+                       ContractionPlan plan, int64_t l2_bytes)
+      : ints_(*module.ints),
+        nest_(nest),
+        plan_(std::move(plan)),
+        builder_(module, kernel, nest),
+        width_(plan_.panel_width()),
+        panels_(ints_.CeilDiv(plan_.num_lanes, ints_.Const(width_))),
+        panel_size_(ints_.Mul(plan_.num_k, width_)) {
+    const int64_t elements = l2_bytes / 2 / DTypeSize(plan_.type) / width_;
+    panel_group_ =
+        ints_.Max(ints_.Const(1),
+                  ints_.FloorDiv(ints_.Const(elements), ints_.Max(plan_.num_k, ints_.Const(1))));
+  }
+
+  Tree Run() &&;
+
+ private:
+  // A new variable that is `value`, for `0 <= value <= most`.
+  IntExpr Let(IntExpr value, IntExpr most, Block& out);
+  IntExpr Flat(const std::vector<IntExpr>& vars);
+  void Decode(IntExpr flat, const std::vector<IntExpr>& vars, Block& out);
+  // The last of `vars` over its part of `range`, inside of a loop over the others where there are
+  // any; `visit` makes its body from the place in the range and gets where to put it.
+  void AddRuns(const std::vector<IntExpr>& vars, const FlatRange& range,
+               const std::function<void(const Loop& run, IntExpr place, Block& out)>& visit,
+               Block& out);
+  Block& AddBatches(Block& out);
+  Loop Whole(IntExpr var) { return {var, ints_.Const(0), Extent(ints_, var)}; }
+  IntExpr OriginOf(const Step& load, const std::vector<IntExpr>& vars);
+  AllocId OpenRowScratch(Block& out);
+  FlatRange LanesOf(IntExpr panel, Block& out);
+
+  void PackPanel(IntExpr panel, const Window& to, Block& out);
+  void PackRows(IntExpr first, IntExpr count, Block& out);
+  void CopyLastRows(IntExpr row_begin, IntExpr row_end, Block& out);
+  void Multiply(AllocId tile, IntExpr row_begin, IntExpr row_end, const Window& panel, Block& out);
+  void AddBlocks(const FlatRange& rows, const FlatRange& panels,
+                 const std::function<Window(IntExpr panel)>& panel_at, Block& out);
+  void Finish(AllocId tile, const FlatRange& rows, const FlatRange& lanes, Block& out);
+  void RunShared(Block& root);
+  void RunOwn(Block& root);
+  // Whether each block of rows is some whole micro tiles.
+  bool RowsAreWhole() { return ints_.Mod(plan_.num_rows, plan_.tile_rows).is_const(0); }
+
+  ir::IntContext& ints_;
+  const Nest& nest_;
+  const ContractionPlan plan_;
+  Builder builder_;
+  const int width_;       // of a panel
+  const IntExpr panels_;  // of a batch
+  const IntExpr panel_size_;
+  IntExpr panel_group_;  // panels that together take half of the second-level cache
+  AllocId rows_ = -1;    // scratch memory for rows
+};
+
+IntExpr ContractionScheduler::Let(IntExpr value, IntExpr most, Block& out) {
+  if (value.is_const() || value.kind() == ir::IntKind::kVar) return value;
+  const IntExpr var = ints_.NewVar(ints_.Add(most, 1));
+  builder_.AddLet(var, value, out);
+  return var;
+}
+
+IntExpr ContractionScheduler::Flat(const std::vector<IntExpr>& vars) {
+  IntExpr flat = ints_.Const(0);
+  for (IntExpr var : vars) flat = ints_.Add(ints_.Mul(flat, Extent(ints_, var)), var);
+  return flat;
+}
+
+void ContractionScheduler::Decode(IntExpr flat, const std::vector<IntExpr>& vars, Block& out) {
+  for (size_t i = vars.size(); i-- > 0;) {
+    const IntExpr extent = Extent(ints_, vars[i]);
+    builder_.AddLet(vars[i], i == 0 ? flat : ints_.Mod(flat, extent), out);
+    if (i > 0) flat = ints_.FloorDiv(flat, extent);
+  }
+}
+
+void ContractionScheduler::AddRuns(
+    const std::vector<IntExpr>& vars, const FlatRange& range,
+    const std::function<void(const Loop& run, IntExpr place, Block& out)>& visit, Block& out) {
+  const IntExpr last = vars.back();
+  if (vars.size() == 1) {
+    visit({last, range.begin, range.end}, ints_.Sub(last, range.begin), out);
+    return;
+  }
+  const IntExpr extent = Extent(ints_, last);
+  std::vector<IntExpr> others(vars.begin(), vars.end() - 1);
+  IntExpr points = ints_.Const(1);
+  for (IntExpr var : others) points = ints_.Mul(points, Extent(ints_, var));
+  IntExpr run;
+  Block& body =
+      builder_.AddSteps(run, points, ints_.FloorDiv(range.begin, extent),
+                        ints_.CeilDiv(range.end, extent), ints_.Const(1), Binding::kSerial, out);
+  Decode(run, others, body);
+  const IntExpr start = ints_.Mul(run, extent);
+  const IntExpr begin = Let(ints_.Max(ints_.Const(0), ints_.Sub(range.begin, start)), extent, body);
+  const IntExpr end = Let(ints_.Min(extent, ints_.Sub(range.end, start)), extent, body);
+  visit({last, begin, end}, ints_.Sub(ints_.Add(start, last), range.begin), body);
+}
+
+Block& ContractionScheduler::AddBatches(Block& out) {
+  Block* at = &out;
+  for (IntExpr var : plan_.batch) {
+    Loop loop = Whole(var);
+    loop.binding = Binding::kTask;
+    at = &builder_.AddLoop(loop, *at);
+  }
+  return *at;
+}
+
+// Where `load` reads for the first of `vars` and of k.
+IntExpr ContractionScheduler::OriginOf(const Step& load, const std::vector<IntExpr>& vars) {
+  ir::IntContext::VarMap origin;
+  for (IntExpr var : vars) origin[var] = ints_.Const(0);
+  for (IntExpr var : plan_.k) origin[var] = ints_.Const(0);
+  return ints_.Substitute(load.index, origin);
+}
+
+AllocId ContractionScheduler::OpenRowScratch(Block& out) {
+  const int rows = plan_.row_load == nullptr ? plan_.block_rows() : plan_.tile_rows;
+  return builder_.Open({plan_.type, ints_.Mul(plan_.num_k, rows), Space::kL2, {}, false}, out);
+}
+
+FlatRange ContractionScheduler::LanesOf(IntExpr panel, Block& out) {
+  const IntExpr begin = Let(ints_.Mul(panel, width_), plan_.num_lanes, out);
+  return {begin, Let(ints_.Min(ints_.Add(begin, width_), plan_.num_lanes), plan_.num_lanes, out)};
+}
+
+// out[k][lane], with zeros where the last panel has no lanes.
+void ContractionScheduler::PackPanel(IntExpr panel, const Window& to, Block& out) {
+  const FlatRange lanes = LanesOf(panel, out);
+  const IntExpr count = ints_.Sub(lanes.end, lanes.begin);
+  if (!ints_.Mod(plan_.num_lanes, width_).is_const(0)) {
+    const Micro zero{MicroKind::kZero, {}, {to}, {panel_size_}};
+    out.push_back({If{count, ints_.Const(width_), {{zero}}, {}}});
+  }
+  if (plan_.panel_load != nullptr) {
+    const Step& load = *plan_.panel_load;
+    const IntExpr from =
+        ints_.Add(OriginOf(load, plan_.lanes), ints_.Mul(lanes.begin, plan_.lane_stride));
+    out.push_back({Micro{MicroKind::kPackTransposed,
+                         {width_},
+                         {to, {load.inst->buffer, -1, from}},
+                         {plan_.lane_stride, count, plan_.num_k}}});
+    return;
+  }
+  AddRuns(
+      plan_.lanes, lanes,
+      [&](const Loop& run, IntExpr place, Block& at) {
+        std::vector<Loop> loops;
+        for (IntExpr var : plan_.k) loops.push_back(Whole(var));
+        loops.push_back({run.var, run.begin, run.end, Binding::kVector, plan_.vector_lanes});
+        const IntExpr index =
+            ints_.Add(to.index, ints_.Add(ints_.Mul(Flat(plan_.k), width_), place));
+        builder_.AddNest(
+            Closure(nest_.phases[0], plan_.panel_value), loops, [](Block&) {},
+            [&](Block& body) {
+              builder_.AddStore(plan_.panel_value, plan_.type, to.alloc, index, body);
+            },
+            at);
+      },
+      out);
+}
+
+// rows[r][k] of `count` rows from `first` on, the last row again and again where there are fewer.
+void ContractionScheduler::PackRows(IntExpr first, IntExpr count, Block& out) {
+  IntExpr r;
+  Block& body = builder_.AddSteps(r, ints_.Const(plan_.block_rows()), ints_.Const(0), count,
+                                  ints_.Const(1), Binding::kSerial, out);
+  const IntExpr row =
+      Let(ints_.Min(ints_.Add(first, r), ints_.Add(plan_.num_rows, -1)), plan_.num_rows, body);
+  Decode(row, plan_.rows, body);
+  std::vector<Loop> loops;
+  for (IntExpr var : plan_.k) loops.push_back(Whole(var));
+  loops.back().binding = Binding::kVector;
+  loops.back().width = plan_.vector_lanes;
+  const IntExpr index = ints_.Add(ints_.Mul(r, plan_.num_k), Flat(plan_.k));
+  builder_.AddNest(
+      Closure(nest_.phases[0], plan_.row_value), loops, [](Block&) {},
+      [&](Block& at) { builder_.AddStore(plan_.row_value, plan_.type, rows_, index, at); }, body);
+}
+
+// The rows that are no whole micro tile, filled up, so that the one micro-kernel serves.
+void ContractionScheduler::CopyLastRows(IntExpr row_begin, IntExpr row_end, Block& out) {
+  const IntExpr rest =
+      Let(ints_.Mod(ints_.Sub(row_end, row_begin), plan_.tile_rows), plan_.num_rows, out);
+  const IntExpr from = ints_.Add(OriginOf(*plan_.row_load, plan_.rows),
+                                 ints_.Mul(ints_.Sub(row_end, rest), plan_.row_stride));
+  const Micro copy{MicroKind::kCopyRows,
+                   {plan_.tile_rows},
+                   {{-1, rows_, ints_.Const(0)}, {plan_.row_load->inst->buffer, -1, from}},
+                   {rest, plan_.row_stride, plan_.k_stride, plan_.num_k}};
+  out.push_back({If{ints_.Const(0), rest, {{copy}}, {}}});
+}
+
+// The sums of the block's rows with one panel.
+void ContractionScheduler::Multiply(AllocId tile, IntExpr row_begin, IntExpr row_end,
+                                    const Window& panel, Block& out) {
+  const int rows = plan_.tile_rows;
+  IntExpr g = ints_.Const(0);
+  Block* at = &out;
+  if (plan_.row_groups > 1) {
+    const IntExpr groups = ints_.CeilDiv(ints_.Sub(row_end, row_begin), ints_.Const(rows));
+    at = &builder_.AddSteps(g, ints_.Const(plan_.row_groups), ints_.Const(0), groups,
+                            ints_.Const(1), Binding::kSerial, out);
+  }
+  const auto multiply = [&](const Window& a, IntExpr row_stride, IntExpr k_stride) {
+    return Micro{MicroKind::kMultiply,
+                 {plan_.vector_lanes, rows, plan_.tile_vectors},
+                 {{-1, tile, ints_.Mul(g, rows * width_)}, a, panel},
+                 {plan_.num_k, row_stride, k_stride}};
+  };
+  const IntExpr one = ints_.Const(1);
+  if (plan_.row_load == nullptr) {
+    const IntExpr from = ints_.Mul(ints_.Mul(g, rows), plan_.num_k);
+    at->push_back({multiply({-1, rows_, from}, plan_.num_k, one)});
+    return;
+  }
+  const IntExpr first = ints_.Add(row_begin, ints_.Mul(g, rows));
+  const IntExpr from =
+      ints_.Add(OriginOf(*plan_.row_load, plan_.rows), ints_.Mul(first, plan_.row_stride));
+  const Micro in_place =
+      multiply({plan_.row_load->inst->buffer, -1, from}, plan_.row_stride, plan_.k_stride);
+  if (RowsAreWhole()) {
+    at->push_back({in_place});
+  } else {
+    const Micro copied = multiply({-1, rows_, ints_.Const(0)}, plan_.num_k, one);
+    at->push_back({If{ints_.Sub(row_end, first), ints_.Const(rows), {{copied}}, {{in_place}}}});
+  }
+}
+
+void ContractionScheduler::AddBlocks(const FlatRange& rows, const FlatRange& panels,
+                                     const std::function<Window(IntExpr panel)>& panel_at,
+                                     Block& out) {
+  IntExpr row_begin, panel;
+  Block& block = builder_.AddSteps(row_begin, plan_.num_rows, rows.begin, rows.end,
+                                   ints_.Const(plan_.block_rows()), Binding::kSerial, out);
+  const IntExpr row_end =
+      Let(ints_.Min(ints_.Add(row_begin, plan_.block_rows()), rows.end), plan_.num_rows, block);
+  if (plan_.row_load == nullptr) {
+    const IntExpr tiles =
+        ints_.CeilDiv(ints_.Sub(row_end, row_begin), ints_.Const(plan_.tile_rows));
+    PackRows(row_begin, ints_.Mul(tiles, plan_.tile_rows), block);
+  } else if (!RowsAreWhole()) {
+    CopyLastRows(row_begin, row_end, block);
+  }
+  Block& body = builder_.AddSteps(panel, panels_, panels.begin, panels.end, ints_.Const(1),
+                                  Binding::kSerial, block);
+  const Alloc sums{
+      plan_.type, ints_.Const(int64_t{plan_.block_rows()} * width_), Space::kL1, {}, false};
+  AllocId tile = builder_.Open(sums, body);
+  Multiply(tile, row_begin, row_end, panel_at(panel), body);
+  if (plan_.store_along_rows) {
+    const AllocId turned = builder_.Open(sums, body);
+    const IntExpr zero = ints_.Const(0);
+    body.push_back({Micro{MicroKind::kTranspose,
+                          {plan_.block_rows(), width_},
+                          {{-1, turned, zero}, {-1, tile, zero}},
+                          {}}});
+    tile = turned;
+  }
+  const FlatRange lanes = LanesOf(panel, body);
+  Finish(tile, {row_begin, row_end}, lanes, body);
+}
+
+// The later phases on one tile of sums, vectors along the direction in which the result is
+// contiguous.
+void ContractionScheduler::Finish(AllocId tile, const FlatRange& rows, const FlatRange& lanes,
+                                  Block& out) {
+  const bool along_rows = plan_.store_along_rows;
+  const int pitch = along_rows ? plan_.block_rows() : width_;
+  const std::vector<IntExpr>& slow = along_rows ? plan_.lanes : plan_.rows;
+  const FlatRange& slow_range = along_rows ? lanes : rows;
+  IntExpr at;
+  Block& body =
+      builder_.AddSteps(at, along_rows ? plan_.num_lanes : plan_.num_rows, slow_range.begin,
+                        slow_range.end, ints_.Const(1), Binding::kSerial, out);
+  Decode(at, slow, body);
+  std::vector<const Step*> steps;
+  for (size_t i = 1; i < nest_.phases.size(); ++i) {
+    for (const Step& step : nest_.phases[i].steps) steps.push_back(&step);
+  }
+  AddRuns(
+      along_rows ? plan_.rows : plan_.lanes, along_rows ? rows : lanes,
+      [&](const Loop& run, IntExpr place, Block& inside) {
+        const IntExpr index = ints_.Add(ints_.Mul(ints_.Sub(at, slow_range.begin), pitch), place);
+        builder_.SetLevel(plan_.sum, 1);
+        builder_.AddNest(
+            steps, {{run.var, run.begin, run.end, Binding::kVector, plan_.vector_lanes}},
+            [&](Block& vectors) { builder_.AddLoad(plan_.sum, plan_.type, tile, index, vectors); },
+            [](Block&) {}, inside);
+      },
+      body);
+}
+
+// Few panels for many rows: packed once, for all tasks, which split the rows.
+void ContractionScheduler::RunShared(Block& root) {
+  const IntExpr size = ints_.Mul(ints_.Mul(plan_.num_batches, panels_), panel_size_);
+  const AllocId panels = builder_.Open({plan_.type, size, Space::kGlobal, {}, false}, root);
+  const auto panel_at = [&](IntExpr panel) {
+    const IntExpr number = ints_.Add(ints_.Mul(Flat(plan_.batch), panels_), panel);
+    return Window{-1, panels, ints_.Mul(number, panel_size_)};
+  };
+  IntExpr panel, part, first;
+  Block& packing = builder_.AddSteps(panel, panels_, ints_.Const(0), panels_, ints_.Const(1),
+                                     Binding::kTask, AddBatches(root));
+  PackPanel(panel, panel_at(panel), packing);
+
+  const IntExpr threads = builder_.tree().threads = ints_.NewVar(ints_.Const(kMostThreads));
+  const IntExpr one = ints_.Const(1);
+  const IntExpr blocks = ints_.CeilDiv(plan_.num_rows, ints_.Const(plan_.block_rows()));
+  const IntExpr parts =
+      ints_.Max(one, ints_.Min(blocks, ints_.FloorDiv(ints_.Mul(threads, kTasksPerThread),
+                                                      ints_.Max(plan_.num_batches, one))));
+  Block& task =
+      builder_.AddSteps(part, parts, ints_.Const(0), parts, one, Binding::kTask, AddBatches(root));
+  rows_ = OpenRowScratch(task);
+  const auto first_row = [&](IntExpr number) {
+    return ints_.Mul(ints_.FloorDiv(ints_.Mul(blocks, number), parts), plan_.block_rows());
+  };
+  const IntExpr begin = Let(first_row(part), plan_.num_rows, task);
+  const IntExpr end =
+      Let(ints_.Min(first_row(ints_.Add(part, 1)), plan_.num_rows), plan_.num_rows, task);
+  Block& group = builder_.AddSteps(first, panels_, ints_.Const(0), panels_, panel_group_,
+                                   Binding::kSerial, task);
+  const IntExpr last = Let(ints_.Min(ints_.Add(first, panel_group_), panels_), panels_, group);
+  AddBlocks({begin, end}, {first, last}, panel_at, group);
+}
+
+// A task packs the panel that it uses.
+void ContractionScheduler::RunOwn(Block& root) {
+  IntExpr panel;
+  Block& task = builder_.AddSteps(panel, panels_, ints_.Const(0), panels_, ints_.Const(1),
+                                  Binding::kTask, AddBatches(root));
+  const Window own{-1, builder_.Open({plan_.type, panel_size_, Space::kL2, {}, false}, task),
+                   ints_.Const(0)};
+  rows_ = OpenRowScratch(task);
+  PackPanel(panel, own, task);
+  AddBlocks(
+      {ints_.Const(0), plan_.num_rows}, {panel, ints_.Add(panel, 1)}, [&](IntExpr) { return own; },
+      task);
+}
+
+Tree ContractionScheduler::Run() && {
+  Block root;
+  if (plan_.shared_panels) {
+    RunShared(root);
+  } else {
+    RunOwn(root);
+  }
+  builder_.tree().body = std::move(root);
+  return std::move(builder_.tree());
+}
+
+}  // namespace
+
+Tree ScheduleContraction(ir::Module& module, const ir::Kernel& kernel, const Nest& nest,
+                         ContractionPlan plan, int64_t l2_bytes) {
+  return ContractionScheduler(module, kernel, nest, std::move(plan), l2_bytes).Run();
+}
+
+}  // namespace kiln::schedule::cpu

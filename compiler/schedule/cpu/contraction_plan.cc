@@ -1,0 +1,252 @@
+#include "compiler/schedule/cpu/contraction_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+namespace kiln::schedule::cpu {
+
+using ir::Inst;
+using ir::IntContext;
+using ir::IntExpr;
+using ir::ScalarOp;
+using ir::ValueId;
+
+std::vector<const Step*> Closure(const NestPhase& phase, ValueId value) {
+  std::vector<const Step*> needed;
+  std::vector<ValueId> wanted = {value};
+  for (size_t i = phase.steps.size(); i-- > 0;) {
+    const Inst& inst = *phase.steps[i].inst;
+    if (inst.result < 0 || std::find(wanted.begin(), wanted.end(), inst.result) == wanted.end()) {
+      continue;
+    }
+    needed.push_back(&phase.steps[i]);
+    wanted.insert(wanted.end(), inst.operands.begin(), inst.operands.end());
+  }
+  std::reverse(needed.begin(), needed.end());
+  return needed;
+}
+
+namespace {
+
+bool UsesVar(const std::vector<const Step*>& steps, IntExpr var) {
+  return std::any_of(steps.begin(), steps.end(), [&](const Step* step) {
+    return step->index && ContainsVar(step->index, var);
+  });
+}
+
+IntExpr ProductOfExtents(IntContext& ints, const std::vector<IntExpr>& vars) {
+  IntExpr product = ints.Const(1);
+  for (IntExpr var : vars) product = ints.Mul(product, Extent(ints, var));
+  return product;
+}
+
+// What `index` gains from one step of `vars` taken as one loop; null if it is not that regular.
+IntExpr FlatStride(IntContext& ints, IntExpr index, const std::vector<IntExpr>& vars) {
+  IntExpr stride, expected;
+  for (size_t i = vars.size(); i-- > 0;) {
+    IntExpr coefficient = ints.CoefficientOf(index, vars[i]);
+    if (!coefficient || ContainsKind(coefficient, ir::IntKind::kVar)) return IntExpr();
+    if (!stride) {
+      stride = coefficient;
+    } else if (coefficient != expected) {
+      return IntExpr();
+    }
+    expected = ints.Mul(coefficient, Extent(ints, vars[i]));
+  }
+  return stride ? stride : ints.Const(0);
+}
+
+double HintOf(IntContext& ints, IntExpr e) {
+  return std::max<double>(1, static_cast<double>(ints.EvaluateAtHints(e)));
+}
+
+// Whether most accesses of `steps` are contiguous along `var`.
+bool ContiguousAlong(IntContext& ints, const std::vector<const Step*>& steps, IntExpr var) {
+  int contiguous = 0, other = 0;
+  for (const Step* step : steps) {
+    if (step->inst->op != ScalarOp::kLoad || !ContainsVar(step->index, var)) continue;
+    IntExpr stride = ints.CoefficientOf(step->index, var);
+    ++(stride && stride.is_const(1) ? contiguous : other);
+  }
+  return contiguous > other;
+}
+
+// The load that is all of `steps`, where neither a mask nor an index tensor takes part.
+const Step* PlainLoad(const std::vector<const Step*>& steps) {
+  const bool plain = steps.size() == 1 && steps[0]->inst->op == ScalarOp::kLoad &&
+                     steps[0]->inst->operands.empty();
+  return plain ? steps[0] : nullptr;
+}
+
+struct Tile {
+  int rows, vectors;
+};
+
+// Padding included, how many multiply-adds the tiling spends.
+double PaddedWork(double rows, double lanes, const Tile& tile, int vector_lanes) {
+  const double width = tile.vectors * vector_lanes;
+  return std::ceil(rows / tile.rows) * tile.rows * std::ceil(lanes / width) * width;
+}
+
+void ChooseTile(double rows, double lanes, VectorIsa isa, ContractionPlan& plan) {
+  static constexpr Tile kWide[] = {{12, 2}, {14, 2}, {8, 3}, {6, 4}};
+  static constexpr Tile kNarrow[] = {{6, 2}, {4, 3}};
+  const bool wide = isa == VectorIsa::kAvx512;
+  const Tile* tiles = wide ? kWide : kNarrow;
+  double best = 0;
+  for (int i = 0; i < (wide ? 4 : 2); ++i) {
+    const double work = PaddedWork(rows, lanes, tiles[i], plan.vector_lanes);
+    if (i > 0 && work >= best * 0.995) continue;
+    best = work;
+    plan.tile_rows = tiles[i].rows;
+    plan.tile_vectors = tiles[i].vectors;
+  }
+}
+
+// The store of the result, to know along which loops it is contiguous; null if there is none.
+const Step* ResultStore(const Nest& nest) {
+  for (size_t i = 1; i < nest.phases.size(); ++i) {
+    for (const Step& step : nest.phases[i].steps) {
+      if (step.inst->op == ScalarOp::kStore) return &step;
+    }
+  }
+  return nullptr;
+}
+
+bool StoreIsContiguous(IntContext& ints, const Step* store, const std::vector<IntExpr>& vars) {
+  if (store == nullptr || vars.empty()) return false;
+  IntExpr stride = ints.CoefficientOf(store->index, vars.back());
+  return stride && stride.is_const(1);
+}
+
+// Of several loops that could be lanes, keeps the run of adjacent ones that ends in the one that
+// the result is contiguous along; the others become batches.
+void SplitBatches(IntContext& ints, const Step* store, std::vector<IntExpr>& vars,
+                  std::vector<IntExpr>& batch) {
+  if (store == nullptr || vars.size() < 2) return;
+  size_t first = vars.size() - 1;
+  while (first > 0) {
+    IntExpr inner = ints.CoefficientOf(store->index, vars[first]);
+    IntExpr outer = ints.CoefficientOf(store->index, vars[first - 1]);
+    if (!inner || !outer || outer != ints.Mul(inner, Extent(ints, vars[first]))) break;
+    --first;
+  }
+  batch.insert(batch.end(), vars.begin(), vars.begin() + static_cast<ptrdiff_t>(first));
+  vars.erase(vars.begin(), vars.begin() + static_cast<ptrdiff_t>(first));
+}
+
+// Rows that are read in place are split as lanes are. Rows that are packed keep together: a batch
+// more would pack the panels once more.
+void SplitRows(IntContext& ints, const Step* store, const Step* load, ContractionPlan& plan) {
+  if (load == nullptr) return;
+  std::vector<IntExpr> rows = plan.rows, batch = plan.batch;
+  SplitBatches(ints, store, rows, batch);
+  plan.row_stride = FlatStride(ints, load->index, rows);
+  plan.k_stride = FlatStride(ints, load->index, plan.k);
+  if (!plan.row_stride || !plan.k_stride) return;
+  plan.row_load = load;
+  plan.rows = std::move(rows);
+  plan.batch = std::move(batch);
+}
+
+// One of the two ways to choose the panel operand, and what it costs besides multiply-adds, in
+// elements moved.
+struct Choice {
+  ContractionPlan plan;
+  double cost = 0;
+};
+
+Choice MakeChoice(IntContext& ints, const Nest& nest, ValueId row_value, ValueId panel_value,
+                  VectorIsa isa, DType type, int64_t l2_bytes) {
+  Choice choice;
+  ContractionPlan& plan = choice.plan;
+  plan.type = type;
+  plan.row_value = row_value;
+  plan.panel_value = panel_value;
+  plan.vector_lanes = VectorBytes(isa) / static_cast<int>(DTypeSize(type));
+  plan.k = nest.phases[0].inner;
+  const std::vector<const Step*> row_steps = Closure(nest.phases[0], row_value);
+  const std::vector<const Step*> panel_steps = Closure(nest.phases[0], panel_value);
+  for (IntExpr var : nest.outer) {
+    const bool in_rows = UsesVar(row_steps, var), in_panels = UsesVar(panel_steps, var);
+    (in_rows == in_panels ? plan.batch : in_rows ? plan.rows : plan.lanes).push_back(var);
+  }
+  const Step* store = ResultStore(nest);
+  SplitBatches(ints, store, plan.lanes, plan.batch);
+  SplitRows(ints, store, PlainLoad(row_steps), plan);
+  plan.num_batches = ProductOfExtents(ints, plan.batch);
+  plan.num_rows = ProductOfExtents(ints, plan.rows);
+  plan.num_lanes = ProductOfExtents(ints, plan.lanes);
+  plan.num_k = ProductOfExtents(ints, plan.k);
+
+  if (const Step* load = PlainLoad(panel_steps)) {
+    plan.lane_stride = FlatStride(ints, load->index, plan.lanes);
+    IntExpr along_k = FlatStride(ints, load->index, plan.k);
+    if (plan.lane_stride && along_k && along_k.is_const(1)) plan.panel_load = load;
+  }
+  const double rows = HintOf(ints, plan.num_rows), lanes = HintOf(ints, plan.num_lanes);
+  const double k = HintOf(ints, plan.num_k), batches = HintOf(ints, plan.num_batches);
+  ChooseTile(rows, lanes, isa, plan);
+  plan.store_along_rows =
+      !StoreIsContiguous(ints, store, plan.lanes) && StoreIsContiguous(ints, store, plan.rows);
+  if (plan.store_along_rows) {
+    // A multiple of the vectors' lanes, some 48 rows.
+    plan.row_groups = std::lcm(plan.tile_rows, plan.vector_lanes) / plan.tile_rows;
+    while (plan.block_rows() < 40) plan.row_groups *= 2;
+  }
+  const double panels = batches * std::ceil(lanes / plan.panel_width());
+  plan.shared_panels = panels < 16 && rows > 2 * plan.block_rows();
+
+  const bool panel_contiguous =
+      !plan.lanes.empty() && ContiguousAlong(ints, panel_steps, plan.lanes.back());
+  choice.cost = batches * lanes * k * (panel_contiguous ? 0.3 : 0.8);
+  if (plan.row_load == nullptr) {
+    // Packed anew for each group of panels that a task holds; vectors run along the last k loop.
+    const double run = HintOf(ints, Extent(ints, plan.k.back()));
+    const bool gathers = !ContiguousAlong(ints, row_steps, plan.k.back());
+    const double each = run < plan.vector_lanes || gathers ? 3 : 0.6;
+    const double held = std::max(1.0, l2_bytes / 2.0 / DTypeSize(type) / plan.panel_width() / k);
+    const double times = plan.shared_panels ? std::ceil(panels / batches / held) : panels / batches;
+    choice.cost += batches * rows * k * each * times;
+  }
+  choice.cost += batches * rows * lanes * (plan.store_along_rows ? 1.0 : 0.25);
+  choice.cost += batches *
+                 PaddedWork(rows, lanes, {plan.tile_rows, plan.tile_vectors}, plan.vector_lanes) *
+                 k / plan.vector_lanes;
+  return choice;
+}
+
+}  // namespace
+
+std::optional<ContractionPlan> PlanContraction(IntContext& ints, const Nest& nest, VectorIsa isa,
+                                               int64_t l2_bytes) {
+  const NestPhase& phase = nest.phases[0];
+  const Inst* product = nullptr;
+  const Inst& sum = *phase.steps.back().inst;
+  for (const Step& step : phase.steps) {
+    if (step.inst->result >= 0 && step.inst->result == sum.operands[0]) product = step.inst;
+  }
+  if (product == nullptr || product->op != ScalarOp::kMul || phase.inner.empty()) {
+    return std::nullopt;
+  }
+  if (product->dtype != DType::kF32 && product->dtype != DType::kF64) return std::nullopt;
+
+  std::optional<Choice> best;
+  for (int panel = 0; panel < 2; ++panel) {
+    Choice choice = MakeChoice(ints, nest, product->operands[1 - panel], product->operands[panel],
+                               isa, product->dtype, l2_bytes);
+    const double kFewest = 4;
+    if (HintOf(ints, choice.plan.num_rows) < kFewest ||
+        HintOf(ints, choice.plan.num_lanes) < kFewest) {
+      continue;
+    }
+    if (!best || choice.cost < best->cost) best = std::move(choice);
+  }
+  if (!best) return std::nullopt;
+  best->plan.sum = sum.result;
+  return best->plan;
+}
+
+}  // namespace kiln::schedule::cpu

@@ -1,0 +1,50 @@
+// How a contraction is blocked: which operand becomes panels, which loops are rows, lanes, batches.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "compiler/schedule/cpu/vector_plan.h"
+#include "compiler/schedule/device_info.h"
+#include "compiler/schedule/nest.h"
+
+namespace kiln::schedule::cpu {
+
+// out[batch][row][lane] = sum over k of rows[batch][row][k] * panels[batch][k][lane].
+struct ContractionPlan {
+  DType type = DType::kF32;                // of the products: kF32 or kF64
+  ir::ValueId row_value = ir::kNoValue;    // the operand read row by row
+  ir::ValueId panel_value = ir::kNoValue;  // the operand packed into panels
+  ir::ValueId sum = ir::kNoValue;
+  std::vector<ir::IntExpr> batch, rows, lanes;  // outer loops, outermost first
+  std::vector<ir::IntExpr> k;                   // inner loops
+  ir::IntExpr num_batches, num_rows, num_lanes, num_k;
+
+  // Where the row operand is a plain load: what one row and one k add to its index. Null otherwise.
+  const Step* row_load = nullptr;
+  ir::IntExpr row_stride, k_stride;
+
+  // Where the panel operand is a plain load that is contiguous along k: what one lane adds to its
+  // index. Null otherwise.
+  const Step* panel_load = nullptr;
+  ir::IntExpr lane_stride;
+
+  int vector_lanes = 16;  // VL
+  int tile_rows = 8;      // MR
+  int tile_vectors = 3;   // NV
+  int row_groups = 1;     // micro kernels stacked to one tile of the epilogue
+  bool store_along_rows = false;
+  bool shared_panels = false;  // packed once for all tasks, not by the task that uses them
+
+  int panel_width() const { return vector_lanes * tile_vectors; }
+  int block_rows() const { return tile_rows * row_groups; }
+};
+
+// Nothing where plain loops serve better: integers, very few rows or lanes.
+std::optional<ContractionPlan> PlanContraction(ir::IntContext& ints, const Nest& nest,
+                                               VectorIsa isa, int64_t l2_bytes);
+
+// The steps of phase 0 that `value` needs, in order.
+std::vector<const Step*> Closure(const NestPhase& phase, ir::ValueId value);
+
+}  // namespace kiln::schedule::cpu

@@ -1,0 +1,348 @@
+#include "compiler/schedule/cpu/loops.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "compiler/schedule/cpu/accumulators.h"
+#include "compiler/schedule/cpu/builder.h"
+#include "compiler/schedule/cpu/cache_hints.h"
+#include "compiler/schedule/cpu/kept_values.h"
+#include "compiler/schedule/cpu/segments.h"
+
+namespace kiln::schedule::cpu {
+namespace {
+
+using ir::IntExpr;
+using ir::ScalarOp;
+
+constexpr int kTileRows = 16;  // of a tile of a transposing kernel: a cache line of floats
+
+class LoopsScheduler {
+ public:
+  LoopsScheduler(ir::Module& module, const ir::Kernel& kernel, Nest nest, VectorIsa isa,
+                 const DeviceInfo& device)
+      : ints_(*module.ints),
+        nest_(std::move(nest)),
+        plan_(PlanVectors(ints_, nest_, isa)),
+        builder_(module, kernel, nest_),
+        accumulators_(builder_, nest_, plan_.outer),
+        prefetches_(PlanPrefetches(ints_, module, nest_, plan_, device)),
+        num_values_(kernel.num_values),
+        l1_bytes_(device.l1_bytes) {
+    builder_.MarkStreamed(StreamedBuffers(ints_, module, nest_, device));
+    for (IntExpr var : nest_.outer) {
+      if (!(plan_.outer && var == plan_.lanes.var) && var != plan_.row_var) rows_.push_back(var);
+    }
+  }
+
+  Tree Run() &&;
+
+ private:
+  // Loops of a phase below a row, outermost first; the lanes' loop is among them.
+  std::vector<IntExpr> PhaseLoops(size_t phase) const;
+  Loop Whole(IntExpr var, Binding binding = Binding::kSerial, int width = 1);
+  Loop LanesLoop(Binding binding);
+  void AddTiledRows(Block& out);
+  void AddTurnedLoads(IntExpr block, IntExpr block_end, IntExpr tile, IntExpr run, Block& out);
+  void AddRowBody(const Loop& lanes, Block& out);
+  void AddLanesBody(const Loop& lanes, Block& out);
+  void AddSegments(const Segments& segments, const Loop& lanes, Block& out);
+  void AddPhase(size_t number, Block& out);
+  void AddLevel(const NestPhase& phase, const std::vector<IntExpr>& loops,
+                const std::vector<int>& levels, int level, Block& out);
+  void AddStep(const NestPhase& phase, const Step& step, Block& out);
+  void AddReduceOfOne(const Step& step, Block& out);
+  void KeepValues(Block& out);
+  bool LoadKept(const Step& step, Block& out);
+  void StoreKept(const Step& step, Block& out);
+
+  ir::IntContext& ints_;
+  Nest nest_;
+  const VectorPlan plan_;
+  Builder builder_;
+  Accumulators accumulators_;
+  const absl::flat_hash_map<const ir::Inst*, IntExpr> prefetches_;
+  const int num_values_;
+  const int64_t l1_bytes_;
+  std::vector<IntExpr> rows_;  // outer loops but for lanes and row_var
+  Lanes lanes_;                // of the phase that is being made
+  struct TurnedLoad {
+    AllocId alloc;
+    IntExpr index;
+  };
+  absl::flat_hash_map<const ir::Inst*, TurnedLoad> turned_;
+  struct KeptRow {
+    AllocId alloc;
+    bool stored;  // by this instruction; else loaded in its place
+  };
+  absl::flat_hash_map<const ir::Inst*, KeptRow> kept_;
+};
+
+std::vector<IntExpr> LoopsScheduler::PhaseLoops(size_t phase) const {
+  std::vector<IntExpr> loops;
+  if (plan_.outer) {
+    loops.push_back(plan_.lanes.var);
+    for (IntExpr var : nest_.phases[phase].inner) loops.push_back(var);
+    return loops;
+  }
+  IntExpr lane_var = plan_.phase_lanes[phase].var;
+  for (IntExpr var : nest_.phases[phase].inner) {
+    if (var != lane_var) loops.push_back(var);
+  }
+  if (lane_var) loops.push_back(lane_var);
+  return loops;
+}
+
+Loop LoopsScheduler::Whole(IntExpr var, Binding binding, int width) {
+  return {var, ints_.Const(0), Extent(ints_, var), binding, width};
+}
+
+// Over all lanes of the outer loop that has them; without its vectors where they have one lane.
+Loop LoopsScheduler::LanesLoop(Binding binding) {
+  if (plan_.lanes.width == 1) {
+    binding = binding == Binding::kTaskVector ? Binding::kTask : Binding::kSerial;
+  }
+  return Whole(plan_.lanes.var, binding, plan_.lanes.width);
+}
+
+void LoopsScheduler::KeepValues(Block& out) {
+  if (plan_.outer) return;
+  for (const KeptValue& value : FindKeptValues(ints_, nest_, num_values_, l1_bytes_)) {
+    if (!plan_.phase_lanes[value.first_phase].var || !plan_.phase_lanes[value.second_phase].var) {
+      continue;
+    }
+    const auto [row, is_new] = kept_.try_emplace(value.first);
+    if (is_new) {
+      const Alloc alloc{value.first->dtype, ints_.Const(value.extent), Space::kL1, {}, false};
+      row->second = {builder_.Open(alloc, out), true};
+    }
+    const AllocId alloc = row->second.alloc;
+    kept_[value.second] = {alloc, false};
+  }
+}
+
+bool LoopsScheduler::LoadKept(const Step& step, Block& out) {
+  const auto row = kept_.find(step.inst);
+  if (row == kept_.end() || row->second.stored) return false;
+  builder_.AddLoad(step.inst->result, step.inst->dtype, row->second.alloc, lanes_.var, out);
+  return true;
+}
+
+void LoopsScheduler::StoreKept(const Step& step, Block& out) {
+  const auto row = kept_.find(step.inst);
+  if (row == kept_.end()) return;
+  builder_.AddStore(step.inst->result, step.inst->dtype, row->second.alloc, lanes_.var, out);
+}
+
+// A reduction whose loops all have one iteration.
+void LoopsScheduler::AddReduceOfOne(const Step& step, Block& out) {
+  const ir::Inst& inst = *step.inst;
+  builder_.SetLevel(inst.result, builder_.LevelOf(inst.operands[0]));
+  if (inst.reduce_kind == ir::ReduceKind::kArgMax || inst.reduce_kind == ir::ReduceKind::kArgMin) {
+    ir::Inst zero;
+    zero.op = ScalarOp::kConst;
+    zero.dtype = inst.dtype;
+    zero.result = inst.result;
+    out.push_back({Compute{std::move(zero), -1, false}});
+  } else {
+    builder_.Alias(inst.result, builder_.Resolve(inst.operands[0]));
+  }
+}
+
+void LoopsScheduler::AddStep(const NestPhase& phase, const Step& step, Block& out) {
+  if (const auto turned = turned_.find(step.inst); turned != turned_.end()) {
+    builder_.AddLoad(step.inst->result, step.inst->dtype, turned->second.alloc,
+                     turned->second.index, out);
+    return;
+  }
+  if (LoadKept(step, out)) return;
+  if (step.inst->op == ScalarOp::kReduce) {
+    if (phase.inner.empty()) {
+      AddReduceOfOne(step, out);
+    } else {
+      accumulators_.Add(step, out);
+    }
+    return;
+  }
+  if (const auto ahead = prefetches_.find(step.inst); ahead != prefetches_.end()) {
+    out.push_back({Prefetch{step.inst->buffer, ahead->second, lanes_.width}});
+  }
+  builder_.AddStep(step, out);
+  StoreKept(step, out);
+}
+
+void LoopsScheduler::AddLevel(const NestPhase& phase, const std::vector<IntExpr>& loops,
+                              const std::vector<int>& levels, int level, Block& out) {
+  for (size_t i = 0; i < phase.steps.size(); ++i) {
+    if (levels[i] == level) AddStep(phase, phase.steps[i], out);
+  }
+  if (level == static_cast<int>(loops.size())) return;
+  IntExpr var = loops[level];
+  const bool has_lanes = !plan_.outer && var == lanes_.var && lanes_.width > 1;
+  Loop loop =
+      Whole(var, has_lanes ? Binding::kVector : Binding::kSerial, has_lanes ? lanes_.width : 1);
+  if (level != accumulators_.block_level()) {
+    AddLevel(phase, loops, levels, level + 1, builder_.AddLoop(loop, out));
+    return;
+  }
+  // In pieces that the phase's accumulators sum by themselves.
+  const int64_t length = accumulators_.block_length();
+  Block& piece = builder_.AddSteps(loop.begin, loop.end, ints_.Const(0), loop.end,
+                                   ints_.Const(length), Binding::kSerial, out);
+  accumulators_.BeginBlock(piece);
+  loop.end = ints_.Min(ints_.Add(loop.begin, length), loop.end);
+  AddLevel(phase, loops, levels, level + 1, builder_.AddLoop(loop, piece));
+  accumulators_.EndBlock(piece);
+}
+
+// One phase, from the level at which it stands: a row, or the lanes of a row.
+void LoopsScheduler::AddPhase(size_t number, Block& out) {
+  const NestPhase& phase = nest_.phases[number];
+  const std::vector<IntExpr> loops = PhaseLoops(number);
+  const int base = plan_.outer ? 1 : 0;
+  std::vector<int> levels;
+  for (const Step& step : phase.steps) {
+    levels.push_back(builder_.LevelOf(step, loops));
+    if (step.inst->result >= 0) builder_.SetLevel(step.inst->result, levels.back());
+  }
+  lanes_ = plan_.outer ? plan_.lanes : plan_.phase_lanes[number];
+  if (!phase.inner.empty()) accumulators_.Open(phase, loops, base, lanes_, out);
+  AddLevel(phase, loops, levels, base, out);
+  if (!phase.inner.empty()) {
+    accumulators_.Close(out);
+    for (const Step& step : phase.steps) {
+      if (step.inst->op == ScalarOp::kReduce) builder_.SetLevel(step.inst->result, base);
+    }
+  }
+}
+
+void LoopsScheduler::AddLanesBody(const Loop& lanes, Block& out) {
+  // What is the same for all lanes of a row comes first.
+  lanes_ = {};
+  for (size_t i = 0; i < nest_.phases.size(); ++i) {
+    const std::vector<IntExpr> loops = PhaseLoops(i);
+    for (const Step& step : nest_.phases[i].steps) {
+      const int level = builder_.LevelOf(step, loops);
+      if (step.inst->result >= 0) {
+        builder_.SetLevel(step.inst->result, step.inst->op == ScalarOp::kReduce ? 1 : level);
+      }
+      if (level == 0) builder_.AddStep(step, out);
+    }
+  }
+  Block& body = builder_.AddLoop(lanes, out);
+  for (size_t i = 0; i < nest_.phases.size(); ++i) AddPhase(i, body);
+}
+
+// One loop for each segment of the lanes, or one branch for each of a loop around them.
+void LoopsScheduler::AddSegments(const Segments& segments, const Loop& lanes, Block& out) {
+  const std::vector<Step> all = nest_.phases[0].steps;
+  Block* at = &out;
+  for (size_t i = 0; i < segments.steps.size(); ++i) {
+    nest_.phases[0].steps = segments.steps[i];
+    const bool is_last = i == segments.breaks.size();
+    Loop piece = lanes;
+    if (segments.var == lanes.var) {
+      for (const Step& step : segments.steps[i]) {
+        if (step.inst->result >= 0) builder_.Alias(step.inst->result, builder_.NewValue());
+      }
+      if (i > 0) piece.begin = segments.breaks[i - 1];
+      if (!is_last) piece.end = segments.breaks[i];
+      AddLanesBody(piece, out);
+    } else if (is_last) {
+      AddLanesBody(piece, *at);
+    } else {
+      at->push_back({If{segments.var, segments.breaks[i], {}, {}}});
+      If& branch = std::get<If>(at->back().value);
+      AddLanesBody(piece, branch.then);
+      at = &branch.otherwise;
+    }
+  }
+  nest_.phases[0].steps = all;
+}
+
+// `lanes` counts where the plan has lanes of an outer loop.
+void LoopsScheduler::AddRowBody(const Loop& lanes, Block& out) {
+  if (const auto segments = PlanSegments(ints_, nest_, plan_)) {
+    AddSegments(*segments, lanes, out);
+  } else if (plan_.outer) {
+    AddLanesBody(lanes, out);
+  } else {
+    KeepValues(out);
+    for (size_t i = 0; i < nest_.phases.size(); ++i) AddPhase(i, out);
+  }
+}
+
+// Loads that are contiguous along the rows, for a tile of `run` rows and the lanes of a block: read
+// row by row, turned, and kept as [row][lane].
+void LoopsScheduler::AddTurnedLoads(IntExpr block, IntExpr block_end, IntExpr tile, IntExpr run,
+                                    Block& out) {
+  for (const Step& step : nest_.phases[0].steps) {
+    const ir::Inst& inst = *step.inst;
+    if (inst.op != ScalarOp::kLoad || !inst.operands.empty() || inst.dtype == DType::kBool ||
+        builder_.IsStored(inst.buffer)) {
+      continue;
+    }
+    IntExpr along_row = ints_.CoefficientOf(step.index, plan_.row_var);
+    IntExpr along_lane = ints_.CoefficientOf(step.index, plan_.lanes.var);
+    if (!along_row || !along_row.is_const(1) || !along_lane || along_lane.is_const(1) ||
+        along_lane.is_const(0) || ContainsKind(along_lane, ir::IntKind::kVar)) {
+      continue;
+    }
+    const Alloc alloc{inst.dtype, ints_.Const(kTileRows * plan_.block), Space::kL1, {}, false};
+    const AllocId turned = builder_.Open(alloc, out);
+    const IntExpr from =
+        ints_.Substitute(step.index, {{plan_.row_var, tile}, {plan_.lanes.var, block}});
+    out.push_back({Micro{MicroKind::kPackTransposed,
+                         {plan_.block},
+                         {{-1, turned, ints_.Const(0)}, {inst.buffer, -1, from}},
+                         {along_lane, ints_.Sub(block_end, block), run}}});
+    turned_[&inst] = {turned, ints_.Add(ints_.Mul(ints_.Sub(plan_.row_var, tile), plan_.block),
+                                        ints_.Sub(plan_.lanes.var, block))};
+  }
+}
+
+// Rows by lanes in tiles, so that what is contiguous along the rows is read in whole cache lines.
+void LoopsScheduler::AddTiledRows(Block& out) {
+  IntExpr block, tile;
+  const IntExpr lanes = Extent(ints_, plan_.lanes.var), rows = Extent(ints_, plan_.row_var);
+  Block* at = &builder_.AddSteps(block, lanes, ints_.Const(0), lanes, ints_.Const(plan_.block),
+                                 Binding::kTask, out);
+  for (IntExpr var : rows_) at = &builder_.AddLoop(Whole(var, Binding::kTask), *at);
+  at = &builder_.AddSteps(tile, rows, ints_.Const(0), rows, ints_.Const(kTileRows), Binding::kTask,
+                          *at);
+  const IntExpr block_end = ints_.NewVar(ints_.Add(lanes, 1));
+  builder_.AddLet(block_end, ints_.Min(ints_.Add(block, plan_.block), lanes), *at);
+  const IntExpr tile_end = ints_.NewVar(ints_.Add(rows, 1));
+  builder_.AddLet(tile_end, ints_.Min(ints_.Add(tile, kTileRows), rows), *at);
+  AddTurnedLoads(block, block_end, tile, ints_.Sub(tile_end, tile), *at);
+  at = &builder_.AddLoop({plan_.row_var, tile, tile_end, Binding::kSerial, 1}, *at);
+  Loop loop = LanesLoop(Binding::kVector);
+  loop.begin = block;
+  loop.end = block_end;
+  AddRowBody(loop, *at);
+}
+
+Tree LoopsScheduler::Run() && {
+  Block root;
+  if (plan_.block != 0) {
+    AddTiledRows(root);
+  } else {
+    Block* at = &root;
+    for (IntExpr var : rows_) at = &builder_.AddLoop(Whole(var, Binding::kTask), *at);
+    AddRowBody(plan_.outer ? LanesLoop(Binding::kTaskVector) : Loop(), *at);
+  }
+  builder_.tree().body = std::move(root);
+  return std::move(builder_.tree());
+}
+
+}  // namespace
+
+Tree ScheduleLoops(ir::Module& module, const ir::Kernel& kernel, Nest nest, VectorIsa isa,
+                   const DeviceInfo& device) {
+  return LoopsScheduler(module, kernel, std::move(nest), isa, device).Run();
+}
+
+}  // namespace kiln::schedule::cpu

@@ -1,0 +1,23 @@
+#include "compiler/schedule/cpu/schedule.h"
+
+#include <optional>
+#include <utility>
+
+#include "compiler/schedule/cpu/contraction.h"
+#include "compiler/schedule/cpu/loops.h"
+#include "proto/base/status_macros.h"
+
+namespace kiln::schedule::cpu {
+
+absl::StatusOr<Tree> ScheduleKernel(ir::Module& module, const ir::Kernel& kernel,
+                                    const DeviceInfo& device) {
+  const VectorIsa isa = IsaOf(device);
+  KILN_ASSIGN_OR_RETURN(Nest nest, BuildNest(module, kernel, /*collapse=*/true));
+  if (kernel.schedule == ir::Schedule::kContraction) {
+    std::optional<ContractionPlan> plan = PlanContraction(*module.ints, nest, isa, device.l2_bytes);
+    if (plan) return ScheduleContraction(module, kernel, nest, *std::move(plan), device.l2_bytes);
+  }
+  return ScheduleLoops(module, kernel, std::move(nest), isa, device);
+}
+
+}  // namespace kiln::schedule::cpu

@@ -1,0 +1,443 @@
+#include "compiler/schedule/interpret.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "compiler/ir/interpret_impl.h"
+#include "compiler/schedule/nest.h"
+#include "proto/base/status_macros.h"
+
+namespace kiln::schedule {
+namespace {
+
+using ir::IntExpr;
+using ir::Lane;
+using ir::ReduceKind;
+using ir::ScalarOp;
+using ir::ValueId;
+
+class Runner {
+ public:
+  Runner(const ir::Module& module, const Tree& tree, absl::Span<const int64_t> symbols,
+         std::vector<ir::Storage>& storage, const InterpretOptions& options)
+      : module_(module),
+        tree_(tree),
+        symbols_(symbols),
+        storage_(storage),
+        random_(options.seed),
+        values_(tree.num_values),
+        types_(tree.num_values),
+        memory_(tree.allocs.size()) {
+    if (tree.threads) vars_[tree.threads] = options.threads;
+  }
+
+  absl::Status Run() { return RunBlock(tree_.body); }
+
+ private:
+  // Memory of the kernel's own.
+  struct Memory {
+    std::vector<Lane> data;
+    std::vector<bool> written;
+    std::vector<int64_t> best;  // of an accumulator of places: the place of each element
+    size_t depth = 0;           // parallel loops around where it was opened
+  };
+  // An iteration of a parallel loop that is under way, and who touched what in the loop so far.
+  struct Parallel {
+    int64_t iteration = 0;
+    struct Touched {
+      int64_t writer = kNobody, reader = kNobody;
+    };
+    absl::flat_hash_map<std::pair<int64_t, int64_t>, Touched> touched;
+  };
+  static constexpr int64_t kNobody = -1, kSeveral = -2;
+
+  absl::Status Error(absl::string_view what) const {
+    return absl::InternalError(absl::StrCat("schedule @", tree_.name, ": ", what));
+  }
+
+  int64_t Evaluate(IntExpr e, const ir::Inst* inst = nullptr) {
+    return module_.ints->Evaluate(e, [&](IntExpr leaf) -> int64_t {
+      switch (leaf.kind()) {
+        case ir::IntKind::kSymbol:
+          return symbols_[leaf.id()];
+        case ir::IntKind::kVar:
+          return vars_.at(leaf);
+        default:
+          break;
+      }
+      const int64_t value = values_[inst->operands[leaf.id()]].i;
+      const int64_t extent = Evaluate(leaf.extent());
+      if (value >= 0 && value < extent) return value;
+      index_outside_ = true;
+      return 0;
+    });
+  }
+
+  absl::Status RunBlock(const Block& block) {
+    for (const Node& node : block) {
+      KILN_RETURN_IF_ERROR(std::visit([&](const auto& n) { return Do(n); }, node.value));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Do(const For& loop) {
+    const int64_t begin = Evaluate(loop.begin), end = Evaluate(loop.end);
+    const int64_t step = Evaluate(loop.step);
+    if (step < 1) return Error("a loop's step is less than 1");
+    const int64_t count = begin < end ? (end - begin + step - 1) / step : 0;
+    if (!IsParallel(loop.binding)) {
+      for (int64_t i = 0; i < count; ++i) {
+        vars_[loop.var] = begin + i * step;
+        KILN_RETURN_IF_ERROR(RunBlock(loop.body));
+      }
+      return absl::OkStatus();
+    }
+    std::vector<int64_t> order(count);
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), random_);
+    parallel_.emplace_back();
+    for (int64_t i : order) {
+      parallel_.back().iteration = i;
+      vars_[loop.var] = begin + i * step;
+      KILN_RETURN_IF_ERROR(RunBlock(loop.body));
+    }
+    parallel_.pop_back();
+    return absl::OkStatus();
+  }
+
+  absl::Status Do(const If& branch) {
+    return RunBlock(Evaluate(branch.less) < Evaluate(branch.than) ? branch.then : branch.otherwise);
+  }
+
+  absl::Status Do(const Let& let) {
+    vars_[let.var] = Evaluate(let.value);
+    return absl::OkStatus();
+  }
+
+  absl::Status Do(const Open& open) {
+    const Alloc& alloc = tree_.allocs[open.alloc];
+    const int64_t size = Evaluate(alloc.size);
+    if (size < 0) return Error("memory of a negative size");
+    Memory& memory = memory_[open.alloc];
+    memory.depth = parallel_.size();
+    memory.data.assign(size, alloc.reduce ? Identity(*alloc.reduce, alloc.dtype) : Lane{});
+    memory.written.assign(size, alloc.reduce.has_value());
+    memory.best.assign(alloc.reduce ? size : 0, -1);
+    return absl::OkStatus();
+  }
+
+  static Lane Identity(ReduceKind kind, DType dtype) {
+    const bool is_float = IsFloat(dtype);
+    const auto number = [&](double f, int64_t i) { return is_float ? Lane{.f = f} : Lane{.i = i}; };
+    const double inf = std::numeric_limits<double>::infinity();
+    switch (kind) {
+      case ReduceKind::kProd:
+        return number(1, 1);
+      case ReduceKind::kMax:
+      case ReduceKind::kArgMax:
+        return number(-inf, Least(dtype));
+      case ReduceKind::kMin:
+      case ReduceKind::kArgMin:
+        return number(inf, dtype == DType::kU8 ? 255 : ~Least(dtype));
+      case ReduceKind::kAll:
+        return {.i = 1};
+      default:
+        return number(0, 0);
+    }
+  }
+  static int64_t Least(DType dtype) {
+    if (dtype == DType::kU8 || dtype == DType::kBool) return 0;
+    const auto bits = static_cast<int>(8 * DTypeSize(dtype));
+    return bits == 64 ? INT64_MIN : -(int64_t{1} << (bits - 1));
+  }
+
+  // Notes an access to element `index` of the buffer or memory and finds whether it races. Memory
+  // that an iteration opened is its own.
+  absl::Status Touch(AllocId alloc, ir::BufferId buffer, int64_t index, bool writes) {
+    const int64_t id = alloc >= 0 ? -1 - alloc : buffer;
+    const size_t depth = alloc >= 0 ? memory_[alloc].depth : 0;
+    for (size_t i = depth; i < parallel_.size(); ++i) {
+      Parallel& loop = parallel_[i];
+      Parallel::Touched& touched = loop.touched[{id, index}];
+      const bool other_wrote = touched.writer != kNobody && touched.writer != loop.iteration;
+      const bool other_read = touched.reader != kNobody && touched.reader != loop.iteration;
+      if (other_wrote || (writes && other_read)) {
+        return Error(absl::StrCat("two iterations of a parallel loop race for element ", index,
+                                  alloc >= 0 ? " of memory #" : " of buffer ",
+                                  alloc >= 0 ? alloc : buffer));
+      }
+      if (writes) {
+        touched.writer = loop.iteration;
+      } else {
+        touched.reader = other_read ? kSeveral : loop.iteration;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Lane> Read(AllocId alloc, ir::BufferId buffer, int64_t index) {
+    const int64_t size =
+        static_cast<int64_t>(alloc >= 0 ? memory_[alloc].data.size() : storage_[buffer].size());
+    if (index < 0 || index >= size) {
+      return Error(absl::StrCat("reads element ", index, " of ", size));
+    }
+    if (alloc >= 0 && !memory_[alloc].written[index]) {
+      return Error(absl::StrCat("reads element ", index, " of memory #", alloc,
+                                ", which nothing was stored to"));
+    }
+    KILN_RETURN_IF_ERROR(Touch(alloc, buffer, index, false));
+    return alloc >= 0 ? memory_[alloc].data[index] : storage_[buffer][index];
+  }
+
+  absl::Status Write(AllocId alloc, ir::BufferId buffer, int64_t index, Lane value) {
+    const int64_t size =
+        static_cast<int64_t>(alloc >= 0 ? memory_[alloc].data.size() : storage_[buffer].size());
+    if (index < 0 || index >= size) {
+      return Error(absl::StrCat("writes element ", index, " of ", size));
+    }
+    KILN_RETURN_IF_ERROR(Touch(alloc, buffer, index, true));
+    if (alloc >= 0) memory_[alloc].written[index] = true;
+    (alloc >= 0 ? memory_[alloc].data[index] : storage_[buffer][index]) = value;
+    return absl::OkStatus();
+  }
+
+  absl::Status Do(const Compute& compute) {
+    const ir::Inst& inst = compute.inst;
+    if (inst.op == ScalarOp::kStore) {
+      const int64_t index = Evaluate(inst.indices[0], &inst);
+      KILN_RETURN_IF_ERROR(CheckIndex());
+      return Write(compute.alloc, inst.buffer, index, values_[inst.operands.back()]);
+    }
+    Lane result{};
+    if (inst.op == ScalarOp::kConst) {
+      result = ImmediateLane(inst);
+    } else if (inst.op == ScalarOp::kIndex) {
+      result.i = Evaluate(inst.indices[0], &inst);
+    } else if (inst.op == ScalarOp::kLoad) {
+      if (inst.has_mask && values_[inst.operands.back()].i == 0) {
+        result = ImmediateLane(inst);
+      } else {
+        const int64_t index = Evaluate(inst.indices[0], &inst);
+        KILN_RETURN_IF_ERROR(CheckIndex());
+        KILN_ASSIGN_OR_RETURN(result, Read(compute.alloc, inst.buffer, index));
+      }
+    } else {
+      ir::Step step{ir::StepKind::kScalar, inst.op};
+      step.dtype = inst.dtype;
+      Lane operands[3] = {};
+      for (size_t i = 0; i < inst.operands.size(); ++i) operands[i] = values_[inst.operands[i]];
+      const size_t typed = inst.op == ScalarOp::kSelect ? 1 : 0;
+      step.operand_dtype = types_[inst.operands[typed]];
+      ir::RunScalarOp(step, &result, &operands[0], &operands[1], &operands[2], 1);
+    }
+    values_[inst.result] = result;
+    types_[inst.result] = inst.dtype;
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckIndex() {
+    if (!std::exchange(index_outside_, false)) return absl::OkStatus();
+    return absl::OutOfRangeError("an index tensor's value lies outside its dimension");
+  }
+
+  // `a` taken into `into`, which `best` is the place of.
+  static void Take(ReduceKind kind, DType dtype, Lane a, int64_t place, Lane& into, int64_t& best) {
+    const bool is_float = IsFloat(dtype);
+    const auto arithmetic = [&](auto op) {
+      if (is_float) {
+        into.f = op(into.f, a.f);
+      } else {
+        into.i = ir::WrapInteger(dtype, static_cast<int64_t>(op(static_cast<uint64_t>(into.i),
+                                                                static_cast<uint64_t>(a.i))));
+      }
+    };
+    const auto is_nan = [&](Lane x) { return is_float && std::isnan(x.f); };
+    const auto less = [&](Lane x, Lane y) { return is_float ? x.f < y.f : x.i < y.i; };
+    switch (kind) {
+      case ReduceKind::kSum:
+        return arithmetic([](auto x, auto y) { return x + y; });
+      case ReduceKind::kProd:
+        return arithmetic([](auto x, auto y) { return x * y; });
+      case ReduceKind::kAny:
+        into.i |= a.i;
+        return;
+      case ReduceKind::kAll:
+        into.i &= a.i;
+        return;
+      case ReduceKind::kMax:
+        if (is_nan(a) || less(into, a)) into = a;
+        return;
+      case ReduceKind::kMin:
+        if (is_nan(a) || less(a, into)) into = a;
+        return;
+      case ReduceKind::kArgMax:
+      case ReduceKind::kArgMin: {
+        const bool better = kind == ReduceKind::kArgMax ? less(into, a) : less(a, into);
+        const bool both = is_nan(a) == is_nan(into);
+        const bool ties = is_nan(a) ? is_nan(into) : !less(a, into) && !less(into, a);
+        if (best < 0 || (is_nan(a) && !is_nan(into)) || (both && better) ||
+            (both && ties && place < best)) {
+          into = a;
+          best = place;
+        }
+        return;
+      }
+    }
+  }
+
+  absl::Status Do(const Update& update) {
+    Memory& memory = memory_[update.alloc];
+    const int64_t index = Evaluate(update.index);
+    if (index < 0 || index >= static_cast<int64_t>(memory.data.size())) {
+      return Error("an accumulator lacks an element");
+    }
+    const Alloc& alloc = tree_.allocs[update.alloc];
+    const int64_t place = update.number ? Evaluate(update.number) : 0;
+    Take(*alloc.reduce, alloc.dtype, values_[update.value], place, memory.data[index],
+         memory.best[index]);
+    return absl::OkStatus();
+  }
+
+  absl::Status Do(const Fold& fold) {
+    const Alloc& alloc = tree_.allocs[fold.into];
+    Memory &into = memory_[fold.into], &from = memory_[fold.from];
+    for (size_t i = 0; i < into.data.size(); ++i) {
+      Take(*alloc.reduce, alloc.dtype, from.data[i], from.best[i], into.data[i], into.best[i]);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Do(const Combine& combine) {
+    const Alloc& alloc = tree_.allocs[combine.from];
+    const Memory& memory = memory_[combine.from];
+    Lane value = Identity(*alloc.reduce, alloc.dtype);
+    int64_t best = -1;
+    const bool numbered =
+        *alloc.reduce == ReduceKind::kArgMax || *alloc.reduce == ReduceKind::kArgMin;
+    for (size_t i = 0; i < memory.data.size(); ++i) {
+      if (numbered && memory.best[i] < 0) continue;  // a lane that saw nothing
+      Take(*alloc.reduce, alloc.dtype, memory.data[i], memory.best[i], value, best);
+    }
+    if (numbered) value.i = best;
+    values_[combine.result] = value;
+    types_[combine.result] = combine.dtype;
+    return absl::OkStatus();
+  }
+
+  absl::Status Do(const Prefetch&) { return absl::OkStatus(); }
+
+  absl::Status Do(const Micro& micro) {
+    std::vector<int64_t> s, at;
+    for (IntExpr size : micro.sizes) s.push_back(Evaluate(size));
+    for (const Window& window : micro.windows) at.push_back(Evaluate(window.index));
+    const std::vector<int>& c = micro.constants;
+    const auto read = [&](size_t window, int64_t i) {
+      return Read(micro.windows[window].alloc, micro.windows[window].buffer, at[window] + i);
+    };
+    const auto write = [&](int64_t i, Lane value) {
+      return Write(micro.windows[0].alloc, micro.windows[0].buffer, at[0] + i, value);
+    };
+    // What nothing was stored to may be moved: it stays so.
+    const auto move = [&](int64_t to, int64_t from) -> absl::Status {
+      const Window& source = micro.windows[1];
+      if (source.alloc >= 0) {
+        const std::vector<bool>& written = memory_[source.alloc].written;
+        const int64_t index = at[1] + from;
+        if (index >= 0 && index < static_cast<int64_t>(written.size()) && !written[index]) {
+          KILN_RETURN_IF_ERROR(write(to, Lane{}));
+          if (micro.windows[0].alloc >= 0) {
+            memory_[micro.windows[0].alloc].written[at[0] + to] = false;
+          }
+          return absl::OkStatus();
+        }
+      }
+      KILN_ASSIGN_OR_RETURN(Lane value, read(1, from));
+      return write(to, value);
+    };
+    switch (micro.kind) {
+      case MicroKind::kZero:
+        for (int64_t i = 0; i < s[0]; ++i) KILN_RETURN_IF_ERROR(write(i, Lane{}));
+        return absl::OkStatus();
+      case MicroKind::kCopyRows:
+        for (int64_t r = 0; r < c[0]; ++r) {
+          for (int64_t i = 0; i < s[3]; ++i) {
+            KILN_RETURN_IF_ERROR(move(r * s[3] + i, std::min(r, s[0] - 1) * s[1] + i * s[2]));
+          }
+        }
+        return absl::OkStatus();
+      case MicroKind::kPackTransposed:
+        for (int64_t lane = 0; lane < s[1]; ++lane) {
+          for (int64_t i = 0; i < s[2]; ++i) {
+            KILN_RETURN_IF_ERROR(move(i * c[0] + lane, lane * s[0] + i));
+          }
+        }
+        return absl::OkStatus();
+      case MicroKind::kTranspose:
+        for (int64_t row = 0; row < c[0]; ++row) {
+          for (int64_t lane = 0; lane < c[1]; ++lane) {
+            KILN_RETURN_IF_ERROR(move(lane * c[0] + row, row * c[1] + lane));
+          }
+        }
+        return absl::OkStatus();
+      case MicroKind::kMultiply:
+        return Multiply(c[1], c[0] * c[2], s, read, write);
+    }
+    return absl::OkStatus();
+  }
+
+  template <typename Read, typename Write>
+  static absl::Status Multiply(int64_t rows, int64_t width, const std::vector<int64_t>& s,
+                               const Read& read, const Write& write) {
+    std::vector<double> sums(rows * width, 0);
+    std::vector<double> panel(width);
+    for (int64_t i = 0; i < s[0]; ++i) {
+      for (int64_t lane = 0; lane < width; ++lane) {
+        KILN_ASSIGN_OR_RETURN(Lane value, read(2, i * width + lane));
+        panel[lane] = value.f;
+      }
+      for (int64_t r = 0; r < rows; ++r) {
+        KILN_ASSIGN_OR_RETURN(Lane value, read(1, r * s[1] + i * s[2]));
+        for (int64_t lane = 0; lane < width; ++lane)
+          sums[r * width + lane] += value.f * panel[lane];
+      }
+    }
+    for (int64_t i = 0; i < rows * width; ++i) KILN_RETURN_IF_ERROR(write(i, Lane{.f = sums[i]}));
+    return absl::OkStatus();
+  }
+
+  const ir::Module& module_;
+  const Tree& tree_;
+  absl::Span<const int64_t> symbols_;
+  std::vector<ir::Storage>& storage_;
+  std::mt19937_64 random_;
+  std::vector<Lane> values_;
+  std::vector<DType> types_;
+  std::vector<Memory> memory_;
+  std::vector<Parallel> parallel_;
+  absl::flat_hash_map<IntExpr, int64_t> vars_;
+  bool index_outside_ = false;  // an indirect operand evaluated since the last check
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<ir::ReferenceTensor>> Interpret(const ir::Module& module,
+                                                           absl::Span<const Tree> trees,
+                                                           absl::Span<const HostTensor> inputs,
+                                                           absl::Span<const int64_t> symbols,
+                                                           absl::Span<const std::string> constants,
+                                                           const InterpretOptions& options) {
+  size_t number = 0;
+  return ir::InterpretWith(
+      module, inputs, symbols, constants, {},
+      [&](const ir::Kernel&, std::vector<ir::Storage>& storage) {
+        return Runner(module, trees[number++], symbols, storage, options).Run();
+      });
+}
+
+}  // namespace kiln::schedule

@@ -1,0 +1,81 @@
+#include "compiler/schedule/micro.h"
+
+#include <iterator>
+
+namespace kiln::schedule {
+
+using ir::IntContext;
+using ir::IntExpr;
+
+namespace {
+
+constexpr MicroInfo kInfos[] = {
+#define X(kind, name, constants, windows, sizes) {name, constants, windows, sizes},
+    KILN_MICRO_KERNELS(X)
+#undef X
+};
+
+// Elements from the first to past the last of `rows` by `columns` at these strides.
+IntExpr Span(IntContext& ints, IntExpr rows, IntExpr row_stride, IntExpr columns,
+             IntExpr column_stride) {
+  const IntExpr one = ints.Const(1);
+  return ints.Add(ints.Add(ints.Mul(ints.Sub(rows, one), row_stride),
+                           ints.Mul(ints.Sub(columns, one), column_stride)),
+                  one);
+}
+
+}  // namespace
+
+const MicroInfo& Info(MicroKind kind) {
+  return kInfos[static_cast<size_t>(kind)];
+}
+
+std::optional<MicroKind> MicroKindFromName(absl::string_view name) {
+  for (size_t i = 0; i < std::size(kInfos); ++i) {
+    if (kInfos[i].name == name) return static_cast<MicroKind>(i);
+  }
+  return std::nullopt;
+}
+
+std::vector<IntExpr> Reach(IntContext& ints, const Micro& micro) {
+  const std::vector<int>& c = micro.constants;
+  const std::vector<IntExpr>& s = micro.sizes;
+  const IntExpr one = ints.Const(1);
+  switch (micro.kind) {
+    case MicroKind::kZero:
+      return {s[0]};
+    case MicroKind::kCopyRows:
+      return {ints.Mul(s[3], c[0]), Span(ints, s[0], s[1], s[3], s[2])};
+    case MicroKind::kPackTransposed:
+      return {ints.Add(ints.Mul(ints.Sub(s[2], one), c[0]), s[1]),
+              Span(ints, s[1], s[0], s[2], one)};
+    case MicroKind::kTranspose:
+      return {ints.Const(int64_t{c[0]} * c[1]), ints.Const(int64_t{c[0]} * c[1])};
+    case MicroKind::kMultiply: {
+      const int64_t width = int64_t{c[0]} * c[2];
+      return {ints.Const(c[1] * width), Span(ints, ints.Const(c[1]), s[1], s[0], s[2]),
+              ints.Mul(s[0], width)};
+    }
+  }
+  return {};
+}
+
+IntExpr Work(IntContext& ints, const Micro& micro) {
+  const std::vector<int>& c = micro.constants;
+  const std::vector<IntExpr>& s = micro.sizes;
+  switch (micro.kind) {
+    case MicroKind::kZero:
+      return s[0];
+    case MicroKind::kCopyRows:
+      return ints.Mul(s[3], c[0]);
+    case MicroKind::kPackTransposed:
+      return ints.Mul(s[1], s[2]);
+    case MicroKind::kTranspose:
+      return ints.Const(int64_t{c[0]} * c[1]);
+    case MicroKind::kMultiply:
+      return ints.Mul(s[0], int64_t{c[0]} * c[1] * c[2]);
+  }
+  return ints.Const(0);
+}
+
+}  // namespace kiln::schedule

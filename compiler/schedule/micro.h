@@ -1,0 +1,43 @@
+// The table of micro-kernels: what a schedule may take from a target's prelude as one piece.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "compiler/ir/int_expr.h"
+#include "compiler/schedule/tree.h"
+
+namespace kiln::schedule {
+
+// X(kind, name, number of constants, windows, sizes)
+#define KILN_MICRO_KERNELS(X)                                                                      \
+  /* to[0, count) = 0 */                                                                           \
+  X(kZero, "zero", 0, 1, 1)                                                                        \
+  /* <MR>(to, from; rows, row_stride, k_stride, k):                                                \
+     to[r * k + i] = from[min(r, rows - 1) * row_stride + i * k_stride], r < MR, i < k */          \
+  X(kCopyRows, "copy_rows", 1, 2, 4)                                                               \
+  /* <W>(to, from; lane_stride, lanes, k):                                                         \
+     to[i * W + lane] = from[lane * lane_stride + i], lane < lanes <= W, i < k */                  \
+  X(kPackTransposed, "pack_transposed", 1, 2, 3)                                                   \
+  /* <ROWS, LANES>(to, from): to[lane * ROWS + row] = from[row * LANES + lane]; multiples of 4 */  \
+  X(kTranspose, "transpose", 2, 2, 0)                                                              \
+  /* <VL, MR, NV>(tile, a, panel; k, row_stride, k_stride), W = VL * NV:                           \
+     tile[r * W + lane] = sum over i < k of a[r * row_stride + i * k_stride] * panel[i * W + lane] \
+   */                                                                                              \
+  X(kMultiply, "multiply", 3, 3, 3)
+
+struct MicroInfo {
+  absl::string_view name;
+  size_t constants, windows, sizes;
+};
+const MicroInfo& Info(MicroKind kind);
+std::optional<MicroKind> MicroKindFromName(absl::string_view name);
+
+// How many elements of each window it reaches, from the window's index on; none where a size is 0.
+std::vector<ir::IntExpr> Reach(ir::IntContext& ints, const Micro& micro);
+
+// Multiply-adds, or elements moved.
+ir::IntExpr Work(ir::IntContext& ints, const Micro& micro);
+
+}  // namespace kiln::schedule

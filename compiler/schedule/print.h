@@ -1,0 +1,16 @@
+// The textual form of schedules: a module with a `schedule` in the place of each kernel. parse.h
+// reads it back to equal trees, apart from the numbers of loop variables and allocs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "compiler/schedule/tree.h"
+
+namespace kiln::schedule {
+
+// `trees`: one for each kernel of the module, in order.
+std::string Print(const ir::Module& module, const std::vector<Tree>& trees);
+std::string Print(const ir::Module& module, const Tree& tree);
+
+}  // namespace kiln::schedule
