@@ -26,6 +26,7 @@ ALLOWED = [
         ("proto/base/", "compiler/ir/", "compiler/schedule/", "compiler/codegen/target.h"),
     ),
     ("compiler/codegen/", ("proto/base/", "compiler/ir/", "compiler/schedule/")),
+    ("compiler/schedule/cpu/", ("proto/base/", "compiler/ir/", "compiler/schedule/")),
     ("compiler/schedule/", ("proto/base/", "compiler/ir/")),
     ("compiler/ir/", ("proto/base/",)),
     ("compiler/graph/", ("proto/", "compiler/ir/")),
