@@ -7,6 +7,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "proto/base/arena_message.h"
 #include "proto/base/key.h"
 #include "proto/base/status_macros.h"
 #include "server/calls/background_call.h"
@@ -49,7 +50,7 @@ class CompileCall final : public BackgroundCall {
 
   void Begin() override {
     const Caller caller = CopyCaller();
-    auto taken = std::make_shared<v1::CompileRequest>();
+    auto taken = MakeArenaMessage<v1::CompileRequest>();
     const v1::CompileRequest& request = *taken;
     absl::Status status = ParseMessage(serialized_, *taken);
     if (status.ok()) status = CheckRequestLimits(request.device(), request.options());
