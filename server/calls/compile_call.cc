@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -27,7 +28,8 @@ class CompileCall final : public BackgroundCall {
   CompileCall(const ServiceContext& service, grpc::ServerContextBase& context,
               grpc::ByteBuffer& request)
       : BackgroundCall(CallKind::kCompile, "Compile", service, context, request),
-        context_(context) {}
+        deadline_(absl::FromChrono(context.deadline())),
+        peer_(context.peer()) {}
 
   void OnCancel() override {
     std::optional<Broker::Ticket> ticket;
@@ -44,8 +46,8 @@ class CompileCall final : public BackgroundCall {
   // A client that asked for the end or set a deadline does not come back; one whose connection
   // broke may.
   void Leave(const Broker::Ticket& ticket) {
-    if (absl::FromChrono(context_.deadline()) <= absl::Now()) return service_.broker.Leave(ticket);
-    service_.broker.Leave(ticket, [peer = context_.peer()] { return !ConnectionIsOpen(peer); });
+    if (deadline_ <= absl::Now()) return service_.broker.Leave(ticket);
+    service_.broker.Leave(ticket, [peer = peer_] { return !ConnectionIsOpen(peer); });
   }
 
   void Begin() override {
@@ -151,7 +153,10 @@ class CompileCall final : public BackgroundCall {
     Write(SerializeMessage(event));
   }
 
-  grpc::ServerContextBase& context_;
+  // Not the context: while the shared tier is asked the call may end, and gRPC's side of it is
+  // gone.
+  const absl::Time deadline_;
+  const std::string peer_;
   std::optional<Broker::Ticket> ticket_ ABSL_GUARDED_BY(mu_);
   std::optional<v1::Progress> progress_ ABSL_GUARDED_BY(mu_);
   std::optional<Chunker> chunker_ ABSL_GUARDED_BY(mu_);
