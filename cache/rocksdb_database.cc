@@ -25,7 +25,11 @@ namespace {
 constexpr int64_t kLeastWriteBufferBytes = 64 << 10;
 constexpr int64_t kMostWriteBufferBytes = 8 << 20;
 constexpr int64_t kWriteBufferShare = 512;
-constexpr size_t kBlockCacheBytes = 64 << 20;
+// What was read lately of the tables, also of those that compactions have replaced: it fills up
+// however small the cache is.
+constexpr int64_t kLeastBlockCacheBytes = 1 << 20;
+constexpr int64_t kMostBlockCacheBytes = 64 << 20;
+constexpr int64_t kBlockCacheShare = 16;
 constexpr rlim_t kMaxOpenFiles = 512;
 constexpr rlim_t kMinOpenFiles = 32;
 constexpr size_t kReadaheadBytes = 4 << 20;
@@ -114,7 +118,8 @@ rocksdb::ColumnFamilyOptions IndexFamilyOptions(int64_t max_bytes) {
 rocksdb::ColumnFamilyOptions ValuesFamilyOptions(int64_t max_bytes) {
   rocksdb::BlockBasedTableOptions table;
   table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
-  table.block_cache = rocksdb::NewLRUCache(kBlockCacheBytes);
+  table.block_cache = rocksdb::NewLRUCache(static_cast<size_t>(
+      std::clamp(max_bytes / kBlockCacheShare, kLeastBlockCacheBytes, kMostBlockCacheBytes)));
   table.data_block_index_type = rocksdb::BlockBasedTableOptions::kDataBlockBinaryAndHash;
   rocksdb::ColumnFamilyOptions options = FamilyOptions(max_bytes, table);
   // Only what the index names is looked for, so the last level needs no filter.

@@ -373,10 +373,10 @@ int Serve(const Config& config, const sigset_t& signals) {
   return 0;
 }
 
-// What parsed graphs leave behind: millions of small blocks among which others stay. glibc has
-// eight heaps a processor, and each keeps the pages that something lives in. It also keeps free
-// what has been at the end of a heap, up to twice the largest block that was ever freed, unless
-// told how much.
+// Many small blocks leave holes, among which others stay. glibc has eight heaps a processor, and
+// each keeps the pages that something lives in. It also keeps free what has been at the end of a
+// heap, up to twice the largest block that was ever freed, unless told how much. Graphs have blocks
+// of their own (proto/base/arena_message.h).
 void LimitHeaps() {
   const int processors = static_cast<int>(std::thread::hardware_concurrency());
   mallopt(M_ARENA_MAX, std::max(2, processors / 4));

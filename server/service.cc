@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kiln/v1/compile_service.grpc.pb.h"
+#include "proto/base/arena_message.h"
 #include "proto/base/status_macros.h"
 #include "server/calls/cache_calls.h"
 #include "server/calls/call.h"
@@ -118,10 +119,10 @@ class UnaryCall final : public Reactor {
   }
 
   void Run() {
-    Request request;
+    const auto request = MakeArenaMessage<Request>();
     Response response;
-    absl::Status status = ParseMessage(serialized_, request);
-    if (status.ok()) status = work_(request, response, [this] { return cancelled_.load(); });
+    absl::Status status = ParseMessage(serialized_, *request);
+    if (status.ok()) status = work_(*request, response, [this] { return cancelled_.load(); });
     if (!status.ok()) return Finish(call_.End(status));
     StartWriteAndFinish(SerializeMessage(response), call_.End(status));
   }

@@ -2,11 +2,13 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "proto/base/arena_message.h"
 #include "proto/base/key.h"
 #include "proto/base/status_macros.h"
 #include "server/calls/background_call.h"
@@ -26,7 +28,8 @@ class CompileCall final : public BackgroundCall {
   CompileCall(const ServiceContext& service, grpc::ServerContextBase& context,
               grpc::ByteBuffer& request)
       : BackgroundCall(CallKind::kCompile, "Compile", service, context, request),
-        context_(context) {}
+        deadline_(absl::FromChrono(context.deadline())),
+        peer_(context.peer()) {}
 
   void OnCancel() override {
     std::optional<Broker::Ticket> ticket;
@@ -43,13 +46,13 @@ class CompileCall final : public BackgroundCall {
   // A client that asked for the end or set a deadline does not come back; one whose connection
   // broke may.
   void Leave(const Broker::Ticket& ticket) {
-    if (absl::FromChrono(context_.deadline()) <= absl::Now()) return service_.broker.Leave(ticket);
-    service_.broker.Leave(ticket, [peer = context_.peer()] { return !ConnectionIsOpen(peer); });
+    if (deadline_ <= absl::Now()) return service_.broker.Leave(ticket);
+    service_.broker.Leave(ticket, [peer = peer_] { return !ConnectionIsOpen(peer); });
   }
 
   void Begin() override {
     const Caller caller = CopyCaller();
-    auto taken = std::make_shared<v1::CompileRequest>();
+    auto taken = MakeArenaMessage<v1::CompileRequest>();
     const v1::CompileRequest& request = *taken;
     absl::Status status = ParseMessage(serialized_, *taken);
     if (status.ok()) status = CheckRequestLimits(request.device(), request.options());
@@ -150,7 +153,10 @@ class CompileCall final : public BackgroundCall {
     Write(SerializeMessage(event));
   }
 
-  grpc::ServerContextBase& context_;
+  // Not the context: while the shared tier is asked the call may end, and gRPC's side of it is
+  // gone.
+  const absl::Time deadline_;
+  const std::string peer_;
   std::optional<Broker::Ticket> ticket_ ABSL_GUARDED_BY(mu_);
   std::optional<v1::Progress> progress_ ABSL_GUARDED_BY(mu_);
   std::optional<Chunker> chunker_ ABSL_GUARDED_BY(mu_);

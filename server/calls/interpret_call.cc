@@ -8,6 +8,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "kiln/v1/worker.pb.h"
+#include "proto/base/arena_message.h"
 #include "proto/base/status_macros.h"
 #include "server/calls/background_call.h"
 #include "server/rpc/messages.h"
@@ -29,7 +30,7 @@ class InterpretCall final : public BackgroundCall {
 
  private:
   void Begin() override {
-    auto worker_request = std::make_shared<v1::WorkerRequest>();
+    auto worker_request = MakeArenaMessage<v1::WorkerRequest>();
     v1::InterpretRequest& request = *worker_request->mutable_interpret();
     absl::Status status = ParseMessage(serialized_, request);
     if (status.ok()) status = service_.check_graph(request.graph());

@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "kiln/v1/compile_service.pb.h"
 #include "kiln/v1/worker.pb.h"
+#include "proto/base/arena_message.h"
 #include "proto/base/error_detail.h"
 #include "proto/base/key.h"
 #include "proto/base/log.h"
@@ -169,7 +170,7 @@ class Job {
   }
 
   absl::Status Plan() {
-    auto request = std::make_shared<v1::WorkerRequest>();
+    auto request = MakeArenaMessage<v1::WorkerRequest>();
     v1::PlanRequest& plan = *request->mutable_plan();
     *plan.mutable_graph() = input_.request->graph();
     *plan.mutable_device() = device_;

@@ -13,6 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "kiln/v1/activity.pb.h"
 #include "kiln/v1/compile_service.pb.h"
+#include "proto/base/arena_message.h"
 #include "server/observe/labels.h"
 #include "server/observe/latency_window.h"
 
@@ -477,7 +478,7 @@ std::shared_ptr<const v1::CompileRequest> ActivityLog::FindRequest(absl::string_
     if (it == state_->requests.end()) return nullptr;
     bytes = it->second;
   }
-  auto request = std::make_shared<v1::CompileRequest>();
+  auto request = MakeArenaMessage<v1::CompileRequest>();
   return request->ParseFromString(*bytes) ? request : nullptr;
 }
 

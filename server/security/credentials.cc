@@ -17,6 +17,7 @@
 #include "proto/base/error_detail.h"
 #include "proto/base/log.h"
 #include "proto/base/status_macros.h"
+#include "server/security/complaint.h"
 #include "server/security/tls.h"
 
 namespace kiln::server {
@@ -114,7 +115,8 @@ struct Credentials::Impl {
   Impl(const SecurityConfig& security, bool loopback_only)
       : security(security), anonymous_role(AnonymousRole(security, loopback_only)) {}
 
-  absl::Status Look() ABSL_LOCKS_EXCLUDED(look_mutex);
+  // Logs what is wrong once so many looks in a row found it.
+  absl::Status Look(int looks) ABSL_LOCKS_EXCLUDED(look_mutex);
   absl::Status LookAtTls() ABSL_EXCLUSIVE_LOCKS_REQUIRED(look_mutex);
   absl::Status LookAtAccess() ABSL_EXCLUSIVE_LOCKS_REQUIRED(look_mutex);
   void Watch();
@@ -133,7 +135,7 @@ struct Credentials::Impl {
   absl::Mutex look_mutex;                                // one look at a time
   TlsMaterial tls_material ABSL_GUARDED_BY(look_mutex);  // in use
   std::string access_text ABSL_GUARDED_BY(look_mutex);   // in use
-  std::string last_complaint ABSL_GUARDED_BY(look_mutex);
+  Complaint complaint ABSL_GUARDED_BY(look_mutex);
 
   mutable absl::Mutex rules_mutex;
   std::shared_ptr<const AccessList> list ABSL_GUARDED_BY(rules_mutex);
@@ -175,16 +177,15 @@ absl::Status Credentials::Impl::LookAtAccess() {
   return absl::OkStatus();
 }
 
-absl::Status Credentials::Impl::Look() {
+absl::Status Credentials::Impl::Look(int looks) {
   absl::MutexLock lock(&look_mutex);
   absl::Status tls_status = LookAtTls();
   absl::Status access_status = LookAtAccess();
   absl::Status status = tls_status.ok() ? access_status : tls_status;
-  std::string complaint(status.message());
-  if (!complaint.empty() && complaint != last_complaint) {
-    Log(LogLevel::kError, "credentials not reloaded; those read before stay", {{"why", complaint}});
+  std::string why(status.message());
+  if (complaint.IsDue(why, looks)) {
+    Log(LogLevel::kError, "credentials not reloaded; those read before stay", {{"why", why}});
   }
-  last_complaint = std::move(complaint);
   return status;
 }
 
@@ -192,7 +193,7 @@ void Credentials::Impl::Watch() {
   absl::MutexLock lock(&stop_mutex);
   while (!stop_mutex.AwaitWithTimeout(absl::Condition(&stopping), kLookInterval)) {
     stop_mutex.Unlock();
-    Look().IgnoreError();  // logged, and looked at again
+    Look(/*looks=*/2).IgnoreError();  // logged, and looked at again
     stop_mutex.Lock();
   }
 }
@@ -238,7 +239,7 @@ Authenticator& Credentials::authenticator() const {
 }
 
 absl::Status Credentials::Reload() {
-  return impl_->Look();
+  return impl_->Look(/*looks=*/1);  // who asks has replaced them all
 }
 
 }  // namespace kiln::server

@@ -12,6 +12,7 @@
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/compile_service.pb.h"
 #include "kiln/v1/page.pb.h"
+#include "proto/base/arena_message.h"
 #include "proto/base/key.h"
 #include "proto/base/status_macros.h"
 #include "server/web/describe_compile.h"
@@ -26,7 +27,8 @@ constexpr int64_t kMaxParsedBytes = int64_t{64} << 20;
 
 // The request that asks for the inside of `request`'s compile.
 std::shared_ptr<const v1::CompileRequest> WithDebug(const v1::CompileRequest& request) {
-  auto out = std::make_shared<v1::CompileRequest>(request);
+  auto out = MakeArenaMessage<v1::CompileRequest>();
+  out->CopyFrom(request);
   out->mutable_options()->set_debug(true);
   return out;
 }

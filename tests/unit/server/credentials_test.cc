@@ -9,6 +9,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/time/clock.h"
 #include "server/exposure.h"
+#include "server/security/complaint.h"
 #include "server/security/tls.h"
 #include "server/web/http_guard.h"
 #include "tests/unit/cache/temp_dir.h"
@@ -133,6 +134,22 @@ TEST_F(CredentialsTest, AFileThatGoesBadLeavesWhatWasReadBefore) {
       << "the certificate is there, its key not yet";
   File("key.pem", other.key);
   EXPECT_TRUE((*credentials)->Reload().ok());
+}
+
+TEST(ComplaintTest, WhatOneLookFindsMayPassAndWhatStaysIsSaidOnce) {
+  Complaint complaint;
+  EXPECT_FALSE(complaint.IsDue("", 2));
+  EXPECT_FALSE(complaint.IsDue("", 2)) << "nothing is wrong";
+  EXPECT_FALSE(complaint.IsDue("half", 2));  // one file of two
+  EXPECT_FALSE(complaint.IsDue("", 2));
+  EXPECT_FALSE(complaint.IsDue("half", 2));
+  EXPECT_FALSE(complaint.IsDue("broken", 2)) << "another";
+  EXPECT_TRUE(complaint.IsDue("broken", 2));
+  EXPECT_FALSE(complaint.IsDue("broken", 2)) << "said";
+  EXPECT_FALSE(complaint.IsDue("", 2)) << "mended";
+  EXPECT_FALSE(complaint.IsDue("broken", 2));
+  EXPECT_TRUE(complaint.IsDue("broken", 1)) << "whoever asks waits for no second look";
+  EXPECT_FALSE(complaint.IsDue("broken", 2)) << "said";
 }
 
 TEST_F(CredentialsTest, MaterialIsCheckedBeforeItIsUsed) {
