@@ -51,8 +51,8 @@ void TakeSecurityFlags(const Args& args, ClientOptions& options) {
 }
 
 absl::StatusOr<std::unique_ptr<Client>> MakeClient(const Args& args, bool debug) {
-  KILN_RETURN_IF_ERROR(args.GetChoice("--target", "cpp", {"cpp"}).status());
   ClientOptions options;
+  options.target = args.Get("--target", "");
   options.server = args.Get("--server", "");
   options.arch = args.Get("--arch", "native");
   options.debug = debug;

@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "compiler/codegen/cpp/cpp_target.h"
+#include "compiler/codegen/targets.h"
 #include "compiler/fusion/fuse.h"
 #include "compiler/ir/parse.h"
 #include "compiler/ir/print.h"
@@ -34,7 +34,7 @@ Reads a module's text from FILE, or from standard input, runs the stages
   ir      read and verify
   fusion  join operations
   memory  lay out the workspace, check the plan
-  emit    C++ source of each kernel
+  emit    the target's source of each kernel
 in this order, and prints what the last one made.
 
   --stop-after=STAGE    the last stage to run (default fusion)
@@ -42,8 +42,9 @@ in this order, and prints what the last one made.
   --disable=PASS        leave out a pass: fusion as a whole, or its collapse, inline, epilogue,
                         merge, horizontal or split; may be repeated
   --decisions           print fusion's decisions as comments
-  --arch=NAME           emit for this LLVM CPU (default x86-64)
-  --features=A,B        instruction features of that CPU
+  --target=NAME         emit for this target (default cpp)
+  --arch=NAME           and this architecture of it (default for cpp: x86-64-v3)
+  --features=A,B        instruction features of that architecture
   --run                 interpret the module after the last stage, with random inputs, and
                         print the outputs' sums and first values instead of the module
   --seed=N              of those inputs (default 0)
@@ -66,7 +67,8 @@ struct Flags {
   bool run = false;
   bool verify_only = false;
   bool help = false;
-  std::string arch = "x86-64";
+  std::string target = "cpp";
+  std::string arch;
   std::vector<std::string> features;
   tools::RunOptions run_options;
 };
@@ -107,6 +109,8 @@ absl::Status SetFlag(absl::string_view name, absl::string_view value, Flags& fla
     KILN_ASSIGN_OR_RETURN(flags.start_from, StageFromName(value));
   } else if (name == "--disable") {
     return Disable(value, flags.disabled);
+  } else if (name == "--target") {
+    flags.target = std::string(value);
   } else if (name == "--arch") {
     flags.arch = std::string(value);
   } else if (name == "--features") {
@@ -205,11 +209,12 @@ absl::Status RunMemory(bool print, ir::Module& module) {
 }
 
 absl::Status RunEmit(const Flags& flags, ir::Module& module) {
+  KILN_ASSIGN_OR_RETURN(const codegen::TargetKind* kind, codegen::FindTarget(flags.target));
   codegen::DeviceInfo device;
-  device.arch = flags.arch;
+  device.arch = flags.arch.empty() ? kind->sample_device.arch : flags.arch;
   device.features = flags.features;
   std::sort(device.features.begin(), device.features.end());
-  const std::unique_ptr<codegen::Target> target = codegen::MakeCppTarget(std::move(device));
+  KILN_ASSIGN_OR_RETURN(auto target, kind->make(std::move(device)));
   for (const ir::Operation& operation : module.operations) {
     const auto* kernel = std::get_if<ir::Kernel>(&operation);
     if (kernel == nullptr) continue;
