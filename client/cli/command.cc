@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "client/device_cpu.h"
+#include "client/device.h"
 #include "client/program_info.h"
 #include "kiln/v1/error.pb.h"
 #include "kiln/v1/graph.pb.h"
@@ -52,7 +52,7 @@ void TakeSecurityFlags(const Args& args, ClientOptions& options) {
 
 absl::StatusOr<std::unique_ptr<Client>> MakeClient(const Args& args, bool debug) {
   ClientOptions options;
-  options.target = args.Get("--target", "");
+  KILN_ASSIGN_OR_RETURN(options.target, args.GetChoice("--target", "cpp", KnownTargets()));
   options.server = args.Get("--server", "");
   options.arch = args.Get("--arch", "native");
   options.debug = debug;

@@ -113,7 +113,7 @@ class Target {
   // INTERNAL with the reason for source that does not compile (it is our own).
   virtual absl::StatusOr<CompiledKernel> Compile(const KernelJob& job) const = 0;
   // Does beforehand what every Compile begins with that has the options of `like`, for this process
-  // and ones forked from it. Reads no source.
+  // and ones forked from it. Reads no source, and of the device only architecture and features.
   virtual absl::Status PrepareToCompile(const KernelJob& like) const = 0;
   // Numbers are from 0 on; at least one has each number that EmittedKernel::binary had.
   virtual absl::StatusOr<std::vector<Binary>> Link(absl::Span<const std::string> objects) const = 0;

@@ -60,7 +60,11 @@ TEST_F(NullTargetTest, CompilesToTheTextOfItsKernelsAndIsCachedUnderItsOwnKey) {
   EXPECT_EQ(BuildOf(info, v1::TARGET_CPP), info.compiler_build()) << "for older clients";
   EXPECT_NE(BuildOf(info, v1::TARGET_NULL), info.compiler_build());
 
-  ASSERT_TRUE(Compile(stub(), cpp).ok());
+  Answer of_cpp = Compile(stub(), cpp);
+  ASSERT_TRUE(of_cpp.ok()) << Text(of_cpp.status);
+  EXPECT_EQ(of_cpp.artifact.header().key(),
+            ArtifactKey(cpp.graph(), cpp.device(), cpp.options(), info.compiler_build()).ToHex());
+  EXPECT_TRUE(of_cpp.artifact.binaries().empty());
   Answer answer = Compile(stub(), null);
   ASSERT_TRUE(answer.ok()) << Text(answer.status);
   EXPECT_EQ(answer.source, "compiled");
@@ -149,7 +153,7 @@ TEST_F(NullTargetTest, TheCommandLineCompilesForItAndRefusesToRunIt) {
   EXPECT_THAT(run.errors, StartsWith("kiln: the artifact is for target null; this client runs"));
   Ended unknown = Kiln({"compile", graph, "--target=gcu"});
   EXPECT_EQ(unknown.code, 2);
-  EXPECT_THAT(unknown.errors, HasSubstr("unknown target 'gcu'; known are cpp, null"));
+  EXPECT_THAT(unknown.errors, HasSubstr("--target is 'gcu'; expected cpp, null"));
 }
 
 TEST_F(NullTargetTest, ADeviceThatIsNoneOfItsIsRefused) {

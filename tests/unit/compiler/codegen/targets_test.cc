@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <string>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -44,23 +45,28 @@ std::unique_ptr<Target> MakeNull() {
   return Make(**FindTarget("null"));
 }
 
-class EveryTarget : public ::testing::TestWithParam<TargetKind> {};
-INSTANTIATE_TEST_SUITE_P(Targets, EveryTarget, ::testing::ValuesIn(Targets()),
-                         [](const auto& info) { return std::string(info.param.name); });
-void PrintTo(const TargetKind& kind, std::ostream* out) {
-  *out << kind.name;
+std::vector<std::string> Names() {
+  std::vector<std::string> names;
+  for (const TargetKind& kind : Targets()) names.emplace_back(kind.name);
+  return names;
 }
 
+class EveryTarget : public ::testing::TestWithParam<std::string> {
+ protected:
+  const TargetKind& kind() const { return **FindTarget(GetParam()); }
+};
+INSTANTIATE_TEST_SUITE_P(Targets, EveryTarget, ::testing::ValuesIn(Names()),
+                         [](const auto& info) { return info.param; });
+
 TEST_P(EveryTarget, HasTheNameOfItsNumberInTheWireFormat) {
-  EXPECT_NE(TargetNumber(GetParam().name), v1::TARGET_UNSPECIFIED);
-  EXPECT_EQ(Make(GetParam())->name(), GetParam().name);
-  EXPECT_EQ((*FindTarget(GetParam().name))->name, GetParam().name);
+  EXPECT_NE(TargetNumber(GetParam()), v1::TARGET_UNSPECIFIED);
+  EXPECT_EQ(Make(kind())->name(), GetParam());
 }
 
 TEST_P(EveryTarget, CompilesAndLinksItsSample) {
-  const auto target = Make(GetParam());
+  const auto target = Make(kind());
   ASSERT_TRUE(target->PrepareToCompile({}).ok());
-  auto compiled = target->Compile({.source = GetParam().sample_source});
+  auto compiled = target->Compile({.source = kind().sample_source});
   ASSERT_TRUE(compiled.ok()) << compiled.status();
   EXPECT_FALSE(compiled->object.empty());
   auto linked = target->Link({compiled->object});
@@ -74,7 +80,7 @@ TEST_P(EveryTarget, CompilesAndLinksItsSample) {
 }
 
 TEST_P(EveryTarget, EmitsAKernelThatItCompilesToABinaryThatItLinks) {
-  const auto target = Make(GetParam());
+  const auto target = Make(kind());
   ir::Module module = Parsed(R"(module {
     symbol n [1, 100] hint 8
     buffer @x f32[n] strides[1] input(0)
@@ -108,11 +114,11 @@ TEST_P(EveryTarget, EmitsAKernelThatItCompilesToABinaryThatItLinks) {
 
 TEST_P(EveryTarget, KeysFollowTheSourceAndWhoCompilesIt) {
   std::set<Digest> keys;
-  for (const TargetKind& kind : Targets()) {
-    keys.insert(Make(kind)->KeyOf({.source = GetParam().sample_source}));
+  for (const TargetKind& each : Targets()) {
+    keys.insert(Make(each)->KeyOf({.source = kind().sample_source}));
   }
   EXPECT_EQ(keys.size(), Targets().size()) << "two targets have one key";
-  EXPECT_TRUE(keys.insert(Make(GetParam())->KeyOf({.source = "another"})).second);
+  EXPECT_TRUE(keys.insert(Make(kind())->KeyOf({.source = "another"})).second);
 }
 
 TEST(Targets, AnotherTargetIsRefusedWithWhatThereIs) {
@@ -183,7 +189,9 @@ TEST(NullTarget, ASourceIsAModuleOfOneKernel) {
 
 TEST(NullTarget, CompilesNothingButOneKernelsText) {
   const auto target = MakeNull();
-  for (absl::string_view source : {"", "int main() {}", "module {\n}\n", kTwoEqualKernels}) {
+  const std::vector<absl::string_view> sources = {"", "int main() {}", "module {\n}\n",
+                                                  kTwoEqualKernels};
+  for (absl::string_view source : sources) {
     EXPECT_TRUE(absl::IsInternal(target->Compile({.source = source}).status())) << source;
   }
 }
