@@ -13,9 +13,11 @@
 #include "client/program_cache.h"
 #include "kiln/v1/activity.pb.h"
 #include "kiln/v1/graph.pb.h"
+#include "proto/base/compiler_builds.h"
 #include "proto/base/key.h"
 #include "proto/base/log.h"
 #include "proto/base/status_macros.h"
+#include "proto/base/target_name.h"
 
 namespace kiln {
 namespace {
@@ -49,8 +51,10 @@ absl::StatusOr<bool> FailOnMiss(const ClientOptions& options) {
 }
 
 // Which compiler a server had last is an entry of the local cache, too.
-Digest BuildEntryKey(absl::string_view server) {
-  return Sha256(absl::StrCat("compiler build of ", server));
+Digest BuildEntryKey(absl::string_view server, int target) {
+  const std::string entry = absl::StrCat("compiler build of ", server);
+  // The first target's entry is named as before there were others.
+  return Sha256(target == v1::TARGET_CPP ? entry : absl::StrCat(entry, " ", TargetName(target)));
 }
 
 uint64_t Affinity(const v1::Graph& graph) {
@@ -106,7 +110,8 @@ std::string ArtifactSource::KnownBuild(Endpoint& endpoint) {
     if (!endpoint.compiler_build.empty()) return endpoint.compiler_build;
   }
   if (local_ == nullptr) return "";
-  absl::StatusOr<LocalEntry> entry = local_->Get(BuildEntryKey(endpoint.remote.server()));
+  absl::StatusOr<LocalEntry> entry =
+      local_->Get(BuildEntryKey(endpoint.remote.server(), device_.target()));
   return entry.ok() ? entry->bytes : "";
 }
 
@@ -118,9 +123,9 @@ absl::StatusOr<std::string> ArtifactSource::CompilerBuild(Endpoint& endpoint, bo
   }
   KILN_ASSIGN_OR_RETURN(v1::ServerInfo info, endpoint.remote.GetServerInfo(ContactLimit(deadline)));
   endpoint.reached = true;
-  const std::string build = info.compiler_build();
+  const std::string build = BuildsOf(info).For(device_.target());
   if (local_ != nullptr) {
-    const Digest key = BuildEntryKey(endpoint.remote.server());
+    const Digest key = BuildEntryKey(endpoint.remote.server(), device_.target());
     absl::StatusOr<LocalEntry> kept = local_->Get(key);
     if (!kept.ok() || kept->bytes != build) {
       if (absl::Status put = local_->Put(key, {build, Sha256(build), ""}); !put.ok()) {

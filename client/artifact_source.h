@@ -72,6 +72,7 @@ class ArtifactSource {
 
  private:
   ArtifactSource() = default;
+  // For the client's target.
   absl::StatusOr<std::string> CompilerBuild(Endpoint& endpoint, bool refresh, absl::Time deadline);
   // As known without asking; empty where it is not.
   std::string KnownBuild(Endpoint& endpoint);

@@ -134,6 +134,7 @@ absl::StatusOr<kiln::ClientOptions> ToClientOptions(const kiln_client_options* g
   out.debug_dir = text(in.debug_dir);
   out.debug = in.debug != 0;
   out.arch = text(in.arch);
+  out.target = text(in.target);
   out.optimization_level = in.optimization_level;
   out.disable_fusion = in.disable_fusion != 0;
   out.fast_math = in.fast_math != 0;

@@ -7,7 +7,7 @@
 #include "absl/time/clock.h"
 #include "client/artifact_source.h"
 #include "client/debug_dir.h"
-#include "client/device_cpu.h"
+#include "client/device.h"
 #include "client/loader.h"
 #include "client/program_cache.h"
 #include "client/remote.h"
@@ -163,7 +163,8 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& opti
   auto impl = std::make_unique<Impl>();
   impl->timeout = options.timeout;
   impl->debug_dir = OptionOrVariable(options.debug_dir, "KILN_DEBUG_DIR");
-  KILN_ASSIGN_OR_RETURN(v1::Device device, DescribeCpu(options.arch, options.threads));
+  KILN_ASSIGN_OR_RETURN(v1::Device device,
+                        DescribeDevice(options.target, options.arch, options.threads));
   for (const std::string& library : options.libraries) device.add_libraries(library);
   impl->threads = device.processors();
   v1::CompileOptions compile_options;

@@ -29,7 +29,7 @@ struct Endpoint {
   Remote remote;
   std::atomic<bool> reached = false;  // it answered once
   absl::Mutex mu;
-  std::string compiler_build ABSL_GUARDED_BY(mu);  // empty: not asked yet
+  std::string compiler_build ABSL_GUARDED_BY(mu);  // for the client's target; empty: not asked yet
 };
 
 // Thread-safe.

@@ -1,6 +1,7 @@
 #include "client/loader.h"
 
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -15,6 +16,7 @@
 #include "proto/base/error_detail.h"
 #include "proto/base/program_stamp.h"
 #include "proto/base/status_macros.h"
+#include "proto/base/target_name.h"
 
 namespace kiln::runtime {
 namespace {
@@ -28,12 +30,47 @@ absl::Status CheckHeader(const v1::ArtifactHeader& header) {
                      "; this client reads version ", kFormatVersion));
   }
   if (header.target() != v1::TARGET_CPP) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the artifact is for target ",
-        v1::Target_IsValid(header.target()) ? v1::Target_Name(header.target()) : "unknown",
-        "; this client runs TARGET_CPP"));
+    return absl::FailedPreconditionError(absl::StrCat("the artifact is for target ",
+                                                      TargetName(header.target()),
+                                                      "; this client runs programs for cpp"));
   }
   return CheckRunsOnHost(header.arch(), {header.features().begin(), header.features().end()});
+}
+
+// That every launch names a binary that is there; the first one is looked for with its kernels.
+absl::Status CheckBinaries(const v1::Artifact& artifact) {
+  std::set<uint32_t> numbers = {0};
+  for (const v1::Binary& binary : artifact.binaries()) {
+    if (binary.number() == 0 || binary.kind() == v1::BINARY_KIND_UNSPECIFIED) {
+      return absl::DataLossError("the artifact has a binary without a number or a kind");
+    }
+    numbers.insert(binary.number());
+  }
+  for (int i = 0; i < artifact.program().steps_size(); ++i) {
+    const uint32_t binary = artifact.program().steps(i).launch().binary();
+    if (!numbers.contains(binary)) {
+      return absl::DataLossError(absl::StrCat("step ", i, " launches a kernel of binary ", binary,
+                                              ", which is not there"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Nothing but calls of one shared object's kernels is run here.
+absl::Status CheckForCpu(const v1::Artifact& artifact) {
+  if (!artifact.binaries().empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the artifact has code of the kind ", v1::BinaryKind_Name(artifact.binaries(0).kind()),
+        "; this client runs one shared object"));
+  }
+  for (int i = 0; i < artifact.program().steps_size(); ++i) {
+    if (!artifact.program().steps(i).launch().has_grid()) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("step ", i,
+                     " of the artifact is a launch over a grid; this client calls "
+                     "kernels of a CPU"));
+  }
+  return absl::OkStatus();
 }
 
 // Whether the machine code was linked for this very program.
@@ -109,6 +146,7 @@ absl::Status CheckOfGraph(absl::string_view bytes, const v1::Graph& graph) {
   v1::Artifact artifact;
   KILN_RETURN_IF_ERROR(Parse(bytes, artifact));
   KILN_RETURN_IF_ERROR(CheckProgram(artifact.program()));
+  KILN_RETURN_IF_ERROR(CheckBinaries(artifact));
   return Contract::Compare(graph, artifact.program()).status();
 }
 
@@ -122,6 +160,8 @@ absl::StatusOr<std::unique_ptr<LoadedProgram>> LoadedProgram::Load(absl::string_
   KILN_RETURN_IF_ERROR(CheckStamp(bytes, artifact.binary()));
   // Before the machine code is touched.
   KILN_RETURN_IF_ERROR(CheckProgram(artifact.program()));
+  KILN_RETURN_IF_ERROR(CheckBinaries(artifact));
+  KILN_RETURN_IF_ERROR(CheckForCpu(artifact));
   std::unique_ptr<const Contract> contract;
   if (graph != nullptr) {
     KILN_ASSIGN_OR_RETURN(contract, Contract::Compare(*graph, artifact.program()));

@@ -6,6 +6,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "compiler/grid.h"
 #include "compiler/sym_int.h"
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/graph.pb.h"
@@ -49,6 +50,10 @@ class Assembler {
     KILN_ASSIGN_OR_RETURN(*step.mutable_scratch_bytes(), ToSymInt(kernel.emitted.scratch_bytes));
     KILN_ASSIGN_OR_RETURN(*step.mutable_thread_scratch_bytes(),
                           ToSymInt(kernel.emitted.thread_scratch_bytes));
+    if (!kernel.emitted.grid.blocks.empty()) {
+      KILN_ASSIGN_OR_RETURN(*step.mutable_grid(), ToGrid(kernel.emitted.grid));
+    }
+    step.set_binary(static_cast<uint32_t>(kernel.emitted.binary));
     return absl::OkStatus();
   }
 

@@ -17,7 +17,7 @@ class Graph;
 class Program;
 }  // namespace v1
 
-// A kernel operation of the module: what was emitted, and its symbol in the shared object.
+// A kernel operation of the module: what was emitted, and its symbol in what is linked.
 struct NamedKernel {
   std::string symbol;
   codegen::EmittedKernel emitted;

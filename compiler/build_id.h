@@ -1,4 +1,4 @@
-// A hash of the compiler's own sources, made by each build (source_hash.cmake).
+// A hash of the sources that all targets share, made by each build (source_hash.cmake).
 #pragma once
 
 namespace kiln {

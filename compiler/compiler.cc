@@ -5,12 +5,12 @@
 #include <variant>
 
 #include "absl/container/flat_hash_set.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "compiler/assemble.h"
 #include "compiler/build_id.h"
-#include "compiler/codegen/cpp/cpp_target.h"
+#include "compiler/codegen/targets.h"
+#include "compiler/device_info.h"
 #include "compiler/fusion/fuse.h"
 #include "compiler/graph/import.h"
 #include "compiler/kernel_interface.h"
@@ -19,39 +19,26 @@
 #include "compiler/schedule/print.h"
 #include "compiler/schedule/verify.h"
 #include "compiler/stage_runner.h"
-#include "compiler/toolchain/clang.h"
-#include "compiler/toolchain/lld.h"
 #include "kiln/v1/compile_service.pb.h"
 #include "kiln/v1/worker.pb.h"
 #include "proto/base/digest.h"
 #include "proto/base/key.h"
 #include "proto/base/status_macros.h"
+#include "proto/base/target_name.h"
 
 namespace kiln {
 namespace {
 
-DeviceInfo MakeDeviceInfo(const v1::Device& device) {
-  DeviceInfo info;
-  info.arch = device.arch();
-  info.features.assign(device.features().begin(), device.features().end());
-  std::sort(info.features.begin(), info.features.end());
-  info.features.erase(std::unique(info.features.begin(), info.features.end()), info.features.end());
-  if (device.l1_bytes() > 0) info.l1_bytes = device.l1_bytes();
-  if (device.l2_bytes() > 0) info.l2_bytes = device.l2_bytes();
-  if (device.l3_bytes() > 0) info.l3_bytes = device.l3_bytes();
-  return info;
+absl::StatusOr<const codegen::TargetKind*> FindTarget(const v1::Device& device) {
+  if (device.target() == v1::TARGET_UNSPECIFIED) {
+    return absl::InvalidArgumentError("the device names no target");
+  }
+  return codegen::FindTarget(TargetName(device.target()));
 }
 
 absl::StatusOr<std::unique_ptr<codegen::Target>> MakeTarget(const v1::Device& device) {
-  switch (device.target()) {
-    case v1::TARGET_CPP:
-      return codegen::MakeCppTarget(MakeDeviceInfo(device));
-    case v1::TARGET_UNSPECIFIED:
-      return absl::InvalidArgumentError("the device names no target; expected TARGET_CPP");
-    default:
-      return absl::UnimplementedError(absl::StrCat(
-          "this build has no target ", v1::Target_Name(device.target()), "; it has TARGET_CPP"));
-  }
+  KILN_ASSIGN_OR_RETURN(const codegen::TargetKind* kind, FindTarget(device));
+  return kind->make(ReadDevice(device));
 }
 
 fusion::FuseOptions MakeFuseOptions(const v1::PlanRequest& request) {
@@ -99,7 +86,8 @@ absl::StatusOr<std::vector<NamedKernel>> EmitKernels(const codegen::Target& targ
     if (stop) KILN_RETURN_IF_ERROR(stop());
     NamedKernel& named = kernels[i];
     KILN_ASSIGN_OR_RETURN(named.emitted, target.Print(module, trees[number++]));
-    KILN_RETURN_IF_ERROR(StateInterface(module, *kernel, named.emitted));
+    KILN_ASSIGN_OR_RETURN(const std::string interface, InterfaceOf(module, *kernel, named.emitted));
+    named.emitted.source += target.InterfaceText(interface);
     named.symbol = absl::StrCat("kiln_", Sha256(named.emitted.source).ToHex().substr(0, 24));
     if (!known.insert(named.symbol).second) continue;
     source_bytes += named.emitted.source.size();
@@ -119,22 +107,23 @@ absl::StatusOr<std::vector<NamedKernel>> EmitKernels(const codegen::Target& targ
 }
 
 // Views the request's source.
-absl::StatusOr<toolchain::ClangInvocation> PrepareKernel(const v1::CompileKernelRequest& request) {
+absl::StatusOr<codegen::KernelJob> MakeJob(const v1::CompileKernelRequest& request) {
   const v1::CompileOptions options = KeyedOptions(request.options());
   if (options.optimization_level() < 1 || options.optimization_level() > 3) {
     return absl::InvalidArgumentError(
         absl::StrCat("optimization_level is ", options.optimization_level(), "; expected 0 to 3"));
   }
-  const DeviceInfo device = MakeDeviceInfo(request.device());
-  const absl::string_view prelude = codegen::CppPrelude();
-  return toolchain::Prepare(
-      {.source = request.source(),
-       .prelude_bytes = absl::StartsWith(request.source(), prelude) ? prelude.size() : 0,
-       .arch = device.arch,
-       .features = device.features,
-       .optimization_level = options.optimization_level(),
-       .fast_math = options.fast_math(),
-       .want_assembly = options.debug()});
+  return codegen::KernelJob{.source = request.source(),
+                            .optimization_level = options.optimization_level(),
+                            .fast_math = options.fast_math(),
+                            .want_assembly = options.debug()};
+}
+
+absl::Status WarmUp(const codegen::TargetKind& kind) {
+  KILN_ASSIGN_OR_RETURN(auto target, kind.make(kind.sample_device));
+  KILN_ASSIGN_OR_RETURN(codegen::CompiledKernel kernel,
+                        target->Compile({.source = kind.sample_source}));
+  return target->Link({std::move(kernel.object)}).status();
 }
 
 // The planner's work may grow with the graph, and no faster than it.
@@ -165,12 +154,24 @@ void AddReport(const StageRunner& stages, const std::vector<fusion::Decision>& d
 
 }  // namespace
 
-std::string CompilerBuildId() {
-  return absl::StrCat(kSourceHash, " ", toolchain::ToolchainVersion());
+std::vector<CompilerTarget> CompilerTargets() {
+  std::vector<CompilerTarget> out;
+  for (const codegen::TargetKind& kind : codegen::Targets()) {
+    out.push_back({.name = std::string(kind.name),
+                   .build = absl::StrCat(kSourceHash, " ", kind.build),
+                   .toolchain = kind.toolchain});
+  }
+  return out;
 }
 
-std::string ToolchainVersion() {
-  return toolchain::ToolchainVersion();
+absl::Status WarmUpTargets() {
+  for (const codegen::TargetKind& kind : codegen::Targets()) {
+    if (absl::Status status = WarmUp(kind); !status.ok()) {
+      return absl::Status(status.code(),
+                          absl::StrCat("target ", kind.name, ": ", status.message()));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckGraphSize(const v1::Graph& graph) {
@@ -223,34 +224,47 @@ absl::StatusOr<v1::PlanResponse> PlanGraph(const v1::PlanRequest& request, const
 }
 
 absl::StatusOr<Digest> KernelKeyOf(const v1::CompileKernelRequest& request) {
-  KILN_ASSIGN_OR_RETURN(toolchain::ClangInvocation invocation, PrepareKernel(request));
-  return toolchain::KeyOf(invocation);
+  KILN_ASSIGN_OR_RETURN(auto target, MakeTarget(request.device()));
+  KILN_ASSIGN_OR_RETURN(codegen::KernelJob job, MakeJob(request));
+  return target->KeyOf(job);
 }
 
 absl::StatusOr<v1::CompileKernelResponse> CompileKernel(const v1::CompileKernelRequest& request) {
-  KILN_ASSIGN_OR_RETURN(toolchain::ClangInvocation invocation, PrepareKernel(request));
-  KILN_ASSIGN_OR_RETURN(toolchain::ClangOutput output, toolchain::CompileCpp(invocation));
+  KILN_ASSIGN_OR_RETURN(auto target, MakeTarget(request.device()));
+  KILN_ASSIGN_OR_RETURN(codegen::KernelJob job, MakeJob(request));
+  KILN_ASSIGN_OR_RETURN(codegen::CompiledKernel kernel, target->Compile(job));
   v1::CompileKernelResponse response;
-  response.set_object(std::move(output.object));
-  response.set_assembly(std::move(output.assembly));
+  response.set_object(std::move(kernel.object));
+  response.set_assembly(std::move(kernel.assembly));
   return response;
 }
 
 absl::Status PrepareForKernels(const v1::CompileKernelRequest& like) {
-  v1::CompileKernelRequest request;
-  *request.mutable_device() = like.device();
-  *request.mutable_options() = like.options();
-  request.set_source(std::string(codegen::CppPrelude()));
-  KILN_ASSIGN_OR_RETURN(toolchain::ClangInvocation invocation, PrepareKernel(request));
-  return toolchain::PrecompilePrelude(invocation);
+  KILN_ASSIGN_OR_RETURN(auto target, MakeTarget(like.device()));
+  KILN_ASSIGN_OR_RETURN(codegen::KernelJob job, MakeJob(like));
+  return target->PrepareToCompile(job);
 }
 
-absl::StatusOr<std::string> LinkKernels(absl::Span<const std::string> objects) {
-  return toolchain::LinkSharedObject(objects);
+absl::StatusOr<v1::LinkResponse> LinkKernels(const v1::LinkRequest& request) {
+  KILN_ASSIGN_OR_RETURN(auto target, MakeTarget(request.device()));
+  const std::vector<std::string> objects(request.objects().begin(), request.objects().end());
+  KILN_ASSIGN_OR_RETURN(std::vector<codegen::Binary> binaries, target->Link(objects));
+  v1::LinkResponse response;
+  for (codegen::Binary& binary : binaries) {
+    if (binary.number == 0) {
+      response.set_binary(std::move(binary.data));
+      continue;
+    }
+    v1::Binary& out = *response.add_binaries();
+    out.set_number(static_cast<uint32_t>(binary.number));
+    out.set_kind(static_cast<v1::BinaryKind>(binary.kind));
+    out.set_data(std::move(binary.data));
+  }
+  return response;
 }
 
-void TakeOwnLinkerFiles() {
-  toolchain::MakeOwnMemoryFiles();
+void TakeOwnToolchainFiles() {
+  for (const codegen::TargetKind& kind : codegen::Targets()) kind.after_fork();
 }
 
 }  // namespace kiln

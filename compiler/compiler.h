@@ -3,7 +3,7 @@
 // A compile has three parts, because the server looks up and spreads kernels between them:
 //   PlanGraph      graph -> program and kernels' sources
 //   CompileKernel  one source -> object
-//   LinkKernels    objects -> shared object
+//   LinkKernels    objects -> what a client loads
 // All are thread-compatible: separate calls may run in separate threads.
 #pragma once
 
@@ -23,13 +23,24 @@ class CompileKernelResponse;
 class Graph;
 class InterpretEvent;
 class InterpretRequest;
+class LinkRequest;
+class LinkResponse;
 class PlanRequest;
 class PlanResponse;
 }  // namespace v1
 
-// Identifies this compiler: a hash of its sources and its toolchain's versions. Part of every key.
-std::string CompilerBuildId();
-std::string ToolchainVersion();
+// A target of this build.
+struct CompilerTarget {
+  std::string name;       // proto/base/target_name.h
+  std::string build;      // of its sources and its toolchain's versions: in each of its keys
+  std::string toolchain;  // for people; empty where there is none
+};
+// The first is TARGET_CPP.
+std::vector<CompilerTarget> CompilerTargets();
+
+// Compiles and links one small kernel for each target, so that later ones do not pay for the
+// start of the toolchains.
+absl::Status WarmUpTargets();
 
 // Asked between stages and kernels; a non-OK answer ends the work with it.
 using StopCheck = std::function<absl::Status()>;
@@ -40,20 +51,20 @@ absl::Status CheckGraphSize(const v1::Graph& graph);
 
 absl::StatusOr<v1::PlanResponse> PlanGraph(const v1::PlanRequest& request, const StopCheck& stop);
 absl::StatusOr<v1::CompileKernelResponse> CompileKernel(const v1::CompileKernelRequest& request);
-absl::StatusOr<std::string> LinkKernels(absl::Span<const std::string> objects);
+absl::StatusOr<v1::LinkResponse> LinkKernels(const v1::LinkRequest& request);
 
-// The key under which the answer to `request` may be kept: made of the very invocation of Clang
-// that CompileKernel runs, so that two requests have one key just where they have one answer.
-// Compiles nothing: the server calls it with what a worker, which may lie, wants compiled.
+// The key under which the answer to `request` may be kept: made by the target of all that
+// CompileKernel reads, so that two requests have one key just where they have one answer. Compiles
+// nothing: the server calls it with what a worker, which may lie, wants compiled.
 absl::StatusOr<Digest> KernelKeyOf(const v1::CompileKernelRequest& request);
 
 // Does beforehand what every CompileKernel of `like`'s device and options begins with, for those
 // calls in this process and in ones forked from it. Reads no source.
 absl::Status PrepareForKernels(const v1::CompileKernelRequest& like);
 
-// Makes the linker's files anew, for a process that was just forked: it shares no file with others.
-// REQUIRES: one thread.
-void TakeOwnLinkerFiles();
+// For a process that was just forked: it shares no file of the toolchains with others. REQUIRES:
+// one thread.
+void TakeOwnToolchainFiles();
 
 // Runs the reference interpreter; `emit` gets progress and outputs as they come, each at most 1
 // MiB.

@@ -6,9 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/escaping.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "compiler/grid.h"
 #include "compiler/sym_int.h"
 #include "kiln/v1/artifact.pb.h"
 #include "proto/base/status_macros.h"
@@ -35,8 +34,8 @@ std::string Text(const v1::KernelInterface& interface) {
 
 }  // namespace
 
-absl::Status StateInterface(const ir::Module& module, const ir::Kernel& kernel,
-                            codegen::EmittedKernel& emitted) {
+absl::StatusOr<std::string> InterfaceOf(const ir::Module& module, const ir::Kernel& kernel,
+                                        codegen::EmittedKernel& emitted) {
   std::vector<int>& symbols = emitted.symbols;
   const auto number = [&symbols](int id) {
     const auto at = std::find(symbols.begin(), symbols.end(), id);
@@ -58,17 +57,16 @@ absl::Status StateInterface(const ir::Module& module, const ir::Kernel& kernel,
                         ToSymInt(emitted.scratch_bytes, number));
   KILN_ASSIGN_OR_RETURN(*interface.mutable_thread_scratch_bytes(),
                         ToSymInt(emitted.thread_scratch_bytes, number));
+  if (!emitted.grid.blocks.empty()) {
+    KILN_ASSIGN_OR_RETURN(*interface.mutable_grid(), ToGrid(emitted.grid, number));
+  }
   for (const int id : symbols) {
     const ir::IntContext::SymbolInfo& symbol = module.ints->symbols()[id];
     v1::KernelInterface::Size& size = *interface.add_sizes();
     size.set_min(symbol.min);
     size.set_max(symbol.max);
   }
-  absl::StrAppend(&emitted.source,
-                  "\nextern \"C\" __attribute__((visibility(\"default\"))) const char ",
-                  codegen::kSymbolPlaceholder, "_interface[] =\n    \"",
-                  absl::CEscape(Text(interface)), "\";\n");
-  return absl::OkStatus();
+  return Text(interface);
 }
 
 }  // namespace kiln

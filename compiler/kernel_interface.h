@@ -2,15 +2,17 @@
 // client compares each launch with it, whatever the program says. See kiln.v1.KernelInterface.
 #pragma once
 
-#include "absl/status/status.h"
+#include <string>
+
+#include "absl/status/statusor.h"
 #include "compiler/codegen/target.h"
 #include "compiler/ir/module.h"
 
 namespace kiln {
 
-// Appends the statement to `emitted.source`, and to `emitted.symbols` those that only the sizes of
-// buffers depend on. Equal kernels over equal buffers still have equal text.
-absl::Status StateInterface(const ir::Module& module, const ir::Kernel& kernel,
-                            codegen::EmittedKernel& emitted);
+// The statement, kiln.v1.KernelInterface in one line. Appends to `emitted.symbols` those that only
+// sizes of buffers and of the grid depend on. Equal kernels over equal buffers have equal ones.
+absl::StatusOr<std::string> InterfaceOf(const ir::Module& module, const ir::Kernel& kernel,
+                                        codegen::EmittedKernel& emitted);
 
 }  // namespace kiln

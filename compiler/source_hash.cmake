@@ -1,8 +1,15 @@
 # Writes OUTPUT, a .cc that defines NAMESPACE::NAME, declared in HEADER: SHA-256 over the sources that
-# PATTERNS (globs below ROOT) name, by name and content. Runs at build time:
-# cmake -DROOT=... "-DPATTERNS=a/*.cc;b/*.h" -DHEADER=... -DNAMESPACE=... -DNAME=... -DOUTPUT=... -P source_hash.cmake
+# PATTERNS (globs below ROOT) name and EXCEPT does not, by name and content. Runs at build time:
+# cmake -DROOT=... "-DPATTERNS=a/*.cc;b/*.h" "-DEXCEPT=a/b/*.cc" -DHEADER=... -DNAMESPACE=... -DNAME=... -DOUTPUT=... -P source_hash.cmake
 list(TRANSFORM PATTERNS PREPEND ${ROOT}/)
 file(GLOB_RECURSE sources RELATIVE ${ROOT} ${PATTERNS})
+if(EXCEPT)
+  list(TRANSFORM EXCEPT PREPEND ${ROOT}/)
+  file(GLOB_RECURSE others RELATIVE ${ROOT} ${EXCEPT})
+  if(others)
+    list(REMOVE_ITEM sources ${others})
+  endif()
+endif()
 list(SORT sources)
 set(hashes "")
 foreach(source ${sources})

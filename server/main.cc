@@ -25,9 +25,11 @@
 #include "cache/verifying_store.h"
 #include "compiler/compiler.h"
 #include "kiln/v1/compile_service.grpc.pb.h"
+#include "proto/base/compiler_builds.h"
 #include "proto/base/log.h"
 #include "proto/base/scheduling.h"
 #include "proto/base/status_macros.h"
+#include "proto/base/target_name.h"
 #include "server/calls/executor.h"
 #include "server/config.h"
 #include "server/drain.h"
@@ -158,9 +160,24 @@ int CheckConfig(const Config& config) {
   return 0;
 }
 
+// Keys of targets that this build lacks are made with the first one's: such compiles are refused.
+CompilerBuilds BuildsOf(const std::vector<CompilerTarget>& targets) {
+  CompilerBuilds builds{.fallback = targets.front().build, .by_target = {}};
+  for (const CompilerTarget& target : targets) {
+    builds.by_target.emplace(TargetNumber(target.name), target.build);
+  }
+  return builds;
+}
+
 int PrintVersion() {
-  std::printf("kilnd %s\ncompiler build %s\ntoolchain %s\ntargets cpp\n", KILN_VERSION,
-              CompilerBuildId().c_str(), ToolchainVersion().c_str());
+  const std::vector<CompilerTarget> targets = CompilerTargets();
+  std::printf("kilnd %s\ncompiler build %s\ntoolchain %s\ntargets", KILN_VERSION,
+              targets.front().build.c_str(), targets.front().toolchain.c_str());
+  for (const CompilerTarget& target : targets) std::printf(" %s", target.name.c_str());
+  std::printf("\n");
+  for (const CompilerTarget& target : targets) {
+    std::printf("build of %s %s\n", target.name.c_str(), target.build.c_str());
+  }
   return 0;
 }
 
@@ -261,7 +278,8 @@ std::unique_ptr<SpanSink> StartTracing(const Config& config, Metrics& metrics) {
 
 // From here on everything exists; ends with a signal.
 int Serve(const Config& config, const sigset_t& signals) {
-  std::string compiler_build = CompilerBuildId();
+  const std::vector<CompilerTarget> targets = CompilerTargets();
+  const CompilerBuilds compiler_builds = BuildsOf(targets);
   auto credentials = Credentials::Load(config.security, config.listen.IsLoopback());
   if (!credentials.ok()) return Fail(kExitBadConfig, credentials.status());
   if (absl::Status remote = CheckRemoteSettings(config.remote); !remote.ok()) {
@@ -274,7 +292,8 @@ int Serve(const Config& config, const sigset_t& signals) {
   if (!signing_key.ok()) return Fail(kExitBadConfig, signing_key.status());
   ArtifactSigner signer(signing_key->get());
 
-  Metrics metrics(KILN_VERSION, compiler_build);
+  Metrics metrics(KILN_VERSION, compiler_builds.fallback);
+  for (const CompilerTarget& target : targets) metrics.AddTarget(target.name, target.build);
   absl::StatusOr<Caches> caches = OpenCaches(config, signing_key->get(), metrics);
   if (!caches.ok()) return Fail(kExitFailed, caches.status());
 
@@ -300,16 +319,16 @@ int Serve(const Config& config, const sigset_t& signals) {
   ActivityLog activity;
   for (const auto& [tenant, weight] : config.tenant_weights) metrics.NameTenants({tenant});
   Broker broker(JobLimits(config),
-                {pool, *kernels, *caches->all, *caches->verified_disk, metrics, compiler_build,
+                {pool, *kernels, *caches->all, *caches->verified_disk, metrics, compiler_builds,
                  &KernelKeyOf, &activity},
                 caches->unmetered.get(),
                 caches->remote == nullptr ? nullptr : &caches->remote->leases());
 
   ActivitySources sources{
-      activity, broker, pool, *caches->all, KILN_VERSION, compiler_build, [&serving] {
+      activity, broker, pool, *caches->all, KILN_VERSION, compiler_builds.fallback, [&serving] {
         return !serving;
       }};
-  CompileDetails details(&broker, caches->unmetered.get(), &activity, compiler_build);
+  CompileDetails details(&broker, caches->unmetered.get(), &activity, compiler_builds);
 
   auto rpc = RpcListener::Listen(config);
   if (!rpc.ok()) return Fail(kExitInUse, rpc.status());
@@ -335,8 +354,8 @@ int Serve(const Config& config, const sigset_t& signals) {
                          (*credentials)->authenticator(),
                          signer,
                          KILN_VERSION,
-                         compiler_build,
-                         ToolchainVersion(),
+                         compiler_builds,
+                         targets.front().toolchain,
                          config.workers,
                          [&serving] { return !serving; },
                          &CheckGraphSize,

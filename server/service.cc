@@ -47,10 +47,15 @@ absl::Status ListCacheEntries(cache::Store& store, const v1::ListCacheRequest& r
 v1::ServerInfo DescribeServer(const ServiceContext& service) {
   v1::ServerInfo info;
   info.set_version(service.version);
-  info.set_compiler_build(service.compiler_build);
+  info.set_compiler_build(service.compiler_builds.fallback);
   info.set_toolchain(service.toolchain);
   info.set_public_key(service.signer.public_key());
-  info.add_targets(v1::TARGET_CPP);
+  for (const auto& [target, build] : service.compiler_builds.by_target) {
+    info.add_targets(static_cast<v1::Target>(target));
+    v1::TargetBuild& out = *info.add_target_builds();
+    out.set_target(static_cast<v1::Target>(target));
+    out.set_compiler_build(build);
+  }
   for (const cache::Usage& usage : service.store.Usages()) {
     v1::CacheInfo& out = *info.add_caches();
     out.set_kind(std::string(cache::EntryKindName(usage.kind)));
@@ -80,7 +85,8 @@ absl::Status ExplainMissOf(const ServiceContext& service, const v1::ExplainMissR
                            v1::ExplainMissResponse& response) {
   KILN_RETURN_IF_ERROR(CheckRequestLimits(request.device(), request.options()));
   KILN_RETURN_IF_ERROR(service.check_graph(request.graph()));
-  return ExplainMiss(service.durable, service.compiler_build, request, response);
+  return ExplainMiss(service.durable, service.compiler_builds.For(request.device().target()),
+                     request, response);
 }
 
 using Stopped = std::function<bool()>;

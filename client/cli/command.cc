@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "client/device_cpu.h"
+#include "client/device.h"
 #include "client/program_info.h"
 #include "kiln/v1/error.pb.h"
 #include "kiln/v1/graph.pb.h"
@@ -51,8 +51,8 @@ void TakeSecurityFlags(const Args& args, ClientOptions& options) {
 }
 
 absl::StatusOr<std::unique_ptr<Client>> MakeClient(const Args& args, bool debug) {
-  KILN_RETURN_IF_ERROR(args.GetChoice("--target", "cpp", {"cpp"}).status());
   ClientOptions options;
+  KILN_ASSIGN_OR_RETURN(options.target, args.GetChoice("--target", "cpp", KnownTargets()));
   options.server = args.Get("--server", "");
   options.arch = args.Get("--arch", "native");
   options.debug = debug;

@@ -15,7 +15,8 @@ const std::vector<Command>& Commands() {
   static const auto* commands = new std::vector<Command>{
       {"status", "", "the server's health, version, targets, caches and queue", {}, RunStatus},
       {"compile",
-       "GRAPH [--target cpp] [--arch native|znver3|...] [-o OUT] [--emit artifact|source|asm|ir] "
+       "GRAPH [--target cpp|null] [--arch native|znver3|...] [-o OUT] [--emit "
+       "artifact|source|asm|ir] "
        "[--stage NAME] [--fail-on-miss]",
        "compiles a saved graph; with --fail-on-miss only where a cache has it",
        {{"--target", "--arch", "-o", "--emit", "--stage", "--threads"}, {"--fail-on-miss"}},
@@ -27,12 +28,12 @@ const std::vector<Command>& Commands() {
        {{"--inputs", "--expect", "--bench", "--threads"}, {"--check", "--fail-on-miss"}},
        RunRun},
       {"explain",
-       "GRAPH [--target cpp] [--arch native|znver3|...]",
+       "GRAPH [--target cpp|null] [--arch native|znver3|...]",
        "stages with times, fusion decisions with reasons, kernels, library steps",
        {{"--target", "--arch", "--threads"}, {}},
        RunExplain},
       {"explain-miss",
-       "GRAPH [--target cpp] [--arch native|znver3|...] [--threads N]",
+       "GRAPH [--target cpp|null] [--arch native|znver3|...] [--threads N]",
        "in what the graph's key differs from the nearest that the server has",
        {{"--target", "--arch", "--threads"}, {}},
        RunExplainMiss},

@@ -5,14 +5,14 @@
 #include "absl/strings/str_join.h"
 #include "client/cli/command.h"
 #include "kiln/v1/compile_service.pb.h"
+#include "proto/base/target_name.h"
 
 namespace kiln::cli {
 namespace {
 
-std::string TargetNames(const v1::ServerInfo& info) {
+std::string TargetList(const v1::ServerInfo& info) {
   std::vector<std::string> names;
-  for (int target : info.targets())
-    names.push_back(v1::Target_Name(static_cast<v1::Target>(target)));
+  for (int target : info.targets()) names.emplace_back(TargetName(target));
   return absl::StrJoin(names, ", ");
 }
 
@@ -41,7 +41,7 @@ Outcome RunStatus(const Args& args) {
   std::printf("version    %s, compiler %s\n", info->version().c_str(),
               info->compiler_build().c_str());
   std::printf("toolchain  %s\n", info->toolchain().c_str());
-  std::printf("targets    %s\n", TargetNames(*info).c_str());
+  std::printf("targets    %s\n", TargetList(*info).c_str());
   std::printf("workers    %d; jobs: %d running, %d queued\n", info->workers(), info->jobs_running(),
               info->jobs_queued());
   PrintCaches(*info);

@@ -64,6 +64,7 @@ class Checker {
                               launch.symbols_size(), " sizes; expected ", interface.buffers_size(),
                               " and ", interface.sizes_size()));
     }
+    if (interface.has_grid()) return Malformed(where, "calls a kernel that wants a grid");
     for (int i = 0; i < launch.buffers_size(); ++i) {
       const v1::KernelInterface::Buffer& argument = interface.buffers(i);
       const uint32_t buffer = launch.buffers(i);

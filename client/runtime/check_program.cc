@@ -16,6 +16,7 @@ namespace {
 
 constexpr int kMaxDepth = 60;
 constexpr int kMaxBuffersOfLaunch = 4096;
+constexpr int kMaxGridSizes = 3;
 
 class Checker {
  public:
@@ -119,7 +120,28 @@ class Checker {
     for (uint32_t buffer : launch.buffers()) KILN_RETURN_IF_ERROR(CheckUse(where, buffer));
     for (const v1::SymInt& s : launch.symbols()) KILN_RETURN_IF_ERROR(CheckInt(where, s));
     KILN_RETURN_IF_ERROR(CheckInt(where, launch.scratch_bytes()));
-    return CheckInt(where, launch.thread_scratch_bytes());
+    KILN_RETURN_IF_ERROR(CheckInt(where, launch.thread_scratch_bytes()));
+    if (HasUnknownFields(launch) || HasUnknownFields(launch.grid())) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          where, " says more of its launch than this client knows: the server is a newer one"));
+    }
+    return launch.has_grid() ? CheckGrid(where, launch.grid()) : absl::OkStatus();
+  }
+
+  static bool HasUnknownFields(const google::protobuf::Message& message) {
+    return !message.GetReflection()->GetUnknownFields(message).empty();
+  }
+
+  absl::Status CheckGrid(absl::string_view where, const v1::Grid& grid) {
+    for (const auto* sizes : {&grid.blocks(), &grid.threads()}) {
+      if (sizes->empty() || sizes->size() > kMaxGridSizes) {
+        return Malformed(
+            where, absl::StrCat("has a grid with ", grid.blocks_size(), " sizes of blocks and ",
+                                grid.threads_size(), " of threads"));
+      }
+      for (const v1::SymInt& size : *sizes) KILN_RETURN_IF_ERROR(CheckInt(where, size));
+    }
+    return CheckInt(where, grid.shared_bytes());
   }
 
   absl::Status CheckLibrary(absl::string_view where, const v1::LibraryStep& step) {

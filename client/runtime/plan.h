@@ -112,7 +112,7 @@ absl::StatusOr<Plan> MakePlan(const v1::Program& program, absl::Span<const Kerne
 
 // What can be checked without sizes: every number refers to something that exists, types are known,
 // library results are made before they are used and once, and every symbol has a source. DATA_LOSS
-// with the place.
+// with the place; FAILED_PRECONDITION for a launch that says what this client does not know.
 absl::Status CheckProgram(const v1::Program& program);
 
 }  // namespace kiln::runtime

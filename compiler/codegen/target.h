@@ -1,4 +1,6 @@
-// What the compiler asks of a target: a schedule for a kernel, and source text for that.
+// What the compiler asks of a target: a schedule for a kernel, source text for that, an object for
+// the source, and what a client loads for objects. targets.h is the list of targets,
+// null/README.md says how to add one.
 #pragma once
 
 #include <cstdint>
@@ -6,13 +8,23 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "compiler/ir/module.h"
 #include "compiler/schedule/device_info.h"
 #include "compiler/schedule/tree.h"
+#include "proto/base/digest.h"
 
 namespace kiln::codegen {
+
+// A launch over blocks of threads.
+struct EmittedGrid {
+  std::vector<ir::IntExpr> blocks;   // 1 to 3 of them: x, y, z
+  std::vector<ir::IntExpr> threads;  // of a block; 1 to 3 of them
+  ir::IntExpr shared_bytes;          // of dynamic shared memory, for each block
+};
 
 struct EmittedKernel {
   // Text that the source needs before it and shares with all kernels of its target; it lives as
@@ -25,9 +37,32 @@ struct EmittedKernel {
   std::vector<int> symbols;           // ids of the IntContext's symbols passed after them, in order
   ir::IntExpr scratch_bytes;          // for the launch
   ir::IntExpr thread_scratch_bytes;   // for each thread
+  EmittedGrid grid;                   // no blocks: called once
+  int binary = 0;                     // Binary::number of what Link makes of it
 };
 inline constexpr absl::string_view kSymbolPlaceholder = "KILN_KERNEL_SYMBOL";
 
+// A kernel to compile.
+struct KernelJob {
+  absl::string_view source;    // all of it: prelude, what was emitted, statement of its interface
+  int optimization_level = 3;  // 1 to 3
+  bool fast_math = false;
+  bool want_assembly = false;
+};
+
+struct CompiledKernel {
+  std::string object;
+  std::string assembly;  // text; empty where none is wanted, or the target has none
+};
+
+// As kiln.v1.Binary. Number 0 is the artifact's shared object.
+struct Binary {
+  int number = 0;
+  BinaryKind kind = BinaryKind::kSharedObject;
+  std::string data;
+};
+
+// A target for one device. Thread-compatible.
 class Target {
  public:
   virtual ~Target() = default;
@@ -40,6 +75,37 @@ class Target {
                                               const schedule::Tree& tree) const = 0;
   // Both.
   absl::StatusOr<EmittedKernel> Emit(ir::Module& module, const ir::Kernel& kernel) const;
+  // Text to append to a kernel's source that states `interface`, one line of
+  // kiln.v1.KernelInterface, where a client finds it in what was linked.
+  virtual std::string InterfaceText(absl::string_view interface) const = 0;
+
+  // The key of Compile(job)'s answer: of all that the answer depends on and, so that other clients
+  // and models find it, of nothing else. Compiles nothing, and takes hostile sources: the server
+  // itself calls it.
+  virtual Digest KeyOf(const KernelJob& job) const = 0;
+  // INTERNAL with the reason for source that does not compile (it is our own).
+  virtual absl::StatusOr<CompiledKernel> Compile(const KernelJob& job) const = 0;
+  // Does beforehand what every Compile begins with that has the options of `like`, for this process
+  // and ones forked from it. Reads no source, and of the device only architecture and features.
+  virtual absl::Status PrepareToCompile(const KernelJob& like) const = 0;
+  // Numbers are from 0 on; at least one has each number that EmittedKernel::binary had.
+  virtual absl::StatusOr<std::vector<Binary>> Link(absl::Span<const std::string> objects) const = 0;
+};
+
+// What of a target no device changes.
+struct TargetKind {
+  absl::string_view name;  // as proto/base/target_name.h has it
+  // Of its own sources and its toolchain's versions. With the hash of the sources that all targets
+  // share it is in the key of every artifact for the target, and of no other.
+  std::string build;
+  std::string toolchain;  // for people; empty where there is none
+  // INVALID_ARGUMENT for a device that is none of the target's.
+  absl::StatusOr<std::unique_ptr<Target>> (*make)(DeviceInfo device);
+  // Called in a process that was just forked and goes on to compile. REQUIRES: one thread.
+  void (*after_fork)();
+  // A small kernel's whole source, and a device to compile it for: workers try it at their start.
+  DeviceInfo sample_device;
+  absl::string_view sample_source;
 };
 
 }  // namespace kiln::codegen

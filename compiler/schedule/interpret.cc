@@ -7,6 +7,7 @@
 #include <random>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/ir/interpret_impl.h"
@@ -432,6 +433,13 @@ absl::StatusOr<std::vector<ir::ReferenceTensor>> Interpret(const ir::Module& mod
                                                            absl::Span<const int64_t> symbols,
                                                            absl::Span<const std::string> constants,
                                                            const InterpretOptions& options) {
+  const auto kernels = absl::c_count_if(module.operations, [](const ir::Operation& operation) {
+    return std::holds_alternative<ir::Kernel>(operation);
+  });
+  if (static_cast<size_t>(kernels) != trees.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the module has ", kernels, " kernels and ", trees.size(), " schedules"));
+  }
   size_t number = 0;
   return ir::InterpretWith(
       module, inputs, symbols, constants, {},

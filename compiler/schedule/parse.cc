@@ -40,6 +40,7 @@ class Parser : public ir::Parser {
 
   // Accesses have one index, whatever the buffer's dimensions are.
   absl::StatusOr<std::vector<IntExpr>> Place(ir::Inst& inst) override {
+    if (tree_ == nullptr) return ir::Parser::Place(inst);
     place_ = -1;
     if (token_.kind == TokenKind::kIdentifier) {
       KILN_ASSIGN_OR_RETURN(place_, AllocRef());
@@ -67,6 +68,7 @@ class Parser : public ir::Parser {
     }
     KILN_ASSIGN_OR_RETURN(tree.body, BlockRest(0));
     vars_.clear();
+    tree_ = nullptr;
     module_.operations.push_back(Stub(tree));
     trees_.push_back(std::move(tree));
     return absl::OkStatus();
@@ -327,7 +329,7 @@ class Parser : public ir::Parser {
   }
 
   std::vector<Tree> trees_;
-  Tree* tree_ = nullptr;
+  Tree* tree_ = nullptr;  // that is being read
   absl::flat_hash_map<std::string, AllocId> allocs_;
   AllocId place_ = -1;  // that the instruction being read accesses
   size_t nodes_ = 0;

@@ -15,12 +15,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "compiler/codegen/cpp/cpp_target.h"
+#include "compiler/codegen/targets.h"
 #include "compiler/fusion/fuse.h"
-#include "compiler/ir/parse.h"
 #include "compiler/ir/print.h"
 #include "compiler/ir/verify.h"
 #include "compiler/memory/plan_memory.h"
+#include "compiler/schedule/parse.h"
 #include "compiler/schedule/print.h"
 #include "compiler/schedule/verify.h"
 #include "compiler/tools/run_module.h"
@@ -37,16 +37,18 @@ Reads a module's text from FILE, or from standard input, runs the stages
   fusion  join operations
   memory  lay out the workspace, check the plan
   schedule  a tree of loops for each kernel, verified
-  emit    C++ source of each kernel
-in this order, and prints what the last one made.
+  emit    the target's source of each kernel
+in this order, and prints what the last one made. A text with schedules in it
+begins after that stage.
 
   --stop-after=STAGE    the last stage to run (default fusion)
   --start-from=STAGE    the first stage after ir: those between are left out
   --disable=PASS        leave out a pass: fusion as a whole, or its collapse, inline, epilogue,
                         merge, horizontal or split; may be repeated
   --decisions           print fusion's decisions as comments
-  --arch=NAME           emit for this LLVM CPU (default x86-64)
-  --features=A,B        instruction features of that CPU
+  --target=NAME         schedule and emit for this target (default cpp)
+  --arch=NAME           and this architecture of it (default for cpp: x86-64-v3)
+  --features=A,B        instruction features of that architecture
   --run                 interpret what the last stage made, with random inputs, and print the
                         outputs' sums and first values instead of the module
   --seed=N              of those inputs (default 0)
@@ -69,7 +71,8 @@ struct Flags {
   bool run = false;
   bool verify_only = false;
   bool help = false;
-  std::string arch = "x86-64";
+  std::string target = "cpp";
+  std::string arch;
   std::vector<std::string> features;
   tools::RunOptions run_options;
 };
@@ -110,6 +113,8 @@ absl::Status SetFlag(absl::string_view name, absl::string_view value, Flags& fla
     KILN_ASSIGN_OR_RETURN(flags.start_from, StageFromName(value));
   } else if (name == "--disable") {
     return Disable(value, flags.disabled);
+  } else if (name == "--target") {
+    flags.target = std::string(value);
   } else if (name == "--arch") {
     flags.arch = std::string(value);
   } else if (name == "--features") {
@@ -207,16 +212,17 @@ absl::Status RunMemory(bool print, ir::Module& module) {
   return absl::OkStatus();
 }
 
-std::unique_ptr<codegen::Target> MakeTarget(const Flags& flags) {
+absl::StatusOr<std::unique_ptr<codegen::Target>> MakeTarget(const Flags& flags) {
+  KILN_ASSIGN_OR_RETURN(const codegen::TargetKind* kind, codegen::FindTarget(flags.target));
   DeviceInfo device;
-  device.arch = flags.arch;
+  device.arch = flags.arch.empty() ? kind->sample_device.arch : flags.arch;
   device.features = flags.features;
   std::sort(device.features.begin(), device.features.end());
-  return codegen::MakeCppTarget(std::move(device));
+  return kind->make(std::move(device));
 }
 
 absl::StatusOr<std::vector<schedule::Tree>> RunSchedule(const Flags& flags, ir::Module& module) {
-  const std::unique_ptr<codegen::Target> target = MakeTarget(flags);
+  KILN_ASSIGN_OR_RETURN(const std::unique_ptr<codegen::Target> target, MakeTarget(flags));
   std::vector<schedule::Tree> trees;
   for (const ir::Operation& operation : module.operations) {
     const auto* kernel = std::get_if<ir::Kernel>(&operation);
@@ -230,7 +236,7 @@ absl::StatusOr<std::vector<schedule::Tree>> RunSchedule(const Flags& flags, ir::
 
 absl::Status RunEmit(const Flags& flags, const std::vector<schedule::Tree>& trees,
                      ir::Module& module) {
-  const std::unique_ptr<codegen::Target> target = MakeTarget(flags);
+  KILN_ASSIGN_OR_RETURN(const std::unique_ptr<codegen::Target> target, MakeTarget(flags));
   size_t number = 0;
   for (const ir::Operation& operation : module.operations) {
     const auto* kernel = std::get_if<ir::Kernel>(&operation);
@@ -247,9 +253,29 @@ absl::Status RunEmit(const Flags& flags, const std::vector<schedule::Tree>& tree
   return absl::OkStatus();
 }
 
+// Of a text that has schedules already.
+absl::Status RunSchedules(const Flags& flags, schedule::Scheduled& parsed) {
+  for (const schedule::Tree& tree : parsed.trees) {
+    KILN_RETURN_IF_ERROR(schedule::Verify(parsed.module, tree));
+  }
+  if (flags.run) {
+    KILN_ASSIGN_OR_RETURN(std::string report,
+                          tools::RunModule(parsed.module, parsed.trees, flags.run_options));
+    std::cout << report;
+  } else if (!flags.verify_only && flags.stop_after == Stage::kEmit) {
+    return RunEmit(flags, parsed.trees, parsed.module);
+  } else if (!flags.verify_only) {
+    std::cout << schedule::Print(parsed.module, parsed.trees);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RunStages(const Flags& flags) {
   KILN_ASSIGN_OR_RETURN(std::string text, ReadText(flags.file));
-  KILN_ASSIGN_OR_RETURN(ir::Module module, ir::Parse(text));
+  KILN_ASSIGN_OR_RETURN(schedule::Scheduled parsed, schedule::Parse(text));
+  ir::Module& module = parsed.module;
+  std::vector<schedule::Tree>& trees = parsed.trees;
+  if (!trees.empty()) return RunSchedules(flags, parsed);
   KILN_RETURN_IF_ERROR(ir::Verify(module));
   const auto runs = [&](Stage stage) {
     return flags.start_from <= stage && stage <= flags.stop_after;
@@ -259,7 +285,6 @@ absl::Status RunStages(const Flags& flags) {
   if (runs(Stage::kMemory)) {
     KILN_RETURN_IF_ERROR(RunMemory(prints && flags.stop_after == Stage::kMemory, module));
   }
-  std::vector<schedule::Tree> trees;
   if (runs(Stage::kSchedule)) {
     KILN_ASSIGN_OR_RETURN(trees, RunSchedule(flags, module));
   }

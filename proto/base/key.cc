@@ -24,6 +24,44 @@ void EncodeSorted(Hasher& h, const google::protobuf::RepeatedPtrField<std::strin
   for (absl::string_view s : Sorted(in)) h.Str(s);
 }
 
+// Fields that devices of before did not have. One that is absent leaves the encoding as it was:
+// each of the others comes with its number and its length.
+class DeviceExtensionEncoder {
+ public:
+  explicit DeviceExtensionEncoder(Hasher& hasher) : h_(hasher) {}
+
+  void Encode(const v1::Device& device) {
+    Encode(v1::Device::kMemorySpacesFieldNumber, device.memory_spaces(), [](const auto& space) {
+      return std::vector<int64_t>{space.kind(), space.bytes(), space.bytes_per_second()};
+    });
+    Encode(v1::Device::kComputeUnitsFieldNumber, device.compute_units());
+    Encode(v1::Device::kRegistersFieldNumber, device.registers());
+    Encode(v1::Device::kVectorBitsFieldNumber, device.vector_bits());
+    Encode(v1::Device::kClockMhzFieldNumber, device.clock_mhz());
+    Encode(v1::Device::kBinaryFormatsFieldNumber, device.binary_formats(), [](const auto& format) {
+      return std::vector<int64_t>{format.kind(), format.version()};
+    });
+  }
+
+ private:
+  void Encode(int field, int64_t value) {
+    if (value != 0) h_.Int(field).Int(value);
+  }
+  template <typename Items, typename Numbers>
+  void Encode(int field, const Items& items, Numbers numbers) {
+    if (items.empty()) return;
+    std::vector<std::vector<int64_t>> sorted;
+    for (const auto& item : items) sorted.push_back(numbers(item));
+    std::sort(sorted.begin(), sorted.end());
+    h_.Int(field).Int(items.size());
+    for (const std::vector<int64_t>& item : sorted) {
+      for (int64_t number : item) h_.Int(number);
+    }
+  }
+
+  Hasher& h_;
+};
+
 class GraphEncoder {
  public:
   GraphEncoder(const v1::Graph& graph, Hasher& hasher) : graph_(graph), h_(hasher) {}
@@ -175,6 +213,10 @@ v1::Device KeyedDevice(const v1::Device& device) {
   keyed.clear_model_name();
   keyed.clear_processors();
   keyed.clear_memory_bytes();
+  keyed.clear_driver_version();
+  for (v1::MemorySpace& space : *keyed.mutable_memory_spaces()) {
+    if (space.kind() == v1::MemorySpace::KIND_GLOBAL) space.clear_bytes();
+  }
   return keyed;
 }
 
@@ -191,6 +233,7 @@ Digest DeviceFingerprint(const v1::Device& device) {
   EncodeSorted(h, keyed.features());
   h.Int(keyed.l1_bytes()).Int(keyed.l2_bytes()).Int(keyed.l3_bytes());
   EncodeSorted(h, keyed.libraries());
+  DeviceExtensionEncoder(h).Encode(keyed);
   return h.Finish();
 }
 

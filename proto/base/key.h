@@ -9,7 +9,8 @@
 //                and KeyedOptions leave; the compiler build
 //   does not     names of graph, nodes, inputs, symbols and constants; source locations; what
 //                KeyedDevice and KeyedOptions take away; the order of Device.features,
-//                Device.libraries, keyword arguments and disabled_passes; unused symbols
+//                Device.libraries, Device.memory_spaces, Device.binary_formats, keyword arguments
+//                and disabled_passes; unused symbols
 //
 // Symbols are numbered by first use, so that renaming or reordering them changes nothing.
 #pragma once
@@ -35,8 +36,9 @@ inline constexpr int kDefaultOptimizationLevel = 3;
 
 // `device` and `options` with nothing in them that no compile reads. The keys are made of these,
 // and the server gives its workers nothing more: the compiler cannot come to read what is in no
-// key. Of a device go index, model_name, processors (the client's threads) and memory_bytes; of
-// options, optimization level 0 becomes the level that it stands for.
+// key. Of a device go index, model_name, driver_version, processors (the client's threads),
+// memory_bytes and the global memory's size; of options, optimization level 0 becomes the level
+// that it stands for.
 v1::Device KeyedDevice(const v1::Device& device);
 v1::CompileOptions KeyedOptions(const v1::CompileOptions& options);
 
@@ -46,7 +48,7 @@ Digest GraphFingerprint(const v1::Graph& graph);
 Digest DeviceFingerprint(const v1::Device& device);
 Digest OptionsFingerprint(const v1::CompileOptions& options);
 
-// Key of a whole artifact. `compiler_build` is ServerInfo.compiler_build.
+// Key of a whole artifact. `compiler_build` is that of the device's target (compiler_builds.h).
 Digest ArtifactKey(const v1::Graph& graph, const v1::Device& device,
                    const v1::CompileOptions& options, absl::string_view compiler_build);
 

@@ -37,6 +37,11 @@ std::string SortedText(const Texts& texts) {
   return absl::StrJoin(sorted, " ");
 }
 
+// Of an enumerator; one that this build does not know has an empty name.
+std::string NameOrNumber(absl::string_view name, int number) {
+  return name.empty() ? absl::StrCat(number) : std::string(name);
+}
+
 // "f32" for DTYPE_FLOAT32; the number of one that is unknown.
 std::string DTypeText(int number) {
   const absl::StatusOr<DType> dtype = DTypeFromProto(number);
@@ -224,6 +229,44 @@ void AddComponent(v1::KeyDescription& out, absl::string_view name, std::string v
   component.set_value(Shorten(std::move(value)));
 }
 
+// "KIND_SHARED 233472 bytes 0 bytes/s;" each, sorted.
+std::string MemoryText(const v1::Device& device) {
+  Texts texts;
+  for (const v1::MemorySpace& space : device.memory_spaces()) {
+    texts.Add(absl::StrCat(NameOrNumber(v1::MemorySpace::Kind_Name(space.kind()), space.kind()),
+                           " ", space.bytes(), " bytes ", space.bytes_per_second(), " bytes/s;"));
+  }
+  return SortedText(texts);
+}
+
+std::string FormatsText(const v1::Device& device) {
+  Texts texts;
+  for (const v1::BinaryFormat& format : device.binary_formats()) {
+    texts.Add(absl::StrCat(NameOrNumber(v1::BinaryKind_Name(format.kind()), format.kind()), " ",
+                           format.version(), ";"));
+  }
+  return SortedText(texts);
+}
+
+// What a device does not say is in neither its key nor its description.
+void DescribeExtensions(const v1::Device& device, v1::KeyDescription& out) {
+  const std::pair<absl::string_view, int64_t> numbers[] = {
+      {"device.compute_units", device.compute_units()},
+      {"device.registers", device.registers()},
+      {"device.vector_bits", device.vector_bits()},
+      {"device.clock_mhz", device.clock_mhz()},
+  };
+  for (const auto& [name, value] : numbers) {
+    if (value != 0) AddComponent(out, name, absl::StrCat(value));
+  }
+  if (!device.memory_spaces().empty()) {
+    AddComponent(out, "device.memory_spaces", MemoryText(device));
+  }
+  if (!device.binary_formats().empty()) {
+    AddComponent(out, "device.binary_formats", FormatsText(device));
+  }
+}
+
 struct ComponentDifference {
   std::string name;
   std::string a, b;  // empty: only the other has it
@@ -340,14 +383,14 @@ v1::KeyDescription DescribeKey(const v1::Graph& graph, const v1::Device& client_
   AddComponent(out, "key encoding", absl::StrCat(kKeyEncodingVersion));
   AddComponent(out, "compiler build", std::string(compiler_build));
   AddComponent(out, "device.target",
-               v1::Target_IsValid(device.target()) ? v1::Target_Name(device.target())
-                                                   : absl::StrCat(device.target()));
+               NameOrNumber(v1::Target_Name(device.target()), device.target()));
   AddComponent(out, "device.arch", device.arch());
   AddComponent(out, "device.features", SortedText(device.features()));
   AddComponent(out, "device.l1_bytes", absl::StrCat(device.l1_bytes()));
   AddComponent(out, "device.l2_bytes", absl::StrCat(device.l2_bytes()));
   AddComponent(out, "device.l3_bytes", absl::StrCat(device.l3_bytes()));
   AddComponent(out, "device.libraries", SortedText(device.libraries()));
+  DescribeExtensions(device, out);
   AddComponent(out, "options.optimization_level", absl::StrCat(options.optimization_level()));
   AddComponent(out, "options.disable_fusion", options.disable_fusion() ? "true" : "false");
   AddComponent(out, "options.fast_math", options.fast_math() ? "true" : "false");

@@ -11,12 +11,12 @@
 #include "proto/base/arena_message.h"
 #include "proto/base/key.h"
 #include "proto/base/status_macros.h"
+#include "proto/base/target_name.h"
 #include "server/calls/background_call.h"
 #include "server/calls/chunker.h"
 #include "server/calls/connection.h"
 #include "server/calls/request_limits.h"
 #include "server/calls/shared_lookup.h"
-#include "server/observe/labels.h"
 #include "server/observe/tracing.h"
 #include "server/rpc/messages.h"
 
@@ -58,13 +58,13 @@ class CompileCall final : public BackgroundCall {
     if (status.ok()) status = CheckRequestLimits(request.device(), request.options());
     if (status.ok()) status = service_.check_graph(request.graph());
     if (!status.ok()) return SetEnd(status);
-    Digest key =
-        ArtifactKey(request.graph(), request.device(), request.options(), service_.compiler_build);
+    Digest key = ArtifactKey(request.graph(), request.device(), request.options(),
+                             service_.compiler_builds.For(request.device().target()));
     {
       absl::MutexLock lock(&mu_);
       if (cancelled_) return;
       call_.set_key(key.ShortHex());
-      call_.set_target(TargetLabel(request.device().target()));
+      call_.set_target(TargetName(request.device().target()));
     }
     const cache::Key artifact{cache::EntryKind::kArtifact, key};
     if (auto found = TracedGet(caller.trace, service_.local, artifact); found.ok()) {

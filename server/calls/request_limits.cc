@@ -16,6 +16,12 @@ absl::Status CheckName(absl::string_view field, const std::string& name) {
       field, " holds a name of ", name.size(), " bytes; expected at most ", kMaxRequestNameBytes));
 }
 
+absl::Status CheckCount(absl::string_view field, int count) {
+  if (count <= kMaxDeviceParts) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " has ", count, " items; expected at most ", kMaxDeviceParts));
+}
+
 template <typename Names>
 absl::Status CheckNames(absl::string_view field, const Names& names, int most) {
   if (names.size() > most) {
@@ -31,6 +37,9 @@ absl::Status CheckNames(absl::string_view field, const Names& names, int most) {
 absl::Status CheckRequestLimits(const v1::Device& device, const v1::CompileOptions& options) {
   KILN_RETURN_IF_ERROR(CheckName("device.arch", device.arch()));
   KILN_RETURN_IF_ERROR(CheckName("device.model_name", device.model_name()));
+  KILN_RETURN_IF_ERROR(CheckName("device.driver_version", device.driver_version()));
+  KILN_RETURN_IF_ERROR(CheckCount("device.memory_spaces", device.memory_spaces_size()));
+  KILN_RETURN_IF_ERROR(CheckCount("device.binary_formats", device.binary_formats_size()));
   KILN_RETURN_IF_ERROR(CheckNames("device.features", device.features(), kMaxDeviceNames));
   KILN_RETURN_IF_ERROR(CheckNames("device.libraries", device.libraries(), kMaxDeviceNames));
   return CheckNames("options.disabled_passes", options.disabled_passes(), kMaxDisabledPasses);

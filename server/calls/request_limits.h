@@ -12,8 +12,10 @@ class Device;
 namespace kiln::server {
 
 inline constexpr int kMaxDeviceNames = 1024;  // features; libraries
+inline constexpr int kMaxDeviceParts = 64;    // memory spaces; binary formats
 inline constexpr int kMaxDisabledPasses = 64;
-inline constexpr size_t kMaxRequestNameBytes = 256;  // of any of these, and of arch and model name
+inline constexpr size_t kMaxRequestNameBytes =
+    256;  // of any of these, and of arch, model and driver
 
 // INVALID_ARGUMENT, naming the field.
 absl::Status CheckRequestLimits(const v1::Device& device, const v1::CompileOptions& options);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cache/store.h"
+#include "proto/base/compiler_builds.h"
 #include "server/calls/executor.h"
 #include "server/jobs/admission.h"
 #include "server/jobs/broker.h"
@@ -39,8 +40,8 @@ struct ServiceContext {
   Authenticator& authenticator;
   ArtifactSigner& signer;
   std::string version;
-  std::string compiler_build;
-  std::string toolchain;
+  CompilerBuilds compiler_builds;
+  std::string toolchain;  // of TARGET_CPP
   int worker_count = 0;
   std::function<bool()> draining;
   // A quick look before a graph is hashed, copied or queued.

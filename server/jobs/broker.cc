@@ -11,6 +11,7 @@
 #include "proto/base/error_detail.h"
 #include "proto/base/log.h"
 #include "proto/base/status_macros.h"
+#include "proto/base/target_name.h"
 #include "server/jobs/busy.h"
 #include "server/observe/tracing.h"
 
@@ -363,7 +364,7 @@ void Broker::EndSpan(Job& job, const absl::StatusOr<CompileAnswer>& answer) {
   job.span.Set("kiln.job", job.input.number);
   job.span.Set("kiln.key", job.input.key.ShortHex());
   job.span.Set("kiln.graph", job.input.request->graph().name());
-  job.span.Set("kiln.target", std::string(TargetLabel(job.input.request->device().target())));
+  job.span.Set("kiln.target", std::string(TargetName(job.input.request->device().target())));
   if (answer.ok()) job.span.Set("kiln.source", std::string(answer->source));
   job.span.SetStatus(answer.status());
   job.span.End();
@@ -377,7 +378,7 @@ absl::StatusOr<CompileAnswer> Broker::Compile(const JobPtr& job) {
                       if (auto strong = weak.lock()) Report(strong, progress);
                     });
   absl::Duration took = absl::Now() - start;
-  absl::string_view target = TargetLabel(job->input.request->device().target());
+  absl::string_view target = TargetName(job->input.request->device().target());
   context_.metrics.CompileDone(target, outcome.artifact.status(), took);
   context_.metrics.TenantCompiled(job->caller.tenant, outcome.artifact.status());
   if (outcome.artifact.ok()) {

@@ -20,8 +20,8 @@
 #include "proto/base/log.h"
 #include "proto/base/program_stamp.h"
 #include "proto/base/status_macros.h"
+#include "proto/base/target_name.h"
 #include "server/jobs/explain_miss.h"
-#include "server/observe/labels.h"
 #include "server/observe/tracing.h"
 
 namespace kiln::server {
@@ -84,7 +84,8 @@ class Job {
         input_(input),
         control_(std::move(control)),
         progress_(std::move(progress)),
-        target_(TargetLabel(input.request->device().target())),
+        target_(TargetName(input.request->device().target())),
+        compiler_build_(context.compiler_builds.For(input.request->device().target())),
         device_(KeyedDevice(input.request->device())),
         options_(KeyedOptions(input.request->options())) {}
 
@@ -296,6 +297,7 @@ class Job {
     }
     KILN_ASSIGN_OR_RETURN(v1::WorkerResponse response, OnWorker(std::move(request)));
     artifact_.set_binary(std::move(*response.mutable_link()->mutable_binary()));
+    *artifact_.mutable_binaries() = std::move(*response.mutable_link()->mutable_binaries());
     return absl::OkStatus();
   }
 
@@ -305,7 +307,7 @@ class Job {
     header.set_format_version(kArtifactFormatVersion);
     header.set_target(device.target());
     header.set_key(input_.key.ToHex());
-    header.set_compiler_build(context_.compiler_build);
+    header.set_compiler_build(compiler_build_);
     header.set_arch(device.arch());
     *header.mutable_features() = device.features();
     absl::MutexLock lock(&results_->mu);
@@ -348,7 +350,7 @@ class Job {
     FillHeader();
     FillDebug();
     *artifact_.mutable_program() = std::move(*plan_.mutable_program());
-    // Where there is no room for it, clients refuse the artifact.
+    // Of a shared object; where it has no room for it, clients refuse the artifact.
     StampProgram(artifact_.program().SerializeAsString(), *artifact_.mutable_binary());
     if (artifact_.ByteSizeLong() > INT_MAX) {
       return absl::ResourceExhaustedError("the artifact is over 2 GiB");
@@ -359,7 +361,7 @@ class Job {
       Log(LogLevel::kWarning, "an artifact was not stored",
           {{"key", input_.key.ShortHex()}, {"why", stored.ToString()}});
     }
-    StoreKeyDescription(context_.durable, input_.key, *input_.request, context_.compiler_build);
+    StoreKeyDescription(context_.durable, input_.key, *input_.request, compiler_build_);
     return entry;
   }
 
@@ -368,6 +370,7 @@ class Job {
   const std::shared_ptr<JobControl> control_;
   const ProgressSink progress_;
   const absl::string_view target_;
+  const std::string& compiler_build_;  // of the target
   // What workers get: nothing that is not in the artifact's key.
   const v1::Device device_;
   const v1::CompileOptions options_;

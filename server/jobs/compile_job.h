@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "cache/store.h"
+#include "proto/base/compiler_builds.h"
 #include "proto/base/trace_context.h"
 #include "server/jobs/job_control.h"
 #include "server/jobs/kernel_compiler.h"
@@ -43,7 +44,7 @@ struct CompileJobContext {
   cache::Store& store;
   cache::Store& durable;  // the disk tier, for what nobody waits for
   Metrics& metrics;
-  std::string compiler_build;
+  CompilerBuilds compiler_builds;
   KernelKeyFunction kernel_key;
   ActivityLog* activity = nullptr;  // told how jobs go on, where there is one
 };

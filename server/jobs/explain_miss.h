@@ -14,8 +14,8 @@ class ExplainMissResponse;
 
 namespace server {
 
-// Stores what the key of `request` was made of beside its artifact. A failure only loses the
-// explanation.
+// `compiler_build` is that of the request's target. Stores what the key of `request` was made of
+// beside its artifact. A failure only loses the explanation.
 void StoreKeyDescription(cache::Store& store, const Digest& key, const v1::CompileRequest& request,
                          absl::string_view compiler_build);
 

@@ -22,7 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "server/observe/labels.h"
+#include "server/observe/tenant_counts.h"
 #include "server/security/caller.h"
 
 namespace kiln::server {

@@ -14,7 +14,7 @@
 #include "kiln/v1/activity.pb.h"
 #include "kiln/v1/compile_service.pb.h"
 #include "proto/base/arena_message.h"
-#include "server/observe/labels.h"
+#include "proto/base/target_name.h"
 #include "server/observe/latency_window.h"
 
 namespace kiln::server {
@@ -231,7 +231,7 @@ void ActivityLog::JobQueued(int64_t job, const Digest& key,
   record.set_number(job);
   record.set_key(key.ToHex());
   record.set_graph(Shorten(request->graph().name()));
-  record.set_target(std::string(TargetLabel(request->device().target())));
+  record.set_target(std::string(TargetName(request->device().target())));
   record.set_arch(Shorten(request->device().arch()));
   record.set_graph_nodes(request->graph().nodes_size());
   record.set_tenant(caller.tenant);

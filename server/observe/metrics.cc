@@ -105,6 +105,9 @@ struct Metrics::Families {
                  "Operators of compiled graphs that were left to the client's library.");
   Family<Gauge>& build_info =
       AddGauge(registry, "kiln_build_info", "Always 1; the labels say what runs.");
+  Family<Gauge>& target_build_info =
+      AddGauge(registry, "kiln_target_build_info",
+               "Always 1; the compiler build of each target, which is in its keys.");
 
   Family<Gauge>& tenant_queued =
       AddGauge(registry, "kiln_tenant_jobs_queued", "Jobs that wait, by who asked first.");
@@ -230,11 +233,6 @@ Metrics::Metrics(absl::string_view version, absl::string_view compiler_build)
                              "permission_denied", "invalid_argument", "bad_graph", "unsupported"}) {
     families_->calls_rejected_of.At({reason});
   }
-  for (const char* result : {"ok", "error", "cancelled"}) {
-    families_->compile_duration.Add({{"target", "cpp"}, {"result", result}}, kCompileSeconds);
-  }
-  families_->kernels_compiled.Add({{"target", "cpp"}});
-  families_->kernels_reused.Add({{"target", "cpp"}});
   const std::string tenant = families_->tenants.Label("default");
   for (const char* reason : {"queue", "evicted", "calls", "bytes"}) {
     families_->tenant_refused.Add({{"tenant", tenant}, {"reason", reason}});
@@ -252,6 +250,17 @@ Metrics::Metrics(absl::string_view version, absl::string_view compiler_build)
 }
 
 Metrics::~Metrics() = default;
+
+void Metrics::AddTarget(absl::string_view target, absl::string_view compiler_build) {
+  const std::string name(target);
+  families_->target_build_info.Add({{"target", name}, {"build", std::string(compiler_build)}})
+      .Set(1);
+  for (const char* result : {"ok", "error", "cancelled"}) {
+    families_->compile_duration.Add({{"target", name}, {"result", result}}, kCompileSeconds);
+  }
+  families_->kernels_compiled.Add({{"target", name}});
+  families_->kernels_reused.Add({{"target", name}});
+}
 
 void Metrics::CompileDone(absl::string_view target, const absl::Status& status,
                           absl::Duration duration) {

@@ -14,8 +14,8 @@
 #include "cache/remote/remote_tier.h"
 #include "cache/store.h"
 #include "server/observe/door_counts.h"
-#include "server/observe/labels.h"
 #include "server/observe/process_stats.h"
+#include "server/observe/tenant_counts.h"
 #include "server/security/caller.h"
 #include "server/workers/worker_process.h"
 
@@ -42,6 +42,9 @@ class Metrics {
  public:
   Metrics(absl::string_view version, absl::string_view compiler_build);
   ~Metrics();
+
+  // A target that the server has: its counters exist from the start.
+  void AddTarget(absl::string_view target, absl::string_view compiler_build);
 
   void CompileDone(absl::string_view target, const absl::Status& status, absl::Duration duration);
   void StageDone(absl::string_view stage, absl::string_view target, absl::Duration duration);

@@ -64,11 +64,11 @@ struct CompileDetails::State {
 };
 
 CompileDetails::CompileDetails(Broker* broker, cache::Store* store, ActivityLog* activity,
-                               std::string compiler_build)
+                               CompilerBuilds compiler_builds)
     : broker_(*broker),
       store_(*store),
       activity_(*activity),
-      compiler_build_(std::move(compiler_build)),
+      compiler_builds_(std::move(compiler_builds)),
       state_(std::make_shared<State>()) {}
 
 CompileDetails::~CompileDetails() = default;
@@ -90,8 +90,8 @@ absl::StatusOr<std::shared_ptr<const v1::Artifact>> CompileDetails::Artifact(
     return absl::NotFoundError("the server does not keep this compile's graph any more");
   }
   auto debug = WithDebug(*request);
-  Digest debug_key =
-      ArtifactKey(debug->graph(), debug->device(), debug->options(), compiler_build_);
+  Digest debug_key = ArtifactKey(debug->graph(), debug->device(), debug->options(),
+                                 compiler_builds_.For(debug->device().target()));
   KILN_ASSIGN_OR_RETURN(cache::Found found, store_.Get({cache::EntryKind::kArtifact, debug_key}));
   auto artifact = std::make_shared<v1::Artifact>();
   if (!artifact->ParseFromString(found.entry->bytes)) {
@@ -139,8 +139,8 @@ absl::Status CompileDetails::Start(const std::string& key,
   caller.role = Role::kCompile;
   caller.tenant = kPageTenant;
   caller.priority = Priority::kWarmup;
-  Digest debug_key =
-      ArtifactKey(request->graph(), request->device(), request->options(), compiler_build_);
+  Digest debug_key = ArtifactKey(request->graph(), request->device(), request->options(),
+                                 compiler_builds_.For(request->device().target()));
   absl::Status joined =
       broker_.Join(debug_key, std::move(request), caller, std::move(callbacks)).status();
   if (!joined.ok()) end(joined);

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "cache/store.h"
+#include "proto/base/compiler_builds.h"
 #include "server/jobs/broker.h"
 #include "server/observe/activity.h"
 
@@ -26,7 +27,7 @@ class CompileDetails {
  public:
   // All must outlive it.
   CompileDetails(Broker* broker, cache::Store* store, ActivityLog* activity,
-                 std::string compiler_build);
+                 CompilerBuilds compiler_builds);
   ~CompileDetails();
   CompileDetails(const CompileDetails&) = delete;
   CompileDetails& operator=(const CompileDetails&) = delete;
@@ -46,7 +47,7 @@ class CompileDetails {
   Broker& broker_;
   cache::Store& store_;
   ActivityLog& activity_;
-  const std::string compiler_build_;
+  const CompilerBuilds compiler_builds_;
   const std::shared_ptr<State> state_;  // also of callbacks that come after the end
 };
 

@@ -11,7 +11,7 @@
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/graph.pb.h"
 #include "kiln/v1/page.pb.h"
-#include "server/observe/labels.h"
+#include "proto/base/target_name.h"
 
 namespace kiln::server {
 namespace {
@@ -126,10 +126,12 @@ void DescribeKernels(const v1::Artifact& artifact, v1::CompileDetail& out) {
 void DescribeCompile(const v1::Graph& graph, const v1::Artifact& artifact, v1::CompileDetail& out) {
   const v1::ArtifactHeader& header = artifact.header();
   out.set_graph(graph.name());
-  out.set_target(std::string(TargetLabel(header.target())));
+  out.set_target(std::string(TargetName(header.target())));
   out.set_arch(header.arch());
   out.set_compiler_build(header.compiler_build());
-  out.set_binary_bytes(static_cast<int>(artifact.binary().size()));
+  size_t binary_bytes = artifact.binary().size();
+  for (const v1::Binary& binary : artifact.binaries()) binary_bytes += binary.data().size();
+  out.set_binary_bytes(static_cast<int>(binary_bytes));
   if (artifact.program().workspace_bytes().has_value()) {
     out.set_workspace_bytes(static_cast<double>(artifact.program().workspace_bytes().value()));
   }

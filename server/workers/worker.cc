@@ -115,10 +115,9 @@ v1::WorkerResponse Serve(const WorkerCompiler& compiler, const v1::WorkerRequest
       break;
     }
     case v1::WorkerRequest::kLink: {
-      const auto& objects = request.link().objects();
-      auto binary = compiler.link(std::vector<std::string>(objects.begin(), objects.end()));
-      status = binary.status();
-      if (binary.ok()) response.mutable_link()->set_binary(*std::move(binary));
+      auto linked = compiler.link(request.link());
+      status = linked.status();
+      if (linked.ok()) *response.mutable_link() = *std::move(linked);
       break;
     }
     case v1::WorkerRequest::kInterpret:
@@ -130,24 +129,10 @@ v1::WorkerResponse Serve(const WorkerCompiler& compiler, const v1::WorkerRequest
   return response;
 }
 
-// Runs compiler and linker once, so that the first request does not pay for LLVM's start.
-absl::Status WarmUp() {
-  v1::CompileKernelRequest request;
-  request.set_source(
-      "extern \"C\" void kiln_warm_up(float* x, long n) {\n"
-      "  for (long i = 0; i < n; ++i) x[i] = x[i] * 2.0f + 1.0f;\n"
-      "}\n");
-  request.mutable_device()->set_target(v1::TARGET_CPP);
-  request.mutable_device()->set_arch("x86-64-v3");
-  auto object = CompileKernel(request);
-  if (!object.ok()) return object.status();
-  return LinkKernels({object->object()}).status();
-}
-
 // In the process of a task.
 int RunTask(int64_t cpu_seconds) {
   LimitProcessorTime(cpu_seconds);
-  TakeOwnLinkerFiles();
+  TakeOwnToolchainFiles();
   v1::WorkerResponse sealed;
   v1::WorkerReady& ready = *sealed.mutable_ready();
   for (std::string& what : SealTask()) ready.add_not_isolated(std::move(what));
@@ -173,7 +158,7 @@ int RunWorker(absl::Span<char* const> arguments) {
   v1::WorkerResponse ready;
   if (!BecomeWorker(flags, *ready.mutable_ready())) return 0;
   LimitProcessorTime(flags.cpu_seconds);
-  if (absl::Status status = WarmUp(); !status.ok()) {
+  if (absl::Status status = WarmUpTargets(); !status.ok()) {
     Log(LogLevel::kError, "the compiler does not work", {{"why", status.ToString()}});
     return 1;
   }

@@ -2,15 +2,14 @@
 // misbehaves; kilnd itself links server/workers/worker_compiler.cc and has no way to misbehave.
 #pragma once
 
-#include <string>
-
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 
 namespace kiln {
 namespace v1 {
 class CompileKernelRequest;
 class CompileKernelResponse;
+class LinkRequest;
+class LinkResponse;
 class PlanRequest;
 class PlanResponse;
 }  // namespace v1
@@ -21,7 +20,7 @@ namespace server {
 struct WorkerCompiler {
   absl::StatusOr<v1::PlanResponse> (*plan)(const v1::PlanRequest&);
   absl::StatusOr<v1::CompileKernelResponse> (*compile_kernel)(const v1::CompileKernelRequest&);
-  absl::StatusOr<std::string> (*link)(absl::Span<const std::string> objects);
+  absl::StatusOr<v1::LinkResponse> (*link)(const v1::LinkRequest&);
 };
 
 WorkerCompiler MakeWorkerCompiler();

@@ -149,14 +149,16 @@ absl::StatusOr<v1::CompileKernelResponse> LyingCompile(const v1::CompileKernelRe
   return response;
 }
 
-absl::StatusOr<std::string> LyingLink(absl::Span<const std::string> objects) {
+absl::StatusOr<v1::LinkResponse> LyingLink(const v1::LinkRequest& request) {
+  const auto& objects = request.objects();
   taken_over |= std::any_of(objects.begin(), objects.end(), [](const std::string& object) {
     return absl::StrContains(object, kTakesOverLink);
   });
-  if (!taken_over) return LinkKernels(objects);
-  std::vector<std::string> others;
+  if (!taken_over) return LinkKernels(request);
+  v1::LinkRequest others;
+  *others.mutable_device() = request.device();
   for (const std::string& object : objects) {
-    KILN_ASSIGN_OR_RETURN(others.emplace_back(), FalseObject(SymbolIn(object)));
+    KILN_ASSIGN_OR_RETURN(*others.add_objects(), FalseObject(SymbolIn(object)));
   }
   return LinkKernels(others);
 }

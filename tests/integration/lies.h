@@ -13,15 +13,14 @@
 //   answers   the plan's process sends more answers than one, false objects for whoever reads them
 #pragma once
 
-#include <string>
-
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 
 namespace kiln {
 namespace v1 {
 class CompileKernelRequest;
 class CompileKernelResponse;
+class LinkRequest;
+class LinkResponse;
 class PlanRequest;
 class PlanResponse;
 }  // namespace v1
@@ -30,7 +29,7 @@ namespace server {
 
 absl::StatusOr<v1::PlanResponse> LyingPlan(const v1::PlanRequest& request);
 absl::StatusOr<v1::CompileKernelResponse> LyingCompile(const v1::CompileKernelRequest& request);
-absl::StatusOr<std::string> LyingLink(absl::Span<const std::string> objects);
+absl::StatusOr<v1::LinkResponse> LyingLink(const v1::LinkRequest& request);
 
 }  // namespace server
 }  // namespace kiln

@@ -113,7 +113,7 @@ typedef struct kiln_client_options {
   int32_t optimization_level; /* 1 to 3; 0: the compiler's default */
   int32_t disable_fusion;
   int32_t fast_math;
-  const char* arch; /* LLVM CPU name to compile for; NULL: this machine's */
+  const char* arch; /* of the target: for cpp an LLVM CPU name; NULL: this machine's */
   int32_t debug;    /* ask for IR, sources and decisions; implied by debug_dir */
   /* Security: see client/README.md. NULL: from the environment. */
   const char* tls_ca;     /* PEM file: who vouches for servers; $KILN_TLS_CA, else the system's */
@@ -128,6 +128,7 @@ typedef struct kiln_client_options {
   const char* local_cache;   /* "DIR" or "DIR:SIZE": keep artifacts on disk; $KILN_LOCAL_CACHE */
   const char* tenant;        /* whose share of the server; $KILN_TENANT */
   const char* priority;      /* of compiles: "interactive" or "warmup"; $KILN_PRIORITY */
+  const char* target; /* "cpp", "null"; NULL: cpp. Only cpp's programs run: others are for files */
 } kiln_client_options;
 #define KILN_CLIENT_OPTIONS_INIT {sizeof(kiln_client_options)}
 

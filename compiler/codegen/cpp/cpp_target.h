@@ -7,6 +7,8 @@
 
 namespace kiln::codegen {
 
+TargetKind CppTargetKind();
+
 // Vector width follows device.features: AVX-512 (avx512f, avx512bw, avx512dq, avx512vl), AVX2 with
 // FMA, else baseline x86-64.
 std::unique_ptr<Target> MakeCppTarget(DeviceInfo device);

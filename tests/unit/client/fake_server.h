@@ -48,6 +48,11 @@ class FakeServer final : public v1::CompileService::Service {
     std::lock_guard lock(mutex);
     ++infos;
     info->set_compiler_build(build);
+    for (const auto& [target, target_build] : builds) {
+      v1::TargetBuild& out = *info->add_target_builds();
+      out.set_target(target);
+      out.set_compiler_build(target_build);
+    }
     return grpc::Status::OK;
   }
 
@@ -87,7 +92,9 @@ class FakeServer final : public v1::CompileService::Service {
     event.mutable_progress()->set_stage("fuse");
     event.mutable_progress()->set_kernels_total(2);
     writer->Write(event);
-    Digest key = ArtifactKey(request->graph(), request->device(), request->options(), build);
+    const auto own = builds.find(request->device().target());
+    Digest key = ArtifactKey(request->graph(), request->device(), request->options(),
+                             own == builds.end() ? build : own->second);
     v1::Artifact artifact = AddAndDouble(8);
     artifact.mutable_header()->set_key(wrong_key ? std::string(64, '0') : key.ToHex());
     artifact.mutable_header()->add_kernels()->set_cached(true);
@@ -123,6 +130,7 @@ class FakeServer final : public v1::CompileService::Service {
   std::mutex mutex;
   std::map<std::string, std::string> stored;
   std::string build = "build-1";
+  std::map<v1::Target, std::string> builds;  // of targets of their own
   bool refuse = false;
   bool wrong_key = false;
   bool damage = false;

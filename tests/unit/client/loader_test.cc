@@ -59,7 +59,7 @@ TEST(Loader, RefusesOtherVersionsTargetsAndCpus) {
   EXPECT_THAT(Load(artifact).message(), HasSubstr("format version 2"));
   artifact = AddAndDouble(10);
   artifact.mutable_header()->set_target(v1::TARGET_PTX);
-  EXPECT_THAT(Load(artifact).message(), HasSubstr("TARGET_PTX"));
+  EXPECT_THAT(Load(artifact).message(), HasSubstr("for target ptx"));
   artifact = AddAndDouble(10);
   artifact.mutable_header()->add_features("avx9000");
   EXPECT_THAT(Load(artifact).message(), HasSubstr("avx9000"));
@@ -67,6 +67,37 @@ TEST(Loader, RefusesOtherVersionsTargetsAndCpus) {
   artifact.mutable_header()->set_arch("z80");
   EXPECT_THAT(Load(artifact).message(), HasSubstr("z80"));
   EXPECT_TRUE(absl::IsFailedPrecondition(Load(artifact)));
+}
+
+// What other targets' artifacts have, and this client cannot do.
+TEST(Loader, RefusesLaunchesAndCodeThatAreNotACpus) {
+  v1::Artifact artifact = AddAndDouble(10);
+  v1::LaunchStep& launch = *artifact.mutable_program()->mutable_steps(1)->mutable_launch();
+  *launch.mutable_grid()->add_blocks() = Size(4);
+  *launch.mutable_grid()->add_threads() = Size(128);
+  EXPECT_TRUE(absl::IsFailedPrecondition(Load(artifact)));
+  EXPECT_THAT(Load(artifact).message(),
+              HasSubstr("step 1 of the artifact is a launch over a grid"));
+
+  artifact = AddAndDouble(10);
+  v1::Binary& binary = *artifact.add_binaries();
+  binary.set_number(1);
+  binary.set_kind(v1::BINARY_KIND_PTX);
+  EXPECT_TRUE(absl::IsFailedPrecondition(Load(artifact)));
+  EXPECT_THAT(Load(artifact).message(), HasSubstr("code of the kind BINARY_KIND_PTX"));
+  artifact.mutable_program()->mutable_steps(1)->mutable_launch()->set_binary(2);
+  EXPECT_TRUE(absl::IsDataLoss(Load(artifact)));
+  EXPECT_THAT(Load(artifact).message(), HasSubstr("step 1 launches a kernel of binary 2"));
+  artifact.mutable_binaries(0)->clear_number();
+  EXPECT_THAT(Load(artifact).message(), HasSubstr("without a number or a kind"));
+}
+
+TEST(Loader, RefusesALaunchThatSaysMoreThanItKnows) {
+  v1::Artifact artifact = AddAndDouble(10);
+  v1::LaunchStep& launch = *artifact.mutable_program()->mutable_steps(0)->mutable_launch();
+  launch.GetReflection()->MutableUnknownFields(&launch)->AddVarint(1000, 2);
+  EXPECT_TRUE(absl::IsFailedPrecondition(Load(artifact)));
+  EXPECT_THAT(Load(artifact).message(), HasSubstr("step 0 says more of its launch"));
 }
 
 TEST(Loader, RefusesAKernelThatTheObjectDoesNotDefine) {
@@ -173,6 +204,23 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"ScratchNegative",
                [](auto& p) {
                  *p.mutable_steps(0)->mutable_launch()->mutable_scratch_bytes() = Size(-5);
+               }},
+        Damage{"Binary", [](auto& p) { p.mutable_steps(0)->mutable_launch()->set_binary(1); }},
+        Damage{"GridWithoutThreads",
+               [](auto& p) {
+                 *p.mutable_steps(0)->mutable_launch()->mutable_grid()->add_blocks() = Size(1);
+               }},
+        Damage{"GridOfFourSizes",
+               [](auto& p) {
+                 v1::Grid& grid = *p.mutable_steps(0)->mutable_launch()->mutable_grid();
+                 for (int i = 0; i < 4; ++i) *grid.add_blocks() = Size(1);
+                 *grid.add_threads() = Size(1);
+               }},
+        Damage{"GridSymbol",
+               [](auto& p) {
+                 v1::Grid& grid = *p.mutable_steps(0)->mutable_launch()->mutable_grid();
+                 *grid.add_blocks() = Symbol(3);
+                 *grid.add_threads() = Size(1);
                }},
         Damage{"StepKind", [](auto& p) { p.add_steps(); }},
         Damage{"OutputKind", [](auto& p) { p.add_outputs(); }},

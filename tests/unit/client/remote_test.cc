@@ -12,9 +12,12 @@
 #include "client/local_cache.h"
 #include "client/remote.h"
 #include "kiln/client.h"
+#include "kiln/v1/compile_service.pb.h"
+#include "kiln/v1/device.pb.h"
 #include "kiln/v1/error.pb.h"
 #include "kiln/v1/graph.pb.h"
 #include "proto/base/error_detail.h"
+#include "proto/base/key.h"
 #include "tests/unit/client/artifacts.h"
 #include "tests/unit/client/fake_server.h"
 
@@ -196,6 +199,52 @@ TEST_F(RemoteTest, FollowsAServerThatWasReplacedByANewerOne) {
   auto again = client->Compile(graph_);
   ASSERT_TRUE(again.ok());
   EXPECT_STREQ(again->source, "local");
+}
+
+TEST_F(RemoteTest, AKeyIsMadeWithTheBuildOfTheClientsTarget) {
+  {
+    std::lock_guard lock(server_.mutex);
+    server_.builds = {{v1::TARGET_CPP, "build-cpp"}, {v1::TARGET_NULL, "build-null"}};
+  }
+  auto client = MakeClient();
+  auto compiled = client->Compile(graph_);
+  ASSERT_TRUE(compiled.ok()) << compiled.status();
+  EXPECT_EQ(compiled->key,
+            ArtifactKey(graph_, client->device(), client->compile_options(), "build-cpp").ToHex());
+
+  ClientOptions options;
+  options.server = server_.address();
+  options.target = "null";
+  client = *Client::Create(options);
+  auto artifact = client->CompileArtifact(graph_);
+  ASSERT_TRUE(artifact.ok()) << artifact.status();
+  EXPECT_EQ(artifact->key,
+            ArtifactKey(graph_, client->device(), client->compile_options(), "build-null").ToHex());
+}
+
+// The local cache remembers which compiler a server had: for each target its own.
+TEST_F(RemoteTest, WithoutAServerEachTargetsBuildIsTheOneItHadLast) {
+  const std::filesystem::path dir =
+      std::filesystem::path(::testing::TempDir()) / "kiln-builds-of-targets";
+  std::filesystem::remove_all(dir);
+  {
+    std::lock_guard lock(server_.mutex);
+    server_.builds = {{v1::TARGET_NULL, "build-null"}};
+  }
+  ClientOptions options;
+  options.server = server_.address();
+  options.threads = 1;
+  options.local_cache = dir.string();
+  ASSERT_TRUE((*Client::Create(options))->Compile(graph_).ok());
+  ClientOptions other = options;
+  other.target = "null";
+  ASSERT_TRUE((*Client::Create(other))->CompileArtifact(graph_).ok());
+  ForgetPrograms();
+  server_.Stop();
+  auto compiled = (*Client::Create(options))->Compile(graph_);
+  ASSERT_TRUE(compiled.ok()) << compiled.status();
+  EXPECT_STREQ(compiled->source, "local_disk");
+  std::filesystem::remove_all(dir);
 }
 
 TEST_F(RemoteTest, CountsKernelsOfACompileThroughTheCInterface) {

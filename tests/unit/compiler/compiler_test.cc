@@ -8,10 +8,12 @@
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "compiler/stage_runner.h"
 #include "kiln/v1/compile_service.pb.h"
 #include "kiln/v1/error.pb.h"
@@ -195,18 +197,20 @@ TEST(CompilerTest, KernelsCompileAndLink) {
   const v1::PlanRequest request = TwoLayers();
   const auto plan = PlanGraph(request, nullptr);
   ASSERT_TRUE(plan.ok()) << plan.status();
-  std::vector<std::string> objects;
+  v1::LinkRequest link;
+  *link.mutable_device() = request.device();
   for (const v1::KernelSource& kernel : plan->kernels()) {
     v1::CompileKernelRequest compile;
     compile.set_source(kernel.source());
     *compile.mutable_device() = request.device();
     const auto object = CompileKernel(compile);
     ASSERT_TRUE(object.ok()) << object.status();
-    objects.push_back(object->object());
+    link.add_objects(object->object());
   }
-  const auto binary = LinkKernels(objects);
-  ASSERT_TRUE(binary.ok()) << binary.status();
-  EXPECT_EQ(binary->substr(1, 3), "ELF");
+  const auto linked = LinkKernels(link);
+  ASSERT_TRUE(linked.ok()) << linked.status();
+  EXPECT_EQ(linked->binary().substr(1, 3), "ELF");
+  EXPECT_TRUE(linked->binaries().empty());
 }
 
 TEST(CompilerTest, PlansAreReproducible) {
@@ -365,9 +369,20 @@ TEST(CompilerTest, TheInterpreterRefusesInputsThatDoNotFit) {
   EXPECT_EQ(InterpretGraph(request, ignore).code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(CompilerTest, TheBuildIdNamesSourcesAndToolchain) {
-  EXPECT_THAT(CompilerBuildId(), HasSubstr(ToolchainVersion()));
-  EXPECT_GT(CompilerBuildId().size(), ToolchainVersion().size() + 16);
+TEST(CompilerTest, EachTargetsBuildNamesSharedAndOwnSourcesAndToolchain) {
+  const std::vector<CompilerTarget> targets = CompilerTargets();
+  ASSERT_EQ(targets.front().name, "cpp") << "older clients take it for the only one";
+  EXPECT_THAT(targets.front().toolchain, HasSubstr("clang"));
+  std::set<std::string> own;
+  for (const CompilerTarget& target : targets) {
+    const std::vector<std::string> parts = absl::StrSplit(target.build, absl::MaxSplits(' ', 2));
+    ASSERT_GE(parts.size(), 2u) << target.build;
+    EXPECT_EQ(parts[0].size(), 16u);
+    EXPECT_EQ(parts[0], targets.front().build.substr(0, 16));
+    EXPECT_EQ(parts[1].size(), 16u);
+    EXPECT_TRUE(own.insert(parts[1]).second) << target.name << " has another's hash";
+    if (!target.toolchain.empty()) EXPECT_EQ(parts[2], target.toolchain);
+  }
 }
 
 }  // namespace

@@ -2,11 +2,14 @@
 
 #include <cmath>
 
+#include "kiln/v1/compile_service.pb.h"
 #include "kiln/v1/error.pb.h"
+#include "proto/base/compiler_builds.h"
 #include "proto/base/digest.h"
 #include "proto/base/dtype.h"
 #include "proto/base/error_detail.h"
 #include "proto/base/log.h"
+#include "proto/base/target_name.h"
 
 namespace kiln {
 namespace {
@@ -32,6 +35,29 @@ TEST(HasherTest, FieldBoundariesCount) {
   EXPECT_NE(Hasher().Str("").Finish(), Hasher().Finish());
   EXPECT_NE(Hasher().Float(0.0).Finish(), Hasher().Float(-0.0).Finish());
   EXPECT_EQ(Hasher().Float(std::nan("1")).Finish(), Hasher().Float(-std::nan("2")).Finish());
+}
+
+TEST(TargetNameTest, EveryTargetHasANameAndOthersHaveNone) {
+  EXPECT_EQ(TargetName(v1::TARGET_CPP), "cpp");
+  EXPECT_EQ(TargetName(v1::TARGET_NULL), "null");
+  EXPECT_EQ(TargetNames().size(), static_cast<size_t>(v1::Target_descriptor()->value_count() - 1));
+  for (absl::string_view name : TargetNames()) EXPECT_EQ(TargetName(TargetNumber(name)), name);
+  EXPECT_EQ(TargetName(v1::TARGET_UNSPECIFIED), "unknown");
+  EXPECT_EQ(TargetName(77), "unknown");
+  for (absl::string_view name : {"", "unspecified", "CPP", "unknown"}) {
+    EXPECT_EQ(TargetNumber(name), v1::TARGET_UNSPECIFIED) << name;
+  }
+}
+
+TEST(CompilerBuildsTest, ATargetThatIsNotNamedHasTheBuildOfBefore) {
+  v1::ServerInfo server;
+  server.set_compiler_build("one for all");
+  EXPECT_EQ(BuildsOf(server).For(v1::TARGET_NULL), "one for all") << "an older server";
+  v1::TargetBuild& build = *server.add_target_builds();
+  build.set_target(v1::TARGET_NULL);
+  build.set_compiler_build("of null");
+  EXPECT_EQ(BuildsOf(server).For(v1::TARGET_NULL), "of null");
+  EXPECT_EQ(BuildsOf(server).For(v1::TARGET_CPP), "one for all");
 }
 
 TEST(DTypeTest, NamesAndNumbersRoundTrip) {

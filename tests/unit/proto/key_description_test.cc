@@ -76,6 +76,21 @@ TEST(KeyDescription, NamesTheComponentsThatDiffer) {
   EXPECT_EQ(differences[0].nearest, "x86-64-v3");
 }
 
+TEST(KeyDescription, WhatADeviceDoesNotSayIsNoComponent) {
+  const v1::Graph graph = Chain({"aten.relu.default"});
+  v1::Device device;
+  device.set_target(v1::TARGET_CPP);
+  device.set_arch("znver4");
+  device.set_compute_units(132);
+  v1::MemorySpace& space = *device.add_memory_spaces();
+  space.set_kind(v1::MemorySpace::KIND_SHARED);
+  space.set_bytes(1000);
+  const v1::KeyDescription more = DescribeKey(graph, device, {}, "build 1");
+  EXPECT_THAT(Components(more, Describe(graph)),
+              ElementsAre("device.compute_units", "device.memory_spaces"));
+  EXPECT_EQ(CompareKeys(more, Describe(graph), 20)[1].asked, "KIND_SHARED 1000 bytes 0 bytes/s;");
+}
+
 TEST(KeyDescription, AnInsertedNodeIsOneDifference) {
   const v1::KeyDescription longer = Describe(
       Chain({"aten.relu.default", "aten.tanh.default", "aten.exp.default", "aten.abs.default"}));

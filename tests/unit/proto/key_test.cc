@@ -24,10 +24,17 @@ using ::google::protobuf::Reflection;
 
 // Fields that must not count, by full name.
 const std::set<std::string> kIgnored = {
-    "kiln.v1.Graph.name",          "kiln.v1.Node.name",         "kiln.v1.Node.location",
-    "kiln.v1.Input.name",          "kiln.v1.Symbol.name",       "kiln.v1.Constant.name",
-    "kiln.v1.Device.index",        "kiln.v1.Device.model_name", "kiln.v1.Device.processors",
+    "kiln.v1.Graph.name",
+    "kiln.v1.Node.name",
+    "kiln.v1.Node.location",
+    "kiln.v1.Input.name",
+    "kiln.v1.Symbol.name",
+    "kiln.v1.Constant.name",
+    "kiln.v1.Device.index",
+    "kiln.v1.Device.model_name",
+    "kiln.v1.Device.processors",
     "kiln.v1.Device.memory_bytes",
+    "kiln.v1.Device.driver_version",
 };
 
 // Every field of every message stands here at least once: EveryFieldIsSet checks it.
@@ -124,7 +131,16 @@ v1::Device SampleDevice() {
            libraries: "torch"
            libraries: "other"
            index: 6
-           model_name: "CPU")pb",
+           model_name: "CPU"
+           memory_spaces { kind: KIND_SHARED bytes: 7 bytes_per_second: 8 }
+           memory_spaces { kind: KIND_L1 bytes: 9 bytes_per_second: 10 }
+           compute_units: 11
+           registers: 12
+           vector_bits: 13
+           clock_mhz: 14
+           binary_formats { kind: BINARY_KIND_PTX version: 84 }
+           binary_formats { kind: BINARY_KIND_CUBIN version: 90 }
+           driver_version: "550.54")pb",
       &device));
   return device;
 }
@@ -305,6 +321,33 @@ TEST(KeyTest, EveryFieldOfTheDeviceCountsButWhatNoCompileReads) {
   });
 }
 
+// What a key was before devices had the fields behind model_name: entries of then are still found.
+TEST(KeyTest, ADeviceWithoutWhatOthersSayHasItsKeyOfBefore) {
+  v1::Device device;
+  device.set_target(v1::TARGET_CPP);
+  device.set_arch("znver4");
+  device.add_features("avx2");
+  device.set_l1_bytes(32 << 10);
+  device.add_libraries("torch");
+  Hasher h;
+  h.Str("kiln device").Int(2).Int(v1::TARGET_CPP).Str("znver4").Int(1).Str("avx2");
+  h.Int(32 << 10).Int(0).Int(0).Int(1).Str("torch");
+  EXPECT_EQ(DeviceFingerprint(device), h.Finish());
+}
+
+TEST(KeyTest, TheGlobalMemorysSpeedCountsAndItsSizeDoesNot) {
+  auto key = [](int64_t bytes, int64_t bytes_per_second) {
+    v1::Device device = SampleDevice();
+    v1::MemorySpace& space = *device.add_memory_spaces();
+    space.set_kind(v1::MemorySpace::KIND_GLOBAL);
+    space.set_bytes(bytes);
+    space.set_bytes_per_second(bytes_per_second);
+    return DeviceFingerprint(device);
+  };
+  EXPECT_EQ(key(80, 3), key(79, 3));
+  EXPECT_NE(key(80, 3), key(80, 4));
+}
+
 TEST(KeyTest, EveryOptionCounts) {
   ExpectEveryFieldCounts<v1::CompileOptions>(SampleOptions(), [](const auto& options) {
     return Key(SampleGraph(), SampleDevice(), options);
@@ -354,6 +397,8 @@ TEST(KeyTest, OrderOfSetsNamesAndUnusedSymbolsDoNotCount) {
   device.set_model_name("another");
   device.mutable_features()->SwapElements(0, 1);
   device.mutable_libraries()->SwapElements(0, 1);
+  device.mutable_memory_spaces()->SwapElements(0, 1);
+  device.mutable_binary_formats()->SwapElements(0, 1);
   options.mutable_disabled_passes()->SwapElements(0, 1);
 
   EXPECT_EQ(Key(graph, device, options), before);

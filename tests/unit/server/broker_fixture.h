@@ -167,7 +167,7 @@ class BrokerTest : public ::testing::Test {
     broker_.reset();
     broker_ = std::make_unique<Broker>(
         options,
-        CompileJobContext{workers_, kernels_, *store_, *store_, metrics_, "build", FakeKernelKey},
+        CompileJobContext{workers_, kernels_, *store_, *store_, metrics_, {"build"}, FakeKernelKey},
         store_.get());
   }
 

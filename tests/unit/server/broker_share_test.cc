@@ -159,7 +159,7 @@ class SharedTierTest : public BrokerTest {
     options.lease = {absl::Milliseconds(200), absl::Milliseconds(5), absl::Milliseconds(20)};
     return std::make_unique<Broker>(
         options,
-        CompileJobContext{workers_, kernels_, *store_, *store_, metrics_, "build", FakeKernelKey},
+        CompileJobContext{workers_, kernels_, *store_, *store_, metrics_, {"build"}, FakeKernelKey},
         store_.get(), leases);
   }
   FakeLeaseTier tier_;

@@ -63,7 +63,7 @@ TEST_F(BrokerTest, LooksAllKernelsOfAJobUpAtOnce) {
   broker_.reset();
   broker_ = std::make_unique<Broker>(
       BrokerOptions{.job_threads = 1},
-      CompileJobContext{workers_, kernels_, counting, *store_, metrics_, "build", FakeKernelKey},
+      CompileJobContext{workers_, kernels_, counting, *store_, metrics_, {"build"}, FakeKernelKey},
       store_.get());
   ASSERT_TRUE(Ask("k1,k2,k3")->Artifact().ok());
   auto second = Ask("k3,k4,k1")->Artifact();
@@ -253,7 +253,7 @@ TEST_F(BrokerTest, AKernelCompiledSinceItsJobLookedIsNotCompiledAgain) {
   auto stale = cache::MakeMemoryStore(1 << 24);
   broker_ = std::make_unique<Broker>(
       BrokerOptions{},
-      CompileJobContext{workers_, kernels_, *stale, *stale, metrics_, "build", FakeKernelKey},
+      CompileJobContext{workers_, kernels_, *stale, *stale, metrics_, {"build"}, FakeKernelKey},
       stale.get());
   EXPECT_EQ(Ask("k1,k2")->Artifact().value().binary(), "o:k1;o:k2;");
   EXPECT_EQ(Ask("k2,k3")->Artifact().value().binary(), "o:k2;o:k3;");
@@ -267,7 +267,7 @@ TEST_F(BrokerTest, AStoreWithNoRoomDoesNotFailTheCompile) {
   KernelCompiler kernels(&workers_, full.get(), full.get());
   broker_ = std::make_unique<Broker>(
       BrokerOptions{},
-      CompileJobContext{workers_, kernels, *full, *full, metrics_, "build", FakeKernelKey},
+      CompileJobContext{workers_, kernels, *full, *full, metrics_, {"build"}, FakeKernelKey},
       full.get());
   EXPECT_EQ(Ask("k1,k2")->Artifact().value().binary(), "o:k1;o:k2;");
   broker_.reset();

@@ -61,6 +61,8 @@ TEST(DescribeCompileTest, ReferencesToNothingAreLeftOut) {
 TEST(DescribeCompileTest, StepsKernelsAndTextsAreListedWithoutTheTexts) {
   v1::Artifact artifact;
   artifact.mutable_header()->set_target(v1::TARGET_CPP);
+  artifact.set_binary("elf");
+  artifact.add_binaries()->set_data("text");
   v1::KernelInfo& info = *artifact.mutable_header()->add_kernels();
   info.set_compile_ns(2'500'000);
   info.set_key("abc");
@@ -77,6 +79,7 @@ TEST(DescribeCompileTest, StepsKernelsAndTextsAreListedWithoutTheTexts) {
   v1::CompileDetail detail;
   DescribeCompile(v1::Graph(), artifact, detail);
   EXPECT_EQ(detail.target(), "cpp");
+  EXPECT_EQ(detail.binary_bytes(), 7) << "of every kind";
   ASSERT_EQ(detail.steps_size(), 3);
   EXPECT_EQ(detail.steps(0).kernel(), "k1");
   EXPECT_EQ(detail.steps(1).kind(), "library");

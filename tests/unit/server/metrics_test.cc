@@ -58,9 +58,12 @@ TEST(Metrics, HitsAreCountedByTierAndTenant) {
 }
 
 TEST(Metrics, CountersThatAlertsLookAtExistFromTheStart) {
-  std::string text = Metrics("1", "b").Render({});
+  Metrics metrics("1", "b");
+  metrics.AddTarget("cpp", "c");
+  std::string text = metrics.Render({});
   for (const char* sample :
-       {"kiln_calls_rejected_total{reason=\"queue_full\"} 0\n",
+       {"kiln_target_build_info{build=\"c\",target=\"cpp\"} 1\n",
+        "kiln_calls_rejected_total{reason=\"queue_full\"} 0\n",
         "kiln_worker_exits_total{reason=\"crash\"} 0\n",
         "kiln_trace_spans_dropped_total{reason=\"unreachable\"} 0\n",
         "kiln_compile_duration_seconds_count{result=\"error\",target=\"cpp\"} 0\n",

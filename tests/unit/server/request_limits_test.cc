@@ -42,6 +42,15 @@ TEST(RequestLimits, NameTheFieldThatHoldsTooMuch) {
   device.Clear();
   for (int i = 0; i <= kMaxDeviceNames; ++i) device.add_features("a");
   EXPECT_THAT(ErrorOf(device), HasSubstr("device.features has 1025 names"));
+  device.Clear();
+  device.set_driver_version(long_name);
+  EXPECT_THAT(ErrorOf(device), HasSubstr("device.driver_version"));
+  device.Clear();
+  for (int i = 0; i <= kMaxDeviceParts; ++i) device.add_memory_spaces();
+  EXPECT_THAT(ErrorOf(device), HasSubstr("device.memory_spaces has 65 items"));
+  device.Clear();
+  for (int i = 0; i <= kMaxDeviceParts; ++i) device.add_binary_formats();
+  EXPECT_THAT(ErrorOf(device), HasSubstr("device.binary_formats has 65 items"));
   v1::CompileOptions options;
   for (int i = 0; i <= kMaxDisabledPasses; ++i) options.add_disabled_passes("a");
   EXPECT_THAT(ErrorOf({}, options), HasSubstr("options.disabled_passes has 65 names"));
