@@ -13,7 +13,7 @@ using ir::IntExpr;
 using ir::IntKind;
 
 constexpr int kMostSteps = 64;  // of a proof
-constexpr int kProbes = 256;
+constexpr int kProbes = 32;
 
 // Proves e >= 0 by putting in, from the innermost variable out, the end of its range at which e is
 // least. Ends that are a minimum or maximum of several give a branch for each.
@@ -33,11 +33,25 @@ class Prover {
       if (entry.value) return Prove(ints_.Substitute(e, {{entry.var, entry.value}}), depth - 1);
       const IntExpr coefficient = ints_.CoefficientOf(e, entry.var);
       if (!coefficient) return false;
+      if (ByBranch(e, entry.var, coefficient, depth - 1)) return true;
       if (coefficient.range().min >= 0) return At(e, entry.var, entry.begin, 0, depth - 1);
       if (coefficient.range().max <= 0) return At(e, entry.var, entry.end, -1, depth - 1);
       return false;
     }
     return ints_.ProvablyLessEqual(ints_.Const(0), e);
+  }
+
+  // By what a branch around knows of `var`: than - less - 1 >= 0, as often as makes `var` vanish.
+  bool ByBranch(IntExpr e, IntExpr var, IntExpr coefficient, size_t depth) {
+    if (!coefficient.is_const()) return false;
+    for (const auto& [less, than] : scope_.less) {
+      const IntExpr known = ints_.Add(ints_.Sub(than, less), -1);
+      const IntExpr its = ContainsVar(known, var) ? ints_.CoefficientOf(known, var) : IntExpr();
+      if (!its || !its.is_const() || coefficient.value() % its.value() != 0) continue;
+      const int64_t times = coefficient.value() / its.value();
+      if (times > 0 && Prove(ints_.Sub(e, ints_.Mul(known, times)), depth)) return true;
+    }
+    return false;
   }
 
   // With `var` at `end` + `more`. For a lower end any operand of a maximum is a valid bound, for an

@@ -379,6 +379,17 @@ class Runner {
           }
         }
         return absl::OkStatus();
+      case MicroKind::kPackPairs:
+      case MicroKind::kInterleave: {
+        const bool pairs = micro.kind == MicroKind::kPackPairs;  // k is contiguous, not the lanes
+        for (int64_t lane = 0; lane < s[1]; ++lane) {
+          for (int64_t i = 0; i < s[2]; ++i) {
+            KILN_RETURN_IF_ERROR(
+                move(PairIndex(i, lane, c[0]), pairs ? lane * s[0] + i : i * s[0] + lane));
+          }
+        }
+        return absl::OkStatus();
+      }
       case MicroKind::kTranspose:
         for (int64_t row = 0; row < c[0]; ++row) {
           for (int64_t lane = 0; lane < c[1]; ++lane) {
@@ -387,23 +398,33 @@ class Runner {
         }
         return absl::OkStatus();
       case MicroKind::kMultiply:
-        return Multiply(c[1], c[0] * c[2], s, read, write);
+        return Multiply(
+            c[1], c[0] * c[2], s, s[2],
+            [](int64_t i, int64_t lane, int64_t width) { return i * width + lane; }, read, write);
+      case MicroKind::kMultiplyPairs:
+        return Multiply(c[1], c[0] * c[2], s, 1, PairIndex, read, write);
     }
     return absl::OkStatus();
   }
 
-  template <typename Read, typename Write>
+  // Of element (i, lane) in a panel of pairs along i.
+  static int64_t PairIndex(int64_t i, int64_t lane, int64_t width) {
+    return i / 2 * 2 * width + 2 * lane + i % 2;
+  }
+
+  template <typename Index, typename Read, typename Write>
   static absl::Status Multiply(int64_t rows, int64_t width, const std::vector<int64_t>& s,
-                               const Read& read, const Write& write) {
+                               int64_t k_stride, const Index& index, const Read& read,
+                               const Write& write) {
     std::vector<double> sums(rows * width, 0);
     std::vector<double> panel(width);
     for (int64_t i = 0; i < s[0]; ++i) {
       for (int64_t lane = 0; lane < width; ++lane) {
-        KILN_ASSIGN_OR_RETURN(Lane value, read(2, i * width + lane));
+        KILN_ASSIGN_OR_RETURN(Lane value, read(2, index(i, lane, width)));
         panel[lane] = value.f;
       }
       for (int64_t r = 0; r < rows; ++r) {
-        KILN_ASSIGN_OR_RETURN(Lane value, read(1, r * s[1] + i * s[2]));
+        KILN_ASSIGN_OR_RETURN(Lane value, read(1, r * s[1] + i * k_stride));
         for (int64_t lane = 0; lane < width; ++lane)
           sums[r * width + lane] += value.f * panel[lane];
       }

@@ -49,11 +49,18 @@ std::vector<IntExpr> Reach(IntContext& ints, const Micro& micro) {
     case MicroKind::kPackTransposed:
       return {ints.Add(ints.Mul(ints.Sub(s[2], one), c[0]), s[1]),
               Span(ints, s[1], s[0], s[2], one)};
+    case MicroKind::kPackPairs:
+      return {ints.Mul(s[2], c[0]), Span(ints, s[1], s[0], s[2], one)};
+    case MicroKind::kInterleave:
+      return {ints.Mul(ints.CeilDiv(s[2], ints.Const(2)), 2 * int64_t{c[0]}),
+              Span(ints, s[2], s[0], s[1], one)};
     case MicroKind::kTranspose:
       return {ints.Const(int64_t{c[0]} * c[1]), ints.Const(int64_t{c[0]} * c[1])};
+    case MicroKind::kMultiplyPairs:
     case MicroKind::kMultiply: {
+      const IntExpr k_stride = micro.kind == MicroKind::kMultiply ? s[2] : one;
       const int64_t width = int64_t{c[0]} * c[2];
-      return {ints.Const(c[1] * width), Span(ints, ints.Const(c[1]), s[1], s[0], s[2]),
+      return {ints.Const(c[1] * width), Span(ints, ints.Const(c[1]), s[1], s[0], k_stride),
               ints.Mul(s[0], width)};
     }
   }
@@ -69,10 +76,13 @@ IntExpr Work(IntContext& ints, const Micro& micro) {
     case MicroKind::kCopyRows:
       return ints.Mul(s[3], c[0]);
     case MicroKind::kPackTransposed:
+    case MicroKind::kPackPairs:
+    case MicroKind::kInterleave:
       return ints.Mul(s[1], s[2]);
     case MicroKind::kTranspose:
       return ints.Const(int64_t{c[0]} * c[1]);
     case MicroKind::kMultiply:
+    case MicroKind::kMultiplyPairs:
       return ints.Mul(s[0], int64_t{c[0]} * c[1] * c[2]);
   }
   return ints.Const(0);

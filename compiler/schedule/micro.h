@@ -20,12 +20,24 @@ namespace kiln::schedule {
   /* <W>(to, from; lane_stride, lanes, k):                                                         \
      to[i * W + lane] = from[lane * lane_stride + i], lane < lanes <= W, i < k */                  \
   X(kPackTransposed, "pack_transposed", 1, 2, 3)                                                   \
+  /* <W>(to, from; lane_stride, lanes, k), lane_stride and k even:                                 \
+     to[i / 2 * 2 * W + 2 * lane + i % 2] = from[lane * lane_stride + i], lane < lanes <= W, i < k \
+   */                                                                                              \
+  X(kPackPairs, "pack_pairs", 1, 2, 3)                                                             \
+  /* <W>(to, from; k_stride, lanes, k):                                                            \
+     to[i / 2 * 2 * W + 2 * lane + i % 2] = from[i * k_stride + lane], lane < lanes <= W, i < k */ \
+  X(kInterleave, "interleave", 1, 2, 3)                                                            \
   /* <ROWS, LANES>(to, from): to[lane * ROWS + row] = from[row * LANES + lane]; multiples of 4 */  \
   X(kTranspose, "transpose", 2, 2, 0)                                                              \
   /* <VL, MR, NV>(tile, a, panel; k, row_stride, k_stride), W = VL * NV:                           \
      tile[r * W + lane] = sum over i < k of a[r * row_stride + i * k_stride] * panel[i * W + lane] \
    */                                                                                              \
-  X(kMultiply, "multiply", 3, 3, 3)
+  X(kMultiply, "multiply", 3, 3, 3)                                                                \
+  /* <VL, MR, NV>(tile, a, panel; k, row_stride), W = VL * NV, k even; a and panel of bf16, the    \
+     tile and the sums of f32:                                                                     \
+     tile[r * W + lane] = sum over i < k of                                                        \
+         a[r * row_stride + i] * panel[i / 2 * 2 * W + 2 * lane + i % 2] */                        \
+  X(kMultiplyPairs, "multiply_pairs", 3, 3, 2)
 
 struct MicroInfo {
   absl::string_view name;

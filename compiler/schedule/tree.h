@@ -147,7 +147,16 @@ struct Window {
 
 // A hand-tuned piece of a target's prelude. The table in micro.h says what each reads and writes,
 // and by which loops it may be replaced.
-enum class MicroKind : uint8_t { kZero, kCopyRows, kPackTransposed, kTranspose, kMultiply };
+enum class MicroKind : uint8_t {
+  kZero,
+  kCopyRows,
+  kPackTransposed,
+  kPackPairs,
+  kInterleave,
+  kTranspose,
+  kMultiply,
+  kMultiplyPairs,
+};
 struct Micro {
   MicroKind kind = MicroKind::kZero;
   std::vector<int> constants;

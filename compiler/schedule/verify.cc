@@ -381,7 +381,11 @@ class Verifier {
       const Window& window = micro.windows[i];
       KILN_RETURN_IF_ERROR(CheckExpr(window.index));
       KILN_ASSIGN_OR_RETURN(const Memory memory, MemoryOf(window.alloc, window.buffer));
-      if (dtype && *dtype != memory.dtype) {
+      if (micro.kind == MicroKind::kMultiplyPairs) {
+        if (memory.dtype != (i == 0 ? DType::kF32 : DType::kBF16)) {
+          return Error(StrCat("micro ", info.name, " takes bf16 and gives f32"));
+        }
+      } else if (dtype && *dtype != memory.dtype) {
         return Error(StrCat("micro ", info.name, " takes one type"));
       }
       dtype = memory.dtype;

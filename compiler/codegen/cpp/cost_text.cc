@@ -72,7 +72,8 @@ class CostPrinter {
       return {};
     }
     if (const auto* micro = std::get_if<schedule::Micro>(&node.value)) {
-      const bool multiplies = micro->kind == schedule::MicroKind::kMultiply;
+      const bool multiplies = micro->kind == schedule::MicroKind::kMultiply ||
+                              micro->kind == schedule::MicroKind::kMultiplyPairs;
       return Times(AtFirst(schedule::Work(ints_, *micro)),
                    multiplies ? 1 / kMultiplyAddsPerOperation : 1, {1, ""});
     }

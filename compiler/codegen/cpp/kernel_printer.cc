@@ -361,6 +361,18 @@ void KernelPrinter::PrintMicro(const schedule::Micro& micro, Function& f) {
       f.out.Line("KPackTransposed<", c[0], ", ", type, ">(", w[1], ", ", s[0], ", ", s[1], ", ",
                  s[2], ", ", w[0], ");");
       break;
+    case schedule::MicroKind::kPackPairs:
+      f.out.Line("KPackPairs<", c[0], ">(", w[1], ", ", s[0], ", ", s[1], ", ", s[2], ", ", w[0],
+                 ");");
+      break;
+    case schedule::MicroKind::kInterleave:
+      f.out.Line("KInterleave<", c[0], ">(", w[1], ", ", s[0], ", ", s[1], ", ", s[2], ", ", w[0],
+                 ");");
+      break;
+    case schedule::MicroKind::kMultiplyPairs:
+      f.out.Line("KMicroKernelPairs<", c[0], ", ", c[1], ", ", c[2], ">(", s[0], ", ", w[1], ", ",
+                 s[1], ", ", w[2], ", ", w[0], ");");
+      break;
     case schedule::MicroKind::kTranspose:
       f.out.Line("KTransposeTile<", c[0], ", ", c[1], ", ", type, ">(", w[1], ", ", w[0], ");");
       break;

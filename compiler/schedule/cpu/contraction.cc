@@ -29,8 +29,8 @@ class ContractionScheduler {
         builder_(module, kernel, nest),
         width_(plan_.panel_width()),
         panels_(ints_.CeilDiv(plan_.num_lanes, ints_.Const(width_))),
-        panel_size_(ints_.Mul(plan_.num_k, width_)) {
-    const int64_t elements = l2_bytes / 2 / DTypeSize(plan_.type) / width_;
+        panel_size_(ints_.Mul(plan_.depth, width_)) {
+    const int64_t elements = l2_bytes / 2 / DTypeSize(plan_.operand_type) / width_;
     panel_group_ =
         ints_.Max(ints_.Const(1),
                   ints_.FloorDiv(ints_.Const(elements), ints_.Max(plan_.num_k, ints_.Const(1))));
@@ -55,6 +55,7 @@ class ContractionScheduler {
   FlatRange LanesOf(IntExpr panel, Block& out);
 
   void PackPanel(IntExpr panel, const Window& to, Block& out);
+  void PackAnyPanel(const FlatRange& lanes, const Window& to, Block& out);
   void PackRows(IntExpr first, IntExpr count, Block& out);
   void CopyLastRows(IntExpr row_begin, IntExpr row_end, Block& out);
   void Multiply(AllocId tile, IntExpr row_begin, IntExpr row_end, const Window& panel, Block& out);
@@ -141,7 +142,8 @@ IntExpr ContractionScheduler::OriginOf(const Step& load, const std::vector<IntEx
 
 AllocId ContractionScheduler::OpenRowScratch(Block& out) {
   const int rows = plan_.row_load == nullptr ? plan_.block_rows() : plan_.tile_rows;
-  return builder_.Open({plan_.type, ints_.Mul(plan_.num_k, rows), Space::kL2, {}, false}, out);
+  return builder_.Open({plan_.operand_type, ints_.Mul(plan_.depth, rows), Space::kL2, {}, false},
+                       out);
 }
 
 FlatRange ContractionScheduler::LanesOf(IntExpr panel, Block& out) {
@@ -153,20 +155,41 @@ FlatRange ContractionScheduler::LanesOf(IntExpr panel, Block& out) {
 void ContractionScheduler::PackPanel(IntExpr panel, const Window& to, Block& out) {
   const FlatRange lanes = LanesOf(panel, out);
   const IntExpr count = ints_.Sub(lanes.end, lanes.begin);
-  if (!ints_.Mod(plan_.num_lanes, width_).is_const(0)) {
-    const Micro zero{MicroKind::kZero, {}, {to}, {panel_size_}};
+  const Micro zero{MicroKind::kZero, {}, {to}, {panel_size_}};
+  if (plan_.depth != plan_.num_k) {
+    out.push_back({zero});
+  } else if (!ints_.Mod(plan_.num_lanes, width_).is_const(0)) {
     out.push_back({If{count, ints_.Const(width_), {{zero}}, {}}});
   }
   if (plan_.panel_load != nullptr) {
     const Step& load = *plan_.panel_load;
     const IntExpr from =
         ints_.Add(OriginOf(load, plan_.lanes), ints_.Mul(lanes.begin, plan_.lane_stride));
-    out.push_back({Micro{MicroKind::kPackTransposed,
+    out.push_back({Micro{plan_.pairs() ? MicroKind::kPackPairs : MicroKind::kPackTransposed,
                          {width_},
                          {to, {load.inst->buffer, -1, from}},
                          {plan_.lane_stride, count, plan_.num_k}}});
     return;
   }
+  if (!plan_.pairs()) return PackAnyPanel(lanes, to, out);
+  const auto interleave = [&](const Window& from, IntExpr k_stride) {
+    out.push_back(
+        {Micro{MicroKind::kInterleave, {width_}, {to, from}, {k_stride, count, plan_.num_k}}});
+  };
+  if (plan_.panel_rows_load != nullptr) {
+    const Step& load = *plan_.panel_rows_load;
+    interleave({load.inst->buffer, -1, ints_.Add(OriginOf(load, plan_.lanes), lanes.begin)},
+               plan_.panel_k_stride);
+    return;
+  }
+  const Alloc rows{plan_.operand_type, ints_.Mul(plan_.num_k, width_), Space::kL2, {}, false};
+  const Window plain{-1, builder_.Open(rows, out), ints_.Const(0)};
+  PackAnyPanel(lanes, plain, out);
+  interleave(plain, ints_.Const(width_));
+}
+
+// out[k][lane] of an operand of any kind, for the lanes that there are.
+void ContractionScheduler::PackAnyPanel(const FlatRange& lanes, const Window& to, Block& out) {
   AddRuns(
       plan_.lanes, lanes,
       [&](const Loop& run, IntExpr place, Block& at) {
@@ -178,7 +201,7 @@ void ContractionScheduler::PackPanel(IntExpr panel, const Window& to, Block& out
         builder_.AddNest(
             Closure(nest_.phases[0], plan_.panel_value), loops, [](Block&) {},
             [&](Block& body) {
-              builder_.AddStore(plan_.panel_value, plan_.type, to.alloc, index, body);
+              builder_.AddStore(plan_.panel_value, plan_.operand_type, to.alloc, index, body);
             },
             at);
       },
@@ -188,6 +211,10 @@ void ContractionScheduler::PackPanel(IntExpr panel, const Window& to, Block& out
 // rows[r][k] of `count` rows from `first` on, the last row again and again where there are fewer.
 void ContractionScheduler::PackRows(IntExpr first, IntExpr count, Block& out) {
   IntExpr r;
+  if (plan_.depth != plan_.num_k) {
+    out.push_back({Micro{
+        MicroKind::kZero, {}, {{-1, rows_, ints_.Const(0)}}, {ints_.Mul(count, plan_.depth)}}});
+  }
   Block& body = builder_.AddSteps(r, ints_.Const(plan_.block_rows()), ints_.Const(0), count,
                                   ints_.Const(1), Binding::kSerial, out);
   const IntExpr row =
@@ -197,10 +224,11 @@ void ContractionScheduler::PackRows(IntExpr first, IntExpr count, Block& out) {
   for (IntExpr var : plan_.k) loops.push_back(Whole(var));
   loops.back().binding = Binding::kVector;
   loops.back().width = plan_.vector_lanes;
-  const IntExpr index = ints_.Add(ints_.Mul(r, plan_.num_k), Flat(plan_.k));
+  const IntExpr index = ints_.Add(ints_.Mul(r, plan_.depth), Flat(plan_.k));
   builder_.AddNest(
       Closure(nest_.phases[0], plan_.row_value), loops, [](Block&) {},
-      [&](Block& at) { builder_.AddStore(plan_.row_value, plan_.type, rows_, index, at); }, body);
+      [&](Block& at) { builder_.AddStore(plan_.row_value, plan_.operand_type, rows_, index, at); },
+      body);
 }
 
 // The rows that are no whole micro tile, filled up, so that the one micro-kernel serves.
@@ -228,15 +256,17 @@ void ContractionScheduler::Multiply(AllocId tile, IntExpr row_begin, IntExpr row
                             ints_.Const(1), Binding::kSerial, out);
   }
   const auto multiply = [&](const Window& a, IntExpr row_stride, IntExpr k_stride) {
-    return Micro{MicroKind::kMultiply,
-                 {plan_.vector_lanes, rows, plan_.tile_vectors},
-                 {{-1, tile, ints_.Mul(g, rows * width_)}, a, panel},
-                 {plan_.num_k, row_stride, k_stride}};
+    Micro micro{plan_.pairs() ? MicroKind::kMultiplyPairs : MicroKind::kMultiply,
+                {plan_.vector_lanes, rows, plan_.tile_vectors},
+                {{-1, tile, ints_.Mul(g, rows * width_)}, a, panel},
+                {plan_.depth, row_stride}};
+    if (!plan_.pairs()) micro.sizes.push_back(k_stride);
+    return micro;
   };
   const IntExpr one = ints_.Const(1);
   if (plan_.row_load == nullptr) {
-    const IntExpr from = ints_.Mul(ints_.Mul(g, rows), plan_.num_k);
-    at->push_back({multiply({-1, rows_, from}, plan_.num_k, one)});
+    const IntExpr from = ints_.Mul(ints_.Mul(g, rows), plan_.depth);
+    at->push_back({multiply({-1, rows_, from}, plan_.depth, one)});
     return;
   }
   const IntExpr first = ints_.Add(row_begin, ints_.Mul(g, rows));
@@ -319,7 +349,7 @@ void ContractionScheduler::Finish(AllocId tile, const FlatRange& rows, const Fla
 // Few panels for many rows: packed once, for all tasks, which split the rows.
 void ContractionScheduler::RunShared(Block& root) {
   const IntExpr size = ints_.Mul(ints_.Mul(plan_.num_batches, panels_), panel_size_);
-  const AllocId panels = builder_.Open({plan_.type, size, Space::kGlobal, {}, false}, root);
+  const AllocId panels = builder_.Open({plan_.operand_type, size, Space::kGlobal, {}, false}, root);
   const auto panel_at = [&](IntExpr panel) {
     const IntExpr number = ints_.Add(ints_.Mul(Flat(plan_.batch), panels_), panel);
     return Window{-1, panels, ints_.Mul(number, panel_size_)};
@@ -355,7 +385,8 @@ void ContractionScheduler::RunOwn(Block& root) {
   IntExpr panel;
   Block& task = builder_.AddSteps(panel, panels_, ints_.Const(0), panels_, ints_.Const(1),
                                   Binding::kTask, AddBatches(root));
-  const Window own{-1, builder_.Open({plan_.type, panel_size_, Space::kL2, {}, false}, task),
+  const Window own{-1,
+                   builder_.Open({plan_.operand_type, panel_size_, Space::kL2, {}, false}, task),
                    ints_.Const(0)};
   rows_ = OpenRowScratch(task);
   PackPanel(panel, own, task);

@@ -1,6 +1,7 @@
 #include "compiler/schedule/cpu/contraction_plan.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 #include <utility>
@@ -146,6 +147,7 @@ void SplitRows(IntContext& ints, const Step* store, const Step* load, Contractio
   plan.row_stride = FlatStride(ints, load->index, rows);
   plan.k_stride = FlatStride(ints, load->index, plan.k);
   if (!plan.row_stride || !plan.k_stride) return;
+  if (plan.pairs() && !(plan.k_stride.is_const(1) && plan.depth == plan.num_k)) return;
   plan.row_load = load;
   plan.rows = std::move(rows);
   plan.batch = std::move(batch);
@@ -159,14 +161,17 @@ struct Choice {
 };
 
 Choice MakeChoice(IntContext& ints, const Nest& nest, ValueId row_value, ValueId panel_value,
-                  VectorIsa isa, DType type, int64_t l2_bytes) {
+                  VectorIsa isa, DType type, DType operand_type, int64_t l2_bytes) {
   Choice choice;
   ContractionPlan& plan = choice.plan;
   plan.type = type;
+  plan.operand_type = operand_type;
   plan.row_value = row_value;
   plan.panel_value = panel_value;
   plan.vector_lanes = VectorBytes(isa) / static_cast<int>(DTypeSize(type));
   plan.k = nest.phases[0].inner;
+  plan.num_k = ProductOfExtents(ints, plan.k);
+  plan.depth = plan.pairs() ? ints.Mul(ints.CeilDiv(plan.num_k, ints.Const(2)), 2) : plan.num_k;
   const std::vector<const Step*> row_steps = Closure(nest.phases[0], row_value);
   const std::vector<const Step*> panel_steps = Closure(nest.phases[0], panel_value);
   for (IntExpr var : nest.outer) {
@@ -179,12 +184,15 @@ Choice MakeChoice(IntContext& ints, const Nest& nest, ValueId row_value, ValueId
   plan.num_batches = ProductOfExtents(ints, plan.batch);
   plan.num_rows = ProductOfExtents(ints, plan.rows);
   plan.num_lanes = ProductOfExtents(ints, plan.lanes);
-  plan.num_k = ProductOfExtents(ints, plan.k);
 
   if (const Step* load = PlainLoad(panel_steps)) {
     plan.lane_stride = FlatStride(ints, load->index, plan.lanes);
-    IntExpr along_k = FlatStride(ints, load->index, plan.k);
-    if (plan.lane_stride && along_k && along_k.is_const(1)) plan.panel_load = load;
+    plan.panel_k_stride = FlatStride(ints, load->index, plan.k);
+    const bool regular = plan.lane_stride && plan.panel_k_stride;
+    const bool whole = !plan.pairs() || (plan.depth == plan.num_k && plan.lane_stride &&
+                                         ints.Mod(plan.lane_stride, 2).is_const(0));
+    if (regular && whole && plan.panel_k_stride.is_const(1)) plan.panel_load = load;
+    if (regular && plan.pairs() && plan.lane_stride.is_const(1)) plan.panel_rows_load = load;
   }
   const double rows = HintOf(ints, plan.num_rows), lanes = HintOf(ints, plan.num_lanes);
   const double k = HintOf(ints, plan.num_k), batches = HintOf(ints, plan.num_batches);
@@ -207,21 +215,37 @@ Choice MakeChoice(IntContext& ints, const Nest& nest, ValueId row_value, ValueId
     const double run = HintOf(ints, Extent(ints, plan.k.back()));
     const bool gathers = !ContiguousAlong(ints, row_steps, plan.k.back());
     const double each = run < plan.vector_lanes || gathers ? 3 : 0.6;
-    const double held = std::max(1.0, l2_bytes / 2.0 / DTypeSize(type) / plan.panel_width() / k);
+    const double held =
+        std::max(1.0, l2_bytes / 2.0 / DTypeSize(operand_type) / plan.panel_width() / k);
     const double times = plan.shared_panels ? std::ceil(panels / batches / held) : panels / batches;
     choice.cost += batches * rows * k * each * times;
   }
   choice.cost += batches * rows * lanes * (plan.store_along_rows ? 1.0 : 0.25);
   choice.cost += batches *
                  PaddedWork(rows, lanes, {plan.tile_rows, plan.tile_vectors}, plan.vector_lanes) *
-                 k / plan.vector_lanes;
+                 k / (plan.vector_lanes * (plan.pairs() ? 2 : 1));
   return choice;
+}
+
+// The value of bf16 that `value`, of phase 0, is the same number as; kNoValue where it is none.
+ValueId WidenedFrom(const Nest& nest, ValueId value) {
+  const auto find = [&](ValueId id) {
+    const std::vector<Step>& steps = nest.phases[0].steps;
+    const auto step = std::find_if(steps.begin(), steps.end(),
+                                   [&](const Step& s) { return s.inst->result == id; });
+    return step == steps.end() ? nullptr : step->inst;
+  };
+  const Inst* cast = find(value);
+  if (cast == nullptr || cast->op != ScalarOp::kCast) return ir::kNoValue;
+  const Inst* source = find(cast->operands[0]);
+  return source != nullptr && source->dtype == DType::kBF16 ? source->result : ir::kNoValue;
 }
 
 }  // namespace
 
-std::optional<ContractionPlan> PlanContraction(IntContext& ints, const Nest& nest, VectorIsa isa,
-                                               int64_t l2_bytes) {
+std::optional<ContractionPlan> PlanContraction(IntContext& ints, const Nest& nest,
+                                               const DeviceInfo& device) {
+  const VectorIsa isa = IsaOf(device);
   const NestPhase& phase = nest.phases[0];
   const Inst* product = nullptr;
   const Inst& sum = *phase.steps.back().inst;
@@ -233,10 +257,20 @@ std::optional<ContractionPlan> PlanContraction(IntContext& ints, const Nest& nes
   }
   if (product->dtype != DType::kF32 && product->dtype != DType::kF64) return std::nullopt;
 
+  std::array<ValueId, 2> operands = {product->operands[0], product->operands[1]};
+  DType operand_type = product->dtype;
+  if (product->dtype == DType::kF32 && isa == VectorIsa::kAvx512 &&
+      device.HasFeature("avx512bf16")) {
+    const ValueId a = WidenedFrom(nest, operands[0]), b = WidenedFrom(nest, operands[1]);
+    if (a != ir::kNoValue && b != ir::kNoValue) {
+      operands = {a, b};
+      operand_type = DType::kBF16;
+    }
+  }
   std::optional<Choice> best;
   for (int panel = 0; panel < 2; ++panel) {
-    Choice choice = MakeChoice(ints, nest, product->operands[1 - panel], product->operands[panel],
-                               isa, product->dtype, l2_bytes);
+    Choice choice = MakeChoice(ints, nest, operands[1 - panel], operands[panel], isa,
+                               product->dtype, operand_type, device.l2_bytes);
     const double kFewest = 4;
     if (HintOf(ints, choice.plan.num_rows) < kFewest ||
         HintOf(ints, choice.plan.num_lanes) < kFewest) {

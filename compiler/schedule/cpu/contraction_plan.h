@@ -12,13 +12,15 @@ namespace kiln::schedule::cpu {
 
 // out[batch][row][lane] = sum over k of rows[batch][row][k] * panels[batch][k][lane].
 struct ContractionPlan {
-  DType type = DType::kF32;                // of the products: kF32 or kF64
+  DType type = DType::kF32;                // of the products and sums: kF32 or kF64
+  DType operand_type = DType::kF32;        // of rows and panels: `type`, or kBF16 in pairs along k
   ir::ValueId row_value = ir::kNoValue;    // the operand read row by row
   ir::ValueId panel_value = ir::kNoValue;  // the operand packed into panels
   ir::ValueId sum = ir::kNoValue;
   std::vector<ir::IntExpr> batch, rows, lanes;  // outer loops, outermost first
   std::vector<ir::IntExpr> k;                   // inner loops
   ir::IntExpr num_batches, num_rows, num_lanes, num_k;
+  ir::IntExpr depth;  // of packed rows and panels: num_k, in whole pairs
 
   // Where the row operand is a plain load: what one row and one k add to its index. Null otherwise.
   const Step* row_load = nullptr;
@@ -28,6 +30,9 @@ struct ContractionPlan {
   // index. Null otherwise.
   const Step* panel_load = nullptr;
   ir::IntExpr lane_stride;
+  // The same where it is contiguous along the lanes, and what one k adds; for pairs only.
+  const Step* panel_rows_load = nullptr;
+  ir::IntExpr panel_k_stride;
 
   int vector_lanes = 16;  // VL
   int tile_rows = 8;      // MR
@@ -36,13 +41,15 @@ struct ContractionPlan {
   bool store_along_rows = false;
   bool shared_panels = false;  // packed once for all tasks, not by the task that uses them
 
+  bool pairs() const { return operand_type != type; }
   int panel_width() const { return vector_lanes * tile_vectors; }
   int block_rows() const { return tile_rows * row_groups; }
 };
 
-// Nothing where plain loops serve better: integers, very few rows or lanes.
+// Nothing where plain loops serve better: integers, very few rows or lanes. Operands that are
+// widened from bf16 stay that where the device has dot products of pairs (avx512bf16).
 std::optional<ContractionPlan> PlanContraction(ir::IntContext& ints, const Nest& nest,
-                                               VectorIsa isa, int64_t l2_bytes);
+                                               const DeviceInfo& device);
 
 // The steps of phase 0 that `value` needs, in order.
 std::vector<const Step*> Closure(const NestPhase& phase, ir::ValueId value);

@@ -158,7 +158,7 @@ void CheckModule(const std::string& text, const CheckOptions& options) {
   auto expected = ir::Interpret(*module, inputs, options.symbols, {});
   ASSERT_TRUE(expected.ok()) << expected.status();
 
-  for (const std::string& isa : {"sse2", "avx2", "avx512"}) {
+  for (const std::string& isa : {"sse2", "avx2", "avx512", "avx512bf16"}) {
     DeviceInfo device = TestDevice(isa);
     device.l2_bytes = options.l2_bytes;
     device.l3_bytes = options.l3_bytes;

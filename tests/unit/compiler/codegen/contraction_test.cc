@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "tests/unit/compiler/codegen/check_module.h"
+#include "tests/unit/compiler/codegen/native_run.h"
 
 namespace kiln::codegen {
 namespace {
@@ -195,6 +196,87 @@ TEST(ContractionTest, HalfPrecisionOperandsAreWidenedWhilePacking) {
     })",
                                     {{"TYPE", type}}));
   }
+}
+
+// The same module with @a and @b of bf16, widened where they are loaded; a `prologue` ("neg") comes
+// before the widening.
+std::string Widened(const std::string& text, const std::string& prologue = "") {
+  std::string out = absl::StrReplaceAll(
+      text, {{"buffer @a f32", "buffer @a bf16"}, {"buffer @b f32", "buffer @b bf16"}});
+  for (const auto& [operand, free] : {std::pair<std::string, int>("a", 20), {"b", 30}}) {
+    const std::string load = StrCat("load f32 @", operand, "[");
+    const size_t at = out.find(load), line_end = out.find('\n', at);
+    EXPECT_NE(at, std::string::npos) << out;
+    const size_t result = out.rfind('%', at);
+    const std::string name = out.substr(result, out.find(' ', result) - result);
+    std::string more = StrCat("%", free, " = load bf16 @", operand, "[",
+                              out.substr(at + load.size(), line_end - at - load.size()), "\n");
+    int widened = free;
+    if (!prologue.empty()) {
+      widened = free + 1;
+      absl::StrAppend(&more, "%", widened, " = ", prologue, " bf16 %", free, "\n");
+    }
+    out.replace(result, line_end - result, StrCat(more, name, " = cast f32 %", widened));
+  }
+  return out;
+}
+
+void ExpectPairs(const std::string& text, const CheckOptions& options = {}) {
+  auto source = EmitText(text, TestDevice("avx512bf16"));
+  ASSERT_TRUE(source.ok()) << source.status();
+  EXPECT_NE(source->find("KMicroKernelPairs<"), std::string::npos) << *source;
+  CheckModule(text, options);
+}
+
+TEST(BFloat16PairsTest, EveryLayoutAndOddDepths) {
+  for (int bits = 0; bits < 8; ++bits) {
+    for (const std::string k : {"23", "24"}) {
+      ExpectPairs(Widened(Matmul({.m = "29",
+                                  .n = "50",
+                                  .k = k,
+                                  .a_transposed = (bits & 1) != 0,
+                                  .b_transposed = (bits & 2) != 0,
+                                  .out_transposed = (bits & 4) != 0,
+                                  .bias = "column"})));
+    }
+  }
+}
+
+TEST(BFloat16PairsTest, OperandsThatAreComputed) {
+  for (const std::string k : {"23", "600"}) {
+    ExpectPairs(Widened(Matmul({.m = "70", .n = "50", .k = k, .b_transposed = true}), "neg"));
+  }
+}
+
+TEST(BFloat16PairsTest, SymbolicSizes) {
+  const std::string symbols = "symbol s0 [2, 600] hint 64\n symbol s1 [21, 600] hint 64\n";
+  for (const bool b_transposed : {false, true}) {
+    const std::string text = Widened(Matmul(
+        {.m = "s0", .n = "70", .k = "s1", .b_transposed = b_transposed, .symbols = symbols}));
+    for (std::vector<int64_t> sizes : {std::vector<int64_t>{5, 21}, {131, 64}}) {
+      ExpectPairs(text, {.symbols = sizes});
+    }
+  }
+}
+
+TEST(BFloat16PairsTest, HeadsBesideEachOther) {
+  ExpectPairs(Widened(R"(module {
+    buffer @a f32[2,3,21,21] strides[1323,441,21,1] input(0)
+    buffer @b f32[2,21,48] strides[1008,48,1] input(1)
+    buffer @y f32[2,21,48] strides[1008,48,1] output
+    kernel @context contraction (d0: 2, d1: 3, d2: 21, d3: 16) {
+      phase (r0: 21) {
+        %0 = load f32 @a[d0, d1, d2, r0]
+        %1 = load f32 @b[d0, r0, 16*d1 + d3]
+        %2 = mul f32 %0, %1
+        %3 = reduce.sum f32 %2
+      }
+      phase () {
+        store f32 @y[d0, d2, 16*d1 + d3], %3
+      }
+    }
+    output @y sizes[2,21,48] strides[1008,48,1] offset 0
+  })"));
 }
 
 struct ConvSpec {

@@ -35,6 +35,11 @@ DeviceInfo TestDevice(absl::string_view isa) {
     device.features = {"avx", "avx2", "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl",
                        "bmi", "bmi2", "f16c",     "fma",      "sse4.1",   "sse4.2"};
   }
+  if (isa == "avx512bf16") {
+    device = TestDevice("avx512");
+    device.arch = "cooperlake";
+    device.features.insert(device.features.begin() + 2, "avx512bf16");
+  }
   return device;
 }
 
@@ -44,6 +49,7 @@ std::vector<std::string> RunnableIsas() {
   if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl")) {
     isas.push_back("avx512");
+    if (__builtin_cpu_supports("avx512bf16")) isas.push_back("avx512bf16");
   }
   return isas;
 }
