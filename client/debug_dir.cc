@@ -68,6 +68,20 @@ std::string DecisionsText(const v1::Artifact& artifact) {
   return out;
 }
 
+namespace {
+
+std::string SchedulesText(const v1::Artifact& artifact) {
+  std::string out;
+  for (const v1::Debug::KernelSource& kernel : artifact.debug().kernels()) {
+    if (kernel.schedule().empty()) continue;
+    absl::StrAppend(&out, out.empty() ? "\nSchedules\n" : "", kernel.symbol(), "\n");
+    for (const std::string& choice : kernel.schedule()) absl::StrAppend(&out, "  ", choice, "\n");
+  }
+  return out;
+}
+
+}  // namespace
+
 std::string TimesText(const v1::Artifact& artifact) {
   std::string out;
   for (const v1::StageTime& stage : artifact.header().stages()) {
@@ -108,6 +122,7 @@ std::string ExplainArtifact(const v1::Artifact& artifact) {
     }
     out.push_back('\n');
   }
+  absl::StrAppend(&out, SchedulesText(artifact));
   std::string decisions = DecisionsText(artifact);
   if (!decisions.empty()) absl::StrAppend(&out, "\nFusion decisions\n", decisions);
   return out;

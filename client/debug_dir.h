@@ -21,7 +21,7 @@ class Graph;
 absl::Status WriteDebugFiles(const std::string& dir, const v1::Graph& graph,
                              const v1::Artifact& artifact);
 
-// `artifact` as text for people: stages, decisions, kernels, library steps.
+// `artifact` as text for people: stages, kernels, steps, how each kernel runs and why, decisions.
 std::string ExplainArtifact(const v1::Artifact& artifact);
 // Its parts: decisions one a line; times one a line.
 std::string DecisionsText(const v1::Artifact& artifact);

@@ -75,7 +75,7 @@ absl::StatusOr<std::vector<NamedKernel>> EmitKernels(const codegen::Target& targ
                                                      ir::Module& module,
                                                      const std::vector<schedule::Tree>& trees,
                                                      const StopCheck& stop, size_t most_bytes,
-                                                     v1::PlanResponse& response) {
+                                                     bool debug, v1::PlanResponse& response) {
   absl::flat_hash_set<std::string> known;
   size_t source_bytes = 0;
   std::vector<NamedKernel> kernels(module.operations.size());
@@ -85,7 +85,8 @@ absl::StatusOr<std::vector<NamedKernel>> EmitKernels(const codegen::Target& targ
     if (kernel == nullptr) continue;
     if (stop) KILN_RETURN_IF_ERROR(stop());
     NamedKernel& named = kernels[i];
-    KILN_ASSIGN_OR_RETURN(named.emitted, target.Print(module, trees[number++]));
+    const schedule::Tree& tree = trees[number++];
+    KILN_ASSIGN_OR_RETURN(named.emitted, target.Print(module, tree));
     KILN_ASSIGN_OR_RETURN(const std::string interface, InterfaceOf(module, *kernel, named.emitted));
     named.emitted.source += target.InterfaceText(interface);
     named.symbol = absl::StrCat("kiln_", Sha256(named.emitted.source).ToHex().substr(0, 24));
@@ -102,6 +103,8 @@ absl::StatusOr<std::vector<NamedKernel>> EmitKernels(const codegen::Target& targ
         named.emitted.prelude,
         absl::StrReplaceAll(named.emitted.source, {{codegen::kSymbolPlaceholder, named.symbol}})));
     for (const std::string& origin : kernel->origins) source.add_ops(origin);
+    if (!debug) continue;
+    for (const std::string& reason : tree.reasons) source.add_schedule(reason);
   }
   return kernels;
 }
@@ -211,7 +214,8 @@ absl::StatusOr<v1::PlanResponse> PlanGraph(const v1::PlanRequest& request, const
   }));
   KILN_RETURN_IF_ERROR(stages.Run("emit", [&]() -> absl::Status {
     const size_t most_bytes = kSourceBytes + kSourceBytesPerByte * graph_bytes;
-    KILN_ASSIGN_OR_RETURN(kernels, EmitKernels(*target, module, trees, stop, most_bytes, response));
+    KILN_ASSIGN_OR_RETURN(kernels, EmitKernels(*target, module, trees, stop, most_bytes,
+                                               request.options().debug(), response));
     return absl::OkStatus();
   }));
   KILN_RETURN_IF_ERROR(stages.Run("assemble", [&]() -> absl::Status {

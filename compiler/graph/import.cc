@@ -1,5 +1,6 @@
 #include "compiler/graph/import.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -290,6 +291,31 @@ absl::Status Importer::ReadOutput(const v1::Output& proto) {
   }
 }
 
+// Whether two indices may be one place, as in expanded tensors: which value a write leaves there
+// would depend on an order that nothing states. Of known sizes and strides those that nest, as
+// those of slices and permutations do, are taken to have a place for each index.
+bool MayShareElements(const TensorType& tensor) {
+  struct Dimension {
+    int64_t size, stride;
+  };
+  std::vector<Dimension> dimensions;
+  for (size_t i = 0; i < tensor.sizes.size(); ++i) {
+    const ir::IntExpr size = tensor.sizes[i], stride = tensor.strides[i];
+    if (size.range().max <= 0) return false;
+    if (size.range().min > 1 && stride.is_const(0)) return true;
+    if (size.is_const() && stride.is_const()) dimensions.push_back({size.value(), stride.value()});
+  }
+  std::sort(dimensions.begin(), dimensions.end(),
+            [](const Dimension& a, const Dimension& b) { return a.stride < b.stride; });
+  double reach = 0;  // of the dimensions so far; a sum of products of 64-bit numbers
+  for (const Dimension& dimension : dimensions) {
+    if (dimension.size <= 1) continue;
+    if (static_cast<double>(dimension.stride) <= reach) return true;
+    reach += static_cast<double>(dimension.size - 1) * static_cast<double>(dimension.stride);
+  }
+  return false;
+}
+
 absl::Status Importer::ReadMutation(const v1::Mutation& proto) {
   const Place place{absl::StrCat("mutation ", graph_.mutations.size()), ""};
   if (proto.input() >= graph_.inputs.size()) {
@@ -305,6 +331,10 @@ absl::Status Importer::ReadMutation(const v1::Mutation& proto) {
   if (target->dtype != source->dtype || target->sizes != source->sizes) {
     return BadGraph(place, "the value's type differs from the input's",
                     "equal element types and sizes");
+  }
+  if (MayShareElements(*target)) {
+    return BadGraph(place, absl::StrCat("elements of input ", proto.input(), " share memory"),
+                    "an input whose every element has a place of its own");
   }
   graph_.mutations.push_back({static_cast<int>(proto.input()), {static_cast<int>(proto.value())}});
   return absl::OkStatus();

@@ -174,7 +174,7 @@ struct Tree {
   std::vector<Alloc> allocs;
   Block body;
   int num_values = 0;  // ValueIds are below this
-  // How it was chosen, for people: what was taken, what it was held against and why that lost.
+  // How it was chosen, for people: what was taken, and what the others would have cost.
   std::vector<std::string> reasons;
 };
 

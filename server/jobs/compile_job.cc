@@ -340,6 +340,7 @@ class Job {
       v1::Debug::KernelSource& to = *debug.add_kernels();
       to.set_symbol(from.symbol());
       to.set_source(kernels_[i].request->compile_kernel().source());
+      *to.mutable_schedule() = from.schedule();
       to.set_assembly(results_->slots[i].compiled.assembly());
       *to.mutable_ops() = from.ops();
     }

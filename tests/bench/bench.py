@@ -60,9 +60,9 @@ def table(title: str, header: list[str], rows: list[list[object]]) -> None:
     sys.stdout.flush()
 
 
-def child(part: str, name: str, env: dict[str, str]) -> dict[str, object]:
+def child(part: str, name: str, env: dict[str, str], *more: str) -> dict[str, object]:
     """Runs one measurement in a fresh process and returns what it printed."""
-    command = [sys.executable, str(HERE / "bench_child.py"), part, name]
+    command = [sys.executable, str(HERE / "bench_child.py"), part, name, *more]
     done = subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"{part} {name} failed:\n{done.stderr[-3000:]}")
@@ -154,11 +154,11 @@ def bench_fetch(names: list[str]) -> None:
     )
 
 
-def side_by_side(part: str, title: str, names: list[str]) -> None:
+def side_by_side(part: str, title: str, names: list[str], dtype: str) -> None:
     rows = []
     for name in names:
         with FreshServer() as env:
-            row = child(part, name, env)
+            row = child(part, name, env, dtype)
         rows.append([
             name,
             row["eager_ms"],
@@ -167,15 +167,16 @@ def side_by_side(part: str, title: str, names: list[str]) -> None:
             f"{row['eager_ms'] / row['kiln_ms']:.2f}x",
             f"{row['inductor_ms'] / row['kiln_ms']:.2f}x",
         ])
+    title += f", milliseconds, batch 1, {dtype}"
     table(title, ["model", "eager", "Inductor", "Kiln", "eager / Kiln", "Inductor / Kiln"], rows)
 
 
-def bench_run(names: list[str]) -> None:
-    side_by_side("run", "Run time, milliseconds, batch 1, float32", names)
+def bench_run(names: list[str], dtype: str) -> None:
+    side_by_side("run", "Run time", names, dtype)
 
 
-def bench_train(names: list[str]) -> None:
-    side_by_side("train", "Forward and backward, milliseconds, batch 1, float32", names)
+def bench_train(names: list[str], dtype: str) -> None:
+    side_by_side("train", "Forward and backward", names, dtype)
 
 
 def bench_kernels() -> None:
@@ -233,6 +234,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", default=list(PARTS), help=", ".join(PARTS))
     parser.add_argument("--models", default="bert-base,resnet-50", help=", ".join(MODELS))
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"),
+                        help="of the models that run and train measure")
     args = parser.parse_args()
     unknown = set(args.parts) - set(PARTS)
     names = args.models.split(",")
@@ -241,7 +244,9 @@ def main() -> None:
     print(f"{time.strftime('%Y-%m-%d')}, {cpu_name()}, torch {torch.__version__}, "
           f"Python {platform.python_version()}")
     for part in args.parts:
-        if part in ("compile", "fetch", "run", "train"):
+        if part in ("run", "train"):
+            globals()[f"bench_{part}"](names, args.dtype)
+        elif part in ("compile", "fetch"):
             globals()[f"bench_{part}"](names)
         else:
             globals()[f"bench_{part}"]()

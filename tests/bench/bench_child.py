@@ -1,4 +1,4 @@
-"""One measurement in a fresh process: bench_child.py PART NAME; prints JSON on the last line."""
+"""One measurement in a fresh process: bench_child.py PART NAME [DTYPE]; prints JSON on the last line."""
 
 from __future__ import annotations
 
@@ -72,25 +72,28 @@ def alternately(calls) -> dict[str, object]:
     return {f"{name}_ms": statistics.median(found) for name, found in times.items()}
 
 
-def compiled_forms(name: str):
+def compiled_forms(name: str, dtype: str):
     """The model, then as Kiln and as Inductor compile it when they are first called."""
+    to = getattr(torch, dtype)
     model, args = MODELS[name]()
+    model = model.to(to)
+    args = tuple(a.to(to) if a.is_floating_point() else a for a in args)
     return {
         "eager": model,
         "kiln": torch.compile(model, backend="kiln", options={"fallback": "raise"}),
-        "inductor": torch.compile(MODELS[name]()[0]),
+        "inductor": torch.compile(MODELS[name]()[0].to(to)),
     }, args
 
 
-def run(name: str) -> dict[str, object]:
-    forms, args = compiled_forms(name)
+def run(name: str, dtype: str) -> dict[str, object]:
+    forms, args = compiled_forms(name, dtype)
     with torch.no_grad():
         return alternately({which: lambda form=form: form(*args) for which, form in forms.items()})
 
 
-def train(name: str) -> dict[str, object]:
+def train(name: str, dtype: str) -> dict[str, object]:
     """Forward and backward; gradients start from none, as after zero_grad()."""
-    forms, args = compiled_forms(name)
+    forms, args = compiled_forms(name, dtype)
 
     def step(form):
         form.train()
@@ -250,4 +253,4 @@ PARTS = {
 }
 
 if __name__ == "__main__":
-    print(json.dumps(PARTS[sys.argv[1]](sys.argv[2])))
+    print(json.dumps(PARTS[sys.argv[1]](*sys.argv[2:])))

@@ -403,6 +403,7 @@ Tree ContractionScheduler::Run() && {
     RunOwn(root);
   }
   builder_.tree().body = std::move(root);
+  builder_.tree().reasons.push_back(plan_.reason);
   return std::move(builder_.tree());
 }
 

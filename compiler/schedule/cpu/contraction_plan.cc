@@ -6,6 +6,8 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/strings/str_format.h"
+
 namespace kiln::schedule::cpu {
 
 using ir::Inst;
@@ -268,6 +270,7 @@ std::optional<ContractionPlan> PlanContraction(IntContext& ints, const Nest& nes
     }
   }
   std::optional<Choice> best;
+  std::optional<double> other;  // the cost of the choice that lost
   for (int panel = 0; panel < 2; ++panel) {
     Choice choice = MakeChoice(ints, nest, operands[1 - panel], operands[panel], isa,
                                product->dtype, operand_type, device.l2_bytes);
@@ -276,10 +279,18 @@ std::optional<ContractionPlan> PlanContraction(IntContext& ints, const Nest& nes
         HintOf(ints, choice.plan.num_lanes) < kFewest) {
       continue;
     }
+    if (best) other = std::max(best->cost, choice.cost);
     if (!best || choice.cost < best->cost) best = std::move(choice);
   }
   if (!best) return std::nullopt;
-  best->plan.sum = sum.result;
+  ContractionPlan& plan = best->plan;
+  plan.sum = sum.result;
+  plan.reason = absl::StrFormat(
+      "tiles of %d x %d sums in registers%s; panels of operand %d, packed %s: %.3g vectors' time",
+      plan.tile_rows, plan.panel_width(), plan.pairs() ? " from pairs of bf16" : "",
+      plan.panel_value == operands[1] ? 1 : 0,
+      plan.shared_panels ? "once for all tasks" : "by the task that uses them", best->cost);
+  if (other) absl::StrAppendFormat(&plan.reason, ", %.3g of the other", *other);
   return best->plan;
 }
 

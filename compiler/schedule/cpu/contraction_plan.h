@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "compiler/schedule/cpu/vector_plan.h"
@@ -40,6 +41,7 @@ struct ContractionPlan {
   int row_groups = 1;     // micro kernels stacked to one tile of the epilogue
   bool store_along_rows = false;
   bool shared_panels = false;  // packed once for all tasks, not by the task that uses them
+  std::string reason;          // for people
 
   bool pairs() const { return operand_type != type; }
   int panel_width() const { return vector_lanes * tile_vectors; }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
 #include "compiler/schedule/cpu/accumulators.h"
 #include "compiler/schedule/cpu/builder.h"
 #include "compiler/schedule/cpu/cache_hints.h"
@@ -32,7 +33,11 @@ class LoopsScheduler {
         prefetches_(PlanPrefetches(ints_, module, nest_, plan_, device)),
         num_values_(kernel.num_values),
         l1_bytes_(device.l1_bytes) {
-    builder_.MarkStreamed(StreamedBuffers(ints_, module, nest_, device));
+    Because(plan_.reason);
+    absl::flat_hash_set<ir::BufferId> streamed = StreamedBuffers(ints_, module, nest_, device);
+    if (!streamed.empty()) Because("stores go past the caches, which all of it would not fit");
+    if (!prefetches_.empty()) Because("rows to come are fetched ahead");
+    builder_.MarkStreamed(std::move(streamed));
     for (IntExpr var : nest_.outer) {
       if (!(plan_.outer && var == plan_.lanes.var) && var != plan_.row_var) rows_.push_back(var);
     }
@@ -57,6 +62,7 @@ class LoopsScheduler {
   void AddReduceOfOne(const Step& step, Block& out);
   void KeepValues(Block& out);
   bool LoadKept(const Step& step, Block& out);
+  void Because(std::string reason) { builder_.tree().reasons.push_back(std::move(reason)); }
   void StoreKept(const Step& step, Block& out);
 
   ir::IntContext& ints_;
@@ -119,6 +125,7 @@ void LoopsScheduler::KeepValues(Block& out) {
       const Alloc alloc{value.first->dtype, ints_.Const(value.extent), Space::kL1, {}, false};
       row->second = {builder_.Open(alloc, out), true};
     }
+    if (is_new) Because("a row of what two loops compute is kept");
     const AllocId alloc = row->second.alloc;
     kept_[value.second] = {alloc, false};
   }
@@ -266,6 +273,7 @@ void LoopsScheduler::AddSegments(const Segments& segments, const Loop& lanes, Bl
 // `lanes` counts where the plan has lanes of an outer loop.
 void LoopsScheduler::AddRowBody(const Loop& lanes, Block& out) {
   if (const auto segments = PlanSegments(ints_, nest_, plan_)) {
+    Because(absl::StrCat("in ", segments->steps.size(), " segments, where a comparison changes"));
     AddSegments(*segments, lanes, out);
   } else if (plan_.outer) {
     AddLanesBody(lanes, out);

@@ -2,6 +2,11 @@
 
 #include <algorithm>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
 namespace kiln::schedule::cpu {
 
 using ir::Inst;
@@ -159,6 +164,7 @@ void PlanBlocks(IntContext& ints, const Nest& nest, VectorPlan& plan) {
       if (var == plan.lanes.var || !along || !along.is_const(1)) continue;
       plan.row_var = var;
       plan.block = 512;
+      absl::StrAppend(&plan.reason, "; in tiles, as something is contiguous along another loop");
       return;
     }
   }
@@ -186,12 +192,22 @@ VectorPlan PlanVectors(IntContext& ints, const Nest& nest, VectorIsa isa) {
 
   IntExpr best;
   double best_cost = inner_cost;
+  std::vector<std::string> costs;
+  if (any_inner) costs.push_back(absl::StrFormat("inner loops %.3g", inner_cost));
   for (size_t i = nest.outer.size(); i-- > 0;) {
     const double cost = CostOfOuter(ints, nest, nest.outer[i], width);
+    costs.push_back(absl::StrFormat("outer loop %d %.3g", i, cost));
     if ((best || any_inner) && cost >= best_cost) continue;
     best = nest.outer[i];
     best_cost = cost;
   }
+  const auto chosen = absl::c_find(nest.outer, best);
+  plan.reason = absl::StrCat(
+      "lanes of ",
+      best        ? absl::StrCat("outer loop ", chosen - nest.outer.begin())
+      : any_inner ? "inner loops"
+                  : "no loop",
+      costs.empty() ? "" : absl::StrCat("; operations on vectors: ", absl::StrJoin(costs, ", ")));
 
   if (!best) {
     for (size_t i = 0; i < nest.phases.size(); ++i) {

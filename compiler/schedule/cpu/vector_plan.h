@@ -1,6 +1,7 @@
 // Which loop of a kernel becomes vector lanes.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "compiler/schedule/device_info.h"
@@ -28,6 +29,7 @@ struct VectorPlan {
   // contiguous along the last of the other outer loops, which `row_var` names.
   int block = 0;
   ir::IntExpr row_var;
+  std::string reason;  // for people
 };
 
 // By counting, for each candidate, the accesses that would be contiguous, uniform or scattered,

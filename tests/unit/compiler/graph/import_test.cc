@@ -307,6 +307,22 @@ INSTANTIATE_TEST_SUITE_P(
                 "numbered below 2"},
         Refusal{"OutputWithoutValue", [](v1::Graph& g) { g.mutable_outputs(0)->Clear(); },
                 "output 0", "Output.kind"},
+        Refusal{
+            "MutationOfExpanded",
+            [](v1::Graph& g) {
+              g.mutable_inputs(0)->mutable_type()->mutable_tensor()->mutable_strides(0)->set_value(
+                  0);
+              g.add_mutations()->set_value(1);
+            },
+            "mutation 0", "place of its own"},
+        Refusal{
+            "MutationOfOverlapping",
+            [](v1::Graph& g) {
+              g.mutable_inputs(0)->mutable_type()->mutable_tensor()->mutable_strides(0)->set_value(
+                  2);
+              g.add_mutations()->set_value(1);
+            },
+            "mutation 0", "place of its own"},
         Refusal{"MutationInput", [](v1::Graph& g) { g.add_mutations()->set_input(1); },
                 "mutation 0", "below 1"},
         Refusal{"MutationType",
