@@ -85,6 +85,9 @@ absl::StatusOr<std::vector<NamedKernel>> EmitKernels(const codegen::Target& targ
     if (kernel == nullptr) continue;
     if (stop) KILN_RETURN_IF_ERROR(stop());
     NamedKernel& named = kernels[i];
+    if (number == trees.size() || trees[number].name != kernel->name) {
+      return absl::InternalError(absl::StrCat("kernel @", kernel->name, " has no schedule"));
+    }
     const schedule::Tree& tree = trees[number++];
     KILN_ASSIGN_OR_RETURN(named.emitted, target.Print(module, tree));
     KILN_ASSIGN_OR_RETURN(const std::string interface, InterfaceOf(module, *kernel, named.emitted));
@@ -203,15 +206,15 @@ absl::StatusOr<v1::PlanResponse> PlanGraph(const v1::PlanRequest& request, const
   }));
   KILN_RETURN_IF_ERROR(stages.RunOnIr(
       "fuse", [&] { return fusion::Fuse(module, MakeFuseOptions(request), &decisions); }));
+  KILN_RETURN_IF_ERROR(stages.Run("plan_memory", [&]() -> absl::Status {
+    KILN_ASSIGN_OR_RETURN(plan, memory::PlanMemory(module));
+    return memory::CheckPlan(module, plan);
+  }));
   KILN_RETURN_IF_ERROR(stages.Run("schedule", [&]() -> absl::Status {
     KILN_ASSIGN_OR_RETURN(trees, ScheduleKernels(*target, module, stop));
     return absl::OkStatus();
   }));
   stages.Keep("schedule", [&] { return schedule::Print(module, trees); });
-  KILN_RETURN_IF_ERROR(stages.Run("plan_memory", [&]() -> absl::Status {
-    KILN_ASSIGN_OR_RETURN(plan, memory::PlanMemory(module));
-    return memory::CheckPlan(module, plan);
-  }));
   KILN_RETURN_IF_ERROR(stages.Run("emit", [&]() -> absl::Status {
     const size_t most_bytes = kSourceBytes + kSourceBytesPerByte * graph_bytes;
     KILN_ASSIGN_OR_RETURN(kernels, EmitKernels(*target, module, trees, stop, most_bytes,

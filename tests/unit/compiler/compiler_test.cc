@@ -267,7 +267,7 @@ TEST(CompilerTest, DebugKeepsIrAfterEachStageAndDecisions) {
   std::vector<std::string> timed;
   for (const v1::StageTime& time : plan->stages()) timed.push_back(time.stage());
   EXPECT_THAT(
-      timed, ElementsAre("import", "lower", "fuse", "schedule", "plan_memory", "emit", "assemble"));
+      timed, ElementsAre("import", "lower", "fuse", "plan_memory", "schedule", "emit", "assemble"));
 }
 
 TEST(CompilerTest, WithoutFusionEveryOperatorIsAKernel) {
