@@ -49,7 +49,7 @@ DECOMPOSED = frozenset(
     special_log_ndtr special_xlog1py split split_with_sizes_copy squeeze.default squeeze.dim
     squeeze_copy stack std.correction std_mean.correction sum.default t t_copy take
     tanh_backward threshold threshold_backward trace transpose transpose_copy tril triu unbind
-    unfold_copy unsafe_split unsafe_split_with_sizes unsqueeze_copy upsample_linear1d vdot xlogy
+    unfold_copy unsafe_split unsafe_split_with_sizes unsqueeze_copy vdot xlogy
     zero zeros zeros_like
     """.split()
 )

@@ -45,18 +45,5 @@ TEST(Pooling, AdaptiveWindowsOverlapWhereSizesDoNotDivide) {
   EXPECT_THAT(RunOne(g), Pointwise(DoubleNear(1e-12), {1.5, 3.0, 4.5}));
 }
 
-TEST(Pooling, NearestUpsamplingRepeatsOrPicks) {
-  GraphMaker g;
-  const int x = g.Input({1, 1, 1, 2}, {1, 2});
-  g.Output(
-      g.Node("aten.upsample_nearest2d.vec", {Value(x), IntList({1, 4}), NoArg()}, {1, 1, 1, 4}));
-  g.Output(
-      g.Node("aten.upsample_nearest2d.vec", {Value(x), IntList({1, 3}), NoArg()}, {1, 1, 1, 3}));
-  const auto outputs = g.Run();
-  ASSERT_TRUE(outputs.ok()) << outputs.status();
-  EXPECT_THAT((*outputs)[0].floats, ElementsAre(1, 1, 2, 2));
-  EXPECT_THAT((*outputs)[1].floats, ElementsAre(1, 1, 2));
-}
-
 }  // namespace
 }  // namespace kiln::lowering
