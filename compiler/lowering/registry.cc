@@ -16,6 +16,7 @@ const Registry& Lowerings() {
     RegisterConvolutionBackward(*all);
     RegisterPooling(*all);
     RegisterPoolingBackward(*all);
+    RegisterPadding(*all);
     RegisterResampling(*all);
     RegisterIndexing(*all);
     RegisterJoining(*all);
