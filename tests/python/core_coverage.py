@@ -56,7 +56,6 @@ LIBRARY = {
     "topk.default": _SORT,
     "_cdist_forward.default": "not lowered yet; of p = 2 it is a matrix product where that is faster",
     "_pdist_forward.default": "not lowered yet: its pairs are a triangle, not a nest of loops",
-    "col2im.default": "not lowered yet: a gather as pooling's gradient is",
     "grid_sampler_2d.default": "not lowered yet: a gather at run-time positions",
 }
 
