@@ -110,32 +110,6 @@ absl::Status LowerConstantPad(NodeContext& n) {
   return absl::OkStatus();
 }
 
-// Clamps each coordinate into the argument: replication padding.
-absl::Status LowerReplicationPad(NodeContext& n) {
-  KILN_ASSIGN_OR_RETURN(const View self, n.Tensor(0, "self"));
-  KILN_ASSIGN_OR_RETURN(const Ints pad, n.IntList(1, "padding"));
-  const size_t rank = self.sizes.size();
-  if (pad.size() % 2 != 0 || pad.size() > 2 * rank || n.Result(0).sizes.size() != rank) {
-    return n.BadGraph(absl::StrCat("'padding' has ", pad.size(), " items"), "two a dimension");
-  }
-  Ints expected = self.sizes;
-  for (size_t i = 0; i < pad.size() / 2; ++i) {
-    IntExpr& size = expected[rank - 1 - i];
-    size = n.ints().Add(size, n.ints().Add(pad[2 * i], pad[2 * i + 1]));
-  }
-  KILN_RETURN_IF_ERROR(n.CheckSizes(n.Result(0).sizes, expected, "the result"));
-  return n.SetView(0, Remap(n.ints(), self, n.Result(0).sizes, [&](const Ints& vars) {
-                     Ints at = vars;
-                     for (size_t i = 0; i < pad.size() / 2; ++i) {
-                       const size_t d = rank - 1 - i;
-                       const IntExpr last = n.ints().Add(self.sizes[d], -1);
-                       at[d] = n.ints().Max(n.ints().Sub(vars[d], pad[2 * i]), n.ints().Const(0));
-                       at[d] = n.ints().Min(at[d], last);
-                     }
-                     return at;
-                   }));
-}
-
 // self with src in place of the elements start, start + step, ... along dim.
 absl::Status LowerSliceScatter(NodeContext& n) {
   KILN_ASSIGN_OR_RETURN(const View self, n.Tensor(0, "self"));
@@ -216,10 +190,6 @@ absl::Status LowerTriangle(NodeContext& n, bool lower) {
 void RegisterJoining(Registry& registry) {
   registry["cat.default"] = LowerCat;
   registry["constant_pad_nd.default"] = LowerConstantPad;
-  for (const char* op :
-       {"replication_pad1d.default", "replication_pad2d.default", "replication_pad3d.default"}) {
-    registry[op] = LowerReplicationPad;
-  }
   registry["slice_scatter.default"] = LowerSliceScatter;
   registry["select_scatter.default"] = LowerSelectScatter;
   registry["tril.default"] = [](NodeContext& n) { return LowerTriangle(n, true); };

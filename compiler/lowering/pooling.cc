@@ -1,4 +1,4 @@
-// Pooling and resampling over spatial dimensions.
+// Pooling over spatial dimensions.
 #include "compiler/lowering/pooling.h"
 
 #include <cmath>
@@ -286,48 +286,6 @@ absl::Status LowerAdaptiveMaxPool(NodeContext& n, size_t spatial) {
   return absl::OkStatus();
 }
 
-// The source position of output `o` for nearest resampling: floor(o * in / out) in f32, as ATen
-// computes it, or exact integer arithmetic where the factor is whole.
-Coordinate NearestSource(KernelBuilder& b, IntExpr o, IntExpr in, IntExpr out, double scale) {
-  if (scale == 0 && in == out) return o;
-  if (in.is_const() && out.is_const() && out.value() % in.value() == 0) {
-    const int64_t factor = out.value() / in.value();
-    if (scale == 0 || scale == static_cast<double>(factor)) return b.ints().FloorDiv(o, factor);
-  }
-  const auto f32 = [&](IntExpr e) { return b.Cast(b.Index(e), DType::kF32); };
-  const Scalar ratio = scale > 0 ? b.Const(DType::kF32, 1 / scale) : b.Op(kDiv, f32(in), f32(out));
-  const Scalar source = b.Cast(b.Op(kFloor, b.Op(kMul, f32(o), ratio)), DType::kI64);
-  return b.Op(kMin, source, b.Index(b.ints().Add(in, -1)));
-}
-
-// upsample_nearestNd.vec(input, output_size, scale_factors), .default(self, output_size, scales..)
-absl::Status LowerUpsampleNearest(NodeContext& n, size_t spatial, bool has_scale_list) {
-  KILN_ASSIGN_OR_RETURN(const View self, n.Tensor(0, "input"));
-  const Ints& sizes = n.Result(0).sizes;
-  if (self.sizes.size() != spatial + 2 || sizes.size() != self.sizes.size()) {
-    return n.BadGraph("ranks of argument and result", "two more than spatial dimensions");
-  }
-  KILN_RETURN_IF_ERROR(
-      n.CheckSizes({sizes[0], sizes[1]}, {self.sizes[0], self.sizes[1]}, "the result"));
-  std::vector<double> scales(spatial, 0);
-  if (has_scale_list) {
-    KILN_ASSIGN_OR_RETURN(const std::vector<double> given, n.FloatList(2, "scale_factors"));
-    if (given.size() == spatial) scales = given;
-  } else {
-    for (size_t d = 0; d < spatial; ++d) {
-      KILN_ASSIGN_OR_RETURN(scales[d], n.Float(2 + d, "scales", 0));
-    }
-  }
-  n.PointwiseResult(0, [&](KernelBuilder& b, const Ints& at) {
-    std::vector<Coordinate> source{at[0], at[1]};
-    for (size_t d = 2; d < at.size(); ++d) {
-      source.push_back(NearestSource(b, at[d], self.sizes[d], sizes[d], scales[d - 2]));
-    }
-    return b.LoadAt(self, source);
-  });
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 void RegisterPooling(Registry& registry) {
@@ -348,12 +306,6 @@ void RegisterPooling(Registry& registry) {
     const auto adaptive = [rank](NodeContext& n) { return LowerAdaptiveAvgPool(n, rank); };
     registry["_adaptive_avg_pool" + d + ".default"] = adaptive;
     registry["adaptive_avg_pool" + d + ".default"] = adaptive;
-    registry["upsample_nearest" + d + ".vec"] = [rank](NodeContext& n) {
-      return LowerUpsampleNearest(n, rank, true);
-    };
-    registry["upsample_nearest" + d + ".default"] = [rank](NodeContext& n) {
-      return LowerUpsampleNearest(n, rank, false);
-    };
   }
 }
 

@@ -1,4 +1,4 @@
-// Gradients of poolings and of padding by repeated edges. Each element of the input's gradient sums
+// Gradients of poolings, and of taking windows apart. Each element of the input's gradient sums
 // over the outputs that could have read it: a gather, so nothing is written twice.
 #include <algorithm>
 #include <cstdlib>
@@ -217,39 +217,64 @@ absl::Status LowerAdaptiveMaxPoolBackward(NodeContext& n, size_t spatial) {
   return absl::OkStatus();
 }
 
-// replication_padNd_backward(grad_output, self, padding): the padding holds (before, after) from
-// the last dimension backwards; an element at an edge also sums what was copied beyond it.
-absl::Status LowerReplicationPadBackward(NodeContext& n, size_t spatial) {
-  KILN_ASSIGN_OR_RETURN(const Gradient g, ReadGradient(n, spatial));
-  KILN_ASSIGN_OR_RETURN(const std::vector<int64_t> padding, n.ConstIntList(2, "padding"));
-  if (padding.size() != 2 * spatial) return n.BadGraph("the padding", "two items a dimension");
+// col2im(self, output_size, kernel_size, dilation, padding, stride): the gradient of taking windows
+// apart. Column w of `self` holds window w, its rows are (channel, place in the window).
+absl::Status LowerCol2Im(NodeContext& n) {
+  KILN_ASSIGN_OR_RETURN(const View self, n.Tensor(0, "self"));
+  Window w;
+  KILN_ASSIGN_OR_RETURN(w.kernel, n.SpatialList(2, "kernel_size", 2, 1));
+  KILN_ASSIGN_OR_RETURN(w.dilation, n.SpatialList(3, "dilation", 2, 1));
+  KILN_ASSIGN_OR_RETURN(w.padding, n.SpatialList(4, "padding", 2, 0));
+  KILN_ASSIGN_OR_RETURN(w.stride, n.SpatialList(5, "stride", 2, 1));
   ir::IntContext& ints = n.ints();
-  std::vector<int64_t> before(spatial), low(spatial);
-  Ints extents;
-  for (size_t d = 0; d < spatial; ++d) {
-    before[d] = padding[2 * (spatial - 1 - d)];
-    const int64_t after = padding[2 * (spatial - 1 - d) + 1];
-    const int64_t limit = int64_t{1} << 20;
-    if (std::abs(before[d]) > limit || std::abs(after) > limit) return n.Decline("so wide");
-    low[d] = std::max<int64_t>(before[d], 0);
-    extents.push_back(ints.Const(low[d] + std::max<int64_t>(after, 0) + 1));
+  const Ints& sizes = n.Result(0).sizes;
+  const size_t first = sizes.size() - 2;
+  if (self.sizes.size() < 2 || sizes.size() != self.sizes.size() + 1) {
+    return n.BadGraph("ranks of argument and result", "one more in the result");
   }
-  EmitGather(n, extents, [&](KernelBuilder& b, const Ints& at, const Ints& inner) {
-    Ints outputs = at;
-    Scalar mask;
-    for (size_t d = 0; d < spatial; ++d) {
-      const size_t i = g.first + d;
-      const IntExpr source = ints.Add(ints.Add(at[i], inner[d]), -low[d]);  // before clamping
-      outputs[i] = ints.Add(source, before[d]);
-      b.AddBounds(outputs[i], ints.Const(0), g.grad.sizes[i], mask);
-      const IntExpr last = ints.Add(g.self.sizes[i], -1);
-      const IntExpr clamped = ints.Min(ints.Max(source, ints.Const(0)), last);
-      const IntExpr distance = ints.Sub(clamped, at[i]);
-      if (distance.is_const(0)) continue;
-      const Scalar is_own = b.Op(kEq, b.Index(clamped), b.Index(at[i]));
-      mask = mask.id == ir::kNoValue ? is_own : b.And(mask, is_own);
+  if (!IsFloat(self.dtype)) return n.Decline("of integers");
+  Ints windows, extents;  // how many there are by dimension
+  for (size_t d = 0; d < 2; ++d) {
+    if (w.kernel[d] < 1 || w.stride[d] < 1 || w.dilation[d] < 1) {
+      return n.BadGraph("a kernel, stride or dilation of size 0", "1 or more");
     }
-    return b.LoadMasked(g.grad, outputs, mask, 0);
+    if (w.stride[d] > w.kernel[d]) return n.Decline("of windows with gaps");
+    const int64_t reach = (w.kernel[d] - 1) * w.dilation[d] + 1;
+    const IntExpr room = ints.Add(sizes[first + d], 2 * w.padding[d] - reach);
+    windows.push_back(ints.Add(ints.FloorDiv(room, w.stride[d]), 1));
+    // Only every stride-th place can be the element's, which without dilation are known.
+    const int64_t step = w.dilation[d] == 1 ? w.stride[d] : 1;
+    extents.push_back(ints.Const((w.kernel[d] + step - 1) / step));
+  }
+  Ints expected(sizes.begin(), sizes.end() - 2);
+  expected.back() = ints.Mul(expected.back(), w.Volume());
+  expected.push_back(ints.Product(windows));
+  KILN_RETURN_IF_ERROR(n.CheckSizes(self.sizes, expected, "the argument"));
+  EmitGather(n, extents, [&](KernelBuilder& b, const Ints& at, const Ints& inner) {
+    Scalar mask;
+    Ints source(at.begin(), at.end() - 2);
+    IntExpr row = source.back(), column = ints.Const(0);
+    for (size_t d = 0; d < 2; ++d) {
+      const IntExpr padded = ints.Add(at[first + d], w.padding[d]);
+      IntExpr place = inner[d];
+      if (w.dilation[d] == 1) {
+        place = ints.Add(ints.Mod(padded, w.stride[d]), ints.Mul(inner[d], w.stride[d]));
+        b.AddBounds(place, ints.Const(0), ints.Const(w.kernel[d]), mask);
+      }
+      const IntExpr start = ints.Sub(padded, ints.Mul(place, w.dilation[d]));
+      const IntExpr window = ints.FloorDiv(start, w.stride[d]);
+      b.AddBounds(window, ints.Const(0), windows[d], mask);
+      if (w.dilation[d] > 1 && w.stride[d] > 1) {
+        const Scalar rest = b.Index(ints.Mod(start, w.stride[d]));
+        const Scalar starts = b.Op(kEq, rest, b.ConstInt(DType::kI64, 0));
+        mask = mask.id == ir::kNoValue ? starts : b.And(mask, starts);
+      }
+      row = ints.Add(ints.Mul(row, w.kernel[d]), place);
+      column = ints.Add(ints.Mul(column, windows[d]), window);
+    }
+    source.back() = row;
+    source.push_back(column);
+    return b.LoadMasked(self, source, mask, 0);
   });
   return absl::OkStatus();
 }
@@ -261,13 +286,13 @@ void RegisterPoolingBackward(Registry& registry) {
                        size_t rank) {
     registry[op + ".default"] = [=](NodeContext& n) { return lower(n, rank); };
   };
+  registry["col2im.default"] = LowerCol2Im;
   for (const size_t rank : {1, 2, 3}) {
     const std::string d = std::to_string(rank) + "d";
     add("max_pool" + d + "_with_indices_backward", LowerMaxPoolBackward, rank);
     add("avg_pool" + d + "_backward", LowerAvgPoolBackward, rank);
     add("_adaptive_avg_pool" + d + "_backward", LowerAdaptiveAvgPoolBackward, rank);
     add("adaptive_max_pool" + d + "_backward", LowerAdaptiveMaxPoolBackward, rank);
-    add("replication_pad" + d + "_backward", LowerReplicationPadBackward, rank);
   }
 }
 

@@ -16,6 +16,8 @@ const Registry& Lowerings() {
     RegisterConvolutionBackward(*all);
     RegisterPooling(*all);
     RegisterPoolingBackward(*all);
+    RegisterPadding(*all);
+    RegisterResampling(*all);
     RegisterIndexing(*all);
     RegisterJoining(*all);
     RegisterCreation(*all);

@@ -31,6 +31,8 @@ void RegisterConvolution(Registry& registry);
 void RegisterConvolutionBackward(Registry& registry);
 void RegisterPooling(Registry& registry);
 void RegisterPoolingBackward(Registry& registry);
+void RegisterPadding(Registry& registry);
+void RegisterResampling(Registry& registry);
 void RegisterIndexing(Registry& registry);
 void RegisterJoining(Registry& registry);
 void RegisterCreation(Registry& registry);

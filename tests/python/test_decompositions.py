@@ -187,8 +187,7 @@ def foreach_cases():
 def hand_made():
     x, y = randn(2, 3, 4), randn(2, 3, 4)
     i, j = torch.tensor([1, 0, 1]), torch.tensor([2, 0, 1])
-    image, volume = randn(2, 3, 5, 4), randn(2, 3, 4, 5, 4)
-    pads2, pads3 = [1, 2, 3, 1], [1, 2, 3, 1, 2, 1]
+    image = randn(2, 3, 5, 4)
     return [
         (aten._reshape_alias.default, (x, [6, 4], [4, 1])),
         (aten.zero.default, (x,)),
@@ -200,11 +199,6 @@ def hand_made():
         (aten._fused_rms_norm.default, (x, [4], randn(4), 1e-5)),
         (aten._unsafe_index.Tensor, (x, [i, j])),
         (aten._unsafe_index_put.default, (x, [i, j], randn(3, 4), True)),
-        (aten.replication_pad3d.default, (volume, pads3)),
-        (aten.reflection_pad2d.default, (image, pads2)),
-        (aten.reflection_pad3d.default, (volume, pads3)),
-        (aten.reflection_pad2d_backward.default, (randn(2, 3, 9, 7), image, pads2)),
-        (aten.reflection_pad3d_backward.default, (randn(2, 3, 7, 9, 7), volume, pads3)),
         (aten.affine_grid_generator.default, (randn(2, 2, 3), [2, 1, 4, 5], False)),
         (aten.clamp_max.default, (x, 0.3)),
         (aten.isin.Tensor_Scalar, (i, 1)),

@@ -26,6 +26,7 @@ from kiln_torch.decompositions import decompositions
 from kiln_torch.library import StepError
 from kiln_torch.program import client_of, load_program
 from kiln_torch.progressive import Progressive
+from kiln_torch.resampling import resampling_kept_whole
 from kiln_torch.settings import MODES, Settings
 from kiln_torch.statistics import STATISTICS
 from kiln_torch.tracing import current_traceparent
@@ -218,7 +219,7 @@ def aot_backend(
     `kind` is "forward", "backward" or "inference". What is captured follows from the settings here,
     so everything that captures goes through it.
     """
-    return aot_autograd(
+    trace = aot_autograd(
         fw_compiler=functools.partial(compile_graph, kind="forward"),
         bw_compiler=functools.partial(compile_graph, kind="backward"),
         inference_compiler=functools.partial(compile_graph, kind="inference"),
@@ -226,6 +227,12 @@ def aot_backend(
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
     )
+
+    def backend(module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        with resampling_kept_whole():
+            return trace(module, example_inputs)
+
+    return backend
 
 
 def kiln_backend(

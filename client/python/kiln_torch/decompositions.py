@@ -40,16 +40,14 @@ DECOMPOSED = frozenset(
     multi_margin_loss multilabel_margin_loss_forward mv mvlgamma nan_to_num nansum
     native_batch_norm_backward native_dropout_backward native_group_norm_backward
     native_layer_norm_backward new_empty new_full new_ones new_zeros nll_loss2d_forward
-    nll_loss_forward norm ones ones_like pixel_shuffle pixel_unshuffle rad2deg reflection_pad1d
-    reflection_pad1d_backward reflection_pad2d reflection_pad2d_backward reflection_pad3d
-    reflection_pad3d_backward renorm replication_pad1d replication_pad2d replication_pad3d roll
+    nll_loss_forward norm ones ones_like pixel_shuffle pixel_unshuffle rad2deg renorm roll
     rot90 rsub select_backward select_scatter sgn sigmoid_backward silu silu_backward sinc
     slice_backward smooth_l1_loss smooth_l1_loss_backward soft_margin_loss
     soft_margin_loss_backward softplus softplus_backward softshrink special_entr
     special_log_ndtr special_xlog1py split split_with_sizes_copy squeeze.default squeeze.dim
     squeeze_copy stack std.correction std_mean.correction sum.default t t_copy take
     tanh_backward threshold threshold_backward trace transpose transpose_copy tril triu unbind
-    unfold_copy unsafe_split unsafe_split_with_sizes unsqueeze_copy upsample_linear1d vdot xlogy
+    unfold_copy unsafe_split unsafe_split_with_sizes unsqueeze_copy vdot xlogy
     zero zeros zeros_like
     """.split()
 )

@@ -45,17 +45,23 @@ TEST(Pooling, AdaptiveWindowsOverlapWhereSizesDoNotDivide) {
   EXPECT_THAT(RunOne(g), Pointwise(DoubleNear(1e-12), {1.5, 3.0, 4.5}));
 }
 
-TEST(Pooling, NearestUpsamplingRepeatsOrPicks) {
+TEST(Pooling, WindowsAreSummedWhereTheyOverlap) {
   GraphMaker g;
-  const int x = g.Input({1, 1, 1, 2}, {1, 2});
-  g.Output(
-      g.Node("aten.upsample_nearest2d.vec", {Value(x), IntList({1, 4}), NoArg()}, {1, 1, 1, 4}));
-  g.Output(
-      g.Node("aten.upsample_nearest2d.vec", {Value(x), IntList({1, 3}), NoArg()}, {1, 1, 1, 3}));
+  // Of a row of 3: windows [0, 2) and [1, 3).
+  const int x = g.Input({1, 2, 2}, {1, 2, 4, 8});
+  g.Output(g.Node("aten.col2im.default",
+                  {Value(x), IntList({1, 3}), IntList({1, 2}), IntList({1, 1}), IntList({0, 0}),
+                   IntList({1, 1})},
+                  {1, 1, 1, 3}));
+  // With a stride of 2 and a dilation of 2 over 5: places 0 and 2, 2 and 4.
+  g.Output(g.Node("aten.col2im.default",
+                  {Value(x), IntList({1, 5}), IntList({1, 2}), IntList({1, 2}), IntList({0, 0}),
+                   IntList({1, 2})},
+                  {1, 1, 1, 5}));
   const auto outputs = g.Run();
   ASSERT_TRUE(outputs.ok()) << outputs.status();
-  EXPECT_THAT((*outputs)[0].floats, ElementsAre(1, 1, 2, 2));
-  EXPECT_THAT((*outputs)[1].floats, ElementsAre(1, 1, 2));
+  EXPECT_THAT((*outputs)[0].floats, ElementsAre(1, 2 + 4, 8));
+  EXPECT_THAT((*outputs)[1].floats, ElementsAre(1, 0, 2 + 4, 0, 8));
 }
 
 }  // namespace
