@@ -64,7 +64,12 @@ def _add_metas() -> None:
 
 @contextlib.contextmanager
 def resampling_kept_whole() -> Iterator[None]:
-    """Not for two threads at a time: dynamo's lock is held where backends run."""
+    """Not for two threads at a time: dynamo's lock is held where backends run.
+
+    What it sets aside is torch's own; a torch that has it elsewhere traces as it would anyway."""
+    if not all(hasattr(p.vec, "py_kernels") and hasattr(p.vec, "_dispatch_cache") for p in _WHOLE):
+        yield
+        return
     _add_metas()
     saved: dict[torch._ops.OpOverload, dict[Any, Callable[..., Any]]] = {}
     for packet in _WHOLE:

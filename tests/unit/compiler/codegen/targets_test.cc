@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "compiler/ir/parse.h"
 #include "compiler/ir/verify.h"
+#include "compiler/schedule/parse.h"
 #include "kiln/v1/device.pb.h"
 #include "proto/base/target_name.h"
 
@@ -178,9 +179,11 @@ TEST(NullTarget, ASourceIsAModuleOfOneKernel) {
   ir::Module module = Parsed(kTwoEqualKernels);
   const auto emitted = MakeNull()->Emit(module, KernelOf(module));
   ASSERT_TRUE(emitted.ok()) << emitted.status();
-  const ir::Module read = Parsed(emitted->source);
-  ASSERT_EQ(read.operations.size(), 1u);
-  EXPECT_EQ(KernelOf(read).name, kSymbolPlaceholder);
+  const auto parsed = schedule::Parse(emitted->source);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  ASSERT_EQ(parsed->trees.size(), 1u);
+  EXPECT_EQ(parsed->trees[0].name, kSymbolPlaceholder);
+  const ir::Module& read = parsed->module;
   ASSERT_EQ(read.buffers.size(), 2u);
   EXPECT_EQ(read.buffers[0].kind, ir::BufferKind::kInput);
   EXPECT_EQ(read.buffers[1].kind, ir::BufferKind::kOutput);
