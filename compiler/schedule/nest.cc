@@ -30,6 +30,12 @@ IntExpr Extent(IntContext& ints, IntExpr var) {
   return ints.vars()[var.id()].extent;
 }
 
+IntExpr PointNumber(IntContext& ints, const std::vector<IntExpr>& loops) {
+  IntExpr number = ints.Const(0);
+  for (IntExpr var : loops) number = ints.Add(ints.Mul(number, Extent(ints, var)), var);
+  return number;
+}
+
 int64_t ExtentHint(IntContext& ints, IntExpr var) {
   return std::max<int64_t>(1, ints.EvaluateAtHints(Extent(ints, var)));
 }

@@ -36,6 +36,8 @@ int NumIndirect(const ir::Inst& inst);
 bool IsFixed(ir::IntExpr expr);
 
 ir::IntExpr Extent(ir::IntContext& ints, ir::IntExpr var);
+// The number of a point of `loops`, outermost first, in row-major order.
+ir::IntExpr PointNumber(ir::IntContext& ints, const std::vector<ir::IntExpr>& loops);
 // At the hints of symbols, at least 1.
 int64_t ExtentHint(ir::IntContext& ints, ir::IntExpr var);
 

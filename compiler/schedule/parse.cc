@@ -57,6 +57,9 @@ class Parser : public ir::Parser {
     vars_.clear();
     nodes_ = 0;
     KILN_ASSIGN_OR_RETURN(tree.name, Take(TokenKind::kName, "a kernel's name"));
+    if (Accept("from")) {
+      KILN_ASSIGN_OR_RETURN(tree.origins, Strings());
+    }
     if (Accept("threads")) {
       KILN_ASSIGN_OR_RETURN(std::string name, Take(TokenKind::kIdentifier, "a variable"));
       tree.threads = vars_[name] = module_.ints->NewVar(module_.ints->Const(1 << 12));

@@ -13,17 +13,11 @@ namespace {
 using ir::IntExpr;
 using ir::ScalarOp;
 
-// The number of an inner point in row-major order.
-IntExpr PointNumber(ir::IntContext& ints, const std::vector<IntExpr>& loops) {
-  IntExpr number = ints.Const(0);
-  for (IntExpr var : loops) number = ints.Add(ints.Mul(number, Extent(ints, var)), var);
-  return number;
-}
-
 class PlainScheduler {
  public:
   PlainScheduler(ir::Module& module, const ir::Kernel& kernel) : ints_(*module.ints) {
     tree_.name = kernel.name;
+    tree_.origins = kernel.origins;
     tree_.num_values = kernel.num_values;
   }
 

@@ -34,6 +34,12 @@ class Printer {
     const std::string& name = tree_.name;
     std::string head =
         StrCat("schedule @", ir::IsIdentifier(name) ? name : ir::QuoteText(name), " ");
+    if (!tree_.origins.empty()) {
+      const auto quoted = [](std::string* out, const std::string& origin) {
+        StrAppend(out, ir::QuoteText(origin));
+      };
+      StrAppend(&head, "from ", absl::StrJoin(tree_.origins, ", ", quoted), " ");
+    }
     if (tree_.threads) StrAppend(&head, "threads ", NameVar(tree_.threads, 'r'), " ");
     Line(1, head, "{");
     for (const std::string& reason : tree_.reasons) Line(2, "because ", ir::QuoteText(reason));

@@ -169,7 +169,8 @@ struct Node {
 };
 
 struct Tree {
-  std::string name;     // the kernel's
+  std::string name;                  // the kernel's
+  std::vector<std::string> origins;  // the same
   ir::IntExpr threads;  // a variable: how many threads the launch may use; null where it counts not
   std::vector<Alloc> allocs;
   Block body;

@@ -29,6 +29,7 @@ class KernelModule {
   KernelModule(const ir::Module& module, const schedule::Tree& tree)
       : module_(module), tree_(tree) {
     tree_.name = std::string(kSymbolPlaceholder);
+    tree_.origins.clear();
     schedule::ForEachNode(tree_.body, [&](schedule::Node& node) {
       auto* compute = std::get_if<schedule::Compute>(&node.value);
       if (compute != nullptr && compute->inst.buffer >= 0) Add(compute->inst);

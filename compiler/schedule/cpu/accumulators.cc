@@ -23,16 +23,6 @@ DType OperandType(const Nest& nest, const ir::Inst& reduce) {
   return reduce.dtype;
 }
 
-// The number of an inner point in row-major order.
-IntExpr PointNumber(ir::IntContext& ints, const NestPhase& phase) {
-  IntExpr number = ints.Const(0), stride = ints.Const(1);
-  for (size_t i = phase.inner.size(); i-- > 0;) {
-    number = ints.Add(number, ints.Mul(phase.inner[i], stride));
-    stride = ints.Mul(stride, Extent(ints, phase.inner[i]));
-  }
-  return number;
-}
-
 }  // namespace
 
 // Iterations of the loop where its variable takes `extent` values.
@@ -70,7 +60,7 @@ void Accumulators::Open(const NestPhase& phase, const std::vector<IntExpr>& loop
                         Lanes lanes, Block& out) {
   open_.clear();
   lanes_ = lanes;
-  number_ = PointNumber(builder_.ints(), phase);
+  number_ = PointNumber(builder_.ints(), phase.inner);
   PlanBlocks(loops, base);
   bool any_cascade = false;
   for (const Step& step : phase.steps) {

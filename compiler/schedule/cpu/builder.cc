@@ -12,6 +12,7 @@ using ir::ValueId;
 Builder::Builder(ir::Module& module, const ir::Kernel& kernel, const Nest& nest)
     : ints_(*module.ints), levels_(kernel.num_values, 0) {
   tree_.name = kernel.name;
+  tree_.origins = kernel.origins;
   tree_.num_values = kernel.num_values;
   for (const NestPhase& phase : nest.phases) {
     for (const Step& step : phase.steps) {
@@ -103,7 +104,11 @@ void Builder::AddNest(const std::vector<const Step*>& steps, const std::vector<L
   std::vector<int> levels;
   for (const Step* step : steps) {
     levels.push_back(LevelOf(*step, vars));
-    if (step->inst->result >= 0) SetLevel(step->inst->result, levels.back());
+    const ValueId result = step->inst->result;
+    if (result < 0) continue;
+    SetLevel(result, levels.back());
+    // Two nests may compute one step each for itself, and one may stand inside the other.
+    if (!computed_.insert(result).second) Alias(result, NewValue());
   }
   Block* at = &out;
   for (size_t level = 0;; ++level) {

@@ -61,6 +61,7 @@ class Builder {
   Tree tree_;
   std::vector<int> levels_;  // by ValueId
   absl::flat_hash_map<ir::ValueId, ir::ValueId> alias_;
+  absl::flat_hash_set<ir::ValueId> computed_;  // by AddNest
   absl::flat_hash_set<ir::BufferId> stored_, streamed_;
 };
 

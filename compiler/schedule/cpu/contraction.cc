@@ -41,7 +41,7 @@ class ContractionScheduler {
  private:
   // A new variable that is `value`, for `0 <= value <= most`.
   IntExpr Let(IntExpr value, IntExpr most, Block& out);
-  IntExpr Flat(const std::vector<IntExpr>& vars);
+  IntExpr Flat(const std::vector<IntExpr>& vars) { return PointNumber(ints_, vars); }
   void Decode(IntExpr flat, const std::vector<IntExpr>& vars, Block& out);
   // The last of `vars` over its part of `range`, inside of a loop over the others where there are
   // any; `visit` makes its body from the place in the range and gets where to put it.
@@ -83,12 +83,6 @@ IntExpr ContractionScheduler::Let(IntExpr value, IntExpr most, Block& out) {
   const IntExpr var = ints_.NewVar(ints_.Add(most, 1));
   builder_.AddLet(var, value, out);
   return var;
-}
-
-IntExpr ContractionScheduler::Flat(const std::vector<IntExpr>& vars) {
-  IntExpr flat = ints_.Const(0);
-  for (IntExpr var : vars) flat = ints_.Add(ints_.Mul(flat, Extent(ints_, var)), var);
-  return flat;
 }
 
 void ContractionScheduler::Decode(IntExpr flat, const std::vector<IntExpr>& vars, Block& out) {

@@ -279,6 +279,35 @@ TEST(BFloat16PairsTest, HeadsBesideEachOther) {
   })"));
 }
 
+// Both operands are computed, and from instructions that they share.
+TEST(ContractionTest, OperandsThatShareInstructions) {
+  const std::string text = R"(module {
+    buffer @x f32[19,17] strides[17,1] input(0)
+    buffer @y f32[18,18] strides[18,1] output
+    kernel @mm contraction (d0: 18, d1: 18) {
+      phase (r0: 19) {
+        %0 = const f32 -3
+        %1 = const i64 17
+        %2 = index i64 d0
+        %3 = lt bool %2, %1
+        %4 = load f32 @x[r0, d0] if %3 else -3
+        %5 = add f32 %4, %0
+        %6 = index i64 d1
+        %7 = lt bool %6, %1
+        %8 = load f32 @x[r0, d1] if %7 else -3
+        %9 = add f32 %8, %0
+        %10 = mul f32 %5, %9
+        %11 = reduce.sum f32 %10
+      }
+      phase () {
+        store f32 @y[d0, d1], %11
+      }
+    }
+    output @y sizes[18,18] strides[18,1] offset 0
+  })";
+  CheckModule(text, {.tolerance = 1e-4});
+}
+
 struct ConvSpec {
   int batch = 1, in = 3, out = 8, size = 14, kernel = 3, stride = 1, padding = 1, groups = 1;
   bool channels_last = false;

@@ -20,7 +20,7 @@ constexpr char kEverything[] = R"text(module {
   buffer @x f32[s0,64] strides[64,1] input(0)
   buffer @n i64[s0] strides[1] input(1)
   buffer @y f32[s0,64] strides[64,1] output
-  schedule @"a name" threads r0 {
+  schedule @"a name" from "relu_1", "a \"b\"" threads r0 {
     because "rows: 128 of 64, against lanes of rows (3.5 times the loads)"
     open a0 f32[64*s0] in global
     for d0 < s0, task {
