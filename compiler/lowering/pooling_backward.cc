@@ -1,5 +1,6 @@
-// Gradients of poolings, and of taking windows apart. Each element of the input's gradient sums
-// over the outputs that could have read it: a gather, so nothing is written twice.
+// Gradients of poolings, of padding by repeated edges, and of taking windows apart. Each element of
+// the input's gradient sums over the outputs that could have read it: a gather, so nothing is
+// written twice.
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
@@ -217,6 +218,43 @@ absl::Status LowerAdaptiveMaxPoolBackward(NodeContext& n, size_t spatial) {
   return absl::OkStatus();
 }
 
+// replication_padNd_backward(grad_output, self, padding): the padding holds (before, after) from
+// the last dimension backwards; an element at an edge also sums what was copied beyond it.
+absl::Status LowerReplicationPadBackward(NodeContext& n, size_t spatial) {
+  KILN_ASSIGN_OR_RETURN(const Gradient g, ReadGradient(n, spatial));
+  KILN_ASSIGN_OR_RETURN(const std::vector<int64_t> padding, n.ConstIntList(2, "padding"));
+  if (padding.size() != 2 * spatial) return n.BadGraph("the padding", "two items a dimension");
+  ir::IntContext& ints = n.ints();
+  std::vector<int64_t> before(spatial), low(spatial);
+  Ints extents;
+  for (size_t d = 0; d < spatial; ++d) {
+    before[d] = padding[2 * (spatial - 1 - d)];
+    const int64_t after = padding[2 * (spatial - 1 - d) + 1];
+    const int64_t limit = int64_t{1} << 20;
+    if (std::abs(before[d]) > limit || std::abs(after) > limit) return n.Decline("so wide");
+    low[d] = std::max<int64_t>(before[d], 0);
+    extents.push_back(ints.Const(low[d] + std::max<int64_t>(after, 0) + 1));
+  }
+  EmitGather(n, extents, [&](KernelBuilder& b, const Ints& at, const Ints& inner) {
+    Ints outputs = at;
+    Scalar mask;
+    for (size_t d = 0; d < spatial; ++d) {
+      const size_t i = g.first + d;
+      const IntExpr source = ints.Add(ints.Add(at[i], inner[d]), -low[d]);  // before clamping
+      outputs[i] = ints.Add(source, before[d]);
+      b.AddBounds(outputs[i], ints.Const(0), g.grad.sizes[i], mask);
+      const IntExpr last = ints.Add(g.self.sizes[i], -1);
+      const IntExpr clamped = ints.Min(ints.Max(source, ints.Const(0)), last);
+      const IntExpr distance = ints.Sub(clamped, at[i]);
+      if (distance.is_const(0)) continue;
+      const Scalar is_own = b.Op(kEq, b.Index(clamped), b.Index(at[i]));
+      mask = mask.id == ir::kNoValue ? is_own : b.And(mask, is_own);
+    }
+    return b.LoadMasked(g.grad, outputs, mask, 0);
+  });
+  return absl::OkStatus();
+}
+
 // col2im(self, output_size, kernel_size, dilation, padding, stride): the gradient of taking windows
 // apart. Column w of `self` holds window w, its rows are (channel, place in the window).
 absl::Status LowerCol2Im(NodeContext& n) {
@@ -293,6 +331,7 @@ void RegisterPoolingBackward(Registry& registry) {
     add("avg_pool" + d + "_backward", LowerAvgPoolBackward, rank);
     add("_adaptive_avg_pool" + d + "_backward", LowerAdaptiveAvgPoolBackward, rank);
     add("adaptive_max_pool" + d + "_backward", LowerAdaptiveMaxPoolBackward, rank);
+    add("replication_pad" + d + "_backward", LowerReplicationPadBackward, rank);
   }
 }
 
