@@ -57,19 +57,6 @@ absl::Status MakeFolder(const fs::path& path) {
       absl::StrCat("cannot create the folder ", path.string(), ": ", error.message()));
 }
 
-}  // namespace
-
-std::string DecisionsText(const v1::Artifact& artifact) {
-  std::string out;
-  for (const v1::FusionDecision& d : artifact.debug().decisions()) {
-    absl::StrAppend(&out, d.fused() ? "fused    " : "separate ", d.producer(), " -> ", d.consumer(),
-                    ": ", d.reason(), "\n");
-  }
-  return out;
-}
-
-namespace {
-
 std::string SchedulesText(const v1::Artifact& artifact) {
   std::string out;
   for (const v1::Debug::KernelSource& kernel : artifact.debug().kernels()) {
@@ -81,6 +68,15 @@ std::string SchedulesText(const v1::Artifact& artifact) {
 }
 
 }  // namespace
+
+std::string DecisionsText(const v1::Artifact& artifact) {
+  std::string out;
+  for (const v1::FusionDecision& d : artifact.debug().decisions()) {
+    absl::StrAppend(&out, d.fused() ? "fused    " : "separate ", d.producer(), " -> ", d.consumer(),
+                    ": ", d.reason(), "\n");
+  }
+  return out;
+}
 
 std::string TimesText(const v1::Artifact& artifact) {
   std::string out;

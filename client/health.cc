@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "proto/base/digest.h"
+#include "proto/base/scramble.h"
 
 namespace kiln {
 namespace {
@@ -14,14 +15,6 @@ constexpr absl::Duration kMostPause = absl::Seconds(30);
 
 absl::Duration Pause(int failures) {
   return std::min(kMostPause, kFirstPause * (1 << std::min(failures - 1, 10)));
-}
-
-// The last step of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number
-// Generators).
-uint64_t Mix(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
 }
 
 }  // namespace
@@ -67,7 +60,7 @@ std::vector<size_t> Health::Order(std::optional<uint64_t> affinity, absl::Time n
   for (size_t i = 0; i < servers.size(); ++i) {
     const bool left_out =
         servers[i].failures > 0 && (now < servers[i].left_out_until || !connected(i));
-    order.emplace_back(left_out, affinity ? Mix(*affinity ^ servers[i].hash) : i, i);
+    order.emplace_back(left_out, affinity ? Scramble(*affinity ^ servers[i].hash) : i, i);
   }
   std::sort(order.begin(), order.end());
   std::vector<size_t> out;

@@ -47,9 +47,7 @@ bool IsSplittable(const Phase& phase) {
     if (inst.op == ScalarOp::kStore) return false;
     if (inst.op != ScalarOp::kReduce) continue;
     reduces = true;
-    if (inst.reduce_kind == ReduceKind::kArgMax || inst.reduce_kind == ReduceKind::kArgMin) {
-      return false;
-    }
+    if (IsArg(inst.reduce_kind)) return false;
   }
   return reduces;
 }

@@ -216,6 +216,12 @@ class ProgramRunner {
 // interpret_scalar.cc: `step.op` on `lanes` lanes.
 void RunScalarOp(const Step& step, Lane* dst, const Lane* a, const Lane* b, const Lane* c,
                  int lanes);
+// What a reduction of values of `dtype` starts from, but for places, which start from none.
+Lane ReduceIdentity(ReduceKind kind, DType dtype);
+// `v` taken into `acc`; REQUIRES: no kind that gives a place.
+Lane Fold(ReduceKind kind, DType dtype, Lane acc, Lane v);
+// True where `a` comes before `best` in an argmax (`greatest`) or argmin.
+bool Beats(bool is_float, bool greatest, Lane a, Lane best);
 // `v` in the width of `dtype`, which is integral.
 int64_t WrapInteger(DType dtype, int64_t v);
 // `step.otherwise` or a constant: an immediate as a lane.

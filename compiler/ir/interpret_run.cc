@@ -29,11 +29,13 @@ int64_t LeastInteger(DType dtype) {
                               : -(int64_t{1} << (8 * DTypeSize(dtype) - 1));
 }
 
-Lane Identity(const Step& step) {
-  const bool is_float = IsFloat(step.operand_dtype);
-  const bool is_max = step.reduce_kind == ReduceKind::kMax;
+}  // namespace
+
+Lane ReduceIdentity(ReduceKind kind, DType dtype) {
+  const bool is_float = IsFloat(dtype);
+  const bool is_max = kind == ReduceKind::kMax;
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  switch (step.reduce_kind) {
+  switch (kind) {
     case ReduceKind::kProd:
       return is_float ? Lane{.f = 1} : Lane{.i = 1};
     case ReduceKind::kAll:
@@ -42,23 +44,22 @@ Lane Identity(const Step& step) {
     case ReduceKind::kMin:
       if (is_float) return Lane{.f = is_max ? -kInfinity : kInfinity};
       // The greatest integer of a type is the complement of the least; of u8, 255.
-      if (is_max) return Lane{.i = LeastInteger(step.operand_dtype)};
-      return Lane{.i = step.operand_dtype == DType::kU8 ? 255 : ~LeastInteger(step.operand_dtype)};
+      if (is_max) return Lane{.i = LeastInteger(dtype)};
+      return Lane{.i = dtype == DType::kU8 ? 255 : ~LeastInteger(dtype)};
     default:
       return is_float ? Lane{.f = 0} : Lane{.i = 0};
   }
 }
 
-// True where `a` comes before `best` in an argmax (`greatest`) or argmin.
 bool Beats(bool is_float, bool greatest, Lane a, Lane best) {
   if (!is_float) return greatest ? a.i > best.i : a.i < best.i;
   if (std::isnan(best.f)) return false;
   return std::isnan(a.f) || (greatest ? a.f > best.f : a.f < best.f);
 }
 
-Lane Fold(const Step& step, Lane acc, Lane v) {
-  if (IsFloat(step.operand_dtype)) {
-    switch (step.reduce_kind) {
+Lane Fold(ReduceKind kind, DType dtype, Lane acc, Lane v) {
+  if (IsFloat(dtype)) {
+    switch (kind) {
       case ReduceKind::kProd:
         return {.f = acc.f * v.f};
       case ReduceKind::kMax:
@@ -70,9 +71,9 @@ Lane Fold(const Step& step, Lane acc, Lane v) {
     }
   }
   const auto a = static_cast<uint64_t>(acc.i), b = static_cast<uint64_t>(v.i);
-  switch (step.reduce_kind) {
+  switch (kind) {
     case ReduceKind::kProd:
-      return {.i = WrapInteger(step.dtype, static_cast<int64_t>(a * b))};
+      return {.i = WrapInteger(dtype, static_cast<int64_t>(a * b))};
     case ReduceKind::kMax:
       return {.i = std::max(acc.i, v.i)};
     case ReduceKind::kMin:
@@ -82,11 +83,9 @@ Lane Fold(const Step& step, Lane acc, Lane v) {
     case ReduceKind::kAll:
       return {.i = acc.i & v.i};
     default:
-      return {.i = WrapInteger(step.dtype, static_cast<int64_t>(a + b))};
+      return {.i = WrapInteger(dtype, static_cast<int64_t>(a + b))};
   }
 }
-
-}  // namespace
 
 ProgramRunner::ProgramRunner(const KernelProgram& program, std::vector<Storage>& storage)
     : program_(program),
@@ -125,12 +124,13 @@ absl::Status ProgramRunner::RunAll() {
 absl::Status ProgramRunner::RunNest(const Nest& nest) {
   RunUniform(nest);
   accumulators_.clear();
-  for (const Step& step : nest.reductions) accumulators_.push_back({Identity(step), -1});
+  for (const Step& step : nest.reductions) {
+    accumulators_.push_back({ReduceIdentity(step.reduce_kind, step.operand_dtype), -1});
+  }
   KILN_RETURN_IF_ERROR(RunRange(nest, 0, nest.points));
   for (const Step& step : nest.reductions) {
     const Accumulator& a = accumulators_[step.accumulator];
-    const bool is_arg =
-        step.reduce_kind == ReduceKind::kArgMax || step.reduce_kind == ReduceKind::kArgMin;
+    const bool is_arg = IsArg(step.reduce_kind);
     Broadcast(step.dst, is_arg ? Lane{.i = std::max<int64_t>(a.best, 0)} : a.value);
   }
   for (int reg : nest.broadcast) Broadcast(reg, Register(reg)[0]);
@@ -297,8 +297,10 @@ void ProgramRunner::Reduce(const Step& step, int64_t begin, int lanes) {
     acc.value.f = sum;
     return;
   }
-  if (step.reduce_kind != ReduceKind::kArgMax && step.reduce_kind != ReduceKind::kArgMin) {
-    for (int i = 0; i < lanes; ++i) acc.value = Fold(step, acc.value, v[i]);
+  if (!IsArg(step.reduce_kind)) {
+    for (int i = 0; i < lanes; ++i) {
+      acc.value = Fold(step.reduce_kind, step.operand_dtype, acc.value, v[i]);
+    }
     return;
   }
   const bool greatest = step.reduce_kind == ReduceKind::kArgMax;

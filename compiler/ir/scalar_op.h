@@ -139,6 +139,10 @@ enum class ReduceKind : uint8_t {
   kArgMax,  // result i64: number of the first greatest element in the inner loop's row-major order;
   kArgMin,  //             NaN wins over every number, the first NaN over later ones
 };
+// Whether the result is a place, not a value.
+inline bool IsArg(ReduceKind kind) {
+  return kind == ReduceKind::kArgMax || kind == ReduceKind::kArgMin;
+}
 absl::string_view ReduceKindName(ReduceKind kind);  // "sum", "prod", ...
 std::optional<ReduceKind> ReduceKindFromName(absl::string_view name);
 

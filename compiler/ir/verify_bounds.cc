@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/ir/verify_impl.h"
+#include "proto/base/scramble.h"
 
 namespace kiln::ir {
 namespace {
@@ -44,13 +45,6 @@ bool NextPoint(std::vector<Axis>& axes) {
     axes[i].at = 0;
   }
   return false;
-}
-
-// SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014.
-uint64_t Scramble(uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  return z ^ (z >> 31);
 }
 
 // Corners first, then random points.

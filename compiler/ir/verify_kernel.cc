@@ -12,10 +12,6 @@ namespace {
 
 constexpr int kMaxValues = 1 << 24;  // bounds what a broken kernel makes us allocate
 
-bool IsArg(ReduceKind kind) {
-  return kind == ReduceKind::kArgMax || kind == ReduceKind::kArgMin;
-}
-
 }  // namespace
 
 KernelVerifier::KernelVerifier(const Module& module)

@@ -179,7 +179,7 @@ void KernelBuilder::AddBounds(IntExpr index, IntExpr low, IntExpr high, Scalar& 
 }
 
 Scalar KernelBuilder::Reduce(ir::ReduceKind kind, Scalar a) {
-  const bool is_arg = kind == ir::ReduceKind::kArgMax || kind == ir::ReduceKind::kArgMin;
+  const bool is_arg = IsArg(kind);
   if (kernel_.phases.back().inner.empty()) return is_arg ? ConstInt(DType::kI64, 0) : a;
   Inst inst{ScalarOp::kReduce, is_arg ? DType::kI64 : a.dtype};
   inst.reduce_kind = kind;

@@ -4,6 +4,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "proto/base/scramble.h"
 
 namespace kiln::schedule {
 namespace {
@@ -75,14 +76,6 @@ class Prover {
   int steps_ = 0;
 };
 
-// SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014.
-uint64_t Mix(uint64_t z) {
-  z += 0x9e3779b97f4a7c15;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-  return z ^ (z >> 31);
-}
-
 // A point of the scope's loops: the first or last iteration of each by the bits of `probe`, later
 // ones at random. False where some loop has no iteration or a branch is not taken there.
 class Point {
@@ -101,7 +94,7 @@ class Point {
         break;
       }
       const auto count = static_cast<uint64_t>((end - begin + step - 1) / step);
-      const uint64_t bits = Mix(probe * 64 + i);
+      const uint64_t bits = Scramble(probe * 64 + i + kScrambleStep);
       const uint64_t number = probe < kProbes / 2 ? (bits % 2 == 0 ? 0 : count - 1) : bits % count;
       values_[entry.var] = begin + static_cast<int64_t>(number) * step;
     }

@@ -1,8 +1,6 @@
 #include "compiler/schedule/interpret.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <numeric>
 #include <random>
 #include <utility>
@@ -127,35 +125,11 @@ class Runner {
     if (size < 0) return Error("memory of a negative size");
     Memory& memory = memory_[open.alloc];
     memory.depth = parallel_.size();
-    memory.data.assign(size, alloc.reduce ? Identity(*alloc.reduce, alloc.dtype) : Lane{});
+    memory.data.assign(size,
+                       alloc.reduce ? ir::ReduceIdentity(*alloc.reduce, alloc.dtype) : Lane{});
     memory.written.assign(size, alloc.reduce.has_value());
     memory.best.assign(alloc.reduce ? size : 0, -1);
     return absl::OkStatus();
-  }
-
-  static Lane Identity(ReduceKind kind, DType dtype) {
-    const bool is_float = IsFloat(dtype);
-    const auto number = [&](double f, int64_t i) { return is_float ? Lane{.f = f} : Lane{.i = i}; };
-    const double inf = std::numeric_limits<double>::infinity();
-    switch (kind) {
-      case ReduceKind::kProd:
-        return number(1, 1);
-      case ReduceKind::kMax:
-      case ReduceKind::kArgMax:
-        return number(-inf, Least(dtype));
-      case ReduceKind::kMin:
-      case ReduceKind::kArgMin:
-        return number(inf, dtype == DType::kU8 ? 255 : ~Least(dtype));
-      case ReduceKind::kAll:
-        return {.i = 1};
-      default:
-        return number(0, 0);
-    }
-  }
-  static int64_t Least(DType dtype) {
-    if (dtype == DType::kU8 || dtype == DType::kBool) return 0;
-    const auto bits = static_cast<int>(8 * DTypeSize(dtype));
-    return bits == 64 ? INT64_MIN : -(int64_t{1} << (bits - 1));
   }
 
   // Notes an access to element `index` of the buffer or memory and finds whether it races. Memory
@@ -247,49 +221,18 @@ class Runner {
     return absl::OutOfRangeError("an index tensor's value lies outside its dimension");
   }
 
-  // `a` taken into `into`, which `best` is the place of.
+  // `a` taken into `into`, which `best` is the place of; of equals the first place counts.
   static void Take(ReduceKind kind, DType dtype, Lane a, int64_t place, Lane& into, int64_t& best) {
-    const bool is_float = IsFloat(dtype);
-    const auto arithmetic = [&](auto op) {
-      if (is_float) {
-        into.f = op(into.f, a.f);
-      } else {
-        into.i = ir::WrapInteger(dtype, static_cast<int64_t>(op(static_cast<uint64_t>(into.i),
-                                                                static_cast<uint64_t>(a.i))));
-      }
-    };
-    const auto is_nan = [&](Lane x) { return is_float && std::isnan(x.f); };
-    const auto less = [&](Lane x, Lane y) { return is_float ? x.f < y.f : x.i < y.i; };
-    switch (kind) {
-      case ReduceKind::kSum:
-        return arithmetic([](auto x, auto y) { return x + y; });
-      case ReduceKind::kProd:
-        return arithmetic([](auto x, auto y) { return x * y; });
-      case ReduceKind::kAny:
-        into.i |= a.i;
-        return;
-      case ReduceKind::kAll:
-        into.i &= a.i;
-        return;
-      case ReduceKind::kMax:
-        if (is_nan(a) || less(into, a)) into = a;
-        return;
-      case ReduceKind::kMin:
-        if (is_nan(a) || less(a, into)) into = a;
-        return;
-      case ReduceKind::kArgMax:
-      case ReduceKind::kArgMin: {
-        const bool better = kind == ReduceKind::kArgMax ? less(into, a) : less(a, into);
-        const bool both = is_nan(a) == is_nan(into);
-        const bool ties = is_nan(a) ? is_nan(into) : !less(a, into) && !less(into, a);
-        if (best < 0 || (is_nan(a) && !is_nan(into)) || (both && better) ||
-            (both && ties && place < best)) {
-          into = a;
-          best = place;
-        }
-        return;
-      }
+    if (!IsArg(kind)) {
+      into = ir::Fold(kind, dtype, into, a);
+      return;
     }
+    const auto beats = [&](Lane x, Lane y) {
+      return ir::Beats(IsFloat(dtype), kind == ReduceKind::kArgMax, x, y);
+    };
+    if (best >= 0 && !beats(a, into) && (beats(into, a) || place > best)) return;
+    into = a;
+    best = place;
   }
 
   absl::Status Do(const Update& update) {
@@ -317,10 +260,9 @@ class Runner {
   absl::Status Do(const Combine& combine) {
     const Alloc& alloc = tree_.allocs[combine.from];
     const Memory& memory = memory_[combine.from];
-    Lane value = Identity(*alloc.reduce, alloc.dtype);
+    Lane value = ir::ReduceIdentity(*alloc.reduce, alloc.dtype);
     int64_t best = -1;
-    const bool numbered =
-        *alloc.reduce == ReduceKind::kArgMax || *alloc.reduce == ReduceKind::kArgMin;
+    const bool numbered = IsArg(*alloc.reduce);
     for (size_t i = 0; i < memory.data.size(); ++i) {
       if (numbered && memory.best[i] < 0) continue;  // a lane that saw nothing
       Take(*alloc.reduce, alloc.dtype, memory.data[i], memory.best[i], value, best);

@@ -14,6 +14,13 @@ using ir::IntExpr;
 using ir::IntKind;
 using ir::ScalarOp;
 
+Compute ToCompute(const Step& step) {
+  Compute compute{*step.inst, -1, false};
+  compute.inst.indices.clear();
+  if (step.index) compute.inst.indices.push_back(step.index);
+  return compute;
+}
+
 int NumIndirect(const Inst& inst) {
   if (inst.op == ScalarOp::kStore) return static_cast<int>(inst.operands.size()) - 1;
   if (inst.op == ScalarOp::kLoad) {
@@ -28,6 +35,12 @@ bool IsFixed(IntExpr expr) {
 
 IntExpr Extent(IntContext& ints, IntExpr var) {
   return ints.vars()[var.id()].extent;
+}
+
+IntExpr NumPoints(IntContext& ints, const std::vector<IntExpr>& loops) {
+  IntExpr points = ints.Const(1);
+  for (IntExpr var : loops) points = ints.Mul(points, Extent(ints, var));
+  return points;
 }
 
 IntExpr PointNumber(IntContext& ints, const std::vector<IntExpr>& loops) {

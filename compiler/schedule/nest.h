@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "compiler/ir/module.h"
+#include "compiler/schedule/tree.h"
 
 namespace kiln::schedule {
 
@@ -14,6 +15,9 @@ struct Step {
   const ir::Inst* inst = nullptr;
   ir::IntExpr index;  // kLoad, kStore: in elements from the buffer's start; kIndex: the value
 };
+
+// As a leaf of a tree.
+Compute ToCompute(const Step& step);
 
 struct NestPhase {
   std::vector<ir::IntExpr> inner;  // kVar each, outermost first: row-major order of the reduction
@@ -36,6 +40,8 @@ int NumIndirect(const ir::Inst& inst);
 bool IsFixed(ir::IntExpr expr);
 
 ir::IntExpr Extent(ir::IntContext& ints, ir::IntExpr var);
+// Of the loops' extents; 1 for none.
+ir::IntExpr NumPoints(ir::IntContext& ints, const std::vector<ir::IntExpr>& loops);
 // The number of a point of `loops`, outermost first, in row-major order.
 ir::IntExpr PointNumber(ir::IntContext& ints, const std::vector<ir::IntExpr>& loops);
 // At the hints of symbols, at least 1.

@@ -62,7 +62,7 @@ class Parser : public ir::Parser {
     }
     if (Accept("threads")) {
       KILN_ASSIGN_OR_RETURN(std::string name, Take(TokenKind::kIdentifier, "a variable"));
-      tree.threads = vars_[name] = module_.ints->NewVar(module_.ints->Const(1 << 12));
+      tree.threads = vars_[name] = module_.ints->NewVar(module_.ints->Const(kMostThreads));
     }
     KILN_RETURN_IF_ERROR(Expect("{"));
     while (Accept("because")) {

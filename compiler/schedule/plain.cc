@@ -51,14 +51,10 @@ class PlainScheduler {
     for (const Step& step : phase.steps) {
       const auto acc = accumulators.find(step.inst);
       if (acc == accumulators.end()) {
-        Compute compute{*step.inst, -1, false};
-        compute.inst.indices.clear();
-        if (step.index) compute.inst.indices.push_back(step.index);
-        at->push_back({std::move(compute)});
+        at->push_back({ToCompute(step)});
         continue;
       }
-      const bool numbered = step.inst->reduce_kind == ir::ReduceKind::kArgMax ||
-                            step.inst->reduce_kind == ir::ReduceKind::kArgMin;
+      const bool numbered = IsArg(step.inst->reduce_kind);
       at->push_back({Update{acc->second, ints_.Const(0), step.inst->operands[0],
                             numbered ? PointNumber(ints_, phase.inner) : IntExpr()}});
     }

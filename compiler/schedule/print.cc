@@ -24,11 +24,8 @@ std::string Type(DType dtype) {
 
 class Printer {
  public:
-  Printer(const ir::Module& module, const Tree& tree)
-      : module_(module),
-        tree_(tree),
-        names_(ir::NameModule(module)),
-        exprs_(names_, &vars_, nullptr) {}
+  Printer(const ir::Module& module, const ir::ModuleNames& names, const Tree& tree)
+      : module_(module), tree_(tree), names_(names), exprs_(names_, &vars_, nullptr) {}
 
   std::string Text() {
     const std::string& name = tree_.name;
@@ -158,7 +155,7 @@ class Printer {
 
   const ir::Module& module_;
   const Tree& tree_;
-  const ir::ModuleNames names_;
+  const ir::ModuleNames& names_;
   ir::VarNames vars_;
   const ir::ExprWriter exprs_;
   absl::flat_hash_map<AllocId, int> allocs_;
@@ -169,13 +166,14 @@ class Printer {
 }  // namespace
 
 std::string Print(const ir::Module& module, const Tree& tree) {
-  return Printer(module, tree).Text();
+  return Printer(module, ir::NameModule(module), tree).Text();
 }
 
 std::string Print(const ir::Module& module, const std::vector<Tree>& trees) {
+  const ir::ModuleNames names = ir::NameModule(module);
   size_t number = 0;
-  return ir::Print(module,
-                   [&](const ir::Kernel&) { return Printer(module, trees[number++]).Text(); });
+  return ir::Print(
+      module, [&](const ir::Kernel&) { return Printer(module, names, trees[number++]).Text(); });
 }
 
 }  // namespace kiln::schedule

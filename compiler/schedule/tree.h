@@ -168,6 +168,8 @@ struct Node {
   std::variant<For, If, Let, Open, Compute, Update, Fold, Combine, Prefetch, Micro> value;
 };
 
+inline constexpr int64_t kMostThreads = 1 << 12;  // Tree::threads is below this
+
 struct Tree {
   std::string name;                  // the kernel's
   std::vector<std::string> origins;  // the same

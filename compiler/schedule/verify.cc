@@ -317,8 +317,7 @@ class Verifier {
     if (type->second != alloc->dtype)
       return Error("an accumulator has another type than its value");
     if (alloc->cascade) return Error("a cascade takes blocks only");
-    const bool numbered =
-        alloc->reduce == ir::ReduceKind::kArgMax || alloc->reduce == ir::ReduceKind::kArgMin;
+    const bool numbered = IsArg(*alloc->reduce);
     if (numbered != static_cast<bool>(update.number)) {
       return Error("places belong to argmax and argmin");
     }
@@ -352,8 +351,7 @@ class Verifier {
 
   absl::Status Check(const Combine& combine) {
     KILN_ASSIGN_OR_RETURN(const Alloc* alloc, Accumulator(combine.from));
-    const bool numbered =
-        alloc->reduce == ir::ReduceKind::kArgMax || alloc->reduce == ir::ReduceKind::kArgMin;
+    const bool numbered = IsArg(*alloc->reduce);
     if (combine.dtype != (numbered ? DType::kI64 : alloc->dtype)) {
       return Error("an accumulator's value has another type");
     }

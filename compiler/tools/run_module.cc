@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "compiler/ir/interpret.h"
 #include "compiler/schedule/interpret.h"
+#include "proto/base/scramble.h"
 #include "proto/base/status_macros.h"
 
 namespace kiln::tools {
@@ -22,12 +23,7 @@ constexpr int kFirstValues = 8;
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
-  uint64_t Next() {
-    uint64_t z = (state_ += 0x9E3779B97F4A7C15u);
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
-  }
+  uint64_t Next() { return Scramble(state_ += kScrambleStep); }
 
  private:
   uint64_t state_;

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "kiln/v1/graph.pb.h"
+#include "proto/base/scramble.h"
 #include "proto/base/status_macros.h"
 
 namespace kiln {
@@ -19,12 +20,7 @@ constexpr int64_t kMaxTensorBytes = int64_t{1} << 36;
 class SplitMix64 {
  public:
   explicit SplitMix64(uint64_t seed) : state_(seed) {}
-  uint64_t Next() {
-    uint64_t z = (state_ += 0x9E3779B97F4A7C15u);
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
-  }
+  uint64_t Next() { return Scramble(state_ += kScrambleStep); }
   // Sum of four uniforms, centred and scaled to deviation 1: close to normal, and exact arithmetic
   // on every machine.
   double Normal() {
@@ -204,7 +200,7 @@ absl::StatusOr<std::vector<HostTensor>> RandomInputs(const v1::Graph& graph, uin
       }
     }
     t.data.resize(empty ? 0 : static_cast<size_t>((last + 1) * DTypeSize(t.dtype)));
-    SplitMix64 random(seed * 0x9E3779B97F4A7C15u + static_cast<uint64_t>(i));
+    SplitMix64 random(seed * kScrambleStep + static_cast<uint64_t>(i));
     Fill(t, input.role() == v1::Input::ROLE_PARAMETER, random);
     out.push_back(std::move(t));
   }

@@ -108,22 +108,16 @@ KILN_FN Vec<bool, W> KIsInf(Vec<T, W> x) {
   return __builtin_convertvector(__builtin_elementwise_abs(x) == (Vec<T, W>)((T)__builtin_inf()),
                                  Vec<bool, W>);
 }
-template <class T, int W>
-KILN_FN Vec<T, W> KFloor(Vec<T, W> x) {
-  return __builtin_elementwise_floor(x);
-}
-template <class T, int W>
-KILN_FN Vec<T, W> KCeil(Vec<T, W> x) {
-  return __builtin_elementwise_ceil(x);
-}
-template <class T, int W>
-KILN_FN Vec<T, W> KTrunc(Vec<T, W> x) {
-  return __builtin_elementwise_trunc(x);
-}
-template <class T, int W>
-KILN_FN Vec<T, W> KRound(Vec<T, W> x) {
-  return __builtin_elementwise_roundeven(x);
-}
+#define KILN_TO_WHOLE(NAME, BUILTIN)    \
+  template <class T, int W>             \
+  KILN_FN Vec<T, W> NAME(Vec<T, W> x) { \
+    return BUILTIN(x);                  \
+  }
+KILN_TO_WHOLE(KFloor, __builtin_elementwise_floor)
+KILN_TO_WHOLE(KCeil, __builtin_elementwise_ceil)
+KILN_TO_WHOLE(KTrunc, __builtin_elementwise_trunc)
+KILN_TO_WHOLE(KRound, __builtin_elementwise_roundeven)
+#undef KILN_TO_WHOLE
 template <class T, int W>
 KILN_FN Vec<T, W> KCopysign(Vec<T, W> x, Vec<T, W> sign) {
   return __builtin_elementwise_copysign(x, sign);

@@ -91,8 +91,7 @@ void Accumulators::Add(const Step& step, Block& out) {
   const Accumulator& acc = *std::find_if(open_.begin(), open_.end(),
                                          [&](const Accumulator& a) { return a.inst == step.inst; });
   const bool one_a_lane = lanes_.width > 1 && !lanes_kept_;
-  const bool numbered = step.inst->reduce_kind == ReduceKind::kArgMax ||
-                        step.inst->reduce_kind == ReduceKind::kArgMin;
+  const bool numbered = IsArg(step.inst->reduce_kind);
   out.push_back({Update{acc.part >= 0 ? acc.part : acc.total,
                         one_a_lane ? ints.Mod(lanes_.var, lanes_.width) : ints.Const(0),
                         builder_.Resolve(step.inst->operands[0]), numbered ? number_ : IntExpr()}});

@@ -21,13 +21,9 @@ Builder::Builder(ir::Module& module, const ir::Kernel& kernel, const Nest& nest)
   }
 }
 
-AllocId Builder::NewAlloc(Alloc alloc) {
-  tree_.allocs.push_back(std::move(alloc));
-  return static_cast<AllocId>(tree_.allocs.size()) - 1;
-}
-
 AllocId Builder::Open(Alloc alloc, Block& out) {
-  const AllocId id = NewAlloc(std::move(alloc));
+  const auto id = static_cast<AllocId>(tree_.allocs.size());
+  tree_.allocs.push_back(std::move(alloc));
   out.push_back({schedule::Open{id}});
   return id;
 }
@@ -55,11 +51,9 @@ ValueId Builder::Resolve(ValueId id) const {
 }
 
 void Builder::AddStep(const Step& step, Block& out) {
-  Compute made{*step.inst, -1, false};
+  Compute made = ToCompute(step);
   for (ValueId& id : made.inst.operands) id = Resolve(id);
   made.inst.result = Resolve(made.inst.result);
-  made.inst.indices.clear();
-  if (step.index) made.inst.indices.push_back(step.index);
   made.stream = made.inst.op == ScalarOp::kStore && streamed_.contains(made.inst.buffer);
   out.push_back({std::move(made)});
 }

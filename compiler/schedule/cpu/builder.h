@@ -25,10 +25,13 @@ class Builder {
   Tree& tree() { return tree_; }
   ir::IntContext& ints() { return ints_; }
 
-  AllocId NewAlloc(Alloc alloc);
   ir::ValueId NewValue() { return tree_.num_values++; }
   // Opens a new one at the end of `out`.
   AllocId Open(Alloc alloc, Block& out);
+  // All of the loop of `var`.
+  Loop Whole(ir::IntExpr var, Binding binding = Binding::kSerial, int width = 1) {
+    return {var, ints_.Const(0), Extent(ints_, var), binding, width};
+  }
   // Appends the loop and returns its body, which is good until `out` grows.
   Block& AddLoop(const Loop& loop, Block& out);
   // The same over [begin, end) in steps, with a new variable below `extent`.

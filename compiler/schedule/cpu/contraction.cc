@@ -11,7 +11,6 @@ namespace {
 
 using ir::IntExpr;
 
-constexpr int64_t kMostThreads = 1 << 12;
 constexpr int64_t kTasksPerThread = 8;
 
 // A range of one loop that stands for several, taken as one.
@@ -49,7 +48,6 @@ class ContractionScheduler {
                const std::function<void(const Loop& run, IntExpr place, Block& out)>& visit,
                Block& out);
   Block& AddBatches(Block& out);
-  Loop Whole(IntExpr var) { return {var, ints_.Const(0), Extent(ints_, var)}; }
   IntExpr OriginOf(const Step& load, const std::vector<IntExpr>& vars);
   AllocId OpenRowScratch(Block& out);
   FlatRange LanesOf(IntExpr panel, Block& out);
@@ -103,11 +101,9 @@ void ContractionScheduler::AddRuns(
   }
   const IntExpr extent = Extent(ints_, last);
   std::vector<IntExpr> others(vars.begin(), vars.end() - 1);
-  IntExpr points = ints_.Const(1);
-  for (IntExpr var : others) points = ints_.Mul(points, Extent(ints_, var));
   IntExpr run;
   Block& body =
-      builder_.AddSteps(run, points, ints_.FloorDiv(range.begin, extent),
+      builder_.AddSteps(run, NumPoints(ints_, others), ints_.FloorDiv(range.begin, extent),
                         ints_.CeilDiv(range.end, extent), ints_.Const(1), Binding::kSerial, out);
   Decode(run, others, body);
   const IntExpr start = ints_.Mul(run, extent);
@@ -119,9 +115,7 @@ void ContractionScheduler::AddRuns(
 Block& ContractionScheduler::AddBatches(Block& out) {
   Block* at = &out;
   for (IntExpr var : plan_.batch) {
-    Loop loop = Whole(var);
-    loop.binding = Binding::kTask;
-    at = &builder_.AddLoop(loop, *at);
+    at = &builder_.AddLoop(builder_.Whole(var, Binding::kTask), *at);
   }
   return *at;
 }
@@ -188,7 +182,7 @@ void ContractionScheduler::PackAnyPanel(const FlatRange& lanes, const Window& to
       plan_.lanes, lanes,
       [&](const Loop& run, IntExpr place, Block& at) {
         std::vector<Loop> loops;
-        for (IntExpr var : plan_.k) loops.push_back(Whole(var));
+        for (IntExpr var : plan_.k) loops.push_back(builder_.Whole(var));
         loops.push_back({run.var, run.begin, run.end, Binding::kVector, plan_.vector_lanes});
         const IntExpr index =
             ints_.Add(to.index, ints_.Add(ints_.Mul(Flat(plan_.k), width_), place));
@@ -215,7 +209,7 @@ void ContractionScheduler::PackRows(IntExpr first, IntExpr count, Block& out) {
       Let(ints_.Min(ints_.Add(first, r), ints_.Add(plan_.num_rows, -1)), plan_.num_rows, body);
   Decode(row, plan_.rows, body);
   std::vector<Loop> loops;
-  for (IntExpr var : plan_.k) loops.push_back(Whole(var));
+  for (IntExpr var : plan_.k) loops.push_back(builder_.Whole(var));
   loops.back().binding = Binding::kVector;
   loops.back().width = plan_.vector_lanes;
   const IntExpr index = ints_.Add(ints_.Mul(r, plan_.depth), Flat(plan_.k));

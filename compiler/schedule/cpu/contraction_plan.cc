@@ -39,12 +39,6 @@ bool UsesVar(const std::vector<const Step*>& steps, IntExpr var) {
   });
 }
 
-IntExpr ProductOfExtents(IntContext& ints, const std::vector<IntExpr>& vars) {
-  IntExpr product = ints.Const(1);
-  for (IntExpr var : vars) product = ints.Mul(product, Extent(ints, var));
-  return product;
-}
-
 // What `index` gains from one step of `vars` taken as one loop; null if it is not that regular.
 IntExpr FlatStride(IntContext& ints, IntExpr index, const std::vector<IntExpr>& vars) {
   IntExpr stride, expected;
@@ -172,7 +166,7 @@ Choice MakeChoice(IntContext& ints, const Nest& nest, ValueId row_value, ValueId
   plan.panel_value = panel_value;
   plan.vector_lanes = VectorBytes(isa) / static_cast<int>(DTypeSize(type));
   plan.k = nest.phases[0].inner;
-  plan.num_k = ProductOfExtents(ints, plan.k);
+  plan.num_k = NumPoints(ints, plan.k);
   plan.depth = plan.pairs() ? ints.Mul(ints.CeilDiv(plan.num_k, ints.Const(2)), 2) : plan.num_k;
   const std::vector<const Step*> row_steps = Closure(nest.phases[0], row_value);
   const std::vector<const Step*> panel_steps = Closure(nest.phases[0], panel_value);
@@ -183,9 +177,9 @@ Choice MakeChoice(IntContext& ints, const Nest& nest, ValueId row_value, ValueId
   const Step* store = ResultStore(nest);
   SplitBatches(ints, store, plan.lanes, plan.batch);
   SplitRows(ints, store, PlainLoad(row_steps), plan);
-  plan.num_batches = ProductOfExtents(ints, plan.batch);
-  plan.num_rows = ProductOfExtents(ints, plan.rows);
-  plan.num_lanes = ProductOfExtents(ints, plan.lanes);
+  plan.num_batches = NumPoints(ints, plan.batch);
+  plan.num_rows = NumPoints(ints, plan.rows);
+  plan.num_lanes = NumPoints(ints, plan.lanes);
 
   if (const Step* load = PlainLoad(panel_steps)) {
     plan.lane_stride = FlatStride(ints, load->index, plan.lanes);

@@ -48,7 +48,6 @@ class LoopsScheduler {
  private:
   // Loops of a phase below a row, outermost first; the lanes' loop is among them.
   std::vector<IntExpr> PhaseLoops(size_t phase) const;
-  Loop Whole(IntExpr var, Binding binding = Binding::kSerial, int width = 1);
   Loop LanesLoop(Binding binding);
   void AddTiledRows(Block& out);
   void AddTurnedLoads(IntExpr block, IntExpr block_end, IntExpr tile, IntExpr run, Block& out);
@@ -62,8 +61,8 @@ class LoopsScheduler {
   void AddReduceOfOne(const Step& step, Block& out);
   void KeepValues(Block& out);
   bool LoadKept(const Step& step, Block& out);
-  void Because(std::string reason) { builder_.tree().reasons.push_back(std::move(reason)); }
   void StoreKept(const Step& step, Block& out);
+  void Because(std::string reason) { builder_.tree().reasons.push_back(std::move(reason)); }
 
   ir::IntContext& ints_;
   Nest nest_;
@@ -102,16 +101,12 @@ std::vector<IntExpr> LoopsScheduler::PhaseLoops(size_t phase) const {
   return loops;
 }
 
-Loop LoopsScheduler::Whole(IntExpr var, Binding binding, int width) {
-  return {var, ints_.Const(0), Extent(ints_, var), binding, width};
-}
-
 // Over all lanes of the outer loop that has them; without its vectors where they have one lane.
 Loop LoopsScheduler::LanesLoop(Binding binding) {
   if (plan_.lanes.width == 1) {
     binding = binding == Binding::kTaskVector ? Binding::kTask : Binding::kSerial;
   }
-  return Whole(plan_.lanes.var, binding, plan_.lanes.width);
+  return builder_.Whole(plan_.lanes.var, binding, plan_.lanes.width);
 }
 
 void LoopsScheduler::KeepValues(Block& out) {
@@ -124,8 +119,8 @@ void LoopsScheduler::KeepValues(Block& out) {
     if (is_new) {
       const Alloc alloc{value.first->dtype, ints_.Const(value.extent), Space::kL1, {}, false};
       row->second = {builder_.Open(alloc, out), true};
+      Because("a row of what two loops compute is kept");
     }
-    if (is_new) Because("a row of what two loops compute is kept");
     const AllocId alloc = row->second.alloc;
     kept_[value.second] = {alloc, false};
   }
@@ -148,7 +143,7 @@ void LoopsScheduler::StoreKept(const Step& step, Block& out) {
 void LoopsScheduler::AddReduceOfOne(const Step& step, Block& out) {
   const ir::Inst& inst = *step.inst;
   builder_.SetLevel(inst.result, builder_.LevelOf(inst.operands[0]));
-  if (inst.reduce_kind == ir::ReduceKind::kArgMax || inst.reduce_kind == ir::ReduceKind::kArgMin) {
+  if (IsArg(inst.reduce_kind)) {
     ir::Inst zero;
     zero.op = ScalarOp::kConst;
     zero.dtype = inst.dtype;
@@ -189,8 +184,8 @@ void LoopsScheduler::AddLevel(const NestPhase& phase, const std::vector<IntExpr>
   if (level == static_cast<int>(loops.size())) return;
   IntExpr var = loops[level];
   const bool has_lanes = !plan_.outer && var == lanes_.var && lanes_.width > 1;
-  Loop loop =
-      Whole(var, has_lanes ? Binding::kVector : Binding::kSerial, has_lanes ? lanes_.width : 1);
+  Loop loop = builder_.Whole(var, has_lanes ? Binding::kVector : Binding::kSerial,
+                             has_lanes ? lanes_.width : 1);
   if (level != accumulators_.block_level()) {
     AddLevel(phase, loops, levels, level + 1, builder_.AddLoop(loop, out));
     return;
@@ -318,7 +313,7 @@ void LoopsScheduler::AddTiledRows(Block& out) {
   const IntExpr lanes = Extent(ints_, plan_.lanes.var), rows = Extent(ints_, plan_.row_var);
   Block* at = &builder_.AddSteps(block, lanes, ints_.Const(0), lanes, ints_.Const(plan_.block),
                                  Binding::kTask, out);
-  for (IntExpr var : rows_) at = &builder_.AddLoop(Whole(var, Binding::kTask), *at);
+  for (IntExpr var : rows_) at = &builder_.AddLoop(builder_.Whole(var, Binding::kTask), *at);
   at = &builder_.AddSteps(tile, rows, ints_.Const(0), rows, ints_.Const(kTileRows), Binding::kTask,
                           *at);
   const IntExpr block_end = ints_.NewVar(ints_.Add(lanes, 1));
@@ -339,7 +334,7 @@ Tree LoopsScheduler::Run() && {
     AddTiledRows(root);
   } else {
     Block* at = &root;
-    for (IntExpr var : rows_) at = &builder_.AddLoop(Whole(var, Binding::kTask), *at);
+    for (IntExpr var : rows_) at = &builder_.AddLoop(builder_.Whole(var, Binding::kTask), *at);
     AddRowBody(plan_.outer ? LanesLoop(Binding::kTaskVector) : Loop(), *at);
   }
   builder_.tree().body = std::move(root);
