@@ -121,6 +121,8 @@ class Assembler {
         case ir::BufferKind::kLibrary:
           out.set_kind(v1::Buffer::KIND_LIBRARY);
           break;
+        case ir::BufferKind::kTile:
+          return absl::InternalError(absl::StrCat("a launch gets @", buffer.name, ", a tile"));
       }
       if (buffer.index >= 0) out.set_index(static_cast<uint32_t>(buffer.index));
       if (buffer.kind == ir::BufferKind::kTemp) {

@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -47,22 +48,25 @@ fusion::FuseOptions MakeFuseOptions(const v1::PlanRequest& request) {
           .disabled_passes = {options.disabled_passes().begin(), options.disabled_passes().end()}};
 }
 
+bool IsDisabled(const v1::PlanRequest& request, absl::string_view pass) {
+  return absl::c_linear_search(request.options().disabled_passes(), pass);
+}
+
 lowering::LoweringOptions MakeLoweringOptions(const v1::Device& device) {
   const auto& libraries = device.libraries();
   return {.library_steps =
               std::find(libraries.begin(), libraries.end(), "torch") != libraries.end()};
 }
 
-// A tree for each kernel of the module, in order.
+// A tree for each kernel and repeat of the module, in order.
 absl::StatusOr<std::vector<schedule::Tree>> ScheduleKernels(const codegen::Target& target,
                                                             ir::Module& module,
                                                             const StopCheck& stop) {
   std::vector<schedule::Tree> trees;
   for (const ir::Operation& operation : module.operations) {
-    const auto* kernel = std::get_if<ir::Kernel>(&operation);
-    if (kernel == nullptr) continue;
+    if (std::holds_alternative<ir::Library>(operation)) continue;
     if (stop) KILN_RETURN_IF_ERROR(stop());
-    KILN_ASSIGN_OR_RETURN(schedule::Tree tree, target.Schedule(module, *kernel));
+    KILN_ASSIGN_OR_RETURN(schedule::Tree tree, target.Schedule(module, operation));
     KILN_RETURN_IF_ERROR(schedule::Verify(module, tree));
     trees.push_back(std::move(tree));
   }
@@ -81,16 +85,17 @@ absl::StatusOr<std::vector<NamedKernel>> EmitKernels(const codegen::Target& targ
   std::vector<NamedKernel> kernels(module.operations.size());
   size_t number = 0;
   for (size_t i = 0; i < module.operations.size(); ++i) {
-    const auto* kernel = std::get_if<ir::Kernel>(&module.operations[i]);
-    if (kernel == nullptr) continue;
+    const ir::Operation& operation = module.operations[i];
+    if (std::holds_alternative<ir::Library>(operation)) continue;
     if (stop) KILN_RETURN_IF_ERROR(stop());
     NamedKernel& named = kernels[i];
-    if (number == trees.size() || trees[number].name != kernel->name) {
-      return absl::InternalError(absl::StrCat("kernel @", kernel->name, " has no schedule"));
+    if (number == trees.size() || trees[number].name != NameOf(operation)) {
+      return absl::InternalError(absl::StrCat("kernel @", NameOf(operation), " has no schedule"));
     }
     const schedule::Tree& tree = trees[number++];
     KILN_ASSIGN_OR_RETURN(named.emitted, target.Print(module, tree));
-    KILN_ASSIGN_OR_RETURN(const std::string interface, InterfaceOf(module, *kernel, named.emitted));
+    KILN_ASSIGN_OR_RETURN(const std::string interface,
+                          InterfaceOf(module, KernelsOf(operation), named.emitted));
     named.emitted.source += target.InterfaceText(interface);
     named.symbol = absl::StrCat("kiln_", Sha256(named.emitted.source).ToHex().substr(0, 24));
     if (!known.insert(named.symbol).second) continue;
@@ -105,7 +110,7 @@ absl::StatusOr<std::vector<NamedKernel>> EmitKernels(const codegen::Target& targ
     source.set_source(absl::StrCat(
         named.emitted.prelude,
         absl::StrReplaceAll(named.emitted.source, {{codegen::kSymbolPlaceholder, named.symbol}})));
-    for (const std::string& origin : kernel->origins) source.add_ops(origin);
+    for (const std::string& origin : tree.origins) source.add_ops(origin);
     if (!debug) continue;
     for (const std::string& reason : tree.reasons) source.add_schedule(reason);
   }
@@ -206,6 +211,10 @@ absl::StatusOr<v1::PlanResponse> PlanGraph(const v1::PlanRequest& request, const
   }));
   KILN_RETURN_IF_ERROR(stages.RunOnIr(
       "fuse", [&] { return fusion::Fuse(module, MakeFuseOptions(request), &decisions); }));
+  KILN_RETURN_IF_ERROR(stages.RunOnIr("tile", [&] {
+    if (!request.options().disable_fusion() && !IsDisabled(request, "tile")) target->Tile(module);
+    return absl::OkStatus();
+  }));
   KILN_RETURN_IF_ERROR(stages.Run("plan_memory", [&]() -> absl::Status {
     KILN_ASSIGN_OR_RETURN(plan, memory::PlanMemory(module));
     return memory::CheckPlan(module, plan);

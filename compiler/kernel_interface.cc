@@ -15,10 +15,12 @@
 namespace kiln {
 namespace {
 
-bool Does(const ir::Kernel& kernel, ir::ScalarOp op, ir::BufferId buffer) {
-  for (const ir::Phase& phase : kernel.phases) {
-    for (const ir::Inst& inst : phase.body) {
-      if (inst.op == op && inst.buffer == buffer) return true;
+bool Do(absl::Span<const ir::Kernel> kernels, ir::ScalarOp op, ir::BufferId buffer) {
+  for (const ir::Kernel& kernel : kernels) {
+    for (const ir::Phase& phase : kernel.phases) {
+      for (const ir::Inst& inst : phase.body) {
+        if (inst.op == op && inst.buffer == buffer) return true;
+      }
     }
   }
   return false;
@@ -34,7 +36,8 @@ std::string Text(const v1::KernelInterface& interface) {
 
 }  // namespace
 
-absl::StatusOr<std::string> InterfaceOf(const ir::Module& module, const ir::Kernel& kernel,
+absl::StatusOr<std::string> InterfaceOf(const ir::Module& module,
+                                        absl::Span<const ir::Kernel> kernels,
                                         codegen::EmittedKernel& emitted) {
   std::vector<int>& symbols = emitted.symbols;
   const auto number = [&symbols](int id) {
@@ -50,8 +53,8 @@ absl::StatusOr<std::string> InterfaceOf(const ir::Module& module, const ir::Kern
     KILN_ASSIGN_OR_RETURN(*out.mutable_bytes(),
                           ToSymInt(ir::SizeBytes(*module.ints, buffer), number));
     out.set_dtype(static_cast<v1::DType>(DTypeToProto(buffer.dtype)));
-    out.set_read(Does(kernel, ir::ScalarOp::kLoad, id));
-    out.set_written(Does(kernel, ir::ScalarOp::kStore, id));
+    out.set_read(Do(kernels, ir::ScalarOp::kLoad, id));
+    out.set_written(Do(kernels, ir::ScalarOp::kStore, id));
   }
   KILN_ASSIGN_OR_RETURN(*interface.mutable_scratch_bytes(),
                         ToSymInt(emitted.scratch_bytes, number));

@@ -10,9 +10,11 @@
 
 namespace kiln {
 
-// The statement, kiln.v1.KernelInterface in one line. Appends to `emitted.symbols` those that only
-// sizes of buffers and of the grid depend on. Equal kernels over equal buffers have equal ones.
-absl::StatusOr<std::string> InterfaceOf(const ir::Module& module, const ir::Kernel& kernel,
+// The statement, kiln.v1.KernelInterface in one line, for what runs `kernels` in one launch.
+// Appends to `emitted.symbols` those that only sizes of buffers and of the grid depend on. Equal
+// kernels over equal buffers have equal ones.
+absl::StatusOr<std::string> InterfaceOf(const ir::Module& module,
+                                        absl::Span<const ir::Kernel> kernels,
                                         codegen::EmittedKernel& emitted);
 
 }  // namespace kiln

@@ -67,14 +67,16 @@ class Target {
  public:
   virtual ~Target() = default;
   virtual absl::string_view name() const = 0;
-  // How a kernel of the verified module runs there. UNIMPLEMENTED for a type that the target lacks.
-  virtual absl::StatusOr<schedule::Tree> Schedule(ir::Module& module,
-                                                  const ir::Kernel& kernel) const = 0;
+  // Puts kernels of the verified module into repeats where they run better there tile by tile.
+  virtual void Tile(ir::Module&) const {}
+  // How a kernel of the verified module runs there, or a repeat that Tile made. UNIMPLEMENTED for a
+  // type that the target lacks.
+  absl::StatusOr<schedule::Tree> Schedule(ir::Module& module, const ir::Operation& operation) const;
   // REQUIRES: a verified tree of this target.
   virtual absl::StatusOr<EmittedKernel> Print(ir::Module& module,
                                               const schedule::Tree& tree) const = 0;
   // Both.
-  absl::StatusOr<EmittedKernel> Emit(ir::Module& module, const ir::Kernel& kernel) const;
+  absl::StatusOr<EmittedKernel> Emit(ir::Module& module, const ir::Operation& operation) const;
   // Text to append to a kernel's source that states `interface`, one line of
   // kiln.v1.KernelInterface, where a client finds it in what was linked.
   virtual std::string InterfaceText(absl::string_view interface) const = 0;
@@ -90,6 +92,13 @@ class Target {
   virtual absl::Status PrepareToCompile(const KernelJob& like) const = 0;
   // Numbers are from 0 on; at least one has each number that EmittedKernel::binary had.
   virtual absl::StatusOr<std::vector<Binary>> Link(absl::Span<const std::string> objects) const = 0;
+
+ private:
+  virtual absl::StatusOr<schedule::Tree> ScheduleKernel(ir::Module& module,
+                                                        const ir::Kernel& kernel) const = 0;
+  // For targets that tile.
+  virtual absl::StatusOr<schedule::Tree> ScheduleRepeat(ir::Module& module,
+                                                        const ir::Repeat& repeat) const;
 };
 
 // What of a target no device changes.

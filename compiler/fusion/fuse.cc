@@ -1,7 +1,9 @@
 #include "compiler/fusion/fuse.h"
 
 #include <algorithm>
+#include <variant>
 
+#include "absl/strings/str_cat.h"
 #include "compiler/fusion/passes.h"
 
 namespace kiln::fusion {
@@ -22,6 +24,11 @@ constexpr Pass kPasses[] = {
 
 absl::Status Fuse(ir::Module& module, const FuseOptions& options,
                   std::vector<Decision>* decisions) {
+  for (const ir::Operation& operation : module.operations) {
+    if (!std::holds_alternative<ir::Repeat>(operation)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("repeat @", NameOf(operation), " is from a stage after fusion"));
+  }
   FusionGraph graph(module, decisions);
   RemoveDeadKernels(graph);
   if (options.enabled) {

@@ -103,7 +103,7 @@ class Interpreter {
  public:
   Interpreter(const Module& module, absl::Span<const HostTensor> inputs,
               absl::Span<const int64_t> symbols, absl::Span<const std::string> constants,
-              const InterpretOptions& options, const KernelRunner& run)
+              const InterpretOptions& options, const OperationRunner& run)
       : module_(module),
         inputs_(inputs),
         symbols_(symbols),
@@ -118,7 +118,7 @@ class Interpreter {
  private:
   // For each operation, the buffers that it is the last to use.
   void FindLastUses();
-  absl::Status RunKernel(const Kernel& kernel);
+  absl::Status RunOperation(const Operation& operation);
   absl::Status Prepare(BufferId id);
   absl::Status Allocate(BufferId id);
   absl::Status Fill(BufferId id, absl::string_view data, absl::Span<const int64_t> strides);
@@ -145,18 +145,20 @@ class Interpreter {
   absl::Span<const int64_t> symbols_;
   absl::Span<const std::string> constants_;
   const InterpretOptions& options_;
-  const KernelRunner run_;  // empty: the loop IR's own
+  const OperationRunner run_;  // empty: the loop IR's own
   std::vector<Storage> storage_;
   std::vector<bool> ready_;
   std::vector<std::vector<BufferId>> last_uses_;
   int64_t used_bytes_ = 0;
 };
 
-std::vector<BufferId> BuffersOf(const Kernel& kernel) {
+std::vector<BufferId> BuffersOf(const Operation& operation) {
   std::vector<BufferId> buffers;
-  for (const Phase& phase : kernel.phases) {
-    for (const Inst& inst : phase.body) {
-      if (inst.buffer >= 0) buffers.push_back(inst.buffer);
+  for (const Kernel& kernel : KernelsOf(operation)) {
+    for (const Phase& phase : kernel.phases) {
+      for (const Inst& inst : phase.body) {
+        if (inst.buffer >= 0) buffers.push_back(inst.buffer);
+      }
     }
   }
   std::sort(buffers.begin(), buffers.end());
@@ -167,9 +169,7 @@ std::vector<BufferId> BuffersOf(const Kernel& kernel) {
 void Interpreter::FindLastUses() {
   std::vector<int> last(module_.buffers.size(), -1);
   for (size_t i = 0; i < module_.operations.size(); ++i) {
-    const auto* kernel = std::get_if<Kernel>(&module_.operations[i]);
-    if (kernel == nullptr) continue;
-    for (BufferId id : BuffersOf(*kernel)) last[id] = static_cast<int>(i);
+    for (BufferId id : BuffersOf(module_.operations[i])) last[id] = static_cast<int>(i);
   }
   for (const ModuleOutput& output : module_.outputs) {
     if (const auto* window = std::get_if<BufferWindow>(&output.value)) last[window->buffer] = -1;
@@ -188,15 +188,13 @@ absl::StatusOr<std::vector<ReferenceTensor>> Interpreter::Run() {
   FindLastUses();
   const int total = static_cast<int>(module_.operations.size());
   for (int i = 0; i < total; ++i) {
-    const auto* kernel = std::get_if<Kernel>(&module_.operations[i]);
-    if (kernel == nullptr) {
-      const Library& library = std::get<Library>(module_.operations[i]);
-      return absl::UnimplementedError(absl::StrCat("node '", library.origin, "' (", library.op,
+    if (const auto* library = std::get_if<Library>(&module_.operations[i])) {
+      return absl::UnimplementedError(absl::StrCat("node '", library->origin, "' (", library->op,
                                                    ") is a library step, which the interpreter "
                                                    "cannot execute"));
     }
     if (options_.progress) KILN_RETURN_IF_ERROR(options_.progress(i, total));
-    KILN_RETURN_IF_ERROR(RunKernel(*kernel));
+    KILN_RETURN_IF_ERROR(RunOperation(module_.operations[i]));
     for (BufferId id : last_uses_[i]) Release(id);
   }
   if (options_.progress) KILN_RETURN_IF_ERROR(options_.progress(total, total));
@@ -208,14 +206,20 @@ absl::StatusOr<std::vector<ReferenceTensor>> Interpreter::Run() {
   return outputs;
 }
 
-absl::Status Interpreter::RunKernel(const Kernel& kernel) {
-  for (BufferId id : BuffersOf(kernel)) KILN_RETURN_IF_ERROR(Prepare(id));
-  const Resources resources{FreeBytes(), Threads()};
-  const absl::Status status = run_
-                                  ? run_(kernel, storage_)
-                                  : InterpretKernel(module_, kernel, symbols_, storage_, resources);
-  if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat("kernel @", kernel.name, ": ", status.message()));
+absl::Status Interpreter::RunOperation(const Operation& operation) {
+  for (BufferId id : BuffersOf(operation)) KILN_RETURN_IF_ERROR(Prepare(id));
+  const auto named = [](const absl::Status& status, absl::string_view kernel) {
+    return status.ok() ? status
+                       : absl::Status(status.code(),
+                                      absl::StrCat("kernel @", kernel, ": ", status.message()));
+  };
+  if (run_) return named(run_(operation, storage_), NameOf(operation));
+  for (const Kernel& kernel : KernelsOf(operation)) {
+    const Resources resources{FreeBytes(), Threads()};
+    KILN_RETURN_IF_ERROR(
+        named(InterpretKernel(module_, kernel, symbols_, storage_, resources), kernel.name));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Interpreter::Prepare(BufferId id) {
@@ -360,7 +364,7 @@ absl::StatusOr<std::vector<ReferenceTensor>> InterpretWith(const Module& module,
                                                            absl::Span<const int64_t> symbols,
                                                            absl::Span<const std::string> constants,
                                                            const InterpretOptions& options,
-                                                           const KernelRunner& run) {
+                                                           const OperationRunner& run) {
   return Interpreter(module, inputs, symbols, constants, options, run).Run();
 }
 

@@ -227,16 +227,16 @@ int64_t WrapInteger(DType dtype, int64_t v);
 // `step.otherwise` or a constant: an immediate as a lane.
 Lane ImmediateLane(const Inst& inst);
 
-// Interpret() with another way to run a kernel, given the storage of every buffer that its phases
-// name. Kernels run once each, in order.
-using KernelRunner =
-    std::function<absl::Status(const Kernel& kernel, std::vector<Storage>& storage)>;
+// Interpret() with another way to run a Kernel or Repeat, given the storage of every buffer that
+// its phases name. Operations run once each, in order.
+using OperationRunner =
+    std::function<absl::Status(const Operation& operation, std::vector<Storage>& storage)>;
 absl::StatusOr<std::vector<ReferenceTensor>> InterpretWith(const Module& module,
                                                            absl::Span<const HostTensor> inputs,
                                                            absl::Span<const int64_t> symbols,
                                                            absl::Span<const std::string> constants,
                                                            const InterpretOptions& options,
-                                                           const KernelRunner& run);
+                                                           const OperationRunner& run);
 
 // What a run may use.
 struct Resources {

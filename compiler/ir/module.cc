@@ -33,6 +33,18 @@ IntExpr DenseElements(IntContext& ints, const Buffer& buffer) {
 
 }  // namespace
 
+absl::Span<const Kernel> KernelsOf(const Operation& operation) {
+  if (const auto* kernel = std::get_if<Kernel>(&operation)) return {kernel, 1};
+  if (const auto* repeat = std::get_if<Repeat>(&operation)) return repeat->kernels;
+  return {};
+}
+
+absl::string_view NameOf(const Operation& operation) {
+  if (const auto* kernel = std::get_if<Kernel>(&operation)) return kernel->name;
+  if (const auto* repeat = std::get_if<Repeat>(&operation)) return repeat->name;
+  return std::get<Library>(operation).origin;
+}
+
 std::vector<IntExpr> Module::ContiguousStrides(const std::vector<IntExpr>& sizes) {
   std::vector<IntExpr> strides(sizes.size());
   IntExpr stride = ints->Const(1);

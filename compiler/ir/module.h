@@ -38,6 +38,10 @@
 //         store f32 @y[d0, r0], %9
 //       }
 //     }
+//     repeat @attention steps(1, 1, 64) {
+//       kernel @scores contraction (d0: 8, d1: 12, d2: s0, d3: s0) { ... }
+//       ...
+//     }
 //     library "aten.topk.default" from "topk" (@y sizes[...] ..., int 5) -> (_, @indices)
 //     output @y ...
 //   }
@@ -51,6 +55,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "compiler/ir/int_expr.h"
 #include "compiler/ir/scalar_op.h"
 #include "proto/base/dtype.h"
@@ -67,6 +72,7 @@ enum class BufferKind : uint8_t {
   kTemp,      // lives in the workspace
   kOutput,    // allocated by the client for each run; an output of the graph views it
   kLibrary,   // made by a library step, with its own strides
+  kTile,      // of a Repeat: of all its elements only those of one tile exist at a time
 };
 
 struct Buffer {
@@ -129,6 +135,18 @@ struct Kernel {
   int num_values = 0;                // ValueIds are below this
 };
 
+// Kernels that give what they would give one after another, but are run tile by tile: all of them
+// on one tile, then on the next, so that what one hands to a later one need never lie in memory
+// whole. The first loops of `Kernel::outer` are tiled, as many as there are steps, and equally long
+// in all kernels; a tile is `steps[i]` iterations of the i-th. What one kernel stores and a later
+// one loads has, for each of these loops, a dimension whose index is that loop's variable in every
+// access, so tiles do not depend on each other; no kernel stores to an input.
+struct Repeat {
+  std::string name;
+  std::vector<int64_t> steps;   // each at least 1
+  std::vector<Kernel> kernels;  // in an order that respects every dependence
+};
+
 // A window on a buffer as a library step sees it.
 struct BufferWindow {
   BufferId buffer = -1;
@@ -159,7 +177,12 @@ struct Library {
   std::vector<int> positions;
 };
 
-using Operation = std::variant<Kernel, Library>;
+using Operation = std::variant<Kernel, Library, Repeat>;
+
+// The operation's kernels: one, those of a Repeat, or none.
+absl::Span<const Kernel> KernelsOf(const Operation& operation);
+// The name of a Kernel or Repeat, the node of a Library.
+absl::string_view NameOf(const Operation& operation);
 
 // An output of the graph: a window on a buffer, a size, or nothing.
 struct ModuleOutput {

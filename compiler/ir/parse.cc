@@ -115,7 +115,12 @@ absl::StatusOr<Module> Parser::ParseModule() {
 absl::Status Parser::Item() {
   if (Accept("symbol")) return Symbol();
   if (Accept("buffer")) return BufferDeclaration();
-  if (Accept("kernel")) return KernelDefinition();
+  if (Accept("kernel")) {
+    KILN_ASSIGN_OR_RETURN(Kernel kernel, KernelDefinition());
+    module_.operations.push_back(std::move(kernel));
+    return absl::OkStatus();
+  }
+  if (Accept("repeat")) return RepeatDefinition();
   if (Accept("library")) return LibraryCall();
   if (Accept("output")) return Output();
   return OtherItem();
@@ -165,9 +170,11 @@ absl::Status Parser::BufferKindAndIndex(Buffer& buffer) {
     buffer.kind = BufferKind::kOutput;
   } else if (Accept("library")) {
     buffer.kind = BufferKind::kLibrary;
+  } else if (Accept("tile")) {
+    buffer.kind = BufferKind::kTile;
   } else {
     if (!At("input") && !At("constant")) {
-      return Expected("'input', 'constant', 'temp', 'output' or 'library'");
+      return Expected("'input', 'constant', 'temp', 'output', 'library' or 'tile'");
     }
     buffer.kind = At("input") ? BufferKind::kInput : BufferKind::kConstant;
     Advance();

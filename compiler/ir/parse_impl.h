@@ -35,7 +35,7 @@ class Parser {
   // What another form adds: an item of the module, and what else a load or store may access, which
   // gives the size of each dimension; null where it has none.
   virtual absl::Status OtherItem() {
-    return Expected("'symbol', 'buffer', 'kernel', 'library', 'output' or '}'");
+    return Expected("'symbol', 'buffer', 'kernel', 'repeat', 'library', 'output' or '}'");
   }
   virtual absl::StatusOr<std::vector<IntExpr>> Place(Inst& inst);
 
@@ -65,7 +65,8 @@ class Parser {
   absl::Status ArgValue(LibraryArg& arg, int depth);
 
   // parse_kernel.cc
-  absl::Status KernelDefinition();
+  absl::StatusOr<Kernel> KernelDefinition();
+  absl::Status RepeatDefinition();
   absl::StatusOr<std::vector<IntExpr>> Loops(char prefix);
   absl::Status PhaseDefinition(Kernel& kernel);
   absl::StatusOr<Inst> Instruction();

@@ -9,7 +9,7 @@
 
 namespace kiln::ir {
 
-absl::Status Parser::KernelDefinition() {
+absl::StatusOr<Kernel> Parser::KernelDefinition() {
   Kernel kernel;
   KILN_ASSIGN_OR_RETURN(kernel.name, Take(TokenKind::kName, "a kernel's name"));
   if (Accept("contraction")) kernel.schedule = Schedule::kContraction;
@@ -22,7 +22,29 @@ absl::Status Parser::KernelDefinition() {
   while (!At("}")) KILN_RETURN_IF_ERROR(PhaseDefinition(kernel));
   Advance();
   vars_.clear();
-  module_.operations.push_back(std::move(kernel));
+  return kernel;
+}
+
+absl::Status Parser::RepeatDefinition() {
+  Repeat repeat;
+  KILN_ASSIGN_OR_RETURN(repeat.name, Take(TokenKind::kName, "a repeat's name"));
+  KILN_RETURN_IF_ERROR(Expect("steps"));
+  KILN_RETURN_IF_ERROR(Expect("("));
+  while (!At(")")) {
+    if (!repeat.steps.empty()) KILN_RETURN_IF_ERROR(Expect(","));
+    if (repeat.steps.size() == kMaxDimensions) return Error("too many steps");
+    KILN_ASSIGN_OR_RETURN(int64_t step, Int());
+    repeat.steps.push_back(step);
+  }
+  Advance();
+  KILN_RETURN_IF_ERROR(Expect("{"));
+  while (!At("}")) {
+    KILN_RETURN_IF_ERROR(Expect("kernel"));
+    KILN_ASSIGN_OR_RETURN(Kernel kernel, KernelDefinition());
+    repeat.kernels.push_back(std::move(kernel));
+  }
+  Advance();
+  module_.operations.push_back(std::move(repeat));
   return absl::OkStatus();
 }
 

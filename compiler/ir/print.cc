@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "compiler/ir/module_text.h"
 
 namespace kiln::ir {
@@ -14,8 +15,9 @@ class Printer {
   explicit Printer(const Module& module)
       : module_(module), names_(NameModule(module)), sizes_(names_, nullptr, nullptr) {}
 
-  using KernelText = std::function<std::string(const Kernel& kernel)>;
-  std::string ModuleText(const KernelText& text) const;
+  using OperationText = std::function<std::string(const Operation& operation)>;
+  std::string ModuleText(const OperationText& text) const;
+  std::string TextOf(const Operation& operation) const;
   std::string TextOf(const Kernel& kernel) const;
 
  private:
@@ -99,14 +101,13 @@ std::string MaskText(const Inst& inst) {
   return out;
 }
 
-std::string Printer::ModuleText(const KernelText& text) const {
+std::string Printer::ModuleText(const OperationText& text) const {
   std::string out = "module {\n";
   for (size_t i = 0; i < names_.symbols.size(); ++i) absl::StrAppend(&out, SymbolText(i));
   for (size_t i = 0; i < module_.buffers.size(); ++i) absl::StrAppend(&out, BufferText(i));
   for (const Operation& operation : module_.operations) {
-    const auto* kernel = std::get_if<Kernel>(&operation);
-    absl::StrAppend(&out,
-                    kernel != nullptr ? text(*kernel) : LibraryText(std::get<Library>(operation)));
+    const auto* library = std::get_if<Library>(&operation);
+    absl::StrAppend(&out, library != nullptr ? LibraryText(*library) : text(operation));
   }
   for (const ModuleOutput& output : module_.outputs) {
     absl::StrAppend(&out, "  output ", OutputText(output), "\n");
@@ -139,6 +140,9 @@ std::string Printer::BufferText(size_t id) const {
     case BufferKind::kLibrary:
       kind = "library";
       break;
+    case BufferKind::kTile:
+      kind = "tile";
+      break;
   }
   return absl::StrCat("  buffer ", names_.buffers[id], " ", Type(buffer.dtype), "[",
                       sizes_.ListText(buffer.sizes), "] strides[", sizes_.ListText(buffer.strides),
@@ -168,11 +172,26 @@ absl::string_view ScheduleText(Schedule schedule) {
   return "";
 }
 
+std::string NameText(const std::string& name) {
+  return absl::StrCat("@", IsIdentifier(name) ? name : QuoteText(name));
+}
+
+std::string Printer::TextOf(const Operation& operation) const {
+  if (const auto* kernel = std::get_if<Kernel>(&operation)) return TextOf(*kernel);
+  const Repeat& repeat = std::get<Repeat>(operation);
+  std::string out = absl::StrCat("  repeat ", NameText(repeat.name), " steps(",
+                                 absl::StrJoin(repeat.steps, ", "), ") {\n");
+  for (const Kernel& kernel : repeat.kernels) {
+    for (absl::string_view line : absl::StrSplit(TextOf(kernel), '\n', absl::SkipEmpty())) {
+      absl::StrAppend(&out, "  ", line, "\n");
+    }
+  }
+  return out + "  }\n";
+}
+
 std::string Printer::TextOf(const Kernel& kernel) const {
-  const std::string name =
-      absl::StrCat("@", IsIdentifier(kernel.name) ? kernel.name : QuoteText(kernel.name));
-  std::string out = absl::StrCat("  kernel ", name, " ", ScheduleText(kernel.schedule),
-                                 LoopText("d", kernel.outer));
+  std::string out = absl::StrCat("  kernel ", NameText(kernel.name), " ",
+                                 ScheduleText(kernel.schedule), LoopText("d", kernel.outer));
   if (!kernel.origins.empty()) absl::StrAppend(&out, " from ", QuotedList(kernel.origins));
   absl::StrAppend(&out, " {\n");
   for (const Phase& phase : kernel.phases) {
@@ -276,11 +295,11 @@ std::string InstText(const Module& module, const ModuleNames& names, const VarNa
 
 std::string Print(const Module& module) {
   const Printer printer(module);
-  return printer.ModuleText([&](const Kernel& kernel) { return printer.TextOf(kernel); });
+  return printer.ModuleText([&](const Operation& o) { return printer.TextOf(o); });
 }
 
 std::string Print(const Module& module,
-                  const std::function<std::string(const Kernel& kernel)>& text) {
+                  const std::function<std::string(const Operation& operation)>& text) {
   return Printer(module).ModuleText(text);
 }
 

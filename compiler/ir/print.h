@@ -14,9 +14,9 @@
 namespace kiln::ir {
 
 std::string Print(const Module& module);
-// With `text`, whole lines, in the place of each kernel.
+// With `text`, whole lines, in the place of each kernel and repeat.
 std::string Print(const Module& module,
-                  const std::function<std::string(const Kernel& kernel)>& text);
+                  const std::function<std::string(const Operation& operation)>& text);
 std::string Print(const Module& module, const Kernel& kernel);
 // One line, without the line's end. REQUIRES: `inst` lies in `kernel`.
 std::string Print(const Module& module, const Kernel& kernel, const Inst& inst);

@@ -4,6 +4,7 @@
 #include <functional>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/ir/verify_impl.h"
 #include "proto/base/status_macros.h"
@@ -42,10 +43,16 @@ class ModuleVerifier {
     for (const Buffer& buffer : module_.buffers) KILN_RETURN_IF_ERROR(CheckBuffer(buffer));
     for (size_t i = 0; i < module_.operations.size(); ++i) {
       const Operation& operation = module_.operations[i];
-      const auto* kernel = std::get_if<Kernel>(&operation);
-      KILN_RETURN_IF_ERROR(kernel != nullptr
-                               ? kernels_.Check(*kernel, static_cast<int>(i))
-                               : CheckLibrary(std::get<Library>(operation), static_cast<int>(i)));
+      if (const auto* library = std::get_if<Library>(&operation)) {
+        KILN_RETURN_IF_ERROR(CheckLibrary(*library, step_++));
+      }
+      for (const Kernel& kernel : KernelsOf(operation)) {
+        KILN_RETURN_IF_ERROR(kernels_.Check(kernel, step_++));
+      }
+      if (const auto* repeat = std::get_if<Repeat>(&operation)) {
+        KILN_RETURN_IF_ERROR(CheckRepeat(module_, *repeat));
+      }
+      KILN_RETURN_IF_ERROR(CheckTileBuffers(operation, static_cast<int>(i)));
     }
     for (size_t i = 0; i < module_.outputs.size(); ++i) {
       const ModuleOutput& output = module_.outputs[i];
@@ -61,6 +68,23 @@ class ModuleVerifier {
   }
 
  private:
+  // Those of one tile belong to one repeat.
+  absl::Status CheckTileBuffers(const Operation& operation, int number) {
+    for (const Kernel& kernel : KernelsOf(operation)) {
+      for (const Phase& phase : kernel.phases) {
+        for (const Inst& inst : phase.body) {
+          if (inst.buffer < 0 || module_.buffers[inst.buffer].kind != BufferKind::kTile) continue;
+          const int owner = repeat_of_.try_emplace(inst.buffer, number).first->second;
+          if (owner == number && std::holds_alternative<Repeat>(operation)) continue;
+          return absl::InternalError(absl::StrCat("kernel @", kernel.name, " uses @",
+                                                  module_.buffers[inst.buffer].name,
+                                                  ", a tile of another operation"));
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status CheckLibrary(const Library& library, int operation) {
     const std::string where =
         absl::StrCat("library step \"", library.op, "\" from \"", library.origin, "\"");
@@ -116,6 +140,7 @@ class ModuleVerifier {
       return absl::InternalError(absl::StrCat(where, " has a window on @", buffer.name, " ", what));
     };
     if (!kernels_.IsWritten(window.buffer)) return fail("before anything is stored there");
+    if (buffer.kind == BufferKind::kTile) return fail("which never lies in memory whole");
     if (window.sizes.size() != window.strides.size()) {
       return fail("with unequal numbers of sizes and strides");
     }
@@ -150,6 +175,8 @@ class ModuleVerifier {
 
   const Module& module_;
   KernelVerifier kernels_;
+  int step_ = 0;                                  // kernels and library steps so far
+  absl::flat_hash_map<BufferId, int> repeat_of_;  // of kTile buffers: the operation
 };
 
 }  // namespace

@@ -23,6 +23,9 @@ inline constexpr int64_t kMaxProbes = 2048;
 // Which leaves an expression may have.
 bool IsSizeExpr(IntExpr expr);  // not null, symbols only
 
+// That the tiles of a repeat are independent of each other. REQUIRES: its kernels are verified.
+absl::Status CheckRepeat(const Module& module, const Repeat& repeat);
+
 // Checks kernels one after another. Remembers which buffers have their values.
 class KernelVerifier {
  public:

@@ -6,7 +6,9 @@
 //   dV = P^T dO     dP = dO V^T     dS = P * (dP - rowsum(dO * O))     dQ = scale dS K
 //   dK = scale dS^T Q
 //
-// A row whose keys are all forbidden has P = 0 and L = 0, as ATen's kernel has it.
+// A row whose keys are all forbidden has P = 0 and L = 0, as ATen's kernel has it. The forward pass
+// multiplies with V before it divides by the sum: what lies between the products, which is the
+// largest there is, is written once.
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -116,9 +118,10 @@ absl::StatusOr<View> EmitScores(NodeContext& n, const Attention& a, const Ints& 
   return scores;
 }
 
-// One kernel: weights = exp(scores - logsumexp), the latter stored where asked for.
+// One kernel: weights = exp(scores - their row's maximum), factor = 1 / sum of weights, and
+// logsumexp where asked for.
 void EmitWeights(NodeContext& n, const Attention& a, const View& scores, const View& weights,
-                 const std::optional<View>& logsumexp) {
+                 const View& row_factor, const std::optional<View>& logsumexp) {
   KernelBuilder b = n.NewKernel();
   const Ints outer = b.Outer({scores.sizes[0], scores.sizes[1], scores.sizes[2]});
   const Ints keys{scores.sizes[3]};
@@ -132,8 +135,10 @@ void EmitWeights(NodeContext& n, const Attention& a, const View& scores, const V
     const Scalar none = b.Const(max.dtype, -std::numeric_limits<double>::infinity());
     max = b.Select(b.Op(kEq, max, none), zero, max);
   }
-  const Scalar shifted = b.Op(kSub, load(b.StartPhase(keys)), max);
-  const Scalar sum = b.Reduce(ir::ReduceKind::kSum, b.Op(kExp, shifted));
+  const Ints inner = b.StartPhase(keys);
+  const Scalar weight = b.Op(kExp, b.Op(kSub, load(inner), max));
+  b.Store(weights, at(inner), b.Cast(weight, weights.dtype));
+  const Scalar sum = b.Reduce(ir::ReduceKind::kSum, weight);
   b.StartPhase();
   Scalar factor = b.Op(kDiv, b.Const(sum.dtype, 1.0), sum);
   Scalar log_sum = b.Op(kAdd, max, b.Op(kLog, sum));
@@ -142,10 +147,8 @@ void EmitWeights(NodeContext& n, const Attention& a, const View& scores, const V
     factor = b.Select(is_empty, zero, factor);
     log_sum = b.Select(is_empty, zero, log_sum);
   }
+  b.Store(row_factor, outer, factor);
   if (logsumexp) b.Store(*logsumexp, outer, log_sum);
-  const Ints inner = b.StartPhase(keys);
-  const Scalar weight = b.Op(kExp, b.Op(kSub, load(inner), max));
-  b.Store(weights, at(inner), b.Op(kMul, weight, factor));
   b.Finish();
 }
 
@@ -158,16 +161,23 @@ absl::Status LowerAttention(NodeContext& n, const Positions& positions) {
   a.value = RepeatHeads(n, a.value, q[1]);
   const Ints score_sizes{q[0], q[1], q[2], a.key.sizes[2]};
   KILN_ASSIGN_OR_RETURN(const View scores, EmitScores(n, a, score_sizes));
-  const View weights = n.NewTemp(score_sizes, scores.dtype);
+  // Of the values' type, as ATen's kernel has it: both operands of the product are narrow then.
+  const View weights = n.NewTemp(score_sizes, a.value.dtype);
+  const View row_factor = n.NewTemp({q[0], q[1], q[2]}, scores.dtype);
   std::optional<View> logsumexp;
   if (n.num_results() > 1 && n.ResultUsed(1)) {
     KILN_RETURN_IF_ERROR(n.CheckSizes(n.Result(1).sizes, {q[0], q[1], q[2]}, "logsumexp"));
     logsumexp = n.NewResult(1);
     n.SetResult(1, *logsumexp);
   }
-  EmitWeights(n, a, scores, weights, logsumexp);
+  EmitWeights(n, a, scores, weights, row_factor, logsumexp);
   const View out = n.NewResult(0);
-  KILN_RETURN_IF_ERROR(EmitMatmul(n, weights, a.value, out));
+  const View sums = n.NewTemp(out.sizes, scores.dtype);
+  KILN_RETURN_IF_ERROR(EmitMatmul(n, weights, a.value, sums));
+  n.Pointwise(out, [&](KernelBuilder& b, const Ints& at) {
+    const Scalar factor = b.Load(row_factor, {at[0], at[1], at[2]});
+    return b.Cast(b.Op(kMul, b.Load(sums, at), factor), out.dtype);
+  });
   n.SetResult(0, out);
   return absl::OkStatus();
 }

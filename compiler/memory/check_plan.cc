@@ -23,7 +23,7 @@ using ir::Module;
 // Reads and writes of planned buffers by one operation, each buffer once.
 struct Access {
   std::string operation;
-  const Kernel* kernel = nullptr;
+  absl::Span<const Kernel> kernels;
   std::vector<BufferId> reads, writes;
 };
 
@@ -48,13 +48,14 @@ Access CollectAccess(const ir::Operation& operation) {
     CollectWindows(library->args, access.reads);
     for (BufferId result : library->results) AddOnce(access.writes, result);
   } else {
-    const Kernel& kernel = std::get<Kernel>(operation);
-    access.operation = absl::StrCat("kernel @", kernel.name);
-    access.kernel = &kernel;
-    for (const ir::Phase& phase : kernel.phases) {
-      for (const Inst& inst : phase.body) {
-        if (inst.op == ir::ScalarOp::kStore) AddOnce(access.writes, inst.buffer);
-        if (inst.op == ir::ScalarOp::kLoad) AddOnce(access.reads, inst.buffer);
+    access.operation = absl::StrCat("kernel @", NameOf(operation));
+    access.kernels = KernelsOf(operation);
+    for (const Kernel& kernel : access.kernels) {
+      for (const ir::Phase& phase : kernel.phases) {
+        for (const Inst& inst : phase.body) {
+          if (inst.op == ir::ScalarOp::kStore) AddOnce(access.writes, inst.buffer);
+          if (inst.op == ir::ScalarOp::kLoad) AddOnce(access.reads, inst.buffer);
+        }
       }
     }
   }
@@ -250,19 +251,21 @@ class Checker {
       if (std::any_of(access.writes.begin(), access.writes.end(), in_input)) {
         written = &access.operation;
       }
-      if (written == nullptr || !MayFail(access.kernel)) continue;
+      if (written == nullptr || !MayFail(access.kernels)) continue;
       return absl::InternalError(absl::StrCat("memory plan: ", *written, " writes an input, and ",
                                               access.operation, " may fail after it"));
     }
     return absl::OkStatus();
   }
 
-  static bool MayFail(const Kernel* kernel) {
-    if (kernel == nullptr) return true;  // a library step
-    for (const ir::Phase& phase : kernel->phases) {
-      for (const Inst& inst : phase.body) {
-        for (IntExpr index : inst.indices) {
-          if (ContainsKind(index, ir::IntKind::kIndirect)) return true;
+  static bool MayFail(absl::Span<const Kernel> kernels) {
+    if (kernels.empty()) return true;  // a library step
+    for (const Kernel& kernel : kernels) {
+      for (const ir::Phase& phase : kernel.phases) {
+        for (const Inst& inst : phase.body) {
+          for (IntExpr index : inst.indices) {
+            if (ContainsKind(index, ir::IntKind::kIndirect)) return true;
+          }
         }
       }
     }
@@ -281,7 +284,7 @@ class Checker {
                                               Name(to), " in place of ", Name(from), ": ", why));
     };
     const ir::Buffer &a = module_.buffers[from], &b = module_.buffers[to];
-    if (access.kernel == nullptr) return wrong("it is no kernel");
+    if (access.kernels.size() != 1) return wrong("it is not one kernel");
     if (SizeBytes(ints_, b).is_const(0)) return absl::OkStatus();
     if (plan_.offsets[from] != plan_.offsets[to]) return wrong("their offsets differ");
     if (a.sizes != b.sizes || a.strides != b.strides || DTypeSize(a.dtype) != DTypeSize(b.dtype)) {
@@ -293,7 +296,7 @@ class Checker {
     const Inst* store = nullptr;
     size_t store_phase = 0;
     bool stored = false;
-    const Kernel& kernel = *access.kernel;
+    const Kernel& kernel = access.kernels[0];
     for (size_t p = 0; p < kernel.phases.size(); ++p) {
       for (const Inst& inst : kernel.phases[p].body) {
         if (inst.op == ir::ScalarOp::kStore && inst.buffer == to) {

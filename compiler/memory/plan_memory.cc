@@ -52,16 +52,16 @@ std::vector<Lifetime> FindLifetimes(const Module& module) {
   std::vector<Lifetime> lives(module.buffers.size());
   for (size_t i = 0; i < module.operations.size(); ++i) {
     int operation = static_cast<int>(i);
-    if (const auto* kernel = std::get_if<ir::Kernel>(&module.operations[i])) {
-      for (const ir::Phase& phase : kernel->phases) {
+    for (const ir::Kernel& kernel : KernelsOf(module.operations[i])) {
+      for (const ir::Phase& phase : kernel.phases) {
         for (const ir::Inst& inst : phase.body) {
           if (inst.buffer >= 0) Extend(lives[inst.buffer], operation);
         }
       }
-    } else {
-      const auto& library = std::get<ir::Library>(module.operations[i]);
-      ExtendForArgs(library.args, operation, lives);
-      for (BufferId result : library.results) Extend(lives[result], operation);
+    }
+    if (const auto* library = std::get_if<ir::Library>(&module.operations[i])) {
+      ExtendForArgs(library->args, operation, lives);
+      for (BufferId result : library->results) Extend(lives[result], operation);
     }
   }
   // Past the last operation, for what the caller looks at afterwards.

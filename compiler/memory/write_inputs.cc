@@ -43,11 +43,10 @@ struct Uses {
       : writer(module.buffers.size(), -1), reader(module.buffers.size(), -1) {
     const int end = static_cast<int>(module.operations.size());
     for (int i = 0; i < end; ++i) {
-      if (const auto* kernel = std::get_if<Kernel>(&module.operations[i])) {
-        AddKernel(*kernel, i);
-      } else {
+      for (const Kernel& kernel : KernelsOf(module.operations[i])) AddKernel(kernel, i);
+      if (const auto* library = std::get_if<ir::Library>(&module.operations[i])) {
         first_safe = i + 1;
-        AddArgs(std::get<ir::Library>(module.operations[i]).args, i);
+        AddArgs(library->args, i);
       }
     }
     for (const ir::ModuleOutput& output : module.outputs) {
@@ -84,8 +83,8 @@ struct Uses {
 bool MayLieIn(Module& module, const Uses& uses, const Copy& copy) {
   const int writer = uses.writer[copy.from];
   if (writer < uses.first_safe || uses.reader[copy.to] > writer) return false;
-  const Kernel& kernel = std::get<Kernel>(module.operations[writer]);
-  return ChooseInPlace(module, kernel, {copy.from}, {copy.to})[0] >= 0;
+  const auto* kernel = std::get_if<Kernel>(&module.operations[writer]);
+  return kernel != nullptr && ChooseInPlace(module, *kernel, {copy.from}, {copy.to})[0] >= 0;
 }
 
 }  // namespace

@@ -397,7 +397,7 @@ absl::StatusOr<std::vector<ir::ReferenceTensor>> Interpret(const ir::Module& mod
                                                            absl::Span<const std::string> constants,
                                                            const InterpretOptions& options) {
   const auto kernels = absl::c_count_if(module.operations, [](const ir::Operation& operation) {
-    return std::holds_alternative<ir::Kernel>(operation);
+    return !std::holds_alternative<ir::Library>(operation);
   });
   if (static_cast<size_t>(kernels) != trees.size()) {
     return absl::InvalidArgumentError(
@@ -406,7 +406,7 @@ absl::StatusOr<std::vector<ir::ReferenceTensor>> Interpret(const ir::Module& mod
   size_t number = 0;
   return ir::InterpretWith(
       module, inputs, symbols, constants, {},
-      [&](const ir::Kernel&, std::vector<ir::Storage>& storage) {
+      [&](const ir::Operation&, std::vector<ir::Storage>& storage) {
         return Runner(module, trees[number++], symbols, storage, options).Run();
       });
 }

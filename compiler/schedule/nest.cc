@@ -61,6 +61,16 @@ void SubstituteIn(IntContext& ints, NestPhase& phase, const IntContext::VarMap& 
   }
 }
 
+IntExpr IndexInTile(IntContext& ints, const TileLayout& layout,
+                    const std::vector<IntExpr>& indices) {
+  IntExpr index = ints.Const(0);
+  for (size_t i = 0; i < indices.size(); ++i) {
+    const IntExpr place = ints.Sub(indices[i], layout.origin[i]);
+    index = ints.Add(index, ints.Mul(place, layout.strides[i]));
+  }
+  return index;
+}
+
 // True where every index moves over (high, low) as over one loop of extent(high) * extent(low).
 bool CanJoin(IntContext& ints, const std::vector<NestPhase*>& phases, IntExpr high, IntExpr low) {
   for (const NestPhase* phase : phases) {
@@ -88,9 +98,10 @@ void DropSingle(IntContext& ints, std::vector<IntExpr>& loops,
 }
 
 void JoinAdjacent(IntContext& ints, std::vector<IntExpr>& loops,
-                  const std::vector<NestPhase*>& phases) {
+                  const std::vector<NestPhase*>& phases, const Nest& nest) {
   for (size_t i = loops.size(); i-- > 1;) {
     IntExpr high = loops[i - 1], low = loops[i];
+    if (nest.PartOf(high) != nullptr || nest.PartOf(low) != nullptr) continue;
     if (!CanJoin(ints, phases, high, low)) continue;
     IntExpr joined = ints.NewVar(ints.Mul(Extent(ints, high), Extent(ints, low)));
     IntContext::VarMap map = {{high, ints.Const(0)}, {low, joined}};
@@ -102,10 +113,21 @@ void JoinAdjacent(IntContext& ints, std::vector<IntExpr>& loops,
 
 }  // namespace
 
-absl::StatusOr<Nest> BuildNest(ir::Module& module, const ir::Kernel& kernel, bool collapse) {
+const TilePart* Nest::PartOf(IntExpr var) const {
+  if (tile == nullptr) return nullptr;
+  const auto part = tile->parts.find(var);
+  return part == tile->parts.end() ? nullptr : &part->second;
+}
+
+absl::StatusOr<Nest> BuildNest(ir::Module& module, const ir::Kernel& kernel, bool collapse,
+                               const Tile* tile) {
   IntContext& ints = *module.ints;
   Nest nest;
+  nest.tile = tile;
   nest.outer = kernel.outer;
+  if (tile != nullptr) {
+    std::erase_if(nest.outer, [&](IntExpr var) { return tile->fixed.contains(var); });
+  }
   for (const ir::Phase& phase : kernel.phases) {
     NestPhase& made = nest.phases.emplace_back();
     made.inner = phase.inner;
@@ -118,18 +140,21 @@ absl::StatusOr<Nest> BuildNest(ir::Module& module, const ir::Kernel& kernel, boo
       Step step{.inst = &inst, .index = IntExpr()};
       if (inst.op == ScalarOp::kIndex) step.index = inst.indices[0];
       if (inst.op == ScalarOp::kLoad || inst.op == ScalarOp::kStore) {
-        step.index = LinearIndex(ints, module.buffers[inst.buffer], inst.indices);
+        const bool in_tile = tile != nullptr && tile->layouts.contains(inst.buffer);
+        step.index = in_tile ? IndexInTile(ints, tile->layouts.at(inst.buffer), inst.indices)
+                             : LinearIndex(ints, module.buffers[inst.buffer], inst.indices);
       }
+      if (tile != nullptr && step.index) step.index = ints.Substitute(step.index, tile->fixed);
       made.steps.push_back(step);
     }
   }
   std::vector<NestPhase*> all;
   for (NestPhase& phase : nest.phases) all.push_back(&phase);
   DropSingle(ints, nest.outer, all);
-  if (collapse) JoinAdjacent(ints, nest.outer, all);
+  if (collapse) JoinAdjacent(ints, nest.outer, all, nest);
   for (NestPhase& phase : nest.phases) {
     DropSingle(ints, phase.inner, {&phase});
-    if (collapse) JoinAdjacent(ints, phase.inner, {&phase});
+    if (collapse) JoinAdjacent(ints, phase.inner, {&phase}, nest);
   }
   return nest;
 }

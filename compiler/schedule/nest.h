@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "compiler/ir/module.h"
 #include "compiler/schedule/tree.h"
@@ -24,14 +25,38 @@ struct NestPhase {
   std::vector<Step> steps;
 };
 
+// The part [begin, end) of a loop that a tile covers: `step` iterations, or fewer in the last tile.
+struct TilePart {
+  ir::IntExpr begin, end;
+  int64_t step = 0;
+};
+
+// Where a tile of a buffer lies: element `indices` at the sum of (indices - origin) * strides.
+struct TileLayout {
+  std::vector<ir::IntExpr> origin, strides;
+};
+
+// What one tile is, for a kernel of a Repeat.
+struct Tile {
+  ir::IntContext::VarMap fixed;  // outer loops of which it is one iteration: which one
+  absl::flat_hash_map<ir::IntExpr, TilePart> parts;       // other tiled loops
+  absl::flat_hash_map<ir::BufferId, TileLayout> layouts;  // of the kTile buffers
+};
+
 struct Nest {
   std::vector<ir::IntExpr> outer;
   std::vector<NestPhase> phases;
+  const Tile* tile = nullptr;  // where this runs inside of a task, for one tile
+
+  // The part of the loop that runs here; null for all of it.
+  const TilePart* PartOf(ir::IntExpr var) const;
 };
 
 // Joins loops of `module` into new variables of its IntContext. Instructions stay the kernel's.
 // UNIMPLEMENTED for complex types. `collapse`: false keeps loops apart (but drops those of size 1).
-absl::StatusOr<Nest> BuildNest(ir::Module& module, const ir::Kernel& kernel, bool collapse);
+// `tile`, where there is one, outlives the nest.
+absl::StatusOr<Nest> BuildNest(ir::Module& module, const ir::Kernel& kernel, bool collapse,
+                               const Tile* tile = nullptr);
 
 // Number of a load's or store's operands that are indices.
 int NumIndirect(const ir::Inst& inst);

@@ -35,7 +35,8 @@ class Parser : public ir::Parser {
  private:
   absl::Status OtherItem() override {
     if (Accept("schedule")) return Schedule();
-    return Expected("'symbol', 'buffer', 'kernel', 'schedule', 'library', 'output' or '}'");
+    return Expected(
+        "'symbol', 'buffer', 'kernel', 'repeat', 'schedule', 'library', 'output' or '}'");
   }
 
   // Accesses have one index, whatever the buffer's dimensions are.

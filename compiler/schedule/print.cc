@@ -173,7 +173,7 @@ std::string Print(const ir::Module& module, const std::vector<Tree>& trees) {
   const ir::ModuleNames names = ir::NameModule(module);
   size_t number = 0;
   return ir::Print(
-      module, [&](const ir::Kernel&) { return Printer(module, names, trees[number++]).Text(); });
+      module, [&](const ir::Operation&) { return Printer(module, names, trees[number++]).Text(); });
 }
 
 }  // namespace kiln::schedule

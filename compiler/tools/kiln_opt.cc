@@ -35,6 +35,7 @@ constexpr absl::string_view kUsage =
 Reads a module's text from FILE, or from standard input, runs the stages
   ir      read and verify
   fusion  join operations
+  tile    put kernels that the target runs better tile by tile into repeats
   memory  lay out the workspace, check the plan
   schedule  a tree of loops for each kernel, verified
   emit    the target's source of each kernel
@@ -59,8 +60,8 @@ begins after that stage.
 Exit status: 0, 1 where a stage failed, 2 for wrong use.
 )";
 
-enum class Stage { kIr, kFusion, kMemory, kSchedule, kEmit };
-constexpr absl::string_view kStageNames[] = {"ir", "fusion", "memory", "schedule", "emit"};
+enum class Stage { kIr, kFusion, kTile, kMemory, kSchedule, kEmit };
+constexpr absl::string_view kStageNames[] = {"ir", "fusion", "tile", "memory", "schedule", "emit"};
 
 struct Flags {
   std::string file = "-";
@@ -82,7 +83,7 @@ absl::StatusOr<Stage> StageFromName(absl::string_view name) {
     if (name == kStageNames[i]) return static_cast<Stage>(i);
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "there is no stage '", name, "'; stages are ir, fusion, memory, schedule, emit"));
+      "there is no stage '", name, "'; stages are ir, fusion, tile, memory, schedule, emit"));
 }
 
 absl::Status Disable(absl::string_view pass, std::vector<std::string>& disabled) {
@@ -225,9 +226,8 @@ absl::StatusOr<std::vector<schedule::Tree>> RunSchedule(const Flags& flags, ir::
   KILN_ASSIGN_OR_RETURN(const std::unique_ptr<codegen::Target> target, MakeTarget(flags));
   std::vector<schedule::Tree> trees;
   for (const ir::Operation& operation : module.operations) {
-    const auto* kernel = std::get_if<ir::Kernel>(&operation);
-    if (kernel == nullptr) continue;
-    KILN_ASSIGN_OR_RETURN(schedule::Tree tree, target->Schedule(module, *kernel));
+    if (std::holds_alternative<ir::Library>(operation)) continue;
+    KILN_ASSIGN_OR_RETURN(schedule::Tree tree, target->Schedule(module, operation));
     KILN_RETURN_IF_ERROR(schedule::Verify(module, tree));
     trees.push_back(std::move(tree));
   }
@@ -239,15 +239,14 @@ absl::Status RunEmit(const Flags& flags, const std::vector<schedule::Tree>& tree
   KILN_ASSIGN_OR_RETURN(const std::unique_ptr<codegen::Target> target, MakeTarget(flags));
   size_t number = 0;
   for (const ir::Operation& operation : module.operations) {
-    const auto* kernel = std::get_if<ir::Kernel>(&operation);
-    if (kernel == nullptr) continue;
+    if (std::holds_alternative<ir::Library>(operation)) continue;
     KILN_ASSIGN_OR_RETURN(codegen::EmittedKernel emitted, target->Print(module, trees[number++]));
     const auto name = [&](std::string* out, ir::BufferId id) {
       absl::StrAppend(out, "@", module.buffers[id].name);
     };
     // The prelude is the same for all kernels and long.
-    std::cout << "// kernel @" << kernel->name << " (" << absl::StrJoin(emitted.buffers, ", ", name)
-              << ")\n"
+    std::cout << "// kernel @" << NameOf(operation) << " ("
+              << absl::StrJoin(emitted.buffers, ", ", name) << ")\n"
               << emitted.source << "\n";
   }
   return absl::OkStatus();
@@ -282,6 +281,11 @@ absl::Status RunStages(const Flags& flags) {
   };
   const bool prints = !flags.run && !flags.verify_only;
   if (runs(Stage::kFusion)) KILN_RETURN_IF_ERROR(RunFusion(flags, module));
+  if (runs(Stage::kTile)) {
+    KILN_ASSIGN_OR_RETURN(const std::unique_ptr<codegen::Target> target, MakeTarget(flags));
+    target->Tile(module);
+    KILN_RETURN_IF_ERROR(ir::Verify(module));
+  }
   if (runs(Stage::kMemory)) {
     KILN_RETURN_IF_ERROR(RunMemory(prints && flags.stop_after == Stage::kMemory, module));
   }

@@ -34,7 +34,10 @@ ALLOWED = [
         ),
     ),
     # A folder below is what one target chooses.
-    ("compiler/schedule/cpu/", ("proto/base/", "compiler/ir/", "compiler/schedule/")),
+    (
+        "compiler/schedule/cpu/",
+        ("proto/base/", "compiler/ir/", "compiler/memory/", "compiler/schedule/"),
+    ),
     ("compiler/schedule/", ("proto/base/", "compiler/ir/")),
     ("compiler/ir/", ("proto/base/",)),
     ("compiler/graph/", ("proto/", "compiler/ir/")),

@@ -21,10 +21,7 @@ class CppTarget : public Target {
 
   absl::string_view name() const override { return "cpp"; }
 
-  absl::StatusOr<schedule::Tree> Schedule(ir::Module& module,
-                                          const ir::Kernel& kernel) const override {
-    return schedule::cpu::ScheduleKernel(module, kernel, device_);
-  }
+  void Tile(ir::Module& module) const override { schedule::cpu::Tile(module, device_); }
 
   absl::StatusOr<EmittedKernel> Print(ir::Module& module,
                                       const schedule::Tree& tree) const override {
@@ -60,6 +57,15 @@ class CppTarget : public Target {
   }
 
  private:
+  absl::StatusOr<schedule::Tree> ScheduleKernel(ir::Module& module,
+                                                const ir::Kernel& kernel) const override {
+    return schedule::cpu::ScheduleKernel(module, kernel, device_);
+  }
+  absl::StatusOr<schedule::Tree> ScheduleRepeat(ir::Module& module,
+                                                const ir::Repeat& repeat) const override {
+    return schedule::cpu::ScheduleRepeat(module, repeat, device_);
+  }
+
   // Views the job's source. What Compile and KeyOf are both made of, so that nothing that alters an
   // object is left out of its key.
   toolchain::ClangInvocation Invocation(const KernelJob& job) const {

@@ -82,11 +82,6 @@ class NullTarget : public Target {
  public:
   absl::string_view name() const override { return "null"; }
 
-  absl::StatusOr<schedule::Tree> Schedule(ir::Module& module,
-                                          const ir::Kernel& kernel) const override {
-    return schedule::SchedulePlainly(module, kernel);
-  }
-
   absl::StatusOr<EmittedKernel> Print(ir::Module& module,
                                       const schedule::Tree& tree) const override {
     KernelModule text(module, tree);
@@ -138,6 +133,12 @@ class NullTarget : public Target {
     }
     return std::vector<Binary>{
         {.number = kBinary, .kind = BinaryKind::kLoopIr, .data = absl::StrCat(index, "\n", all)}};
+  }
+
+ private:
+  absl::StatusOr<schedule::Tree> ScheduleKernel(ir::Module& module,
+                                                const ir::Kernel& kernel) const override {
+    return schedule::SchedulePlainly(module, kernel);
   }
 };
 

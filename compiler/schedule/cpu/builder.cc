@@ -10,7 +10,7 @@ using ir::ScalarOp;
 using ir::ValueId;
 
 Builder::Builder(ir::Module& module, const ir::Kernel& kernel, const Nest& nest)
-    : ints_(*module.ints), levels_(kernel.num_values, 0) {
+    : ints_(*module.ints), nest_(nest), levels_(kernel.num_values, 0) {
   tree_.name = kernel.name;
   tree_.origins = kernel.origins;
   tree_.num_values = kernel.num_values;
@@ -19,6 +19,13 @@ Builder::Builder(ir::Module& module, const ir::Kernel& kernel, const Nest& nest)
       if (step.inst->op == ScalarOp::kStore) stored_.insert(step.inst->buffer);
     }
   }
+}
+
+Loop Builder::Whole(IntExpr var, Binding binding, int width) {
+  if (const TilePart* part = nest_.PartOf(var)) {
+    return {var, part->begin, part->end, binding, width};
+  }
+  return {var, ints_.Const(0), Extent(ints_, var), binding, width};
 }
 
 AllocId Builder::Open(Alloc alloc, Block& out) {

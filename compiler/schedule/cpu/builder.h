@@ -20,6 +20,7 @@ struct Loop {
 
 class Builder {
  public:
+  // `nest` outlives the builder.
   Builder(ir::Module& module, const ir::Kernel& kernel, const Nest& nest);
 
   Tree& tree() { return tree_; }
@@ -28,10 +29,8 @@ class Builder {
   ir::ValueId NewValue() { return tree_.num_values++; }
   // Opens a new one at the end of `out`.
   AllocId Open(Alloc alloc, Block& out);
-  // All of the loop of `var`.
-  Loop Whole(ir::IntExpr var, Binding binding = Binding::kSerial, int width = 1) {
-    return {var, ints_.Const(0), Extent(ints_, var), binding, width};
-  }
+  // All of the loop of `var` that runs here.
+  Loop Whole(ir::IntExpr var, Binding binding = Binding::kSerial, int width = 1);
   // Appends the loop and returns its body, which is good until `out` grows.
   Block& AddLoop(const Loop& loop, Block& out);
   // The same over [begin, end) in steps, with a new variable below `extent`.
@@ -61,6 +60,7 @@ class Builder {
 
  private:
   ir::IntContext& ints_;
+  const Nest& nest_;
   Tree tree_;
   std::vector<int> levels_;  // by ValueId
   absl::flat_hash_map<ir::ValueId, ir::ValueId> alias_;

@@ -91,6 +91,7 @@ Prefetches RowsOfColumns(IntContext& ints, const ir::Module& module, const Nest&
 
 absl::flat_hash_set<BufferId> StreamedBuffers(IntContext& ints, const ir::Module& module,
                                               const Nest& nest, const DeviceInfo& device) {
+  if (nest.tile != nullptr) return {};  // tiles are small
   absl::flat_hash_set<BufferId> read, written;
   absl::flat_hash_map<BufferId, int64_t> bytes;
   int64_t rows = 1;
@@ -116,7 +117,7 @@ absl::flat_hash_set<BufferId> StreamedBuffers(IntContext& ints, const ir::Module
 absl::flat_hash_map<const Inst*, IntExpr> PlanPrefetches(IntContext& ints, const ir::Module& module,
                                                          const Nest& nest, const VectorPlan& plan,
                                                          const DeviceInfo& device) {
-  if (plan.block) return {};  // a tile fetches its own lines
+  if (plan.block || nest.tile != nullptr) return {};  // a tile fetches its own lines
   return plan.outer ? RowsOfColumns(ints, module, nest, plan, device)
                     : NextRows(ints, module, nest, plan, device);
 }

@@ -63,7 +63,14 @@ class ContractionScheduler {
   void RunShared(Block& root);
   void RunOwn(Block& root);
   // Whether each block of rows is some whole micro tiles.
-  bool RowsAreWhole() { return ints_.Mod(plan_.num_rows, plan_.tile_rows).is_const(0); }
+  bool RowsAreWhole() {
+    const int64_t step = plan_.part != nullptr ? plan_.part->step : 0;
+    return step % plan_.tile_rows == 0 && ints_.Mod(plan_.num_rows, plan_.tile_rows).is_const(0);
+  }
+  FlatRange AllRows() {
+    if (plan_.part != nullptr) return {plan_.part->begin, plan_.part->end};
+    return {ints_.Const(0), plan_.num_rows};
+  }
 
   ir::IntContext& ints_;
   const Nest& nest_;
@@ -206,7 +213,7 @@ void ContractionScheduler::PackRows(IntExpr first, IntExpr count, Block& out) {
   Block& body = builder_.AddSteps(r, ints_.Const(plan_.block_rows()), ints_.Const(0), count,
                                   ints_.Const(1), Binding::kSerial, out);
   const IntExpr row =
-      Let(ints_.Min(ints_.Add(first, r), ints_.Add(plan_.num_rows, -1)), plan_.num_rows, body);
+      Let(ints_.Min(ints_.Add(first, r), ints_.Add(AllRows().end, -1)), plan_.num_rows, body);
   Decode(row, plan_.rows, body);
   std::vector<Loop> loops;
   for (IntExpr var : plan_.k) loops.push_back(builder_.Whole(var));
@@ -378,9 +385,7 @@ void ContractionScheduler::RunOwn(Block& root) {
                    ints_.Const(0)};
   rows_ = OpenRowScratch(task);
   PackPanel(panel, own, task);
-  AddBlocks(
-      {ints_.Const(0), plan_.num_rows}, {panel, ints_.Add(panel, 1)}, [&](IntExpr) { return own; },
-      task);
+  AddBlocks(AllRows(), {panel, ints_.Add(panel, 1)}, [&](IntExpr) { return own; }, task);
 }
 
 Tree ContractionScheduler::Run() && {

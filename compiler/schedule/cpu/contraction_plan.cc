@@ -154,6 +154,7 @@ void SplitRows(IntContext& ints, const Step* store, const Step* load, Contractio
 struct Choice {
   ContractionPlan plan;
   double cost = 0;
+  bool legal = true;
 };
 
 Choice MakeChoice(IntContext& ints, const Nest& nest, ValueId row_value, ValueId panel_value,
@@ -190,7 +191,15 @@ Choice MakeChoice(IntContext& ints, const Nest& nest, ValueId row_value, ValueId
     if (regular && whole && plan.panel_k_stride.is_const(1)) plan.panel_load = load;
     if (regular && plan.pairs() && plan.lane_stride.is_const(1)) plan.panel_rows_load = load;
   }
-  const double rows = HintOf(ints, plan.num_rows), lanes = HintOf(ints, plan.num_lanes);
+  double rows = HintOf(ints, plan.num_rows);
+  for (IntExpr var : nest.outer) {
+    const TilePart* part = nest.PartOf(var);
+    if (part == nullptr) continue;
+    choice.legal = plan.rows == std::vector<IntExpr>{var};
+    plan.part = part;
+    rows = std::min<double>(rows, static_cast<double>(part->step));
+  }
+  const double lanes = HintOf(ints, plan.num_lanes);
   const double k = HintOf(ints, plan.num_k), batches = HintOf(ints, plan.num_batches);
   ChooseTile(rows, lanes, isa, plan);
   plan.store_along_rows =
@@ -201,7 +210,7 @@ Choice MakeChoice(IntContext& ints, const Nest& nest, ValueId row_value, ValueId
     while (plan.block_rows() < 40) plan.row_groups *= 2;
   }
   const double panels = batches * std::ceil(lanes / plan.panel_width());
-  plan.shared_panels = panels < 16 && rows > 2 * plan.block_rows();
+  plan.shared_panels = nest.tile == nullptr && panels < 16 && rows > 2 * plan.block_rows();
 
   const bool panel_contiguous =
       !plan.lanes.empty() && ContiguousAlong(ints, panel_steps, plan.lanes.back());
@@ -269,7 +278,7 @@ std::optional<ContractionPlan> PlanContraction(IntContext& ints, const Nest& nes
     Choice choice = MakeChoice(ints, nest, operands[1 - panel], operands[panel], isa,
                                product->dtype, operand_type, device.l2_bytes);
     const double kFewest = 4;
-    if (HintOf(ints, choice.plan.num_rows) < kFewest ||
+    if (!choice.legal || HintOf(ints, choice.plan.num_rows) < kFewest ||
         HintOf(ints, choice.plan.num_lanes) < kFewest) {
       continue;
     }

@@ -310,16 +310,17 @@ void LoopsScheduler::AddTurnedLoads(IntExpr block, IntExpr block_end, IntExpr ti
 // Rows by lanes in tiles, so that what is contiguous along the rows is read in whole cache lines.
 void LoopsScheduler::AddTiledRows(Block& out) {
   IntExpr block, tile;
-  const IntExpr lanes = Extent(ints_, plan_.lanes.var), rows = Extent(ints_, plan_.row_var);
-  Block* at = &builder_.AddSteps(block, lanes, ints_.Const(0), lanes, ints_.Const(plan_.block),
+  const Loop lanes = builder_.Whole(plan_.lanes.var), rows = builder_.Whole(plan_.row_var);
+  const IntExpr num_lanes = Extent(ints_, lanes.var), num_rows = Extent(ints_, rows.var);
+  Block* at = &builder_.AddSteps(block, num_lanes, lanes.begin, lanes.end, ints_.Const(plan_.block),
                                  Binding::kTask, out);
   for (IntExpr var : rows_) at = &builder_.AddLoop(builder_.Whole(var, Binding::kTask), *at);
-  at = &builder_.AddSteps(tile, rows, ints_.Const(0), rows, ints_.Const(kTileRows), Binding::kTask,
-                          *at);
-  const IntExpr block_end = ints_.NewVar(ints_.Add(lanes, 1));
-  builder_.AddLet(block_end, ints_.Min(ints_.Add(block, plan_.block), lanes), *at);
-  const IntExpr tile_end = ints_.NewVar(ints_.Add(rows, 1));
-  builder_.AddLet(tile_end, ints_.Min(ints_.Add(tile, kTileRows), rows), *at);
+  at = &builder_.AddSteps(tile, num_rows, rows.begin, rows.end, ints_.Const(kTileRows),
+                          Binding::kTask, *at);
+  const IntExpr block_end = ints_.NewVar(ints_.Add(num_lanes, 1));
+  builder_.AddLet(block_end, ints_.Min(ints_.Add(block, plan_.block), lanes.end), *at);
+  const IntExpr tile_end = ints_.NewVar(ints_.Add(num_rows, 1));
+  builder_.AddLet(tile_end, ints_.Min(ints_.Add(tile, kTileRows), rows.end), *at);
   AddTurnedLoads(block, block_end, tile, ints_.Sub(tile_end, tile), *at);
   at = &builder_.AddLoop({plan_.row_var, tile, tile_end, Binding::kSerial, 1}, *at);
   Loop loop = LanesLoop(Binding::kVector);

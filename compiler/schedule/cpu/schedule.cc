@@ -5,14 +5,20 @@
 
 #include "compiler/schedule/cpu/contraction.h"
 #include "compiler/schedule/cpu/loops.h"
+#include "compiler/schedule/cpu/repeat.h"
 #include "proto/base/status_macros.h"
 
 namespace kiln::schedule::cpu {
 
 absl::StatusOr<Tree> ScheduleKernel(ir::Module& module, const ir::Kernel& kernel,
                                     const DeviceInfo& device) {
+  return ScheduleForTile(module, kernel, device, nullptr);
+}
+
+absl::StatusOr<Tree> ScheduleForTile(ir::Module& module, const ir::Kernel& kernel,
+                                     const DeviceInfo& device, const schedule::Tile* tile) {
   const VectorIsa isa = IsaOf(device);
-  KILN_ASSIGN_OR_RETURN(Nest nest, BuildNest(module, kernel, /*collapse=*/true));
+  KILN_ASSIGN_OR_RETURN(Nest nest, BuildNest(module, kernel, /*collapse=*/true, tile));
   if (kernel.schedule == ir::Schedule::kContraction) {
     std::optional<ContractionPlan> plan = PlanContraction(*module.ints, nest, device);
     if (plan) return ScheduleContraction(module, kernel, nest, *std::move(plan), device.l2_bytes);

@@ -12,4 +12,12 @@ namespace kiln::schedule::cpu {
 absl::StatusOr<Tree> ScheduleKernel(ir::Module& module, const ir::Kernel& kernel,
                                     const DeviceInfo& device);
 
+// Puts kernels into repeats where tiles of what they hand on stay in a core's cache, and packing
+// operands anew for each tile costs less than that saves.
+void Tile(ir::Module& module, const DeviceInfo& device);
+
+// REQUIRES: as ScheduleKernel.
+absl::StatusOr<Tree> ScheduleRepeat(ir::Module& module, const ir::Repeat& repeat,
+                                    const DeviceInfo& device);
+
 }  // namespace kiln::schedule::cpu

@@ -257,6 +257,7 @@ std::optional<Segments> PlanSegments(IntContext& ints, const Nest& nest, const V
     if (*var != plan.lanes.var) vars.push_back(*var);
   }
   for (IntExpr var : vars) {
+    if (nest.PartOf(var) != nullptr) continue;  // the comparison may change outside of the tile
     if (auto segments = SegmentsOf(ints, nest.phases[0].steps, var, plan)) return segments;
   }
   return std::nullopt;

@@ -91,7 +91,7 @@ TEST_F(AssembleTest, AGridOfTheWrongShapeIsAnError) {
 
 TEST_F(AssembleTest, AnInterfaceStatesTheGridInTheLaunchsOwnSymbols) {
   LaunchOverGrid();
-  auto text = InterfaceOf(module_, std::get<ir::Kernel>(module_.operations[0]), kernel_.emitted);
+  auto text = InterfaceOf(module_, KernelsOf(module_.operations[0]), kernel_.emitted);
   ASSERT_TRUE(text.ok()) << text.status();
   EXPECT_THAT(*text, testing::Not(HasSubstr("\n")));
   v1::KernelInterface interface;

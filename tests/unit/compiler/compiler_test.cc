@@ -267,7 +267,8 @@ TEST(CompilerTest, DebugKeepsIrAfterEachStageAndDecisions) {
   std::vector<std::string> timed;
   for (const v1::StageTime& time : plan->stages()) timed.push_back(time.stage());
   EXPECT_THAT(
-      timed, ElementsAre("import", "lower", "fuse", "plan_memory", "schedule", "emit", "assemble"));
+      timed, ElementsAre("import", "lower", "fuse", "tile", "plan_memory", "schedule", "emit",
+                                 "assemble"));
 }
 
 TEST(CompilerTest, WithoutFusionEveryOperatorIsAKernel) {

@@ -10,6 +10,7 @@
 #include "compiler/codegen/cpp/cpp_target.h"
 #include "compiler/ir/interpret.h"
 #include "compiler/ir/parse.h"
+#include "compiler/ir/print.h"
 #include "compiler/ir/verify.h"
 #include "compiler/schedule/interpret.h"
 #include "compiler/schedule/parse.h"
@@ -114,7 +115,7 @@ void CheckSchedules(ir::Module& module, const DeviceInfo& device,
                     const std::vector<ir::ReferenceTensor>& expected, const std::string& isa) {
   std::vector<schedule::Tree> trees;
   for (const ir::Operation& operation : module.operations) {
-    auto tree = MakeCppTarget(device)->Schedule(module, std::get<ir::Kernel>(operation));
+    auto tree = MakeCppTarget(device)->Schedule(module, operation);
     ASSERT_TRUE(tree.ok()) << tree.status();
     trees.push_back(*std::move(tree));
     const absl::Status verified = schedule::Verify(module, trees.back());
@@ -140,6 +141,34 @@ void CheckSchedules(ir::Module& module, const DeviceInfo& device,
   }
 }
 
+DeviceInfo DeviceFor(const std::string& isa, const CheckOptions& options) {
+  DeviceInfo device = TestDevice(isa);
+  device.l2_bytes = options.l2_bytes;
+  device.l3_bytes = options.l3_bytes;
+  return device;
+}
+
+// The module, with the repeats that the target makes of it, which are verified and whose text is
+// read back.
+ir::Module Tiled(const std::string& text, const DeviceInfo& device, const CheckOptions& options) {
+  ir::Module module = *ir::Parse(text);
+  if (options.repeats == 0) return module;
+  MakeCppTarget(device)->Tile(module);
+  const absl::Status verified = ir::Verify(module);
+  const std::string tiled = ir::Print(module);
+  EXPECT_TRUE(verified.ok()) << verified << "\n" << tiled;
+  const auto is_repeat = [](const ir::Operation& operation) {
+    return std::holds_alternative<ir::Repeat>(operation);
+  };
+  EXPECT_EQ(std::count_if(module.operations.begin(), module.operations.end(), is_repeat),
+            options.repeats)
+      << tiled;
+  absl::StatusOr<ir::Module> again = ir::Parse(tiled);
+  EXPECT_TRUE(again.ok()) << again.status() << "\n" << tiled;
+  if (again.ok()) EXPECT_EQ(ir::Print(*again), tiled);
+  return module;
+}
+
 }  // namespace
 
 void CheckModule(const std::string& text, const CheckOptions& options) {
@@ -159,17 +188,15 @@ void CheckModule(const std::string& text, const CheckOptions& options) {
   ASSERT_TRUE(expected.ok()) << expected.status();
 
   for (const std::string& isa : {"sse2", "avx2", "avx512", "avx512bf16"}) {
-    DeviceInfo device = TestDevice(isa);
-    device.l2_bytes = options.l2_bytes;
-    device.l3_bytes = options.l3_bytes;
-    CheckSchedules(*module, device, inputs, options, *expected, isa);
+    const DeviceInfo device = DeviceFor(isa, options);
+    ir::Module tiled = Tiled(text, device, options);
+    CheckSchedules(tiled, device, inputs, options, *expected, isa);
     if (::testing::Test::HasFailure()) return;
   }
   for (const std::string& isa : RunnableIsas()) {
-    DeviceInfo device = TestDevice(isa);
-    device.l2_bytes = options.l2_bytes;
-    device.l3_bytes = options.l3_bytes;
-    auto native = NativeModule::Build(*module, device);
+    const DeviceInfo device = DeviceFor(isa, options);
+    ir::Module tiled = Tiled(text, device, options);
+    auto native = NativeModule::Build(tiled, device);
     ASSERT_TRUE(native.ok()) << isa << ": " << native.status();
     for (int threads : options.threads) {
       auto actual = (*native)->Run(inputs, options.symbols, threads);

@@ -22,6 +22,7 @@ struct CheckOptions {
   std::vector<int> threads = {1, 3};
   int64_t l2_bytes = 1 << 20;  // of the device that the kernels are for
   int64_t l3_bytes = 16 << 20;
+  int repeats = 0;  // what Target::Tile must make, where it is to be called
 };
 
 // Fails the current test with the instruction set, the output and the place of the worst

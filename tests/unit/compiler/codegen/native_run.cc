@@ -118,9 +118,10 @@ absl::StatusOr<std::unique_ptr<NativeModule>> NativeModule::Build(ir::Module& mo
   std::unique_ptr<Target> target = MakeCppTarget(device);
   std::vector<std::string> objects;
   for (const ir::Operation& operation : module.operations) {
-    const auto* kernel = std::get_if<ir::Kernel>(&operation);
-    if (kernel == nullptr) return absl::UnimplementedError("library steps do not run here");
-    KILN_ASSIGN_OR_RETURN(EmittedKernel emitted, target->Emit(module, *kernel));
+    if (std::holds_alternative<ir::Library>(operation)) {
+      return absl::UnimplementedError("library steps do not run here");
+    }
+    KILN_ASSIGN_OR_RETURN(EmittedKernel emitted, target->Emit(module, operation));
     const std::string symbol = absl::StrCat("kernel_", native->kernels_.size());
     const std::string own = absl::StrReplaceAll(emitted.source, {{kSymbolPlaceholder, symbol}});
     const std::string source = absl::StrCat(emitted.prelude, own);

@@ -13,6 +13,24 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+TEST(FuseTest, RefusesRepeats) {
+  absl::StatusOr<ir::Module> module = ir::Parse(R"(module {
+    buffer @y f32[8] strides[1] output
+    repeat @all steps(4) {
+      kernel @a (d0: 8) {
+        phase () {
+          %0 = const f32 1
+          store f32 @y[d0], %0
+        }
+      }
+    }
+  })");
+  ASSERT_TRUE(module.ok()) << module.status();
+  const absl::Status status = Fuse(*module, {}, nullptr);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("@all is from a stage after fusion"));
+}
+
 TEST(FuseTest, DeadKernelsGoEvenWhereFusionIsOff) {
   FuseCheck check;
   check.options.enabled = false;

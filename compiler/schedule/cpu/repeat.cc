@@ -1,0 +1,233 @@
+#include "compiler/schedule/cpu/repeat.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "compiler/memory/in_place.h"
+#include "compiler/schedule/cpu/schedule.h"
+#include "proto/base/status_macros.h"
+
+namespace kiln::schedule::cpu {
+
+using ir::BufferId;
+using ir::IntExpr;
+
+TileMaker::TileMaker(ir::Module& module, const std::vector<int64_t>& steps, const ir::Kernel& first)
+    : module_(module), ints_(*module.ints), steps_(steps) {
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    const IntExpr extent = first.outer[i].extent();
+    extents_.push_back(extent);
+    begins_.push_back(extent.is_const(1) ? ints_.Const(0) : ints_.NewVar(extent));
+    const bool is_part = steps_[i] > 1 && !extent.is_const(1);
+    ends_.push_back(is_part ? ints_.NewVar(ints_.Add(extent, 1)) : IntExpr());
+  }
+}
+
+Block& TileMaker::AddLoops(Block& out) {
+  Block* at = &out;
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    if (begins_[i].is_const()) continue;
+    at->push_back({For{
+        begins_[i], ints_.Const(0), extents_[i], ints_.Const(steps_[i]), Binding::kTask, 1, {}}});
+    at = &std::get<For>(at->back().value).body;
+  }
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    if (!ends_[i]) continue;
+    at->push_back({Let{ends_[i], ints_.Min(ints_.Add(begins_[i], steps_[i]), extents_[i])}});
+  }
+  return *at;
+}
+
+IntExpr TileMaker::AddBuffer(BufferId id, const ir::Kernel& kernel) {
+  const ir::Buffer& buffer = module_.buffers[id];
+  std::vector<IntExpr> sizes = buffer.sizes;
+  TileLayout layout;
+  layout.origin.assign(sizes.size(), ints_.Const(0));
+  for (const ir::Phase& phase : kernel.phases) {
+    for (const ir::Inst& inst : phase.body) {
+      if (inst.buffer != id) continue;
+      for (size_t i = 0; i < steps_.size(); ++i) {
+        const auto at = std::find(inst.indices.begin(), inst.indices.end(), kernel.outer[i]);
+        const auto d = static_cast<size_t>(at - inst.indices.begin());
+        layout.origin[d] = begins_[i];
+        sizes[d] = ints_.Min(ints_.Const(steps_[i]), buffer.sizes[d]);
+      }
+    }
+  }
+  layout.strides = module_.ContiguousStrides(sizes);
+  layouts_[id] = std::move(layout);
+  return ints_.Product(sizes);
+}
+
+schedule::Tile TileMaker::Of(const ir::Kernel& kernel) const {
+  schedule::Tile tile;
+  tile.layouts = layouts_;
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    if (ends_[i]) {
+      tile.parts[kernel.outer[i]] = {begins_[i], ends_[i], steps_[i]};
+    } else {
+      tile.fixed[kernel.outer[i]] = begins_[i];
+    }
+  }
+  return tile;
+}
+
+namespace {
+
+// Moves trees of single kernels into one tree, in whose tasks they run.
+class Grafter {
+ public:
+  explicit Grafter(Tree& tree) : tree_(tree) {}
+
+  // From now on accesses to `buffer` are accesses to `alloc`.
+  void Keep(BufferId buffer, AllocId alloc) { kept_[buffer] = alloc; }
+
+  AllocId KeptAs(BufferId buffer) const { return kept_.at(buffer); }
+
+  void Add(Tree from, Block& out) {
+    const auto allocs = static_cast<AllocId>(tree_.allocs.size());
+    const ir::ValueId values = tree_.num_values;
+    for (Alloc& alloc : from.allocs) {
+      if (alloc.space == Space::kGlobal) alloc.space = Space::kL2;
+      tree_.allocs.push_back(std::move(alloc));
+    }
+    tree_.num_values += from.num_values;
+    ForEachNode(from.body, [&](Node& node) { Renumber(node, allocs, values); });
+    for (std::string& reason : from.reasons) {
+      tree_.reasons.push_back(absl::StrCat("@", from.name, ": ", reason));
+    }
+    for (std::string& origin : from.origins) {
+      if (std::find(tree_.origins.begin(), tree_.origins.end(), origin) == tree_.origins.end()) {
+        tree_.origins.push_back(std::move(origin));
+      }
+    }
+    MoveScratch(from.body, out);
+    for (Node& node : from.body) out.push_back(std::move(node));
+  }
+
+ private:
+  // What a task opened is opened once a tile: its loops are loops of the tile's task now.
+  void MoveScratch(Block& block, Block& out) const {
+    std::erase_if(block, [&](const Node& node) {
+      const auto* open = std::get_if<Open>(&node.value);
+      if (open == nullptr || tree_.allocs[open->alloc].space != Space::kL2) return false;
+      out.push_back(node);
+      return true;
+    });
+    for (Node& node : block) {
+      if (auto* loop = std::get_if<For>(&node.value)) MoveScratch(loop->body, out);
+      if (auto* branch = std::get_if<If>(&node.value)) {
+        MoveScratch(branch->then, out);
+        MoveScratch(branch->otherwise, out);
+      }
+    }
+  }
+
+  void Renumber(Node& node, AllocId allocs, ir::ValueId values) const {
+    const auto moved = [&](ir::ValueId id) { return id < 0 ? id : id + values; };
+    if (auto* loop = std::get_if<For>(&node.value)) {
+      if (loop->binding == Binding::kTask) loop->binding = Binding::kSerial;
+      if (loop->binding == Binding::kTaskVector) loop->binding = Binding::kVector;
+    } else if (auto* open = std::get_if<Open>(&node.value)) {
+      open->alloc += allocs;
+    } else if (auto* compute = std::get_if<Compute>(&node.value)) {
+      ir::Inst& inst = compute->inst;
+      inst.result = moved(inst.result);
+      for (ir::ValueId& id : inst.operands) id = moved(id);
+      Place(inst.buffer, compute->alloc, allocs);
+      if (compute->alloc >= 0) compute->stream = false;
+    } else if (auto* update = std::get_if<Update>(&node.value)) {
+      update->alloc += allocs;
+      update->value = moved(update->value);
+    } else if (auto* fold = std::get_if<Fold>(&node.value)) {
+      fold->into += allocs;
+      fold->from += allocs;
+    } else if (auto* combine = std::get_if<Combine>(&node.value)) {
+      combine->from += allocs;
+      combine->result = moved(combine->result);
+    } else if (auto* micro = std::get_if<Micro>(&node.value)) {
+      for (Window& window : micro->windows) Place(window.buffer, window.alloc, allocs);
+    }
+  }
+
+  void Place(BufferId& buffer, AllocId& alloc, AllocId allocs) const {
+    if (alloc >= 0) {
+      alloc += allocs;
+    } else if (const auto kept = kept_.find(buffer); kept != kept_.end()) {
+      alloc = kept->second;
+      buffer = -1;
+    }
+  }
+
+  Tree& tree_;
+  absl::flat_hash_map<BufferId, AllocId> kept_;
+};
+
+}  // namespace
+
+namespace {
+
+std::vector<BufferId> StoredTiles(const ir::Module& module, const ir::Kernel& kernel) {
+  std::vector<BufferId> stored;
+  ForEachStore(kernel, [&](BufferId buffer) {
+    const bool is_tile = module.buffers[buffer].kind == ir::BufferKind::kTile;
+    if (is_tile && !absl::c_linear_search(stored, buffer)) stored.push_back(buffer);
+  });
+  return stored;
+}
+
+// By kernel: the tiles that no later one loads.
+std::vector<std::vector<BufferId>> LastLoads(const ir::Module& module, const ir::Repeat& repeat) {
+  std::vector<std::vector<BufferId>> last(repeat.kernels.size());
+  absl::flat_hash_set<BufferId> seen;
+  for (size_t k = repeat.kernels.size(); k-- > 0;) {
+    for (const ir::Phase& phase : repeat.kernels[k].phases) {
+      for (const ir::Inst& inst : phase.body) {
+        if (inst.op != ir::ScalarOp::kLoad) continue;
+        const bool is_tile = module.buffers[inst.buffer].kind == ir::BufferKind::kTile;
+        if (is_tile && seen.insert(inst.buffer).second) last[k].push_back(inst.buffer);
+      }
+    }
+  }
+  return last;
+}
+
+}  // namespace
+
+absl::StatusOr<Tree> ScheduleRepeat(ir::Module& module, const ir::Repeat& repeat,
+                                    const DeviceInfo& device) {
+  Tree tree;
+  tree.name = repeat.name;
+  TileMaker tiles(module, repeat.steps, repeat.kernels[0]);
+  Block& body = tiles.AddLoops(tree.body);
+  Grafter grafter(tree);
+  const std::vector<std::vector<BufferId>> dying = LastLoads(module, repeat);
+  for (size_t k = 0; k < repeat.kernels.size(); ++k) {
+    const ir::Kernel& kernel = repeat.kernels[k];
+    const std::vector<BufferId> made = StoredTiles(module, kernel);
+    const std::vector<BufferId> over = memory::ChooseInPlace(module, kernel, made, dying[k]);
+    for (size_t i = 0; i < made.size(); ++i) {
+      const IntExpr size = tiles.AddBuffer(made[i], kernel);
+      if (over[i] >= 0) {
+        grafter.Keep(made[i], grafter.KeptAs(over[i]));
+        continue;
+      }
+      const auto alloc = static_cast<AllocId>(tree.allocs.size());
+      tree.allocs.push_back({module.buffers[made[i]].dtype, size, Space::kL2, {}, false});
+      body.push_back({Open{alloc}});
+      grafter.Keep(made[i], alloc);
+    }
+  }
+  tree.reasons.push_back(absl::StrCat(repeat.kernels.size(), " kernels, tile by tile"));
+  for (const ir::Kernel& kernel : repeat.kernels) {
+    const schedule::Tile tile = tiles.Of(kernel);
+    KILN_ASSIGN_OR_RETURN(Tree part, ScheduleForTile(module, kernel, device, &tile));
+    grafter.Add(std::move(part), body);
+  }
+  return tree;
+}
+
+}  // namespace kiln::schedule::cpu

@@ -1,0 +1,165 @@
+// Which kernels run tile by tile on a CPU, and in which steps.
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "compiler/schedule/cpu/contraction_plan.h"
+#include "compiler/schedule/cpu/repeat.h"
+#include "compiler/schedule/cpu/schedule.h"
+#include "compiler/schedule/tileable.h"
+
+namespace kiln::schedule::cpu {
+namespace {
+
+using ir::IntExpr;
+
+// Rows of a tile: whole micro tiles of every height that contractions choose from, but 14; at least
+// as many as pay for packing the other operand, at most as many as still gain by that.
+constexpr int64_t kRowUnit = 24, kLeastRows = 48, kMostRows = 96;
+// For the threads, whose number is the client's own matter: tiles of rows are made that many where
+// they may be, and less than the least are none.
+constexpr int64_t kEnoughTiles = 16, kLeastTiles = 8;
+// In vectors' time, as contraction plans count: an element packed; one handed on through a
+// second-level cache instead of the third or of memory; a launch.
+constexpr double kPack = 0.8, kFromThird = 0.5, kFromMemory = 2, kLaunch = 20'000;
+
+class Chooser {
+ public:
+  Chooser(ir::Module& module, const DeviceInfo& device, const Tileable& tileable)
+      : module_(module), ints_(*module.ints), device_(device), tileable_(tileable) {}
+
+  // Of the tiled loops; nothing where the kernels run better one after another.
+  std::optional<std::vector<int64_t>> Run() {
+    const size_t loops = tileable_.loops.size();
+    std::vector<int64_t> single(loops, 1);
+    if (Pays(single)) return single;
+    single.pop_back();
+    if (Points(single) < 2) return std::nullopt;
+    const IntExpr rows = Extent(ints_, tileable_.loops.back()[0]);
+    const int64_t step = ChooseRows(ExtentHint(ints_, tileable_.loops.back()[0]));
+    if (rows.is_const() && rows.value() <= step) {
+      return Pays(single) ? std::optional(single) : std::nullopt;
+    }
+    single.push_back(step);
+    return Pays(single) ? std::optional(single) : std::nullopt;
+  }
+
+ private:
+  // Of the loops with a step of 1.
+  double Points(const std::vector<int64_t>& steps) {
+    double points = 1;
+    for (size_t i = 0; i < steps.size(); ++i) {
+      if (steps[i] == 1) points *= ExtentHint(ints_, tileable_.loops[i][0]);
+    }
+    return points;
+  }
+
+  double Elements(ir::BufferId buffer) {
+    return static_cast<double>(
+        std::max<int64_t>(1, ints_.EvaluateAtHints(NumElements(ints_, module_.buffers[buffer]))));
+  }
+
+  double HandedOnBytes() {
+    double bytes = 0;
+    for (const ir::BufferId buffer : tileable_.buffers) {
+      bytes += Elements(buffer) * DTypeSize(module_.buffers[buffer].dtype);
+    }
+    return bytes;
+  }
+
+  int64_t ChooseRows(int64_t rows) {
+    const std::vector<int64_t> others(tileable_.loops.size() - 1, 1);
+    const double points = Points(others);
+    const double bytes_a_row = HandedOnBytes() / points / static_cast<double>(rows);
+    const auto fit = static_cast<int64_t>(device_.l2_bytes / 4 * 3 / std::max(1.0, bytes_a_row));
+    int64_t most = std::clamp(fit, kLeastRows, kMostRows);
+    while (most > kLeastRows &&
+           points * std::ceil(static_cast<double>(rows) / most) < kEnoughTiles) {
+      most = std::max(kLeastRows, most / 2);
+    }
+    if (rows <= most) return rows;
+    const int64_t tiles = (rows + most - 1) / most;
+    const int64_t each = (rows + tiles - 1) / tiles;
+    return (each + kRowUnit - 1) / kRowUnit * kRowUnit;
+  }
+
+  // Whether all products can be blocked in such tiles, tiles stay in the cache, and packing costs
+  // less than it saves.
+  bool Pays(const std::vector<int64_t>& steps) {
+    double points = 1, tiles = 1;
+    for (size_t i = 0; i < steps.size(); ++i) {
+      const auto extent = static_cast<double>(ExtentHint(ints_, tileable_.loops[i][0]));
+      if (steps[i] == 1) points *= extent;
+      tiles *= std::ceil(extent / static_cast<double>(steps[i]));
+    }
+    if (points < 2 || tiles < kLeastTiles) return false;
+    const bool in_cache = HandedOnBytes() / tiles <= 4.0 * static_cast<double>(device_.l2_bytes);
+    if (!in_cache) return false;
+    const std::optional<double> packed = PackedElements(steps);
+    if (!packed) return false;
+    const bool from_memory = HandedOnBytes() > static_cast<double>(device_.l3_bytes);
+    double gain = kLaunch * static_cast<double>(tileable_.operations.size() - 1);
+    for (const ir::BufferId buffer : tileable_.buffers) {
+      gain += Elements(buffer) * (from_memory ? kFromMemory : kFromThird);
+    }
+    return gain > *packed * kPack * (tiles - points);
+  }
+
+  // By one tile; nothing where a product that is blocked alone is not blocked in tiles.
+  std::optional<double> PackedElements(const std::vector<int64_t>& steps) {
+    const ir::Repeat repeat = MakeRepeat(module_, tileable_, steps);
+    TileMaker tiles(module_, steps, repeat.kernels[0]);
+    for (const ir::Kernel& kernel : repeat.kernels) {
+      ForEachStore(kernel, [&](ir::BufferId buffer) {
+        if (absl::c_linear_search(tileable_.buffers, buffer)) tiles.AddBuffer(buffer, kernel);
+      });
+    }
+    double packed = 0;
+    for (const ir::Kernel& kernel : repeat.kernels) {
+      const schedule::Tile tile = tiles.Of(kernel);
+      const absl::StatusOr<Nest> alone = BuildNest(module_, kernel, /*collapse=*/true);
+      const absl::StatusOr<Nest> tiled = BuildNest(module_, kernel, /*collapse=*/true, &tile);
+      if (!alone.ok() || !tiled.ok()) return std::nullopt;
+      if (kernel.schedule != ir::Schedule::kContraction) continue;
+      const auto plan = PlanContraction(ints_, *tiled, device_);
+      if (!plan) {
+        if (PlanContraction(ints_, *alone, device_)) return std::nullopt;
+        continue;
+      }
+      packed += static_cast<double>(ints_.EvaluateAtHints(ints_.Mul(plan->num_lanes, plan->num_k)));
+    }
+    return packed;
+  }
+
+  ir::Module& module_;
+  ir::IntContext& ints_;
+  const DeviceInfo& device_;
+  const Tileable& tileable_;
+};
+
+}  // namespace
+
+void Tile(ir::Module& module, const DeviceInfo& device) {
+  const BufferUses uses(module);
+  size_t next = 0;  // operations before it are done, as they stand in no order among repeats
+  for (size_t i = 0; i < module.operations.size(); ++i) {
+    const auto* kernel = std::get_if<ir::Kernel>(&module.operations[i]);
+    if (i < next || kernel == nullptr || kernel->schedule != ir::Schedule::kContraction) continue;
+    for (const Tileable& tileable : FindTileable(module, uses, i)) {
+      const auto steps = Chooser(module, device, tileable).Run();
+      if (!steps) continue;
+      Replace(module, tileable, MakeRepeat(module, tileable, *steps));
+      next = tileable.operations.back() + 1;
+      break;
+    }
+  }
+  std::erase_if(module.operations, [](const ir::Operation& operation) {
+    const auto* repeat = std::get_if<ir::Repeat>(&operation);
+    return repeat != nullptr && repeat->kernels.empty();
+  });
+}
+
+}  // namespace kiln::schedule::cpu

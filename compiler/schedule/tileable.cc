@@ -1,0 +1,273 @@
+#include "compiler/schedule/tileable.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+
+namespace kiln::schedule {
+
+using ir::BufferId;
+using ir::BufferKind;
+using ir::Inst;
+using ir::IntExpr;
+using ir::Kernel;
+using ir::Module;
+using ir::ScalarOp;
+
+namespace {
+
+constexpr size_t kMostBetween = 64;  // operations from the first kernel to the last
+
+template <typename Visit>  // void(const Inst&)
+void ForEachAccess(const ir::Operation& operation, const Visit& visit) {
+  for (const Kernel& kernel : KernelsOf(operation)) {
+    for (const ir::Phase& phase : kernel.phases) {
+      for (const Inst& inst : phase.body) {
+        if (inst.op == ScalarOp::kLoad || inst.op == ScalarOp::kStore) visit(inst);
+      }
+    }
+  }
+}
+
+const Kernel& KernelAt(const Module& module, size_t operation) {
+  return std::get<Kernel>(module.operations[operation]);
+}
+
+// Whether it stores only what a tile of it may: temporary buffers and outputs.
+bool MayBeTiled(const Module& module, size_t operation) {
+  const auto* kernel = std::get_if<Kernel>(&module.operations[operation]);
+  if (kernel == nullptr || kernel->schedule == ir::Schedule::kPacking) return false;
+  bool may = true;
+  ForEachAccess(module.operations[operation], [&](const Inst& inst) {
+    may &= inst.op == ScalarOp::kLoad || module.buffers[inst.buffer].kind != BufferKind::kInput;
+  });
+  return may;
+}
+
+// Adds what stands between the kernels and loads what they store. Whether all may then run where
+// the last one stands.
+bool MayMove(const Module& module, std::vector<size_t>& operations) {
+  absl::c_sort(operations);
+  if (operations.back() - operations.front() > kMostBetween) return false;
+  absl::flat_hash_set<BufferId> stored, loaded;
+  for (size_t i = operations.front(); i < operations.back(); ++i) {
+    if (std::holds_alternative<ir::Library>(module.operations[i])) return false;
+    bool is_ours = absl::c_binary_search(operations, i), overwrites = false;
+    ForEachAccess(module.operations[i], [&](const Inst& inst) {
+      is_ours |= inst.op == ScalarOp::kLoad && stored.contains(inst.buffer);
+      overwrites |= inst.op == ScalarOp::kStore && loaded.contains(inst.buffer);
+    });
+    if (overwrites) return false;
+    if (!is_ours) continue;
+    if (!MayBeTiled(module, i)) return false;
+    if (!absl::c_binary_search(operations, i)) {
+      operations.insert(absl::c_upper_bound(operations, i), i);
+    }
+    ForEachAccess(module.operations[i], [&](const Inst& inst) {
+      (inst.op == ScalarOp::kStore ? stored : loaded).insert(inst.buffer);
+    });
+  }
+  return true;
+}
+
+// Finds the loops of several kernels that stand for each other in what these hand on.
+class LoopClasses {
+ public:
+  LoopClasses(const Module& module, const std::vector<size_t>& operations)
+      : module_(module), operations_(operations) {
+    for (const size_t i : operations_) {
+      for (IntExpr var : KernelAt(module_, i).outer) class_of_[var] = var;
+    }
+    for (const BufferId buffer : HandedOn()) AddBuffer(buffer);
+  }
+
+  // As Tileable::loops, in the order of the first kernel's.
+  std::vector<std::vector<IntExpr>> Find() {
+    std::vector<std::vector<IntExpr>> found;
+    for (IntExpr first : KernelAt(module_, operations_[0]).outer) {
+      std::vector<IntExpr> loops;
+      for (const size_t i : operations_) {
+        for (IntExpr var : KernelAt(module_, i).outer) {
+          const bool same = ClassOf(var) == ClassOf(first);
+          if (same && var.extent() == first.extent()) loops.push_back(var);
+          if (same && var.extent() != first.extent()) bad_.insert(ClassOf(var));
+        }
+      }
+      if (loops.size() == operations_.size() && !bad_.contains(ClassOf(first)) && OneEach(loops)) {
+        found.push_back(std::move(loops));
+      }
+    }
+    return found;
+  }
+
+ private:
+  bool OneEach(const std::vector<IntExpr>& loops) const {
+    for (size_t i = 0; i < loops.size(); ++i) {
+      if (!absl::c_linear_search(KernelAt(module_, operations_[i]).outer, loops[i])) return false;
+    }
+    return true;
+  }
+
+  IntExpr ClassOf(IntExpr var) {
+    while (class_of_.at(var) != var) var = class_of_.at(var);
+    return var;
+  }
+
+  // What one of the kernels stores and another one loads.
+  std::vector<BufferId> HandedOn() const {
+    std::vector<BufferId> handed_on;
+    absl::flat_hash_set<BufferId> stored;
+    for (const size_t i : operations_) {
+      std::vector<BufferId> own;
+      ForEachAccess(module_.operations[i], [&](const Inst& inst) {
+        if (inst.op == ScalarOp::kStore) own.push_back(inst.buffer);
+        if (inst.op == ScalarOp::kLoad && stored.contains(inst.buffer) &&
+            !absl::c_linear_search(handed_on, inst.buffer)) {
+          handed_on.push_back(inst.buffer);
+        }
+      });
+      stored.insert(own.begin(), own.end());
+    }
+    return handed_on;
+  }
+
+  void AddBuffer(BufferId buffer) {
+    for (size_t d = 0; d < module_.buffers[buffer].sizes.size(); ++d) {
+      std::vector<IntExpr> indices;
+      for (const size_t i : operations_) {
+        ForEachAccess(module_.operations[i], [&](const Inst& inst) {
+          if (inst.buffer == buffer) indices.push_back(inst.indices[d]);
+        });
+      }
+      const bool pure =
+          absl::c_all_of(indices, [&](IntExpr index) { return class_of_.contains(index); });
+      for (IntExpr index : indices) {
+        if (pure) {
+          class_of_[ClassOf(index)] = ClassOf(indices[0]);
+        } else if (!index.is_const()) {
+          ForEachLeaf(index, [&](IntExpr leaf) {
+            if (class_of_.contains(leaf)) tainted_.push_back(leaf);
+          });
+        }
+      }
+    }
+    for (IntExpr var : tainted_) bad_.insert(ClassOf(var));
+  }
+
+  const Module& module_;
+  const std::vector<size_t>& operations_;
+  absl::flat_hash_map<IntExpr, IntExpr> class_of_;  // of outer loops; a class by one of them
+  std::vector<IntExpr> tainted_;  // part of an index that is more than they, somewhere
+  absl::flat_hash_set<IntExpr> bad_;
+};
+
+// Whether `loops` has all of `known`, which are of some of its kernels, but perhaps for the last.
+bool IsMostOf(const std::vector<std::vector<IntExpr>>& loops,
+              const std::vector<std::vector<IntExpr>>& known) {
+  if (loops.size() + 1 < known.size()) return false;
+  for (size_t i = 0; i < std::min(loops.size(), known.size()); ++i) {
+    if (loops[i][0] != known[i][0]) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+BufferUses::BufferUses(const Module& module) : loaders_(module.buffers.size()) {
+  std::vector<bool> seen_elsewhere(module.buffers.size(), false);
+  for (size_t i = 0; i < module.operations.size(); ++i) {
+    ForEachAccess(module.operations[i], [&](const Inst& inst) {
+      std::vector<size_t>& loaders = loaders_[inst.buffer];
+      const bool is_new = loaders.empty() || loaders.back() != i;
+      if (inst.op == ScalarOp::kLoad && is_new) loaders.push_back(i);
+    });
+    if (const auto* library = std::get_if<ir::Library>(&module.operations[i])) {
+      const auto visit = [&](const auto& self, const ir::LibraryArgs& args) -> void {
+        for (const ir::LibraryArg& arg : args) {
+          if (const auto* window = std::get_if<ir::BufferWindow>(&arg.value)) {
+            seen_elsewhere[window->buffer] = true;
+          } else if (const auto* list = std::get_if<ir::LibraryArgs>(&arg.value)) {
+            self(self, *list);
+          }
+        }
+      };
+      visit(visit, library->args);
+    }
+  }
+  for (const ir::ModuleOutput& output : module.outputs) {
+    const auto* window = std::get_if<ir::BufferWindow>(&output.value);
+    if (window != nullptr) seen_elsewhere[window->buffer] = true;
+  }
+  for (size_t b = 0; b < loaders_.size(); ++b) {
+    if (seen_elsewhere[b]) loaders_[b].clear();
+  }
+}
+
+std::vector<Tileable> FindTileable(const Module& module, const BufferUses& uses, size_t first) {
+  if (!MayBeTiled(module, first)) return {};
+  std::vector<Tileable> smaller;
+  Tileable found{{first}, {}, {}};
+  absl::flat_hash_set<BufferId> looked_at;
+  for (size_t next = 0; next < found.operations.size(); ++next) {
+    std::vector<BufferId> made;
+    ForEachAccess(module.operations[found.operations[next]], [&](const Inst& inst) {
+      const bool is_temp = module.buffers[inst.buffer].kind == BufferKind::kTemp;
+      if (inst.op == ScalarOp::kStore && is_temp && looked_at.insert(inst.buffer).second) {
+        made.push_back(inst.buffer);
+      }
+    });
+    for (const BufferId buffer : made) {
+      const std::vector<size_t>& loaders = uses.LoadersOf(buffer);
+      if (loaders.empty() || !absl::c_all_of(loaders, [&](size_t i) {
+            return i > found.operations[next] && MayBeTiled(module, i);
+          })) {
+        continue;
+      }
+      std::vector<size_t> operations = found.operations;
+      for (const size_t i : loaders) {
+        if (!absl::c_linear_search(operations, i)) operations.push_back(i);
+      }
+      if (!MayMove(module, operations)) continue;
+      auto loops = LoopClasses(module, operations).Find();
+      if (loops.empty() || !IsMostOf(loops, found.loops)) continue;
+      if (loops.size() < found.loops.size()) smaller.push_back(found);
+      found.operations = std::move(operations);
+      found.loops = std::move(loops);
+      found.buffers.push_back(buffer);
+    }
+  }
+  if (found.buffers.empty()) return {};
+  smaller.push_back(std::move(found));
+  absl::c_reverse(smaller);
+  return smaller;
+}
+
+ir::Repeat MakeRepeat(const Module& module, const Tileable& tileable,
+                      const std::vector<int64_t>& steps) {
+  ir::Repeat repeat;
+  repeat.steps = steps;
+  for (size_t k = 0; k < tileable.operations.size(); ++k) {
+    Kernel kernel = KernelAt(module, tileable.operations[k]);
+    std::vector<IntExpr> outer;
+    for (size_t i = 0; i < steps.size(); ++i) outer.push_back(tileable.loops[i][k]);
+    for (IntExpr var : kernel.outer) {
+      if (!absl::c_linear_search(outer, var)) outer.push_back(var);
+    }
+    kernel.outer = std::move(outer);
+    repeat.kernels.push_back(std::move(kernel));
+  }
+  repeat.name = absl::StrCat(repeat.kernels.back().name, "_tiles");
+  return repeat;
+}
+
+void Replace(Module& module, const Tileable& tileable, ir::Repeat repeat) {
+  for (const BufferId buffer : tileable.buffers) module.buffers[buffer].kind = BufferKind::kTile;
+  for (const size_t i : tileable.operations) module.operations[i] = ir::Repeat();
+  module.operations[tileable.operations.back()] = std::move(repeat);
+}
+
+}  // namespace kiln::schedule
