@@ -25,9 +25,11 @@ struct NestPhase {
   std::vector<Step> steps;
 };
 
-// The part [begin, end) of a loop that a tile covers: `step` iterations, or fewer in the last tile.
+// The part [begin, end) of a loop that runs for a tile.
 struct TilePart {
   ir::IntExpr begin, end;
+  // Of a tiled loop: `step` iterations, or fewer in the last tile. 0: of a loop that begins at 0
+  // and whose late iterations change nothing.
   int64_t step = 0;
 };
 
@@ -39,7 +41,7 @@ struct TileLayout {
 // What one tile is, for a kernel of a Repeat.
 struct Tile {
   ir::IntContext::VarMap fixed;  // outer loops of which it is one iteration: which one
-  absl::flat_hash_map<ir::IntExpr, TilePart> parts;       // other tiled loops
+  absl::flat_hash_map<ir::IntExpr, TilePart> parts;       // of other loops
   absl::flat_hash_map<ir::BufferId, TileLayout> layouts;  // of the kTile buffers
 };
 

@@ -64,11 +64,18 @@ class ContractionScheduler {
   void RunOwn(Block& root);
   // Whether each block of rows is some whole micro tiles.
   bool RowsAreWhole() {
-    const int64_t step = plan_.part != nullptr ? plan_.part->step : 0;
+    const int64_t step = plan_.row_part != nullptr ? plan_.row_part->step : 0;
     return step % plan_.tile_rows == 0 && ints_.Mod(plan_.num_rows, plan_.tile_rows).is_const(0);
   }
+  // How many lanes and k there are here, and k with what pairs are filled up with.
+  IntExpr NumLanes() { return plan_.lane_part ? plan_.lane_part->end : plan_.num_lanes; }
+  IntExpr NumK() { return plan_.k_part ? plan_.k_part->end : plan_.num_k; }
+  IntExpr Depth() {
+    if (!plan_.k_part) return plan_.depth;
+    return plan_.pairs() ? ints_.Mul(ints_.CeilDiv(NumK(), ints_.Const(2)), 2) : NumK();
+  }
   FlatRange AllRows() {
-    if (plan_.part != nullptr) return {plan_.part->begin, plan_.part->end};
+    if (plan_.row_part != nullptr) return {plan_.row_part->begin, plan_.row_part->end};
     return {ints_.Const(0), plan_.num_rows};
   }
 
@@ -143,7 +150,7 @@ AllocId ContractionScheduler::OpenRowScratch(Block& out) {
 
 FlatRange ContractionScheduler::LanesOf(IntExpr panel, Block& out) {
   const IntExpr begin = Let(ints_.Mul(panel, width_), plan_.num_lanes, out);
-  return {begin, Let(ints_.Min(ints_.Add(begin, width_), plan_.num_lanes), plan_.num_lanes, out)};
+  return {begin, Let(ints_.Min(ints_.Add(begin, width_), NumLanes()), plan_.num_lanes, out)};
 }
 
 // out[k][lane], with zeros where the last panel has no lanes.
@@ -151,9 +158,9 @@ void ContractionScheduler::PackPanel(IntExpr panel, const Window& to, Block& out
   const FlatRange lanes = LanesOf(panel, out);
   const IntExpr count = ints_.Sub(lanes.end, lanes.begin);
   const Micro zero{MicroKind::kZero, {}, {to}, {panel_size_}};
-  if (plan_.depth != plan_.num_k) {
+  if (Depth() != NumK()) {
     out.push_back({zero});
-  } else if (!ints_.Mod(plan_.num_lanes, width_).is_const(0)) {
+  } else if (plan_.lane_part || !ints_.Mod(plan_.num_lanes, width_).is_const(0)) {
     out.push_back({If{count, ints_.Const(width_), {{zero}}, {}}});
   }
   if (plan_.panel_load != nullptr) {
@@ -163,13 +170,12 @@ void ContractionScheduler::PackPanel(IntExpr panel, const Window& to, Block& out
     out.push_back({Micro{plan_.pairs() ? MicroKind::kPackPairs : MicroKind::kPackTransposed,
                          {width_},
                          {to, {load.inst->buffer, -1, from}},
-                         {plan_.lane_stride, count, plan_.num_k}}});
+                         {plan_.lane_stride, count, NumK()}}});
     return;
   }
   if (!plan_.pairs()) return PackAnyPanel(lanes, to, out);
   const auto interleave = [&](const Window& from, IntExpr k_stride) {
-    out.push_back(
-        {Micro{MicroKind::kInterleave, {width_}, {to, from}, {k_stride, count, plan_.num_k}}});
+    out.push_back({Micro{MicroKind::kInterleave, {width_}, {to, from}, {k_stride, count, NumK()}}});
   };
   if (plan_.panel_rows_load != nullptr) {
     const Step& load = *plan_.panel_rows_load;
@@ -206,7 +212,7 @@ void ContractionScheduler::PackAnyPanel(const FlatRange& lanes, const Window& to
 // rows[r][k] of `count` rows from `first` on, the last row again and again where there are fewer.
 void ContractionScheduler::PackRows(IntExpr first, IntExpr count, Block& out) {
   IntExpr r;
-  if (plan_.depth != plan_.num_k) {
+  if (Depth() != NumK()) {
     out.push_back({Micro{
         MicroKind::kZero, {}, {{-1, rows_, ints_.Const(0)}}, {ints_.Mul(count, plan_.depth)}}});
   }
@@ -235,7 +241,7 @@ void ContractionScheduler::CopyLastRows(IntExpr row_begin, IntExpr row_end, Bloc
   const Micro copy{MicroKind::kCopyRows,
                    {plan_.tile_rows},
                    {{-1, rows_, ints_.Const(0)}, {plan_.row_load->inst->buffer, -1, from}},
-                   {rest, plan_.row_stride, plan_.k_stride, plan_.num_k}};
+                   {rest, plan_.row_stride, plan_.k_stride, NumK()}};
   out.push_back({If{ints_.Const(0), rest, {{copy}}, {}}});
 }
 
@@ -254,7 +260,7 @@ void ContractionScheduler::Multiply(AllocId tile, IntExpr row_begin, IntExpr row
     Micro micro{plan_.pairs() ? MicroKind::kMultiplyPairs : MicroKind::kMultiply,
                 {plan_.vector_lanes, rows, plan_.tile_vectors},
                 {{-1, tile, ints_.Mul(g, rows * width_)}, a, panel},
-                {plan_.depth, row_stride}};
+                {Depth(), row_stride}};
     if (!plan_.pairs()) micro.sizes.push_back(k_stride);
     return micro;
   };
@@ -272,7 +278,7 @@ void ContractionScheduler::Multiply(AllocId tile, IntExpr row_begin, IntExpr row
   if (RowsAreWhole()) {
     at->push_back({in_place});
   } else {
-    const Micro copied = multiply({-1, rows_, ints_.Const(0)}, plan_.num_k, one);
+    const Micro copied = multiply({-1, rows_, ints_.Const(0)}, NumK(), one);
     at->push_back({If{ints_.Sub(row_end, first), ints_.Const(rows), {{copied}}, {{in_place}}}});
   }
 }
@@ -378,7 +384,8 @@ void ContractionScheduler::RunShared(Block& root) {
 // A task packs the panel that it uses.
 void ContractionScheduler::RunOwn(Block& root) {
   IntExpr panel;
-  Block& task = builder_.AddSteps(panel, panels_, ints_.Const(0), panels_, ints_.Const(1),
+  const IntExpr panels = ints_.CeilDiv(NumLanes(), ints_.Const(width_));
+  Block& task = builder_.AddSteps(panel, panels_, ints_.Const(0), panels, ints_.Const(1),
                                   Binding::kTask, AddBatches(root));
   const Window own{-1,
                    builder_.Open({plan_.operand_type, panel_size_, Space::kL2, {}, false}, task),

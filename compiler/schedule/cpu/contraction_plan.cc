@@ -157,6 +157,25 @@ struct Choice {
   bool legal = true;
 };
 
+// Sets the parts that a tile has of the plan's loops; false where it has some in another role.
+bool SetParts(const Nest& nest, ContractionPlan& plan) {
+  const auto is_all = [](const std::vector<IntExpr>& loops, IntExpr var) {
+    return loops.size() == 1 && loops[0] == var;
+  };
+  for (IntExpr var : nest.outer) {
+    const TilePart* part = nest.PartOf(var);
+    if (part == nullptr) continue;
+    const bool tiled = part->step > 0;
+    if (!is_all(tiled ? plan.rows : plan.lanes, var)) return false;
+    (tiled ? plan.row_part : plan.lane_part) = part;
+  }
+  for (IntExpr var : plan.k) {
+    plan.k_part = nest.PartOf(var);
+    if (plan.k_part != nullptr && !is_all(plan.k, var)) return false;
+  }
+  return true;
+}
+
 Choice MakeChoice(IntContext& ints, const Nest& nest, ValueId row_value, ValueId panel_value,
                   VectorIsa isa, DType type, DType operand_type, int64_t l2_bytes) {
   Choice choice;
@@ -192,12 +211,9 @@ Choice MakeChoice(IntContext& ints, const Nest& nest, ValueId row_value, ValueId
     if (regular && plan.pairs() && plan.lane_stride.is_const(1)) plan.panel_rows_load = load;
   }
   double rows = HintOf(ints, plan.num_rows);
-  for (IntExpr var : nest.outer) {
-    const TilePart* part = nest.PartOf(var);
-    if (part == nullptr) continue;
-    choice.legal = plan.rows == std::vector<IntExpr>{var};
-    plan.part = part;
-    rows = std::min<double>(rows, static_cast<double>(part->step));
+  choice.legal = SetParts(nest, plan);
+  if (plan.row_part != nullptr) {
+    rows = std::min<double>(rows, static_cast<double>(plan.row_part->step));
   }
   const double lanes = HintOf(ints, plan.num_lanes);
   const double k = HintOf(ints, plan.num_k), batches = HintOf(ints, plan.num_batches);

@@ -40,9 +40,10 @@ struct ContractionPlan {
   int tile_vectors = 3;   // NV
   int row_groups = 1;     // micro kernels stacked to one tile of the epilogue
   bool store_along_rows = false;
-  const TilePart* part = nullptr;  // of the rows, where a tile does not have all
-  bool shared_panels = false;      // packed once for all tasks, not by the task that uses them
-  std::string reason;              // for people
+  // Where a tile does not have all of them.
+  const TilePart *row_part = nullptr, *lane_part = nullptr, *k_part = nullptr;
+  bool shared_panels = false;  // packed once for all tasks, not by the task that uses them
+  std::string reason;          // for people
 
   bool pairs() const { return operand_type != type; }
   int panel_width() const { return vector_lanes * tile_vectors; }

@@ -62,8 +62,28 @@ IntExpr TileMaker::AddBuffer(BufferId id, const ir::Kernel& kernel) {
   return ints_.Product(sizes);
 }
 
+void TileMaker::AddBounds(const BoundedLoops& loops, Block& out) {
+  if (ends_.empty() || !ends_.back()) return;
+  std::vector<std::pair<int, IntExpr>> vars;  // in an order of their own
+  for (const auto& [var, offset] : loops) vars.emplace_back(var.id(), var);
+  absl::c_sort(vars, [](const auto& a, const auto& b) { return a.first < b.first; });
+  absl::flat_hash_map<IntExpr, IntExpr> let;  // by value
+  for (const auto& [id, var] : vars) {
+    // Whole vectors: what they hold too many is masked away.
+    const IntExpr vectors = ints_.CeilDiv(ints_.Add(ends_.back(), loops.at(var)), ints_.Const(16));
+    const IntExpr value = ints_.Min(ints_.Mul(vectors, 16), var.extent());
+    IntExpr& end = let[value];
+    if (!end) {
+      end = ints_.NewVar(ints_.Add(var.extent(), 1));
+      out.push_back({Let{end, value}});
+    }
+    bounded_[var] = {ints_.Const(0), end, 0};
+  }
+}
+
 schedule::Tile TileMaker::Of(const ir::Kernel& kernel) const {
   schedule::Tile tile;
+  tile.parts = bounded_;
   tile.layouts = layouts_;
   for (size_t i = 0; i < steps_.size(); ++i) {
     if (ends_[i]) {
@@ -222,6 +242,11 @@ absl::StatusOr<Tree> ScheduleRepeat(ir::Module& module, const ir::Repeat& repeat
     }
   }
   tree.reasons.push_back(absl::StrCat(repeat.kernels.size(), " kernels, tile by tile"));
+  if (repeat.steps.back() > 1) {
+    const BoundedLoops bounded = FindBoundedLoops(module, repeat);
+    if (!bounded.empty()) tree.reasons.push_back("tiles end where all is masked away");
+    tiles.AddBounds(bounded, body);
+  }
   for (const ir::Kernel& kernel : repeat.kernels) {
     const schedule::Tile tile = tiles.Of(kernel);
     KILN_ASSIGN_OR_RETURN(Tree part, ScheduleForTile(module, kernel, device, &tile));

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "compiler/schedule/bounded.h"
 #include "compiler/schedule/device_info.h"
 #include "compiler/schedule/nest.h"
 #include "compiler/schedule/tree.h"
@@ -36,6 +37,9 @@ class TileMaker {
   Block& AddLoops(Block& out);
   // Elements of one tile of `buffer`, which `kernel` of the repeat stores.
   ir::IntExpr AddBuffer(ir::BufferId buffer, const ir::Kernel& kernel);
+  // Loops of the kernels that end early, by how much after the tile's rows, which the last step is
+  // of; their ends are let in `out`, the tile's body.
+  void AddBounds(const BoundedLoops& loops, Block& out);
   // The tile for a kernel of the repeat.
   schedule::Tile Of(const ir::Kernel& kernel) const;
 
@@ -46,6 +50,7 @@ class TileMaker {
   std::vector<ir::IntExpr> begins_, ends_;  // `ends_` null where a step is 1
   std::vector<ir::IntExpr> extents_;
   absl::flat_hash_map<ir::BufferId, TileLayout> layouts_;
+  absl::flat_hash_map<ir::IntExpr, TilePart> bounded_;
 };
 
 }  // namespace kiln::schedule::cpu

@@ -266,9 +266,8 @@ TEST(CompilerTest, DebugKeepsIrAfterEachStageAndDecisions) {
   EXPECT_GT(plan->debug().decisions_size(), 0);
   std::vector<std::string> timed;
   for (const v1::StageTime& time : plan->stages()) timed.push_back(time.stage());
-  EXPECT_THAT(
-      timed, ElementsAre("import", "lower", "fuse", "tile", "plan_memory", "schedule", "emit",
-                                 "assemble"));
+  EXPECT_THAT(timed, ElementsAre("import", "lower", "fuse", "tile", "plan_memory", "schedule",
+                                 "emit", "assemble"));
 }
 
 TEST(CompilerTest, WithoutFusionEveryOperatorIsAKernel) {

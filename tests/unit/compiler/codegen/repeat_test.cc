@@ -115,6 +115,8 @@ TEST(RepeatTest, RowsThatAreNoWholeTiles) {
 TEST(RepeatTest, CausalAndMasked) {
   CheckModule(Attention({.heads = "4", .rows = "130", .keys = "130", .causal = true}),
               {.tolerance = 1e-4, .repeats = 1});
+  CheckModule(Attention({.heads = "4", .rows = "99", .keys = "70", .causal = true}),
+              {.tolerance = 1e-4, .repeats = 1});
   CheckModule(Attention({.heads = "4", .rows = "51", .keys = "70", .mask = true}),
               {.tolerance = 1e-4, .repeats = 1});
 }
@@ -122,6 +124,15 @@ TEST(RepeatTest, CausalAndMasked) {
 TEST(RepeatTest, Bfloat16) {
   CheckModule(Attention({.heads = "4", .rows = "100", .keys = "47", .width = "16", .type = "bf16"}),
               {.tolerance = 2e-2, .repeats = 1});
+  for (const char* size : {"61", "60"}) {
+    CheckModule(Attention({.heads = "4",
+                           .rows = size,
+                           .keys = size,
+                           .width = "16",
+                           .causal = true,
+                           .type = "bf16"}),
+                {.tolerance = 2e-2, .repeats = 1});
+  }
 }
 
 TEST(RepeatTest, SymbolicSizes) {
