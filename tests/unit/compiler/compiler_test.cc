@@ -262,7 +262,7 @@ TEST(CompilerTest, DebugKeepsIrAfterEachStageAndDecisions) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   std::vector<std::string> stages;
   for (const v1::Debug::StageIr& ir : plan->debug().ir()) stages.push_back(ir.stage());
-  EXPECT_THAT(stages, ElementsAre("lower", "fuse", "schedule"));
+  EXPECT_THAT(stages, ElementsAre("lower", "fuse", "tile", "schedule"));
   EXPECT_GT(plan->debug().decisions_size(), 0);
   std::vector<std::string> timed;
   for (const v1::StageTime& time : plan->stages()) timed.push_back(time.stage());

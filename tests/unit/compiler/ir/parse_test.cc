@@ -62,9 +62,10 @@ TEST(ParseTest, CommentsAndLayoutDoNotCount) {
 
 TEST(ParseTest, ErrorsNameTheLine) {
   EXPECT_EQ(ErrorOf(""), "line 1: expected 'module', found the end of the text");
-  EXPECT_EQ(ErrorOf("module {\n\n  bufer"),
-            "line 3: expected 'symbol', 'buffer', 'kernel', 'library', 'output' or '}', found "
-            "'bufer'");
+  EXPECT_EQ(
+      ErrorOf("module {\n\n  bufer"),
+      "line 3: expected 'symbol', 'buffer', 'kernel', 'repeat', 'library', 'output' or '}', found "
+      "'bufer'");
   EXPECT_THAT(ErrorOf("module {\n  buffer @x f33[] strides[] temp }"),
               HasSubstr("line 2: expected an element type, found 'f33'"));
   EXPECT_THAT(ErrorOf("module { output @x sizes[] }"), HasSubstr("no buffer @x"));
