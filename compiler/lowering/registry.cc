@@ -19,6 +19,9 @@ const Registry& Lowerings() {
     RegisterPadding(*all);
     RegisterResampling(*all);
     RegisterIndexing(*all);
+    RegisterScatters(*all);
+    RegisterScans(*all);
+    RegisterRandom(*all);
     RegisterJoining(*all);
     RegisterCreation(*all);
     RegisterAttention(*all);

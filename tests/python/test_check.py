@@ -26,8 +26,8 @@ def plant(monkeypatch, op, replacement):
     """From now on the server is sent `replacement` where the graph calls `op`: really another result."""
     capture = backend.capture
 
-    def captured(module, is_parameter, name="graph"):
-        graph = json.loads(capture(module, is_parameter, name))
+    def captured(module, is_parameter, name="graph", eager_random=False):
+        graph = json.loads(capture(module, is_parameter, name, eager_random))
         for node in graph["nodes"]:
             if node["op"] == op:
                 node["op"] = replacement
