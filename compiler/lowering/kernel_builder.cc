@@ -191,6 +191,12 @@ Scalar KernelBuilder::Cast(Scalar a, DType dtype) {
   return Emit(std::move(inst));
 }
 
+Scalar KernelBuilder::Bitcast(Scalar a, DType dtype) {
+  Inst inst{ScalarOp::kBitcast, dtype};
+  inst.operands = {a.id};
+  return Emit(std::move(inst));
+}
+
 void KernelBuilder::AddBounds(IntExpr index, IntExpr low, IntExpr high, Scalar& mask) {
   const auto add = [&](Scalar condition) {
     mask = mask.id == ir::kNoValue ? condition : And(mask, condition);

@@ -63,6 +63,7 @@ class KernelBuilder {
   Scalar Op(ir::ScalarOp op, Scalar a, Scalar b, Scalar c);
   Scalar Select(Scalar condition, Scalar a, Scalar b);
   Scalar Cast(Scalar a, DType dtype);  // `a` itself where it has the type
+  Scalar Bitcast(Scalar a, DType dtype);
   // The element as arithmetic takes it: f32 for f16 and bf16.
   Scalar Widen(Scalar a) { return Cast(a, ComputeType(a.dtype)); }
   Scalar And(Scalar a, Scalar b) { return Op(ir::ScalarOp::kAnd, a, b); }

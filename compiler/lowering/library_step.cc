@@ -5,7 +5,6 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "compiler/lowering/registry.h"
 #include "proto/base/status_macros.h"
 
 namespace kiln::lowering {
@@ -83,7 +82,6 @@ absl::Status AddLibraryStep(LoweringState& state, const graph::Node& node) {
     KILN_ASSIGN_OR_RETURN(step.args.emplace_back(), ConvertArg(state, context, arg));
   }
   for (const auto& [name, arg] : node.kwargs) {
-    if (name == kSeedKeyword) continue;
     KILN_ASSIGN_OR_RETURN(ir::LibraryArg converted, ConvertArg(state, context, arg));
     converted.name = name;
     step.args.push_back(std::move(converted));

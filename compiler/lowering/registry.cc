@@ -22,6 +22,7 @@ const Registry& Lowerings() {
     RegisterScatters(*all);
     RegisterScans(*all);
     RegisterRandom(*all);
+    RegisterSorting(*all);
     RegisterJoining(*all);
     RegisterCreation(*all);
     RegisterAttention(*all);

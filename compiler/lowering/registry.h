@@ -37,6 +37,7 @@ void RegisterIndexing(Registry& registry);
 void RegisterScatters(Registry& registry);
 void RegisterScans(Registry& registry);
 void RegisterRandom(Registry& registry);
+void RegisterSorting(Registry& registry);
 void RegisterJoining(Registry& registry);
 void RegisterCreation(Registry& registry);
 void RegisterAttention(Registry& registry);

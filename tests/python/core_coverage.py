@@ -31,7 +31,6 @@ CALLS = 2  # of each operator
 SEED = "aten.randint.low"  # what a graph with random operators draws it by
 
 _FFT = "torch's library is a fast Fourier transform, loops would be a slow one"
-_SORT = "sorts"
 
 # The operators that are library steps.
 LIBRARY = {
@@ -39,8 +38,8 @@ LIBRARY = {
     "_fft_c2r.default": _FFT,
     "_fft_r2c.default": _FFT,
     "randperm.default": "sorts random numbers",
-    "sort.default": _SORT,
-    "topk.default": _SORT,
+    "sort.default": "its indices of equal elements are in the order of torch's own algorithm",
+    "topk.default": "of equal elements it takes those that torch's own algorithm meets first",
     "_cdist_forward.default": "not lowered yet; of p = 2 it is a matrix product where that is faster",
     "_pdist_forward.default": "not lowered yet: its pairs are a triangle, not a nest of loops",
     "grid_sampler_2d.default": "not lowered yet: a gather at run-time positions",

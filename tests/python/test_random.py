@@ -161,6 +161,23 @@ def test_activation_checkpoints_draw_the_same_again():
     torch.testing.assert_close(value, (2 * x.sin() * x * stays).sum())
 
 
+# As what the server declines: it is called as eager calls it, without the seed that the graph has.
+def test_what_has_no_lowering_stays_torchs():
+    p = torch.rand(40)
+
+    def fn(p):
+        wide = torch.randint(-(2**63), 2**63 - 1, (5,))
+        return torch.multinomial(p, 9), torch.randperm(30), F.rrelu(p - 0.5, training=True), wide
+
+    run = compiled(fn)
+    torch.manual_seed(3)
+    chosen, order, *_ = run(p)
+    assert kiln_torch.stats()["fallbacks"] == []
+    assert len(chosen) == 9 and sorted(order.tolist()) == list(range(30))
+    torch.manual_seed(3)
+    assert torch.equal(run(p)[1], order)
+
+
 def test_eagers_numbers_are_an_option():
     x = torch.randn(33, 129)
     run = compiled(model, fallback_random=True)

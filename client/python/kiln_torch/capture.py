@@ -22,7 +22,7 @@ from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from kiln_torch.floats import SCALAR_TYPE, Floats
-from kiln_torch.reference import is_random
+from kiln_torch.seeds import SEED, SEEDED
 from kiln_torch.sizes import CaptureError, Sizes, specialize
 from kiln_torch.updates import COPY, is_writable, updates
 
@@ -129,9 +129,6 @@ def number_outputs(module: torch.fx.GraphModule) -> dict[int, type]:
             found[i] = float if isinstance(value, _FLOATS) else bool
     return found
 
-
-# The keyword argument of a random operator that the server may lower: see compiler/lowering/random.cc.
-_SEED = "kiln_seed"
 
 _FLOATS = (torch.SymFloat, float)
 _BOOLS = (torch.SymBool, bool)
@@ -338,8 +335,8 @@ class _Capture:
     def _call(self, node: torch.fx.Node, target: Any, args: Sequence[Any]) -> dict[str, Any]:
         if target not in _RANDOM_AGAIN:
             call = self._arguments(node, target, args)
-            if is_random(node) and not self._eager_random:
-                call["kwargs"].append({"name": _SEED, "value": {"value": self._seed()}})
+            if target in SEEDED and not self._eager_random:
+                call["kwargs"].append({"name": SEED, "value": {"value": self._seed()}})
             return call
         position = _RANDOM_AGAIN[target]
         inner = self._arguments(node, args[position], args[position + 1 :])

@@ -49,20 +49,6 @@ TEST(Random, ASeedIsOneInteger) {
   EXPECT_EQ(g.Lower(module).code(), absl::StatusCode::kInvalidArgument);
 }
 
-// What the lowering leaves to the client is called without it.
-TEST(Random, ALibraryStepTakesNoSeed) {
-  GraphMaker g;
-  const int x = g.Input({3}, {1, 2, 3});
-  const int seed = g.Input({1}, {7}, v1::DTYPE_INT64);
-  g.Output(g.Node("aten.bernoulli.p", {Value(x), Float(1.5)}, {3}));
-  g.Keyword("kiln_seed", Value(seed));
-  ir::Module module;
-  ASSERT_TRUE(g.Lower(module, true).ok());
-  const std::string text = ir::Print(module);
-  EXPECT_EQ(Count(text, "library \"aten.bernoulli.p\""), 1U) << text;
-  EXPECT_EQ(Count(text, "kiln_seed ="), 0U) << text;
-}
-
 TEST(Random, DropoutThatDoesNotTrainDrawsNothingFromItsStream) {
   GraphMaker g;
   const int x = g.Input({3}, {1, 2, 3});
