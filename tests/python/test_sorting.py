@@ -19,7 +19,7 @@ def test_sorts_are_eagers(dtype):
     def fn(x):
         return (
             *x.sort(stable=True, dim=1), *torch.sort(x, stable=True, descending=True, dim=1),
-            *x.sort(stable=True), x.argsort(0, stable=True), x.transpose(0, 1).sort(0)[0],
+            *x.sort(stable=True), x.argsort(dim=0, stable=True), x.transpose(0, 1).sort(0)[0],
         )  # fmt: skip
 
     compiled = torch.compile(fn, backend="kiln", dynamic=False, options={"fallback": "raise"})
