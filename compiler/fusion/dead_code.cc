@@ -7,7 +7,7 @@ namespace kiln::fusion {
 void RemoveDeadKernels(FusionGraph& graph) {
   const std::vector<int> order = graph.order();
   for (auto it = order.rbegin(); it != order.rend(); ++it) {
-    if (graph.Fusible(*it) == nullptr) continue;
+    if (graph.Changeable(*it) == nullptr) continue;
     const std::vector<ir::BufferId>& writes = graph.op(*it).writes;
     const bool is_used = std::any_of(writes.begin(), writes.end(), [&](ir::BufferId b) {
       return graph.IsKept(b) || !graph.ReadersOf(b).empty();

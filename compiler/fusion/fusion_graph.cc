@@ -49,7 +49,9 @@ void CollectAccesses(Op& op) {
   }
   const bool stores_once =
       std::set<BufferId>(op.writes.begin(), op.writes.end()).size() == op.writes.size();
-  if (!stores_once) op.pinned = true;
+  const auto* kernel = std::get_if<Kernel>(&op.operation);
+  op.scatters = kernel != nullptr && ir::HasScatter(*kernel);
+  if (!stores_once && !op.scatters) op.pinned = true;
   SortUnique(op.reads);
   SortUnique(op.writes);
   std::vector<BufferId> others;
@@ -97,9 +99,13 @@ FusionGraph::FusionGraph(ir::Module& module, std::vector<Decision>* decisions)
   module.operations.clear();
 }
 
-Kernel* FusionGraph::Fusible(int id) {
+Kernel* FusionGraph::Changeable(int id) {
   Op& op = ops_[id];
   return op.alive && !op.pinned ? std::get_if<Kernel>(&op.operation) : nullptr;
+}
+
+Kernel* FusionGraph::Fusible(int id) {
+  return ops_[id].scatters ? nullptr : Changeable(id);
 }
 
 std::string FusionGraph::NameOf(int id) const {

@@ -26,6 +26,8 @@ struct Op {
   // more than one place, and everything from the first kernel on that stores into an input: what
   // reads that input comes before it.
   bool pinned = false;
+  // A kernel that scatters: producers may be computed in it, but it joins no other.
+  bool scatters = false;
   int position = 0;  // in FusionGraph::order
 };
 
@@ -42,6 +44,8 @@ class FusionGraph {
   const Op& op(int id) const { return ops_[id]; }
   const std::vector<int>& order() const { return order_; }  // holds dead operations, too
   // Null where the operation is dead, pinned or no kernel.
+  ir::Kernel* Changeable(int id);
+  // The same, and null where it may not be joined with others.
   ir::Kernel* Fusible(int id);
   const ir::Kernel* Fusible(int id) const { return const_cast<FusionGraph*>(this)->Fusible(id); }
   std::string NameOf(int id) const;

@@ -84,7 +84,7 @@ Verdict Judge(FusionGraph& graph, int producer, const InlineSource& source,
   double evaluations = 0;
   bool in_operand = false, in_loops = false;
   for (int reader : readers) {
-    const Kernel& consumer = *graph.Fusible(reader);
+    const Kernel& consumer = *graph.Changeable(reader);
     if (!FitsTogether(*source.kernel, consumer)) {
       return {false, "the kernels together are too large"};
     }
@@ -127,14 +127,14 @@ void TryInline(FusionGraph& graph, int producer) {
   const std::vector<int> readers = graph.ReadersOf(buffer);
   std::vector<int> kernels;
   for (int reader : readers) {
-    if (graph.Fusible(reader) != nullptr) kernels.push_back(reader);
+    if (graph.Changeable(reader) != nullptr) kernels.push_back(reader);
   }
   if (kernels.empty()) return;
   const bool is_needed = graph.IsKept(buffer) || kernels.size() < readers.size();
   Verdict verdict = Judge(graph, producer, *source, kernels, is_needed);
   std::vector<Kernel> joined;
   for (size_t i = 0; i < kernels.size() && verdict.inlined; ++i) {
-    const Kernel& consumer = *graph.Fusible(kernels[i]);
+    const Kernel& consumer = *graph.Changeable(kernels[i]);
     joined.push_back(consumer);
     InlineInto(graph.module(), *source, joined.back());
     SimplifyKernel(joined.back());
@@ -146,7 +146,7 @@ void TryInline(FusionGraph& graph, int producer) {
     std::vector<std::string> origins = kernel->origins;
     AppendOrigins(joined[i].origins, origins);
     joined[i].origins = std::move(origins);
-    *graph.Fusible(kernels[i]) = std::move(joined[i]);
+    *graph.Changeable(kernels[i]) = std::move(joined[i]);
     graph.Update(kernels[i]);
   }
   if (!is_needed) graph.Remove(producer);

@@ -175,6 +175,7 @@ class Recomputer {
     for (size_t i = body.size(); i-- > 0;) {
       const Inst& inst = body[i];
       if (inst.result == ir::kNoValue || !needed[inst.result]) continue;
+      if (inst.op == ScalarOp::kScan) return false;  // all of it for each element
       slice.push_back(&inst);
       for (ValueId operand : inst.operands) {
         if (definitions.values[operand].phase == store.phase) needed[operand] = true;

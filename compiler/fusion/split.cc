@@ -44,7 +44,7 @@ int64_t ConstPoints(const std::vector<IntExpr>& loops) {
 bool IsSplittable(const Phase& phase) {
   bool reduces = false;
   for (const Inst& inst : phase.body) {
-    if (inst.op == ScalarOp::kStore) return false;
+    if (inst.op == ScalarOp::kStore || inst.op == ScalarOp::kScan) return false;
     if (inst.op != ScalarOp::kReduce) continue;
     reduces = true;
     if (IsArg(inst.reduce_kind)) return false;

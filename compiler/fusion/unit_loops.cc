@@ -13,9 +13,9 @@ using ir::Phase;
 
 namespace {
 
-bool HasReduce(const Phase& phase) {
+bool NeedsLoop(const Phase& phase) {
   for (const Inst& inst : phase.body) {
-    if (inst.op == ir::ScalarOp::kReduce) return true;
+    if (inst.op == ir::ScalarOp::kReduce || inst.op == ir::ScalarOp::kScan) return true;
   }
   return false;
 }
@@ -44,7 +44,7 @@ void RemoveUnitLoops(FusionGraph& graph) {
     IntContext::VarMap zeros;
     DropUnitLoops(graph.ints(), false, kernel->outer, zeros);
     for (Phase& phase : kernel->phases) {
-      DropUnitLoops(graph.ints(), HasReduce(phase), phase.inner, zeros);
+      DropUnitLoops(graph.ints(), NeedsLoop(phase), phase.inner, zeros);
     }
     if (zeros.empty()) continue;
     for (Phase& phase : kernel->phases) {

@@ -132,6 +132,8 @@ void ProgramBuilder::AddAccess(const Inst& inst) {
   step.src[0] = Index(linear, inst).reg;
   if (is_store) {
     step.src[1] = RegisterOf(inst.operands.back());
+    step.accumulates = inst.accumulates;
+    step.reduce_kind = inst.reduce_kind;
   } else {
     step.otherwise = ImmediateLane(inst);
     if (inst.has_mask) step.mask = RegisterOf(inst.operands.back());
@@ -152,9 +154,10 @@ void ProgramBuilder::AddInst(const Inst& inst) {
     case ScalarOp::kLoad:
     case ScalarOp::kStore:
       return AddAccess(inst);
-    case ScalarOp::kReduce: {
+    case ScalarOp::kReduce:
+    case ScalarOp::kScan: {
       Step step = ScalarStep(inst);
-      step.kind = StepKind::kReduce;
+      step.kind = inst.op == ScalarOp::kScan ? StepKind::kScan : StepKind::kReduce;
       step.reduce_kind = inst.reduce_kind;
       step.accumulator = static_cast<int>(nest().reductions.size());
       step.dst = NewRegister();

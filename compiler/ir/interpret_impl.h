@@ -68,6 +68,7 @@ enum class StepKind : uint8_t {
   kLoad,    // dst = buffer[src[0]]
   kStore,   // buffer[src[0]] = src[1]
   kReduce,  // folds src[0] into accumulator number `accumulator`
+  kScan,    // the same, and dst = the accumulator after each lane
   kResult,  // dst = the contraction's result at the point
 };
 
@@ -85,7 +86,8 @@ struct Step {
   DType operand_dtype = DType::kI64;  // of src[0]; of src[1] for kSelect
   int dst = -1;
   int src[3] = {-1, -1, -1};
-  int mask = -1;  // kLoad: register of bools, or -1
+  int mask = -1;             // kLoad: register of bools, or -1
+  bool accumulates = false;  // kStore: by reduce_kind
   int accumulator = -1;
   BufferId buffer = -1;
   Lane otherwise = {};  // kLoad: where the mask is false
@@ -111,7 +113,7 @@ struct Nest {
   std::vector<Step> uniform;     // once before the points: index arithmetic equal in all lanes
   std::vector<Step> steps;       // at each vector of lanes
   std::vector<int> broadcast;    // registers whose lane 0 goes to all lanes afterwards
-  std::vector<Step> reductions;  // the kReduce steps, by accumulator
+  std::vector<Step> reductions;  // the kReduce and kScan steps, by accumulator
 };
 
 struct KernelProgram {
@@ -204,6 +206,7 @@ class ProgramRunner {
   absl::Status Load(const Step& step, int lanes);
   absl::Status Store(const Step& step, int lanes);
   void Reduce(const Step& step, int64_t begin, int lanes);
+  void Scan(const Step& step, int lanes);
   void Broadcast(int reg, Lane value);
 
   const KernelProgram& program_;

@@ -40,6 +40,8 @@ Lane ReduceIdentity(ReduceKind kind, DType dtype) {
       return is_float ? Lane{.f = 1} : Lane{.i = 1};
     case ReduceKind::kAll:
       return Lane{.i = 1};
+    case ReduceKind::kLogAddExp:
+      return {.f = -kInfinity};
     case ReduceKind::kMax:
     case ReduceKind::kMin:
       if (is_float) return Lane{.f = is_max ? -kInfinity : kInfinity};
@@ -57,6 +59,12 @@ bool Beats(bool is_float, bool greatest, Lane a, Lane best) {
   return std::isnan(a.f) || (greatest ? a.f > best.f : a.f < best.f);
 }
 
+double LogAddExp(double a, double b) {
+  if (a == b && std::isinf(a)) return a;
+  const double greater = a > b ? a : b;
+  return greater + std::log1p(std::exp(-std::abs(a - b)));  // of NaN, NaN
+}
+
 Lane Fold(ReduceKind kind, DType dtype, Lane acc, Lane v) {
   if (IsFloat(dtype)) {
     switch (kind) {
@@ -66,6 +74,8 @@ Lane Fold(ReduceKind kind, DType dtype, Lane acc, Lane v) {
         return {.f = std::isnan(acc.f) || acc.f > v.f ? acc.f : v.f};
       case ReduceKind::kMin:
         return {.f = std::isnan(acc.f) || acc.f < v.f ? acc.f : v.f};
+      case ReduceKind::kLogAddExp:
+        return {.f = LogAddExp(acc.f, v.f)};
       default:
         return {.f = acc.f + v.f};
     }
@@ -130,6 +140,7 @@ absl::Status ProgramRunner::RunNest(const Nest& nest) {
   KILN_RETURN_IF_ERROR(RunRange(nest, 0, nest.points));
   for (const Step& step : nest.reductions) {
     const Accumulator& a = accumulators_[step.accumulator];
+    if (step.kind == StepKind::kScan) continue;
     const bool is_arg = IsArg(step.reduce_kind);
     Broadcast(step.dst, is_arg ? Lane{.i = std::max<int64_t>(a.best, 0)} : a.value);
   }
@@ -216,6 +227,9 @@ absl::Status ProgramRunner::RunStep(const Step& step, int64_t begin, int lanes) 
     case StepKind::kReduce:
       Reduce(step, begin, lanes);
       return absl::OkStatus();
+    case StepKind::kScan:
+      Scan(step, lanes);
+      return absl::OkStatus();
     case StepKind::kResult: {
       Lane* d = Register(step.dst);
       for (int i = 0; i < lanes; ++i) d[i].f = result_[begin + i];
@@ -282,9 +296,17 @@ absl::Status ProgramRunner::Store(const Step& step, int lanes) {
   const Lane* value = Register(step.src[1]);
   for (int i = 0; i < lanes; ++i) {
     if (static_cast<uint64_t>(index[i].i) >= size) return OutsideBuffer(index[i].i, size);
-    buffer[index[i].i] = value[i];
+    Lane& element = buffer[index[i].i];
+    element = step.accumulates ? Fold(step.reduce_kind, step.dtype, element, value[i]) : value[i];
   }
   return absl::OkStatus();
+}
+
+void ProgramRunner::Scan(const Step& step, int lanes) {
+  Lane& acc = accumulators_[step.accumulator].value;
+  const Lane* v = Register(step.src[0]);
+  Lane* d = Register(step.dst);
+  for (int i = 0; i < lanes; ++i) d[i] = acc = Fold(step.reduce_kind, step.dtype, acc, v[i]);
 }
 
 void ProgramRunner::Reduce(const Step& step, int64_t begin, int lanes) {

@@ -148,6 +148,24 @@ Lane FromBits(DType dtype, uint64_t bits) {
   return v;
 }
 
+// Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011.
+int64_t Philox(int64_t seed, int64_t stream, int64_t place) {
+  const auto low = [](int64_t v) { return static_cast<uint32_t>(v); };
+  const auto high = [](int64_t v) { return static_cast<uint32_t>(static_cast<uint64_t>(v) >> 32); };
+  uint32_t c[4] = {low(place), high(place), low(stream), high(stream)};
+  uint32_t key[2] = {low(seed), high(seed)};
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t a = uint64_t{0xD2511F53} * c[0], b = uint64_t{0xCD9E8D57} * c[2];
+    const uint32_t next[4] = {
+        static_cast<uint32_t>(b >> 32) ^ c[1] ^ key[0], static_cast<uint32_t>(b),
+        static_cast<uint32_t>(a >> 32) ^ c[3] ^ key[1], static_cast<uint32_t>(a)};
+    std::copy(next, next + 4, c);
+    key[0] += 0x9E3779B9;
+    key[1] += 0xBB67AE85;
+  }
+  return static_cast<int64_t>(c[0] | uint64_t{c[1]} << 32);
+}
+
 // Returns false where `op` is not one of these.
 bool RunFloatOp(ScalarOp op, Lane* d, const Lane* a, const Lane* b, const Lane* c, int n) {
   switch (op) {
@@ -305,6 +323,9 @@ void RunScalarOp(const Step& step, Lane* d, const Lane* a, const Lane* b, const 
       return RunCast(step, d, a, n);
     case ScalarOp::kBitcast:
       for (int i = 0; i < n; ++i) d[i] = FromBits(step.dtype, ToBits(step.operand_dtype, a[i]));
+      return;
+    case ScalarOp::kPhilox:
+      for (int i = 0; i < n; ++i) d[i].i = Philox(a[i].i, b[i].i, c[i].i);
       return;
     default:
       break;

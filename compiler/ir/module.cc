@@ -56,6 +56,22 @@ std::vector<IntExpr> Module::ContiguousStrides(const std::vector<IntExpr>& sizes
   return strides;
 }
 
+bool IsScatter(const Inst& inst) {
+  return inst.op == ScalarOp::kStore && (inst.accumulates || inst.operands.size() > 1);
+}
+
+bool HasScatter(const Kernel& kernel) {
+  return std::any_of(kernel.phases.begin(), kernel.phases.end(), [](const Phase& phase) {
+    return std::any_of(phase.body.begin(), phase.body.end(), IsScatter);
+  });
+}
+
+bool IsOrdered(const Phase& phase) {
+  return std::any_of(phase.body.begin(), phase.body.end(), [](const Inst& inst) {
+    return inst.op == ScalarOp::kScan || IsScatter(inst);
+  });
+}
+
 BufferId Module::AddBuffer(Buffer buffer) {
   buffers.push_back(std::move(buffer));
   return static_cast<BufferId>(buffers.size()) - 1;

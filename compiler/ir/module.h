@@ -91,8 +91,10 @@ struct Buffer {
 //   each
 //            kIndirect in indices, then, where has_mask, a bool: where it is false nothing is read
 //            and the result is immediate_float / immediate_int
-//   kStore   buffer, indices; operands: the i64 values of kIndirect, then the value stored
+//   kStore   buffer, indices; operands: the i64 values of kIndirect, then the value stored; where
+//            `accumulates`, it is taken into the element by reduce_kind, one that FoldsNumbers
 //   kReduce  reduce_kind; operands[0]
+//   kScan    reduce_kind, one that FoldsNumbers; operands[0]
 // `dtype` is the type of the result (of the stored value for kStore).
 struct Inst {
   ScalarOp op = ScalarOp::kConst;
@@ -102,6 +104,7 @@ struct Inst {
   BufferId buffer = -1;
   std::vector<IntExpr> indices;
   bool has_mask = false;
+  bool accumulates = false;
   ReduceKind reduce_kind = ReduceKind::kSum;
   int64_t immediate_int = 0;
   double immediate_float = 0;
@@ -111,6 +114,13 @@ struct Inst {
 // result of a `reduce`, and every value of a phase without inner loops, also to all later phases.
 // Within a phase the result of its own `reduce` is not visible. A buffer stored in one phase may be
 // loaded in a later phase of the same kernel at the same outer point only.
+//
+// Iterations of the inner loops may run in any order, but in an ordered phase they run one after
+// another, in row-major order: one with a `scan`, whose result is visible in the same iteration, or
+// with a scatter, a `store` that accumulates or has a kIndirect index. So of scatters to one
+// element the last one counts, and accumulation has one order. Outer points stay parallel: each
+// variable of the outer loops is itself one of a scatter's indices. What a scatter accumulates into
+// is stored in an earlier phase.
 struct Phase {
   std::vector<IntExpr> inner;  // kVar each, outermost first; empty: the body runs once a point
   std::vector<Inst> body;
@@ -134,6 +144,11 @@ struct Kernel {
   std::vector<std::string> origins;  // names of the graph's nodes that this computes
   int num_values = 0;                // ValueIds are below this
 };
+
+// A store whose place is known at run time only, or that takes its value into what is there.
+bool IsScatter(const Inst& inst);
+bool HasScatter(const Kernel& kernel);
+bool IsOrdered(const Phase& phase);
 
 // Kernels that give what they would give one after another, but are run tile by tile: all of them
 // on one tile, then on the next, so that what one hands to a later one need never lie in memory

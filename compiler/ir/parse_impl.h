@@ -70,6 +70,7 @@ class Parser {
   absl::StatusOr<std::vector<IntExpr>> Loops(char prefix);
   absl::Status PhaseDefinition(Kernel& kernel);
   absl::StatusOr<Inst> Instruction();
+  absl::StatusOr<ReduceKind> KindOfReduction();
   absl::Status StoreRest(Inst& inst);
   absl::Status LoadRest(Inst& inst);
   absl::Status Access(Inst& inst);

@@ -89,6 +89,10 @@ absl::StatusOr<Inst> Parser::Instruction() {
   Inst inst;
   if (Accept("store")) {
     inst.op = ScalarOp::kStore;
+    if (Accept(".")) {
+      inst.accumulates = true;
+      KILN_ASSIGN_OR_RETURN(inst.reduce_kind, KindOfReduction());
+    }
     KILN_RETURN_IF_ERROR(StoreRest(inst));
     return inst;
   }
@@ -99,12 +103,9 @@ absl::StatusOr<Inst> Parser::Instruction() {
   if (!op || *op == ScalarOp::kStore) return Expected("an operation with a result");
   Advance();
   inst.op = *op;
-  if (inst.op == ScalarOp::kReduce) {
+  if (inst.op == ScalarOp::kReduce || inst.op == ScalarOp::kScan) {
     KILN_RETURN_IF_ERROR(Expect("."));
-    const std::optional<ReduceKind> kind = ReduceKindFromName(token_.text);
-    if (!kind) return Expected("a kind of reduction");
-    inst.reduce_kind = *kind;
-    Advance();
+    KILN_ASSIGN_OR_RETURN(inst.reduce_kind, KindOfReduction());
   }
   KILN_ASSIGN_OR_RETURN(inst.dtype, Type());
   if (inst.op == ScalarOp::kConst) {
@@ -123,6 +124,13 @@ absl::StatusOr<Inst> Parser::Instruction() {
     }
   }
   return inst;
+}
+
+absl::StatusOr<ReduceKind> Parser::KindOfReduction() {
+  const std::optional<ReduceKind> kind = ReduceKindFromName(token_.text);
+  if (!kind) return Expected("a kind of reduction");
+  Advance();
+  return *kind;
 }
 
 absl::Status Parser::StoreRest(Inst& inst) {

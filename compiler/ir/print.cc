@@ -269,11 +269,13 @@ std::string InstText(const Module& module, const ModuleNames& names, const VarNa
                      const Inst& inst, absl::string_view place) {
   const std::string type = Type(inst.dtype);
   if (inst.op == ScalarOp::kStore) {
-    return absl::StrCat("store ", type, " ", AccessText(module, names, vars, inst, place), ", ",
-                        inst.operands.empty() ? "%?" : ValueText(inst.operands.back()));
+    const std::string kind =
+        inst.accumulates ? absl::StrCat(".", std::string(ReduceKindName(inst.reduce_kind))) : "";
+    return absl::StrCat("store", kind, " ", type, " ", AccessText(module, names, vars, inst, place),
+                        ", ", inst.operands.empty() ? "%?" : ValueText(inst.operands.back()));
   }
   std::string out = absl::StrCat(ValueText(inst.result), " = ", std::string(Info(inst.op).name));
-  if (inst.op == ScalarOp::kReduce) {
+  if (inst.op == ScalarOp::kReduce || inst.op == ScalarOp::kScan) {
     absl::StrAppend(&out, ".", std::string(ReduceKindName(inst.reduce_kind)));
   }
   absl::StrAppend(&out, " ", type, " ");

@@ -14,7 +14,7 @@ constexpr ScalarOpInfo kInfos[] = {
 };
 
 // By ReduceKind.
-constexpr absl::string_view kReduceNames[] = {"sum", "prod", "max",    "min",
+constexpr absl::string_view kReduceNames[] = {"sum", "prod", "max",    "min",   "logaddexp",
                                               "any", "all",  "argmax", "argmin"};
 static_assert(std::size(kReduceNames) == static_cast<size_t>(ReduceKind::kArgMin) + 1);
 

@@ -34,6 +34,7 @@ enum class TypeClass : uint8_t { kAny, kFloat, kInteger, kIntegral, kNumber, kBo
   X(kLoad, "load", -1, kNone, kAny, 0, "")    /* buffer[indices], optional mask */              \
   X(kStore, "store", -1, kNone, kAny, 0, "")  /* buffer[indices] = value; no result */          \
   X(kReduce, "reduce", 1, kNone, kAny, 0, "") /* over the phase's inner loop; see ReduceKind */ \
+  X(kScan, "scan", 1, kNone, kNumber, 1, "")  /* the reduction up to and with this iteration */ \
   /* Arithmetic. Integers wrap. */                                                              \
   X(kAdd, "add", 2, kSame, kNumber, 1, "+")                                                     \
   X(kSub, "sub", 2, kSame, kNumber, 1, "-")                                                     \
@@ -89,6 +90,9 @@ enum class TypeClass : uint8_t { kAny, kFloat, kInteger, kIntegral, kNumber, kBo
   X(kNot, "not", 1, kSame, kIntegral, 1, "~")                                                   \
   X(kShl, "shl", 2, kSame, kInteger, 1, "KShl")                                                 \
   X(kShr, "shr", 2, kSame, kInteger, 1, "KShr") /* arithmetic for signed types */               \
+  /* 64 random bits (i64) of a seed, a stream and a place in it: words 0 (low) and 1 of         \
+     Philox4x32-10 with the seed as key and the counter (place, stream), all low word first. */ \
+  X(kPhilox, "philox", 3, kSame, kInteger, 40, "KPhilox")                                       \
   /* Comparison and choice. */                                                                  \
   X(kEq, "eq", 2, kCompare, kAny, 1, "KEq")                                                     \
   X(kNe, "ne", 2, kCompare, kAny, 1, "KNe")                                                     \
@@ -130,15 +134,20 @@ std::optional<ScalarOp> ScalarOpFromName(absl::string_view name);
 // What a `reduce` does; the identity is what an empty reduction gives. Its operand's type is its
 // accumulation type: lowerings cast before. kAny and kAll take bool.
 enum class ReduceKind : uint8_t {
-  kSum,     // 0
-  kProd,    // 1
-  kMax,     // -inf or the least integer; NaN wins
-  kMin,     // +inf or the greatest integer; NaN wins
-  kAny,     // false
-  kAll,     // true
+  kSum,        // 0
+  kProd,       // 1
+  kMax,        // -inf or the least integer; NaN wins
+  kMin,        // +inf or the greatest integer; NaN wins
+  kLogAddExp,  // -inf; log(exp(a) + exp(b)) of floats
+  kAny,        // false
+  kAll,        // true
   kArgMax,  // result i64: number of the first greatest element in the inner loop's row-major order;
   kArgMin,  //             NaN wins over every number, the first NaN over later ones
 };
+// Whether numbers are folded one by one to a number: what a `scan` or a `store` may do.
+inline bool FoldsNumbers(ReduceKind kind) {
+  return kind <= ReduceKind::kLogAddExp;
+}
 // Whether the result is a place, not a value.
 inline bool IsArg(ReduceKind kind) {
   return kind == ReduceKind::kArgMax || kind == ReduceKind::kArgMin;

@@ -57,12 +57,15 @@ class KernelVerifier {
   absl::Status CheckOperandVisible(const Inst& inst, ValueId id);
   absl::Status CheckTypes(const Inst& inst);
   absl::Status CheckReduce(const Inst& inst);
+  absl::Status CheckScan(const Inst& inst);
+  absl::Status CheckFold(const Inst& inst);
   absl::Status CheckAccess(const Inst& inst, size_t other_operands);
   absl::Status CheckIndices(const Inst& inst, size_t indirect_operands);
   absl::Status CheckLeaves(const Inst& inst, IntExpr index, size_t indirect_operands);
   absl::Status CheckLoad(const Inst& inst);
   absl::Status CheckLoadOfOwnStore(const Inst& inst);
   absl::Status CheckStore(const Inst& inst);
+  absl::Status CheckScatter(const Inst& inst);
   absl::Status Define(const Inst& inst);
   absl::Status CheckContraction();
 

@@ -98,6 +98,9 @@ absl::Status KernelVerifier::CheckInst(const Inst& inst) {
     case ScalarOp::kReduce:
       KILN_RETURN_IF_ERROR(CheckReduce(inst));
       break;
+    case ScalarOp::kScan:
+      KILN_RETURN_IF_ERROR(CheckScan(inst));
+      break;
     default:
       KILN_RETURN_IF_ERROR(CheckTypes(inst));
   }
@@ -136,6 +139,7 @@ absl::Status KernelVerifier::CheckTypes(const Inst& inst) {
   for (size_t i = skipped; i < inst.operands.size(); ++i) {
     if (TypeOf(inst.operands[i]) != first) return Error(inst, "its operands differ in type");
   }
+  if (inst.op == ScalarOp::kPhilox && first != DType::kI64) return Error(inst, "it takes i64");
   switch (info.rule) {
     case TypeRule::kSelect:
       if (TypeOf(inst.operands[0]) != DType::kBool) {
@@ -169,9 +173,33 @@ absl::Status KernelVerifier::CheckReduce(const Inst& inst) {
   if (logical != (operand == DType::kBool)) {
     return Error(inst, logical ? "it reduces bools" : "it reduces numbers");
   }
+  if (inst.reduce_kind == ReduceKind::kLogAddExp && !IsFloat(operand)) {
+    return Error(inst, "it reduces floats");
+  }
   const DType result = IsArg(inst.reduce_kind) ? DType::kI64 : operand;
   if (inst.dtype != result) {
     return Error(inst, absl::StrCat("its result is ", std::string(DTypeName(result))));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status KernelVerifier::CheckScan(const Inst& inst) {
+  if (kernel_->phases[phase_].inner.empty()) {
+    return Error(inst, "a scan needs a phase with inner loops");
+  }
+  if (kernel_->schedule != Schedule::kLoops) return Error(inst, "only plain loops scan");
+  KILN_RETURN_IF_ERROR(CheckFold(inst));
+  if (inst.dtype != TypeOf(inst.operands[0])) {
+    return Error(inst, "its result differs in type from its operand");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status KernelVerifier::CheckFold(const Inst& inst) {
+  const bool needs_float = inst.reduce_kind == ReduceKind::kLogAddExp;
+  if (!FoldsNumbers(inst.reduce_kind) || !(IsFloat(inst.dtype) || IsInteger(inst.dtype)) ||
+      (needs_float && !IsFloat(inst.dtype))) {
+    return Error(inst, "it does not fold such values");
   }
   return absl::OkStatus();
 }
@@ -288,8 +316,27 @@ absl::Status KernelVerifier::CheckStore(const Inst& inst) {
   if (writer_[inst.buffer] >= 0 && writer_[inst.buffer] != operation_) {
     return Error(inst, "another operation stores the buffer");
   }
+  if (IsScatter(inst)) KILN_RETURN_IF_ERROR(CheckScatter(inst));
   writer_[inst.buffer] = operation_;
   stores_[inst.buffer].push_back({phase_, &inst});
+  return absl::OkStatus();
+}
+
+// Outer points run in any order: each must have elements of its own.
+absl::Status KernelVerifier::CheckScatter(const Inst& inst) {
+  if (kernel_->schedule != Schedule::kLoops) return Error(inst, "only plain loops scatter");
+  for (IntExpr var : kernel_->outer) {
+    const auto is_index = std::find(inst.indices.begin(), inst.indices.end(), var);
+    if (is_index == inst.indices.end() && !var.extent().is_const(1)) {
+      return Error(inst, "two outer points may store to one element");
+    }
+  }
+  if (!inst.accumulates) return absl::OkStatus();
+  KILN_RETURN_IF_ERROR(CheckFold(inst));
+  const std::vector<StoredAt>& before = stores_[inst.buffer];
+  if (before.empty() || before.front().phase >= phase_) {
+    return Error(inst, "no earlier phase has stored what it accumulates into");
+  }
   return absl::OkStatus();
 }
 

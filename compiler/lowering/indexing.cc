@@ -1,6 +1,8 @@
 // Reads at positions that other tensors give.
+#include "compiler/lowering/indexing.h"
+
 #include <algorithm>
-#include <optional>
+#include <string>
 #include <vector>
 
 #include "compiler/lowering/registry.h"
@@ -11,11 +13,6 @@ namespace {
 
 using enum ir::ScalarOp;
 using ir::IntExpr;
-
-absl::Status CheckIndex(NodeContext& n, const View& index) {
-  if (index.dtype == DType::kI64 || index.dtype == DType::kI32) return absl::OkStatus();
-  return n.Decline("with an index that is no i32 or i64");
-}
 
 // embedding(weight, indices): weight[indices[..], d]; a negative index is an error, as in eager.
 absl::Status LowerEmbedding(NodeContext& n) {
@@ -75,42 +72,13 @@ absl::Status LowerIndexSelect(NodeContext& n) {
   return absl::OkStatus();
 }
 
-// Where the parts of index.Tensor's result come from.
-struct AdvancedIndex {
-  std::vector<std::optional<View>> indices;  // by dimension of self
-  size_t first = 0;                          // where the index tensors' dimensions stand
-  size_t rank = 0;                           // of the index tensors together
-};
-
-absl::StatusOr<AdvancedIndex> ReadAdvancedIndex(NodeContext& n, const View& self) {
-  AdvancedIndex a;
-  KILN_ASSIGN_OR_RETURN(a.indices, n.TensorList(1, "indices"));
-  if (a.indices.size() > self.sizes.size()) {
-    return n.BadGraph("more indices than dimensions", "as many or fewer");
-  }
-  a.indices.resize(self.sizes.size());
-  std::vector<size_t> indexed;
-  for (size_t d = 0; d < a.indices.size(); ++d) {
-    if (!a.indices[d]) continue;
-    KILN_RETURN_IF_ERROR(CheckIndex(n, *a.indices[d]));
-    indexed.push_back(d);
-    a.rank = std::max(a.rank, a.indices[d]->sizes.size());
-  }
-  if (indexed.empty()) return n.Decline("without an index");
-  // Adjacent indices put their dimensions in place, parted ones in front.
-  const bool is_adjacent = indexed.back() - indexed.front() + 1 == indexed.size();
-  a.first = is_adjacent ? indexed.front() : 0;
-  const size_t rank = self.sizes.size() - indexed.size() + a.rank;
-  if (n.Result(0).sizes.size() != rank)
-    return n.BadGraph("the result's rank", std::to_string(rank));
-  return a;
-}
-
 // index.Tensor(self, indices) with integer indices; negative ones count from the end.
 absl::Status LowerIndex(NodeContext& n) {
   KILN_ASSIGN_OR_RETURN(const View self, n.Tensor(0, "self"));
   KILN_ASSIGN_OR_RETURN(const AdvancedIndex a, ReadAdvancedIndex(n, self));
   const Ints& sizes = n.Result(0).sizes;
+  const size_t rank = self.sizes.size() - a.count + a.rank;
+  if (sizes.size() != rank) return n.BadGraph("the result's rank", std::to_string(rank));
   const Ints joint(sizes.begin() + a.first, sizes.begin() + a.first + a.rank);
   for (const std::optional<View>& index : a.indices) {
     if (index) KILN_RETURN_IF_ERROR(n.CheckBroadcast(index->sizes, joint));
@@ -131,10 +99,7 @@ absl::Status LowerIndex(NodeContext& n) {
         source.push_back(at[plain++]);
         continue;
       }
-      const Scalar raw = b.Cast(b.LoadBroadcast(*a.indices[d], joint_at), DType::kI64);
-      const Scalar is_negative = b.Op(kLt, raw, b.ConstInt(DType::kI64, 0));
-      const Scalar wrapped = b.Op(kAdd, raw, b.Index(self.sizes[d]));
-      source.push_back(b.Select(is_negative, wrapped, raw));
+      source.push_back(LoadWrapped(b, *a.indices[d], joint_at, self.sizes[d]));
     }
     return b.LoadAt(self, source);
   });
@@ -142,6 +107,39 @@ absl::Status LowerIndex(NodeContext& n) {
 }
 
 }  // namespace
+
+absl::Status CheckIndex(NodeContext& n, const View& index) {
+  if (index.dtype == DType::kI64 || index.dtype == DType::kI32) return absl::OkStatus();
+  return n.Decline("with an index that is no i32 or i64");
+}
+
+absl::StatusOr<AdvancedIndex> ReadAdvancedIndex(NodeContext& n, const View& self) {
+  AdvancedIndex a;
+  KILN_ASSIGN_OR_RETURN(a.indices, n.TensorList(1, "indices"));
+  if (a.indices.size() > self.sizes.size()) {
+    return n.BadGraph("more indices than dimensions", "as many or fewer");
+  }
+  a.indices.resize(self.sizes.size());
+  std::vector<size_t> indexed;
+  for (size_t d = 0; d < a.indices.size(); ++d) {
+    if (!a.indices[d]) continue;
+    KILN_RETURN_IF_ERROR(CheckIndex(n, *a.indices[d]));
+    indexed.push_back(d);
+    a.rank = std::max(a.rank, a.indices[d]->sizes.size());
+  }
+  if (indexed.empty()) return n.Decline("without an index");
+  a.count = indexed.size();
+  // Adjacent indices put their dimensions in place, parted ones in front.
+  const bool is_adjacent = indexed.back() - indexed.front() + 1 == indexed.size();
+  a.first = is_adjacent ? indexed.front() : 0;
+  return a;
+}
+
+Scalar LoadWrapped(KernelBuilder& b, const View& index, const Ints& at, IntExpr size) {
+  const Scalar raw = b.Cast(b.LoadBroadcast(index, at), DType::kI64);
+  const Scalar is_negative = b.Op(kLt, raw, b.ConstInt(DType::kI64, 0));
+  return b.Select(is_negative, b.Op(kAdd, raw, b.Index(size)), raw);
+}
 
 void RegisterIndexing(Registry& registry) {
   registry["embedding.default"] = LowerEmbedding;

@@ -105,6 +105,27 @@ Scalar KernelBuilder::LoadMasked(const View& view, const Ints& coordinates, Scal
 }
 
 Scalar KernelBuilder::LoadAt(const View& view, const std::vector<Coordinate>& coordinates) {
+  return Emit(AccessAt(ScalarOp::kLoad, view, coordinates));
+}
+
+void KernelBuilder::StoreAt(const View& view, const std::vector<Coordinate>& coordinates,
+                            Scalar value, std::optional<ir::ReduceKind> kind) {
+  Inst inst = AccessAt(ScalarOp::kStore, view, coordinates);
+  if (inst.operands.empty()) {
+    // Into dimensions of one element: a scatter still, as the operand shows.
+    for (const Coordinate& coordinate : coordinates) {
+      const auto* at = std::get_if<Scalar>(&coordinate);
+      if (at != nullptr && inst.operands.empty()) inst.operands = {Cast(*at, DType::kI64).id};
+    }
+  }
+  inst.accumulates = kind.has_value();
+  if (kind) inst.reduce_kind = *kind;
+  inst.operands.push_back(Cast(value, view.dtype).id);
+  Emit(std::move(inst));
+}
+
+Inst KernelBuilder::AccessAt(ScalarOp op, const View& view,
+                             const std::vector<Coordinate>& coordinates) {
   Ints exprs;
   std::vector<ir::ValueId> values;
   Ints extents;
@@ -117,7 +138,7 @@ Scalar KernelBuilder::LoadAt(const View& view, const std::vector<Coordinate>& co
       exprs.push_back(std::get<IntExpr>(coordinates[i]));
     }
   }
-  Inst inst{ScalarOp::kLoad, view.dtype};
+  Inst inst{op, view.dtype};
   inst.buffer = view.buffer;
   inst.indices = IndicesAt(ints(), view, exprs);
   // Some coordinates do not reach the buffer (repeated dimensions): number those that do.
@@ -132,7 +153,7 @@ Scalar KernelBuilder::LoadAt(const View& view, const std::vector<Coordinate>& co
   for (IntExpr& index : inst.indices) {
     index = ints().RemapIndirect(index, [&](IntExpr leaf) { return numbers.at(leaf); });
   }
-  return Emit(std::move(inst));
+  return inst;
 }
 
 Scalar KernelBuilder::Op(ScalarOp op, Scalar a) {
@@ -170,6 +191,12 @@ Scalar KernelBuilder::Cast(Scalar a, DType dtype) {
   return Emit(std::move(inst));
 }
 
+Scalar KernelBuilder::Bitcast(Scalar a, DType dtype) {
+  Inst inst{ScalarOp::kBitcast, dtype};
+  inst.operands = {a.id};
+  return Emit(std::move(inst));
+}
+
 void KernelBuilder::AddBounds(IntExpr index, IntExpr low, IntExpr high, Scalar& mask) {
   const auto add = [&](Scalar condition) {
     mask = mask.id == ir::kNoValue ? condition : And(mask, condition);
@@ -182,6 +209,14 @@ Scalar KernelBuilder::Reduce(ir::ReduceKind kind, Scalar a) {
   const bool is_arg = IsArg(kind);
   if (kernel_.phases.back().inner.empty()) return is_arg ? ConstInt(DType::kI64, 0) : a;
   Inst inst{ScalarOp::kReduce, is_arg ? DType::kI64 : a.dtype};
+  inst.reduce_kind = kind;
+  inst.operands = {a.id};
+  return Emit(std::move(inst));
+}
+
+Scalar KernelBuilder::Scan(ir::ReduceKind kind, Scalar a) {
+  if (kernel_.phases.back().inner.empty()) return a;
+  Inst inst{ScalarOp::kScan, a.dtype};
   inst.reduce_kind = kind;
   inst.operands = {a.id};
   return Emit(std::move(inst));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -62,6 +63,7 @@ class KernelBuilder {
   Scalar Op(ir::ScalarOp op, Scalar a, Scalar b, Scalar c);
   Scalar Select(Scalar condition, Scalar a, Scalar b);
   Scalar Cast(Scalar a, DType dtype);  // `a` itself where it has the type
+  Scalar Bitcast(Scalar a, DType dtype);
   // The element as arithmetic takes it: f32 for f16 and bf16.
   Scalar Widen(Scalar a) { return Cast(a, ComputeType(a.dtype)); }
   Scalar And(Scalar a, Scalar b) { return Op(ir::ScalarOp::kAnd, a, b); }
@@ -71,14 +73,22 @@ class KernelBuilder {
   // Over the phase's inner loops; `a` itself (0 for argmax and argmin) where it has none.
   Scalar Reduce(ir::ReduceKind kind, Scalar a);
 
+  // The same up to and with this iteration.
+  Scalar Scan(ir::ReduceKind kind, Scalar a);
+
   // Casts to the buffer's type.
   void Store(const View& view, const Ints& coordinates, Scalar value);
+  // A scatter: coordinates as LoadAt's; with `kind` the value is taken into the element.
+  void StoreAt(const View& view, const std::vector<Coordinate>& coordinates, Scalar value,
+               std::optional<ir::ReduceKind> kind = std::nullopt);
 
   // Appends the kernel to the module.
   void Finish(ir::Schedule schedule = ir::Schedule::kLoops);
 
  private:
   Scalar Emit(ir::Inst inst);
+  // A load or store at those coordinates, with the operands of the run-time ones.
+  ir::Inst AccessAt(ir::ScalarOp op, const View& view, const std::vector<Coordinate>& coordinates);
   Ints AddLoops(const Ints& sizes, const std::vector<int>& order, std::vector<ir::IntExpr>& loops);
 
   ir::Module& module_;

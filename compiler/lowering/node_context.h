@@ -27,6 +27,7 @@ struct LoweringState {
   std::vector<bool> used;                   // values that someone reads
   absl::flat_hash_set<std::string> names;   // of buffers and kernels
   Storage storage;
+  int64_t random_streams = 0;  // that nodes have taken
 
   // `base`, or `base_2`, `base_3`, ... where it is taken; letters, digits and '_' only.
   std::string UniqueName(absl::string_view base);
@@ -108,6 +109,8 @@ class NodeContext {
   View NewResult(size_t i);
   View NewTempLike(size_t i, DType dtype);  // laid out as result i
   View NewTemp(const Ints& sizes, DType dtype);
+  // A number that no other node has.
+  int64_t NextRandomStream() { return state_.random_streams++; }
   KernelBuilder NewKernel();
   // The loop nest's order that writes `view`'s buffer in memory order. REQUIRES: a whole buffer.
   std::vector<int> LoopOrder(const View& view) const;

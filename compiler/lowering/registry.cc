@@ -19,6 +19,10 @@ const Registry& Lowerings() {
     RegisterPadding(*all);
     RegisterResampling(*all);
     RegisterIndexing(*all);
+    RegisterScatters(*all);
+    RegisterScans(*all);
+    RegisterRandom(*all);
+    RegisterSorting(*all);
     RegisterJoining(*all);
     RegisterCreation(*all);
     RegisterAttention(*all);

@@ -34,9 +34,17 @@ void RegisterPoolingBackward(Registry& registry);
 void RegisterPadding(Registry& registry);
 void RegisterResampling(Registry& registry);
 void RegisterIndexing(Registry& registry);
+void RegisterScatters(Registry& registry);
+void RegisterScans(Registry& registry);
+void RegisterRandom(Registry& registry);
+void RegisterSorting(Registry& registry);
 void RegisterJoining(Registry& registry);
 void RegisterCreation(Registry& registry);
 void RegisterAttention(Registry& registry);
+
+// A random node that is to be lowered has its seed, one i64, as this keyword argument; without it,
+// its numbers are those of the client's own generator.
+inline constexpr absl::string_view kSeedKeyword = "kiln_seed";
 
 // All of them.
 const Registry& Lowerings();

@@ -187,7 +187,12 @@ class Runner {
     if (inst.op == ScalarOp::kStore) {
       const int64_t index = Evaluate(inst.indices[0], &inst);
       KILN_RETURN_IF_ERROR(CheckIndex());
-      return Write(compute.alloc, inst.buffer, index, values_[inst.operands.back()]);
+      Lane value = values_[inst.operands.back()];
+      if (inst.accumulates) {
+        KILN_ASSIGN_OR_RETURN(const Lane before, Read(compute.alloc, inst.buffer, index));
+        value = ir::Fold(inst.reduce_kind, inst.dtype, before, value);
+      }
+      return Write(compute.alloc, inst.buffer, index, value);
     }
     Lane result{};
     if (inst.op == ScalarOp::kConst) {

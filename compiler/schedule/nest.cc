@@ -131,6 +131,7 @@ absl::StatusOr<Nest> BuildNest(ir::Module& module, const ir::Kernel& kernel, boo
   for (const ir::Phase& phase : kernel.phases) {
     NestPhase& made = nest.phases.emplace_back();
     made.inner = phase.inner;
+    made.ordered = IsOrdered(phase);
     for (const Inst& inst : phase.body) {
       if (IsOpaque(inst.dtype)) {
         return absl::UnimplementedError(absl::StrCat("kernel @", kernel.name, " computes ",

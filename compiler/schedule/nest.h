@@ -22,6 +22,7 @@ Compute ToCompute(const Step& step);
 
 struct NestPhase {
   std::vector<ir::IntExpr> inner;  // kVar each, outermost first: row-major order of the reduction
+  bool ordered = false;            // ir::IsOrdered
   std::vector<Step> steps;
 };
 

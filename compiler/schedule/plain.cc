@@ -39,7 +39,7 @@ class PlainScheduler {
     absl::flat_hash_map<const ir::Inst*, AllocId> accumulators;
     for (const Step& step : phase.steps) {
       types_[step.inst->result] = step.inst->dtype;
-      if (step.inst->op != ScalarOp::kReduce) continue;
+      if (step.inst->op != ScalarOp::kReduce && step.inst->op != ScalarOp::kScan) continue;
       const auto id = static_cast<AllocId>(tree_.allocs.size());
       tree_.allocs.push_back({types_.at(step.inst->operands[0]), ints_.Const(1), Space::kRegister,
                               step.inst->reduce_kind, false});
@@ -57,10 +57,13 @@ class PlainScheduler {
       const bool numbered = IsArg(step.inst->reduce_kind);
       at->push_back({Update{acc->second, ints_.Const(0), step.inst->operands[0],
                             numbered ? PointNumber(ints_, phase.inner) : IntExpr()}});
+      if (step.inst->op == ScalarOp::kScan) {
+        at->push_back({Combine{step.inst->result, step.inst->dtype, acc->second}});
+      }
     }
     for (const Step& step : phase.steps) {
       const auto acc = accumulators.find(step.inst);
-      if (acc == accumulators.end()) continue;
+      if (acc == accumulators.end() || step.inst->op == ScalarOp::kScan) continue;
       out.push_back({Combine{step.inst->result, step.inst->dtype, acc->second}});
     }
   }

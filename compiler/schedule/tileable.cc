@@ -40,7 +40,9 @@ const Kernel& KernelAt(const Module& module, size_t operation) {
 // Whether it stores only what a tile of it may: temporary buffers and outputs.
 bool MayBeTiled(const Module& module, size_t operation) {
   const auto* kernel = std::get_if<Kernel>(&module.operations[operation]);
-  if (kernel == nullptr || kernel->schedule == ir::Schedule::kPacking) return false;
+  if (kernel == nullptr || kernel->schedule == ir::Schedule::kPacking || HasScatter(*kernel)) {
+    return false;
+  }
   bool may = true;
   ForEachAccess(module.operations[operation], [&](const Inst& inst) {
     may &= inst.op == ScalarOp::kLoad || module.buffers[inst.buffer].kind != BufferKind::kInput;

@@ -228,7 +228,9 @@ class Verifier {
   absl::Status Check(const Compute& compute) {
     const ir::Inst& inst = compute.inst;
     const int arity = Info(inst.op).arity;
-    if (inst.op == ScalarOp::kReduce) return Error(compute, "a tree has accumulators instead");
+    if (inst.op == ScalarOp::kReduce || inst.op == ScalarOp::kScan) {
+      return Error(compute, "a tree has accumulators instead");
+    }
     if (arity >= 0 && inst.operands.size() != static_cast<size_t>(arity)) {
       return Error(compute, StrCat("it takes ", arity, " operands"));
     }

@@ -296,16 +296,6 @@ def test_new_weights_are_seen():
         assert_same(compiled(x), model(x))
 
 
-def test_random_operators_keep_eagers_stream():
-    def fn(x):
-        return torch.nn.functional.dropout(x, 0.5) + torch.rand_like(x)
-
-    x = torch.randn(50)
-    torch.manual_seed(3)
-    actual = run(fn, x)
-    assert actual.shape == x.shape and not torch.equal(actual, run(fn, x))
-
-
 def test_threads_share_one_program():
     def fn(x):
         return torch.softmax(x, -1).sum(-1)

@@ -8,7 +8,9 @@ X = torch.arange(8.0).view(2, 4)
 CALLS = {
     "relu.default": ("native", (X,)),
     "fill.Scalar": ("decomposed", (X, 2.0)),
-    "cumsum.default": ("library", (X, 1)),
+    "cumsum.default": ("native", (X, 1)),
+    "rand.default": ("native", ([3],)),
+    "topk.default": ("library", (X, 2)),
     "atan2.out": ("never a step", ()),
 }
 

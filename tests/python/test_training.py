@@ -143,7 +143,9 @@ def test_activation_checkpointing_draws_the_same_dropout_again():
     def run(x):
         return checkpoint(block, x, use_reentrant=False)
 
-    plain, checkpointed = torch.compile(block, backend="kiln"), torch.compile(run, backend="kiln")
+    # What runs again is torch's operator, from the state that its generator had: eager's numbers.
+    plain = torch.compile(block, backend="kiln", options={"fallback_random": True})
+    checkpointed = torch.compile(run, backend="kiln")
     x = torch.randn(8, 12)
     found = []
     for compiled in (plain, checkpointed, checkpointed):

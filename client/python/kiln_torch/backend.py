@@ -48,6 +48,10 @@ def static_inputs(kind: str) -> frozenset[int]:
     return frozenset(metadata.static_input_indices or ()) if metadata is not None else frozenset()
 
 
+def _has_eager_random(settings: Settings) -> bool:
+    return settings.fallback_random or settings.check  # which compares with eager's numbers
+
+
 def _fall_back(
     module: torch.fx.GraphModule, name: str, reason: str, settings: Settings
 ) -> Callable[[list[Any]], Any]:
@@ -68,7 +72,7 @@ def _compile(
     name = f"graph_{next(_graph_numbers)}_{kind}"
     parameters = static_inputs(kind)
     try:
-        graph = capture(module, parameters.__contains__, name)
+        graph = capture(module, parameters.__contains__, name, _has_eager_random(settings))
         client_of(settings)  # says what is wrong with the settings
     except (CaptureError, _kiln.Error) as error:
         return _fall_back(module, name, str(error), settings)
@@ -105,7 +109,7 @@ def _checked(
     settings: Settings,
 ) -> Checked:
     def compile_part(part: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:
-        captured = capture(part, lambda _: False, f"{name}_part")
+        captured = capture(part, lambda _: False, f"{name}_part", _has_eager_random(settings))
         return _runner(load_program(captured, settings), part, name, settings)
 
     library_ops = program.info()["library_ops"]
@@ -244,8 +248,8 @@ def kiln_backend(
 ) -> Callable[..., Any]:
     """Backend for torch.compile, found through the entry point group torch_dynamo_backends.
 
-    `options`: server, fallback, timeout_s, threads, debug_dir, mode, check, fail_on_miss,
-    local_cache, tenant, priority and those of security; see Settings. Raises ValueError for an unknown option.
+    `options`: server, fallback, timeout_s, threads, debug_dir, mode, check, fallback_random,
+    fail_on_miss, local_cache, tenant, priority and those of security; see Settings. Raises ValueError for an unknown option.
 
     With `mode` "progressive", here or among the options, calls run eager until the program has
     arrived, then natively: nobody waits for a compile. Other modes of torch.compile have no effect.

@@ -22,6 +22,7 @@ from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from kiln_torch.floats import SCALAR_TYPE, Floats
+from kiln_torch.seeds import SEED, SEEDED
 from kiln_torch.sizes import CaptureError, Sizes, specialize
 from kiln_torch.updates import COPY, is_writable, updates
 
@@ -158,9 +159,16 @@ def source_location(node: torch.fx.Node) -> str:
 
 
 class _Capture:
-    def __init__(self, module: torch.fx.GraphModule, is_parameter: Callable[[int], bool]) -> None:
+    def __init__(
+        self,
+        module: torch.fx.GraphModule,
+        is_parameter: Callable[[int], bool],
+        eager_random: bool,
+    ) -> None:
         self._module = module
         self._is_parameter = is_parameter
+        self._eager_random = eager_random
+        self._seed_value: int | None = None
         self._sizes = Sizes()
         self._floats = Floats(self._sizes, self._add_float)
         self._tokens = _effect_tokens(module.graph)
@@ -326,11 +334,27 @@ class _Capture:
 
     def _call(self, node: torch.fx.Node, target: Any, args: Sequence[Any]) -> dict[str, Any]:
         if target not in _RANDOM_AGAIN:
-            return self._arguments(node, target, args)
+            call = self._arguments(node, target, args)
+            if target in SEEDED and not self._eager_random:
+                call["kwargs"].append({"name": SEED, "value": {"value": self._seed()}})
+            return call
         position = _RANDOM_AGAIN[target]
         inner = self._arguments(node, args[position], args[position + 1 :])
         first = [self._argument(arg, node) for arg in args[:position]]
         return {**inner, "args": [*first, {"string": str(args[position])}, *inner["args"]]}
+
+    def _seed(self) -> int:
+        """One number that torch's default generator draws in each run, for all of the graph."""
+        if self._seed_value is not None:
+            return self._seed_value
+        call = {
+            "args": [{"int": 0}, {"int": 2**63 - 1}, {"list": {"items": [{"int": 1}]}}],
+            "kwargs": [{"name": "dtype", "value": {"dtype": "DTYPE_INT64"}}],
+            "results": [{"tensor": {"dtype": "DTYPE_INT64", "sizes": [{"value": 1}], "strides": [{"value": 1}]}}],
+        }
+        self._nodes.append({"name": "random_seed", "op": "aten.randint.low", **call})
+        self._seed_value = self._new_value()
+        return self._seed_value
 
     def _define_item(self, value: Any, source: torch.fx.Node) -> None:
         number = self._values.get(source)
@@ -454,14 +478,18 @@ class _Capture:
 
 
 def capture(
-    module: torch.fx.GraphModule, is_parameter: Callable[[int], bool], name: str = "graph"
+    module: torch.fx.GraphModule,
+    is_parameter: Callable[[int], bool],
+    name: str = "graph",
+    eager_random: bool = False,
 ) -> str:
     """kiln.v1.Graph of `module` as protobuf JSON.
 
     `module` has one placeholder for each input, with `meta["val"]` on every node. Effect tokens are
     left out of the inputs (see effect_token_inputs) and none among the outputs. What the graph copies
     into its inputs at its end are mutations, or further outputs (see updated_inputs).
-    `is_parameter(i)` says whether input i keeps its storage from call to call.
+    `is_parameter(i)` says whether input i keeps its storage from call to call. Random operators give
+    the numbers that eager makes where `eager_random`, else the server may make its own.
     Raises CaptureError for what cannot be sent.
     """
-    return json.dumps(_Capture(module, is_parameter).graph(name), separators=(",", ":"))
+    return json.dumps(_Capture(module, is_parameter, eager_random).graph(name), separators=(",", ":"))

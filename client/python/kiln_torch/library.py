@@ -12,6 +12,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from kiln_torch.capture import DTYPE_NAMES
+from kiln_torch.seeds import SEED
 
 _DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 
@@ -197,6 +198,8 @@ class LibraryStep:
         ]
         self._kwargs = {
             named["name"]: _typed(_decode(named["value"]), by_name[named["name"]])
+            if named["name"] != SEED
+            else _TENSOR
             for named in step.get("kwargs", [])
         }
         self._taken = step.get("positions") or range(len(step.get("results", [])))
@@ -211,6 +214,7 @@ class LibraryStep:
         next_tensor, next_size = iter(tensors), iter(sizes)
         args = [_fill(arg, next_tensor, next_size) for arg in self._args]
         kwargs = {name: _fill(arg, next_tensor, next_size) for name, arg in self._kwargs.items()}
+        kwargs.pop(SEED, None)  # the operator draws by itself
         try:
             with torch.no_grad(), _unobserved():
                 results = _flat(self._op(*args, **kwargs))

@@ -36,6 +36,7 @@ class Settings:
     debug_dir: str = ""
     mode: str = "blocking"  # or "progressive": eager until the artifact arrives
     check: bool = False  # run every graph eager as well; raise CheckFailed where it differs
+    fallback_random: bool = False  # random operators give the numbers that eager makes, by torch
     fail_on_miss: bool = False  # raise CacheMiss instead of compiling, whatever fallback says
     local_cache: str = ""  # "DIR" or "DIR:SIZE": keep artifacts on this machine's disk
     tenant: str = ""  # whose share of the server

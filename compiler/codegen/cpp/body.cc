@@ -3,6 +3,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "compiler/codegen/cpp/reduce_text.h"
 #include "compiler/schedule/nest.h"
 
 namespace kiln::codegen::cpp {
@@ -162,6 +163,7 @@ void Body::EmitStore(const Compute& step, bool varying) {
   const Inst& inst = step.inst;
   const ValueId value = inst.operands.back();
   if (step.alloc < 0) names_.MarkStored(inst.buffer);
+  if (ir::IsScatter(inst)) return EmitScatter(step, varying);
   if (!varying) {
     out_.Line("KStoreAll(", PointerText(step), ", ", Use(value, false), ");");
     return;
@@ -174,6 +176,45 @@ void Body::EmitStore(const Compute& step, bool varying) {
   }
   out_.Line("KScatter<kTail>(n, ", Use(value, true), ", [&](long i, ", CppType(inst.dtype),
             " x) { ", BaseText(step), "[", IndexText(step, "i"), "] = x; });");
+}
+
+// After an index outside of its dimension, which counts as 0, nothing is stored: there may be no
+// element 0.
+void Body::EmitScatter(const Compute& step, bool varying) {
+  const Inst& inst = step.inst;
+  const std::string type(CppType(inst.dtype));
+  const auto fold = [&](const std::string& before, const std::string& value) {
+    if (!inst.accumulates) return value;
+    const DType compute = ComputeType(inst.dtype);
+    return StrCat("KAccumulate<", DescribeReduce(inst.reduce_kind, compute).functor, ", ",
+                  CppType(compute), ">(", before, ", ", value, ")");
+  };
+  const IntExpr stride = varying ? StrideOf(step) : IntExpr();
+  const std::string value = Use(inst.operands.back(), varying);
+  if (varying && !(stride && stride.is_const(1))) {
+    out_.Line("KScatter<kTail>(n, ", value, ", [&](long i, ", type, " x) {");
+    out_.Line(type, "* const p = ", BaseText(step), " + ", IndexText(step, "i"), ";");
+    if (schedule::NumIndirect(inst) > 0) {
+      checks_ = true;
+      out_.Line("if (error) return;");
+    }
+    out_.Line("KStoreAll(p, ", fold("KLoadAll<1>(p)", StrCat("Vec<", type, ", 1>(x)")), ");");
+    out_.Line("});");
+    return;
+  }
+  const std::string p = NewName("p");
+  out_.Line(type, "* const ", p, " = ", PointerText(step), ";");
+  std::string guard;
+  if (schedule::NumIndirect(inst) > 0) {
+    checks_ = true;
+    guard = "if (!error) ";
+  }
+  if (varying) {
+    const std::string before = StrCat("KLoad<", width_, ", kTail>(", p, ", n)");
+    out_.Line(guard, "KStore<kTail>(", p, ", n, ", fold(before, value), ");");
+  } else {
+    out_.Line(guard, "KStoreAll(", p, ", ", fold(StrCat("KLoadAll<1>(", p, ")"), value), ");");
+  }
 }
 
 std::string Body::IndexValueText(const Compute& step, bool varying) {

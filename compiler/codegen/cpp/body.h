@@ -61,6 +61,7 @@ class Body {
   std::string PointerText(const schedule::Compute& step);
   std::string LoadText(const schedule::Compute& step, bool varying);
   void EmitStore(const schedule::Compute& step, bool varying);
+  void EmitScatter(const schedule::Compute& step, bool varying);
   std::string IndexValueText(const schedule::Compute& step, bool varying);
   std::string ComputeText(const ir::Inst& inst, bool varying);
 

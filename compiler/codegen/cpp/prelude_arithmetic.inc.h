@@ -99,6 +99,25 @@ KILN_FN Vec<T, W> KShr(Vec<T, W> a, Vec<T, W> b) {
   const Vec<T, W> gone = T(-1) < T(0) ? a >> last : zero;
   return legal ? a >> (legal ? b : zero) : gone;
 }
+// Words 0 (low) and 1 of Philox4x32-10: the seed is the key, (place, stream) the counter.
+template <int W>
+KILN_FN Vec<long, W> KPhilox(Vec<long, W> seed, Vec<long, W> stream, Vec<long, W> place) {
+  using U = Vec<unsigned long, W>;
+  const U word = (U)(0xfffffffful);
+  U c0 = (U)place & word, c1 = (U)place >> 32, c2 = (U)stream & word, c3 = (U)stream >> 32;
+  U k0 = (U)seed & word, k1 = (U)seed >> 32;
+#pragma clang loop unroll(full)
+  for (int round = 0; round < 10; ++round) {
+    const U a = c0 * (U)(0xD2511F53ul), b = c2 * (U)(0xCD9E8D57ul);
+    c0 = (b >> 32) ^ c1 ^ k0;
+    c1 = b & word;
+    c2 = (a >> 32) ^ c3 ^ k1;
+    c3 = a & word;
+    k0 = (k0 + 0x9E3779B9ul) & word;
+    k1 = (k1 + 0xBB67AE85ul) & word;
+  }
+  return (Vec<long, W>)(c0 | c1 << 32);
+}
 template <class T, int W>
 KILN_FN Vec<bool, W> KIsNan(Vec<T, W> x) {
   return __builtin_convertvector(x != x, Vec<bool, W>);
@@ -158,6 +177,11 @@ struct KProd {
     return a * b;
   }
 };
+// What stands in memory with `b` folded into it, computed in C.
+template <class F, class C, class T, int W>
+KILN_FN Vec<T, W> KAccumulate(Vec<T, W> a, Vec<T, W> b) {
+  return KCast<T>(F()(KCast<C>(a), KCast<C>(b)));
+}
 struct KMaxOf {
   template <class T, int W>
   KILN_INLINE Vec<T, W> operator()(Vec<T, W> a, Vec<T, W> b) const {

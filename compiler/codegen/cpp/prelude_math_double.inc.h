@@ -181,6 +181,15 @@ KILN_FN Vec<double, W> KSigmoid(Vec<double, W> x) {
   const D z = KExp(-__builtin_elementwise_abs(x));
   return (x < 0.0 ? z : (D)(1.0)) / (z + 1.0);
 }
+// log(exp(a) + exp(b)); of equal infinities that infinity.
+struct KLogAddExpOf {
+  template <class T, int W>
+  KILN_INLINE Vec<T, W> operator()(Vec<T, W> a, Vec<T, W> b) const {
+    const Vec<T, W> greater = KMax(a, b);
+    const Vec<T, W> sum = greater + KLog1p(KExp(KMin(a, b) - greater));
+    return a == b && __builtin_elementwise_abs(a) == (Vec<T, W>)((T)__builtin_inf()) ? a : sum;
+  }
+};
 #undef KILN_ROUNDER
 #undef KILN_ROUNDER_DOUBLE
 #pragma float_control(pop)

@@ -28,6 +28,8 @@ ReduceText DescribeReduce(ReduceKind kind, DType type) {
       return {"KMaxOf", literal(-inf, least)};
     case ReduceKind::kMin:
       return {"KMinOf", literal(inf, greatest)};
+    case ReduceKind::kLogAddExp:
+      return {"KLogAddExpOf", literal(-inf, 0)};
     case ReduceKind::kAny:
       return {"KAnyOf", "false"};
     case ReduceKind::kAll:

@@ -64,9 +64,11 @@ void Accumulators::Open(const NestPhase& phase, const std::vector<IntExpr>& loop
   PlanBlocks(loops, base);
   bool any_cascade = false;
   for (const Step& step : phase.steps) {
-    if (step.inst->op != ScalarOp::kReduce) continue;
+    const bool scans = step.inst->op == ScalarOp::kScan;
+    if (step.inst->op != ScalarOp::kReduce && !scans) continue;
     Alloc total = Describe(*step.inst);
-    total.cascade = block_level_ >= 0 && *total.reduce == ReduceKind::kSum && IsFloat(total.dtype);
+    total.cascade =
+        !scans && block_level_ >= 0 && *total.reduce == ReduceKind::kSum && IsFloat(total.dtype);
     any_cascade |= total.cascade;
     open_.push_back({step.inst, builder_.Open(std::move(total), out), -1});
   }
@@ -95,10 +97,14 @@ void Accumulators::Add(const Step& step, Block& out) {
   out.push_back({Update{acc.part >= 0 ? acc.part : acc.total,
                         one_a_lane ? ints.Mod(lanes_.var, lanes_.width) : ints.Const(0),
                         builder_.Resolve(step.inst->operands[0]), numbered ? number_ : IntExpr()}});
+  if (step.inst->op == ScalarOp::kScan) {
+    out.push_back({Combine{step.inst->result, step.inst->dtype, acc.total}});
+  }
 }
 
 void Accumulators::Close(Block& out) {
   for (const Accumulator& acc : open_) {
+    if (acc.inst->op == ScalarOp::kScan) continue;
     out.push_back({Combine{acc.inst->result, acc.inst->dtype, acc.total}});
   }
   open_.clear();

@@ -1,5 +1,5 @@
-// The accumulators of the reductions of one phase, as the scheduler of loops opens, feeds and
-// closes them.
+// The accumulators of the reductions and scans of one phase, as the scheduler of loops opens, feeds
+// and closes them.
 //
 // Sums of many floats are added in blocks: the loop at block_level() is walked in pieces, each is
 // summed by itself and folded into a cascade. So the rounding error grows with the logarithm of the
@@ -34,7 +34,7 @@ class Accumulators {
   void BeginBlock(Block& out);
   void EndBlock(Block& out);
 
-  // Takes in the operand of a `reduce` of the phase.
+  // Takes in the operand of a `reduce` or a `scan` of the phase; a scan has its result there.
   void Add(const Step& step, Block& out);
 
   // Gives the results their values.

@@ -88,7 +88,9 @@ void Builder::AddStore(ValueId value, DType dtype, AllocId to, IntExpr index, Bl
 int Builder::LevelOf(const Step& step, const std::vector<IntExpr>& vars) const {
   const ir::Inst& inst = *step.inst;
   const int deepest = static_cast<int>(vars.size());
-  if (inst.op == ScalarOp::kStore || inst.op == ScalarOp::kReduce) return deepest;
+  if (inst.op == ScalarOp::kStore || inst.op == ScalarOp::kReduce || inst.op == ScalarOp::kScan) {
+    return deepest;
+  }
   if (inst.op == ScalarOp::kLoad && stored_.contains(inst.buffer)) return deepest;
   int level = 0;
   for (ValueId id : inst.operands) level = std::max(level, levels_[id]);

@@ -102,7 +102,8 @@ absl::flat_hash_set<BufferId> StreamedBuffers(IntContext& ints, const ir::Module
     for (const Step& step : phase.steps) {
       const Inst& inst = *step.inst;
       if (inst.op != ScalarOp::kLoad && inst.op != ScalarOp::kStore) continue;
-      (inst.op == ScalarOp::kLoad ? read : written).insert(inst.buffer);
+      const bool is_first = inst.op == ScalarOp::kStore && written.insert(inst.buffer).second;
+      if (!is_first || ir::IsScatter(inst)) read.insert(inst.buffer);
       bytes[inst.buffer] =
           std::min(HintBytes(ints, module, inst.buffer), points * DTypeSize(inst.dtype));
     }

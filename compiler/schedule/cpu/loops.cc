@@ -161,7 +161,7 @@ void LoopsScheduler::AddStep(const NestPhase& phase, const Step& step, Block& ou
     return;
   }
   if (LoadKept(step, out)) return;
-  if (step.inst->op == ScalarOp::kReduce) {
+  if (step.inst->op == ScalarOp::kReduce || step.inst->op == ScalarOp::kScan) {
     if (phase.inner.empty()) {
       AddReduceOfOne(step, out);
     } else {

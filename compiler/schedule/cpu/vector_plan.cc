@@ -187,6 +187,10 @@ VectorPlan PlanVectors(IntContext& ints, const Nest& nest, VectorIsa isa) {
       continue;
     }
     any_inner = true;
+    if (phase.ordered) {
+      inner_cost += rows * Points(ints, phase.inner) * ScalarCost(phase);
+      continue;
+    }
     inner_cost += rows * CostOfInner(ints, phase, width, &plan.phase_lanes[i].var);
   }
 

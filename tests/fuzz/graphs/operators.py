@@ -190,6 +190,7 @@ REDUCTIONS = templates(
     torch.count_nonzero(<A>, <d>)
     torch.aminmax(<n>, dim=<d>)[0]
     torch.cummax(<N>, <d>)[0]
+    torch.cummin(<N>, <d>)[1]
     torch.max(<N>, <d>)[1]
     """,
     exact="yes",
@@ -324,6 +325,8 @@ INDEXING = templates(
     <n1>.index_copy(0, torch.arange(<0>.size(0)).flip(0), <0>)
     <n1>.index_fill(0, torch.zeros(1, dtype=torch.int64), <k>)
     <n1>.scatter(0, torch.zeros_like(<0>, dtype=torch.int64), <k>)
+    <n1>.scatter_reduce(0, torch.zeros_like(<0>, dtype=torch.int64), <0>, "amax")
+    <n1>.masked_scatter(<0> > 0, <0>)
     <n1>.contiguous().select_scatter(<0>.select(0, 0) * 2, 0, -1)
     <n1>.slice_scatter(<0>[1:], 0, 0, -1)
     <n2>.diagonal_scatter(<0>.diagonal() + 1)

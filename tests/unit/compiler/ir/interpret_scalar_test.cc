@@ -64,6 +64,23 @@ TEST(InterpretScalarTest, ShiftsAndBits) {
   EXPECT_EQ(Int("bool", "%0 = const bool true %9 = not bool %0"), 0);
 }
 
+// The authors' vectors, of which words 0 and 1 are taken.
+TEST(InterpretScalarTest, PhiloxIsTheAuthors) {
+  EXPECT_EQ(Int("i64",
+                "%0 = const i64 0 %1 = const i64 0 %2 = const i64 0 "
+                "%9 = philox i64 %0, %1, %2"),
+            -2204013331526194987);
+  EXPECT_EQ(Int("i64",
+                "%0 = const i64 -1 %1 = const i64 -1 %2 = const i64 -1 "
+                "%9 = philox i64 %0, %1, %2"),
+            4740103540206151533);
+  EXPECT_EQ(Int("i64",
+                "%0 = const i64 2999170649027065890 %1 = const i64 247824715720788526 %2 = const "
+                "i64 -8817193942522041720 "
+                "%9 = philox i64 %0, %1, %2"),
+            -7710781673785459191);
+}
+
 TEST(InterpretScalarTest, Casts) {
   EXPECT_EQ(Int("i32", "%0 = const f32 -2.9 %9 = cast i32 %0"), -2);
   EXPECT_EQ(Int("u8", "%0 = const f32 300 %9 = cast u8 %0"), 44);

@@ -220,8 +220,8 @@ TEST(InterpretTest, ScatteredStoresKeepTheLastValue) {
   const auto y = Execute(R"(module {
     buffer @i i64[4] strides[1] input(0)
     buffer @y i64[3] strides[1] output
-    kernel @k (d0: 4) {
-      phase () { %0 = load i64 @i[d0] %1 = index i64 d0 store i64 @y[[%0]], %1 }
+    kernel @k () {
+      phase (r0: 4) { %0 = load i64 @i[r0] %1 = index i64 r0 store i64 @y[[%0]], %1 }
     }
     output @y sizes[3] strides[1] offset 0
   })",

@@ -83,6 +83,67 @@ Kernel& NormOf(Module& m) {
   return std::get<Kernel>(m.operations[0]);
 }
 
+// A scatter into @y and a scan of it.
+constexpr absl::string_view kOrdered = R"(
+module {
+  buffer @i i64[9] strides[1] input(0)
+  buffer @x f32[9,4] strides[4,1] input(1)
+  buffer @y f32[5,4] strides[4,1] output
+  kernel @scatter (d0: 4) {
+    phase (r0: 5) {
+      %0 = const f32 0
+      store f32 @y[r0, d0], %0
+    }
+    phase (r0: 9) {
+      %1 = load i64 @i[r0]
+      %2 = load f32 @x[r0, d0]
+      %3 = scan.sum f32 %2
+      store.sum f32 @y[[%1], d0], %3
+    }
+  }
+}
+)";
+std::string BrokenOrdered(absl::string_view from, absl::string_view to) {
+  EXPECT_NE(kOrdered.find(from), absl::string_view::npos) << std::string(from);
+  const absl::Status status = Verify(ParseForTest(absl::StrReplaceAll(kOrdered, {{from, to}})));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
+  return std::string(status.message());
+}
+
+TEST(VerifyTest, AcceptsScattersAndScans) {
+  EXPECT_EQ(Verify(ParseForTest(kOrdered)), absl::OkStatus());
+}
+TEST(VerifyTest, OuterPointsScatterToElementsOfTheirOwn) {
+  EXPECT_THAT(BrokenOrdered("store.sum f32 @y[[%1], d0]", "store.sum f32 @y[[%1], 3 - d0]"),
+              HasSubstr("two outer points may store to one element"));
+  EXPECT_THAT(BrokenOrdered("store.sum f32 @y[[%1], d0]", "store f32 @y[[%1], 0]"),
+              HasSubstr("two outer points may store to one element"));
+}
+TEST(VerifyTest, ScattersAccumulateIntoWhatWasStored) {
+  EXPECT_THAT(BrokenOrdered("store f32 @y[r0, d0], %0", "%4 = neg f32 %0"),
+              HasSubstr("no earlier phase has stored what it accumulates into"));
+}
+TEST(VerifyTest, ScattersAndScansFoldNumbers) {
+  EXPECT_THAT(BrokenOrdered("store.sum", "store.argmax"), HasSubstr("does not fold such values"));
+  EXPECT_THAT(BrokenOrdered("scan.sum", "scan.any"), HasSubstr("does not fold such values"));
+  EXPECT_THAT(BrokenOrdered("%3 = scan.sum f32 %2", "%4 = scan.logaddexp i64 %1 %3 = neg f32 %2"),
+              HasSubstr("does not fold such values"));
+}
+TEST(VerifyTest, ScansNeedALoopAndKeepTheType) {
+  EXPECT_THAT(BrokenOrdered("%0 = const f32 0", "%0 = const f32 0 %4 = scan.sum f64 %0"),
+              HasSubstr("its result differs in type"));
+  EXPECT_THAT(BrokenOrdered("phase (r0: 5) {\n      %0 = const f32 0\n      store f32 @y[r0, d0]",
+                            "phase () {\n      %5 = const f32 0\n      %0 = scan.sum f32 %5\n"
+                            "      store f32 @y[0, d0]"),
+              HasSubstr("needs a phase with inner loops"));
+}
+TEST(VerifyTest, ScansAreSeenInTheirPhaseOnly) {
+  EXPECT_THAT(BrokenOrdered("store.sum f32 @y[[%1], d0], %3\n    }",
+                            "store.sum f32 @y[[%1], d0], %3\n    }\n    phase () {\n"
+                            "      %4 = neg f32 %3\n    }"),
+              HasSubstr("belongs to the inner loops of another phase"));
+}
+
 TEST(VerifyTest, AcceptsTheModule) {
   EXPECT_EQ(Verify(ParseForTest(kGood)), absl::OkStatus());
 }

@@ -16,20 +16,20 @@ namespace {
 using testing::Contains;
 using testing::HasSubstr;
 
-GraphMaker SortGraph() {
+GraphMaker ModeGraph() {
   GraphMaker g;
   const int x = g.Input({3, 2}, {1, 2, 3, 4, 5, 6});
   const int t = g.Node("aten.permute.default", {Value(x), IntList({1, 0})}, {2, 3});
-  g.Output(g.Node("aten.sort.default", {Value(t), Int(-1)}, {2, 3}));
+  g.Output(g.Node("aten.mode.default", {Value(t), Int(-1)}, {2, 3}));
   g.MoreResult({2, 3}, v1::DTYPE_INT64);
   return g;
 }
 
 TEST(Lower, AnUnknownOperatorNamesOpAndNodeWhereTheClientHasNoLibrary) {
   ir::Module module;
-  const absl::Status status = SortGraph().Lower(module);
+  const absl::Status status = ModeGraph().Lower(module);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("aten.sort.default"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("aten.mode.default"));
   const auto detail = GetDetail(status);
   ASSERT_TRUE(detail.has_value());
   EXPECT_EQ(detail->reason(), v1::ErrorDetail::REASON_UNSUPPORTED);
@@ -40,11 +40,11 @@ TEST(Lower, AnUnknownOperatorNamesOpAndNodeWhereTheClientHasNoLibrary) {
 // operator must see a contiguous copy.
 TEST(Lower, ALibraryStepSeesTheRecordedStrides) {
   ir::Module module;
-  ASSERT_TRUE(SortGraph().Lower(module, true).ok());
+  ASSERT_TRUE(ModeGraph().Lower(module, true).ok());
   ASSERT_TRUE(ir::Verify(module).ok()) << ir::Verify(module);
   ASSERT_EQ(module.operations.size(), 2u);
   const auto& step = std::get<ir::Library>(module.operations[1]);
-  EXPECT_EQ(step.op, "aten.sort.default");
+  EXPECT_EQ(step.op, "aten.mode.default");
   ASSERT_EQ(step.results.size(), 1u);
   EXPECT_EQ(module.buffers[step.results[0]].kind, ir::BufferKind::kLibrary);
   const auto& window = std::get<ir::BufferWindow>(step.args[0].value);
@@ -81,12 +81,12 @@ TEST(Lower, TypesThatAnOperatorNeverGivesAreDeclined) {
 
 TEST(Lower, ALibraryStepTakesTheResultsThatAreUsed) {
   ir::Module first;
-  GraphMaker values = SortGraph();
+  GraphMaker values = ModeGraph();
   ASSERT_TRUE(values.Lower(first, true).ok());
   EXPECT_THAT(std::get<ir::Library>(first.operations[1]).positions, testing::IsEmpty());
 
   ir::Module second;
-  GraphMaker indices = SortGraph();
+  GraphMaker indices = ModeGraph();
   indices.proto().mutable_outputs(0)->set_value(indices.proto().outputs(0).value() + 1);
   ASSERT_TRUE(indices.Lower(second, true).ok());
   ASSERT_TRUE(ir::Verify(second).ok()) << ir::Verify(second);
@@ -97,7 +97,7 @@ TEST(Lower, ALibraryStepTakesTheResultsThatAreUsed) {
 }
 
 TEST(Lower, ALibraryStepReadsAViewInPlaceWhereItsStridesAreRecorded) {
-  GraphMaker g = SortGraph();
+  GraphMaker g = ModeGraph();
   v1::TensorType& type = *g.proto().mutable_nodes(0)->mutable_results(0)->mutable_tensor();
   type.mutable_strides(0)->set_value(1);
   type.mutable_strides(1)->set_value(2);
