@@ -16,6 +16,7 @@
 #include "compiler/kernel_interface.h"
 #include "compiler/lowering/lower.h"
 #include "compiler/memory/plan_memory.h"
+#include "compiler/prepare/prepare.h"
 #include "compiler/schedule/print.h"
 #include "compiler/schedule/verify.h"
 #include "compiler/stage_runner.h"
@@ -47,10 +48,11 @@ fusion::FuseOptions MakeFuseOptions(const v1::PlanRequest& request) {
           .disabled_passes = {options.disabled_passes().begin(), options.disabled_passes().end()}};
 }
 
-lowering::LoweringOptions MakeLoweringOptions(const v1::Device& device) {
-  const auto& libraries = device.libraries();
-  return {.library_steps =
-              std::find(libraries.begin(), libraries.end(), "torch") != libraries.end()};
+lowering::LoweringOptions MakeLoweringOptions(const v1::PlanRequest& request) {
+  const auto& libraries = request.device().libraries();
+  return {
+      .library_steps = std::find(libraries.begin(), libraries.end(), "torch") != libraries.end(),
+      .mark_parameters = request.options().prepare_memory() > 0};
 }
 
 // A tree for each kernel of the module, in order.
@@ -201,11 +203,15 @@ absl::StatusOr<v1::PlanResponse> PlanGraph(const v1::PlanRequest& request, const
     KILN_ASSIGN_OR_RETURN(graph, graph::Import(request.graph(), *module.ints));
     return absl::OkStatus();
   }));
-  KILN_RETURN_IF_ERROR(stages.RunOnIr("lower", [&] {
-    return lowering::Lower(graph, MakeLoweringOptions(request.device()), module);
-  }));
+  KILN_RETURN_IF_ERROR(stages.RunOnIr(
+      "lower", [&] { return lowering::Lower(graph, MakeLoweringOptions(request), module); }));
   KILN_RETURN_IF_ERROR(stages.RunOnIr(
       "fuse", [&] { return fusion::Fuse(module, MakeFuseOptions(request), &decisions); }));
+  if (request.options().prepare_memory() > 0) {
+    KILN_RETURN_IF_ERROR(stages.RunOnIr("prepare", [&] {
+      return prepare::Prepare(*target, request.options().prepare_memory(), module);
+    }));
+  }
   KILN_RETURN_IF_ERROR(stages.Run("plan_memory", [&]() -> absl::Status {
     KILN_ASSIGN_OR_RETURN(plan, memory::PlanMemory(module));
     return memory::CheckPlan(module, plan);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,13 @@ class Target {
   // How a kernel of the verified module runs there. UNIMPLEMENTED for a type that the target lacks.
   virtual absl::StatusOr<schedule::Tree> Schedule(ir::Module& module,
                                                   const ir::Kernel& kernel) const = 0;
+  // For a kernel that reads something fixed (compiler/ir/fixed_values.h) and would lay it out anew
+  // in every run: a kernel that does so once. It stores the module's new last buffer, a prepared
+  // one of at most `most_bytes`, and `kernel` reads that instead. Nothing where there is no such
+  // thing.
+  virtual absl::StatusOr<std::optional<ir::Kernel>> PackOperand(ir::Module& module,
+                                                                ir::Kernel& kernel,
+                                                                int64_t most_bytes) const = 0;
   // REQUIRES: a verified tree of this target.
   virtual absl::StatusOr<EmittedKernel> Print(ir::Module& module,
                                               const schedule::Tree& tree) const = 0;

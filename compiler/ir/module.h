@@ -67,6 +67,9 @@ enum class BufferKind : uint8_t {
   kTemp,      // lives in the workspace
   kOutput,    // allocated by the client for each run; an output of the graph views it
   kLibrary,   // made by a library step, with its own strides
+  // Made by the operations before all others, which read fixed values only (fixed_values.h): the
+  // client keeps it for as long as those values stay.
+  kPrepared,
 };
 
 struct Buffer {
@@ -75,7 +78,8 @@ struct Buffer {
   std::vector<IntExpr> sizes;    // elements
   std::vector<IntExpr> strides;  // elements; same length as sizes
   BufferKind kind = BufferKind::kTemp;
-  int index = -1;  // for kInput and kConstant
+  int index = -1;          // for kInput and kConstant
+  bool parameter = false;  // a kInput whose contents stay, until the client sees that they changed
 };
 
 // One scalar instruction. Which fields count depends on `op`:

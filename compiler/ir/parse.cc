@@ -165,9 +165,11 @@ absl::Status Parser::BufferKindAndIndex(Buffer& buffer) {
     buffer.kind = BufferKind::kOutput;
   } else if (Accept("library")) {
     buffer.kind = BufferKind::kLibrary;
+  } else if (Accept("prepared")) {
+    buffer.kind = BufferKind::kPrepared;
   } else {
     if (!At("input") && !At("constant")) {
-      return Expected("'input', 'constant', 'temp', 'output' or 'library'");
+      return Expected("'input', 'constant', 'temp', 'output', 'library' or 'prepared'");
     }
     buffer.kind = At("input") ? BufferKind::kInput : BufferKind::kConstant;
     Advance();
@@ -178,6 +180,7 @@ absl::Status Parser::BufferKindAndIndex(Buffer& buffer) {
     }
     buffer.index = static_cast<int>(index);
     KILN_RETURN_IF_ERROR(Expect(")"));
+    buffer.parameter = buffer.kind == BufferKind::kInput && Accept("parameter");
   }
   return absl::OkStatus();
 }

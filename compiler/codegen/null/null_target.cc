@@ -49,6 +49,7 @@ class KernelModule {
       buffer.name = absl::StrCat("b", i);
       buffer.kind = is_input_[i] ? ir::BufferKind::kInput : ir::BufferKind::kOutput;
       buffer.index = is_input_[i] ? inputs++ : -1;
+      buffer.parameter = false;
       if (!is_input_[i]) {
         out.outputs.push_back({ir::BufferWindow{.buffer = static_cast<ir::BufferId>(i),
                                                 .sizes = buffer.sizes,
@@ -85,6 +86,11 @@ class NullTarget : public Target {
   absl::StatusOr<schedule::Tree> Schedule(ir::Module& module,
                                           const ir::Kernel& kernel) const override {
     return schedule::SchedulePlainly(module, kernel);
+  }
+
+  absl::StatusOr<std::optional<ir::Kernel>> PackOperand(ir::Module&, ir::Kernel&,
+                                                        int64_t) const override {
+    return std::nullopt;
   }
 
   absl::StatusOr<EmittedKernel> Print(ir::Module& module,

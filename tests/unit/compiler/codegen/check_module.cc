@@ -2,15 +2,19 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/cpp/cpp_target.h"
 #include "compiler/ir/interpret.h"
 #include "compiler/ir/parse.h"
+#include "compiler/ir/print.h"
 #include "compiler/ir/verify.h"
+#include "compiler/prepare/prepare.h"
 #include "compiler/schedule/interpret.h"
 #include "compiler/schedule/parse.h"
 #include "compiler/schedule/print.h"
@@ -120,7 +124,13 @@ void CheckSchedules(ir::Module& module, const DeviceInfo& device,
     const absl::Status verified = schedule::Verify(module, trees.back());
     ASSERT_TRUE(verified.ok()) << verified << "\n" << schedule::Print(module, trees.back());
   }
+  const auto in_place = [](const schedule::Tree& tree) {
+    return std::any_of(tree.reasons.begin(), tree.reasons.end(), [](const std::string& reason) {
+      return absl::StrContains(reason, "read in place");
+    });
+  };
   const std::string text = schedule::Print(module, trees);
+  EXPECT_EQ(std::count_if(trees.begin(), trees.end(), in_place), options.packed) << isa << text;
   auto parsed = schedule::Parse(text);
   ASSERT_TRUE(parsed.ok()) << parsed.status() << "\n" << text;
   EXPECT_EQ(schedule::Print(parsed->module, parsed->trees), text);
@@ -138,6 +148,19 @@ void CheckSchedules(ir::Module& module, const DeviceInfo& device,
                  isa + ", schedule, output " + std::to_string(i) + "\n" + text);
     }
   }
+}
+
+// The module as it is scheduled for `device`.
+ir::Module ParseFor(const std::string& text, const DeviceInfo& device,
+                    const CheckOptions& options) {
+  ir::Module module = *ir::Parse(text);
+  if (options.prepare_bytes == 0) return module;
+  const absl::Status prepared =
+      prepare::Prepare(*MakeCppTarget(device), options.prepare_bytes, module);
+  EXPECT_TRUE(prepared.ok()) << prepared;
+  const absl::Status verified = ir::Verify(module);
+  EXPECT_TRUE(verified.ok()) << verified << "\n" << ir::Print(module);
+  return module;
 }
 
 }  // namespace
@@ -162,14 +185,16 @@ void CheckModule(const std::string& text, const CheckOptions& options) {
     DeviceInfo device = TestDevice(isa);
     device.l2_bytes = options.l2_bytes;
     device.l3_bytes = options.l3_bytes;
-    CheckSchedules(*module, device, inputs, options, *expected, isa);
+    ir::Module prepared = ParseFor(text, device, options);
+    CheckSchedules(prepared, device, inputs, options, *expected, isa);
     if (::testing::Test::HasFailure()) return;
   }
   for (const std::string& isa : RunnableIsas()) {
     DeviceInfo device = TestDevice(isa);
     device.l2_bytes = options.l2_bytes;
     device.l3_bytes = options.l3_bytes;
-    auto native = NativeModule::Build(*module, device);
+    ir::Module prepared = ParseFor(text, device, options);
+    auto native = NativeModule::Build(prepared, device);
     ASSERT_TRUE(native.ok()) << isa << ": " << native.status();
     for (int threads : options.threads) {
       auto actual = (*native)->Run(inputs, options.symbols, threads);
