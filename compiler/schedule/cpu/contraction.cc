@@ -397,7 +397,7 @@ void ContractionScheduler::RunOwn(Block& root) {
 
 Tree ContractionScheduler::Run() && {
   Block root;
-  if (plan_.shared_panels) {
+  if (plan_.split_rows) {
     RunShared(root);
   } else {
     RunOwn(root);

@@ -235,7 +235,11 @@ Choice MakeChoice(ir::Module& module, const Nest& nest, ValueId row_value, Value
     while (plan.block_rows() < 40) plan.row_groups *= 2;
   }
   const double panels = batches * std::ceil(lanes / plan.panel_width());
-  plan.shared_panels = panels < 16 && rows > 2 * plan.block_rows();
+  plan.split_rows = panels < 16 && rows > 2 * plan.block_rows();
+  // Rows that the second-level cache does not hold would come once for each panel.
+  const double row_bytes = rows * k * static_cast<double>(DTypeSize(operand_type));
+  plan.split_rows |= plan.packed_load != nullptr && 2 * row_bytes > static_cast<double>(l2_bytes) &&
+                     rows > 8 * plan.block_rows();
 
   const bool panel_contiguous =
       !plan.lanes.empty() && ContiguousAlong(ints, panel_steps, plan.lanes.back());
@@ -249,7 +253,7 @@ Choice MakeChoice(ir::Module& module, const Nest& nest, ValueId row_value, Value
     const double each = run < plan.vector_lanes || gathers ? 3 : 0.6;
     const double held =
         std::max(1.0, l2_bytes / 2.0 / DTypeSize(operand_type) / plan.panel_width() / k);
-    const double times = plan.shared_panels ? std::ceil(panels / batches / held) : panels / batches;
+    const double times = plan.split_rows ? std::ceil(panels / batches / held) : panels / batches;
     choice.cost += batches * rows * k * each * times;
   }
   choice.cost += batches * rows * lanes * (plan.store_along_rows ? 1.0 : 0.25);
@@ -341,7 +345,7 @@ std::optional<ContractionPlan> PlanContraction(ir::Module& module, const Nest& n
   ContractionPlan& plan = best->plan;
   plan.sum = sum.result;
   const char* packed = plan.packed_load != nullptr ? "read in place"
-                       : plan.shared_panels        ? "packed once for all tasks"
+                       : plan.split_rows           ? "packed once for all tasks"
                                                    : "packed by the task that uses them";
   plan.reason = absl::StrFormat(
       "tiles of %d x %d sums in registers%s; panels of operand %d, %s: %.3g vectors' time",

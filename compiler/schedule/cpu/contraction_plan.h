@@ -45,8 +45,10 @@ struct ContractionPlan {
   int tile_vectors = 3;   // NV
   int row_groups = 1;     // micro kernels stacked to one tile of the epilogue
   bool store_along_rows = false;
-  bool shared_panels = false;  // packed once for all tasks, not by the task that uses them
-  std::string reason;          // for people
+  // Tasks take some rows each, and panels that are packed are so once for all tasks; else a task
+  // takes a panel each.
+  bool split_rows = false;
+  std::string reason;  // for people
 
   bool pairs() const { return operand_type != type; }
   int panel_width() const { return vector_lanes * tile_vectors; }
