@@ -138,6 +138,7 @@ absl::StatusOr<kiln::ClientOptions> ToClientOptions(const kiln_client_options* g
   out.optimization_level = in.optimization_level;
   out.disable_fusion = in.disable_fusion != 0;
   out.fast_math = in.fast_math != 0;
+  out.prepare_memory = in.prepare_memory;
   out.tls_ca = text(in.tls_ca);
   out.tls_cert = text(in.tls_cert);
   out.tls_key = text(in.tls_key);
@@ -391,6 +392,28 @@ kiln_status* kiln_program_run(const kiln_program* program, const kiln_tensor* in
                           ReadOptions(options, KILN_RUN_OPTIONS_INIT, "options"));
     return program->program->Run({inputs, num_inputs}, {outputs, num_outputs}, &read);
   });
+}
+
+kiln_status* kiln_program_prepare(const kiln_program* program, const kiln_tensor* inputs,
+                                  size_t num_inputs, kiln_prepared** prepared) {
+  return Guarded([&]() -> absl::Status {
+    if (program == nullptr || prepared == nullptr) return NullArgument("program or prepared");
+    if (inputs == nullptr && num_inputs > 0) return NullArgument("inputs");
+    KILN_ASSIGN_OR_RETURN(
+        std::unique_ptr<kiln_prepared> made,
+        program->program->loaded().executor().PrepareWeights({inputs, num_inputs}));
+    *prepared = made.release();
+    return absl::OkStatus();
+  });
+}
+
+int32_t kiln_program_prepares_input(const kiln_program* program, size_t index) {
+  if (program == nullptr || index >= program->info.inputs().size()) return 0;
+  return program->program->loaded().executor().PreparesInput(index) ? 1 : 0;
+}
+
+void kiln_prepared_destroy(kiln_prepared* prepared) {
+  delete prepared;
 }
 
 void kiln_outputs_release(kiln_output* outputs, size_t num_outputs) {

@@ -157,6 +157,9 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& opti
     return absl::InvalidArgumentError(
         absl::StrCat("optimization level is ", options.optimization_level, "; expected 0 to 3"));
   }
+  if (options.prepare_memory < 0) {
+    return absl::InvalidArgumentError("prepare_memory is negative");
+  }
   if (options.timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError("the timeout is not positive");
   }
@@ -171,6 +174,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& opti
   compile_options.set_optimization_level(options.optimization_level);
   compile_options.set_disable_fusion(options.disable_fusion);
   compile_options.set_fast_math(options.fast_math);
+  compile_options.set_prepare_memory(options.prepare_memory);
   compile_options.set_debug(options.debug || !impl->debug_dir.empty());
   KILN_ASSIGN_OR_RETURN(
       impl->source, ArtifactSource::Create(options, std::move(device), std::move(compile_options)));

@@ -1,5 +1,6 @@
 #include "compiler/assemble.h"
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -123,9 +124,12 @@ class Assembler {
           break;
         case ir::BufferKind::kTile:
           return absl::InternalError(absl::StrCat("a launch gets @", buffer.name, ", a tile"));
+        case ir::BufferKind::kPrepared:
+          out.set_kind(v1::Buffer::KIND_PREPARED);
+          break;
       }
       if (buffer.index >= 0) out.set_index(static_cast<uint32_t>(buffer.index));
-      if (buffer.kind == ir::BufferKind::kTemp) {
+      if (buffer.kind == ir::BufferKind::kTemp || buffer.kind == ir::BufferKind::kPrepared) {
         KILN_ASSIGN_OR_RETURN(*out.mutable_workspace_offset(), ToSymInt(plan_.offsets[id]));
       }
       out.set_dtype(static_cast<v1::DType>(DTypeToProto(buffer.dtype)));
@@ -196,6 +200,18 @@ class Assembler {
   absl::flat_hash_map<ir::BufferId, uint32_t> numbers_;
 };
 
+// The verifier sees to it that such operations come first and store nothing else.
+bool StoresPrepared(const ir::Module& module, const ir::Operation& operation) {
+  const auto* kernel = std::get_if<ir::Kernel>(&operation);
+  return kernel != nullptr &&
+         std::any_of(kernel->phases.begin(), kernel->phases.end(), [&](const ir::Phase& phase) {
+           return std::any_of(phase.body.begin(), phase.body.end(), [&](const ir::Inst& inst) {
+             return inst.op == ir::ScalarOp::kStore &&
+                    module.buffers[inst.buffer].kind == ir::BufferKind::kPrepared;
+           });
+         });
+}
+
 }  // namespace
 
 absl::StatusOr<v1::Program> Assemble(const v1::Graph& graph, const ir::Module& module,
@@ -214,11 +230,15 @@ absl::StatusOr<v1::Program> Assemble(const v1::Graph& graph, const ir::Module& m
     const auto* library = std::get_if<ir::Library>(&module.operations[i]);
     KILN_RETURN_IF_ERROR(library != nullptr ? assembler.AddLibrary(*library)
                                             : assembler.AddLaunch(kernels[i]));
+    if (StoresPrepared(module, module.operations[i])) {
+      program.set_prepare_steps(static_cast<uint32_t>(i + 1));
+    }
   }
   for (const ir::ModuleOutput& output : module.outputs) {
     KILN_RETURN_IF_ERROR(assembler.AddOutput(output));
   }
   KILN_ASSIGN_OR_RETURN(*program.mutable_workspace_bytes(), ToSymInt(plan.workspace_bytes));
+  program.set_prepared_bytes(plan.prepared_bytes);
   return program;
 }
 

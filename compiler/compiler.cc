@@ -17,6 +17,7 @@
 #include "compiler/kernel_interface.h"
 #include "compiler/lowering/lower.h"
 #include "compiler/memory/plan_memory.h"
+#include "compiler/prepare/prepare.h"
 #include "compiler/schedule/print.h"
 #include "compiler/schedule/verify.h"
 #include "compiler/stage_runner.h"
@@ -52,10 +53,11 @@ bool IsDisabled(const v1::PlanRequest& request, absl::string_view pass) {
   return absl::c_linear_search(request.options().disabled_passes(), pass);
 }
 
-lowering::LoweringOptions MakeLoweringOptions(const v1::Device& device) {
-  const auto& libraries = device.libraries();
-  return {.library_steps =
-              std::find(libraries.begin(), libraries.end(), "torch") != libraries.end()};
+lowering::LoweringOptions MakeLoweringOptions(const v1::PlanRequest& request) {
+  const auto& libraries = request.device().libraries();
+  return {
+      .library_steps = std::find(libraries.begin(), libraries.end(), "torch") != libraries.end(),
+      .mark_parameters = request.options().prepare_memory() > 0};
 }
 
 // A tree for each kernel and repeat of the module, in order.
@@ -206,11 +208,15 @@ absl::StatusOr<v1::PlanResponse> PlanGraph(const v1::PlanRequest& request, const
     KILN_ASSIGN_OR_RETURN(graph, graph::Import(request.graph(), *module.ints));
     return absl::OkStatus();
   }));
-  KILN_RETURN_IF_ERROR(stages.RunOnIr("lower", [&] {
-    return lowering::Lower(graph, MakeLoweringOptions(request.device()), module);
-  }));
+  KILN_RETURN_IF_ERROR(stages.RunOnIr(
+      "lower", [&] { return lowering::Lower(graph, MakeLoweringOptions(request), module); }));
   KILN_RETURN_IF_ERROR(stages.RunOnIr(
       "fuse", [&] { return fusion::Fuse(module, MakeFuseOptions(request), &decisions); }));
+  if (request.options().prepare_memory() > 0) {
+    KILN_RETURN_IF_ERROR(stages.RunOnIr("prepare", [&] {
+      return prepare::Prepare(*target, request.options().prepare_memory(), module);
+    }));
+  }
   KILN_RETURN_IF_ERROR(stages.RunOnIr("tile", [&] {
     if (!request.options().disable_fusion() && !IsDisabled(request, "tile")) target->Tile(module);
     return absl::OkStatus();

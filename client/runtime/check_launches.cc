@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "client/runtime/kernel.h"
 #include "client/runtime/malformed.h"
@@ -32,6 +33,7 @@ class Checker {
     for (int i = 0; i < program_.steps_size(); ++i) {
       const v1::Step& step = program_.steps(i);
       const std::string where = absl::StrCat("step ", i);
+      prepares_ = i < static_cast<int>(program_.prepare_steps());
       if (step.has_launch()) {
         KILN_RETURN_IF_ERROR(CheckLaunch(where, step.launch(), *kernels_[launches++].interface));
       } else if (step.has_library()) {
@@ -90,15 +92,19 @@ class Checker {
   }
 
   absl::Status Read(absl::string_view where, uint32_t buffer) {
+    if (prepares_) prepared_from_.insert(buffer);
     if (written_[buffer]) return absl::OkStatus();
     return Malformed(where, absl::StrCat("reads buffer ", buffer, " before it is written"));
   }
 
   absl::Status Write(absl::string_view where, uint32_t number) {
     const v1::Buffer& buffer = program_.buffers(static_cast<int>(number));
-    const bool own =
-        buffer.kind() == v1::Buffer::KIND_OUTPUT || buffer.kind() == v1::Buffer::KIND_WORKSPACE ||
-        (buffer.kind() == v1::Buffer::KIND_INPUT && may_write_(static_cast<int>(buffer.index())));
+    const bool own = prepares_ ? buffer.kind() == v1::Buffer::KIND_PREPARED
+                               : buffer.kind() == v1::Buffer::KIND_OUTPUT ||
+                                     buffer.kind() == v1::Buffer::KIND_WORKSPACE ||
+                                     (buffer.kind() == v1::Buffer::KIND_INPUT &&
+                                      !prepared_from_.contains(number) &&
+                                      may_write_(static_cast<int>(buffer.index())));
     if (!own) {
       return Malformed(where, absl::StrCat("writes to buffer ", number, ", which is not its own"));
     }
@@ -110,8 +116,10 @@ class Checker {
   const v1::Program& program_;
   const absl::Span<const Kernel> kernels_;
   const std::function<bool(int)>& may_write_;
-  std::vector<bool> written_;  // by buffer: holds data at this point of the steps
-  bool updated_ = false;       // some input was written
+  std::vector<bool> written_;                    // by buffer: holds data at this point of the steps
+  bool updated_ = false;                         // some input was written
+  bool prepares_ = false;                        // the step at hand is one of the prepare part
+  absl::flat_hash_set<uint32_t> prepared_from_;  // buffers that those read
 };
 
 }  // namespace

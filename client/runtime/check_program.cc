@@ -28,7 +28,13 @@ class Checker {
   absl::Status Check() {
     KILN_RETURN_IF_ERROR(CheckInputs());
     for (int i = 0; i < program_.buffers_size(); ++i) KILN_RETURN_IF_ERROR(CheckBuffer(i));
+    if (program_.prepare_steps() > static_cast<uint32_t>(program_.steps_size())) {
+      return Malformed("the prepare part", "has more steps than there are");
+    }
     for (int i = 0; i < program_.steps_size(); ++i) KILN_RETURN_IF_ERROR(CheckStep(i));
+    for (int i = 0; i < static_cast<int>(program_.prepare_steps()); ++i) {
+      KILN_RETURN_IF_ERROR(CheckPrepareStep(i));
+    }
     for (int i = 0; i < program_.buffers_size(); ++i) {
       if (!made_[i]) return Malformed(absl::StrCat("library buffer ", i), "is made by no step");
     }
@@ -83,6 +89,15 @@ class Checker {
           return Malformed(where, "refers to a constant that does not exist");
         }
         return absl::OkStatus();
+      case v1::Buffer::KIND_PREPARED: {
+        const auto symbolic = [](const v1::SymInt& value) { return value.has_expr(); };
+        if (symbolic(buffer.workspace_offset()) || symbolic(buffer.size_bytes()) ||
+            std::any_of(buffer.sizes().begin(), buffer.sizes().end(), symbolic) ||
+            std::any_of(buffer.strides().begin(), buffer.strides().end(), symbolic)) {
+          return Malformed(where, "is prepared and depends on a symbol");
+        }
+        return absl::OkStatus();
+      }
       case v1::Buffer::KIND_OUTPUT:
       case v1::Buffer::KIND_WORKSPACE:
       case v1::Buffer::KIND_LIBRARY:
@@ -111,6 +126,29 @@ class Checker {
         break;
     }
     return Malformed(where, "is of an unknown kind");
+  }
+
+  // It may run once for many runs: nothing that it reads changes without the caller's knowing.
+  // (CheckLaunches sees what it writes.)
+  absl::Status CheckPrepareStep(int i) {
+    const std::string where = absl::StrCat("prepare step ", i);
+    if (!program_.steps(i).has_launch()) return Malformed(where, "is no launch");
+    const v1::LaunchStep& launch = program_.steps(i).launch();
+    for (const v1::SymInt& value : launch.symbols()) {
+      if (value.has_expr()) return Malformed(where, "depends on a symbol");
+    }
+    for (uint32_t number : launch.buffers()) {
+      const v1::Buffer& buffer = program_.buffers(static_cast<int>(number));
+      const bool is_fixed =
+          buffer.kind() == v1::Buffer::KIND_PREPARED ||
+          buffer.kind() == v1::Buffer::KIND_CONSTANT ||
+          (buffer.kind() == v1::Buffer::KIND_INPUT &&
+           program_.inputs(static_cast<int>(buffer.index())).role() == v1::Input::ROLE_PARAMETER);
+      if (!is_fixed) {
+        return Malformed(where, absl::StrCat("uses buffer ", number, ", which is no parameter"));
+      }
+    }
+    return absl::OkStatus();
   }
 
   absl::Status CheckLaunch(absl::string_view where, const v1::LaunchStep& launch) {
@@ -201,9 +239,12 @@ class Checker {
     switch (output.kind_case()) {
       case v1::ProgramOutput::kTensor:
         KILN_RETURN_IF_ERROR(CheckView(where, output.tensor()));
-        if (program_.buffers(static_cast<int>(output.tensor().buffer())).kind() ==
-            v1::Buffer::KIND_WORKSPACE) {
-          return Malformed(where, "lies in the workspace");
+        switch (program_.buffers(static_cast<int>(output.tensor().buffer())).kind()) {
+          case v1::Buffer::KIND_WORKSPACE:
+          case v1::Buffer::KIND_PREPARED:
+            return Malformed(where, "lies in memory that the program keeps");
+          default:
+            break;
         }
         return absl::OkStatus();
       case v1::ProgramOutput::kSymInt:

@@ -36,6 +36,11 @@ class Planner {
     KILN_RETURN_IF_ERROR(CheckSymbolRanges());
     KILN_ASSIGN_OR_RETURN(plan_.workspace_bytes,
                           Bytes("the workspace", program_.workspace_bytes()));
+    plan_.prepare_steps = static_cast<int>(program_.prepare_steps());
+    plan_.prepared_bytes = program_.prepared_bytes();
+    if (plan_.prepared_bytes < 0 || plan_.prepared_bytes > kMaxBytes) {
+      return Bad("the prepared block", absl::StrCat("has ", plan_.prepared_bytes, " bytes"));
+    }
     for (int i = 0; i < program_.inputs_size(); ++i) KILN_RETURN_IF_ERROR(AddInput(i));
     for (int i = 0; i < program_.buffers_size(); ++i) KILN_RETURN_IF_ERROR(AddBuffer(i));
     for (int i = 0; i < program_.steps_size(); ++i) KILN_RETURN_IF_ERROR(AddStep(i));
@@ -115,14 +120,17 @@ class Planner {
         out.index = static_cast<int>(in.index());
         available = static_cast<int64_t>(program_.constants(out.index).data().size());
         break;
-      case v1::Buffer::KIND_WORKSPACE: {
-        out.kind = BufferKind::kWorkspace;
+      case v1::Buffer::KIND_WORKSPACE:
+      case v1::Buffer::KIND_PREPARED: {
+        const bool is_prepared = in.kind() == v1::Buffer::KIND_PREPARED;
+        const int64_t block = is_prepared ? plan_.prepared_bytes : plan_.workspace_bytes;
+        out.kind = is_prepared ? BufferKind::kPrepared : BufferKind::kWorkspace;
         KILN_ASSIGN_OR_RETURN(out.workspace_offset, Int(in.workspace_offset()));
         if (out.workspace_offset < 0 || out.workspace_offset % 64 != 0 ||
-            out.workspace_offset > plan_.workspace_bytes) {
+            out.workspace_offset > block) {
           return Bad(where, absl::StrCat("lies at offset ", out.workspace_offset));
         }
-        available = plan_.workspace_bytes - out.workspace_offset;
+        available = block - out.workspace_offset;
         break;
       }
       case v1::Buffer::KIND_OUTPUT:

@@ -25,7 +25,7 @@ class Program;
 
 namespace kiln::runtime {
 
-enum class BufferKind : uint8_t { kInput, kOutput, kWorkspace, kLibrary, kConstant };
+enum class BufferKind : uint8_t { kInput, kOutput, kWorkspace, kLibrary, kConstant, kPrepared };
 
 struct PlanTensor {
   DType dtype = DType::kF32;
@@ -39,7 +39,7 @@ struct PlanBuffer {
   // kInput: the input's number. kOutput and kLibrary: counted in the order of the program's
   // buffers and of the library steps' results. kConstant: the constant's number.
   int index = 0;
-  int64_t workspace_offset = 0;  // bytes
+  int64_t workspace_offset = 0;  // bytes; of kPrepared: in the block of those
   PlanTensor type;
 };
 
@@ -100,6 +100,8 @@ struct Plan {
   std::vector<int> output_buffers;  // those of kind kOutput
   int num_library_results = 0;
   int64_t workspace_bytes = 0;
+  int prepare_steps = 0;             // the first steps, which make the kPrepared buffers
+  int64_t prepared_bytes = 0;        // that they take; the same in all plans of a program
   int64_t scratch_bytes = 0;         // the largest of any launch, a multiple of 64
   int64_t thread_scratch_bytes = 0;  // the largest of any launch, a multiple of 64
 };

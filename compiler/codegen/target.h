@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -72,6 +73,13 @@ class Target {
   // How a kernel of the verified module runs there, or a repeat that Tile made. UNIMPLEMENTED for a
   // type that the target lacks.
   absl::StatusOr<schedule::Tree> Schedule(ir::Module& module, const ir::Operation& operation) const;
+  // For a kernel that reads something fixed (compiler/ir/fixed_values.h) and would lay it out anew
+  // in every run: a kernel that does so once. It stores the module's new last buffer, a prepared
+  // one of at most `most_bytes`, and `kernel` reads that instead. Nothing where there is no such
+  // thing.
+  virtual absl::StatusOr<std::optional<ir::Kernel>> PackOperand(ir::Module& module,
+                                                                ir::Kernel& kernel,
+                                                                int64_t most_bytes) const = 0;
   // REQUIRES: a verified tree of this target.
   virtual absl::StatusOr<EmittedKernel> Print(ir::Module& module,
                                               const schedule::Tree& tree) const = 0;

@@ -7,6 +7,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "compiler/ir/fixed_values.h"
 
 namespace kiln::fusion {
 
@@ -97,6 +98,30 @@ FusionGraph::FusionGraph(ir::Module& module, std::vector<Decision>* decisions)
     }
   }
   module.operations.clear();
+  PinPrepared();
+}
+
+// What depends on parameters alone is not drawn into what runs in every call, where it is costly
+// itself or by what would be drawn into it.
+void FusionGraph::PinPrepared() {
+  std::vector<bool> fixed;
+  for (const ir::Buffer& buffer : module_.buffers) fixed.push_back(IsFixed(buffer));
+  const auto is_fixed = [&](BufferId b) { return fixed[b]; };
+  std::vector<bool> costly(module_.buffers.size(), false);
+  if (std::find(fixed.begin(), fixed.end(), true) == fixed.end()) return;
+  for (Op& op : ops_) {
+    const auto* kernel = std::get_if<Kernel>(&op.operation);
+    if (kernel == nullptr || op.pinned || !IsFixed(*kernel, is_fixed)) continue;
+    const bool is_costly = IsCostly(*kernel) || std::any_of(op.reads.begin(), op.reads.end(),
+                                                            [&](BufferId b) { return costly[b]; });
+    op.pinned = is_costly && !op.reads.empty() &&
+                std::any_of(op.writes.begin(), op.writes.end(),
+                            [&](BufferId b) { return !readers_[b].empty(); });
+    for (BufferId b : op.writes) {
+      fixed[b] = true;
+      costly[b] = is_costly && !op.pinned;
+    }
+  }
 }
 
 Kernel* FusionGraph::Changeable(int id) {

@@ -23,8 +23,9 @@ struct Op {
   std::vector<ir::BufferId> writes;  // sorted, each once
   bool alive = true;
   // Never fused, moved or removed: library steps, packing kernels, kernels that store a buffer in
-  // more than one place, and everything from the first kernel on that stores into an input: what
-  // reads that input comes before it.
+  // more than one place, costly ones that are computed once for many calls (fixed_values.h), and
+  // everything from the first kernel on that stores into an input: what reads that input comes
+  // before it.
   bool pinned = false;
   // A kernel that scatters: producers may be computed in it, but it joins no other.
   bool scatters = false;
@@ -78,6 +79,7 @@ class FusionGraph {
   bool MarkBetween(int first, int second, std::vector<int>* dependent) const;
   void Renumber(size_t from, size_t to);
   void CompactBuffers();
+  void PinPrepared();
 
   ir::Module& module_;
   std::vector<Decision>* decisions_;

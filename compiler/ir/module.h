@@ -73,6 +73,9 @@ enum class BufferKind : uint8_t {
   kOutput,    // allocated by the client for each run; an output of the graph views it
   kLibrary,   // made by a library step, with its own strides
   kTile,      // of a Repeat: of all its elements only those of one tile exist at a time
+  // Made by the operations before all others, which read fixed values only (fixed_values.h): the
+  // client keeps it for as long as those values stay.
+  kPrepared,
 };
 
 struct Buffer {
@@ -81,7 +84,8 @@ struct Buffer {
   std::vector<IntExpr> sizes;    // elements
   std::vector<IntExpr> strides;  // elements; same length as sizes
   BufferKind kind = BufferKind::kTemp;
-  int index = -1;  // for kInput and kConstant
+  int index = -1;          // for kInput and kConstant
+  bool parameter = false;  // a kInput whose contents stay, until the client sees that they changed
 };
 
 // One scalar instruction. Which fields count depends on `op`:

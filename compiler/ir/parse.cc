@@ -172,9 +172,11 @@ absl::Status Parser::BufferKindAndIndex(Buffer& buffer) {
     buffer.kind = BufferKind::kLibrary;
   } else if (Accept("tile")) {
     buffer.kind = BufferKind::kTile;
+  } else if (Accept("prepared")) {
+    buffer.kind = BufferKind::kPrepared;
   } else {
     if (!At("input") && !At("constant")) {
-      return Expected("'input', 'constant', 'temp', 'output', 'library' or 'tile'");
+      return Expected("'input', 'constant', 'temp', 'output', 'library', 'tile' or 'prepared'");
     }
     buffer.kind = At("input") ? BufferKind::kInput : BufferKind::kConstant;
     Advance();
@@ -185,6 +187,7 @@ absl::Status Parser::BufferKindAndIndex(Buffer& buffer) {
     }
     buffer.index = static_cast<int>(index);
     KILN_RETURN_IF_ERROR(Expect(")"));
+    buffer.parameter = buffer.kind == BufferKind::kInput && Accept("parameter");
   }
   return absl::OkStatus();
 }

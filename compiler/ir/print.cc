@@ -126,7 +126,7 @@ std::string Printer::BufferText(size_t id) const {
   std::string kind = "?";
   switch (buffer.kind) {
     case BufferKind::kInput:
-      kind = absl::StrCat("input(", buffer.index, ")");
+      kind = absl::StrCat("input(", buffer.index, buffer.parameter ? ") parameter" : ")");
       break;
     case BufferKind::kConstant:
       kind = absl::StrCat("constant(", buffer.index, ")");
@@ -142,6 +142,9 @@ std::string Printer::BufferText(size_t id) const {
       break;
     case BufferKind::kTile:
       kind = "tile";
+      break;
+    case BufferKind::kPrepared:
+      kind = "prepared";
       break;
   }
   return absl::StrCat("  buffer ", names_.buffers[id], " ", Type(buffer.dtype), "[",

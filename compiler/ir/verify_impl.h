@@ -68,6 +68,7 @@ class KernelVerifier {
   absl::Status CheckScatter(const Inst& inst);
   absl::Status Define(const Inst& inst);
   absl::Status CheckContraction();
+  absl::Status CheckPrepared();
 
   DType TypeOf(ValueId id) const { return values_[id].dtype; }
   absl::Status Error(absl::string_view what) const;
@@ -80,6 +81,7 @@ class KernelVerifier {
   absl::flat_hash_map<IntExpr, int> loop_depth_;                 // loop variables in scope
   const Kernel* kernel_ = nullptr;
   int operation_ = 0;
+  int prepared_ = 0;  // operations so far that make prepared buffers
   int phase_ = 0;
   bool has_empty_loop_ = false;  // nothing runs, so no index is out of bounds
 };

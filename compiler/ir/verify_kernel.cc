@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/ir/fixed_values.h"
 #include "compiler/ir/print.h"
 #include "compiler/ir/verify_impl.h"
 #include "proto/base/status_macros.h"
@@ -47,7 +48,24 @@ absl::Status KernelVerifier::Check(const Kernel& kernel, int operation) {
   for (size_t i = 0; i < kernel.phases.size(); ++i) {
     KILN_RETURN_IF_ERROR(CheckPhase(static_cast<int>(i)));
   }
+  KILN_RETURN_IF_ERROR(CheckPrepared());
   return kernel.schedule == Schedule::kContraction ? CheckContraction() : absl::OkStatus();
+}
+
+absl::Status KernelVerifier::CheckPrepared() {
+  const auto is_prepared = [&](const auto& stored) {
+    return module_.buffers[stored.first].kind == BufferKind::kPrepared;
+  };
+  const size_t prepared = std::count_if(stores_.begin(), stores_.end(), is_prepared);
+  if (prepared == 0) return absl::OkStatus();
+  if (operation_ != prepared_++) {
+    return Error("it makes a prepared buffer after an operation that runs in every call");
+  }
+  if (prepared != stores_.size()) return Error("it stores prepared buffers and others");
+  if (!IsFixed(*kernel_, [this](BufferId b) { return IsFixed(module_.buffers[b]); })) {
+    return Error("it makes a prepared buffer of what changes from call to call");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status KernelVerifier::CheckLoops(const std::vector<IntExpr>& loops, absl::string_view what) {

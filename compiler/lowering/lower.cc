@@ -50,7 +50,7 @@ std::vector<bool> UsedValues(const Graph& graph) {
   return used;
 }
 
-void AddInputs(LoweringState& state) {
+void AddInputs(LoweringState& state, bool mark_parameters) {
   const Graph& graph = state.graph;
   const auto add = [&](size_t value, absl::string_view name, ir::BufferKind kind, size_t index) {
     const auto* type = std::get_if<TensorType>(&graph.values[value]);
@@ -61,6 +61,14 @@ void AddInputs(LoweringState& state) {
   };
   for (size_t i = 0; i < graph.inputs.size(); ++i) {
     add(i, graph.inputs[i].name, ir::BufferKind::kInput, i);
+  }
+  if (mark_parameters) {
+    std::vector<bool> written(graph.inputs.size());
+    for (const graph::Mutation& mutation : graph.mutations) written[mutation.input] = true;
+    for (ir::Buffer& buffer : state.module.buffers) {
+      buffer.parameter =
+          graph.inputs[buffer.index].role == graph::InputRole::kParameter && !written[buffer.index];
+    }
   }
   for (size_t i = 0; i < graph.constants.size(); ++i) {
     add(graph.inputs.size() + i, graph.constants[i].name, ir::BufferKind::kConstant, i);
@@ -291,7 +299,7 @@ absl::Status LowerNode(LoweringState& state, const LoweringOptions& options, con
 absl::Status Lower(const Graph& graph, const LoweringOptions& options, ir::Module& module) {
   LoweringState state{graph, module, {}, UsedValues(graph), {}, FindStorage(graph)};
   state.values.resize(graph.values.size());
-  AddInputs(state);
+  AddInputs(state, options.mark_parameters);
   for (const Node& node : graph.nodes) {
     KILN_RETURN_IF_ERROR(LowerNode(state, options, node));
     if (module.ints->IsExhausted()) break;  // the stage's caller reports it

@@ -15,6 +15,9 @@ struct LoweringOptions {
   // Whether the client can run ATen operators itself ("torch" among Device.libraries). Where it
   // cannot, an operator without a lowering is UNIMPLEMENTED with a detail that names op and node.
   bool library_steps = false;
+  // Whether inputs that the graph calls parameters are marked so (ir::Buffer::parameter): the
+  // client keeps what is made of them alone.
+  bool mark_parameters = false;
 };
 
 // Every operation of the graph becomes kernels over buffers, or a Library operation where no

@@ -3,6 +3,7 @@
 #include <optional>
 #include <vector>
 
+#include "compiler/ir/fixed_values.h"
 #include "compiler/lowering/registry.h"
 #include "proto/base/status_macros.h"
 
@@ -189,15 +190,29 @@ absl::Status LowerBatchNormInference(NodeContext& n) {
     if (!parameter) continue;
     KILN_RETURN_IF_ERROR(n.CheckSizes(parameter->sizes, {x.sizes[1]}, "a parameter"));
   }
+  const DType compute = ComputeType(x.dtype);
+  const auto scale_at = [&](KernelBuilder& b, const Ints& channel) {
+    const auto load = [&](const View& view) { return b.Cast(b.Load(view, channel), compute); };
+    const Scalar rstd = b.Op(kRsqrt, b.Op(kAdd, load(variance), epsilon));
+    return weight ? b.Op(kMul, rstd, load(*weight)) : rstd;
+  };
+  // Of parameters it is a kernel of its own, which runs once for many calls.
+  std::optional<View> scale;
+  const auto is_fixed = [&](const View& view) { return IsFixed(n.module().buffers[view.buffer]); };
+  if (is_fixed(variance) && (!weight || is_fixed(*weight))) {
+    scale = n.NewTemp({x.sizes[1]}, compute);
+    KernelBuilder b = n.NewKernel();
+    const Ints channel = b.Outer(scale->sizes);
+    b.StartPhase();
+    b.Store(*scale, channel, scale_at(b, channel));
+    b.Finish();
+  }
   n.PointwiseResult(0, [&](KernelBuilder& b, const Ints& at) {
     const Ints channel{at[1]};
-    const DType compute = ComputeType(x.dtype);
     const auto load = [&](const View& view) { return b.Cast(b.Load(view, channel), compute); };
     Scalar value = b.Op(kSub, b.Widen(b.Load(x, at)), load(mean));
-    value = b.Op(kMul, value, b.Op(kRsqrt, b.Op(kAdd, load(variance), epsilon)));
-    if (weight) value = b.Op(kMul, value, load(*weight));
-    if (bias) value = b.Op(kAdd, value, load(*bias));
-    return value;
+    value = b.Op(kMul, value, scale ? b.Load(*scale, channel) : scale_at(b, channel));
+    return bias ? b.Op(kAdd, value, load(*bias)) : value;
   });
   return absl::OkStatus();
 }

@@ -90,6 +90,7 @@ class Checker {
     for (size_t b = 0; b < used.size(); ++b) {
       KILN_RETURN_IF_ERROR(CheckPlace(static_cast<BufferId>(b), used[b]));
     }
+    KILN_RETURN_IF_ERROR(CheckPrepared());
     for (const Access& access : accesses) KILN_RETURN_IF_ERROR(Replay(access));
     KILN_RETURN_IF_ERROR(CheckFailures(accesses));
     for (const ir::ModuleOutput& output : module_.outputs) {
@@ -107,13 +108,15 @@ class Checker {
   void FindPlanned() {
     planned_.resize(module_.buffers.size());
     for (size_t b = 0; b < planned_.size(); ++b) {
-      planned_[b] = planned_[b] || module_.buffers[b].kind == BufferKind::kTemp;
+      planned_[b] = planned_[b] || module_.buffers[b].kind == BufferKind::kTemp || IsPrepared(b);
       const BufferId from = plan_.in_place_of[b];
       if (!IsInput(from) || planned_[from]) continue;
       planned_[from] = true;
       present_.push_back(from);
     }
   }
+
+  bool IsPrepared(size_t b) const { return module_.buffers[b].kind == BufferKind::kPrepared; }
 
   bool IsInput(BufferId b) const { return b >= 0 && module_.buffers[b].kind == BufferKind::kInput; }
 
@@ -179,6 +182,7 @@ class Checker {
     bool expected =
         used && module_.buffers[b].kind == BufferKind::kTemp && !IsInput(plan_.in_place_of[b]);
     extents_.emplace_back();
+    if (IsPrepared(static_cast<size_t>(b))) return absl::OkStatus();
     if (static_cast<bool>(offset) != expected) {
       return absl::InternalError(
           absl::StrCat("memory plan: ", Name(b),
@@ -198,7 +202,32 @@ class Checker {
     return absl::OkStatus();
   }
 
+  // Each has a place of its own in their block.
+  absl::Status CheckPrepared() const {
+    std::vector<std::pair<int64_t, int64_t>> places;  // begin, end
+    for (size_t b = 0; b < module_.buffers.size(); ++b) {
+      if (!IsPrepared(b)) continue;
+      const IntExpr bytes = SizeBytes(ints_, module_.buffers[b]);
+      if (!plan_.offsets[b] || !plan_.offsets[b].is_const() || !bytes.is_const() ||
+          plan_.offsets[b].value() % kAlignment != 0) {
+        return absl::InternalError(
+            absl::StrCat("memory plan: ", Name(static_cast<BufferId>(b)), " has no fixed place"));
+      }
+      const int64_t begin = plan_.offsets[b].value();
+      places.emplace_back(begin, begin + bytes.value());
+    }
+    std::sort(places.begin(), places.end());
+    int64_t end = 0;
+    for (const auto& [begin, next] : places) {
+      if (begin < end) return absl::InternalError("memory plan: prepared buffers share memory");
+      end = std::max(end, next);
+    }
+    if (end <= plan_.prepared_bytes) return absl::OkStatus();
+    return absl::InternalError("memory plan: prepared buffers reach beyond their block");
+  }
+
   bool ProvablyApart(BufferId a, BufferId b) {
+    if (IsPrepared(static_cast<size_t>(a)) || IsPrepared(static_cast<size_t>(b))) return a != b;
     if (InputOf(a) >= 0 || InputOf(b) >= 0) return InputOf(a) != InputOf(b);
     const Extent &x = extents_[a], &y = extents_[b];
     if (x.empty || y.empty || x.region != y.region) return true;

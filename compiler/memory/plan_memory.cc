@@ -209,6 +209,21 @@ void PlaceSymbolicSizes(IntContext& ints, std::vector<Group*> groups,
   }
 }
 
+// One after the other: all of them live on.
+absl::Status PlacePrepared(Module& module, Plan& plan) {
+  IntContext& ints = *module.ints;
+  for (size_t b = 0; b < module.buffers.size(); ++b) {
+    if (module.buffers[b].kind != BufferKind::kPrepared) continue;
+    plan.offsets[b] = ints.Const(plan.prepared_bytes);
+    const IntExpr size = RoundUp(ints, SizeBytes(ints, module.buffers[b]));
+    if (!size.is_const() ||
+        __builtin_add_overflow(plan.prepared_bytes, size.value(), &plan.prepared_bytes)) {
+      return absl::ResourceExhaustedError("prepared buffers exceed 64 bits of bytes");
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 IntExpr RoundUp(IntContext& ints, IntExpr bytes) {
@@ -237,6 +252,7 @@ absl::StatusOr<Plan> PlanMemory(Module& module) {
     int group = grouped.group_of[b];
     if (group >= 0) plan.offsets[b] = grouped.groups[group].offset;
   }
+  KILN_RETURN_IF_ERROR(PlacePrepared(module, plan));
   return plan;
 }
 

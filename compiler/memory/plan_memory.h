@@ -1,4 +1,5 @@
-// Memory planning: where each temporary buffer lies in the run's one workspace.
+// Memory planning: where each temporary buffer lies in the run's one workspace, and each prepared
+// one in the block that the client keeps.
 #pragma once
 
 #include <vector>
@@ -15,8 +16,8 @@ inline constexpr int64_t kAlignment = 64;  // bytes
 ir::IntExpr RoundUp(ir::IntContext& ints, ir::IntExpr bytes);
 
 struct Plan {
-  // By BufferId: the byte offset of each kTemp buffer that is used and lies in no input; null for
-  // others.
+  // By BufferId: the byte offset in the workspace of each kTemp buffer that is used and lies in no
+  // input, and in a block of their own of each kPrepared buffer; null for others.
   std::vector<ir::IntExpr> offsets;
   // By BufferId: the buffer whose storage this one takes over in place, or -1. That is another
   // kTemp buffer, of equal offset, or a kInput buffer, which then holds its new value. The kernel
@@ -31,6 +32,7 @@ struct Plan {
   };
   std::vector<Region> regions;
   ir::IntExpr workspace_bytes;
+  int64_t prepared_bytes = 0;
 };
 
 // Lifetimes over the order of operations, then offsets: largest first, each at the lowest offset

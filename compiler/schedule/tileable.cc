@@ -37,7 +37,8 @@ const Kernel& KernelAt(const Module& module, size_t operation) {
   return std::get<Kernel>(module.operations[operation]);
 }
 
-// Whether it stores only what a tile of it may: temporary buffers and outputs.
+// Whether it stores only what a tile of it may, temporary buffers and outputs, and reads nothing
+// that was laid out for its own loops.
 bool MayBeTiled(const Module& module, size_t operation) {
   const auto* kernel = std::get_if<Kernel>(&module.operations[operation]);
   if (kernel == nullptr || kernel->schedule == ir::Schedule::kPacking || HasScatter(*kernel)) {
@@ -45,7 +46,9 @@ bool MayBeTiled(const Module& module, size_t operation) {
   }
   bool may = true;
   ForEachAccess(module.operations[operation], [&](const Inst& inst) {
-    may &= inst.op == ScalarOp::kLoad || module.buffers[inst.buffer].kind != BufferKind::kInput;
+    const BufferKind kind = module.buffers[inst.buffer].kind;
+    may &= kind != BufferKind::kPrepared;
+    may &= inst.op == ScalarOp::kLoad || kind != BufferKind::kInput;
   });
   return may;
 }

@@ -20,6 +20,7 @@
 #include "compiler/ir/print.h"
 #include "compiler/ir/verify.h"
 #include "compiler/memory/plan_memory.h"
+#include "compiler/prepare/prepare.h"
 #include "compiler/schedule/parse.h"
 #include "compiler/schedule/print.h"
 #include "compiler/schedule/verify.h"
@@ -35,6 +36,7 @@ constexpr absl::string_view kUsage =
 Reads a module's text from FILE, or from standard input, runs the stages
   ir      read and verify
   fusion  join operations
+  prepare  what follows from parameters alone goes first, with --prepare
   tile    put kernels that the target runs better tile by tile into repeats
   memory  lay out the workspace, check the plan
   schedule  a tree of loops for each kernel, verified
@@ -47,6 +49,7 @@ begins after that stage.
   --disable=PASS        leave out a pass: fusion as a whole, or its collapse, inline, epilogue,
                         merge, horizontal or split; may be repeated
   --decisions           print fusion's decisions as comments
+  --prepare=BYTES       of prepared buffers, at most (default 0: none)
   --target=NAME         schedule and emit for this target (default cpp)
   --arch=NAME           and this architecture of it (default for cpp: x86-64-v3)
   --features=A,B        instruction features of that architecture
@@ -60,8 +63,9 @@ begins after that stage.
 Exit status: 0, 1 where a stage failed, 2 for wrong use.
 )";
 
-enum class Stage { kIr, kFusion, kTile, kMemory, kSchedule, kEmit };
-constexpr absl::string_view kStageNames[] = {"ir", "fusion", "tile", "memory", "schedule", "emit"};
+enum class Stage { kIr, kFusion, kPrepare, kTile, kMemory, kSchedule, kEmit };
+constexpr absl::string_view kStageNames[] = {"ir",     "fusion",   "prepare", "tile",
+                                             "memory", "schedule", "emit"};
 
 struct Flags {
   std::string file = "-";
@@ -71,6 +75,7 @@ struct Flags {
   bool decisions = false;
   bool run = false;
   bool verify_only = false;
+  int64_t prepare_bytes = 0;
   bool help = false;
   std::string target = "cpp";
   std::string arch;
@@ -82,8 +87,9 @@ absl::StatusOr<Stage> StageFromName(absl::string_view name) {
   for (size_t i = 0; i < std::size(kStageNames); ++i) {
     if (name == kStageNames[i]) return static_cast<Stage>(i);
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "there is no stage '", name, "'; stages are ir, fusion, tile, memory, schedule, emit"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("there is no stage '", name,
+                   "'; stages are ir, fusion, prepare, tile, memory, schedule, emit"));
 }
 
 absl::Status Disable(absl::string_view pass, std::vector<std::string>& disabled) {
@@ -120,6 +126,10 @@ absl::Status SetFlag(absl::string_view name, absl::string_view value, Flags& fla
     flags.arch = std::string(value);
   } else if (name == "--features") {
     flags.features = absl::StrSplit(value, ',', absl::SkipEmpty());
+  } else if (name == "--prepare") {
+    if (!absl::SimpleAtoi(value, &flags.prepare_bytes) || flags.prepare_bytes < 0) {
+      return absl::InvalidArgumentError(absl::StrCat("--prepare: '", value, "' is no size"));
+    }
   } else if (name == "--seed") {
     if (!absl::SimpleAtoi(value, &flags.run_options.seed)) {
       return absl::InvalidArgumentError(absl::StrCat("--seed: '", value, "' is no number"));
@@ -281,6 +291,11 @@ absl::Status RunStages(const Flags& flags) {
   };
   const bool prints = !flags.run && !flags.verify_only;
   if (runs(Stage::kFusion)) KILN_RETURN_IF_ERROR(RunFusion(flags, module));
+  if (runs(Stage::kPrepare) && flags.prepare_bytes > 0) {
+    KILN_ASSIGN_OR_RETURN(const std::unique_ptr<codegen::Target> target, MakeTarget(flags));
+    KILN_RETURN_IF_ERROR(prepare::Prepare(*target, flags.prepare_bytes, module));
+    KILN_RETURN_IF_ERROR(ir::Verify(module));
+  }
   if (runs(Stage::kTile)) {
     KILN_ASSIGN_OR_RETURN(const std::unique_ptr<codegen::Target> target, MakeTarget(flags));
     target->Tile(module);

@@ -244,6 +244,8 @@ Digest OptionsFingerprint(const v1::CompileOptions& options) {
   h.Int(keyed.optimization_level()).Int(keyed.disable_fusion()).Int(keyed.fast_math());
   EncodeSorted(h, keyed.disabled_passes());
   h.Int(keyed.debug());
+  // Last, and only where asked for: other keys stay what they were.
+  if (keyed.prepare_memory() != 0) h.Str("prepare_memory").Int(keyed.prepare_memory());
   return h.Finish();
 }
 

@@ -396,6 +396,7 @@ v1::KeyDescription DescribeKey(const v1::Graph& graph, const v1::Device& client_
   AddComponent(out, "options.fast_math", options.fast_math() ? "true" : "false");
   AddComponent(out, "options.disabled_passes", SortedText(options.disabled_passes()));
   AddComponent(out, "options.debug", options.debug() ? "true" : "false");
+  AddComponent(out, "options.prepare_memory", absl::StrCat(options.prepare_memory()));
   AddComponent(out, "graph.format_version", absl::StrCat(graph.format_version()));
   GraphDescriber(graph).Describe(out);
   return out;

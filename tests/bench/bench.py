@@ -23,7 +23,7 @@ sys.path.insert(0, str(HERE.parent))
 import torch  # noqa: E402
 from models import MODELS  # noqa: E402
 
-PARTS = ("compile", "layers", "fetch", "run", "train", "optimizer", "kernels", "joins", "overhead")
+PARTS = ("compile", "layers", "fetch", "run", "prepared", "train", "optimizer", "kernels", "joins", "overhead")
 
 
 def cpu_name() -> str:
@@ -175,6 +175,19 @@ def bench_run(names: list[str], dtype: str) -> None:
     side_by_side("run", "Run time", names, dtype)
 
 
+def bench_prepared(names: list[str], dtype: str) -> None:
+    products = {"1024x1024x1024": 2 * 1024**3, "128x3072x768": 2 * 128 * 3072 * 768}
+    rows = []
+    for name in [*names, *products]:
+        with FreshServer() as env:
+            row = child("prepared", name, env, dtype)
+        rate = products[name] / row["on_ms"] / 1e6 if name in products else ""
+        ratio = f"{row['off_ms'] / row['on_ms']:.2f}x"
+        rows.append([name, row["eager_ms"], row["off_ms"], row["on_ms"], ratio, rate])
+    header = ["model", "eager", "not prepared", "prepared", "gain", "Gflop/s, prepared"]
+    table(f"Weights prepared once, milliseconds, batch 1, {dtype}", header, rows)
+
+
 def bench_train(names: list[str], dtype: str) -> None:
     side_by_side("train", "Forward and backward", names, dtype)
 
@@ -235,7 +248,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", default=list(PARTS), help=", ".join(PARTS))
     parser.add_argument("--models", default="bert-base,resnet-50", help=", ".join(MODELS))
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"),
-                        help="of the models that run and train measure")
+                        help="of the models that run, prepared and train measure")
     args = parser.parse_args()
     unknown = set(args.parts) - set(PARTS)
     names = args.models.split(",")
@@ -244,7 +257,7 @@ def main() -> None:
     print(f"{time.strftime('%Y-%m-%d')}, {cpu_name()}, torch {torch.__version__}, "
           f"Python {platform.python_version()}")
     for part in args.parts:
-        if part in ("run", "train"):
+        if part in ("run", "prepared", "train"):
             globals()[f"bench_{part}"](names, args.dtype)
         elif part in ("compile", "fetch"):
             globals()[f"bench_{part}"](names)

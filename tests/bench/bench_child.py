@@ -91,6 +91,33 @@ def run(name: str, dtype: str) -> dict[str, object]:
         return alternately({which: lambda form=form: form(*args) for which, form in forms.items()})
 
 
+def prepared(name: str, dtype: str) -> dict[str, object]:
+    """The same model with and without what is computed once of its parameters (prepare_memory)."""
+    to = getattr(torch, dtype)
+    forms = {}
+    for which, options in (("on", {}), ("off", {"prepare_memory": 0})):
+        if name in PRODUCTS:
+            model, args = product(*PRODUCTS[name])
+        else:
+            model, args = MODELS[name]()
+        model = model.to(to)
+        forms[which] = torch.compile(
+            model, backend="kiln", options={"fallback": "raise", **options}
+        )
+    forms["eager"] = model
+    args = tuple(a.to(to) if a.is_floating_point() else a for a in args)
+    with torch.no_grad():
+        return alternately({which: lambda form=form: form(*args) for which, form in forms.items()})
+
+
+# Rows, lanes, depth.
+PRODUCTS = {"1024x1024x1024": (1024, 1024, 1024), "128x3072x768": (128, 3072, 768)}
+
+
+def product(m: int, n: int, k: int):
+    return torch.nn.Linear(k, n, bias=False).eval(), (torch.randn(m, k),)
+
+
 def train(name: str, dtype: str) -> dict[str, object]:
     """Forward and backward; gradients start from none, as after zero_grad()."""
     forms, args = compiled_forms(name, dtype)

@@ -57,7 +57,8 @@ struct ClientOptions {
   int optimization_level = 0;                   // 0: the compiler's default
   bool disable_fusion = false;
   bool fast_math = false;
-  bool debug = false;  // ask for IR, sources and decisions; implied by debug_dir
+  int64_t prepare_memory = 0;  // bytes that one program may prepare (kiln_program_prepare); 0: none
+  bool debug = false;          // ask for IR, sources and decisions; implied by debug_dir
 
   bool fail_on_miss = false;  // never compile: a miss is an error (IsCacheMiss); or
                               // KILN_FAIL_ON_MISS=1

@@ -129,6 +129,7 @@ typedef struct kiln_client_options {
   const char* tenant;        /* whose share of the server; $KILN_TENANT */
   const char* priority;      /* of compiles: "interactive" or "warmup"; $KILN_PRIORITY */
   const char* target; /* "cpp", "null"; NULL: cpp. Only cpp's programs run: others are for files */
+  int64_t prepare_memory; /* bytes that kiln_program_prepare may take for one program; 0: none */
 } kiln_client_options;
 #define KILN_CLIENT_OPTIONS_INIT {sizeof(kiln_client_options)}
 
@@ -284,6 +285,7 @@ typedef struct kiln_program_stats {
   int32_t threads;          /* that a run uses */
   int32_t dynamic;          /* 1 where sizes depend on symbols */
   int64_t workspace_bytes;  /* of a run; at the symbols' hints where dynamic */
+  int64_t prepared_bytes;   /* that kiln_program_prepare takes; 0: it has nothing to prepare */
 } kiln_program_stats;
 #define KILN_PROGRAM_STATS_INIT {sizeof(kiln_program_stats)}
 KILN_EXPORT void kiln_program_get_stats(const kiln_program* program, kiln_program_stats* stats);
@@ -348,8 +350,27 @@ typedef struct kiln_run_options {
   kiln_status* (*library_step)(void* user, int32_t step, const kiln_tensor* tensors,
                                size_t num_tensors, const int64_t* ints, size_t num_ints,
                                kiln_tensor* results, size_t num_results);
+
+  /* Of this program and of the parameters among the run's inputs as they are now; see
+     kiln_program_prepare. NULL: the run computes it anew. */
+  const struct kiln_prepared* prepared;
 } kiln_run_options;
 #define KILN_RUN_OPTIONS_INIT {sizeof(kiln_run_options)}
+
+/* What a program computes from its inputs of role parameter alone, such as weights laid out for its
+   matrix products: runs that are given it need not compute it again. A program has such a part
+   where its client was given prepare_memory. Nothing here sees that a parameter changes: whoever
+   writes to one, or runs with another, prepares again. */
+typedef struct kiln_prepared kiln_prepared;
+/* Takes `inputs` as kiln_program_run does and reads those alone for which
+   kiln_program_prepares_input is 1. The memory is the program's prepared_bytes; the caller destroys
+   it. Errors as of a run; RESOURCE_EXHAUSTED where there is no memory. Thread-safe. */
+KILN_EXPORT kiln_status* kiln_program_prepare(const kiln_program* program,
+                                              const kiln_tensor* inputs, size_t num_inputs,
+                                              kiln_prepared** prepared);
+KILN_EXPORT int32_t kiln_program_prepares_input(const kiln_program* program, size_t index);
+/* Must not overlap a run that was given it. NULL is ignored. */
+KILN_EXPORT void kiln_prepared_destroy(kiln_prepared* prepared);
 
 typedef struct kiln_output {
   int32_t kind;    /* kiln_value_kind */

@@ -24,22 +24,24 @@ ClientObject* Self(PyObject* self) {
 
 int InitClient(PyObject* self, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {
-      "server",      "timeout_s", "threads",  "debug_dir",    "debug",      "tls_ca",
-      "tls_cert",    "tls_key",   "token",    "token_file",   "public_key", "known_servers",
-      "local_cache", "tenant",    "priority", "fail_on_miss", nullptr};
+      "server",      "timeout_s", "threads",  "debug_dir",    "debug",          "tls_ca",
+      "tls_cert",    "tls_key",   "token",    "token_file",   "public_key",     "known_servers",
+      "local_cache", "tenant",    "priority", "fail_on_miss", "prepare_memory", nullptr};
   const char* server = "";
   const char* debug_dir = "";
   double timeout_s = 120;
   int threads = 0;
   int debug = 0;
   int fail_on_miss = 0;
+  long long prepare_memory = 0;
   // An empty text is as good as none: the library then asks the environment.
   kiln_client_options options = KILN_CLIENT_OPTIONS_INIT;
-  if (!PyArg_ParseTupleAndKeywords(
-          args, kwargs, "|sdispssssssssssp", const_cast<char**>(names), &server, &timeout_s,
-          &threads, &debug_dir, &debug, &options.tls_ca, &options.tls_cert, &options.tls_key,
-          &options.token, &options.token_file, &options.public_key, &options.known_servers,
-          &options.local_cache, &options.tenant, &options.priority, &fail_on_miss)) {
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|sdispsssssssssspL", const_cast<char**>(names),
+                                   &server, &timeout_s, &threads, &debug_dir, &debug,
+                                   &options.tls_ca, &options.tls_cert, &options.tls_key,
+                                   &options.token, &options.token_file, &options.public_key,
+                                   &options.known_servers, &options.local_cache, &options.tenant,
+                                   &options.priority, &fail_on_miss, &prepare_memory)) {
     return -1;
   }
   options.server = *server != '\0' ? server : nullptr;
@@ -49,6 +51,7 @@ int InitClient(PyObject* self, PyObject* args, PyObject* kwargs) {
   options.debug_dir = *debug_dir != '\0' ? debug_dir : nullptr;
   options.debug = debug;
   options.fail_on_miss = fail_on_miss;
+  options.prepare_memory = prepare_memory;
   if (kiln_status* status = kiln_client_create(&options, &Self(self)->client)) {
     RaiseStatus(status);
     return -1;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "client/python/ext/prepared.h"
 #include "client/python/ext/run.h"
 
 namespace kiln::python {
@@ -14,6 +15,7 @@ struct ProgramObject {
   kiln_compile_info info;
   PyObject* library_steps;          // list of callables; null before set_library_steps
   std::vector<bool>* plain_inputs;  // by input: its memory is what it shows; null: none is known
+  PreparedWeights* prepared;
   long long run_calls;
 };
 
@@ -22,6 +24,7 @@ ProgramObject* Self(PyObject* self) {
 }
 
 void Dealloc(PyObject* self) {
+  delete Self(self)->prepared;
   kiln_program_destroy(Self(self)->program);
   Py_XDECREF(Self(self)->library_steps);
   delete Self(self)->plain_inputs;
@@ -34,7 +37,8 @@ PyObject* RunMethod(PyObject* self, PyObject* inputs) {
   ++Self(self)->run_calls;
   static const std::vector<bool> none;
   const std::vector<bool>* plain = Self(self)->plain_inputs;
-  return Run(Self(self)->program, Self(self)->library_steps, plain ? *plain : none, inputs);
+  return Run(Self(self)->program, Self(self)->library_steps, plain ? *plain : none,
+             *Self(self)->prepared, inputs);
 }
 
 PyObject* LibrarySteps(PyObject* self, PyObject*) {
@@ -130,6 +134,21 @@ PyObject* GetRunCalls(PyObject* self, void*) {
   return PyLong_FromLongLong(Self(self)->run_calls);
 }
 
+PyObject* SetPrepareMemory(PyObject* self, PyObject* bytes) {
+  const long long limit = PyLong_AsLongLong(bytes);
+  if (PyErr_Occurred()) return nullptr;
+  Self(self)->prepared->set_limit(limit);
+  Py_RETURN_NONE;
+}
+
+PyObject* GetPreparedBytes(PyObject* self, void*) {
+  return PyLong_FromLongLong(Self(self)->prepared->kept_bytes());
+}
+
+PyObject* GetPreparations(PyObject* self, void*) {
+  return PyLong_FromLongLong(Self(self)->prepared->preparations());
+}
+
 PyMethodDef kMethods[] = {
     {"run", RunMethod, METH_O, "run(inputs: list) -> list of tensors, ints and Nones"},
     {"library_steps", LibrarySteps, METH_NOARGS, "each kiln.v1.LibraryStep as protobuf JSON"},
@@ -138,12 +157,18 @@ PyMethodDef kMethods[] = {
      "fit(number, result, declared, tensors)"},
     {"set_lazy_inputs", SetLazyInputs, METH_O,
      "the positions, a list, of all inputs that may be torch's lazy views (conjugated, negated)"},
+    {"set_prepare_memory", SetPrepareMemory, METH_O,
+     "bytes that the process may keep of what follows from parameters alone; at first 0"},
     {"info", Info, METH_NOARGS, "where the program came from and what it consists of"},
     {"describe_json", DescribeJson, METH_NOARGS, "kiln.v1.Artifact without code, protobuf JSON"},
     {nullptr, nullptr, 0, nullptr}};
 
-PyGetSetDef kGetters[] = {{"run_calls", GetRunCalls, nullptr, "how often run was called", nullptr},
-                          {nullptr, nullptr, nullptr, nullptr, nullptr}};
+PyGetSetDef kGetters[] = {
+    {"run_calls", GetRunCalls, nullptr, "how often run was called", nullptr},
+    {"prepared_bytes", GetPreparedBytes, nullptr, "kept of what follows from parameters alone",
+     nullptr},
+    {"preparations", GetPreparations, nullptr, "how often that was computed to be kept", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
 PyType_Slot kSlots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(Dealloc)},
                         {Py_tp_methods, kMethods},
@@ -173,6 +198,7 @@ PyRef MakeProgram(kiln_program* program, const kiln_compile_info& info) {
   self->info = info;
   self->library_steps = nullptr;
   self->plain_inputs = nullptr;
+  self->prepared = new PreparedWeights(program);
   self->run_calls = 0;
   return PyRef::Steal(reinterpret_cast<PyObject*>(self));
 }

@@ -47,6 +47,7 @@ class RunState {
     for (Py_ssize_t i = 0; i < count; ++i) {
       PyObject* item = PyList_GetItem(inputs, i);
       input_objects_.push_back(item);
+      own_objects_.push_back(item);
       if (PyLong_Check(item)) {
         scalars_.push_back(PyLong_AsLongLong(item));
         if (PyErr_Occurred()) return false;
@@ -59,6 +60,7 @@ class RunState {
           return false;
         }
         input_objects_[i] = materialized_.back().get();
+        if (input_objects_[i] != item) own_objects_[i] = nullptr;
         if (input_objects_[i] != item && kiln_program_writes_input(program_, i) != 0) {
           PyErr_Format(g_input_mismatch, "input %zd is a lazy view, which no kernel writes", i);
           return false;
@@ -68,9 +70,16 @@ class RunState {
     return true;
   }
 
+  // False with a Python error set.
+  bool Prepare(PreparedWeights& weights) {
+    prepared_ = weights.Get(own_objects_, tensors_);
+    return prepared_ != nullptr || PyErr_Occurred() == nullptr;
+  }
+
   kiln_status* Execute() {
     kiln_run_options options = KILN_RUN_OPTIONS_INIT;
     options.user = this;
+    options.prepared = prepared_.get();
     options.allocate_output = [](void* user, int32_t allocation, int32_t dtype, int32_t ndim,
                                  const int64_t* sizes, const int64_t* strides, void** data) {
       auto* self = static_cast<RunState*>(user);
@@ -256,6 +265,8 @@ class RunState {
   std::vector<int64_t> scalars_;
   std::vector<PyRef> materialized_;
   std::vector<PyObject*> input_objects_;  // what outputs in an input's memory view; borrowed
+  std::vector<PyObject*> own_objects_;    // the same, null where it is not what the caller gave
+  std::shared_ptr<const kiln_prepared> prepared_;
   std::vector<kiln_output> outputs_;
   std::vector<Allocation> allocations_;
   std::vector<PyRef> library_results_;
@@ -264,7 +275,7 @@ class RunState {
 }  // namespace
 
 PyObject* Run(const kiln_program* program, PyObject* library_steps,
-              const std::vector<bool>& plain_inputs, PyObject* inputs) {
+              const std::vector<bool>& plain_inputs, PreparedWeights& prepared, PyObject* inputs) {
   const DLPackExchangeAPI* api = ExchangeApi();
   if (api == nullptr) return nullptr;
   if (!PyList_Check(inputs)) {
@@ -272,7 +283,7 @@ PyObject* Run(const kiln_program* program, PyObject* library_steps,
     return nullptr;
   }
   RunState state(program, library_steps, plain_inputs, *api);
-  if (!state.ReadInputs(inputs)) return nullptr;
+  if (!state.ReadInputs(inputs) || !state.Prepare(prepared)) return nullptr;
   kiln_status* status = state.Execute();
   if (PyErr_Occurred()) {
     kiln_status_destroy(status);

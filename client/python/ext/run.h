@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "client/python/ext/prepared.h"
 #include "client/python/ext/py_ref.h"
 #include "kiln/kiln.h"
 
@@ -11,8 +12,9 @@ namespace kiln::python {
 // Runs `program` on `inputs`, a list of tensors and ints; a new list of tensors, ints and Nones, or
 // null with a Python error set. `library_steps` is a list of one callable for each library step, or
 // null where there is none. Inputs that `plain_inputs` has as true are not asked whether they are
-// lazy views. The GIL is released while kernels run.
+// lazy views. `prepared` keeps what follows from parameters alone. The GIL is released while
+// kernels run.
 PyObject* Run(const kiln_program* program, PyObject* library_steps,
-              const std::vector<bool>& plain_inputs, PyObject* inputs);
+              const std::vector<bool>& plain_inputs, PreparedWeights& prepared, PyObject* inputs);
 
 }  // namespace kiln::python

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -69,6 +70,8 @@ def _compile(
     kind: str,
 ) -> Callable[[list[Any]], Any]:
     """Compiles one graph after AOTAutograd; returns a function that takes a list and empties it."""
+    if kind != "inference":  # a step changes every parameter
+        settings = replace(settings, prepare_memory=0)
     name = f"graph_{next(_graph_numbers)}_{kind}"
     parameters = static_inputs(kind)
     try:
@@ -249,7 +252,7 @@ def kiln_backend(
     """Backend for torch.compile, found through the entry point group torch_dynamo_backends.
 
     `options`: server, fallback, timeout_s, threads, debug_dir, mode, check, fallback_random,
-    fail_on_miss, local_cache, tenant, priority and those of security; see Settings. Raises ValueError for an unknown option.
+    fail_on_miss, prepare_memory, local_cache, tenant, priority and those of security; see Settings. Raises ValueError for an unknown option.
 
     With `mode` "progressive", here or among the options, calls run eager until the program has
     arrived, then natively: nobody waits for a compile. Other modes of torch.compile have no effect.

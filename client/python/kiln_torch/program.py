@@ -19,6 +19,7 @@ def make_client(settings: Settings, debug: bool = False) -> _kiln.Client:
         "" if debug else settings.debug_dir,
         debug,
         fail_on_miss=settings.fail_on_miss,
+        prepare_memory=settings.prepare_memory,
         **given,
     )
 
@@ -36,4 +37,5 @@ def load_program(graph: str, settings: Settings) -> _kiln.Program:
         # Such as an operator that this torch does not have.
         raise _kiln.Error(f"a library step cannot be called here: {error!r}") from error
     program.set_library_steps(steps)
+    program.set_prepare_memory(settings.prepare_memory)
     return program

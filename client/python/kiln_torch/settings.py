@@ -38,6 +38,9 @@ class Settings:
     check: bool = False  # run every graph eager as well; raise CheckFailed where it differs
     fallback_random: bool = False  # random operators give the numbers that eager makes, by torch
     fail_on_miss: bool = False  # raise CacheMiss instead of compiling, whatever fallback says
+    # Bytes that the process keeps of what inference graphs compute from their parameters alone, such
+    # as weights laid out for matrix products, until it sees one change; 0: nothing.
+    prepare_memory: int = 1 << 30
     local_cache: str = ""  # "DIR" or "DIR:SIZE": keep artifacts on this machine's disk
     tenant: str = ""  # whose share of the server
     priority: str = ""  # "interactive" or "warmup"
@@ -77,6 +80,10 @@ class Settings:
                     f"kiln option {name} is {value!r}; expected {kind.__name__}"
                 ) from None
         settings = cls(**values)
+        if settings.prepare_memory < 0:
+            raise ValueError(
+                f"kiln option prepare_memory is {settings.prepare_memory}; expected 0 or more bytes"
+            )
         for name, choices in (("fallback", ("eager", "raise")), ("mode", MODES)):
             value = getattr(settings, name)
             if value not in choices:

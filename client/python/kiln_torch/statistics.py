@@ -94,6 +94,10 @@ class Statistics:
                 "retries": self._retries,
                 "progressive": {"waiting": self._waiting, **self._progressive},
                 "checks": dict(self._checks),
+                "prepared": {
+                    "bytes": sum(program.prepared_bytes for program in self._programs),
+                    "preparations": sum(program.preparations for program in self._programs),
+                },
                 "run_calls": sum(program.run_calls for program in self._programs),
             }
 

@@ -1,6 +1,7 @@
 #include "client/runtime/cpu/executor.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -17,11 +18,17 @@ constexpr size_t kMostIdleWorkspaces = 4;
 constexpr size_t kMostPlans = 16;
 constexpr int kMostThreads = 1024;
 
+uint64_t NewId() {
+  static std::atomic<uint64_t> next{1};
+  return next.fetch_add(1);
+}
+
 }  // namespace
 
 Executor::Executor(const v1::Program& program, std::vector<Kernel> kernels,
                    std::unique_ptr<const Contract> contract, int threads)
-    : program_(program),
+    : id_(NewId()),
+      program_(program),
       kernels_(std::move(kernels)),
       contract_(std::move(contract)),
       threads_(threads) {}
@@ -48,6 +55,13 @@ absl::Status Executor::Prepare() {
     written_inputs_[static_cast<size_t>(input)] = true;
     return contract_ == nullptr || contract_->MayWrite(input);
   }));
+  prepared_inputs_.assign(written_inputs_.size(), false);
+  for (int i = 0; i < static_cast<int>(program_.prepare_steps()); ++i) {
+    for (uint32_t number : program_.steps(i).launch().buffers()) {
+      const v1::Buffer& buffer = program_.buffers(static_cast<int>(number));
+      if (buffer.kind() == v1::Buffer::KIND_INPUT) prepared_inputs_[buffer.index()] = true;
+    }
+  }
   symbol_sources_ = FindSymbolSources(program_);
   std::vector<int64_t> hints;
   for (const SymbolSource& source : symbol_sources_) {
@@ -140,16 +154,44 @@ absl::Status Executor::Workspace::Prepare(const Plan& plan, int threads,
   return absl::OkStatus();
 }
 
-absl::Status Executor::Run(absl::Span<const kiln_tensor> inputs, absl::Span<kiln_output> outputs,
-                           const kiln_run_options* options) const {
-  KILN_RETURN_IF_ERROR(CheckCounts(program_, inputs, outputs.size()));
-  std::shared_ptr<const Plan> made;
+absl::StatusOr<const Plan*> Executor::Guard(absl::Span<const kiln_tensor> inputs,
+                                            std::shared_ptr<const Plan>& made) const {
   const Plan* plan = typical_plan_.get();
   if (dynamic_) {
     KILN_ASSIGN_OR_RETURN(made, PlanForInputs(inputs));
     plan = made.get();
   }
   KILN_RETURN_IF_ERROR(CheckInputs(program_, *plan, inputs));
+  return plan;
+}
+
+absl::StatusOr<std::unique_ptr<kiln_prepared>> Executor::PrepareWeights(
+    absl::Span<const kiln_tensor> inputs) const {
+  KILN_RETURN_IF_ERROR(CheckCounts(program_, inputs, static_cast<size_t>(program_.outputs_size())));
+  std::shared_ptr<const Plan> made;
+  KILN_ASSIGN_OR_RETURN(const Plan* plan, Guard(inputs, made));
+  auto prepared = std::make_unique<kiln_prepared>();
+  prepared->executor = id_;
+  KILN_ASSIGN_OR_RETURN(prepared->block, Block::Allocate(plan->prepared_bytes));
+  KILN_ASSIGN_OR_RETURN(std::unique_ptr<Workspace> workspace, TakeWorkspace(*plan));
+  absl::Status status;
+  {
+    OneRun run(*this, *plan, *workspace, inputs, nullptr);
+    status = run.Prepare(prepared->block.data());
+  }
+  ReturnWorkspace(std::move(workspace));
+  if (!status.ok()) return status;
+  return prepared;
+}
+
+absl::Status Executor::Run(absl::Span<const kiln_tensor> inputs, absl::Span<kiln_output> outputs,
+                           const kiln_run_options* options) const {
+  KILN_RETURN_IF_ERROR(CheckCounts(program_, inputs, outputs.size()));
+  std::shared_ptr<const Plan> made;
+  KILN_ASSIGN_OR_RETURN(const Plan* plan, Guard(inputs, made));
+  if (options != nullptr && options->prepared != nullptr && options->prepared->executor != id_) {
+    return absl::InvalidArgumentError("what is prepared is of another program");
+  }
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<Workspace> workspace, TakeWorkspace(*plan));
   absl::Status status;
   {

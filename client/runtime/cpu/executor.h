@@ -21,6 +21,12 @@ class Program;
 }
 }  // namespace kiln
 
+// What the prepare steps of one program made of one state of its parameters.
+struct kiln_prepared {
+  uint64_t executor = 0;  // Executor::id_ of the program
+  kiln::runtime::Block block;
+};
+
 namespace kiln::runtime {
 
 class Contract;
@@ -44,6 +50,12 @@ class Executor {
   absl::Status Run(absl::Span<const kiln_tensor> inputs, absl::Span<kiln_output> outputs,
                    const kiln_run_options* options) const;
 
+  // See kiln_program_prepare.
+  absl::StatusOr<std::unique_ptr<kiln_prepared>> PrepareWeights(
+      absl::Span<const kiln_tensor> inputs) const;
+  // Whether that reads the input.
+  bool PreparesInput(size_t input) const { return prepared_inputs_[input]; }
+
   int threads() const { return threads_; }
   bool dynamic() const { return dynamic_; }
   // Whether a run stores into that input.
@@ -62,15 +74,20 @@ class Executor {
       absl::Span<const int64_t> symbols) const;
   absl::StatusOr<std::shared_ptr<const Plan>> PlanForInputs(
       absl::Span<const kiln_tensor> inputs) const;
+  // The plan for these inputs, which are the program's: dtypes, sizes, strides. `made` keeps it.
+  absl::StatusOr<const Plan*> Guard(absl::Span<const kiln_tensor> inputs,
+                                    std::shared_ptr<const Plan>& made) const;
   absl::StatusOr<std::unique_ptr<Workspace>> TakeWorkspace(const Plan& plan) const;
   void ReturnWorkspace(std::unique_ptr<Workspace> workspace) const;
 
+  const uint64_t id_;  // unique in the process
   const v1::Program& program_;
   const std::vector<Kernel> kernels_;
   const std::unique_ptr<const Contract> contract_;  // may be null
   const int threads_;
   bool dynamic_ = false;
   std::vector<bool> written_inputs_;
+  std::vector<bool> prepared_inputs_;
   std::vector<SymbolSource> symbol_sources_;
   std::vector<Block> constants_;
   std::shared_ptr<const Plan> typical_plan_;

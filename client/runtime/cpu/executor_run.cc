@@ -80,15 +80,45 @@ Executor::OneRun::~OneRun() {
   for (const Allocation& allocation : allocations_) Unreference(allocation.block);
 }
 
-absl::Status Executor::OneRun::Run(absl::Span<kiln_output> outputs) {
+void Executor::OneRun::SetPointers(char* prepared) {
   for (size_t i = 0; i < plan_.buffers.size(); ++i) {
     const PlanBuffer& buffer = plan_.buffers[i];
     if (buffer.kind == BufferKind::kInput) {
       workspace_.pointers[i] = inputs_[buffer.index].data;
+    } else if (buffer.kind == BufferKind::kPrepared) {
+      workspace_.pointers[i] = prepared + buffer.workspace_offset;
     }
   }
+}
+
+absl::Status Executor::OneRun::Prepare(char* block) {
+  SetPointers(block);
+  return RunSteps(0, static_cast<size_t>(plan_.prepare_steps));
+}
+
+absl::Status Executor::OneRun::Run(absl::Span<kiln_output> outputs) {
+  const kiln_prepared* kept = options_ != nullptr ? options_->prepared : nullptr;
+  Block& own = workspace_.prepared;
+  if (kept == nullptr && own.capacity() < plan_.prepared_bytes) {
+    own = Block();
+    KILN_ASSIGN_OR_RETURN(own, Block::Allocate(plan_.prepared_bytes));
+  }
+  SetPointers(kept != nullptr ? kept->block.data() : own.data());
   KILN_RETURN_IF_ERROR(AllocateOutputs());
-  for (const PlanStep& step : plan_.steps) {
+  const size_t first = kept != nullptr ? static_cast<size_t>(plan_.prepare_steps) : 0;
+  KILN_RETURN_IF_ERROR(RunSteps(first, plan_.steps.size()));
+  for (const PlanOutput& output : plan_.outputs) {
+    if (output.kind == KILN_TENSOR) KILN_RETURN_IF_ERROR(StoreConstant(output.view.buffer));
+  }
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    KILN_RETURN_IF_ERROR(FillOutput(plan_.outputs[i], outputs[i]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::OneRun::RunSteps(size_t first, size_t end) {
+  for (size_t i = first; i < end; ++i) {
+    const PlanStep& step = plan_.steps[i];
     switch (step.kind) {
       case PlanStep::Kind::kLaunch:
         KILN_RETURN_IF_ERROR(Launch(plan_.launches[step.index]));
@@ -100,12 +130,6 @@ absl::Status Executor::OneRun::Run(absl::Span<kiln_output> outputs) {
         Copy(plan_.copies[step.index]);
         break;
     }
-  }
-  for (const PlanOutput& output : plan_.outputs) {
-    if (output.kind == KILN_TENSOR) KILN_RETURN_IF_ERROR(StoreConstant(output.view.buffer));
-  }
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    KILN_RETURN_IF_ERROR(FillOutput(plan_.outputs[i], outputs[i]));
   }
   return absl::OkStatus();
 }

@@ -14,6 +14,7 @@ struct Executor::Workspace {
 
   uint64_t plan_id = 0;  // the plan that the pointers below are for; 0 for none
   Block block;
+  Block prepared;  // of runs that are given nothing prepared
   char* scratch = nullptr;
   char* thread_scratch = nullptr;
   std::vector<void*> pointers;   // by buffer
@@ -27,6 +28,8 @@ class Executor::OneRun {
   ~OneRun();  // gives back the threads and this run's references to its allocations
 
   absl::Status Run(absl::Span<kiln_output> outputs);
+  // Runs the prepare steps alone, into a block of the plan's prepared_bytes.
+  absl::Status Prepare(char* block);
 
  private:
   struct Allocation {
@@ -35,6 +38,8 @@ class Executor::OneRun {
     SharedBlock* block = nullptr;  // null where the caller allocated
   };
 
+  void SetPointers(char* prepared);
+  absl::Status RunSteps(size_t first, size_t end);
   absl::Status AllocateOutputs();
   // Storage for a buffer's contents that outputs view; sets the buffer's pointer.
   absl::Status Allocate(int number, int buffer);

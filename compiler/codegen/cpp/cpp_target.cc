@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/cpp/kernel_printer.h"
 #include "compiler/codegen/cpp/source_hash.h"
+#include "compiler/schedule/cpu/pack_operand.h"
 #include "compiler/schedule/cpu/schedule.h"
 #include "compiler/toolchain/clang.h"
 #include "compiler/toolchain/lld.h"
@@ -22,6 +23,11 @@ class CppTarget : public Target {
   absl::string_view name() const override { return "cpp"; }
 
   void Tile(ir::Module& module) const override { schedule::cpu::Tile(module, device_); }
+
+  absl::StatusOr<std::optional<ir::Kernel>> PackOperand(ir::Module& module, ir::Kernel& kernel,
+                                                        int64_t most_bytes) const override {
+    return schedule::cpu::PackOperand(module, kernel, most_bytes, device_);
+  }
 
   absl::StatusOr<EmittedKernel> Print(ir::Module& module,
                                       const schedule::Tree& tree) const override {

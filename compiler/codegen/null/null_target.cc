@@ -49,6 +49,7 @@ class KernelModule {
       buffer.name = absl::StrCat("b", i);
       buffer.kind = is_input_[i] ? ir::BufferKind::kInput : ir::BufferKind::kOutput;
       buffer.index = is_input_[i] ? inputs++ : -1;
+      buffer.parameter = false;
       if (!is_input_[i]) {
         out.outputs.push_back({ir::BufferWindow{.buffer = static_cast<ir::BufferId>(i),
                                                 .sizes = buffer.sizes,
@@ -81,6 +82,11 @@ class KernelModule {
 class NullTarget : public Target {
  public:
   absl::string_view name() const override { return "null"; }
+
+  absl::StatusOr<std::optional<ir::Kernel>> PackOperand(ir::Module&, ir::Kernel&,
+                                                        int64_t) const override {
+    return std::nullopt;
+  }
 
   absl::StatusOr<EmittedKernel> Print(ir::Module& module,
                                       const schedule::Tree& tree) const override {

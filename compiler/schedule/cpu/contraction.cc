@@ -60,6 +60,8 @@ class ContractionScheduler {
   void AddBlocks(const FlatRange& rows, const FlatRange& panels,
                  const std::function<Window(IntExpr panel)>& panel_at, Block& out);
   void Finish(AllocId tile, const FlatRange& rows, const FlatRange& lanes, Block& out);
+  // One panel of the point of the batches at hand, where `panels` are those of all of them.
+  Window PanelOf(const Window& panels, IntExpr panel);
   void RunShared(Block& root);
   void RunOwn(Block& root);
   // Whether each block of rows is some whole micro tiles.
@@ -347,18 +349,24 @@ void ContractionScheduler::Finish(AllocId tile, const FlatRange& rows, const Fla
       body);
 }
 
+Window ContractionScheduler::PanelOf(const Window& panels, IntExpr panel) {
+  const IntExpr number = ints_.Add(ints_.Mul(Flat(plan_.batch), panels_), panel);
+  return {panels.buffer, panels.alloc, ints_.Mul(number, panel_size_)};
+}
+
 // Few panels for many rows: packed once, for all tasks, which split the rows.
 void ContractionScheduler::RunShared(Block& root) {
-  const IntExpr size = ints_.Mul(ints_.Mul(plan_.num_batches, panels_), panel_size_);
-  const AllocId panels = builder_.Open({plan_.operand_type, size, Space::kGlobal, {}, false}, root);
-  const auto panel_at = [&](IntExpr panel) {
-    const IntExpr number = ints_.Add(ints_.Mul(Flat(plan_.batch), panels_), panel);
-    return Window{-1, panels, ints_.Mul(number, panel_size_)};
-  };
+  Window panels{-1, -1, ints_.Const(0)};
   IntExpr panel, part, first;
-  Block& packing = builder_.AddSteps(panel, panels_, ints_.Const(0), panels_, ints_.Const(1),
-                                     Binding::kTask, AddBatches(root));
-  PackPanel(panel, panel_at(panel), packing);
+  if (plan_.packed_load != nullptr) {
+    panels.buffer = plan_.packed_load->inst->buffer;
+  } else {
+    const IntExpr size = ints_.Mul(ints_.Mul(plan_.num_batches, panels_), panel_size_);
+    panels.alloc = builder_.Open({plan_.operand_type, size, Space::kGlobal, {}, false}, root);
+    Block& packing = builder_.AddSteps(panel, panels_, ints_.Const(0), panels_, ints_.Const(1),
+                                       Binding::kTask, AddBatches(root));
+    PackPanel(panel, PanelOf(panels, panel), packing);
+  }
 
   const IntExpr threads = builder_.tree().threads = ints_.NewVar(ints_.Const(kMostThreads));
   const IntExpr one = ints_.Const(1);
@@ -378,26 +386,30 @@ void ContractionScheduler::RunShared(Block& root) {
   Block& group = builder_.AddSteps(first, panels_, ints_.Const(0), panels_, panel_group_,
                                    Binding::kSerial, task);
   const IntExpr last = Let(ints_.Min(ints_.Add(first, panel_group_), panels_), panels_, group);
-  AddBlocks({begin, end}, {first, last}, panel_at, group);
+  AddBlocks(
+      {begin, end}, {first, last}, [&](IntExpr number) { return PanelOf(panels, number); }, group);
 }
 
-// A task packs the panel that it uses.
+// A task packs the panel that it uses, where nobody has before.
 void ContractionScheduler::RunOwn(Block& root) {
   IntExpr panel;
   const IntExpr panels = ints_.CeilDiv(NumLanes(), ints_.Const(width_));
   Block& task = builder_.AddSteps(panel, panels_, ints_.Const(0), panels, ints_.Const(1),
                                   Binding::kTask, AddBatches(root));
-  const Window own{-1,
-                   builder_.Open({plan_.operand_type, panel_size_, Space::kL2, {}, false}, task),
-                   ints_.Const(0)};
+  Window own{-1, -1, ints_.Const(0)};
+  if (plan_.packed_load != nullptr) {
+    own = PanelOf({plan_.packed_load->inst->buffer, -1, own.index}, panel);
+  } else {
+    own.alloc = builder_.Open({plan_.operand_type, panel_size_, Space::kL2, {}, false}, task);
+  }
   rows_ = OpenRowScratch(task);
-  PackPanel(panel, own, task);
+  if (plan_.packed_load == nullptr) PackPanel(panel, own, task);
   AddBlocks(AllRows(), {panel, ints_.Add(panel, 1)}, [&](IntExpr) { return own; }, task);
 }
 
 Tree ContractionScheduler::Run() && {
   Block root;
-  if (plan_.shared_panels) {
+  if (plan_.split_rows) {
     RunShared(root);
   } else {
     RunOwn(root);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "compiler/ir/fixed_values.h"
 
 namespace kiln::schedule::cpu {
 
@@ -80,6 +81,7 @@ const Step* PlainLoad(const std::vector<const Step*>& steps) {
 struct Tile {
   int rows, vectors;
 };
+constexpr int kMostVectors = 4;  // of a tile
 
 // Padding included, how many multiply-adds the tiling spends.
 double PaddedWork(double rows, double lanes, const Tile& tile, int vector_lanes) {
@@ -87,19 +89,22 @@ double PaddedWork(double rows, double lanes, const Tile& tile, int vector_lanes)
   return std::ceil(rows / tile.rows) * tile.rows * std::ceil(lanes / width) * width;
 }
 
-void ChooseTile(double rows, double lanes, VectorIsa isa, ContractionPlan& plan) {
+// `vectors`: how many a tile has; 0: as many as serve best.
+void ChooseTile(double rows, double lanes, VectorIsa isa, int vectors, ContractionPlan& plan) {
   static constexpr Tile kWide[] = {{12, 2}, {14, 2}, {8, 3}, {6, 4}};
   static constexpr Tile kNarrow[] = {{6, 2}, {4, 3}};
   const bool wide = isa == VectorIsa::kAvx512;
   const Tile* tiles = wide ? kWide : kNarrow;
   double best = 0;
   for (int i = 0; i < (wide ? 4 : 2); ++i) {
+    if (vectors != 0 && tiles[i].vectors != vectors) continue;
     const double work = PaddedWork(rows, lanes, tiles[i], plan.vector_lanes);
-    if (i > 0 && work >= best * 0.995) continue;
+    if (best > 0 && work >= best * 0.995) continue;
     best = work;
     plan.tile_rows = tiles[i].rows;
     plan.tile_vectors = tiles[i].vectors;
   }
+  if (best == 0) ChooseTile(rows, lanes, isa, 0, plan);  // no tile is that wide
 }
 
 // The store of the result, to know along which loops it is contiguous; null if there is none.
@@ -149,6 +154,27 @@ void SplitRows(IntContext& ints, const Step* store, const Step* load, Contractio
   plan.batch = std::move(batch);
 }
 
+// How many vectors wide the panels are that `load` reads; 0 where it reads no whole buffer of them.
+int PackedVectors(ir::Module& module, const Step& load, ContractionPlan plan) {
+  IntContext& ints = *module.ints;
+  const ir::Buffer& buffer = module.buffers[load.inst->buffer];
+  if (plan.depth != plan.num_k || buffer.dtype != plan.operand_type) return 0;
+  for (int vectors = 1; vectors <= kMostVectors; ++vectors) {
+    plan.tile_vectors = vectors;
+    ir::Buffer panels;
+    panels.sizes = PanelSizes(ints, plan);
+    panels.dtype = plan.operand_type;
+    panels.strides = module.ContiguousStrides(panels.sizes);
+    if (SizeBytes(ints, panels) != SizeBytes(ints, buffer)) continue;
+    const IntExpr index =
+        LinearIndex(ints, panels,
+                    PanelIndices(ints, plan, PointNumber(ints, plan.batch),
+                                 PointNumber(ints, plan.lanes), PointNumber(ints, plan.k)));
+    if (index == load.index) return vectors;
+  }
+  return 0;
+}
+
 // One of the two ways to choose the panel operand, and what it costs besides multiply-adds, in
 // elements moved.
 struct Choice {
@@ -176,8 +202,9 @@ bool SetParts(const Nest& nest, ContractionPlan& plan) {
   return true;
 }
 
-Choice MakeChoice(IntContext& ints, const Nest& nest, ValueId row_value, ValueId panel_value,
-                  VectorIsa isa, DType type, DType operand_type, int64_t l2_bytes) {
+Choice MakeChoice(ir::Module& module, const Nest& nest, ValueId row_value, ValueId panel_value,
+                  VectorIsa isa, DType type, DType operand_type, int64_t l2_bytes, bool prepare) {
+  IntContext& ints = *module.ints;
   Choice choice;
   ContractionPlan& plan = choice.plan;
   plan.type = type;
@@ -217,7 +244,14 @@ Choice MakeChoice(IntContext& ints, const Nest& nest, ValueId row_value, ValueId
   }
   const double lanes = HintOf(ints, plan.num_lanes);
   const double k = HintOf(ints, plan.num_k), batches = HintOf(ints, plan.num_batches);
-  ChooseTile(rows, lanes, isa, plan);
+  const Step* load = PlainLoad(panel_steps);
+  const int packed_vectors = load != nullptr ? PackedVectors(module, *load, plan) : 0;
+  ChooseTile(rows, lanes, isa, packed_vectors, plan);
+  if (packed_vectors == plan.tile_vectors) plan.packed_load = load;
+  const auto is_fixed = [&](ir::BufferId b) { return ir::IsFixed(module.buffers[b]); };
+  plan.may_prepare = prepare && plan.packed_load == nullptr && plan.depth == plan.num_k &&
+                     std::all_of(panel_steps.begin(), panel_steps.end(),
+                                 [&](const Step* step) { return IsFixed(*step->inst, is_fixed); });
   plan.store_along_rows =
       !StoreIsContiguous(ints, store, plan.lanes) && StoreIsContiguous(ints, store, plan.rows);
   if (plan.store_along_rows) {
@@ -226,11 +260,18 @@ Choice MakeChoice(IntContext& ints, const Nest& nest, ValueId row_value, ValueId
     while (plan.block_rows() < 40) plan.row_groups *= 2;
   }
   const double panels = batches * std::ceil(lanes / plan.panel_width());
-  plan.shared_panels = nest.tile == nullptr && panels < 16 && rows > 2 * plan.block_rows();
+  plan.split_rows = panels < 16 && rows > 2 * plan.block_rows();
+  // Rows that the second-level cache does not hold would come once for each panel.
+  const double row_bytes = rows * k * static_cast<double>(DTypeSize(operand_type));
+  plan.split_rows |= plan.packed_load != nullptr && 2 * row_bytes > static_cast<double>(l2_bytes) &&
+                     rows > 8 * plan.block_rows();
+  plan.split_rows &= nest.tile == nullptr;
 
   const bool panel_contiguous =
       !plan.lanes.empty() && ContiguousAlong(ints, panel_steps, plan.lanes.back());
-  choice.cost = batches * lanes * k * (panel_contiguous ? 0.3 : 0.8);
+  if (plan.packed_load == nullptr && !plan.may_prepare) {
+    choice.cost = batches * lanes * k * (panel_contiguous ? 0.3 : 0.8);
+  }
   if (plan.row_load == nullptr) {
     // Packed anew for each group of panels that a task holds; vectors run along the last k loop.
     const double run = HintOf(ints, Extent(ints, plan.k.back()));
@@ -238,7 +279,7 @@ Choice MakeChoice(IntContext& ints, const Nest& nest, ValueId row_value, ValueId
     const double each = run < plan.vector_lanes || gathers ? 3 : 0.6;
     const double held =
         std::max(1.0, l2_bytes / 2.0 / DTypeSize(operand_type) / plan.panel_width() / k);
-    const double times = plan.shared_panels ? std::ceil(panels / batches / held) : panels / batches;
+    const double times = plan.split_rows ? std::ceil(panels / batches / held) : panels / batches;
     choice.cost += batches * rows * k * each * times;
   }
   choice.cost += batches * rows * lanes * (plan.store_along_rows ? 1.0 : 0.25);
@@ -264,8 +305,31 @@ ValueId WidenedFrom(const Nest& nest, ValueId value) {
 
 }  // namespace
 
-std::optional<ContractionPlan> PlanContraction(IntContext& ints, const Nest& nest,
-                                               const DeviceInfo& device) {
+std::vector<IntExpr> PanelSizes(IntContext& ints, const ContractionPlan& plan) {
+  const IntExpr width = ints.Const(plan.panel_width());
+  std::vector<IntExpr> sizes = {plan.num_batches, ints.CeilDiv(plan.num_lanes, width), plan.depth,
+                                width};
+  if (plan.pairs()) {
+    sizes[2] = ints.FloorDiv(plan.depth, 2);
+    sizes.push_back(ints.Const(2));
+  }
+  return sizes;
+}
+
+std::vector<IntExpr> PanelIndices(IntContext& ints, const ContractionPlan& plan, IntExpr batch,
+                                  IntExpr lane, IntExpr k) {
+  const int width = plan.panel_width();
+  std::vector<IntExpr> indices = {batch, ints.FloorDiv(lane, width), k, ints.Mod(lane, width)};
+  if (plan.pairs()) {
+    indices[2] = ints.FloorDiv(k, 2);
+    indices.push_back(ints.Mod(k, 2));
+  }
+  return indices;
+}
+
+std::optional<ContractionPlan> PlanContraction(ir::Module& module, const Nest& nest,
+                                               const DeviceInfo& device, bool prepare) {
+  IntContext& ints = *module.ints;
   const VectorIsa isa = IsaOf(device);
   const NestPhase& phase = nest.phases[0];
   const Inst* product = nullptr;
@@ -291,24 +355,28 @@ std::optional<ContractionPlan> PlanContraction(IntContext& ints, const Nest& nes
   std::optional<Choice> best;
   std::optional<double> other;  // the cost of the choice that lost
   for (int panel = 0; panel < 2; ++panel) {
-    Choice choice = MakeChoice(ints, nest, operands[1 - panel], operands[panel], isa,
-                               product->dtype, operand_type, device.l2_bytes);
+    Choice choice = MakeChoice(module, nest, operands[1 - panel], operands[panel], isa,
+                               product->dtype, operand_type, device.l2_bytes, prepare);
     const double kFewest = 4;
     if (!choice.legal || HintOf(ints, choice.plan.num_rows) < kFewest ||
         HintOf(ints, choice.plan.num_lanes) < kFewest) {
       continue;
     }
     if (best) other = std::max(best->cost, choice.cost);
-    if (!best || choice.cost < best->cost) best = std::move(choice);
+    const bool packed = choice.plan.packed_load != nullptr;
+    if (packed || !best || choice.cost < best->cost) best = std::move(choice);
+    if (packed) break;
   }
   if (!best) return std::nullopt;
   ContractionPlan& plan = best->plan;
   plan.sum = sum.result;
+  const char* packed = plan.packed_load != nullptr ? "read in place"
+                       : plan.split_rows           ? "packed once for all tasks"
+                                                   : "packed by the task that uses them";
   plan.reason = absl::StrFormat(
-      "tiles of %d x %d sums in registers%s; panels of operand %d, packed %s: %.3g vectors' time",
+      "tiles of %d x %d sums in registers%s; panels of operand %d, %s: %.3g vectors' time",
       plan.tile_rows, plan.panel_width(), plan.pairs() ? " from pairs of bf16" : "",
-      plan.panel_value == operands[1] ? 1 : 0,
-      plan.shared_panels ? "once for all tasks" : "by the task that uses them", best->cost);
+      plan.panel_value == operands[1] ? 1 : 0, packed, best->cost);
   if (other) absl::StrAppendFormat(&plan.reason, ", %.3g of the other", *other);
   return best->plan;
 }

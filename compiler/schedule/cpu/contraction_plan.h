@@ -35,6 +35,11 @@ struct ContractionPlan {
   const Step* panel_rows_load = nullptr;
   ir::IntExpr panel_k_stride;
 
+  // Where the panel operand lies in panels already: its load. Null otherwise.
+  const Step* packed_load = nullptr;
+  // Whether the panels would be the same in every run, so that they can be made before.
+  bool may_prepare = false;
+
   int vector_lanes = 16;  // VL
   int tile_rows = 8;      // MR
   int tile_vectors = 3;   // NV
@@ -42,8 +47,10 @@ struct ContractionPlan {
   bool store_along_rows = false;
   // Where a tile does not have all of them.
   const TilePart *row_part = nullptr, *lane_part = nullptr, *k_part = nullptr;
-  bool shared_panels = false;  // packed once for all tasks, not by the task that uses them
-  std::string reason;          // for people
+  // Tasks take some rows each, and panels that are packed are so once for all tasks; else a task
+  // takes a panel each.
+  bool split_rows = false;
+  std::string reason;  // for people
 
   bool pairs() const { return operand_type != type; }
   int panel_width() const { return vector_lanes * tile_vectors; }
@@ -51,9 +58,16 @@ struct ContractionPlan {
 };
 
 // Nothing where plain loops serve better: integers, very few rows or lanes. Operands that are
-// widened from bf16 stay that where the device has dot products of pairs (avx512bf16).
-std::optional<ContractionPlan> PlanContraction(ir::IntContext& ints, const Nest& nest,
-                                               const DeviceInfo& device);
+// widened from bf16 stay that where the device has dot products of pairs (avx512bf16). With
+// `prepare`, panels that may be made before all runs are taken to cost nothing.
+std::optional<ContractionPlan> PlanContraction(ir::Module& module, const Nest& nest,
+                                               const DeviceInfo& device, bool prepare = false);
+
+// The layout of all panels, contiguous: [batch][panel][k][lane], and of pairs
+// [batch][panel][k / 2][lane][k % 2]. REQUIRES: depth == num_k where an element is asked for.
+std::vector<ir::IntExpr> PanelSizes(ir::IntContext& ints, const ContractionPlan& plan);
+std::vector<ir::IntExpr> PanelIndices(ir::IntContext& ints, const ContractionPlan& plan,
+                                      ir::IntExpr batch, ir::IntExpr lane, ir::IntExpr k);
 
 // The steps of phase 0 that `value` needs, in order.
 std::vector<const Step*> Closure(const NestPhase& phase, ir::ValueId value);

@@ -20,7 +20,7 @@ absl::StatusOr<Tree> ScheduleForTile(ir::Module& module, const ir::Kernel& kerne
   const VectorIsa isa = IsaOf(device);
   KILN_ASSIGN_OR_RETURN(Nest nest, BuildNest(module, kernel, /*collapse=*/true, tile));
   if (kernel.schedule == ir::Schedule::kContraction) {
-    std::optional<ContractionPlan> plan = PlanContraction(*module.ints, nest, device);
+    std::optional<ContractionPlan> plan = PlanContraction(module, nest, device);
     if (plan) return ScheduleContraction(module, kernel, nest, *std::move(plan), device.l2_bytes);
   }
   return ScheduleLoops(module, kernel, std::move(nest), isa, device);

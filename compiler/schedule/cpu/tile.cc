@@ -124,9 +124,9 @@ class Chooser {
       const absl::StatusOr<Nest> tiled = BuildNest(module_, kernel, /*collapse=*/true, &tile);
       if (!alone.ok() || !tiled.ok()) return std::nullopt;
       if (kernel.schedule != ir::Schedule::kContraction) continue;
-      const auto plan = PlanContraction(ints_, *tiled, device_);
+      const auto plan = PlanContraction(module_, *tiled, device_);
       if (!plan) {
-        if (PlanContraction(ints_, *alone, device_)) return std::nullopt;
+        if (PlanContraction(module_, *alone, device_)) return std::nullopt;
         continue;
       }
       packed += static_cast<double>(ints_.EvaluateAtHints(ints_.Mul(plan->num_lanes, plan->num_k)));

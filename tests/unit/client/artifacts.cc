@@ -134,6 +134,26 @@ v1::Artifact DynamicAdd() {
   return artifact;
 }
 
+v1::Artifact PrepareAndAdd(int64_t n) {
+  v1::Artifact artifact = EmptyArtifact();
+  artifact.set_binary(TestKernels());
+  v1::Program& program = *artifact.mutable_program();
+  AddInput(program, "a", Size(n));
+  AddInput(program, "b", Size(n));
+  program.mutable_inputs(0)->set_role(v1::Input::ROLE_PARAMETER);
+  uint32_t a = AddBuffer(program, v1::Buffer::KIND_INPUT, 0, Size(n), Size(4 * n));
+  uint32_t twice = AddBuffer(program, v1::Buffer::KIND_PREPARED, 0, Size(n), Size(4 * n));
+  uint32_t b = AddBuffer(program, v1::Buffer::KIND_INPUT, 1, Size(n), Size(4 * n));
+  uint32_t out = AddBuffer(program, v1::Buffer::KIND_OUTPUT, 0, Size(n), Size(4 * n));
+  *program.mutable_buffers(static_cast<int>(twice))->mutable_workspace_offset() = Size(64);
+  program.set_prepare_steps(1);
+  program.set_prepared_bytes(4 * n + 64);
+  AddLaunch(program, "test_add", {a, a, twice}, Size(n));
+  AddLaunch(program, "test_add", {twice, b, out}, Size(n));
+  AddOutput(program, out, Size(n));
+  return artifact;
+}
+
 v1::Artifact AddLibraryResult(int64_t n) {
   v1::Artifact artifact = EmptyArtifact();
   artifact.set_binary(TestKernels());

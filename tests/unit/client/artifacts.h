@@ -35,6 +35,8 @@ void AddLaunch(v1::Program& program, const std::string& kernel, std::vector<uint
 v1::Artifact AddAndDouble(int64_t n);
 // The same with n a symbol "s0" in [2, 1000] that the inputs' sizes give.
 v1::Artifact DynamicAdd();
+// out = (a + a) + b, where a is a parameter and a + a is prepared.
+v1::Artifact PrepareAndAdd(int64_t n);
 // out = a + L(a), where L is a library step "aten.test.default" of node "lib".
 v1::Artifact AddLibraryResult(int64_t n);
 

@@ -151,6 +151,7 @@ v1::CompileOptions SampleOptions() {
       R"pb(optimization_level: 2
            disable_fusion: true
            fast_math: true
+           prepare_memory: 4096
            disabled_passes: "inline"
            disabled_passes: "merge"
            debug: true)pb",

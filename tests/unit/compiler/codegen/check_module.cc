@@ -2,16 +2,19 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/cpp/cpp_target.h"
 #include "compiler/ir/interpret.h"
 #include "compiler/ir/parse.h"
 #include "compiler/ir/print.h"
 #include "compiler/ir/verify.h"
+#include "compiler/prepare/prepare.h"
 #include "compiler/schedule/interpret.h"
 #include "compiler/schedule/parse.h"
 #include "compiler/schedule/print.h"
@@ -121,7 +124,13 @@ void CheckSchedules(ir::Module& module, const DeviceInfo& device,
     const absl::Status verified = schedule::Verify(module, trees.back());
     ASSERT_TRUE(verified.ok()) << verified << "\n" << schedule::Print(module, trees.back());
   }
+  const auto in_place = [](const schedule::Tree& tree) {
+    return std::any_of(tree.reasons.begin(), tree.reasons.end(), [](const std::string& reason) {
+      return absl::StrContains(reason, "read in place");
+    });
+  };
   const std::string text = schedule::Print(module, trees);
+  EXPECT_EQ(std::count_if(trees.begin(), trees.end(), in_place), options.packed) << isa << text;
   auto parsed = schedule::Parse(text);
   ASSERT_TRUE(parsed.ok()) << parsed.status() << "\n" << text;
   EXPECT_EQ(schedule::Print(parsed->module, parsed->trees), text);
@@ -148,24 +157,29 @@ DeviceInfo DeviceFor(const std::string& isa, const CheckOptions& options) {
   return device;
 }
 
-// The module, with the repeats that the target makes of it, which are verified and whose text is
-// read back.
-ir::Module Tiled(const std::string& text, const DeviceInfo& device, const CheckOptions& options) {
+// The module as it is scheduled for `device`: with what is prepared and with the repeats that the
+// target makes of it, which are verified and whose text is read back.
+ir::Module ParseFor(const std::string& text, const DeviceInfo& device,
+                    const CheckOptions& options) {
   ir::Module module = *ir::Parse(text);
-  if (options.repeats == 0) return module;
-  MakeCppTarget(device)->Tile(module);
+  const std::unique_ptr<Target> target = MakeCppTarget(device);
+  if (options.prepare_bytes > 0) {
+    const absl::Status prepared = prepare::Prepare(*target, options.prepare_bytes, module);
+    EXPECT_TRUE(prepared.ok()) << prepared;
+  }
+  if (options.repeats > 0) target->Tile(module);
   const absl::Status verified = ir::Verify(module);
-  const std::string tiled = ir::Print(module);
-  EXPECT_TRUE(verified.ok()) << verified << "\n" << tiled;
+  const std::string made = ir::Print(module);
+  EXPECT_TRUE(verified.ok()) << verified << "\n" << made;
   const auto is_repeat = [](const ir::Operation& operation) {
     return std::holds_alternative<ir::Repeat>(operation);
   };
   EXPECT_EQ(std::count_if(module.operations.begin(), module.operations.end(), is_repeat),
             options.repeats)
-      << tiled;
-  absl::StatusOr<ir::Module> again = ir::Parse(tiled);
-  EXPECT_TRUE(again.ok()) << again.status() << "\n" << tiled;
-  if (again.ok()) EXPECT_EQ(ir::Print(*again), tiled);
+      << made;
+  absl::StatusOr<ir::Module> again = ir::Parse(made);
+  EXPECT_TRUE(again.ok()) << again.status() << "\n" << made;
+  if (again.ok()) EXPECT_EQ(ir::Print(*again), made);
   return module;
 }
 
@@ -189,13 +203,13 @@ void CheckModule(const std::string& text, const CheckOptions& options) {
 
   for (const std::string& isa : {"sse2", "avx2", "avx512", "avx512bf16"}) {
     const DeviceInfo device = DeviceFor(isa, options);
-    ir::Module tiled = Tiled(text, device, options);
+    ir::Module tiled = ParseFor(text, device, options);
     CheckSchedules(tiled, device, inputs, options, *expected, isa);
     if (::testing::Test::HasFailure()) return;
   }
   for (const std::string& isa : RunnableIsas()) {
     const DeviceInfo device = DeviceFor(isa, options);
-    ir::Module tiled = Tiled(text, device, options);
+    ir::Module tiled = ParseFor(text, device, options);
     auto native = NativeModule::Build(tiled, device);
     ASSERT_TRUE(native.ok()) << isa << ": " << native.status();
     for (int threads : options.threads) {

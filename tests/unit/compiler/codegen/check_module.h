@@ -20,6 +20,10 @@ struct CheckOptions {
   bool integral_floats = false;      // small whole numbers, which make ties
   double tolerance = 2e-5;           // of |difference| / (1 + |reference|)
   std::vector<int> threads = {1, 3};
+  // Of what each target prepares (compiler/prepare/prepare.h) before it schedules; 0: nothing. As
+  // many contractions must then read what is prepared in place.
+  int64_t prepare_bytes = 0;
+  int packed = 0;
   int64_t l2_bytes = 1 << 20;  // of the device that the kernels are for
   int64_t l3_bytes = 16 << 20;
   int repeats = 0;  // what Target::Tile must make, where it is to be called

@@ -1,0 +1,182 @@
+#include "compiler/schedule/cpu/pack_operand.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "compiler/schedule/cpu/contraction_plan.h"
+#include "proto/base/status_macros.h"
+
+namespace kiln::schedule::cpu {
+namespace {
+
+using ir::Inst;
+using ir::IntContext;
+using ir::IntExpr;
+using ir::Kernel;
+using ir::ScalarOp;
+
+using Loops = std::vector<IntExpr>;
+
+// The loops of a kernel that each loop of its nest stands for, which has dropped those of one
+// iteration and joined adjacent ones.
+class Originals {
+ public:
+  explicit Originals(IntContext& ints) : ints_(ints) {}
+
+  // False where the nest's loops are not made of the kernel's.
+  bool Add(const Loops& joined, const Loops& loops) {
+    size_t at = 0;
+    for (IntExpr var : joined) {
+      Loops& parts = parts_[var];
+      IntExpr extent = ints_.Const(1);
+      while (parts.empty() || extent != Extent(ints_, var)) {
+        if (at == loops.size()) return false;
+        const IntExpr part = loops[at++];
+        if (Extent(ints_, part).is_const(1)) continue;
+        extent = ints_.Mul(extent, Extent(ints_, part));
+        parts.push_back(part);
+      }
+    }
+    return true;
+  }
+
+  Loops Of(const Loops& joined) const {
+    Loops out;
+    for (IntExpr var : joined) {
+      const Loops& parts = parts_.at(var);
+      out.insert(out.end(), parts.begin(), parts.end());
+    }
+    return out;
+  }
+
+ private:
+  IntContext& ints_;
+  absl::flat_hash_map<IntExpr, Loops> parts_;
+};
+
+class Packer {
+ public:
+  Packer(ir::Module& module, Kernel& kernel, const Nest& nest, const ContractionPlan& plan,
+         const Originals& originals)
+      : module_(module),
+        ints_(*module.ints),
+        kernel_(kernel),
+        closure_(Closure(nest.phases[0], plan.panel_value)),
+        plan_(plan),
+        batch_(originals.Of(plan.batch)),
+        lanes_(originals.Of(plan.lanes)),
+        k_(originals.Of(plan.k)) {}
+
+  std::optional<Kernel> Pack(int64_t most_bytes) {
+    ir::Buffer buffer{absl::StrCat(kernel_.name, "_panels"),
+                      plan_.operand_type,
+                      PanelSizes(ints_, plan_),
+                      {},
+                      ir::BufferKind::kPrepared};
+    buffer.strides = module_.ContiguousStrides(buffer.sizes);
+    const IntExpr bytes = SizeBytes(ints_, buffer);
+    if (!bytes.is_const() || bytes.value() > most_bytes) return std::nullopt;
+    panels_ = module_.AddBuffer(std::move(buffer));
+    Kernel packing = MakeKernel();
+    ReadPanels();
+    return packing;
+  }
+
+ private:
+  // The values that `loops` have at their point number `flat`.
+  void Decode(IntExpr flat, const Loops& loops) {
+    for (size_t i = loops.size(); i-- > 0;) {
+      const IntExpr extent = Extent(ints_, loops[i]);
+      at_[loops[i]] = i == 0 ? flat : ints_.Mod(flat, extent);
+      flat = ints_.FloorDiv(flat, extent);
+    }
+  }
+
+  Kernel MakeKernel() {
+    Kernel out;
+    out.name = absl::StrCat(kernel_.name, "_panels");
+    out.schedule = ir::Schedule::kPacking;
+    out.origins = kernel_.origins;
+    out.num_values = kernel_.num_values;
+    for (IntExpr size : module_.buffers[panels_].sizes) out.outer.push_back(ints_.NewVar(size));
+    const std::vector<IntExpr>& loop = out.outer;
+    const IntExpr panel = loop[1], depth = loop[2], lane = loop[3];
+    for (const Loops* loops : {&kernel_.outer, &kernel_.phases[0].inner}) {
+      for (IntExpr var : *loops) at_[var] = ints_.Const(0);  // those of one iteration stay so
+    }
+    Decode(loop[0], batch_);
+    const IntExpr last = ints_.Add(plan_.num_lanes, -1);
+    // The last panel may have more places than there are lanes left: nobody reads those.
+    Decode(ints_.Min(ints_.Add(ints_.Mul(panel, plan_.panel_width()), lane), last), lanes_);
+    Decode(plan_.pairs() ? ints_.Add(ints_.Mul(depth, 2), loop[4]) : depth, k_);
+    ir::Phase& phase = out.phases.emplace_back();
+    for (const Step* step : closure_) {
+      Inst& inst = phase.body.emplace_back(*step->inst);
+      for (IntExpr& index : inst.indices) index = ints_.Substitute(index, at_);
+    }
+    Inst store;
+    store.op = ScalarOp::kStore;
+    store.dtype = plan_.operand_type;
+    store.operands = {plan_.panel_value};
+    store.buffer = panels_;
+    store.indices = out.outer;
+    phase.body.push_back(std::move(store));
+    return out;
+  }
+
+  // Makes the contraction load its operand from the panels.
+  void ReadPanels() {
+    std::vector<Inst>& body = kernel_.phases[0].body;
+    Inst load;
+    load.op = ScalarOp::kLoad;
+    load.dtype = plan_.operand_type;
+    load.result = plan_.panel_value;
+    load.buffer = panels_;
+    load.indices = PanelIndices(ints_, plan_, PointNumber(ints_, batch_),
+                                PointNumber(ints_, lanes_), PointNumber(ints_, k_));
+    for (Inst& inst : body) {
+      if (inst.result == plan_.panel_value) inst = load;
+    }
+    // What only the operand needed.
+    std::vector<bool> needed(kernel_.num_values, false);
+    for (size_t i = body.size(); i-- > 0;) {
+      const bool ends = i + 1 == body.size();
+      if (!ends && !needed[body[i].result]) {
+        body.erase(body.begin() + static_cast<ptrdiff_t>(i));
+        continue;
+      }
+      for (ir::ValueId operand : body[i].operands) needed[operand] = true;
+    }
+  }
+
+  ir::Module& module_;
+  IntContext& ints_;
+  Kernel& kernel_;
+  const std::vector<const Step*> closure_;
+  const ContractionPlan& plan_;
+  const Loops batch_, lanes_, k_;  // of the kernel
+  IntContext::VarMap at_;
+  ir::BufferId panels_ = -1;
+};
+
+}  // namespace
+
+absl::StatusOr<std::optional<Kernel>> PackOperand(ir::Module& module, Kernel& kernel,
+                                                  int64_t most_bytes, const DeviceInfo& device) {
+  if (kernel.schedule != ir::Schedule::kContraction) return std::nullopt;
+  KILN_ASSIGN_OR_RETURN(Nest nest, BuildNest(module, kernel, /*collapse=*/true));
+  const std::optional<ContractionPlan> plan =
+      PlanContraction(module, nest, device, /*prepare=*/true);
+  if (!plan || !plan->may_prepare) return std::nullopt;
+  Originals originals(*module.ints);
+  if (!originals.Add(nest.outer, kernel.outer) ||
+      !originals.Add(nest.phases[0].inner, kernel.phases[0].inner)) {
+    return std::nullopt;
+  }
+  return Packer(module, kernel, nest, *plan, originals).Pack(most_bytes);
+}
+
+}  // namespace kiln::schedule::cpu
