@@ -56,7 +56,9 @@ class LaneCost {
       } else if (IsAccess(inst.op)) {
         IntExpr stride = indirect ? IntExpr() : LaneStride(ints_, step.index, var, width_);
         const bool cheap = stride && (stride.is_const(1) || stride.is_const(0));
-        cost += cheap ? 1 : 2.0 * width_;
+        // In order, each lane walks a row of its own, and the rows lie far apart.
+        const double far = phase.ordered && !indirect ? 4 : 2;
+        cost += cheap ? 1 : far * width_;
       } else {
         cost += Info(inst.op).cost;
       }
