@@ -379,4 +379,4 @@ def test_threads_call_while_another_writes():
     for caller in callers:
         caller.join()
     assert not wrong
-    assert prepared()["bytes"] > 0
+    assert prepared()["preparations"] > 0

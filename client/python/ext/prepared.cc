@@ -75,7 +75,6 @@ bool PreparedWeights::ReadVersions(const std::vector<PyObject*>& objects) {
   versions_.clear();
   if (objects.size() != kiln_program_num_inputs(program_)) return false;  // the run says so
   for (size_t input : inputs_) {
-    if (objects[input] == nullptr) return false;
     const PyRef version = PyRef::Steal(PyObject_GetAttr(objects[input], name));
     versions_.push_back(version ? PyLong_AsLongLong(version.get()) : -1);
     if (PyErr_Occurred() != nullptr) {

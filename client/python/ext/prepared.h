@@ -29,8 +29,8 @@ class PreparedWeights {
   void set_limit(int64_t bytes) { limit_bytes_ = bytes; }
 
   // What a run on these inputs is given: null where nothing can be kept, and then the run computes
-  // it, or there is nothing to prepare. `objects` has the input for each of `tensors`, null where
-  // it is none of the caller's own. Null with a Python error set where preparing fails.
+  // it, or there is nothing to prepare. `objects` has the input for each of `tensors`; of one that
+  // was made for this call nothing outlives it. Null with a Python error set where preparing fails.
   std::shared_ptr<const kiln_prepared> Get(const std::vector<PyObject*>& objects,
                                            const std::vector<kiln_tensor>& tensors);
 

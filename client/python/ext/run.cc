@@ -47,7 +47,6 @@ class RunState {
     for (Py_ssize_t i = 0; i < count; ++i) {
       PyObject* item = PyList_GetItem(inputs, i);
       input_objects_.push_back(item);
-      own_objects_.push_back(item);
       if (PyLong_Check(item)) {
         scalars_.push_back(PyLong_AsLongLong(item));
         if (PyErr_Occurred()) return false;
@@ -60,7 +59,6 @@ class RunState {
           return false;
         }
         input_objects_[i] = materialized_.back().get();
-        if (input_objects_[i] != item) own_objects_[i] = nullptr;
         if (input_objects_[i] != item && kiln_program_writes_input(program_, i) != 0) {
           PyErr_Format(g_input_mismatch, "input %zd is a lazy view, which no kernel writes", i);
           return false;
@@ -72,7 +70,7 @@ class RunState {
 
   // False with a Python error set.
   bool Prepare(PreparedWeights& weights) {
-    prepared_ = weights.Get(own_objects_, tensors_);
+    prepared_ = weights.Get(input_objects_, tensors_);
     return prepared_ != nullptr || PyErr_Occurred() == nullptr;
   }
 
@@ -265,7 +263,6 @@ class RunState {
   std::vector<int64_t> scalars_;
   std::vector<PyRef> materialized_;
   std::vector<PyObject*> input_objects_;  // what outputs in an input's memory view; borrowed
-  std::vector<PyObject*> own_objects_;    // the same, null where it is not what the caller gave
   std::shared_ptr<const kiln_prepared> prepared_;
   std::vector<kiln_output> outputs_;
   std::vector<Allocation> allocations_;
