@@ -23,7 +23,8 @@ sys.path.insert(0, str(HERE.parent))
 import torch  # noqa: E402
 from models import MODELS  # noqa: E402
 
-PARTS = ("compile", "layers", "fetch", "run", "prepared", "train", "optimizer", "kernels", "joins", "overhead")
+PARTS = ("compile", "layers", "fetch", "run", "prepared", "train", "attention", "optimizer", "kernels", "joins",
+         "overhead")
 
 
 def cpu_name() -> str:
@@ -211,9 +212,9 @@ def bench_kernels() -> None:
         )
 
 
-def rows_of(part: str, title: str, what: str) -> None:
+def rows_of(part: str, title: str, what: str, name: str = "all") -> None:
     with FreshServer() as env:
-        rows = child(part, "all", env)["rows"]
+        rows = child(part, name, env)["rows"]
     table(
         title,
         [what, "eager", "Inductor", "Kiln", "eager / Kiln", "Inductor / Kiln"],
@@ -223,6 +224,10 @@ def rows_of(part: str, title: str, what: str) -> None:
             for r in rows
         ],
     )
+
+
+def bench_attention(dtype: str) -> None:
+    rows_of("attention", f"Attention, batch 1, 12 heads of 64, {dtype}, milliseconds", "what", dtype)
 
 
 def bench_optimizer() -> None:
@@ -248,7 +253,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", default=list(PARTS), help=", ".join(PARTS))
     parser.add_argument("--models", default="bert-base,resnet-50", help=", ".join(MODELS))
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"),
-                        help="of the models that run, prepared and train measure")
+                        help="of what run, prepared, train and attention measure")
     args = parser.parse_args()
     unknown = set(args.parts) - set(PARTS)
     names = args.models.split(",")
@@ -259,6 +264,8 @@ def main() -> None:
     for part in args.parts:
         if part in ("run", "prepared", "train"):
             globals()[f"bench_{part}"](names, args.dtype)
+        elif part == "attention":
+            bench_attention(args.dtype)
         elif part in ("compile", "fetch"):
             globals()[f"bench_{part}"](names)
         else:

@@ -238,6 +238,44 @@ def joins(_: str) -> dict[str, object]:
     return {"rows": rows}
 
 
+def attention(dtype: str) -> dict[str, object]:
+    def make(length: int, is_causal: bool, train: bool):
+        q, k, v = (
+            torch.randn(1, length, 12, 64, dtype=getattr(torch, dtype), requires_grad=train)
+            for _ in range(3)
+        )
+        grad = torch.randn(1, length, 768, dtype=q.dtype)
+
+        def forward(q, k, v):
+            heads = [t.transpose(1, 2) for t in (q, k, v)]
+            out = torch.nn.functional.scaled_dot_product_attention(*heads, is_causal=is_causal)
+            return out.transpose(1, 2).reshape(1, length, 768)
+
+        def step(call):
+            if train:
+                return lambda: torch.autograd.grad(call(q, k, v), (q, k, v), grad)
+            return lambda: call(q, k, v)
+
+        return forward, step
+
+    rows = []
+    for length in (128, 512, 1024, 2048, 4096):
+        for is_causal in (False, True):
+            for train in (False, True) if length <= 1024 else (False,):
+                torch._dynamo.reset()
+                forward, step = make(length, is_causal, train)
+                calls = {
+                    "eager": step(forward),
+                    "kiln": step(torch.compile(forward, backend="kiln", dynamic=False,
+                                               options={"fallback": "raise"})),
+                    "inductor": step(torch.compile(forward, dynamic=False)),
+                }  # fmt: skip
+                what = f"{length} keys{', causal' * is_causal}{', forward and backward' * train}"
+                with torch.set_grad_enabled(train):
+                    rows.append({"what": what, **alternately(calls)})
+    return {"rows": rows}
+
+
 def overhead(_: str) -> dict[str, object]:
     from kiln_torch import backend, program
 
@@ -275,6 +313,7 @@ PARTS = {
     "train": train,
     "kernels": kernels,
     "optimizer": optimizer,
+    "attention": attention,
     "joins": joins,
     "overhead": overhead,
 }
