@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
@@ -47,7 +48,7 @@ begins after that stage.
   --stop-after=STAGE    the last stage to run (default fusion)
   --start-from=STAGE    the first stage after ir: those between are left out
   --disable=PASS        leave out a pass: fusion as a whole, or its collapse, inline, epilogue,
-                        merge, horizontal or split; may be repeated
+                        merge, horizontal, split or tile; may be repeated
   --decisions           print fusion's decisions as comments
   --prepare=BYTES       of prepared buffers, at most (default 0: none)
   --target=NAME         schedule and emit for this target (default cpp)
@@ -94,7 +95,7 @@ absl::StatusOr<Stage> StageFromName(absl::string_view name) {
 
 absl::Status Disable(absl::string_view pass, std::vector<std::string>& disabled) {
   for (absl::string_view known :
-       {"fusion", "collapse", "inline", "epilogue", "merge", "horizontal", "split"}) {
+       {"fusion", "collapse", "inline", "epilogue", "merge", "horizontal", "split", "tile"}) {
     if (pass != known) continue;
     disabled.emplace_back(pass);
     return absl::OkStatus();
@@ -296,7 +297,7 @@ absl::Status RunStages(const Flags& flags) {
     KILN_RETURN_IF_ERROR(prepare::Prepare(*target, flags.prepare_bytes, module));
     KILN_RETURN_IF_ERROR(ir::Verify(module));
   }
-  if (runs(Stage::kTile)) {
+  if (runs(Stage::kTile) && !absl::c_linear_search(flags.disabled, "tile")) {
     KILN_ASSIGN_OR_RETURN(const std::unique_ptr<codegen::Target> target, MakeTarget(flags));
     target->Tile(module);
     KILN_RETURN_IF_ERROR(ir::Verify(module));

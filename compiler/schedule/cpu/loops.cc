@@ -36,7 +36,7 @@ class LoopsScheduler {
     Because(plan_.reason);
     absl::flat_hash_set<ir::BufferId> streamed = StreamedBuffers(ints_, module, nest_, device);
     if (!streamed.empty()) Because("stores go past the caches, which all of it would not fit");
-    if (!prefetches_.empty()) Because("rows to come are fetched ahead");
+    if (!prefetches_.empty() && !LanesMayBeInnermost()) Because("rows to come are fetched ahead");
     builder_.MarkStreamed(std::move(streamed));
     for (IntExpr var : nest_.outer) {
       if (!(plan_.outer && var == plan_.lanes.var) && var != plan_.row_var) rows_.push_back(var);
@@ -50,6 +50,8 @@ class LoopsScheduler {
   std::vector<IntExpr> PhaseLoops(size_t phase) const;
   Loop LanesLoop(Binding binding);
   void AddTiledRows(Block& out);
+  bool LanesMayBeInnermost() const;
+  void AddInnermostLanes(Block& out);
   void AddTurnedLoads(IntExpr block, IntExpr block_end, IntExpr tile, IntExpr run, Block& out);
   void AddRowBody(const Loop& lanes, Block& out);
   void AddLanesBody(const Loop& lanes, Block& out);
@@ -265,6 +267,61 @@ void LoopsScheduler::AddSegments(const Segments& segments, const Loop& lanes, Bl
   nest_.phases[0].steps = all;
 }
 
+// Whether each phase with inner loops may run for many lanes before the next begins: nothing is
+// carried from one iteration, or from one phase, to another but through memory.
+bool LoopsScheduler::LanesMayBeInnermost() const {
+  if (!plan_.outer || plan_.block != 0 || plan_.lanes.width == 1 || nest_.tile != nullptr) {
+    return false;
+  }
+  bool has_loops = false;
+  absl::flat_hash_set<ir::ValueId> earlier;
+  for (const NestPhase& phase : nest_.phases) {
+    has_loops |= !phase.inner.empty();
+    std::vector<ir::ValueId> made;
+    for (const Step& step : phase.steps) {
+      const ir::Inst& inst = *step.inst;
+      if (inst.op == ScalarOp::kReduce || inst.op == ScalarOp::kScan) return false;
+      for (ir::ValueId id : inst.operands) {
+        if (earlier.contains(id)) return false;
+      }
+      if (inst.result >= 0) made.push_back(inst.result);
+    }
+    earlier.insert(made.begin(), made.end());
+  }
+  return has_loops;
+}
+
+// A task takes a run of lanes, and walks memory row by row: lanes outermost would walk it in
+// columns of one vector.
+void LoopsScheduler::AddInnermostLanes(Block& out) {
+  constexpr int64_t kLeastLanes = 64, kTasksPerThread = 4;
+  Because("lanes innermost, in a run of them for each task");
+  const IntExpr var = plan_.lanes.var, lanes = Extent(ints_, var), one = ints_.Const(1);
+  const IntExpr threads = builder_.tree().threads = ints_.NewVar(ints_.Const(kMostThreads));
+  const IntExpr runs = ints_.CeilDiv(lanes, ints_.Const(kLeastLanes));
+  const IntExpr parts = ints_.Max(one, ints_.Min(runs, ints_.Mul(threads, kTasksPerThread)));
+  IntExpr part;
+  Block& task = builder_.AddSteps(part, parts, ints_.Const(0), parts, one, Binding::kTask, out);
+  const auto let = [&](IntExpr value) {
+    const IntExpr name = ints_.NewVar(ints_.Add(lanes, 1));
+    builder_.AddLet(name, value, task);
+    return name;
+  };
+  const auto first = [&](IntExpr number) {
+    const IntExpr run = ints_.FloorDiv(ints_.Mul(runs, number), parts);
+    return let(ints_.Min(ints_.Mul(run, kLeastLanes), lanes));
+  };
+  const IntExpr begin = first(part), end = first(ints_.Add(part, 1));
+  for (const NestPhase& phase : nest_.phases) {
+    std::vector<const Step*> steps;
+    for (const Step& step : phase.steps) steps.push_back(&step);
+    std::vector<Loop> loops;
+    for (IntExpr inner : phase.inner) loops.push_back(builder_.Whole(inner));
+    loops.push_back({var, begin, end, Binding::kVector, plan_.lanes.width});
+    builder_.AddNest(steps, loops, [](Block&) {}, [](Block&) {}, task);
+  }
+}
+
 // `lanes` counts where the plan has lanes of an outer loop.
 void LoopsScheduler::AddRowBody(const Loop& lanes, Block& out) {
   if (const auto segments = PlanSegments(ints_, nest_, plan_)) {
@@ -333,6 +390,10 @@ Tree LoopsScheduler::Run() && {
   Block root;
   if (plan_.block != 0) {
     AddTiledRows(root);
+  } else if (LanesMayBeInnermost()) {
+    Block* at = &root;
+    for (IntExpr var : rows_) at = &builder_.AddLoop(builder_.Whole(var, Binding::kTask), *at);
+    AddInnermostLanes(*at);
   } else {
     Block* at = &root;
     for (IntExpr var : rows_) at = &builder_.AddLoop(builder_.Whole(var, Binding::kTask), *at);
