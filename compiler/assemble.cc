@@ -1,6 +1,5 @@
 #include "compiler/assemble.h"
 
-#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -202,14 +201,12 @@ class Assembler {
 
 // The verifier sees to it that such operations come first and store nothing else.
 bool StoresPrepared(const ir::Module& module, const ir::Operation& operation) {
-  const auto* kernel = std::get_if<ir::Kernel>(&operation);
-  return kernel != nullptr &&
-         std::any_of(kernel->phases.begin(), kernel->phases.end(), [&](const ir::Phase& phase) {
-           return std::any_of(phase.body.begin(), phase.body.end(), [&](const ir::Inst& inst) {
-             return inst.op == ir::ScalarOp::kStore &&
-                    module.buffers[inst.buffer].kind == ir::BufferKind::kPrepared;
-           });
-         });
+  bool stores = false;
+  ForEachInst(operation, [&](const ir::Inst& inst) {
+    stores |= inst.op == ir::ScalarOp::kStore &&
+              module.buffers[inst.buffer].kind == ir::BufferKind::kPrepared;
+  });
+  return stores;
 }
 
 }  // namespace

@@ -16,14 +16,12 @@ namespace kiln {
 namespace {
 
 bool Do(absl::Span<const ir::Kernel> kernels, ir::ScalarOp op, ir::BufferId buffer) {
+  bool does = false;
   for (const ir::Kernel& kernel : kernels) {
-    for (const ir::Phase& phase : kernel.phases) {
-      for (const ir::Inst& inst : phase.body) {
-        if (inst.op == op && inst.buffer == buffer) return true;
-      }
-    }
+    ForEachInst(kernel,
+                [&](const ir::Inst& inst) { does |= inst.op == op && inst.buffer == buffer; });
   }
-  return false;
+  return does;
 }
 
 std::string Text(const v1::KernelInterface& interface) {

@@ -32,11 +32,9 @@ bool IsFixed(const Inst& inst, const std::function<bool(BufferId)>& is_fixed) {
 
 bool IsFixed(const Kernel& kernel, const std::function<bool(BufferId)>& is_fixed) {
   std::vector<BufferId> own;
-  for (const Phase& phase : kernel.phases) {
-    for (const Inst& inst : phase.body) {
-      if (inst.op == ScalarOp::kStore) own.push_back(inst.buffer);
-    }
-  }
+  ForEachInst(kernel, [&](const Inst& inst) {
+    if (inst.op == ScalarOp::kStore) own.push_back(inst.buffer);
+  });
   const auto is_known = [&](BufferId buffer) {
     return is_fixed(buffer) || std::find(own.begin(), own.end(), buffer) != own.end();
   };

@@ -154,13 +154,9 @@ class Interpreter {
 
 std::vector<BufferId> BuffersOf(const Operation& operation) {
   std::vector<BufferId> buffers;
-  for (const Kernel& kernel : KernelsOf(operation)) {
-    for (const Phase& phase : kernel.phases) {
-      for (const Inst& inst : phase.body) {
-        if (inst.buffer >= 0) buffers.push_back(inst.buffer);
-      }
-    }
-  }
+  ForEachInst(operation, [&](const Inst& inst) {
+    if (inst.buffer >= 0) buffers.push_back(inst.buffer);
+  });
   std::sort(buffers.begin(), buffers.end());
   buffers.erase(std::unique(buffers.begin(), buffers.end()), buffers.end());
   return buffers;

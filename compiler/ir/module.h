@@ -200,6 +200,17 @@ using Operation = std::variant<Kernel, Library, Repeat>;
 
 // The operation's kernels: one, those of a Repeat, or none.
 absl::Span<const Kernel> KernelsOf(const Operation& operation);
+// Calls `visit` with each instruction of the kernel, or of all of them, in order.
+template <typename Visit>  // void(const Inst&)
+void ForEachInst(const Kernel& kernel, const Visit& visit) {
+  for (const Phase& phase : kernel.phases) {
+    for (const Inst& inst : phase.body) visit(inst);
+  }
+}
+template <typename Visit>
+void ForEachInst(const Operation& operation, const Visit& visit) {
+  for (const Kernel& kernel : KernelsOf(operation)) ForEachInst(kernel, visit);
+}
 // The name of a Kernel or Repeat, the node of a Library.
 absl::string_view NameOf(const Operation& operation);
 

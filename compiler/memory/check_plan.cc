@@ -50,14 +50,10 @@ Access CollectAccess(const ir::Operation& operation) {
   } else {
     access.operation = absl::StrCat("kernel @", NameOf(operation));
     access.kernels = KernelsOf(operation);
-    for (const Kernel& kernel : access.kernels) {
-      for (const ir::Phase& phase : kernel.phases) {
-        for (const Inst& inst : phase.body) {
-          if (inst.op == ir::ScalarOp::kStore) AddOnce(access.writes, inst.buffer);
-          if (inst.op == ir::ScalarOp::kLoad) AddOnce(access.reads, inst.buffer);
-        }
-      }
-    }
+    ForEachInst(operation, [&](const Inst& inst) {
+      if (inst.op == ir::ScalarOp::kStore) AddOnce(access.writes, inst.buffer);
+      if (inst.op == ir::ScalarOp::kLoad) AddOnce(access.reads, inst.buffer);
+    });
   }
   return access;
 }
@@ -289,16 +285,13 @@ class Checker {
 
   static bool MayFail(absl::Span<const Kernel> kernels) {
     if (kernels.empty()) return true;  // a library step
+    bool may = false;
     for (const Kernel& kernel : kernels) {
-      for (const ir::Phase& phase : kernel.phases) {
-        for (const Inst& inst : phase.body) {
-          for (IntExpr index : inst.indices) {
-            if (ContainsKind(index, ir::IntKind::kIndirect)) return true;
-          }
-        }
-      }
+      ForEachInst(kernel, [&](const Inst& inst) {
+        for (IntExpr index : inst.indices) may |= ContainsKind(index, ir::IntKind::kIndirect);
+      });
     }
-    return false;
+    return may;
   }
 
   absl::Status Clash(const Access& access, BufferId a, BufferId b) const {

@@ -52,13 +52,9 @@ std::vector<Lifetime> FindLifetimes(const Module& module) {
   std::vector<Lifetime> lives(module.buffers.size());
   for (size_t i = 0; i < module.operations.size(); ++i) {
     int operation = static_cast<int>(i);
-    for (const ir::Kernel& kernel : KernelsOf(module.operations[i])) {
-      for (const ir::Phase& phase : kernel.phases) {
-        for (const ir::Inst& inst : phase.body) {
-          if (inst.buffer >= 0) Extend(lives[inst.buffer], operation);
-        }
-      }
-    }
+    ForEachInst(module.operations[i], [&](const ir::Inst& inst) {
+      if (inst.buffer >= 0) Extend(lives[inst.buffer], operation);
+    });
     if (const auto* library = std::get_if<ir::Library>(&module.operations[i])) {
       ExtendForArgs(library->args, operation, lives);
       for (BufferId result : library->results) Extend(lives[result], operation);

@@ -43,7 +43,11 @@ struct Uses {
       : writer(module.buffers.size(), -1), reader(module.buffers.size(), -1) {
     const int end = static_cast<int>(module.operations.size());
     for (int i = 0; i < end; ++i) {
-      for (const Kernel& kernel : KernelsOf(module.operations[i])) AddKernel(kernel, i);
+      ForEachInst(module.operations[i], [&](const Inst& inst) {
+        if (HasIndirect(inst)) first_safe = i + 1;
+        if (inst.op == ScalarOp::kLoad) reader[inst.buffer] = i;
+        if (inst.op == ScalarOp::kStore) writer[inst.buffer] = i;
+      });
       if (const auto* library = std::get_if<ir::Library>(&module.operations[i])) {
         first_safe = i + 1;
         AddArgs(library->args, i);
@@ -59,16 +63,6 @@ struct Uses {
   int first_safe = 0;  // from this operation on none can fail
 
  private:
-  void AddKernel(const Kernel& kernel, int operation) {
-    for (const ir::Phase& phase : kernel.phases) {
-      for (const Inst& inst : phase.body) {
-        if (HasIndirect(inst)) first_safe = operation + 1;
-        if (inst.op == ScalarOp::kLoad) reader[inst.buffer] = operation;
-        if (inst.op == ScalarOp::kStore) writer[inst.buffer] = operation;
-      }
-    }
-  }
-
   void AddArgs(const ir::LibraryArgs& args, int operation) {
     for (const ir::LibraryArg& arg : args) {
       if (const auto* window = std::get_if<ir::BufferWindow>(&arg.value)) {

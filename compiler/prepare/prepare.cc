@@ -25,21 +25,18 @@ using ir::Module;
 
 std::vector<BufferId> StoredBy(const Kernel& kernel) {
   std::vector<BufferId> out;
-  for (const ir::Phase& phase : kernel.phases) {
-    for (const Inst& inst : phase.body) {
-      if (inst.op == ir::ScalarOp::kStore) out.push_back(inst.buffer);
-    }
-  }
+  ForEachInst(kernel, [&](const Inst& inst) {
+    if (inst.op == ir::ScalarOp::kStore) out.push_back(inst.buffer);
+  });
   std::sort(out.begin(), out.end());
   out.erase(std::unique(out.begin(), out.end()), out.end());
   return out;
 }
 
 bool Loads(const Kernel& kernel) {
-  return std::any_of(kernel.phases.begin(), kernel.phases.end(), [](const ir::Phase& phase) {
-    return std::any_of(phase.body.begin(), phase.body.end(),
-                       [](const Inst& inst) { return inst.op == ir::ScalarOp::kLoad; });
-  });
+  bool loads = false;
+  ForEachInst(kernel, [&](const Inst& inst) { loads |= inst.op == ir::ScalarOp::kLoad; });
+  return loads;
 }
 
 class Preparer {

@@ -55,10 +55,13 @@ class Finder {
  private:
   // False where a filled buffer is loaded in a way that is not understood.
   bool VisitKernel(const Kernel& kernel) {
+    indices_.clear();
+    ForEachInst(kernel, [&](const Inst& inst) {
+      if (inst.op == ScalarOp::kIndex) indices_[inst.result] = inst.indices[0];
+    });
     for (size_t i = repeat_.steps.size(); i < kernel.outer.size(); ++i) {
       if (VisitOuter(kernel, kernel.outer[i])) return LoadsAreBounded(kernel);
     }
-    indices_.clear();
     values_.assign(kernel.num_values, {});
     for (const Phase& phase : kernel.phases) {
       if (phase.inner.size() == 1) {
@@ -71,23 +74,21 @@ class Finder {
   }
 
   bool LoadsAreBounded(const Kernel& kernel) const {
-    for (const Phase& phase : kernel.phases) {
-      for (const Inst& inst : phase.body) {
-        if (inst.op != ScalarOp::kLoad) continue;
-        const auto filled = filled_.find(inst.buffer);
-        if (filled == filled_.end()) continue;
-        const auto bound = loops_.find(inst.indices[filled->second.dimension]);
-        if (bound == loops_.end() || bound->second != filled->second.offset) return false;
-      }
-    }
-    return true;
+    bool bounded = true;
+    ForEachInst(kernel, [&](const Inst& inst) {
+      if (inst.op != ScalarOp::kLoad) return;
+      const auto filled = filled_.find(inst.buffer);
+      if (filled == filled_.end()) return;
+      const auto bound = loops_.find(inst.indices[filled->second.dimension]);
+      bounded &= bound != loops_.end() && bound->second == filled->second.offset;
+    });
+    return bounded;
   }
 
   // Whether all that the kernel stores is known for late iterations of its outer loop `col`.
   bool VisitOuter(const Kernel& kernel, IntExpr col) {
     std::optional<int64_t> offset = OffsetOf(kernel.phases, col);
     if (!offset || *offset < 0) return false;
-    indices_.clear();
     values_.assign(kernel.num_values, {});
     std::vector<std::pair<BufferId, Filled>> made;
     for (const Phase& phase : kernel.phases) {
@@ -104,7 +105,7 @@ class Finder {
   // Makes `col` bounded where late iterations of the phase's loop change no reduction and store
   // what is known.
   void VisitInner(const Phase& phase, IntExpr col) {
-    const std::optional<int64_t> offset = OffsetOf({phase}, col);
+    const std::optional<int64_t> offset = OffsetOf({&phase, 1}, col);
     std::vector<std::pair<BufferId, Filled>> made;
     bool changes = !offset || *offset < 0;
     for (const Inst& inst : phase.body) {
@@ -146,36 +147,34 @@ class Finder {
 
   // By how much `col` must be past the row for comparisons to be decided, or filled elements to be
   // loaded; nothing where neither is done.
-  std::optional<int64_t> OffsetOf(const std::vector<Phase>& phases, IntExpr col) const {
+  std::optional<int64_t> OffsetOf(absl::Span<const Phase> phases, IntExpr col) const {
     std::optional<int64_t> offset;
     const auto take = [&](int64_t o) { offset = std::max(offset.value_or(o), o); };
-    absl::flat_hash_map<ir::ValueId, IntExpr> indices;
     for (const Phase& phase : phases) {
       for (const Inst& inst : phase.body) {
-        if (inst.op == ScalarOp::kIndex) indices[inst.result] = inst.indices[0];
-        if (inst.op == ScalarOp::kLoad) {
-          const auto filled = filled_.find(inst.buffer);
-          if (filled != filled_.end() && inst.indices[filled->second.dimension] == col) {
-            take(filled->second.offset);
-          }
-        }
-        if (const auto limit = LimitOf(inst, indices, col)) take(*limit);
+        if (const Filled* filled = FilledAlong(inst, col)) take(filled->offset);
+        if (const auto limit = LimitOf(inst, col)) take(*limit);
       }
     }
     return offset;
   }
 
+  // What a load reads whose index of the filled dimension is `col`; null for others.
+  const Filled* FilledAlong(const Inst& inst, IntExpr col) const {
+    if (inst.op != ScalarOp::kLoad || !col) return nullptr;
+    const auto filled = filled_.find(inst.buffer);
+    if (filled == filled_.end() || inst.indices[filled->second.dimension] != col) return nullptr;
+    return &filled->second;
+  }
+
   // For a comparison that holds where `col <= row + offset`: the offset.
-  std::optional<int64_t> LimitOf(const Inst& inst,
-                                 const absl::flat_hash_map<ir::ValueId, IntExpr>& indices,
-                                 IntExpr col) const {
+  std::optional<int64_t> LimitOf(const Inst& inst, IntExpr col) const {
     const bool less = inst.op == ScalarOp::kLe || inst.op == ScalarOp::kLt;
     const bool greater = inst.op == ScalarOp::kGe || inst.op == ScalarOp::kGt;
-    if (!less && !greater) return std::nullopt;
-    const auto a = indices.find(inst.operands[less ? 0 : 1]);
-    const auto b = indices.find(inst.operands[less ? 1 : 0]);
-    if (a == indices.end() || b == indices.end()) return std::nullopt;
-    if (!col) return std::nullopt;
+    if (!col || (!less && !greater)) return std::nullopt;
+    const auto a = indices_.find(inst.operands[less ? 0 : 1]);
+    const auto b = indices_.find(inst.operands[less ? 1 : 0]);
+    if (a == indices_.end() || b == indices_.end()) return std::nullopt;
     // a - b is col - row + rest.
     const IntExpr rest = ints_.Add(ints_.Sub(ints_.Sub(a->second, b->second), col), row_);
     if (!rest.is_const()) return std::nullopt;
@@ -188,10 +187,6 @@ class Finder {
     if (inst.result < 0) return;
     Known& value = values_[inst.result];
     value = {};
-    if (inst.op == ScalarOp::kIndex) {
-      indices_[inst.result] = inst.indices[0];
-      return;
-    }
     const auto operand = [&](size_t i) { return values_[inst.operands[i]]; };
     const auto number = [&](double n) { value = {Known::kNumber, n}; };
     switch (inst.op) {
@@ -200,18 +195,15 @@ class Finder {
                                    : static_cast<double>(inst.immediate_int));
         return;
       case ScalarOp::kLoad: {
-        const auto filled = filled_.find(inst.buffer);
-        if (col && filled != filled_.end() && !inst.has_mask &&
-            inst.indices[filled->second.dimension] == col && filled->second.offset <= offset) {
-          number(filled->second.fill);
-        }
+        const Filled* filled = FilledAlong(inst, col);
+        if (filled != nullptr && !inst.has_mask && filled->offset <= offset) number(filled->fill);
         return;
       }
       case ScalarOp::kLe:
       case ScalarOp::kLt:
       case ScalarOp::kGe:
       case ScalarOp::kGt: {
-        const auto limit = LimitOf(inst, indices_, col);
+        const auto limit = LimitOf(inst, col);
         if (limit && *limit <= offset) number(0);
         return;
       }
@@ -221,8 +213,8 @@ class Finder {
       case ScalarOp::kSelect:
         if (operand(0).what == Known::kNumber) {
           value = operand(operand(0).number != 0 ? 1 : 2);
-        } else if (operand(1).what == Known::kNumber && operand(1).Is(operand(2).number)) {
-          if (operand(2).what == Known::kNumber) value = operand(1);
+        } else if (operand(1).what == Known::kNumber && operand(2).Is(operand(1).number)) {
+          value = operand(1);
         } else if (operand(1).Is(0) && operand(2).what == Known::kRowMax) {
           value = operand(2);  // the maximum, or 0 for a row without keys
         }
@@ -252,7 +244,7 @@ class Finder {
   const ir::Repeat& repeat_;
   IntExpr row_;
   std::vector<Known> values_;
-  absl::flat_hash_map<ir::ValueId, IntExpr> indices_;
+  absl::flat_hash_map<ir::ValueId, IntExpr> indices_;  // of the kernel's kIndex values
   absl::flat_hash_map<BufferId, Filled> filled_;
   BoundedLoops loops_;
 };

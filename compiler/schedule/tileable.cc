@@ -24,13 +24,9 @@ constexpr size_t kMostBetween = 64;  // operations from the first kernel to the 
 
 template <typename Visit>  // void(const Inst&)
 void ForEachAccess(const ir::Operation& operation, const Visit& visit) {
-  for (const Kernel& kernel : KernelsOf(operation)) {
-    for (const ir::Phase& phase : kernel.phases) {
-      for (const Inst& inst : phase.body) {
-        if (inst.op == ScalarOp::kLoad || inst.op == ScalarOp::kStore) visit(inst);
-      }
-    }
-  }
+  ForEachInst(operation, [&](const Inst& inst) {
+    if (inst.op == ScalarOp::kLoad || inst.op == ScalarOp::kStore) visit(inst);
+  });
 }
 
 const Kernel& KernelAt(const Module& module, size_t operation) {

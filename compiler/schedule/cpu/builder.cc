@@ -49,7 +49,32 @@ Block& Builder::AddSteps(IntExpr& var, IntExpr extent, IntExpr begin, IntExpr en
 }
 
 void Builder::AddLet(IntExpr var, IntExpr value, Block& out) {
-  out.push_back({Let{var, value}});
+  out.push_back({schedule::Let{var, value}});
+}
+
+IntExpr Builder::Let(IntExpr value, IntExpr most, Block& out) {
+  if (value.is_const() || value.kind() == ir::IntKind::kVar) return value;
+  const IntExpr var = ints_.NewVar(ints_.Add(most, 1));
+  AddLet(var, value, out);
+  return var;
+}
+
+Block& Builder::AddTaskRuns(IntExpr extent, int64_t unit, IntExpr copies, IntExpr& begin,
+                            IntExpr& end, Block& out) {
+  constexpr int64_t kTasksPerThread = 8;
+  const IntExpr threads = tree_.threads = ints_.NewVar(ints_.Const(kMostThreads));
+  const IntExpr one = ints_.Const(1);
+  const IntExpr units = ints_.CeilDiv(extent, ints_.Const(unit));
+  const IntExpr tasks = ints_.FloorDiv(ints_.Mul(threads, kTasksPerThread), ints_.Max(copies, one));
+  const IntExpr parts = ints_.Max(one, ints_.Min(units, tasks));
+  IntExpr part;
+  Block& task = AddSteps(part, parts, ints_.Const(0), parts, one, Binding::kTask, out);
+  const auto first = [&](IntExpr number) {
+    return ints_.Mul(ints_.FloorDiv(ints_.Mul(units, number), parts), unit);
+  };
+  begin = Let(first(part), extent, task);
+  end = Let(ints_.Min(first(ints_.Add(part, 1)), extent), extent, task);
+  return task;
 }
 
 ValueId Builder::Resolve(ValueId id) const {

@@ -37,6 +37,13 @@ class Builder {
   Block& AddSteps(ir::IntExpr& var, ir::IntExpr extent, ir::IntExpr begin, ir::IntExpr end,
                   ir::IntExpr step, Binding binding, Block& out);
   void AddLet(ir::IntExpr var, ir::IntExpr value, Block& out);
+  // A variable that is `value`, for `0 <= value <= most`: a new one, or `value` where it is one.
+  ir::IntExpr Let(ir::IntExpr value, ir::IntExpr most, Block& out);
+  // Tasks that take runs of `extent` iterations, whole units each but for the last: at most
+  // kTasksPerThread a thread, of all `copies` of the loop that stand side by side. Returns a task's
+  // body and sets the run's begin and end, which are good in it.
+  Block& AddTaskRuns(ir::IntExpr extent, int64_t unit, ir::IntExpr copies, ir::IntExpr& begin,
+                     ir::IntExpr& end, Block& out);
   void AddStep(const Step& step, Block& out);
   void AddLoad(ir::ValueId result, DType dtype, AllocId from, ir::IntExpr index, Block& out);
   void AddStore(ir::ValueId value, DType dtype, AllocId to, ir::IntExpr index, Block& out);

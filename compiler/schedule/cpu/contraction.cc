@@ -11,8 +11,6 @@ namespace {
 
 using ir::IntExpr;
 
-constexpr int64_t kTasksPerThread = 8;
-
 // A range of one loop that stands for several, taken as one.
 struct FlatRange {
   IntExpr begin, end;
@@ -38,8 +36,7 @@ class ContractionScheduler {
   Tree Run() &&;
 
  private:
-  // A new variable that is `value`, for `0 <= value <= most`.
-  IntExpr Let(IntExpr value, IntExpr most, Block& out);
+  IntExpr Let(IntExpr value, IntExpr most, Block& out) { return builder_.Let(value, most, out); }
   IntExpr Flat(const std::vector<IntExpr>& vars) { return PointNumber(ints_, vars); }
   void Decode(IntExpr flat, const std::vector<IntExpr>& vars, Block& out);
   // The last of `vars` over its part of `range`, inside of a loop over the others where there are
@@ -91,13 +88,6 @@ class ContractionScheduler {
   IntExpr panel_group_;  // panels that together take half of the second-level cache
   AllocId rows_ = -1;    // scratch memory for rows
 };
-
-IntExpr ContractionScheduler::Let(IntExpr value, IntExpr most, Block& out) {
-  if (value.is_const() || value.kind() == ir::IntKind::kVar) return value;
-  const IntExpr var = ints_.NewVar(ints_.Add(most, 1));
-  builder_.AddLet(var, value, out);
-  return var;
-}
 
 void ContractionScheduler::Decode(IntExpr flat, const std::vector<IntExpr>& vars, Block& out) {
   for (size_t i = vars.size(); i-- > 0;) {
@@ -357,7 +347,7 @@ Window ContractionScheduler::PanelOf(const Window& panels, IntExpr panel) {
 // Few panels for many rows: packed once, for all tasks, which split the rows.
 void ContractionScheduler::RunShared(Block& root) {
   Window panels{-1, -1, ints_.Const(0)};
-  IntExpr panel, part, first;
+  IntExpr panel, first;
   if (plan_.packed_load != nullptr) {
     panels.buffer = plan_.packed_load->inst->buffer;
   } else {
@@ -368,21 +358,10 @@ void ContractionScheduler::RunShared(Block& root) {
     PackPanel(panel, PanelOf(panels, panel), packing);
   }
 
-  const IntExpr threads = builder_.tree().threads = ints_.NewVar(ints_.Const(kMostThreads));
-  const IntExpr one = ints_.Const(1);
-  const IntExpr blocks = ints_.CeilDiv(plan_.num_rows, ints_.Const(plan_.block_rows()));
-  const IntExpr parts =
-      ints_.Max(one, ints_.Min(blocks, ints_.FloorDiv(ints_.Mul(threads, kTasksPerThread),
-                                                      ints_.Max(plan_.num_batches, one))));
-  Block& task =
-      builder_.AddSteps(part, parts, ints_.Const(0), parts, one, Binding::kTask, AddBatches(root));
+  IntExpr begin, end;
+  Block& task = builder_.AddTaskRuns(plan_.num_rows, plan_.block_rows(), plan_.num_batches, begin,
+                                     end, AddBatches(root));
   rows_ = OpenRowScratch(task);
-  const auto first_row = [&](IntExpr number) {
-    return ints_.Mul(ints_.FloorDiv(ints_.Mul(blocks, number), parts), plan_.block_rows());
-  };
-  const IntExpr begin = Let(first_row(part), plan_.num_rows, task);
-  const IntExpr end =
-      Let(ints_.Min(first_row(ints_.Add(part, 1)), plan_.num_rows), plan_.num_rows, task);
   Block& group = builder_.AddSteps(first, panels_, ints_.Const(0), panels_, panel_group_,
                                    Binding::kSerial, task);
   const IntExpr last = Let(ints_.Min(ints_.Add(first, panel_group_), panels_), panels_, group);

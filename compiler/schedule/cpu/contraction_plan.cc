@@ -228,7 +228,8 @@ Choice MakeChoice(ir::Module& module, const Nest& nest, ValueId row_value, Value
   plan.num_rows = NumPoints(ints, plan.rows);
   plan.num_lanes = NumPoints(ints, plan.lanes);
 
-  if (const Step* load = PlainLoad(panel_steps)) {
+  const Step* load = PlainLoad(panel_steps);
+  if (load != nullptr) {
     plan.lane_stride = FlatStride(ints, load->index, plan.lanes);
     plan.panel_k_stride = FlatStride(ints, load->index, plan.k);
     const bool regular = plan.lane_stride && plan.panel_k_stride;
@@ -244,7 +245,6 @@ Choice MakeChoice(ir::Module& module, const Nest& nest, ValueId row_value, Value
   }
   const double lanes = HintOf(ints, plan.num_lanes);
   const double k = HintOf(ints, plan.num_k), batches = HintOf(ints, plan.num_batches);
-  const Step* load = PlainLoad(panel_steps);
   const int packed_vectors = load != nullptr ? PackedVectors(module, *load, plan) : 0;
   ChooseTile(rows, lanes, isa, packed_vectors, plan);
   if (packed_vectors == plan.tile_vectors) plan.packed_load = load;

@@ -294,24 +294,12 @@ bool LoopsScheduler::LanesMayBeInnermost() const {
 // A task takes a run of lanes, and walks memory row by row: lanes outermost would walk it in
 // columns of one vector.
 void LoopsScheduler::AddInnermostLanes(Block& out) {
-  constexpr int64_t kLeastLanes = 64, kTasksPerThread = 4;
+  constexpr int64_t kLeastLanes = 64;
   Because("lanes innermost, in a run of them for each task");
-  const IntExpr var = plan_.lanes.var, lanes = Extent(ints_, var), one = ints_.Const(1);
-  const IntExpr threads = builder_.tree().threads = ints_.NewVar(ints_.Const(kMostThreads));
-  const IntExpr runs = ints_.CeilDiv(lanes, ints_.Const(kLeastLanes));
-  const IntExpr parts = ints_.Max(one, ints_.Min(runs, ints_.Mul(threads, kTasksPerThread)));
-  IntExpr part;
-  Block& task = builder_.AddSteps(part, parts, ints_.Const(0), parts, one, Binding::kTask, out);
-  const auto let = [&](IntExpr value) {
-    const IntExpr name = ints_.NewVar(ints_.Add(lanes, 1));
-    builder_.AddLet(name, value, task);
-    return name;
-  };
-  const auto first = [&](IntExpr number) {
-    const IntExpr run = ints_.FloorDiv(ints_.Mul(runs, number), parts);
-    return let(ints_.Min(ints_.Mul(run, kLeastLanes), lanes));
-  };
-  const IntExpr begin = first(part), end = first(ints_.Add(part, 1));
+  const IntExpr var = plan_.lanes.var;
+  IntExpr begin, end;
+  Block& task = builder_.AddTaskRuns(Extent(ints_, var), kLeastLanes, NumPoints(ints_, rows_),
+                                     begin, end, out);
   for (const NestPhase& phase : nest_.phases) {
     std::vector<const Step*> steps;
     for (const Step& step : phase.steps) steps.push_back(&step);
@@ -374,10 +362,10 @@ void LoopsScheduler::AddTiledRows(Block& out) {
   for (IntExpr var : rows_) at = &builder_.AddLoop(builder_.Whole(var, Binding::kTask), *at);
   at = &builder_.AddSteps(tile, num_rows, rows.begin, rows.end, ints_.Const(kTileRows),
                           Binding::kTask, *at);
-  const IntExpr block_end = ints_.NewVar(ints_.Add(num_lanes, 1));
-  builder_.AddLet(block_end, ints_.Min(ints_.Add(block, plan_.block), lanes.end), *at);
-  const IntExpr tile_end = ints_.NewVar(ints_.Add(num_rows, 1));
-  builder_.AddLet(tile_end, ints_.Min(ints_.Add(tile, kTileRows), rows.end), *at);
+  const IntExpr block_end =
+      builder_.Let(ints_.Min(ints_.Add(block, plan_.block), lanes.end), num_lanes, *at);
+  const IntExpr tile_end =
+      builder_.Let(ints_.Min(ints_.Add(tile, kTileRows), rows.end), num_rows, *at);
   AddTurnedLoads(block, block_end, tile, ints_.Sub(tile_end, tile), *at);
   at = &builder_.AddLoop({plan_.row_var, tile, tile_end, Binding::kSerial, 1}, *at);
   Loop loop = LanesLoop(Binding::kVector);

@@ -46,17 +46,15 @@ IntExpr TileMaker::AddBuffer(BufferId id, const ir::Kernel& kernel) {
   std::vector<IntExpr> sizes = buffer.sizes;
   TileLayout layout;
   layout.origin.assign(sizes.size(), ints_.Const(0));
-  for (const ir::Phase& phase : kernel.phases) {
-    for (const ir::Inst& inst : phase.body) {
-      if (inst.buffer != id) continue;
-      for (size_t i = 0; i < steps_.size(); ++i) {
-        const auto at = std::find(inst.indices.begin(), inst.indices.end(), kernel.outer[i]);
-        const auto d = static_cast<size_t>(at - inst.indices.begin());
-        layout.origin[d] = begins_[i];
-        sizes[d] = ints_.Min(ints_.Const(steps_[i]), buffer.sizes[d]);
-      }
+  ForEachInst(kernel, [&](const ir::Inst& inst) {
+    if (inst.buffer != id) return;
+    for (size_t i = 0; i < steps_.size(); ++i) {
+      const auto at = std::find(inst.indices.begin(), inst.indices.end(), kernel.outer[i]);
+      const auto d = static_cast<size_t>(at - inst.indices.begin());
+      layout.origin[d] = begins_[i];
+      sizes[d] = ints_.Min(ints_.Const(steps_[i]), buffer.sizes[d]);
     }
-  }
+  });
   layout.strides = module_.ContiguousStrides(sizes);
   layouts_[id] = std::move(layout);
   return ints_.Product(sizes);
@@ -204,13 +202,11 @@ std::vector<std::vector<BufferId>> LastLoads(const ir::Module& module, const ir:
   std::vector<std::vector<BufferId>> last(repeat.kernels.size());
   absl::flat_hash_set<BufferId> seen;
   for (size_t k = repeat.kernels.size(); k-- > 0;) {
-    for (const ir::Phase& phase : repeat.kernels[k].phases) {
-      for (const ir::Inst& inst : phase.body) {
-        if (inst.op != ir::ScalarOp::kLoad) continue;
-        const bool is_tile = module.buffers[inst.buffer].kind == ir::BufferKind::kTile;
-        if (is_tile && seen.insert(inst.buffer).second) last[k].push_back(inst.buffer);
-      }
-    }
+    ForEachInst(repeat.kernels[k], [&](const ir::Inst& inst) {
+      if (inst.op != ir::ScalarOp::kLoad) return;
+      const bool is_tile = module.buffers[inst.buffer].kind == ir::BufferKind::kTile;
+      if (is_tile && seen.insert(inst.buffer).second) last[k].push_back(inst.buffer);
+    });
   }
   return last;
 }

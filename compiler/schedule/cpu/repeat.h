@@ -19,11 +19,9 @@ absl::StatusOr<Tree> ScheduleForTile(ir::Module& module, const ir::Kernel& kerne
 // Calls `visit` with the buffer of each store.
 template <typename Visit>  // void(ir::BufferId)
 void ForEachStore(const ir::Kernel& kernel, const Visit& visit) {
-  for (const ir::Phase& phase : kernel.phases) {
-    for (const ir::Inst& inst : phase.body) {
-      if (inst.op == ir::ScalarOp::kStore) visit(inst.buffer);
-    }
-  }
+  ForEachInst(kernel, [&](const ir::Inst& inst) {
+    if (inst.op == ir::ScalarOp::kStore) visit(inst.buffer);
+  });
 }
 
 // One tile of a repeat with such steps: where it begins in each tiled loop, and how its buffers lie
