@@ -84,11 +84,15 @@ std::string TimesText(const v1::Artifact& artifact) {
     absl::StrAppendFormat(&out, "%-24s %10.3f ms\n", stage.stage(),
                           static_cast<double>(stage.duration_ns()) * 1e-6);
   }
-  for (const v1::KernelInfo& kernel : artifact.header().kernels()) {
-    absl::StrAppendFormat(&out, "%-24s %10.3f ms  kernel %s%s\n", kernel.symbol(),
-                          static_cast<double>(kernel.compile_ns()) * 1e-6,
-                          kernel.key().substr(0, 12), kernel.cached() ? " (cached)" : "");
-  }
+  const auto append = [&](absl::string_view kind, const auto& objects) {
+    for (const v1::KernelInfo& info : objects) {
+      absl::StrAppendFormat(&out, "%-24s %10.3f ms  %s %s%s\n", info.symbol(),
+                            static_cast<double>(info.compile_ns()) * 1e-6, kind,
+                            info.key().substr(0, 12), info.cached() ? " (cached)" : "");
+    }
+  };
+  append("kernel", artifact.header().kernels());
+  append("routine", artifact.header().routines());
   return out;
 }
 
@@ -143,11 +147,13 @@ absl::Status WriteDebugFiles(const std::string& dir, const v1::Graph& graph,
         WriteText(folder / "ir" / absl::StrFormat("%02d-%s.kir", i, SafeName(debug.ir(i).stage())),
                   debug.ir(i).text()));
   }
-  for (const v1::Debug::KernelSource& kernel : debug.kernels()) {
-    fs::path stem = folder / "kernels" / SafeName(kernel.symbol());
-    KILN_RETURN_IF_ERROR(WriteText(stem.string() + ".cc", kernel.source()));
-    if (!kernel.assembly().empty()) {
-      KILN_RETURN_IF_ERROR(WriteText(stem.string() + ".s", kernel.assembly()));
+  for (const auto* sources : {&debug.kernels(), &debug.routines()}) {
+    for (const v1::Debug::KernelSource& source : *sources) {
+      fs::path stem = folder / "kernels" / SafeName(source.symbol());
+      KILN_RETURN_IF_ERROR(WriteText(stem.string() + ".cc", source.source()));
+      if (!source.assembly().empty()) {
+        KILN_RETURN_IF_ERROR(WriteText(stem.string() + ".s", source.assembly()));
+      }
     }
   }
   KILN_RETURN_IF_ERROR(WriteText(folder / "decisions.txt", DecisionsText(artifact)));

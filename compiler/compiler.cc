@@ -82,7 +82,7 @@ absl::StatusOr<std::vector<NamedKernel>> EmitKernels(const codegen::Target& targ
                                                      const std::vector<schedule::Tree>& trees,
                                                      const StopCheck& stop, size_t most_bytes,
                                                      bool debug, v1::PlanResponse& response) {
-  absl::flat_hash_set<std::string> known;
+  absl::flat_hash_set<std::string> known, routines;
   size_t source_bytes = 0;
   std::vector<NamedKernel> kernels(module.operations.size());
   size_t number = 0;
@@ -112,6 +112,12 @@ absl::StatusOr<std::vector<NamedKernel>> EmitKernels(const codegen::Target& targ
     source.set_source(absl::StrCat(
         named.emitted.prelude,
         absl::StrReplaceAll(named.emitted.source, {{codegen::kSymbolPlaceholder, named.symbol}})));
+    for (const codegen::Routine& routine : named.emitted.routines) {
+      if (!routines.insert(routine.name).second) continue;
+      v1::KernelSource& out = *response.add_routines();
+      out.set_symbol(routine.name);
+      out.set_source(absl::StrCat(named.emitted.prelude, routine.source));
+    }
     for (const std::string& origin : tree.origins) source.add_ops(origin);
     if (!debug) continue;
     for (const std::string& reason : tree.reasons) source.add_schedule(reason);

@@ -15,13 +15,20 @@
 namespace kiln::cli {
 namespace {
 
-// Sources or assembly of every kernel, each under a line with its name.
+// Sources or assembly of every kernel and routine, each under a line with its name.
 std::string KernelText(const v1::Artifact& artifact, bool assembly) {
   const char* comment = assembly ? "# " : "// ";
   std::string out;
+  const auto append = [&](absl::string_view name, absl::string_view what,
+                          const v1::Debug::KernelSource& from) {
+    absl::StrAppend(&out, comment, name, ": ", what, "\n",
+                    assembly ? from.assembly() : from.source(), "\n");
+  };
   for (const v1::Debug::KernelSource& kernel : artifact.debug().kernels()) {
-    absl::StrAppend(&out, comment, kernel.symbol(), ": ", absl::StrJoin(kernel.ops(), ", "), "\n",
-                    assembly ? kernel.assembly() : kernel.source(), "\n");
+    append(kernel.symbol(), absl::StrJoin(kernel.ops(), ", "), kernel);
+  }
+  for (const v1::Debug::KernelSource& routine : artifact.debug().routines()) {
+    append(routine.symbol(), "a routine", routine);
   }
   return out;
 }

@@ -27,6 +27,13 @@ struct EmittedGrid {
   ir::IntExpr shared_bytes;          // of dynamic shared memory, for each block
 };
 
+// A function that kernels call and that depends on few choices of theirs: an object of its own,
+// which other kernels and models share.
+struct Routine {
+  std::string name;    // for people; of equal sources equal
+  std::string source;  // after the kernel's prelude
+};
+
 struct EmittedKernel {
   // Text that the source needs before it and shares with all kernels of its target; it lives as
   // long as the process.
@@ -34,6 +41,7 @@ struct EmittedKernel {
   // The rest of the source, apart from the symbol's name: it contains kSymbolPlaceholder wherever
   // the kernel's own name stands, so that equal kernels have equal text.
   std::string source;
+  std::vector<Routine> routines;      // to be linked with the kernel
   std::vector<ir::BufferId> buffers;  // arguments, in order
   std::vector<int> symbols;           // ids of the IntContext's symbols passed after them, in order
   ir::IntExpr scratch_bytes;          // for the launch

@@ -154,6 +154,7 @@ std::vector<std::string> FrontendArguments(const ClangJob& job) {
                                    "2",
                                    "-mframe-pointer=none",
                                    "-clear-ast-before-backend",
+                                   "-disable-llvm-verifier",
                                    "-w",
                                    "-ferror-limit",
                                    "10",

@@ -32,7 +32,7 @@ class Graph;
 inline constexpr int kKeyEncodingVersion = 2;
 
 // What CompileOptions.optimization_level 0 stands for.
-inline constexpr int kDefaultOptimizationLevel = 3;
+inline constexpr int kDefaultOptimizationLevel = 2;
 
 // `device` and `options` with nothing in them that no compile reads. The keys are made of these,
 // and the server gives its workers nothing more: the compiler cannot come to read what is in no

@@ -30,9 +30,11 @@ namespace {
 constexpr uint32_t kArtifactFormatVersion = 1;
 constexpr int kMaxAttempts = 2;
 
-// One kernel of the plan.
+// One kernel of the plan, or one of its routines, which come after the kernels.
 struct PlannedKernel {
-  Digest key;  // of `request`
+  std::string symbol;
+  std::string operators;  // none for a routine
+  Digest key;             // of `request`
   std::shared_ptr<const v1::WorkerRequest> request;
   size_t source_bytes() const { return request->compile_kernel().source().size(); }
 };
@@ -65,10 +67,10 @@ v1::Progress MakeProgress(absl::string_view stage, int done, int total, int cach
   return progress;
 }
 
-// A kernel that has just been compiled, on this job's account or another's.
-void RecordKernel(const TraceContext& step, absl::string_view symbol,
+// A kernel or routine that has just been compiled, on this job's account or another's.
+void RecordKernel(const TraceContext& step, absl::string_view kind, absl::string_view symbol,
                   const KernelOutcome& outcome) {
-  Span span = Span::BeginPart(step, "kernel");
+  Span span = Span::BeginPart(step, kind);
   span.Set("kiln.kernel", std::string(symbol));
   span.SetStatus(outcome.kernel.status());
   absl::Time now = absl::Now();
@@ -185,20 +187,28 @@ class Job {
       context_.metrics.StageDone(stage.stage(), target_, absl::Nanoseconds(stage.duration_ns()));
     }
     for (v1::KernelSource& kernel : *plan_.mutable_kernels()) {
-      KILN_RETURN_IF_ERROR(AddKernel(std::move(*kernel.mutable_source())));
+      KILN_RETURN_IF_ERROR(AddKernel(kernel));
+    }
+    for (v1::KernelSource& routine : *plan_.mutable_routines()) {
+      KILN_RETURN_IF_ERROR(AddKernel(routine));
     }
     return absl::OkStatus();
   }
 
-  // The key is made of the very message that a worker will get.
-  absl::Status AddKernel(std::string source) {
+  bool IsRoutine(size_t i) const { return i >= static_cast<size_t>(plan_.kernels_size()); }
+
+  // Takes its source. The key is made of the very message that a worker will get.
+  absl::Status AddKernel(v1::KernelSource& kernel) {
     auto request = std::make_shared<v1::WorkerRequest>();
     v1::CompileKernelRequest& compile = *request->mutable_compile_kernel();
-    compile.set_source(std::move(source));
+    compile.set_source(std::move(*kernel.mutable_source()));
     *compile.mutable_device() = device_;
     *compile.mutable_options() = options_;
     KILN_ASSIGN_OR_RETURN(Digest key, context_.kernel_key(compile));
-    kernels_.push_back({key, std::move(request)});
+    kernels_.push_back({.symbol = kernel.symbol(),
+                        .operators = absl::StrJoin(kernel.ops(), ", "),
+                        .key = key,
+                        .request = std::move(request)});
     return absl::OkStatus();
   }
 
@@ -214,8 +224,8 @@ class Job {
       KernelSlot& slot = results_->slots[i];
       slot.cached = found[i].ok() && slot.compiled.ParseFromString(found[i]->entry->bytes);
       if (!slot.cached) missing_.push_back(i);
+      if (slot.cached && !IsRoutine(i)) ++results_->cached;
     }
-    results_->cached = static_cast<int>(kernels_.size() - missing_.size());
     results_->done = results_->cached;
     outcome_.kernels_cached = results_->cached;
     context_.metrics.KernelsReused(target_, results_->cached);
@@ -255,11 +265,11 @@ class Job {
     };
     kernel.done = [control = control_, results = results_, progress = progress_, i,
                    total = outcome_.kernels_total, &metrics = context_.metrics, target = target_,
-                   trace = step_trace_, symbol = plan_.kernels(static_cast<int>(i)).symbol(),
-                   operators = absl::StrJoin(plan_.kernels(static_cast<int>(i)).ops(), ", "),
+                   trace = step_trace_, symbol = kernels_[i].symbol,
+                   operators = kernels_[i].operators, is_routine = IsRoutine(i),
                    activity = context_.activity,
                    job = input_.number](const KernelOutcome& outcome) {
-      RecordKernel(trace, symbol, outcome);
+      RecordKernel(trace, is_routine ? "routine" : "kernel", symbol, outcome);
       if (activity != nullptr && outcome.kernel.ok()) {
         absl::Duration took = absl::Nanoseconds(outcome.kernel->compile_ns);
         activity->KernelDone(job, symbol, operators, absl::Now() - took, took);
@@ -273,11 +283,11 @@ class Job {
           KernelSlot& slot = results->slots[i];
           slot.compiled = outcome.kernel->response->compile_kernel();
           slot.compile_ns = outcome.kernel->compile_ns;
-          if (!outcome.joined) metrics.KernelCompiled(target);
+          if (!outcome.joined && !is_routine) metrics.KernelCompiled(target);
         } else {
           results->failed = true;
         }
-        ++results->done;
+        if (!is_routine) ++results->done;
         report = MakeProgress("compile", results->done, total, results->cached);
       }
       progress(report);
@@ -313,8 +323,8 @@ class Job {
     absl::MutexLock lock(&results_->mu);
     for (size_t i = 0; i < kernels_.size(); ++i) {
       const KernelSlot& slot = results_->slots[i];
-      v1::KernelInfo& info = *header.add_kernels();
-      info.set_symbol(plan_.kernels(static_cast<int>(i)).symbol());
+      v1::KernelInfo& info = IsRoutine(i) ? *header.add_routines() : *header.add_kernels();
+      info.set_symbol(kernels_[i].symbol);
       info.set_key(kernels_[i].key.ToHex());
       info.set_object_digest(Sha256(slot.compiled.object()).ToHex());
       info.set_compile_ns(slot.compile_ns);
@@ -336,12 +346,13 @@ class Job {
     debug = std::move(*plan_.mutable_debug());
     absl::MutexLock lock(&results_->mu);
     for (size_t i = 0; i < kernels_.size(); ++i) {
-      const v1::KernelSource& from = plan_.kernels(static_cast<int>(i));
-      v1::Debug::KernelSource& to = *debug.add_kernels();
-      to.set_symbol(from.symbol());
+      v1::Debug::KernelSource& to = IsRoutine(i) ? *debug.add_routines() : *debug.add_kernels();
+      to.set_symbol(kernels_[i].symbol);
       to.set_source(kernels_[i].request->compile_kernel().source());
-      *to.mutable_schedule() = from.schedule();
       to.set_assembly(results_->slots[i].compiled.assembly());
+      if (IsRoutine(i)) continue;
+      const v1::KernelSource& from = plan_.kernels(static_cast<int>(i));
+      *to.mutable_schedule() = from.schedule();
       *to.mutable_ops() = from.ops();
     }
   }

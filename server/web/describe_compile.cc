@@ -105,20 +105,28 @@ void DescribeSteps(const v1::Program& program, v1::CompileDetail& out) {
   }
 }
 
+void DescribeKernel(const v1::Debug::KernelSource& from, const v1::KernelInfo* info,
+                    v1::CompileDetail& out) {
+  v1::CompileDetail::Kernel& to = *out.add_kernels();
+  to.set_symbol(from.symbol());
+  to.set_source_bytes(static_cast<int>(from.source().size()));
+  to.set_assembly_bytes(static_cast<int>(from.assembly().size()));
+  *to.mutable_ops() = from.ops();
+  if (info == nullptr) return;
+  to.set_key(info->key());
+  to.set_cached(info->cached());
+  to.set_compile_ms(static_cast<double>(info->compile_ns()) * 1e-6);
+}
+
+// Kernels, then the routines that they call.
 void DescribeKernels(const v1::Artifact& artifact, v1::CompileDetail& out) {
-  const v1::ArtifactHeader& header = artifact.header();
-  for (int i = 0; i < artifact.debug().kernels_size(); ++i) {
-    const v1::Debug::KernelSource& from = artifact.debug().kernels(i);
-    v1::CompileDetail::Kernel& to = *out.add_kernels();
-    to.set_symbol(from.symbol());
-    to.set_source_bytes(static_cast<int>(from.source().size()));
-    to.set_assembly_bytes(static_cast<int>(from.assembly().size()));
-    *to.mutable_ops() = from.ops();
-    if (i >= header.kernels_size()) continue;
-    to.set_key(header.kernels(i).key());
-    to.set_cached(header.kernels(i).cached());
-    to.set_compile_ms(static_cast<double>(header.kernels(i).compile_ns()) * 1e-6);
-  }
+  const auto describe = [&out](const auto& sources, const auto& infos) {
+    for (int i = 0; i < sources.size(); ++i) {
+      DescribeKernel(sources[i], i < infos.size() ? &infos[i] : nullptr, out);
+    }
+  };
+  describe(artifact.debug().kernels(), artifact.header().kernels());
+  describe(artifact.debug().routines(), artifact.header().routines());
 }
 
 }  // namespace

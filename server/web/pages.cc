@@ -142,9 +142,12 @@ absl::StatusOr<std::string> FindText(const v1::Artifact& artifact,
     if (rest.size() == 2 && rest[0] == "ir" && index < debug.ir_size()) {
       return debug.ir(index).text();
     }
-    if (rest.size() == 3 && rest[0] == "kernels" && index < debug.kernels_size()) {
-      if (rest[2] == "source") return debug.kernels(index).source();
-      if (rest[2] == "assembly") return debug.kernels(index).assembly();
+    const int routine = index - debug.kernels_size();
+    if (rest.size() == 3 && rest[0] == "kernels" && routine < debug.routines_size()) {
+      const v1::Debug::KernelSource& kernel =
+          routine < 0 ? debug.kernels(index) : debug.routines(routine);
+      if (rest[2] == "source") return kernel.source();
+      if (rest[2] == "assembly") return kernel.assembly();
     }
   }
   return absl::NotFoundError("this compile has no such text");

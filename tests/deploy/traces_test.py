@@ -172,7 +172,8 @@ class TracesTest(unittest.TestCase):
             (stage,) = self.named(name)
             self.assertEqual(self.parent(stage), job)
         (kernel,) = self.named("kernel")
-        self.assertEqual(self.parent(kernel)["name"], "compile")
+        for part in [kernel, *self.named("routine")]:
+            self.assertEqual(self.parent(part)["name"], "compile")
         inner = [s for s in self.mine if s["parentSpanId"] == self.named("plan")[0]["spanId"]]
         self.assertGreaterEqual(len(inner), 3, "stages of the plan")
 

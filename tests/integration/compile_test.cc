@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <map>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -79,7 +81,7 @@ TEST_F(CompileTest, TheSecondAskIsAHitFromMemoryAndFromDiskAfterARestart) {
             1);
 
   ASSERT_TRUE(StartServer());
-  EXPECT_THAT(server().ready_line(), ::testing::HasSubstr("(1 artifacts, 1 kernels)"));
+  EXPECT_THAT(server().ready_line(), ::testing::HasSubstr("(1 artifacts, 2 kernels)"));
   Answer from_disk = Compile(stub(), request);
   ASSERT_TRUE(from_disk.ok()) << Text(from_disk.status);
   EXPECT_EQ(from_disk.source, "disk");
@@ -136,9 +138,13 @@ TEST_F(CompileTest, AKernelThatTwoGraphsShareIsCompiledOnce) {
     cached += kernel.cached();
   }
   EXPECT_EQ(cached, 1);
+  const auto& routines = second.artifact.header().routines();
+  EXPECT_GT(routines.size(), 0);
+  for (const v1::KernelInfo& routine : routines) EXPECT_TRUE(routine.cached()) << routine.symbol();
   MetricText metrics = Metrics();
   EXPECT_EQ(metrics.Sum("kiln_kernels_compiled_total"), 3);
-  EXPECT_EQ(metrics.Sum("kiln_cache_requests_total", {{"kind", "kernel"}, {"result", "hit"}}), 1);
+  EXPECT_EQ(metrics.Sum("kiln_cache_requests_total", {{"kind", "kernel"}, {"result", "hit"}}),
+            1 + routines.size());
 }
 
 TEST_F(CompileTest, AnArtifactOverFourMegabytesTravelsInChunks) {
@@ -221,10 +227,11 @@ TEST_F(CompileTest, ServerInfoTellsWhatTheCachesHold) {
   EXPECT_EQ(info.workers(), 2);
   EXPECT_FALSE(info.draining());
   EXPECT_THAT(info.targets(), ::testing::Contains(v1::TARGET_CPP));
-  int rows_with_one_entry = 0;
-  for (const v1::CacheInfo& cache : info.caches()) rows_with_one_entry += cache.entries() == 1;
-  EXPECT_EQ(rows_with_one_entry, 5)
-      << "artifact and kernel, in memory and on disk, and what the key was made of, on disk";
+  std::map<std::string, uint64_t> entries;
+  for (const v1::CacheInfo& cache : info.caches()) entries[cache.kind()] += cache.entries();
+  EXPECT_EQ(entries["artifact"], 2) << "in memory and on disk";
+  EXPECT_EQ(entries["kernel"], 4) << "with the routine that it calls";
+  EXPECT_EQ(entries["description"], 1) << "what the key was made of, on disk";
 }
 
 }  // namespace

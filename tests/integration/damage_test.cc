@@ -33,6 +33,7 @@ class DamageTest : public ServerTest {
   }
 
   static constexpr int64_t kElements = 1000;
+  static constexpr int kKernelEntries = 2;  // a kernel, and the routine that it calls
   const v1::CompileRequest request_ = QuickRequest(kElements);
 };
 
@@ -59,15 +60,16 @@ TEST_F(DamageTest, AFlippedBitInAKernelIsCompiledAgain) {
   for (cache::EntryKind kind : cache::kEntryKinds) {
     auto flipped = FlipStoredValues(cache_path(), kind);
     ASSERT_TRUE(flipped.ok()) << flipped.status();
-    ASSERT_EQ(*flipped, 1);
+    ASSERT_EQ(*flipped, kind == cache::EntryKind::kKernel ? kKernelEntries : 1);
   }
   ASSERT_TRUE(StartServer());
   Answer answer = Compile(stub(), request_);
   ExpectRightAnswer(answer);
   EXPECT_EQ(answer.source, "compiled");
   EXPECT_FALSE(answer.artifact.header().kernels(0).cached());
+  EXPECT_FALSE(answer.artifact.header().routines(0).cached());
   EXPECT_EQ(Corrupt("artifact"), 1);
-  EXPECT_EQ(Corrupt("kernel"), 1);
+  EXPECT_EQ(Corrupt("kernel"), kKernelEntries);
 }
 
 TEST_F(DamageTest, FetchOfADamagedArtifactIsNotFound) {
@@ -85,8 +87,8 @@ TEST_F(DamageTest, VerifyCacheFindsDamageAndRemovesIt) {
   ASSERT_TRUE(FlipStoredValues(cache_path(), cache::EntryKind::kKernel).ok());
   ASSERT_TRUE(StartServer());
   v1::VerifyCacheResponse first = VerifyCache(stub());
-  EXPECT_EQ(first.checked(), 3);  // artifact, description, kernel
-  EXPECT_EQ(first.corrupt(), 1);
+  EXPECT_EQ(first.checked(), 2 + kKernelEntries);  // artifact and description
+  EXPECT_EQ(first.corrupt(), kKernelEntries);
   v1::VerifyCacheResponse second = VerifyCache(stub());
   EXPECT_EQ(second.checked(), 2);
   EXPECT_EQ(second.corrupt(), 0);

@@ -13,7 +13,11 @@ TargetKind CppTargetKind();
 // FMA, else baseline x86-64.
 std::unique_ptr<Target> MakeCppTarget(DeviceInfo device);
 
-// The prelude of every kernel: the ABI, vector types and the vector math.
+// The prelude of every kernel: the ABI, vector types and the vector math, and which routines there
+// are.
 absl::string_view CppPrelude();
+
+// After the prelude: bodies of the routines.
+absl::string_view CppRoutines();
 
 }  // namespace kiln::codegen

@@ -4,10 +4,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/cpp/body.h"
 #include "compiler/codegen/cpp/cost_text.h"
+#include "compiler/codegen/cpp/cpp_target.h"
 #include "compiler/codegen/cpp/kernel_text.h"
 #include "compiler/codegen/cpp/reduce_text.h"
 #include "compiler/schedule/micro.h"
@@ -29,6 +31,7 @@ using schedule::Node;
 using schedule::Space;
 
 constexpr int64_t kScratchAlignment = 64;
+constexpr int kCostOfTask = 16384;  // scalar operations, at least
 
 // A part of the tree that runs as one grid of tasks: the loops of kTask one in another are its
 // rows, those of kTaskVector its lanes. It becomes a function of its own.
@@ -107,6 +110,13 @@ class KernelPrinter {
   void PrintFold(const schedule::Fold& fold, Function& f);
   void PrintCombine(const schedule::Combine& combine, Function& f);
   void PrintMicro(const schedule::Micro& micro, Function& f);
+  // A call of a routine, which the kernel is to be linked to.
+  template <typename... Parts>
+  std::string Routine(const Parts&... parts) {
+    const std::string name = StrCat(parts...);
+    routines_.insert(name);
+    return StrCat(name, "::Run(");
+  }
   std::string WindowText(const schedule::Window& window);
   std::string NewVar(IntExpr var, char prefix);
   std::string Expr(IntExpr expr) { return names_.Expr(expr); }
@@ -123,6 +133,7 @@ class KernelPrinter {
   const schedule::Tree& tree_;
   Names names_;
   std::vector<std::pair<std::string, Names::Used>> functions_;  // text, what it uses
+  absl::btree_set<std::string> routines_;
   Writer entry_{1};
   IntExpr launch_bytes_, thread_bytes_;
   absl::flat_hash_map<AllocId, IntExpr> offsets_;  // of those in scratch memory
@@ -354,31 +365,33 @@ void KernelPrinter::PrintMicro(const schedule::Micro& micro, Function& f) {
       f.out.Line("__builtin_memset(", w[0], ", 0, ", s[0], " * sizeof(", type, "));");
       break;
     case schedule::MicroKind::kCopyRows:
-      f.out.Line("KCopyRows<", c[0], ", ", type, ">(", w[1], ", ", s[0], ", ", s[1], ", ", s[2],
-                 ", ", s[3], ", ", w[0], ");");
+      f.out.Line(Routine("KCopyRows<", c[0], ", ", type, ">"), w[1], ", ", s[0], ", ", s[1], ", ",
+                 s[2], ", ", s[3], ", ", w[0], ");");
       break;
     case schedule::MicroKind::kPackTransposed:
-      f.out.Line("KPackTransposed<", c[0], ", ", type, ">(", w[1], ", ", s[0], ", ", s[1], ", ",
-                 s[2], ", ", w[0], ");");
+      f.out.Line(Routine("KPackTransposed<", c[0], ", ", type, ">"), w[1], ", ", s[0], ", ", s[1],
+                 ", ", s[2], ", ", w[0], ");");
       break;
     case schedule::MicroKind::kPackPairs:
+      Routine("KPackTransposed<", c[0], ", int>");
       f.out.Line("KPackPairs<", c[0], ">(", w[1], ", ", s[0], ", ", s[1], ", ", s[2], ", ", w[0],
                  ");");
       break;
     case schedule::MicroKind::kInterleave:
-      f.out.Line("KInterleave<", c[0], ">(", w[1], ", ", s[0], ", ", s[1], ", ", s[2], ", ", w[0],
-                 ");");
+      f.out.Line(Routine("KInterleave<", c[0], ">"), w[1], ", ", s[0], ", ", s[1], ", ", s[2], ", ",
+                 w[0], ");");
       break;
     case schedule::MicroKind::kMultiplyPairs:
-      f.out.Line("KMicroKernelPairs<", c[0], ", ", c[1], ", ", c[2], ">(", s[0], ", ", w[1], ", ",
-                 s[1], ", ", w[2], ", ", w[0], ");");
+      f.out.Line(Routine("KMicroKernelPairs<", c[0], ", ", c[1], ", ", c[2], ">"), s[0], ", ", w[1],
+                 ", ", s[1], ", ", w[2], ", ", w[0], ");");
       break;
     case schedule::MicroKind::kTranspose:
-      f.out.Line("KTransposeTile<", c[0], ", ", c[1], ", ", type, ">(", w[1], ", ", w[0], ");");
+      f.out.Line(Routine("KTransposeTile<", c[0], ", ", c[1], ", ", type, ">"), w[1], ", ", w[0],
+                 ");");
       break;
     case schedule::MicroKind::kMultiply:
-      f.out.Line("KMicroKernel<", type, ", ", c[0], ", ", c[1], ", ", c[2], ">(", s[0], ", ", w[1],
-                 ", ", s[1], ", ", s[2], ", ", w[2], ", ", w[0], ");");
+      f.out.Line(Routine("KMicroKernel<", type, ", ", c[0], ", ", c[1], ", ", c[2], ">"), s[0],
+                 ", ", w[1], ", ", s[1], ", ", s[2], ", ", w[2], ", ", w[0], ");");
       break;
   }
 }
@@ -455,8 +468,9 @@ void KernelPrinter::PrintGrid(const Grid& grid, Writer& out) {
   Writer text;
   text.Line(
       "void ", name,
-      "(Args& args, long row_begin, long row_end, long lane_begin, long lane_end, int thread) "
+      "(void* closure, long row_begin, long row_end, long lane_begin, long lane_end, int thread) "
       "{");
+  text.Line("Args& args = *(Args*)closure;");
   DeclareUsed(used, true, text);
   if (checks) text.Line("int error = 0;");
   text.AppendText(f.out.text());
@@ -472,8 +486,9 @@ void KernelPrinter::PrintGrid(const Grid& grid, Writer& out) {
     lanes = schedule::Extent(ints_, grid.lanes[0]->var);
     step = grid.lanes[0]->width;
   }
-  out.Line("KRunGrid(context, KGrid<Args>{&args, ", name, ", ", Expr(rows), ", ", Expr(lanes), ", ",
-           step, ", 1, 1}, ", CostText(ints_, tree_, grid.nodes, names_), ");");
+  out.Line(Routine("KRunGrid<", kCostOfTask, ">"), "context, KGrid{&args, ", name, ", ", Expr(rows),
+           ", ", Expr(lanes), ", ", step, ", 1, 1}, ", CostText(ints_, tree_, grid.nodes, names_),
+           ");");
 }
 
 EmittedKernel KernelPrinter::Print() {
@@ -515,6 +530,10 @@ EmittedKernel KernelPrinter::Print() {
 
   EmittedKernel kernel;
   kernel.source = out.text();
+  for (const std::string& name : routines_) {
+    kernel.routines.push_back(
+        {.name = name, .source = StrCat(CppRoutines(), "\ntemplate struct ", name, ";\n")});
+  }
   kernel.buffers = names_.buffers();
   kernel.symbols = names_.symbols();
   kernel.scratch_bytes = launch_bytes_;

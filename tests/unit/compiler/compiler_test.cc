@@ -18,6 +18,7 @@
 #include "kiln/v1/compile_service.pb.h"
 #include "kiln/v1/error.pb.h"
 #include "kiln/v1/worker.pb.h"
+#include "proto/base/key.h"
 #include "proto/base/error_detail.h"
 
 namespace kiln {
@@ -199,18 +200,24 @@ TEST(CompilerTest, KernelsCompileAndLink) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   v1::LinkRequest link;
   *link.mutable_device() = request.device();
-  for (const v1::KernelSource& kernel : plan->kernels()) {
-    v1::CompileKernelRequest compile;
-    compile.set_source(kernel.source());
-    *compile.mutable_device() = request.device();
-    const auto object = CompileKernel(compile);
-    ASSERT_TRUE(object.ok()) << object.status();
-    link.add_objects(object->object());
+  EXPECT_GT(plan->routines_size(), 0);
+  for (const auto* sources : {&plan->kernels(), &plan->routines()}) {
+    for (const v1::KernelSource& source : *sources) {
+      v1::CompileKernelRequest compile;
+      compile.set_source(source.source());
+      *compile.mutable_device() = request.device();
+      const auto object = CompileKernel(compile);
+      ASSERT_TRUE(object.ok()) << object.status();
+      link.add_objects(object->object());
+    }
   }
   const auto linked = LinkKernels(link);
   ASSERT_TRUE(linked.ok()) << linked.status();
   EXPECT_EQ(linked->binary().substr(1, 3), "ELF");
   EXPECT_TRUE(linked->binaries().empty());
+  link.mutable_objects()->RemoveLast();
+  EXPECT_THAT(std::string(LinkKernels(link).status().message()), HasSubstr("undefined"))
+      << "without a routine";
 }
 
 TEST(CompilerTest, PlansAreReproducible) {
@@ -239,11 +246,12 @@ TEST(CompilerTest, AKernelsKeyIsThatOfWhatIsCompiled) {
   using Options = v1::CompileOptions;
   EXPECT_NE(with([](Device& d, Options&) { d.set_arch("znver3"); }), key);
   EXPECT_NE(with([](Device& d, Options&) { d.add_features("fma"); }), key);
-  EXPECT_NE(with([](Device&, Options& o) { o.set_optimization_level(2); }), key);
+  EXPECT_NE(with([](Device&, Options& o) { o.set_optimization_level(3); }), key);
   EXPECT_NE(with([](Device&, Options& o) { o.set_fast_math(true); }), key);
   EXPECT_NE(with([](Device&, Options& o) { o.set_debug(true); }), key);  // with its assembly
   // The default's level, the order of features, and what only the planner reads.
-  EXPECT_EQ(with([](Device&, Options& o) { o.set_optimization_level(3); }), key);
+  EXPECT_EQ(with([](Device&, Options& o) { o.set_optimization_level(kDefaultOptimizationLevel); }),
+            key);
   EXPECT_EQ(with([](Device& d, Options&) { d.mutable_features()->SwapElements(0, 1); }), key);
   EXPECT_EQ(with([](Device& d, Options&) { d.add_features("avx"); }), key);
   EXPECT_EQ(with([](Device& d, Options&) { d.set_l2_bytes(1 << 21); }), key);

@@ -440,8 +440,8 @@ TEST(KeyTest, TheDefaultLevelIsOneKeyWithItsNumber) {
     options.set_optimization_level(level);
     return Key(SampleGraph(), SampleDevice(), options);
   };
-  EXPECT_EQ(key(0), key(3));
-  EXPECT_NE(key(0), key(2));
+  EXPECT_EQ(key(0), key(kDefaultOptimizationLevel));
+  EXPECT_NE(key(0), key(3));
   EXPECT_NE(key(0), key(1));
 }
 

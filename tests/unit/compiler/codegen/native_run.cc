@@ -12,6 +12,7 @@
 #include <ctime>
 #include <thread>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "compiler/codegen/cpp/cpp_target.h"
@@ -117,22 +118,30 @@ absl::StatusOr<std::unique_ptr<NativeModule>> NativeModule::Build(ir::Module& mo
   std::unique_ptr<NativeModule> native(new NativeModule(module));
   std::unique_ptr<Target> target = MakeCppTarget(device);
   std::vector<std::string> objects;
+  absl::flat_hash_set<std::string> routines;
   for (const ir::Operation& operation : module.operations) {
     if (std::holds_alternative<ir::Library>(operation)) {
       return absl::UnimplementedError("library steps do not run here");
     }
     KILN_ASSIGN_OR_RETURN(EmittedKernel emitted, target->Emit(module, operation));
     const std::string symbol = absl::StrCat("kernel_", native->kernels_.size());
-    const std::string own = absl::StrReplaceAll(emitted.source, {{kSymbolPlaceholder, symbol}});
-    const std::string source = absl::StrCat(emitted.prelude, own);
-    const std::clock_t start = std::clock();
-    toolchain::ClangJob job{.source = source, .arch = device.arch, .features = device.features};
-    absl::StatusOr<toolchain::ClangOutput> output = toolchain::CompileCpp(toolchain::Prepare(job));
-    if (!output.ok()) {
-      return absl::InternalError(absl::StrCat(output.status().message().data(), "\n", own));
+    std::vector<std::string> texts = {
+        absl::StrReplaceAll(emitted.source, {{kSymbolPlaceholder, symbol}})};
+    for (const Routine& routine : emitted.routines) {
+      if (routines.insert(routine.name).second) texts.push_back(routine.source);
     }
-    native->compile_seconds_ += static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
-    objects.push_back(std::move(output->object));
+    for (const std::string& text : texts) {
+      const std::string source = absl::StrCat(emitted.prelude, text);
+      const std::clock_t start = std::clock();
+      toolchain::ClangJob job{.source = source, .arch = device.arch, .features = device.features};
+      absl::StatusOr<toolchain::ClangOutput> output =
+          toolchain::CompileCpp(toolchain::Prepare(job));
+      if (!output.ok()) {
+        return absl::InternalError(absl::StrCat(output.status().message().data(), "\n", text));
+      }
+      native->compile_seconds_ += static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+      objects.push_back(std::move(output->object));
+    }
     native->kernels_.push_back(std::move(emitted));
   }
   KILN_ASSIGN_OR_RETURN(const std::string linked, toolchain::LinkSharedObject(objects));

@@ -106,7 +106,13 @@ TEST_P(EveryTarget, EmitsAKernelThatItCompilesToABinaryThatItLinks) {
       {{kSymbolPlaceholder, "kiln_relu"}});
   auto compiled = target->Compile({.source = source});
   ASSERT_TRUE(compiled.ok()) << compiled.status();
-  auto linked = target->Link({compiled->object});
+  std::vector<std::string> objects = {compiled->object};
+  for (const Routine& routine : emitted->routines) {
+    auto object = target->Compile({.source = absl::StrCat(emitted->prelude, routine.source)});
+    ASSERT_TRUE(object.ok()) << routine.name << ": " << object.status();
+    objects.push_back(object->object);
+  }
+  auto linked = target->Link(objects);
   ASSERT_TRUE(linked.ok()) << linked.status();
   bool has_its_binary = false;
   for (const Binary& binary : *linked) has_its_binary |= binary.number == emitted->binary;

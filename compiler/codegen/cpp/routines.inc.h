@@ -1,11 +1,43 @@
+// Bodies of the routines that prelude_routines.inc.h declares; the text of one routine's object is
+// the prelude, this, and an explicit instantiation.
+
+// ---- Grids of tasks ------------------------------------------------------------------------
+
+template <long kCostOfTask>
+void KRunGrid<kCostOfTask>::Task(void* closure, long task, int thread) {
+  const KGrid& g = *(const KGrid*)closure;
+  const long row_task = task / g.lane_tasks, lane_task = task % g.lane_tasks;
+  const long steps = (g.lanes + g.lane_step - 1) / g.lane_step;
+  const long lane_end = steps * (lane_task + 1) / g.lane_tasks * g.lane_step;
+  g.run(g.args, g.rows * row_task / g.row_tasks, g.rows * (row_task + 1) / g.row_tasks,
+        steps * lane_task / g.lane_tasks * g.lane_step, lane_end < g.lanes ? lane_end : g.lanes,
+        thread);
+}
+
+template <long kCostOfTask>
+void KRunGrid<kCostOfTask>::Run(const KilnCpuContext* context, KGrid g, double cost) {
+  if (g.rows <= 0 || g.lanes <= 0) return;
+  const double work = cost * (double)g.rows * (double)g.lanes;
+  long tasks = work < kCostOfTask * 2 ? 1 : (long)(work / kCostOfTask);
+  // Rows that are long themselves, as panels of a product, go to whoever is free.
+  const long most = cost * (double)g.lanes < kCostOfTask * 16 ? 4l : 64l;
+  if (tasks > most * context->threads) tasks = most * context->threads;
+  if (tasks <= 1 || context->threads == 1) {
+    g.run(g.args, 0, g.rows, 0, g.lanes, 0);
+    return;
+  }
+  const long steps = (g.lanes + g.lane_step - 1) / g.lane_step;
+  g.row_tasks = g.rows < tasks ? g.rows : tasks;
+  g.lane_tasks = (tasks + g.row_tasks - 1) / g.row_tasks;
+  if (g.lane_tasks > steps) g.lane_tasks = steps;
+  context->parallel_for(context, g.row_tasks * g.lane_tasks, Task, &g);
+}
+
 // ---- Matrix products -----------------------------------------------------------------------
 
-// tile[r][lane] = sum over k of a[r * row_stride + k * k_stride] * panel[k][lane], for MR rows and
-// NV vectors of VL lanes. All accumulators stay in registers; long sums are added up in runs, so
-// that the rounding error does not grow with k.
 template <class T, int VL, int MR, int NV>
-static __attribute__((noinline)) void KMicroKernel(long k, const T* a, long row_stride,
-                                                   long k_stride, const T* panel, T* tile) {
+void KMicroKernel<T, VL, MR, NV>::Run(long k, const T* a, long row_stride, long k_stride,
+                                      const T* panel, T* tile) {
 #pragma clang fp contract(fast)
   const long run = 256;
   for (bool first = true; first || k > 0; first = false, k -= run) {
@@ -34,11 +66,9 @@ static __attribute__((noinline)) void KMicroKernel(long k, const T* a, long row_
   }
 }
 
-// to[r][k] = from[min(r, rows - 1) * row_stride + k * k_stride] for MR rows: the last, partly empty
-// block of rows, filled up so that the one micro kernel serves.
 template <int MR, class T>
-static __attribute__((noinline)) void KCopyRows(const T* from, long rows, long row_stride,
-                                                long k_stride, long k, T* to) {
+void KCopyRows<MR, T>::Run(const T* from, long rows, long row_stride, long k_stride, long k,
+                           T* to) {
   KILN_ROLLED for (long r = 0; r < MR; ++r) {
     const T* row = from + (r < rows ? r : rows - 1) * row_stride;
     KILN_ROLLED for (long i = 0; i < k; ++i) to[r * k + i] = row[i * k_stride];
@@ -60,9 +90,8 @@ KILN_FN void KTranspose4(const T* from, long from_stride, T* to, long to_stride)
   KStoreAll(to + 3 * to_stride, (Vec<T, 4>)__builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7));
 }
 
-// to[lane][row] = from[row][lane]; REQUIRES: both extents are multiples of 4.
 template <int kRows, int kLanes, class T>
-static __attribute__((noinline)) void KTransposeTile(const T* from, T* to) {
+void KTransposeTile<kRows, kLanes, T>::Run(const T* from, T* to) {
   KILN_ROLLED for (long row = 0; row < kRows; row += 4) {
     KILN_ROLLED for (long lane = 0; lane < kLanes; lane += 4) {
       KTranspose4(from + row * kLanes + lane, kLanes, to + lane * kRows + row, kRows);
@@ -70,11 +99,8 @@ static __attribute__((noinline)) void KTransposeTile(const T* from, T* to) {
   }
 }
 
-// A panel of an operand that is contiguous along k: to[k][lane] = from[lane * lane_stride + k] for
-// `lanes` of the panel's kWidth lanes. Sixteen k at a time, so that a cache line read is used up.
 template <int kWidth, class T>
-static __attribute__((noinline)) void KPackTransposed(const T* from, long lane_stride, long lanes,
-                                                      long k, T* to) {
+void KPackTransposed<kWidth, T>::Run(const T* from, long lane_stride, long lanes, long k, T* to) {
   KILN_ROLLED for (long begin = 0; begin < k; begin += 16) {
     const long end = KMinIndex(begin + 16, k);
     KILN_ROLLED for (long lane = 0; lane < lanes; lane += 4) {
@@ -102,18 +128,8 @@ static __attribute__((noinline)) void KPackTransposed(const T* from, long lane_s
 
 // ---- The same on pairs of bfloat16 ----------------------------------------------------------
 
-// to[pair i][lane] = the pair at from[lane * lane_stride + 2 * i], for `lanes` of a panel's kWidth.
-// REQUIRES: lane_stride and k are even.
 template <int kWidth>
-static inline void KPackPairs(const KBf16* from, long lane_stride, long lanes, long k, KBf16* to) {
-  KPackTransposed<kWidth, int>((const int*)from, lane_stride / 2, lanes, k / 2, (int*)to);
-}
-
-// to[pair i][lane] = (from[2 * i][lane], from[2 * i + 1][lane]); an odd k's last pair keeps its
-// second half.
-template <int kWidth>
-static __attribute__((noinline)) void KInterleave(const KBf16* from, long k_stride, long lanes,
-                                                  long k, KBf16* to) {
+void KInterleave<kWidth>::Run(const KBf16* from, long k_stride, long lanes, long k, KBf16* to) {
   KILN_ROLLED for (long i = 0; i < k; i += 2, to += 2 * kWidth) {
     const KBf16 *a = from + i * k_stride, *b = a + k_stride;
     long lane = 0;
@@ -134,11 +150,9 @@ static __attribute__((noinline)) void KInterleave(const KBf16* from, long k_stri
 }
 
 #ifdef __AVX512BF16__
-// tile[r][lane] = sum over i < k of a[r * row_stride + i] * panel[i][lane], where the panel holds
-// pairs of i side by side; two multiply-adds of each lane at a time. REQUIRES: k is even.
 template <int VL, int MR, int NV>
-static __attribute__((noinline)) void KMicroKernelPairs(long k, const KBf16* a, long row_stride,
-                                                        const KBf16* panel, float* tile) {
+void KMicroKernelPairs<VL, MR, NV>::Run(long k, const KBf16* a, long row_stride, const KBf16* panel,
+                                        float* tile) {
   static_assert(VL == 16);
   using Pairs = __bf16 __attribute__((vector_size(64)));
   using Sums = float __attribute__((vector_size(64)));

@@ -1,0 +1,68 @@
+// ---- Routines ------------------------------------------------------------------------------
+
+// What depends on types and sizes of tiles alone and is called by many kernels. Each is an object
+// of its own, compiled once and linked to the kernels that call it: routines.inc.h defines them,
+// after this text.
+#define KILN_ROUTINE struct __attribute__((visibility("hidden")))
+
+// Splits rows x lanes into tasks, lanes at multiples of `lane_step`, and runs them. `cost`: scalar
+// operations a point of the grid; small grids run on the calling thread.
+struct KGrid {
+  void* args;
+  void (*run)(void* args, long row_begin, long row_end, long lane_begin, long lane_end, int thread);
+  long rows, lanes, lane_step, row_tasks, lane_tasks;
+};
+template <long kCostOfTask>
+KILN_ROUTINE KRunGrid {
+  static void Run(const KilnCpuContext* context, KGrid grid, double cost);
+  static void Task(void* closure, long task, int thread);
+};
+
+// tile[r][lane] = sum over k of a[r * row_stride + k * k_stride] * panel[k][lane], for MR rows and
+// NV vectors of VL lanes. All accumulators stay in registers; long sums are added up in runs, so
+// that the rounding error does not grow with k.
+template <class T, int VL, int MR, int NV>
+KILN_ROUTINE KMicroKernel {
+  static void Run(long k, const T* a, long row_stride, long k_stride, const T* panel, T* tile);
+};
+
+// tile[r][lane] = sum over i < k of a[r * row_stride + i] * panel[i][lane], where the panel holds
+// pairs of i side by side; two multiply-adds of each lane at a time. REQUIRES: k is even.
+template <int VL, int MR, int NV>
+KILN_ROUTINE KMicroKernelPairs {
+  static void Run(long k, const KBf16* a, long row_stride, const KBf16* panel, float* tile);
+};
+
+// to[r][k] = from[min(r, rows - 1) * row_stride + k * k_stride] for MR rows: the last, partly empty
+// block of rows, filled up so that the one micro kernel serves.
+template <int MR, class T>
+KILN_ROUTINE KCopyRows {
+  static void Run(const T* from, long rows, long row_stride, long k_stride, long k, T* to);
+};
+
+// to[lane][row] = from[row][lane]; REQUIRES: both extents are multiples of 4.
+template <int kRows, int kLanes, class T>
+KILN_ROUTINE KTransposeTile {
+  static void Run(const T* from, T* to);
+};
+
+// A panel of an operand that is contiguous along k: to[k][lane] = from[lane * lane_stride + k] for
+// `lanes` of the panel's kWidth lanes. Sixteen k at a time, so that a cache line read is used up.
+template <int kWidth, class T>
+KILN_ROUTINE KPackTransposed {
+  static void Run(const T* from, long lane_stride, long lanes, long k, T* to);
+};
+
+// to[pair i][lane] = (from[2 * i][lane], from[2 * i + 1][lane]); an odd k's last pair keeps its
+// second half.
+template <int kWidth>
+KILN_ROUTINE KInterleave {
+  static void Run(const KBf16* from, long k_stride, long lanes, long k, KBf16* to);
+};
+
+// to[pair i][lane] = the pair at from[lane * lane_stride + 2 * i], for `lanes` of a panel's kWidth.
+// REQUIRES: lane_stride and k are even.
+template <int kWidth>
+KILN_FN void KPackPairs(const KBf16* from, long lane_stride, long lanes, long k, KBf16* to) {
+  KPackTransposed<kWidth, int>::Run((const int*)from, lane_stride / 2, lanes, k / 2, (int*)to);
+}
