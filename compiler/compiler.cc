@@ -14,6 +14,7 @@
 #include "compiler/device_info.h"
 #include "compiler/fusion/fuse.h"
 #include "compiler/graph/import.h"
+#include "compiler/ir/identity.h"
 #include "compiler/kernel_interface.h"
 #include "compiler/lowering/lower.h"
 #include "compiler/memory/plan_memory.h"
@@ -60,13 +61,14 @@ lowering::LoweringOptions MakeLoweringOptions(const v1::PlanRequest& request) {
       .mark_parameters = request.options().prepare_memory() > 0};
 }
 
-// A tree for each kernel and repeat of the module, in order.
-absl::StatusOr<std::vector<schedule::Tree>> ScheduleKernels(const codegen::Target& target,
-                                                            ir::Module& module,
-                                                            const StopCheck& stop) {
+// A tree for each kernel and repeat of the module that none before it equals, in order.
+absl::StatusOr<std::vector<schedule::Tree>> ScheduleKernels(
+    const codegen::Target& target, ir::Module& module, const std::vector<ir::Identity>& identities,
+    const StopCheck& stop) {
   std::vector<schedule::Tree> trees;
-  for (const ir::Operation& operation : module.operations) {
-    if (std::holds_alternative<ir::Library>(operation)) continue;
+  for (size_t i = 0; i < module.operations.size(); ++i) {
+    const ir::Operation& operation = module.operations[i];
+    if (std::holds_alternative<ir::Library>(operation) || identities[i].first != i) continue;
     if (stop) KILN_RETURN_IF_ERROR(stop());
     KILN_ASSIGN_OR_RETURN(schedule::Tree tree, target.Schedule(module, operation));
     KILN_RETURN_IF_ERROR(schedule::Verify(module, tree));
@@ -75,10 +77,21 @@ absl::StatusOr<std::vector<schedule::Tree>> ScheduleKernels(const codegen::Targe
   return trees;
 }
 
+// The kernel of `to` is that of `from`, for other buffers.
+NamedKernel ForBuffersOf(const NamedKernel& kernel, const ir::Identity& from,
+                         const ir::Identity& to) {
+  NamedKernel out = kernel;
+  for (ir::BufferId& buffer : out.emitted.buffers) {
+    buffer = to.buffers[absl::c_find(from.buffers, buffer) - from.buffers.begin()];
+  }
+  return out;
+}
+
 // Prints every kernel and names it by its text, so that equal kernels are one. A name is unique
 // among the kernels of a device and options: it is no cache key.
 absl::StatusOr<std::vector<NamedKernel>> EmitKernels(const codegen::Target& target,
                                                      ir::Module& module,
+                                                     const std::vector<ir::Identity>& identities,
                                                      const std::vector<schedule::Tree>& trees,
                                                      const StopCheck& stop, size_t most_bytes,
                                                      bool debug, v1::PlanResponse& response) {
@@ -91,6 +104,10 @@ absl::StatusOr<std::vector<NamedKernel>> EmitKernels(const codegen::Target& targ
     if (std::holds_alternative<ir::Library>(operation)) continue;
     if (stop) KILN_RETURN_IF_ERROR(stop());
     NamedKernel& named = kernels[i];
+    if (const size_t first = identities[i].first; first != i) {
+      named = ForBuffersOf(kernels[first], identities[first], identities[i]);
+      continue;
+    }
     if (number == trees.size() || trees[number].name != NameOf(operation)) {
       return absl::InternalError(absl::StrCat("kernel @", NameOf(operation), " has no schedule"));
     }
@@ -118,6 +135,9 @@ absl::StatusOr<std::vector<NamedKernel>> EmitKernels(const codegen::Target& targ
       out.set_symbol(routine.name);
       out.set_source(absl::StrCat(named.emitted.prelude, routine.source));
     }
+    // Nobody reads them any more, and equal kernels copy the rest.
+    named.emitted.source.clear();
+    named.emitted.routines.clear();
     for (const std::string& origin : tree.origins) source.add_ops(origin);
     if (!debug) continue;
     for (const std::string& reason : tree.reasons) source.add_schedule(reason);
@@ -202,6 +222,7 @@ absl::StatusOr<v1::PlanResponse> PlanGraph(const v1::PlanRequest& request, const
   v1::PlanResponse response;
   ir::Module module;
   graph::Graph graph;
+  std::vector<ir::Identity> identities;
   std::vector<schedule::Tree> trees;
   memory::Plan plan;
   std::vector<fusion::Decision> decisions;
@@ -232,13 +253,14 @@ absl::StatusOr<v1::PlanResponse> PlanGraph(const v1::PlanRequest& request, const
     return memory::CheckPlan(module, plan);
   }));
   KILN_RETURN_IF_ERROR(stages.Run("schedule", [&]() -> absl::Status {
-    KILN_ASSIGN_OR_RETURN(trees, ScheduleKernels(*target, module, stop));
+    identities = ir::Identify(module);
+    KILN_ASSIGN_OR_RETURN(trees, ScheduleKernels(*target, module, identities, stop));
     return absl::OkStatus();
   }));
   stages.Keep("schedule", [&] { return schedule::Print(module, trees); });
   KILN_RETURN_IF_ERROR(stages.Run("emit", [&]() -> absl::Status {
     const size_t most_bytes = kSourceBytes + kSourceBytesPerByte * graph_bytes;
-    KILN_ASSIGN_OR_RETURN(kernels, EmitKernels(*target, module, trees, stop, most_bytes,
+    KILN_ASSIGN_OR_RETURN(kernels, EmitKernels(*target, module, identities, trees, stop, most_bytes,
                                                request.options().debug(), response));
     return absl::OkStatus();
   }));

@@ -172,8 +172,12 @@ std::string Print(const ir::Module& module, const Tree& tree) {
 std::string Print(const ir::Module& module, const std::vector<Tree>& trees) {
   const ir::ModuleNames names = ir::NameModule(module);
   size_t number = 0;
-  return ir::Print(
-      module, [&](const ir::Operation&) { return Printer(module, names, trees[number++]).Text(); });
+  return ir::Print(module, [&](const ir::Operation& operation) {
+    if (number == trees.size() || trees[number].name != NameOf(operation)) {
+      return absl::StrCat("  // @", NameOf(operation), " runs as an equal one before it\n");
+    }
+    return Printer(module, names, trees[number++]).Text();
+  });
 }
 
 }  // namespace kiln::schedule

@@ -9,7 +9,7 @@
 
 namespace kiln::schedule {
 
-// `trees`: one for each kernel of the module, in order.
+// `trees`: of kernels of the module, in order. In the place of one that has none is a comment.
 std::string Print(const ir::Module& module, const std::vector<Tree>& trees);
 std::string Print(const ir::Module& module, const Tree& tree);
 

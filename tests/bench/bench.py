@@ -90,6 +90,7 @@ class FreshServer:
         self._folder = tempfile.TemporaryDirectory()
         data = pathlib.Path(self._folder.name) / "data"
         self._server = Server(data, f"--workers={self._workers}")
+        self.http = self._server.http
         return {"KILN_SERVER": self._server.address}
 
     def __exit__(self, *_: object) -> None:

@@ -77,7 +77,7 @@ def compiled_forms(name: str, dtype: str):
     to = getattr(torch, dtype)
     model, args = MODELS[name]()
     model = model.to(to)
-    args = tuple(a.to(to) if a.is_floating_point() else a for a in args)
+    args = tuple(a if a is None or not a.is_floating_point() else a.to(to) for a in args)
     return {
         "eager": model,
         "kiln": torch.compile(model, backend="kiln", options={"fallback": "raise"}),
@@ -105,7 +105,7 @@ def prepared(name: str, dtype: str) -> dict[str, object]:
             model, backend="kiln", options={"fallback": "raise", **options}
         )
     forms["eager"] = model
-    args = tuple(a.to(to) if a.is_floating_point() else a for a in args)
+    args = tuple(a if a is None or not a.is_floating_point() else a.to(to) for a in args)
     with torch.no_grad():
         return alternately({which: lambda form=form: form(*args) for which, form in forms.items()})
 

@@ -2,10 +2,13 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/container/node_hash_map.h"
+#include "compiler/ir/identity.h"
 #include "compiler/schedule/cpu/contraction_plan.h"
 #include "compiler/schedule/cpu/repeat.h"
 #include "compiler/schedule/cpu/schedule.h"
@@ -26,15 +29,17 @@ constexpr int64_t kEnoughTiles = 16, kLeastTiles = 8;
 // second-level cache instead of the third or of memory; a launch.
 constexpr double kPack = 0.8, kFromThird = 0.5, kFromMemory = 2, kLaunch = 20'000;
 
+using Steps = std::vector<int64_t>;  // of the tiled loops
+
 class Chooser {
  public:
   Chooser(ir::Module& module, const DeviceInfo& device, const Tileable& tileable)
       : module_(module), ints_(*module.ints), device_(device), tileable_(tileable) {}
 
-  // Of the tiled loops; nothing where the kernels run better one after another.
-  std::optional<std::vector<int64_t>> Run() {
+  // Nothing where the kernels run better one after another.
+  std::optional<Steps> Run() {
     const size_t loops = tileable_.loops.size();
-    std::vector<int64_t> single(loops, 1);
+    Steps single(loops, 1);
     if (Pays(single)) return single;
     single.pop_back();
     if (Points(single) < 2) return std::nullopt;
@@ -49,7 +54,7 @@ class Chooser {
 
  private:
   // Of the loops with a step of 1.
-  double Points(const std::vector<int64_t>& steps) {
+  double Points(const Steps& steps) {
     double points = 1;
     for (size_t i = 0; i < steps.size(); ++i) {
       if (steps[i] == 1) points *= ExtentHint(ints_, tileable_.loops[i][0]);
@@ -71,7 +76,7 @@ class Chooser {
   }
 
   int64_t ChooseRows(int64_t rows) {
-    const std::vector<int64_t> others(tileable_.loops.size() - 1, 1);
+    const Steps others(tileable_.loops.size() - 1, 1);
     const double points = Points(others);
     const double bytes_a_row = HandedOnBytes() / points / static_cast<double>(rows);
     const auto fit = static_cast<int64_t>(device_.l2_bytes / 4 * 3 / std::max(1.0, bytes_a_row));
@@ -88,7 +93,7 @@ class Chooser {
 
   // Whether all products can be blocked in such tiles, tiles stay in the cache, and packing costs
   // less than it saves.
-  bool Pays(const std::vector<int64_t>& steps) {
+  bool Pays(const Steps& steps) {
     double points = 1, tiles = 1;
     for (size_t i = 0; i < steps.size(); ++i) {
       const auto extent = static_cast<double>(ExtentHint(ints_, tileable_.loops[i][0]));
@@ -109,7 +114,7 @@ class Chooser {
   }
 
   // By one tile; nothing where a product that is blocked alone is not blocked in tiles.
-  std::optional<double> PackedElements(const std::vector<int64_t>& steps) {
+  std::optional<double> PackedElements(const Steps& steps) {
     const ir::Repeat repeat = MakeRepeat(module_, tileable_, steps);
     TileMaker tiles(module_, steps, repeat.kernels[0]);
     for (const ir::Kernel& kernel : repeat.kernels) {
@@ -140,16 +145,43 @@ class Chooser {
   const Tileable& tileable_;
 };
 
+// Choices for groups of kernels; those of equal groups are made once.
+class Choices {
+ public:
+  Choices(ir::Module& module, const DeviceInfo& device)
+      : module_(module), device_(device), writer_(module) {}
+
+  const std::optional<Steps>& Of(const Tileable& tileable) {
+    std::vector<ir::BufferId> buffers;
+    std::string text =
+        writer_.Text(MakeRepeat(module_, tileable, Steps(tileable.loops.size(), 1)), buffers);
+    for (const ir::BufferId buffer : buffers) {
+      text += absl::c_linear_search(tileable.buffers, buffer) ? "handed on " : "";
+      text += ";";
+    }
+    const auto [it, added] = known_.try_emplace(std::move(text));
+    if (added) it->second = Chooser(module_, device_, tileable).Run();
+    return it->second;
+  }
+
+ private:
+  ir::Module& module_;
+  const DeviceInfo& device_;
+  ir::IdentityWriter writer_;
+  absl::node_hash_map<std::string, std::optional<Steps>> known_;
+};
+
 }  // namespace
 
 void Tile(ir::Module& module, const DeviceInfo& device) {
   const BufferUses uses(module);
+  Choices choices(module, device);
   size_t next = 0;  // operations before it are done, as they stand in no order among repeats
   for (size_t i = 0; i < module.operations.size(); ++i) {
     const auto* kernel = std::get_if<ir::Kernel>(&module.operations[i]);
     if (i < next || kernel == nullptr || kernel->schedule != ir::Schedule::kContraction) continue;
     for (const Tileable& tileable : FindTileable(module, uses, i)) {
-      const auto steps = Chooser(module, device, tileable).Run();
+      const std::optional<Steps>& steps = choices.Of(tileable);
       if (!steps) continue;
       Replace(module, tileable, MakeRepeat(module, tileable, *steps));
       next = tileable.operations.back() + 1;

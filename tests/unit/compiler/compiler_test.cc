@@ -18,8 +18,8 @@
 #include "kiln/v1/compile_service.pb.h"
 #include "kiln/v1/error.pb.h"
 #include "kiln/v1/worker.pb.h"
-#include "proto/base/key.h"
 #include "proto/base/error_detail.h"
+#include "proto/base/key.h"
 
 namespace kiln {
 namespace {
@@ -68,6 +68,10 @@ TEST(CompilerTest, EqualLayersShareOneKernelAndLaunchItTwice) {
   ASSERT_EQ(plan->program().steps_size(), 2);
   EXPECT_EQ(plan->program().steps(0).launch().kernel(), plan->kernels(0).symbol());
   EXPECT_EQ(plan->program().steps(1).launch().kernel(), plan->kernels(0).symbol());
+  const auto& first = plan->program().steps(0).launch().buffers();
+  const auto& second = plan->program().steps(1).launch().buffers();
+  EXPECT_THAT(second, ElementsAre(first[2], first[1], ::testing::Ne(first[2])))
+      << "what the first layer stored, and the same weight";
   EXPECT_THAT(plan->kernels(0).source(), HasSubstr(plan->kernels(0).symbol()));
 }
 
