@@ -56,6 +56,8 @@ class ContractionScheduler {
   void Multiply(AllocId tile, IntExpr row_begin, IntExpr row_end, const Window& panel, Block& out);
   void AddBlocks(const FlatRange& rows, const FlatRange& panels,
                  const std::function<Window(IntExpr panel)>& panel_at, Block& out);
+  IntExpr Join(const std::vector<IntExpr>& vars, const std::vector<const Step*>& steps,
+               std::vector<Step>& joined);
   void Finish(AllocId tile, const FlatRange& rows, const FlatRange& lanes, Block& out);
   // One panel of the point of the batches at hand, where `panels` are those of all of them.
   Window PanelOf(const Window& panels, IntExpr panel);
@@ -326,17 +328,45 @@ void ContractionScheduler::Finish(AllocId tile, const FlatRange& rows, const Fla
   for (size_t i = 1; i < nest_.phases.size(); ++i) {
     for (const Step& step : nest_.phases[i].steps) steps.push_back(&step);
   }
-  AddRuns(
-      along_rows ? plan_.rows : plan_.lanes, along_rows ? rows : lanes,
-      [&](const Loop& run, IntExpr place, Block& inside) {
-        const IntExpr index = ints_.Add(ints_.Mul(ints_.Sub(at, slow_range.begin), pitch), place);
-        builder_.SetLevel(plan_.sum, 1);
-        builder_.AddNest(
-            steps, {{run.var, run.begin, run.end, Binding::kVector, plan_.vector_lanes}},
-            [&](Block& vectors) { builder_.AddLoad(plan_.sum, plan_.type, tile, index, vectors); },
-            [](Block&) {}, inside);
-      },
-      body);
+  const auto add_run = [&](const Loop& run, IntExpr place, Block& inside) {
+    const IntExpr index = ints_.Add(ints_.Mul(ints_.Sub(at, slow_range.begin), pitch), place);
+    builder_.SetLevel(plan_.sum, 1);
+    builder_.AddNest(
+        steps, {{run.var, run.begin, run.end, Binding::kVector, plan_.vector_lanes}},
+        [&](Block& vectors) { builder_.AddLoad(plan_.sum, plan_.type, tile, index, vectors); },
+        [](Block&) {}, inside);
+  };
+  const std::vector<IntExpr>& fast = along_rows ? plan_.rows : plan_.lanes;
+  const FlatRange& range = along_rows ? rows : lanes;
+  std::vector<Step> joined;
+  if (const IntExpr var = Join(fast, steps, joined)) {
+    for (size_t i = 0; i < steps.size(); ++i) steps[i] = &joined[i];
+    add_run({var, range.begin, range.end}, ints_.Sub(var, range.begin), body);
+  } else {
+    AddRuns(fast, range, add_run, body);
+  }
+}
+
+// One variable for `vars` where all of `steps` reach the same with it: their places have no gaps
+// between the last loop's runs. `joined` gets the steps with that variable. Null where some do not.
+IntExpr ContractionScheduler::Join(const std::vector<IntExpr>& vars,
+                                   const std::vector<const Step*>& steps,
+                                   std::vector<Step>& joined) {
+  if (vars.size() < 2) return {};
+  const IntExpr var = ints_.NewVar(NumPoints(ints_, vars));
+  ir::IntContext::VarMap values;
+  for (const IntExpr each : vars) values[each] = each == vars.back() ? var : ints_.Const(0);
+  for (const Step* step : steps) {
+    Step& made = joined.emplace_back(*step);
+    if (!made.index) continue;
+    IntExpr expected = ints_.CoefficientOf(made.index, vars.back());
+    for (size_t i = vars.size(); i-- > 0;) {
+      if (!expected || ints_.CoefficientOf(made.index, vars[i]) != expected) return {};
+      expected = ints_.Mul(expected, Extent(ints_, vars[i]));
+    }
+    made.index = ints_.Substitute(made.index, values);
+  }
+  return var;
 }
 
 Window ContractionScheduler::PanelOf(const Window& panels, IntExpr panel) {
