@@ -136,14 +136,21 @@ int WidthFor(IntContext& ints, const std::vector<const NestPhase*>& phases, IntE
       wide |= DTypeSize(step.inst->dtype) == 8;
     }
   }
+  const bool reduces =
+      absl::c_any_of(phases, [](const auto* phase) { return !phase->inner.empty(); });
   const bool down_columns = std::any_of(phases.begin(), phases.end(), [&](const NestPhase* phase) {
     return !phase->inner.empty() &&
            std::find(phase->inner.begin(), phase->inner.end(), var) == phase->inner.end();
   });
   if (!elementary && !wide && operations <= 12) {
     // Down columns each step reads another row: long pieces of it, while accumulators fit
-    // registers.
-    width *= operations <= 4 && down_columns ? 8 : operations <= 7 ? 4 : 2;
+    // registers (of 64 bytes there are 32, of shorter ones 16) and there are pieces for all
+    // threads.
+    const int longest = width >= 16 && ExtentHint(ints, var) >= 128 * width ? 16 : 8;
+    width *= operations <= 4 && down_columns ? longest
+             : operations <= 3 && reduces    ? 8
+             : operations <= 7               ? 4
+                                             : 2;
   }
   IntExpr extent = Extent(ints, var);
   while (width > 1 && extent.is_const() && width / 2 >= extent.value()) width /= 2;
