@@ -180,7 +180,9 @@ absl::Status Trust::Check(absl::string_view server, const Digest& key, const Dig
   }
   if (SignedByOneOf(*known, key, digest, signature)) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat("the signature of the artifact ", key.ShortHex(),
-                                          " is not that of the server at ", address));
+                                          " is not that of the server at ", address,
+                                          ": it is forged or damaged, or server and client are of "
+                                          "versions that compute different keys"));
 }
 
 absl::Status Trust::CheckKept(const std::vector<std::string>& servers, const Digest& key,

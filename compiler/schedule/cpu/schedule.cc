@@ -5,6 +5,7 @@
 
 #include "compiler/schedule/cpu/contraction.h"
 #include "compiler/schedule/cpu/loops.h"
+#include "compiler/schedule/cpu/panels.h"
 #include "compiler/schedule/cpu/repeat.h"
 #include "proto/base/status_macros.h"
 
@@ -22,6 +23,10 @@ absl::StatusOr<Tree> ScheduleForTile(ir::Module& module, const ir::Kernel& kerne
   if (kernel.schedule == ir::Schedule::kContraction) {
     std::optional<ContractionPlan> plan = PlanContraction(module, nest, device);
     if (plan) return ScheduleContraction(module, kernel, nest, *std::move(plan), device.l2_bytes);
+  }
+  if (kernel.schedule == ir::Schedule::kPacking && tile == nullptr) {
+    std::optional<Tree> panels = SchedulePanels(module, kernel, nest);
+    if (panels) return *std::move(panels);
   }
   return ScheduleLoops(module, kernel, std::move(nest), isa, device);
 }
