@@ -58,7 +58,7 @@ class KernelModule {
       }
       out.buffers.push_back(std::move(buffer));
     }
-    out.operations.emplace_back(ir::Kernel());
+    out.operations.emplace_back(ir::Kernel{.name = tree_.name});
     return schedule::Print(out, std::vector<schedule::Tree>{tree_});
   }
 
