@@ -171,14 +171,18 @@ absl::Status Parser::Access(Inst& inst) {
     KILN_ASSIGN_OR_RETURN(IntExpr index, Expr());
     inst.indices.push_back(index);
   }
-  inst_ = nullptr;
   Advance();
-  if (!Accept("using")) return absl::OkStatus();
-  while (token_.kind == TokenKind::kValue) {
+  dimension_ = IntExpr();
+  const bool has_more = Accept("using");
+  while (has_more && (At("[") || token_.kind == TokenKind::kValue)) {
     if (inst.operands.size() >= kMaxListLength) return Error("too many operands");
-    KILN_ASSIGN_OR_RETURN(ValueId operand, Value());
-    inst.operands.push_back(operand);
+    if (At("[")) {
+      KILN_ASSIGN_OR_RETURN(inst.checks.emplace_back(), IndirectIndex(0));
+    } else {
+      KILN_ASSIGN_OR_RETURN(inst.operands.emplace_back(), Value());
+    }
   }
+  inst_ = nullptr;
   return absl::OkStatus();
 }
 

@@ -245,6 +245,10 @@ absl::Status KernelVerifier::CheckIndices(const Inst& inst, size_t indirect_oper
     return Error(inst, absl::StrCat("@", buffer.name, " has ", buffer.sizes.size(),
                                     " dimensions, not ", inst.indices.size()));
   }
+  for (const IntExpr check : inst.checks) {
+    KILN_RETURN_IF_ERROR(CheckLeaves(inst, check, indirect_operands));
+    if (check.kind() != IntKind::kIndirect) return Error(inst, "only operands are checked");
+  }
   for (size_t i = 0; i < inst.indices.size(); ++i) {
     KILN_RETURN_IF_ERROR(CheckLeaves(inst, inst.indices[i], indirect_operands));
     if (inst.has_mask || has_empty_loop_) continue;

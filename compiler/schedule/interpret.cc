@@ -185,8 +185,7 @@ class Runner {
   absl::Status Do(const Compute& compute) {
     const ir::Inst& inst = compute.inst;
     if (inst.op == ScalarOp::kStore) {
-      const int64_t index = Evaluate(inst.indices[0], &inst);
-      KILN_RETURN_IF_ERROR(CheckIndex());
+      KILN_ASSIGN_OR_RETURN(const int64_t index, IndexOf(inst));
       Lane value = values_[inst.operands.back()];
       if (inst.accumulates) {
         KILN_ASSIGN_OR_RETURN(const Lane before, Read(compute.alloc, inst.buffer, index));
@@ -203,8 +202,7 @@ class Runner {
       if (inst.has_mask && values_[inst.operands.back()].i == 0) {
         result = ImmediateLane(inst);
       } else {
-        const int64_t index = Evaluate(inst.indices[0], &inst);
-        KILN_RETURN_IF_ERROR(CheckIndex());
+        KILN_ASSIGN_OR_RETURN(const int64_t index, IndexOf(inst));
         KILN_ASSIGN_OR_RETURN(result, Read(compute.alloc, inst.buffer, index));
       }
     } else {
@@ -221,8 +219,10 @@ class Runner {
     return absl::OkStatus();
   }
 
-  absl::Status CheckIndex() {
-    if (!std::exchange(index_outside_, false)) return absl::OkStatus();
+  absl::StatusOr<int64_t> IndexOf(const ir::Inst& inst) {
+    const int64_t index = Evaluate(inst.indices[0], &inst);
+    for (const IntExpr check : inst.checks) Evaluate(check, &inst);
+    if (!std::exchange(index_outside_, false)) return index;
     return absl::OutOfRangeError("an index tensor's value lies outside its dimension");
   }
 

@@ -96,7 +96,7 @@ TEST(ScatterTest, OneElement) {
                      " buffer @y f32[1,5] strides[5,1] output\n kernel @k (d0: 5) {\n",
                      " phase () {\n %0 = const f32 0\n store f32 @y[0, d0], %0\n }\n",
                      " phase (r0: 90) {\n %1 = load i64 @i[r0]\n %2 = load f32 @v[r0, d0]\n",
-                     " store f32 @y[0, d0] using %1, %2\n }\n }\n",
+                     " store f32 @y[0, d0] using [%1 < 1], %2\n }\n }\n",
                      " output @y sizes[1,5] strides[5,1] offset 0\n}\n"),
               {.int_max = 1});
 }
