@@ -89,3 +89,17 @@ def test_an_index_is_checked_whatever_computes_what_it_reads(name):
     for bad in (6, 100, -1):
         with pytest.raises(IndexError):
             run(x, torch.tensor([0, bad, 2]))
+
+
+def test_results_lie_in_memory_as_eagers():
+    i, j = torch.tensor([1, 0, 1]), torch.tensor([[0], [1]])
+
+    def fn(x, i, j):
+        t, u = x.transpose(0, 1), x.permute(2, 0, 1)
+        return (
+            t[:, i], t[i], u[:, :, i], u[i, :, j], u[:, i, j], u[:, j], u[j, j], x[:, ::2][:, i],
+            x[:1].expand(4, 4, 5).permute(2, 1, 0)[:, i], (u + 1)[:, i], u.flip(0)[j],
+            u.index_select(1, i), u.gather(0, j.view(1, 2, 1)), F.embedding(i, x[0].t()),
+        )  # fmt: skip
+
+    check(fn, torch.randn(3, 4, 5), i, j)
