@@ -176,6 +176,18 @@ void ProgramBuilder::AddInst(const Inst& inst) {
   }
 }
 
+void ProgramBuilder::AddInst(const Inst& inst, bool sorted) {
+  if (inst.op != ScalarOp::kSort) return AddInst(inst);
+  if (sorted && inst.immediate_int > 0) {
+    nest().points = std::min(nest().points, inst.immediate_int);
+  }
+  Step step = ScalarStep(inst);
+  step.kind = sorted ? StepKind::kSorted : StepKind::kUnsorted;
+  step.dst = NewRegister();
+  values_[inst.result] = {step.dst, inst.dtype};
+  nest().steps.push_back(std::move(step));
+}
+
 void ProgramBuilder::AddResult(ValueId value, DType dtype) {
   Step step{.kind = StepKind::kResult, .dtype = dtype, .dst = NewRegister()};
   values_[value] = {step.dst, dtype};

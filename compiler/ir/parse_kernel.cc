@@ -14,6 +14,7 @@ absl::StatusOr<Kernel> Parser::KernelDefinition() {
   KILN_ASSIGN_OR_RETURN(kernel.name, Take(TokenKind::kName, "a kernel's name"));
   if (Accept("contraction")) kernel.schedule = Schedule::kContraction;
   if (Accept("packing")) kernel.schedule = Schedule::kPacking;
+  if (Accept("sorting")) kernel.schedule = Schedule::kSorting;
   KILN_ASSIGN_OR_RETURN(kernel.outer, Loops('d'));
   if (Accept("from")) {
     KILN_ASSIGN_OR_RETURN(kernel.origins, Strings());
@@ -121,6 +122,9 @@ absl::StatusOr<Inst> Parser::Instruction() {
       KILN_ASSIGN_OR_RETURN(ValueId operand, Value());
       inst.operands.push_back(operand);
       if (!Accept(",")) break;
+    }
+    if (inst.op == ScalarOp::kSort && Accept("first")) {
+      KILN_ASSIGN_OR_RETURN(inst.immediate_int, Int());
     }
   }
   return inst;

@@ -175,6 +175,8 @@ absl::string_view ScheduleText(Schedule schedule) {
       return "contraction ";
     case Schedule::kPacking:
       return "packing ";
+    case Schedule::kSorting:
+      return "sorting ";
   }
   return "";
 }
@@ -296,9 +298,11 @@ std::string InstText(const Module& module, const ModuleNames& names, const VarNa
     case ScalarOp::kLoad:
       return out + AccessText(module, names, vars, inst, place) + MaskText(inst);
     default:
-      return out + absl::StrJoin(inst.operands, ", ", [](std::string* s, ValueId v) {
-               absl::StrAppend(s, ValueText(v));
-             });
+      absl::StrAppend(&out, absl::StrJoin(inst.operands, ", ", [](std::string* s, ValueId v) {
+        absl::StrAppend(s, ValueText(v));
+      }));
+      if (inst.op != ScalarOp::kSort || inst.immediate_int == 0) return out;
+      return absl::StrCat(out, " first ", inst.immediate_int);
   }
 }
 

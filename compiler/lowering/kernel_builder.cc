@@ -204,6 +204,13 @@ Scalar KernelBuilder::Scan(ir::ReduceKind kind, Scalar a) {
   return Emit(std::move(inst));
 }
 
+Scalar KernelBuilder::Sort(Scalar a, int64_t first) {
+  Inst inst{ScalarOp::kSort, DType::kI64};
+  inst.immediate_int = first;
+  inst.operands = {a.id};
+  return Emit(std::move(inst));
+}
+
 void KernelBuilder::Store(const View& view, const Ints& coordinates, Scalar value) {
   Inst inst{ScalarOp::kStore, view.dtype};
   inst.buffer = view.buffer;

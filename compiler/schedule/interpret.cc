@@ -312,6 +312,21 @@ class Runner {
       case MicroKind::kZero:
         for (int64_t i = 0; i < s[0]; ++i) KILN_RETURN_IF_ERROR(write(i, Lane{}));
         return absl::OkStatus();
+      case MicroKind::kSort:
+      case MicroKind::kSelect: {
+        std::vector<int64_t> row;
+        for (int64_t i = 0; i < s[0]; ++i) {
+          KILN_ASSIGN_OR_RETURN(const Lane value, read(0, i));
+          row.push_back(value.i);
+        }
+        absl::c_sort(row);
+        for (int64_t i = 0; i < s[0]; ++i) KILN_RETURN_IF_ERROR(write(i, Lane{.i = row[i]}));
+        if (micro.kind == MicroKind::kSelect && micro.windows[0].alloc >= 0) {
+          std::vector<bool>& written = memory_[micro.windows[0].alloc].written;
+          for (int64_t i = s[1]; i < s[0]; ++i) written[at[0] + i] = false;
+        }
+        return absl::OkStatus();
+      }
       case MicroKind::kCopyRows:
         for (int64_t r = 0; r < c[0]; ++r) {
           for (int64_t i = 0; i < s[3]; ++i) {

@@ -388,6 +388,9 @@ class Verifier {
         if (memory.dtype != (i == 0 ? DType::kF32 : DType::kBF16)) {
           return Error(StrCat("micro ", info.name, " takes bf16 and gives f32"));
         }
+      } else if ((micro.kind == MicroKind::kSort || micro.kind == MicroKind::kSelect) &&
+                 memory.dtype != DType::kI64) {
+        return Error(StrCat("micro ", info.name, " takes i64"));
       } else if (dtype && *dtype != memory.dtype) {
         return Error(StrCat("micro ", info.name, " takes one type"));
       }
