@@ -17,6 +17,8 @@ import torch
 from torch._decomp import get_decompositions
 from torch.nn import _reduction
 
+from kiln_torch.distances import DISTANCES
+from kiln_torch.embedding_bags import EMBEDDING_BAGS
 from kiln_torch.foreach import foreach_decompositions
 
 aten = torch.ops.aten
@@ -32,7 +34,7 @@ DECOMPOSED = frozenset(
     binary_cross_entropy_backward binary_cross_entropy_with_logits block_diag celu
     channel_shuffle clamp_max clamp_min count_nonzero deg2rad detach diag_embed
     diagonal_backward diagonal_copy dot elu_backward empty_like expand_copy eye fill
-    floor_divide frac gelu_backward glu glu_backward hann_window hardshrink hardsigmoid
+    floor_divide frac gelu_backward glu glu_backward grid_sampler_2d hann_window hardshrink hardsigmoid
     hardsigmoid_backward hardswish hardswish_backward hardtanh_backward heaviside huber_loss
     huber_loss_backward im2col isin isneginf isposinf leaky_relu_backward linalg_cross
     linspace.default log_sigmoid_backward log_sigmoid_forward logaddexp logaddexp2 logit logit_backward
@@ -218,4 +220,4 @@ def decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
     """What AOTAutograd is to take apart; what remains after it is sent."""
     table = get_decompositions([_operator(name) for name in DECOMPOSED])
     chosen = {overload: how for overload, how in table.items() if _makes_new_tensors(overload)}
-    return chosen | foreach_decompositions() | _OURS
+    return chosen | foreach_decompositions() | DISTANCES | EMBEDDING_BAGS | _OURS
