@@ -27,6 +27,12 @@ def rows(seed=1, dtype=torch.float32):
     return torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
+def prepares_in_runs():
+    """Of each program: whether it has steps that a run does where nothing is kept for it."""
+    programs = kiln_torch.statistics.STATISTICS._programs
+    return ['"prepare_steps"' in program.describe_json() for program in programs]
+
+
 def compiled(module, **options):
     return torch.compile(module, backend="kiln", options={"fallback": "raise", **options})
 
@@ -313,12 +319,23 @@ def test_what_exceeds_the_budget_is_computed_in_every_call():
     for _ in range(2):
         check(fn, module, rows())
     assert 0 < prepared()["bytes"] <= one_weight * 3 // 2
-    # The process has no room for another module's.
+    # The process has no room for another module's, which is compiled without.
+    before = prepared()
+    assert prepares_in_runs() == [True]
     other = model(seed=4)
-    fn = compiled(other, prepare_memory=one_weight * 3 // 2)
+    second = compiled(other, prepare_memory=one_weight * 3 // 2)
     for _ in range(2):
-        check(fn, other, rows())
-    assert prepared()["bytes"] <= one_weight * 3 // 2
+        check(second, other, rows())
+    assert prepared() == before and prepares_in_runs() == [True, False]
+    # Until the first one is gone.
+    del fn, module, second, other
+    torch._dynamo.reset()
+    kiln_torch.reset()
+    gc.collect()
+    third = model(seed=5)
+    fn = compiled(third, prepare_memory=one_weight * 3 // 2)
+    check(fn, third, rows())
+    assert prepared()["preparations"] == 1
 
 
 def test_training_prepares_nothing():

@@ -5,35 +5,14 @@
 #include <utility>
 
 #include "client/python/ext/program.h"
+#include "client/python/ext/tensor_exchange.h"
 
 namespace kiln::python {
 namespace {
 
-int64_t g_kept_bytes = 0;  // by all programs; the GIL guards it
-
-int64_t ElementBytes(int32_t dtype) {
-  switch (dtype) {
-    case KILN_INT16:
-    case KILN_FLOAT16:
-    case KILN_BFLOAT16:
-    case KILN_UINT16:
-      return 2;
-    case KILN_INT32:
-    case KILN_FLOAT32:
-    case KILN_COMPLEX32:
-    case KILN_UINT32:
-      return 4;
-    case KILN_INT64:
-    case KILN_FLOAT64:
-    case KILN_COMPLEX64:
-    case KILN_UINT64:
-      return 8;
-    case KILN_COMPLEX128:
-      return 16;
-    default:
-      return 1;
-  }
-}
+// Of all programs; the GIL guards them.
+int64_t g_kept_bytes = 0;
+int64_t g_reserved_bytes = 0;  // one entry of each that may keep one
 
 // Elements spread evenly over the tensor, its first and last among them.
 std::vector<int64_t> SamplePlaces(const kiln_tensor& tensor) {
@@ -68,6 +47,19 @@ PreparedWeights::PreparedWeights(const kiln_program* program) : program_(program
   for (size_t i = 0; i < kiln_program_num_inputs(program); ++i) {
     if (kiln_program_prepares_input(program, i) != 0) inputs_.push_back(i);
   }
+}
+
+PreparedWeights::~PreparedWeights() {
+  if (is_reserved_) g_reserved_bytes -= bytes_;
+}
+
+bool PreparedWeights::Reserve(int64_t limit_bytes) {
+  limit_bytes_ = limit_bytes;
+  if (bytes_ == 0 || is_reserved_) return true;
+  if (g_reserved_bytes > limit_bytes - bytes_) return false;
+  g_reserved_bytes += bytes_;
+  is_reserved_ = true;
+  return true;
 }
 
 bool PreparedWeights::ReadVersions(const std::vector<PyObject*>& objects) {

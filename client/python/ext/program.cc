@@ -137,8 +137,7 @@ PyObject* GetRunCalls(PyObject* self, void*) {
 PyObject* SetPrepareMemory(PyObject* self, PyObject* bytes) {
   const long long limit = PyLong_AsLongLong(bytes);
   if (PyErr_Occurred()) return nullptr;
-  Self(self)->prepared->set_limit(limit);
-  Py_RETURN_NONE;
+  return PyBool_FromLong(Self(self)->prepared->Reserve(limit));
 }
 
 PyObject* GetPreparedBytes(PyObject* self, void*) {
@@ -158,7 +157,8 @@ PyMethodDef kMethods[] = {
     {"set_lazy_inputs", SetLazyInputs, METH_O,
      "the positions, a list, of all inputs that may be torch's lazy views (conjugated, negated)"},
     {"set_prepare_memory", SetPrepareMemory, METH_O,
-     "bytes that the process may keep of what follows from parameters alone; at first 0"},
+     "bytes that the process may keep of what follows from parameters alone, at first 0; returns "
+     "whether other programs have left enough of them"},
     {"info", Info, METH_NOARGS, "where the program came from and what it consists of"},
     {"describe_json", DescribeJson, METH_NOARGS, "kiln.v1.Artifact without code, protobuf JSON"},
     {nullptr, nullptr, 0, nullptr}};

@@ -10,11 +10,12 @@ and strides, and a name that torch adds to its table waits until it is added her
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch._decomp import get_decompositions
+from torch._decomp.decompositions import _grid_sampler_2d as _torchs_grid_sampler_2d
 from torch.nn import _reduction
 
 from kiln_torch.distances import DISTANCES
@@ -34,7 +35,7 @@ DECOMPOSED = frozenset(
     binary_cross_entropy_backward binary_cross_entropy_with_logits block_diag celu
     channel_shuffle clamp_max clamp_min count_nonzero deg2rad detach diag_embed
     diagonal_backward diagonal_copy dot elu_backward empty_like expand_copy eye fill
-    floor_divide frac gelu_backward glu glu_backward grid_sampler_2d hann_window hardshrink hardsigmoid
+    floor_divide frac gelu_backward glu glu_backward hann_window hardshrink hardsigmoid
     hardsigmoid_backward hardswish hardswish_backward hardtanh_backward heaviside huber_loss
     huber_loss_backward im2col isin isneginf isposinf leaky_relu_backward linalg_cross
     linspace.default log_sigmoid_backward log_sigmoid_forward logaddexp logaddexp2 logit logit_backward
@@ -42,7 +43,7 @@ DECOMPOSED = frozenset(
     multi_margin_loss multilabel_margin_loss_forward mv mvlgamma nan_to_num nansum
     native_batch_norm_backward native_dropout_backward native_group_norm_backward
     native_layer_norm_backward new_empty new_full new_ones new_zeros nll_loss2d_forward
-    nll_loss_forward norm ones ones_like pixel_shuffle pixel_unshuffle rad2deg renorm roll
+    nll_loss_forward norm ones ones_like pixel_shuffle pixel_unshuffle rad2deg renorm
     rot90 rsub select_backward select_scatter sgn sigmoid_backward silu silu_backward sinc
     slice_backward smooth_l1_loss smooth_l1_loss_backward soft_margin_loss
     soft_margin_loss_backward softplus softplus_backward softshrink special_entr
@@ -195,6 +196,30 @@ def _nll_loss_backward(
     return torch.where((classes == target) & (target != ignore_index), grad, 0.0).to(x.dtype)
 
 
+def _roll(x: Tensor, shifts: list[int], dims: Sequence[int] = ()) -> Tensor:
+    """By joining slices, as ATen's CPU kernel; torch's reads at positions that it computes."""
+    if x.numel() == 0:
+        return x.clone()
+    if not dims:
+        return _roll(x.contiguous().view(-1), shifts, [0]).view(x.shape)
+    for shift, dim in zip(shifts, dims, strict=True):
+        size = x.shape[dim]
+        start = (size - shift) % size
+        x = torch.cat([x.narrow(dim, start, size - start), x.narrow(dim, 0, start)], dim)
+    return x
+
+
+def _grid_sampler_2d(
+    x: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
+) -> Tensor:
+    """torch's, without repeating the positions for each channel."""
+    arithmetic = _arithmetic(x.dtype)
+    out = _torchs_grid_sampler_2d(
+        x.to(arithmetic), grid.to(arithmetic), interpolation_mode, padding_mode, align_corners, False
+    )
+    return out.to(x.dtype)
+
+
 # Those that torch has not, or has otherwise than ATen.
 _OURS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     aten._native_batch_norm_legit_functional.default: _native_batch_norm_legit_functional,
@@ -203,6 +228,8 @@ _OURS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     aten.native_layer_norm.default: _native_layer_norm,
     aten.nll_loss_backward.default: _nll_loss_backward,
     aten.nll_loss2d_backward.default: _nll_loss_backward,
+    aten.grid_sampler_2d.default: _grid_sampler_2d,
+    aten.roll.default: _roll,
 }
 
 

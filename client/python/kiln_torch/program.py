@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 from kiln_torch import _kiln
 from kiln_torch.library import LibraryStep
@@ -37,5 +38,7 @@ def load_program(graph: str, settings: Settings) -> _kiln.Program:
         # Such as an operator that this torch does not have.
         raise _kiln.Error(f"a library step cannot be called here: {error!r}") from error
     program.set_library_steps(steps)
-    program.set_prepare_memory(settings.prepare_memory)
+    if not program.set_prepare_memory(settings.prepare_memory):
+        # What cannot be kept, every call would compute.
+        return load_program(graph, replace(settings, prepare_memory=0))
     return program
