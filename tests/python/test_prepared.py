@@ -27,12 +27,6 @@ def rows(seed=1, dtype=torch.float32):
     return torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-def prepares_in_runs():
-    """Of each program: whether it has steps that a run does where nothing is kept for it."""
-    programs = kiln_torch.statistics.STATISTICS._programs
-    return ['"prepare_steps"' in program.describe_json() for program in programs]
-
-
 def compiled(module, **options):
     return torch.compile(module, backend="kiln", options={"fallback": "raise", **options})
 
@@ -312,7 +306,7 @@ def test_the_option_turns_it_off():
         kiln_torch.settings.Settings.read({"prepare_memory": -1})
 
 
-def test_what_exceeds_the_budget_is_computed_in_every_call():
+def test_what_exceeds_the_budget_is_not_prepared(monkeypatch):
     module = model()
     one_weight = OUT * WIDTH * 4
     fn = compiled(module, prepare_memory=one_weight * 3 // 2)
@@ -321,12 +315,20 @@ def test_what_exceeds_the_budget_is_computed_in_every_call():
     assert 0 < prepared()["bytes"] <= one_weight * 3 // 2
     # The process has no room for another module's, which is compiled without.
     before = prepared()
-    assert prepares_in_runs() == [True]
     other = model(seed=4)
+    loads = []
+    load = kiln_torch.program.load_program
+
+    def record(graph, settings):
+        loads.append(settings.prepare_memory)
+        return load(graph, settings)
+
+    monkeypatch.setattr(kiln_torch.program, "load_program", record)
     second = compiled(other, prepare_memory=one_weight * 3 // 2)
-    for _ in range(2):
+    for _ in range(3):
         check(second, other, rows())
-    assert prepared() == before and prepares_in_runs() == [True, False]
+        check(fn, module, rows())
+    assert prepared() == before and loads == [0]
     # Until the first one is gone.
     del fn, module, second, other
     torch._dynamo.reset()

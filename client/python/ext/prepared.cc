@@ -10,9 +10,7 @@
 namespace kiln::python {
 namespace {
 
-// Of all programs; the GIL guards them.
-int64_t g_kept_bytes = 0;
-int64_t g_reserved_bytes = 0;  // one entry of each that may keep one
+int64_t g_kept_bytes = 0;  // by all programs; the GIL guards it
 
 // Elements spread evenly over the tensor, its first and last among them.
 std::vector<int64_t> SamplePlaces(const kiln_tensor& tensor) {
@@ -47,19 +45,6 @@ PreparedWeights::PreparedWeights(const kiln_program* program) : program_(program
   for (size_t i = 0; i < kiln_program_num_inputs(program); ++i) {
     if (kiln_program_prepares_input(program, i) != 0) inputs_.push_back(i);
   }
-}
-
-PreparedWeights::~PreparedWeights() {
-  if (is_reserved_) g_reserved_bytes -= bytes_;
-}
-
-bool PreparedWeights::Reserve(int64_t limit_bytes) {
-  limit_bytes_ = limit_bytes;
-  if (bytes_ == 0 || is_reserved_) return true;
-  if (g_reserved_bytes > limit_bytes - bytes_) return false;
-  g_reserved_bytes += bytes_;
-  is_reserved_ = true;
-  return true;
 }
 
 bool PreparedWeights::ReadVersions(const std::vector<PyObject*>& objects) {
@@ -102,6 +87,7 @@ bool PreparedWeights::Holds(const Entry& entry, const std::vector<kiln_tensor>& 
 
 std::shared_ptr<const kiln_prepared> PreparedWeights::Get(const std::vector<PyObject*>& objects,
                                                           const std::vector<kiln_tensor>& tensors) {
+  lacks_room_ = false;
   if (bytes_ == 0 || limit_bytes_ < bytes_ || !ReadVersions(objects)) return nullptr;
   // Nothing below runs Python code before an entry is returned or copied, so entries stay.
   auto entry = std::find_if(entries_.begin(), entries_.end(),
@@ -116,7 +102,8 @@ std::shared_ptr<const kiln_prepared> PreparedWeights::Get(const std::vector<PyOb
     stale.splice(stale.begin(), entries_, entry);
   }
   if (ShouldWait()) return nullptr;
-  if (g_kept_bytes > limit_bytes_ - bytes_) return nullptr;
+  lacks_room_ = g_kept_bytes > limit_bytes_ - bytes_;
+  if (lacks_room_) return nullptr;
   Entry made;
   if (!Make(objects, tensors, made)) return nullptr;
   std::shared_ptr<const kiln_prepared> prepared = made.prepared;

@@ -25,17 +25,17 @@ class PreparedWeights {
   PreparedWeights(const PreparedWeights&) = delete;
   PreparedWeights& operator=(const PreparedWeights&) = delete;
 
-  ~PreparedWeights();
-
-  // Of `limit_bytes`, which all programs of the process may keep together, at first 0, takes what
-  // one entry needs until the end. False where other programs have left too little.
-  bool Reserve(int64_t limit_bytes);
+  // Bytes that all programs of the process may keep together; at first 0.
+  void set_limit(int64_t bytes) { limit_bytes_ = bytes; }
 
   // What a run on these inputs is given: null where nothing can be kept, and then the run computes
   // it, or there is nothing to prepare. `objects` has the input for each of `tensors`; of one that
   // was made for this call nothing outlives it. Null with a Python error set where preparing fails.
   std::shared_ptr<const kiln_prepared> Get(const std::vector<PyObject*>& objects,
                                            const std::vector<kiln_tensor>& tensors);
+
+  // Whether the last Get gave nothing because of the limit.
+  bool lacks_room() const { return lacks_room_; }
 
   int64_t kept_bytes() const { return static_cast<int64_t>(entries_.size()) * bytes_; }
   int64_t preparations() const { return preparations_; }
@@ -74,7 +74,7 @@ class PreparedWeights {
   std::vector<size_t> inputs_;  // that are prepared from
   int64_t bytes_ = 0;           // of one entry
   int64_t limit_bytes_ = 0;
-  bool is_reserved_ = false;
+  bool lacks_room_ = false;
   int64_t preparations_ = 0;
   int wasted_ = 0;                 // entries in a row that no second call used
   int waits_for_ = 0;              // calls

@@ -38,7 +38,16 @@ def load_program(graph: str, settings: Settings) -> _kiln.Program:
         # Such as an operator that this torch does not have.
         raise _kiln.Error(f"a library step cannot be called here: {error!r}") from error
     program.set_library_steps(steps)
-    if not program.set_prepare_memory(settings.prepare_memory):
-        # What cannot be kept, every call would compute.
-        return load_program(graph, replace(settings, prepare_memory=0))
+    program.set_prepare_memory(settings.prepare_memory)
+    if settings.prepare_memory > 0:
+        program.set_unprepared(functools.partial(_unprepared, graph, settings))
     return program
+
+
+def _unprepared(graph: str, settings: Settings) -> _kiln.Program | None:
+    """For parameters that come when others have taken the memory: what is not kept, every call
+    would compute. None where the server does not give it."""
+    try:
+        return load_program(graph, replace(settings, prepare_memory=0))
+    except _kiln.Error:
+        return None
