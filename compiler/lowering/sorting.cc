@@ -2,9 +2,14 @@
 // comparisons, which run in lanes, and beat sorting up to some tens of elements (Knuth, "The Art of
 // Computer Programming" 5.2, comparison counting). In long rows the elements and their numbers are
 // sorted as one integer each.
+#include <bit>
+#include <cstdint>
 #include <functional>
+#include <string>
+#include <variant>
 #include <vector>
 
+#include "compiler/lowering/promotion.h"
 #include "compiler/lowering/reduction.h"
 #include "compiler/lowering/registry.h"
 #include "proto/base/status_macros.h"
@@ -246,12 +251,72 @@ absl::Status LowerKthValue(NodeContext& n) {
   return LowerOrderStatistic(n, 2, k);
 }
 
+// searchsorted(sorted_sequence, self, ...), bucketize(self, boundaries, ...): by halves, as many
+// steps for every element.
+absl::Status LowerSearch(NodeContext& n, const View& sequence, const Operand& values, bool right) {
+  const auto* view = std::get_if<View>(&values);
+  const Ints& sizes = n.Result(0).sizes;
+  if (sequence.sizes.empty()) return n.Decline("in a scalar");
+  if (view != nullptr && view->dtype != sequence.dtype) return n.Decline("of another type");
+  if (view == nullptr && !IsFloat(sequence.dtype)) return n.Decline("of a number among integers");
+  if (view != nullptr) KILN_RETURN_IF_ERROR(n.CheckSizes(sizes, view->sizes, "the result"));
+  const IntExpr length = sequence.sizes.back();
+  if (!length.is_const() || length.value() == 0) return n.Decline("in a row of unknown length");
+  const bool is_shared = sequence.sizes.size() == 1;
+  if (!is_shared && (view == nullptr || sequence.sizes.size() != view->sizes.size())) {
+    return n.BadGraph("the sequence's rank", "1, or that of the values");
+  }
+  n.PointwiseResult(0, [&](KernelBuilder& b, const Ints& at) {
+    const DType type = ComputeType(sequence.dtype);
+    const Scalar value = LoadOperand(b, values, at, type);
+    std::vector<Coordinate> from;
+    if (!is_shared) from.assign(at.begin(), at.end() - 1);
+    from.emplace_back();
+    const auto number = [&](int64_t i) { return b.ConstInt(DType::kI64, i); };
+    const Scalar last = number(length.value() - 1), one = number(1);
+    Scalar begin = number(0), end = number(length.value());
+    // The elements that ATen looks at: of NaN among them the answer depends on which those are.
+    for (int step = std::bit_width(static_cast<uint64_t>(length.value())); step > 0; --step) {
+      const Scalar middle = b.Op(kShr, b.Op(kAdd, begin, end), one);
+      from.back() = b.Op(kMin, middle, last);
+      const Scalar element = b.Cast(b.LoadAt(sequence, from), type);
+      const Scalar is_before = b.Op(kNot, b.Op(right ? kGt : kGe, element, value));
+      const Scalar goes_on = b.Op(kLt, begin, end);
+      const Scalar next = b.Select(is_before, b.Op(kAdd, middle, one), begin);
+      end = b.Select(b.And(goes_on, b.Op(kNot, is_before)), middle, end);
+      begin = b.Select(goes_on, next, begin);
+    }
+    return b.Cast(begin, n.Result(0).dtype);
+  });
+  return absl::OkStatus();
+}
+
+absl::Status LowerSearchSorted(NodeContext& n) {
+  KILN_ASSIGN_OR_RETURN(const View sequence, n.Tensor(0, "sorted_sequence"));
+  KILN_ASSIGN_OR_RETURN(const Operand values, n.TensorOrNumber(1, "self"));
+  KILN_ASSIGN_OR_RETURN(bool right, n.Bool(SIZE_MAX, "right", false));
+  KILN_ASSIGN_OR_RETURN(const std::string side, n.String(SIZE_MAX, "side", ""));
+  if (n.Find(SIZE_MAX, "sorter") != nullptr) return n.Decline("by another order");
+  right |= side == "right";
+  return LowerSearch(n, sequence, values, right);
+}
+
+absl::Status LowerBucketize(NodeContext& n) {
+  KILN_ASSIGN_OR_RETURN(const Operand values, n.TensorOrNumber(0, "self"));
+  KILN_ASSIGN_OR_RETURN(const View boundaries, n.Tensor(1, "boundaries"));
+  KILN_ASSIGN_OR_RETURN(const bool right, n.Bool(SIZE_MAX, "right", false));
+  if (boundaries.sizes.size() != 1) return n.BadGraph("the boundaries' rank", "1");
+  return LowerSearch(n, boundaries, values, right);
+}
+
 }  // namespace
 
 void RegisterSorting(Registry& registry) {
   registry["sort.default"] = [](NodeContext& n) { return LowerSort(n, 1, 2); };
   registry["sort.stable"] = [](NodeContext& n) { return LowerSort(n, SIZE_MAX, SIZE_MAX); };
   registry["topk.default"] = LowerTopK;
+  registry["searchsorted.Tensor"] = registry["searchsorted.Scalar"] = LowerSearchSorted;
+  registry["bucketize.Tensor"] = registry["bucketize.Scalar"] = LowerBucketize;
   registry["kthvalue.default"] = LowerKthValue;
   registry["median.dim"] = [](NodeContext& n) { return LowerOrderStatistic(n, 1, 0); };
 }

@@ -209,6 +209,22 @@ def _roll(x: Tensor, shifts: list[int], dims: Sequence[int] = ()) -> Tensor:
     return x
 
 
+def _histc(x: Tensor, bins: int = 100, minimum: float = 0, maximum: float = 0) -> Tensor:
+    """As ATen's CPU kernel, which gives elements outside no bin."""
+    if x.numel() == 0 or not x.is_floating_point():
+        return NotImplemented
+    low, high = x.new_full((), minimum), x.new_full((), maximum)
+    if minimum == maximum:
+        low, high = x.amin(), x.amax()
+    is_point = low == high
+    low, high = torch.where(is_point, low - 1, low), torch.where(is_point, high + 1, high)
+    flat = x.reshape(-1)
+    counts = (flat >= low) & (flat <= high)
+    place = ((flat - low) * bins / (high - low)).to(torch.int64).clamp(max=bins - 1)
+    zeros = torch.zeros(bins, dtype=x.dtype, device=x.device)
+    return zeros.index_add(0, torch.where(counts, place, 0), counts.to(x.dtype))
+
+
 def _grid_sampler_2d(
     x: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> Tensor:
@@ -229,6 +245,7 @@ _OURS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     aten.nll_loss_backward.default: _nll_loss_backward,
     aten.nll_loss2d_backward.default: _nll_loss_backward,
     aten.grid_sampler_2d.default: _grid_sampler_2d,
+    aten.histc.default: _histc,
     aten.roll.default: _roll,
 }
 

@@ -106,5 +106,18 @@ TEST(Sorting, TheGreatestAndTheMiddle) {
   EXPECT_THAT((*outputs)[5].floats, ElementsAre(1, 1));
 }
 
+TEST(Sorting, SearchesFindTheFirstPlaceOrTheLast) {
+  GraphMaker g;
+  const int rows = g.Input({5}, {-1, 2, 2, 2, kInf});
+  const int values = g.Input({6}, {-3, -1, 2, 3, kInf, kNan});
+  g.Output(g.Node("aten.searchsorted.Tensor", {Value(rows), Value(values)}, {6}, v1::DTYPE_INT64));
+  g.Output(g.Node("aten.bucketize.Tensor", {Value(values), Value(rows)}, {6}, v1::DTYPE_INT64));
+  g.Keyword("right", Bool(true));
+  const auto outputs = g.Run();
+  ASSERT_TRUE(outputs.ok()) << outputs.status();
+  EXPECT_THAT((*outputs)[0].ints, ElementsAre(0, 0, 1, 4, 4, 5));
+  EXPECT_THAT((*outputs)[1].ints, ElementsAre(0, 1, 4, 4, 5, 5));
+}
+
 }  // namespace
 }  // namespace kiln::lowering
