@@ -1,9 +1,11 @@
 #include "compiler/schedule/plain.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "compiler/schedule/nest.h"
 #include "proto/base/status_macros.h"
 
@@ -38,6 +40,19 @@ class PlainScheduler {
     return std::get<For>(out.back().value).body;
   }
 
+  // The steps that stores need, the sort without what it sorts.
+  static std::vector<const Step*> NeededByStores(const NestPhase& phase, const Step& sort) {
+    absl::flat_hash_set<ir::ValueId> used;
+    std::vector<const Step*> needed;
+    for (auto step = phase.steps.rbegin(); step != phase.steps.rend(); ++step) {
+      if (step->inst->op != ScalarOp::kStore && !used.contains(step->inst->result)) continue;
+      needed.push_back(&*step);
+      if (&*step != &sort) used.insert(step->inst->operands.begin(), step->inst->operands.end());
+    }
+    std::reverse(needed.begin(), needed.end());
+    return needed;
+  }
+
   // Into memory of the thread, sorted there, and read again. Steps of the one loop that the other
   // needs, too, are done in both.
   void AddSort(const NestPhase& phase, const Step& sort, Block& out) {
@@ -67,9 +82,9 @@ class PlainScheduler {
     out.push_back({std::move(micro)});
     const IntExpr end = first > 0 ? ints_.Min(length, ints_.Const(first)) : length;
     Block& results = AddLoop(var, end, lanes, sort_lanes_, out);
-    for (const Step& step : phase.steps) {
-      if (&step != &sort) {
-        results.push_back({ToCompute(step)});
+    for (const Step* step : NeededByStores(phase, sort)) {
+      if (step != &sort) {
+        results.push_back({ToCompute(*step)});
         continue;
       }
       ir::Inst get{.op = ScalarOp::kLoad, .dtype = DType::kI64, .result = sort.inst->result};
