@@ -83,7 +83,8 @@ FusionGraph::FusionGraph(ir::Module& module, std::vector<Decision>* decisions)
     Op& op = ops_.emplace_back();
     op.operation = std::move(operation);
     const auto* kernel = std::get_if<Kernel>(&op.operation);
-    op.pinned = kernel == nullptr || kernel->schedule == ir::Schedule::kPacking;
+    op.pinned = kernel == nullptr || kernel->schedule == ir::Schedule::kPacking ||
+                kernel->schedule == ir::Schedule::kSorting;
     op.position = id;
     order_.push_back(id);
     CollectAccesses(op);

@@ -88,6 +88,9 @@ Verdict Judge(FusionGraph& graph, int producer, const InlineSource& source,
     if (!FitsTogether(*source.kernel, consumer)) {
       return {false, "the kernels together are too large"};
     }
+    if (!KeepsChecks(source, consumer)) {
+      return {false, "nothing would check the consumer's index into the producer"};
+    }
     const Use use = UseOf(graph.ints(), consumer, buffer);
     in_operand |= use.in_operand;
     in_loops |= use.in_loops;

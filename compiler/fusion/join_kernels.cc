@@ -100,7 +100,7 @@ bool ForwardStores(IntContext& ints, const std::vector<Phase>& first, const Stor
         continue;
       }
       const std::vector<IntExpr>& inner = first[site->second.phase].inner;
-      if (inst.has_mask) return false;
+      if (inst.has_mask || NumIndirect(inst) > 0) return false;
       if (inner.empty()) {
         if (inst.indices != site->second.store->indices) return false;
         alias[inst.result] = site->second.store->operands.back();

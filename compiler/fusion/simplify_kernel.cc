@@ -27,15 +27,16 @@ struct InstKey {
     const Inst& x = a.inst;
     const Inst& y = b.inst;
     return x.op == y.op && x.dtype == y.dtype && x.operands == y.operands && x.buffer == y.buffer &&
-           x.indices == y.indices && x.has_mask == y.has_mask && x.reduce_kind == y.reduce_kind &&
-           x.immediate_int == y.immediate_int &&
+           x.indices == y.indices && x.checks == y.checks && x.has_mask == y.has_mask &&
+           x.reduce_kind == y.reduce_kind && x.immediate_int == y.immediate_int &&
            std::bit_cast<uint64_t>(x.immediate_float) == std::bit_cast<uint64_t>(y.immediate_float);
   }
   template <typename H>
   friend H AbslHashValue(H h, const InstKey& key) {
     const Inst& x = key.inst;
-    return H::combine(std::move(h), x.op, x.dtype, x.operands, x.buffer, x.indices, x.has_mask,
-                      x.reduce_kind, x.immediate_int, std::bit_cast<uint64_t>(x.immediate_float));
+    return H::combine(std::move(h), x.op, x.dtype, x.operands, x.buffer, x.indices, x.checks,
+                      x.has_mask, x.reduce_kind, x.immediate_int,
+                      std::bit_cast<uint64_t>(x.immediate_float));
   }
 };
 using ValueTable = absl::flat_hash_map<InstKey, ValueId>;

@@ -92,29 +92,48 @@ class BodyCopier {
     const auto [it, is_new] = vars_.try_emplace(own);
     if (is_new) {
       std::vector<IntExpr> indices = load_.indices;
-      for (IntExpr& index : indices) {
-        index = ints().RemapIndirect(
-            index, [&](IntExpr leaf) { return ints().Indirect(leaf.id() + own, leaf.extent()); });
-      }
+      for (IntExpr& index : indices) index = Renumbered(index, own);
       it->second = *VarsAt(module_, source_, indices);
     }
     return it->second;
   }
 
+  IntExpr Renumbered(IntExpr expr, int own) {
+    return ints().RemapIndirect(
+        expr, [&](IntExpr leaf) { return ints().Indirect(leaf.id() + own, leaf.extent()); });
+  }
+
+  // The run-time indices of the load, which the body checks as soon as it reads.
+  std::vector<IntExpr> TakeChecks(int own) {
+    std::vector<IntExpr> checks;
+    const auto add = [&](IntExpr leaf) {
+      if (leaf.kind() == IntKind::kIndirect) checks.push_back(Renumbered(leaf, own));
+    };
+    for (const IntExpr index : load_.indices) ForEachLeaf(index, add);
+    for (const IntExpr leaf : load_.checks) add(leaf);
+    is_checked_ = true;
+    return checks;
+  }
+
   ValueId CopyLoad(Inst copy) {
     const int own = static_cast<int>(NumIndirect(copy));
     const std::vector<IntExpr> sizes = module_.buffers[copy.buffer].sizes;
-    bool uses_indirect = false;
+    std::vector<IntExpr> checks;
+    if (!is_checked_ && !copy.has_mask) checks = TakeChecks(own);
+    bool uses_indirect = !checks.empty();
     bool is_inside = true;
     for (size_t k = 0; k < copy.indices.size(); ++k) {
       IntExpr& index = copy.indices[k];
       index = ints().Substitute(index, Vars(own));
       ForEachLeaf(index, [&](IntExpr leaf) {
-        uses_indirect |= leaf.kind() == IntKind::kIndirect && leaf.id() >= own;
+        if (leaf.kind() != IntKind::kIndirect || leaf.id() < own) return;
+        uses_indirect = true;
+        std::erase(checks, leaf);
       });
       is_inside = is_inside && ints().ProvablyLessEqual(ints().Const(0), index) &&
                   ints().ProvablyLess(index, sizes[k]);
     }
+    copy.checks.insert(copy.checks.end(), checks.begin(), checks.end());
     if (uses_indirect) {
       copy.operands.insert(copy.operands.begin() + own, load_.operands.begin(),
                            load_.operands.begin() + NumIndirect(load_));
@@ -169,6 +188,7 @@ class BodyCopier {
   Kernel& consumer_;
   std::vector<Inst>& body_;
   absl::flat_hash_map<int, IntContext::VarMap> vars_;  // by number of own indirect operands
+  bool is_checked_ = false;                            // a copied load checks the load's indices
 };
 
 }  // namespace
@@ -185,6 +205,18 @@ std::optional<InlineSource> AsInlineSource(ir::Module& module, const Kernel& ker
   // Whether the store can be solved for its variables does not depend on the load.
   const std::vector<IntExpr> at_zero(source.store->indices.size(), module.ints->Const(0));
   return VarsAt(module, source, at_zero) ? std::optional(source) : std::nullopt;
+}
+
+bool KeepsChecks(const InlineSource& source, const Kernel& consumer) {
+  for (const Inst& inst : source.kernel->phases[0].body) {
+    if (inst.op == ScalarOp::kLoad && !inst.has_mask) return true;
+  }
+  bool keeps = true;
+  ForEachInst(consumer, [&](const Inst& inst) {
+    const bool reads = inst.op == ScalarOp::kLoad && inst.buffer == source.store->buffer;
+    keeps &= !reads || NumIndirect(inst) == 0;
+  });
+  return keeps;
 }
 
 void InlineInto(ir::Module& module, const InlineSource& source, Kernel& consumer) {

@@ -122,12 +122,12 @@ void ProgramBuilder::AddAccess(const Inst& inst) {
   const bool is_store = inst.op == ScalarOp::kStore;
   Step step{.kind = is_store ? StepKind::kStore : StepKind::kLoad, .dtype = inst.dtype};
   step.buffer = inst.buffer;
-  for (IntExpr index : inst.indices) {
-    ForEachLeaf(index, [&](IntExpr leaf) {
-      if (leaf.kind() != IntKind::kIndirect) return;
-      step.checks.push_back({RegisterOf(inst.operands[leaf.id()]), Evaluate(leaf.extent())});
-    });
-  }
+  const auto check = [&](IntExpr leaf) {
+    if (leaf.kind() != IntKind::kIndirect) return;
+    step.checks.push_back({RegisterOf(inst.operands[leaf.id()]), Evaluate(leaf.extent())});
+  };
+  for (IntExpr index : inst.indices) ForEachLeaf(index, check);
+  for (IntExpr leaf : inst.checks) check(leaf);
   const IntExpr linear = LinearIndex(*module_.ints, module_.buffers[inst.buffer], inst.indices);
   step.src[0] = Index(linear, inst).reg;
   if (is_store) {
@@ -174,6 +174,18 @@ void ProgramBuilder::AddInst(const Inst& inst) {
       return;
     }
   }
+}
+
+void ProgramBuilder::AddInst(const Inst& inst, bool sorted) {
+  if (inst.op != ScalarOp::kSort) return AddInst(inst);
+  if (sorted && inst.immediate_int > 0) {
+    nest().points = std::min(nest().points, inst.immediate_int);
+  }
+  Step step = ScalarStep(inst);
+  step.kind = sorted ? StepKind::kSorted : StepKind::kUnsorted;
+  step.dst = NewRegister();
+  values_[inst.result] = {step.dst, inst.dtype};
+  nest().steps.push_back(std::move(step));
 }
 
 void ProgramBuilder::AddResult(ValueId value, DType dtype) {

@@ -64,12 +64,14 @@ enum class StepKind : uint8_t {
   kIntMod,
   kIntMin,
   kIntMax,
-  kScalar,  // `op`
-  kLoad,    // dst = buffer[src[0]]
-  kStore,   // buffer[src[0]] = src[1]
-  kReduce,  // folds src[0] into accumulator number `accumulator`
-  kScan,    // the same, and dst = the accumulator after each lane
-  kResult,  // dst = the contraction's result at the point
+  kScalar,    // `op`
+  kLoad,      // dst = buffer[src[0]]
+  kStore,     // buffer[src[0]] = src[1]
+  kReduce,    // folds src[0] into accumulator number `accumulator`
+  kScan,      // the same, and dst = the accumulator after each lane
+  kUnsorted,  // src[0] is among what is sorted
+  kSorted,    // dst = what comes at the point's number of it
+  kResult,    // dst = the contraction's result at the point
 };
 
 // The operand `reg` of an indirect index must be below `extent` and not negative.
@@ -138,6 +140,8 @@ class ProgramBuilder {
   // Starts a nest whose lanes run over `vars`.
   void BeginNest(absl::Span<const IntExpr> vars);
   void AddInst(const Inst& inst);
+  // `sorted`: a kSort gives its result, else it takes its operand; a nest for either.
+  void AddInst(const Inst& inst, bool sorted);
   // `value` comes from a contraction's result.
   void AddResult(ValueId value, DType dtype);
   // `broadcast_values`: the nest has a single lane, and later nests may read its values.
@@ -207,12 +211,14 @@ class ProgramRunner {
   absl::Status Store(const Step& step, int lanes);
   void Reduce(const Step& step, int64_t begin, int lanes);
   void Scan(const Step& step, int lanes);
+  void Sort(const Step& step, int64_t begin, int lanes);
   void Broadcast(int reg, Lane value);
 
   const KernelProgram& program_;
   std::vector<Storage>& storage_;
   std::vector<Lane> registers_;
   std::vector<Accumulator> accumulators_;
+  std::vector<int64_t> sorted_;
   const double* result_ = nullptr;
 };
 

@@ -44,7 +44,15 @@ KernelProgram NestedProgram(const Module& module, const Kernel& kernel,
   builder.AddPointLoops(kernel.outer);
   for (const Phase& phase : kernel.phases) {
     builder.BeginNest(phase.inner);
-    for (const Inst& inst : phase.body) builder.AddInst(inst);
+    if (kernel.schedule == Schedule::kSorting) {
+      for (const Inst& inst : phase.body) {
+        if (inst.op != ScalarOp::kStore) builder.AddInst(inst, /*sorted=*/false);
+        if (inst.op == ScalarOp::kSort) break;
+      }
+      builder.EndNest(false);
+      builder.BeginNest(phase.inner);
+    }
+    for (const Inst& inst : phase.body) builder.AddInst(inst, /*sorted=*/true);
     builder.EndNest(phase.inner.empty());
   }
   return builder.Finish();

@@ -230,6 +230,10 @@ absl::Status ProgramRunner::RunStep(const Step& step, int64_t begin, int lanes) 
     case StepKind::kScan:
       Scan(step, lanes);
       return absl::OkStatus();
+    case StepKind::kUnsorted:
+    case StepKind::kSorted:
+      Sort(step, begin, lanes);
+      return absl::OkStatus();
     case StepKind::kResult: {
       Lane* d = Register(step.dst);
       for (int i = 0; i < lanes; ++i) d[i].f = result_[begin + i];
@@ -239,6 +243,16 @@ absl::Status ProgramRunner::RunStep(const Step& step, int64_t begin, int lanes) 
       RunIndexStep(step, lanes);
       return absl::OkStatus();
   }
+}
+
+void ProgramRunner::Sort(const Step& step, int64_t begin, int lanes) {
+  if (step.kind == StepKind::kUnsorted) {
+    if (begin == 0) sorted_.clear();
+    for (int i = 0; i < lanes; ++i) sorted_.push_back(Register(step.src[0])[i].i);
+    return;
+  }
+  if (begin == 0) std::sort(sorted_.begin(), sorted_.end());
+  for (int i = 0; i < lanes; ++i) Register(step.dst)[i].i = sorted_[begin + i];
 }
 
 absl::Status ProgramRunner::CheckIndices(const Step& step, int lanes) {

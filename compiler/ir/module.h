@@ -99,6 +99,9 @@ struct Buffer {
 //            `accumulates`, it is taken into the element by reduce_kind, one that FoldsNumbers
 //   kReduce  reduce_kind; operands[0]
 //   kScan    reduce_kind, one that FoldsNumbers; operands[0]
+//   kSort    operands[0]; where immediate_int is not 0, what follows runs in that many iterations
+// The value of each kIndirect of a load or store must lie in its extent, or the run fails. `checks`
+// are more such values, which no index has: those of dimensions of size 1 or of repeated ones.
 // `dtype` is the type of the result (of the stored value for kStore).
 struct Inst {
   ScalarOp op = ScalarOp::kConst;
@@ -107,6 +110,7 @@ struct Inst {
   std::vector<ValueId> operands;
   BufferId buffer = -1;
   std::vector<IntExpr> indices;
+  std::vector<IntExpr> checks;  // kIndirect each
   bool has_mask = false;
   bool accumulates = false;
   ReduceKind reduce_kind = ReduceKind::kSum;
@@ -138,6 +142,8 @@ enum class Schedule : uint8_t {
   // Loops that lay out an operand for contractions, which read it in place: it is cheap to compute
   // where it is used, but not in that order. Fusion leaves it alone.
   kPacking,
+  // One phase of one inner loop with one `sort`, which rows are sorted by; fusion leaves it alone.
+  kSorting,
 };
 
 struct Kernel {

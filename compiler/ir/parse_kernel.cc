@@ -14,6 +14,7 @@ absl::StatusOr<Kernel> Parser::KernelDefinition() {
   KILN_ASSIGN_OR_RETURN(kernel.name, Take(TokenKind::kName, "a kernel's name"));
   if (Accept("contraction")) kernel.schedule = Schedule::kContraction;
   if (Accept("packing")) kernel.schedule = Schedule::kPacking;
+  if (Accept("sorting")) kernel.schedule = Schedule::kSorting;
   KILN_ASSIGN_OR_RETURN(kernel.outer, Loops('d'));
   if (Accept("from")) {
     KILN_ASSIGN_OR_RETURN(kernel.origins, Strings());
@@ -122,6 +123,9 @@ absl::StatusOr<Inst> Parser::Instruction() {
       inst.operands.push_back(operand);
       if (!Accept(",")) break;
     }
+    if (inst.op == ScalarOp::kSort && Accept("first")) {
+      KILN_ASSIGN_OR_RETURN(inst.immediate_int, Int());
+    }
   }
   return inst;
 }
@@ -171,14 +175,18 @@ absl::Status Parser::Access(Inst& inst) {
     KILN_ASSIGN_OR_RETURN(IntExpr index, Expr());
     inst.indices.push_back(index);
   }
-  inst_ = nullptr;
   Advance();
-  if (!Accept("using")) return absl::OkStatus();
-  while (token_.kind == TokenKind::kValue) {
+  dimension_ = IntExpr();
+  const bool has_more = Accept("using");
+  while (has_more && (At("[") || token_.kind == TokenKind::kValue)) {
     if (inst.operands.size() >= kMaxListLength) return Error("too many operands");
-    KILN_ASSIGN_OR_RETURN(ValueId operand, Value());
-    inst.operands.push_back(operand);
+    if (At("[")) {
+      KILN_ASSIGN_OR_RETURN(inst.checks.emplace_back(), IndirectIndex(0));
+    } else {
+      KILN_ASSIGN_OR_RETURN(inst.operands.emplace_back(), Value());
+    }
   }
+  inst_ = nullptr;
   return absl::OkStatus();
 }
 

@@ -59,8 +59,8 @@ std::string Type(DType dtype) {
   return std::string(DTypeName(dtype));
 }
 
-// "@x[d0, r0]". Operands for indirect indices that no index mentions any more (an index into a
-// dimension of size 1 is 0) follow as " using %3", so that none is lost.
+// "@x[d0, r0]". What is checked beside the indices follows as " using [%3 < 1]", and operands that
+// nothing mentions as " using %3", so that none is lost.
 std::string AccessText(const Module& module, const ModuleNames& names, const VarNames& vars,
                        const Inst& inst, absl::string_view place) {
   ExprWriter writer(names, &vars, &inst);
@@ -71,24 +71,28 @@ std::string AccessText(const Module& module, const ModuleNames& names, const Var
                                                  : place,
                                  "[");
   std::vector<bool> mentioned(inst.operands.size());
+  const auto mention = [&](IntExpr leaf) {
+    if (leaf.kind() != IntKind::kIndirect) return;
+    const size_t operand = static_cast<size_t>(leaf.id());
+    if (operand < mentioned.size()) mentioned[operand] = true;
+  };
   for (size_t i = 0; i < inst.indices.size(); ++i) {
     const bool has_size = known && inst.indices.size() == module.buffers[inst.buffer].sizes.size();
     const IntExpr size = has_size ? module.buffers[inst.buffer].sizes[i] : IntExpr();
     absl::StrAppend(&out, i > 0 ? ", " : "", writer.IndexText(inst.indices[i], size));
-    if (!inst.indices[i]) continue;
-    ForEachLeaf(inst.indices[i], [&](IntExpr leaf) {
-      if (leaf.kind() != IntKind::kIndirect) return;
-      const size_t operand = static_cast<size_t>(leaf.id());
-      if (operand < mentioned.size()) mentioned[operand] = true;
-    });
+    if (inst.indices[i]) ForEachLeaf(inst.indices[i], mention);
   }
   absl::StrAppend(&out, "]");
-  const size_t others = inst.op == ScalarOp::kStore || inst.has_mask ? 1 : 0;
-  std::vector<std::string> unmentioned;
-  for (size_t i = 0; i + others < inst.operands.size(); ++i) {
-    if (!mentioned[i]) unmentioned.push_back(ValueText(inst.operands[i]));
+  std::vector<std::string> others;
+  for (const IntExpr check : inst.checks) {
+    others.push_back(writer.IndexText(check, IntExpr()));
+    if (check) mention(check);
   }
-  if (!unmentioned.empty()) absl::StrAppend(&out, " using ", absl::StrJoin(unmentioned, " "));
+  const size_t last = inst.op == ScalarOp::kStore || inst.has_mask ? 1 : 0;
+  for (size_t i = 0; i + last < inst.operands.size(); ++i) {
+    if (!mentioned[i]) others.push_back(ValueText(inst.operands[i]));
+  }
+  if (!others.empty()) absl::StrAppend(&out, " using ", absl::StrJoin(others, " "));
   return out;
 }
 
@@ -171,6 +175,8 @@ absl::string_view ScheduleText(Schedule schedule) {
       return "contraction ";
     case Schedule::kPacking:
       return "packing ";
+    case Schedule::kSorting:
+      return "sorting ";
   }
   return "";
 }
@@ -292,9 +298,11 @@ std::string InstText(const Module& module, const ModuleNames& names, const VarNa
     case ScalarOp::kLoad:
       return out + AccessText(module, names, vars, inst, place) + MaskText(inst);
     default:
-      return out + absl::StrJoin(inst.operands, ", ", [](std::string* s, ValueId v) {
-               absl::StrAppend(s, ValueText(v));
-             });
+      absl::StrAppend(&out, absl::StrJoin(inst.operands, ", ", [](std::string* s, ValueId v) {
+        absl::StrAppend(s, ValueText(v));
+      }));
+      if (inst.op != ScalarOp::kSort || inst.immediate_int == 0) return out;
+      return absl::StrCat(out, " first ", inst.immediate_int);
   }
 }
 

@@ -58,6 +58,7 @@ class KernelVerifier {
   absl::Status CheckTypes(const Inst& inst);
   absl::Status CheckReduce(const Inst& inst);
   absl::Status CheckScan(const Inst& inst);
+  absl::Status CheckSort(const Inst& inst);
   absl::Status CheckFold(const Inst& inst);
   absl::Status CheckAccess(const Inst& inst, size_t other_operands);
   absl::Status CheckIndices(const Inst& inst, size_t indirect_operands);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/ir/fixed_values.h"
 #include "compiler/ir/print.h"
@@ -119,6 +120,9 @@ absl::Status KernelVerifier::CheckInst(const Inst& inst) {
     case ScalarOp::kScan:
       KILN_RETURN_IF_ERROR(CheckScan(inst));
       break;
+    case ScalarOp::kSort:
+      KILN_RETURN_IF_ERROR(CheckSort(inst));
+      break;
     default:
       KILN_RETURN_IF_ERROR(CheckTypes(inst));
   }
@@ -213,6 +217,20 @@ absl::Status KernelVerifier::CheckScan(const Inst& inst) {
   return absl::OkStatus();
 }
 
+absl::Status KernelVerifier::CheckSort(const Inst& inst) {
+  const std::vector<Phase>& phases = kernel_->phases;
+  const auto is_sort = [](const Inst& other) { return other.op == ScalarOp::kSort; };
+  if (kernel_->schedule != Schedule::kSorting || phases.size() != 1 ||
+      phases[0].inner.size() != 1 || phases[0].inner[0].extent().is_const(1) ||
+      absl::c_count_if(phases[0].body, is_sort) != 1) {
+    return Error(inst, "it sorts the one loop of the one phase of a sorting kernel");
+  }
+  if (inst.dtype != DType::kI64 || TypeOf(inst.operands[0]) != DType::kI64) {
+    return Error(inst, "it sorts i64");
+  }
+  return inst.immediate_int >= 0 ? absl::OkStatus() : Error(inst, "it gives less than nothing");
+}
+
 absl::Status KernelVerifier::CheckFold(const Inst& inst) {
   const bool needs_float = inst.reduce_kind == ReduceKind::kLogAddExp;
   if (!FoldsNumbers(inst.reduce_kind) || !(IsFloat(inst.dtype) || IsInteger(inst.dtype)) ||
@@ -244,6 +262,10 @@ absl::Status KernelVerifier::CheckIndices(const Inst& inst, size_t indirect_oper
   if (inst.indices.size() != buffer.sizes.size()) {
     return Error(inst, absl::StrCat("@", buffer.name, " has ", buffer.sizes.size(),
                                     " dimensions, not ", inst.indices.size()));
+  }
+  for (const IntExpr check : inst.checks) {
+    KILN_RETURN_IF_ERROR(CheckLeaves(inst, check, indirect_operands));
+    if (check.kind() != IntKind::kIndirect) return Error(inst, "only operands are checked");
   }
   for (size_t i = 0; i < inst.indices.size(); ++i) {
     KILN_RETURN_IF_ERROR(CheckLeaves(inst, inst.indices[i], indirect_operands));

@@ -3,8 +3,6 @@
 #include <cstdint>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
-
 namespace kiln::lowering {
 
 using ir::Inst;
@@ -111,13 +109,6 @@ Scalar KernelBuilder::LoadAt(const View& view, const std::vector<Coordinate>& co
 void KernelBuilder::StoreAt(const View& view, const std::vector<Coordinate>& coordinates,
                             Scalar value, std::optional<ir::ReduceKind> kind) {
   Inst inst = AccessAt(ScalarOp::kStore, view, coordinates);
-  if (inst.operands.empty()) {
-    // Into dimensions of one element: a scatter still, as the operand shows.
-    for (const Coordinate& coordinate : coordinates) {
-      const auto* at = std::get_if<Scalar>(&coordinate);
-      if (at != nullptr && inst.operands.empty()) inst.operands = {Cast(*at, DType::kI64).id};
-    }
-  }
   inst.accumulates = kind.has_value();
   if (kind) inst.reduce_kind = *kind;
   inst.operands.push_back(Cast(value, view.dtype).id);
@@ -126,32 +117,23 @@ void KernelBuilder::StoreAt(const View& view, const std::vector<Coordinate>& coo
 
 Inst KernelBuilder::AccessAt(ScalarOp op, const View& view,
                              const std::vector<Coordinate>& coordinates) {
-  Ints exprs;
-  std::vector<ir::ValueId> values;
-  Ints extents;
-  for (size_t i = 0; i < coordinates.size(); ++i) {
-    if (const auto* value = std::get_if<Scalar>(&coordinates[i])) {
-      exprs.push_back(ints().Indirect(static_cast<int>(values.size()), view.sizes[i]));
-      values.push_back(Cast(*value, DType::kI64).id);
-      extents.push_back(view.sizes[i]);
-    } else {
-      exprs.push_back(std::get<IntExpr>(coordinates[i]));
-    }
-  }
   Inst inst{op, view.dtype};
   inst.buffer = view.buffer;
-  inst.indices = IndicesAt(ints(), view, exprs);
-  // Some coordinates do not reach the buffer (repeated dimensions): number those that do.
-  absl::flat_hash_map<IntExpr, IntExpr> numbers;
-  for (const IntExpr index : inst.indices) {
-    ir::ForEachLeaf(index, [&](IntExpr leaf) {
-      if (leaf.kind() != ir::IntKind::kIndirect || numbers.contains(leaf)) return;
-      numbers[leaf] = ints().Indirect(static_cast<int>(inst.operands.size()), extents[leaf.id()]);
-      inst.operands.push_back(values[leaf.id()]);
-    });
+  Ints exprs;
+  for (size_t i = 0; i < coordinates.size(); ++i) {
+    const auto* value = std::get_if<Scalar>(&coordinates[i]);
+    if (value == nullptr) {
+      exprs.push_back(std::get<IntExpr>(coordinates[i]));
+      continue;
+    }
+    exprs.push_back(ints().Indirect(static_cast<int>(inst.operands.size()), view.sizes[i]));
+    inst.operands.push_back(Cast(*value, DType::kI64).id);
+    inst.checks.push_back(exprs.back());
   }
-  for (IntExpr& index : inst.indices) {
-    index = ints().RemapIndirect(index, [&](IntExpr leaf) { return numbers.at(leaf); });
+  inst.indices = IndicesAt(ints(), view, exprs);
+  // Dimensions of size 1 and repeated ones do not reach the buffer.
+  for (const IntExpr index : inst.indices) {
+    ir::ForEachLeaf(index, [&](IntExpr leaf) { std::erase(inst.checks, leaf); });
   }
   return inst;
 }
@@ -218,6 +200,13 @@ Scalar KernelBuilder::Scan(ir::ReduceKind kind, Scalar a) {
   if (kernel_.phases.back().inner.empty()) return a;
   Inst inst{ScalarOp::kScan, a.dtype};
   inst.reduce_kind = kind;
+  inst.operands = {a.id};
+  return Emit(std::move(inst));
+}
+
+Scalar KernelBuilder::Sort(Scalar a, int64_t first) {
+  Inst inst{ScalarOp::kSort, DType::kI64};
+  inst.immediate_int = first;
   inst.operands = {a.id};
   return Emit(std::move(inst));
 }

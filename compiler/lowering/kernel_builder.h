@@ -76,6 +76,10 @@ class KernelBuilder {
   // The same up to and with this iteration.
   Scalar Scan(ir::ReduceKind kind, Scalar a);
 
+  // What comes at this iteration's number when `a` of all of them is in ascending order; i64. The
+  // kernel ends in Finish(kSorting). With `first` only so many iterations go on from there.
+  Scalar Sort(Scalar a, int64_t first = 0);
+
   // Casts to the buffer's type.
   void Store(const View& view, const Ints& coordinates, Scalar value);
   // A scatter: coordinates as LoadAt's; with `kind` the value is taken into the element.

@@ -53,21 +53,57 @@ IntExpr Source(ir::IntContext& ints, IntExpr i, IntExpr size, IntExpr before, In
   return i;
 }
 
+// The element at `at`, padded along `d`: three loads, each where the others are not, so that a loop
+// along `d` falls into pieces of even steps (schedule/cpu/segments.h).
+Scalar LoadPadded(KernelBuilder& b, const View& inside, const Ints& at, size_t d, IntExpr before,
+                  IntExpr after, bool reflects) {
+  ir::IntContext& ints = b.ints();
+  const IntExpr size = inside.sizes[d], last = ints.Add(size, -1), place = ints.Sub(at[d], before);
+  const auto load = [&](IntExpr index) {
+    Ints source = at;
+    source[d] = index;
+    Scalar mask;
+    b.AddBounds(index, ints.Const(0), size, mask);
+    return b.LoadMasked(inside, source, mask, 0);
+  };
+  Scalar value = load(place);
+  if (after.range().max > 0) {
+    const Scalar beyond = load(reflects ? ints.Sub(ints.Mul(last, 2), place) : last);
+    const Scalar is_inside = b.Op(kLt, b.Index(at[d]), b.Index(ints.Add(before, size)));
+    value = b.Select(is_inside, value, beyond);
+  }
+  if (before.range().max > 0) {
+    const Scalar ahead = load(reflects ? ints.Mul(place, -1) : ints.Const(0));
+    value = b.Select(b.Op(kLt, b.Index(at[d]), b.Index(before)), ahead, value);
+  }
+  return value;
+}
+
 // reflection_padNd(self, padding), replication_padNd(self, padding)
 absl::Status LowerPad(NodeContext& n, bool reflects) {
   KILN_ASSIGN_OR_RETURN(const View self, n.Tensor(0, "self"));
   const Ints& sizes = n.Result(0).sizes;
   KILN_ASSIGN_OR_RETURN(const Padding padding, ReadPadding(n, 1, self.sizes, sizes));
-  return n.SetView(0, Remap(n.ints(), self, sizes, [&](const Ints& vars) {
-                     Ints at = vars;
-                     for (size_t d = 0; d < at.size(); ++d) {
-                       const IntExpr before = padding.before[d], after = padding.after[d];
-                       if (before.is_const(0) && after.is_const(0)) continue;
-                       at[d] = Source(n.ints(), n.ints().Sub(vars[d], before), self.sizes[d],
-                                      before, after, reflects);
-                     }
-                     return at;
-                   }));
+  const auto innermost =
+      static_cast<size_t>(MemoryOrder(n.ints(), sizes, n.Result(0).strides).back());
+  Ints padded = sizes;
+  padded[innermost] = self.sizes[innermost];
+  const View rows = Remap(n.ints(), self, padded, [&](const Ints& vars) {
+    Ints at = vars;
+    for (size_t d = 0; d < at.size(); ++d) {
+      const IntExpr before = padding.before[d], after = padding.after[d];
+      if (d == innermost || (before.is_const(0) && after.is_const(0))) continue;
+      at[d] =
+          Source(n.ints(), n.ints().Sub(vars[d], before), self.sizes[d], before, after, reflects);
+    }
+    return at;
+  });
+  const IntExpr before = padding.before[innermost], after = padding.after[innermost];
+  if (before.is_const(0) && after.is_const(0)) return n.SetView(0, rows);
+  n.PointwiseResult(0, [&](KernelBuilder& b, const Ints& at) {
+    return LoadPadded(b, rows, at, innermost, before, after, reflects);
+  });
+  return absl::OkStatus();
 }
 
 // A sum of loads.

@@ -3,7 +3,9 @@
 // threads change it. The seed is an argument that the client gives for each run, from torch's
 // default generator: torch.manual_seed repeats a run. The numbers are not those that eager makes of
 // the same seed.
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <numbers>
 #include <optional>
@@ -189,6 +191,28 @@ Lowering RandintFrom(size_t low_position, size_t high_position) {
   };
 }
 
+// randperm(n): the numbers below n in the order of random bits above them.
+absl::Status LowerRandperm(NodeContext& n) {
+  const Ints& sizes = n.Result(0).sizes;
+  if (sizes.size() != 1) return n.BadGraph("the result's rank", "1");
+  if (!IsIntegral(n.Result(0).dtype)) return n.Decline("of no integers");
+  KILN_ASSIGN_OR_RETURN(const Stream stream, Stream::Next(n));
+  int digits = 32;  // enough for a symbolic size
+  if (sizes[0].is_const()) digits = std::bit_width(static_cast<uint64_t>(sizes[0].value()));
+  if (digits > 32) return n.Decline("of very many numbers");
+  const View out = n.NewResult(0);
+  KernelBuilder b = n.NewKernel();
+  const Ints at = b.StartPhase(sizes);
+  const Scalar number = b.ConstInt(DType::kI64, (int64_t{1} << digits) - 1);
+  const Scalar high = b.And(stream.Bits(b, at), b.Op(kNot, number));
+  const Scalar key = b.Op(kOr, high, b.Index(at[0]));
+  const bool is_one = sizes[0].is_const(1);
+  b.Store(out, at, b.And(is_one ? key : b.Sort(key), number));
+  b.Finish(is_one ? ir::Schedule::kLoops : ir::Schedule::kSorting);
+  n.SetResult(0, out);
+  return absl::OkStatus();
+}
+
 // Whether it happens, with probability `p`.
 Scalar Happens(KernelBuilder& b, const Ints& at, const Stream& s, const Operand& p) {
   const auto* view = std::get_if<View>(&p);
@@ -252,6 +276,7 @@ void RegisterRandom(Registry& registry) {
   registry["randint.low"] = RandintFrom(0, 1);
   registry["randint_like.default"] = RandintFrom(SIZE_MAX, 1);
   registry["randint_like.low_dtype"] = RandintFrom(1, 2);
+  registry["randperm.default"] = LowerRandperm;
   registry["uniform.default"] = LowerUniform;
   registry["normal_functional.default"] = NormalFrom(1, 2);
   for (const char* op : {"normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor",

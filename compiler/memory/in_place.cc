@@ -77,6 +77,8 @@ bool SameIndicesInEarlierPhase(IntContext& ints, const Phase& load_phase, const 
 }
 
 bool MayReuse(Module& module, const Kernel& kernel, BufferId stored, BufferId dying) {
+  // A sort's iterations read what others store.
+  if (kernel.schedule == ir::Schedule::kSorting) return false;
   IntContext& ints = *module.ints;
   const ir::Buffer& to = module.buffers[stored];
   if (!SameLayout(to, module.buffers[dying])) return false;

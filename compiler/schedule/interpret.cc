@@ -185,8 +185,7 @@ class Runner {
   absl::Status Do(const Compute& compute) {
     const ir::Inst& inst = compute.inst;
     if (inst.op == ScalarOp::kStore) {
-      const int64_t index = Evaluate(inst.indices[0], &inst);
-      KILN_RETURN_IF_ERROR(CheckIndex());
+      KILN_ASSIGN_OR_RETURN(const int64_t index, IndexOf(inst));
       Lane value = values_[inst.operands.back()];
       if (inst.accumulates) {
         KILN_ASSIGN_OR_RETURN(const Lane before, Read(compute.alloc, inst.buffer, index));
@@ -203,8 +202,7 @@ class Runner {
       if (inst.has_mask && values_[inst.operands.back()].i == 0) {
         result = ImmediateLane(inst);
       } else {
-        const int64_t index = Evaluate(inst.indices[0], &inst);
-        KILN_RETURN_IF_ERROR(CheckIndex());
+        KILN_ASSIGN_OR_RETURN(const int64_t index, IndexOf(inst));
         KILN_ASSIGN_OR_RETURN(result, Read(compute.alloc, inst.buffer, index));
       }
     } else {
@@ -221,8 +219,10 @@ class Runner {
     return absl::OkStatus();
   }
 
-  absl::Status CheckIndex() {
-    if (!std::exchange(index_outside_, false)) return absl::OkStatus();
+  absl::StatusOr<int64_t> IndexOf(const ir::Inst& inst) {
+    const int64_t index = Evaluate(inst.indices[0], &inst);
+    for (const IntExpr check : inst.checks) Evaluate(check, &inst);
+    if (!std::exchange(index_outside_, false)) return index;
     return absl::OutOfRangeError("an index tensor's value lies outside its dimension");
   }
 
@@ -312,6 +312,21 @@ class Runner {
       case MicroKind::kZero:
         for (int64_t i = 0; i < s[0]; ++i) KILN_RETURN_IF_ERROR(write(i, Lane{}));
         return absl::OkStatus();
+      case MicroKind::kSort:
+      case MicroKind::kSelect: {
+        std::vector<int64_t> row;
+        for (int64_t i = 0; i < s[0]; ++i) {
+          KILN_ASSIGN_OR_RETURN(const Lane value, read(0, i));
+          row.push_back(value.i);
+        }
+        absl::c_sort(row);
+        for (int64_t i = 0; i < s[0]; ++i) KILN_RETURN_IF_ERROR(write(i, Lane{.i = row[i]}));
+        if (micro.kind == MicroKind::kSelect && micro.windows[0].alloc >= 0) {
+          std::vector<bool>& written = memory_[micro.windows[0].alloc].written;
+          for (int64_t i = s[1]; i < s[0]; ++i) written[at[0] + i] = false;
+        }
+        return absl::OkStatus();
+      }
       case MicroKind::kCopyRows:
         for (int64_t r = 0; r < c[0]; ++r) {
           for (int64_t i = 0; i < s[3]; ++i) {

@@ -44,6 +44,9 @@ std::vector<IntExpr> Reach(IntContext& ints, const Micro& micro) {
   switch (micro.kind) {
     case MicroKind::kZero:
       return {s[0]};
+    case MicroKind::kSort:
+    case MicroKind::kSelect:
+      return {s[0], s[0]};
     case MicroKind::kCopyRows:
       return {ints.Mul(s[3], c[0]), Span(ints, s[0], s[1], s[3], s[2])};
     case MicroKind::kPackTransposed:
@@ -72,6 +75,10 @@ IntExpr Work(IntContext& ints, const Micro& micro) {
   const std::vector<IntExpr>& s = micro.sizes;
   switch (micro.kind) {
     case MicroKind::kZero:
+      return s[0];
+    case MicroKind::kSort:
+      return ints.Mul(s[0], 10);
+    case MicroKind::kSelect:
       return s[0];
     case MicroKind::kCopyRows:
       return ints.Mul(s[3], c[0]);

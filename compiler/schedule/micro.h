@@ -37,7 +37,12 @@ namespace kiln::schedule {
      tile and the sums of f32:                                                                     \
      tile[r * W + lane] = sum over i < k of                                                        \
          a[r * row_stride + i] * panel[i / 2 * 2 * W + 2 * lane + i % 2] */                        \
-  X(kMultiplyPairs, "multiply_pairs", 3, 3, 2)
+  X(kMultiplyPairs, "multiply_pairs", 3, 3, 2)                                                     \
+  /* (row, scratch; count): row[0, count) of i64 in ascending order */                             \
+  X(kSort, "sort", 0, 2, 1)                                                                        \
+  /* (row, scratch; count, k): row[0, min(k, count)) = the least of row[0, count), ascending; the  \
+     rest is lost */                                                                               \
+  X(kSelect, "select", 0, 2, 2)
 
 struct MicroInfo {
   absl::string_view name;

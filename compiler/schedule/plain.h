@@ -7,7 +7,9 @@
 
 namespace kiln::schedule {
 
-// REQUIRES: a kernel of the verified module. UNIMPLEMENTED for complex types.
-absl::StatusOr<Tree> SchedulePlainly(ir::Module& module, const ir::Kernel& kernel);
+// REQUIRES: a kernel of the verified module. UNIMPLEMENTED for complex types. `sort_lanes`: of the
+// loops before and after a sort.
+absl::StatusOr<Tree> SchedulePlainly(ir::Module& module, const ir::Kernel& kernel,
+                                     int sort_lanes = 1);
 
 }  // namespace kiln::schedule

@@ -37,7 +37,8 @@ const Kernel& KernelAt(const Module& module, size_t operation) {
 // that was laid out for its own loops.
 bool MayBeTiled(const Module& module, size_t operation) {
   const auto* kernel = std::get_if<Kernel>(&module.operations[operation]);
-  if (kernel == nullptr || kernel->schedule == ir::Schedule::kPacking || HasScatter(*kernel)) {
+  if (kernel == nullptr || kernel->schedule == ir::Schedule::kPacking ||
+      kernel->schedule == ir::Schedule::kSorting || HasScatter(*kernel)) {
     return false;
   }
   bool may = true;

@@ -156,6 +156,8 @@ enum class MicroKind : uint8_t {
   kTranspose,
   kMultiply,
   kMultiplyPairs,
+  kSort,
+  kSelect,
 };
 struct Micro {
   MicroKind kind = MicroKind::kZero;

@@ -236,6 +236,7 @@ class Verifier {
     }
     for (ValueId id : inst.operands) KILN_RETURN_IF_ERROR(CheckOperand(compute, id));
     for (IntExpr index : inst.indices) KILN_RETURN_IF_ERROR(CheckExpr(index, true));
+    for (IntExpr check : inst.checks) KILN_RETURN_IF_ERROR(CheckExpr(check, true));
     const bool accesses = inst.op == ScalarOp::kLoad || inst.op == ScalarOp::kStore;
     if (accesses || inst.op == ScalarOp::kIndex) {
       if (inst.indices.size() != 1) return Error(compute, "it takes one index");
@@ -255,11 +256,13 @@ class Verifier {
     }
     const auto indirect = static_cast<size_t>(NumIndirect(inst));
     bool legal = true;
-    ForEachLeaf(inst.indices[0], [&](IntExpr leaf) {
+    const auto check = [&](IntExpr leaf) {
       legal &= leaf.kind() != ir::IntKind::kIndirect ||
                (static_cast<size_t>(leaf.id()) < indirect &&
                 types_[inst.operands[leaf.id()]] == DType::kI64);
-    });
+    };
+    ForEachLeaf(inst.indices[0], check);
+    for (const IntExpr leaf : inst.checks) check(leaf);
     if (!legal) return Error(compute, "an indirect index has no operand of i64");
     if (!inst.has_mask && indirect == 0) {
       if (auto outside = FindOutside(ints_, scope_, inst.indices[0], ints_.Const(1), memory.size)) {
@@ -385,6 +388,9 @@ class Verifier {
         if (memory.dtype != (i == 0 ? DType::kF32 : DType::kBF16)) {
           return Error(StrCat("micro ", info.name, " takes bf16 and gives f32"));
         }
+      } else if ((micro.kind == MicroKind::kSort || micro.kind == MicroKind::kSelect) &&
+                 memory.dtype != DType::kI64) {
+        return Error(StrCat("micro ", info.name, " takes i64"));
       } else if (dtype && *dtype != memory.dtype) {
         return Error(StrCat("micro ", info.name, " takes one type"));
       }

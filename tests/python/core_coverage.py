@@ -34,15 +34,8 @@ _FFT = "torch's library is a fast Fourier transform, loops would be a slow one"
 
 # The operators that are library steps.
 LIBRARY = {
-    "_embedding_bag.default": "the bags' lengths are values of a tensor: no loop of the IR has them",
     "_fft_c2r.default": _FFT,
     "_fft_r2c.default": _FFT,
-    "randperm.default": "sorts random numbers",
-    "sort.default": "its indices of equal elements are in the order of torch's own algorithm",
-    "topk.default": "of equal elements it takes those that torch's own algorithm meets first",
-    "_cdist_forward.default": "not lowered yet; of p = 2 it is a matrix product where that is faster",
-    "_pdist_forward.default": "not lowered yet: its pairs are a triangle, not a nest of loops",
-    "grid_sampler_2d.default": "not lowered yet: a gather at run-time positions",
 }
 
 # Those that no graph has: their values are sizes, or they write an argument.
@@ -107,6 +100,7 @@ def _by_hand():
     calls = {
         "_adaptive_avg_pool2d_backward.default": (torch.randn(1, 2, 3, 3), image),
         "_adaptive_avg_pool3d.default": (volume, [2, 3, 3]),
+        "_embedding_bag.default": (image[0, 0], bits, bits[:3] * 2, False, 1),
         "_native_batch_norm_legit.no_stats": (image, None, None, True, 0.1, 1e-5),
         "_native_batch_norm_legit_no_training.default": (image, one, two, one, two, 0.1, 1e-5),
         "_pdist_forward.default": (torch.randn(4, 3), 2.0),

@@ -26,6 +26,9 @@ TOLERANCES = {"bfloat16": 2e-2, "float16": 2e-3}  # of the others: 1e-4
 UNDEFINED = frozenset(
     "empty empty_like empty_permuted empty_strided new_empty new_empty_strided".split()
 )
+# Eager leaves equal elements in an order of its own: what their indices lead to counts. By name, the
+# position of `dim` after the tensor.
+EQUALS_IN_ANY_ORDER = {"sort": 0, "argsort": 0, "topk": 1, "kthvalue": 1}
 DRAWS = 40  # of an operator that is random
 
 
@@ -73,6 +76,10 @@ class Sample:
         self._op = info.op
         # What makes a result differentiable where only a part of it is determined (svd, eigh).
         self._process = sample.output_process_fn_grad if backward else lambda output: output
+        self._dim = None
+        if info.name in EQUALS_IN_ANY_ORDER and not backward and sample.input.dim() > 0:
+            rest = sample.args[EQUALS_IN_ANY_ORDER[info.name] :]
+            self._dim = sample.kwargs.get("dim", rest[0] if rest else -1)
 
     def tensors(self):
         """Copies, so that no call sees what another wrote."""
@@ -86,7 +93,13 @@ class Sample:
         for place, tensor in zip(self._places, tensors, strict=True):
             leaves[place] = tensor
         value, args, kwargs = tree_unflatten(leaves, self._spec)
-        return self._process(self._op(value, *args, **kwargs))
+        result = self._process(self._op(value, *args, **kwargs))
+        if self._dim is None:
+            return result
+        *values, indices = result if isinstance(result, tuple) else (result,)
+        if indices.dim() < value.dim():
+            indices = indices.unsqueeze(self._dim)
+        return *values, value.gather(self._dim, indices)
 
 
 def with_gradients(fn):

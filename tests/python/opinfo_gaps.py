@@ -6,7 +6,9 @@ become equal must leave the list.
 
 import itertools
 
-GAPS: dict[tuple[str, str, str], str] = {}
+GAPS: dict[tuple[str, str, str], str] = {
+    ("topk", "bfloat16", "backward"): "of equal elements the gradient goes to the first",
+}
 
 
 def gap(op, dtype, direction):

@@ -10,7 +10,8 @@ CALLS = {
     "fill.Scalar": ("decomposed", (X, 2.0)),
     "cumsum.default": ("native", (X, 1)),
     "rand.default": ("native", ([3],)),
-    "topk.default": ("library", (X, 2)),
+    "topk.default": ("native", (X, 2)),
+    "_fft_r2c.default": ("library", (X, [1], 0, True)),
     "atan2.out": ("never a step", ()),
 }
 

@@ -221,9 +221,57 @@ def hand_made():
     ]  # fmt: skip
 
 
+def distance_cases():
+    for p in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, torch.inf):
+        x, y = randn(2, 5, 3), randn(4, 3).expand(2, 4, 3).contiguous()
+        y[0, 0] = x[0, 0]
+        distances = aten._cdist_forward(x, y, p, None)
+        yield aten._cdist_forward.default, (x, y, p, None)
+        yield aten._cdist_backward.default, (randn(2, 5, 4), x, y, p, distances)
+        rows = randn(7, 3)
+        rows[2] = rows[5]
+        yield aten._pdist_forward.default, (rows, p)
+        yield aten._pdist_backward.default, (randn(21), rows, p, aten._pdist_forward(rows, p))
+    for mode in (0, 1, 2):
+        yield aten._cdist_forward.default, (randn(30, 3), randn(3, 4, 3), 2.0, mode)
+    yield aten._cdist_forward.default, (randn(2, 0), randn(3, 0), 2.0, None)
+    yield aten._cdist_forward.default, (randn(0, 2), randn(3, 2), 1.0, None)
+    yield aten._pdist_forward.default, (randn(1, 3), 2.0)
+
+
+def bag_cases():
+    weight, indices = randn(5, 3), torch.tensor([0, 2, 2, 4, 1, 2])
+    for mode, padding, last in itertools.product((0, 1), (-1, 2), (False, True)):
+        offsets = torch.tensor([0, 0, 3, 6 if last else 5])
+        for scale in (None, torch.rand(6)) if mode == 0 else (None,):
+            for dtype in (torch.float32, torch.bfloat16):
+                table = weight.to(dtype)
+                own = None if scale is None else scale.to(dtype)
+                rest = (offsets, False, mode, False, own, last, padding)
+                yield aten._embedding_bag.default, (table, indices, *rest)
+                yield aten._embedding_bag_forward_only.default, (table, indices.int(), offsets.int(), *rest[1:])
+            bag, size = torch.tensor([1, 1, 1, 2, 2, 3]), torch.tensor([0, 3, 2, 1])
+            yield aten._embedding_bag_dense_backward.default, (
+                randn(4, 3), indices, bag, size, size, 5, False, mode, scale, padding)
+            yield aten._embedding_bag_backward.default, (
+                randn(4 - last, 3), indices, offsets, bag[:0] if mode == 0 else bag.clamp(max=3 - last),
+                size, size, 5, False, mode, False, scale, padding)
+        yield aten._embedding_bag_per_sample_weights_backward.default, (
+            randn(4, 3), weight, indices, offsets, bag, 0, padding)
+
+
+def grid_cases():
+    for mode, padding, corners in itertools.product((0, 1, 2), (0, 1, 2), (False, True)):
+        grid = randn(2, 4, 3, 2) * 1.5
+        yield aten.grid_sampler_2d.default, (randn(2, 3, 5, 4), grid, mode, padding, corners)
+
+
 def by_hand():
     torch.manual_seed(1)
-    return [*hand_made(), *batch_norm_cases(), *mixed_norm_cases(), *nll_cases(), *foreach_cases()]
+    return [
+        *hand_made(), *batch_norm_cases(), *mixed_norm_cases(), *nll_cases(), *foreach_cases(),
+        *distance_cases(), *bag_cases(), *grid_cases(),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case[0].name()[6:]) for case in by_hand()])

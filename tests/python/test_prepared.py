@@ -306,19 +306,38 @@ def test_the_option_turns_it_off():
         kiln_torch.settings.Settings.read({"prepare_memory": -1})
 
 
-def test_what_exceeds_the_budget_is_computed_in_every_call():
+def test_what_exceeds_the_budget_is_not_prepared(monkeypatch):
     module = model()
     one_weight = OUT * WIDTH * 4
     fn = compiled(module, prepare_memory=one_weight * 3 // 2)
     for _ in range(2):
         check(fn, module, rows())
     assert 0 < prepared()["bytes"] <= one_weight * 3 // 2
-    # The process has no room for another module's.
+    # The process has no room for another module's, which is compiled without.
+    before = prepared()
     other = model(seed=4)
-    fn = compiled(other, prepare_memory=one_weight * 3 // 2)
-    for _ in range(2):
-        check(fn, other, rows())
-    assert prepared()["bytes"] <= one_weight * 3 // 2
+    loads = []
+    load = kiln_torch.program.load_program
+
+    def record(graph, settings):
+        loads.append(settings.prepare_memory)
+        return load(graph, settings)
+
+    monkeypatch.setattr(kiln_torch.program, "load_program", record)
+    second = compiled(other, prepare_memory=one_weight * 3 // 2)
+    for _ in range(3):
+        check(second, other, rows())
+        check(fn, module, rows())
+    assert prepared() == before and loads == [0]
+    # Until the first one is gone.
+    del fn, module, second, other
+    torch._dynamo.reset()
+    kiln_torch.reset()
+    gc.collect()
+    third = model(seed=5)
+    fn = compiled(third, prepare_memory=one_weight * 3 // 2)
+    check(fn, third, rows())
+    assert prepared()["preparations"] == 1
 
 
 def test_training_prepares_nothing():

@@ -5,35 +5,12 @@
 #include <utility>
 
 #include "client/python/ext/program.h"
+#include "client/python/ext/tensor_exchange.h"
 
 namespace kiln::python {
 namespace {
 
 int64_t g_kept_bytes = 0;  // by all programs; the GIL guards it
-
-int64_t ElementBytes(int32_t dtype) {
-  switch (dtype) {
-    case KILN_INT16:
-    case KILN_FLOAT16:
-    case KILN_BFLOAT16:
-    case KILN_UINT16:
-      return 2;
-    case KILN_INT32:
-    case KILN_FLOAT32:
-    case KILN_COMPLEX32:
-    case KILN_UINT32:
-      return 4;
-    case KILN_INT64:
-    case KILN_FLOAT64:
-    case KILN_COMPLEX64:
-    case KILN_UINT64:
-      return 8;
-    case KILN_COMPLEX128:
-      return 16;
-    default:
-      return 1;
-  }
-}
 
 // Elements spread evenly over the tensor, its first and last among them.
 std::vector<int64_t> SamplePlaces(const kiln_tensor& tensor) {
@@ -110,6 +87,7 @@ bool PreparedWeights::Holds(const Entry& entry, const std::vector<kiln_tensor>& 
 
 std::shared_ptr<const kiln_prepared> PreparedWeights::Get(const std::vector<PyObject*>& objects,
                                                           const std::vector<kiln_tensor>& tensors) {
+  lacks_room_ = false;
   if (bytes_ == 0 || limit_bytes_ < bytes_ || !ReadVersions(objects)) return nullptr;
   // Nothing below runs Python code before an entry is returned or copied, so entries stay.
   auto entry = std::find_if(entries_.begin(), entries_.end(),
@@ -124,7 +102,8 @@ std::shared_ptr<const kiln_prepared> PreparedWeights::Get(const std::vector<PyOb
     stale.splice(stale.begin(), entries_, entry);
   }
   if (ShouldWait()) return nullptr;
-  if (g_kept_bytes > limit_bytes_ - bytes_) return nullptr;
+  lacks_room_ = g_kept_bytes > limit_bytes_ - bytes_;
+  if (lacks_room_) return nullptr;
   Entry made;
   if (!Make(objects, tensors, made)) return nullptr;
   std::shared_ptr<const kiln_prepared> prepared = made.prepared;

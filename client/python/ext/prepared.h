@@ -34,6 +34,9 @@ class PreparedWeights {
   std::shared_ptr<const kiln_prepared> Get(const std::vector<PyObject*>& objects,
                                            const std::vector<kiln_tensor>& tensors);
 
+  // Whether the last Get gave nothing because of the limit.
+  bool lacks_room() const { return lacks_room_; }
+
   int64_t kept_bytes() const { return static_cast<int64_t>(entries_.size()) * bytes_; }
   int64_t preparations() const { return preparations_; }
 
@@ -71,6 +74,7 @@ class PreparedWeights {
   std::vector<size_t> inputs_;  // that are prepared from
   int64_t bytes_ = 0;           // of one entry
   int64_t limit_bytes_ = 0;
+  bool lacks_room_ = false;
   int64_t preparations_ = 0;
   int wasted_ = 0;                 // entries in a row that no second call used
   int waits_for_ = 0;              // calls

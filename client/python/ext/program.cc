@@ -16,6 +16,9 @@ struct ProgramObject {
   PyObject* library_steps;          // list of callables; null before set_library_steps
   std::vector<bool>* plain_inputs;  // by input: its memory is what it shows; null: none is known
   PreparedWeights* prepared;
+  // The program of the same graph that prepares nothing; before it is needed a callable that gives
+  // it; null or None where there is none.
+  PyObject* unprepared;
   long long run_calls;
 };
 
@@ -27,18 +30,50 @@ void Dealloc(PyObject* self) {
   delete Self(self)->prepared;
   kiln_program_destroy(Self(self)->program);
   Py_XDECREF(Self(self)->library_steps);
+  Py_XDECREF(Self(self)->unprepared);
   delete Self(self)->plain_inputs;
   PyTypeObject* type = Py_TYPE(self);
   PyObject_Free(self);
   Py_DECREF(type);
 }
 
+// A Program, None or a callable that gives one.
+void KeepUnprepared(PyObject* self, PyObject* given) {
+  const PyRef before = PyRef::Steal(Self(self)->unprepared);
+  Self(self)->unprepared = PyRef::Borrow(given).release();
+}
+
+PyObject* SetUnprepared(PyObject* self, PyObject* make) {
+  KeepUnprepared(self, make);
+  Py_RETURN_NONE;
+}
+
+// A Program or None; null with a Python error set.
+PyRef Unprepared(PyObject* self) {
+  PyRef known = PyRef::Borrow(Self(self)->unprepared);
+  if (PyCallable_Check(known.get()) == 0) return known;
+  PyRef made = PyRef::Steal(PyObject_CallNoArgs(known.get()));
+  if (made && made.get() != Py_None && Py_TYPE(made.get()) != Py_TYPE(self)) {
+    PyErr_SetString(PyExc_TypeError, "a callable for set_unprepared gives a Program or None");
+    return PyRef();
+  }
+  if (made) KeepUnprepared(self, made.get());
+  return made;
+}
+
 PyObject* RunMethod(PyObject* self, PyObject* inputs) {
   ++Self(self)->run_calls;
   static const std::vector<bool> none;
   const std::vector<bool>* plain = Self(self)->plain_inputs;
-  return Run(Self(self)->program, Self(self)->library_steps, plain ? *plain : none,
-             *Self(self)->prepared, inputs);
+  bool lacks_room = false;
+  PyObject* results =
+      Run(Self(self)->program, Self(self)->library_steps, plain ? *plain : none,
+          *Self(self)->prepared, inputs, Self(self)->unprepared != nullptr ? &lacks_room : nullptr);
+  if (!lacks_room) return results;
+  const PyRef other = Unprepared(self);
+  if (!other) return nullptr;
+  const ProgramObject& with = *Self(other.get() == Py_None ? self : other.get());
+  return Run(with.program, with.library_steps, plain ? *plain : none, *with.prepared, inputs);
 }
 
 PyObject* LibrarySteps(PyObject* self, PyObject*) {
@@ -159,6 +194,9 @@ PyMethodDef kMethods[] = {
      "the positions, a list, of all inputs that may be torch's lazy views (conjugated, negated)"},
     {"set_prepare_memory", SetPrepareMemory, METH_O,
      "bytes that the process may keep of what follows from parameters alone; at first 0"},
+    {"set_unprepared", SetUnprepared, METH_O,
+     "a callable that gives the same graph's Program without such things, for when there is no "
+     "room for them, or None"},
     {"info", Info, METH_NOARGS, "where the program came from and what it consists of"},
     {"describe_json", DescribeJson, METH_NOARGS, "kiln.v1.Artifact without code, protobuf JSON"},
     {nullptr, nullptr, 0, nullptr}};
@@ -199,6 +237,7 @@ PyRef MakeProgram(kiln_program* program, const kiln_compile_info& info) {
   self->library_steps = nullptr;
   self->plain_inputs = nullptr;
   self->prepared = new PreparedWeights(program);
+  self->unprepared = nullptr;
   self->run_calls = 0;
   return PyRef::Steal(reinterpret_cast<PyObject*>(self));
 }

@@ -272,7 +272,8 @@ class RunState {
 }  // namespace
 
 PyObject* Run(const kiln_program* program, PyObject* library_steps,
-              const std::vector<bool>& plain_inputs, PreparedWeights& prepared, PyObject* inputs) {
+              const std::vector<bool>& plain_inputs, PreparedWeights& prepared, PyObject* inputs,
+              bool* lacks_room) {
   const DLPackExchangeAPI* api = ExchangeApi();
   if (api == nullptr) return nullptr;
   if (!PyList_Check(inputs)) {
@@ -281,6 +282,10 @@ PyObject* Run(const kiln_program* program, PyObject* library_steps,
   }
   RunState state(program, library_steps, plain_inputs, *api);
   if (!state.ReadInputs(inputs) || !state.Prepare(prepared)) return nullptr;
+  if (lacks_room != nullptr && prepared.lacks_room()) {
+    *lacks_room = true;
+    return nullptr;
+  }
   kiln_status* status = state.Execute();
   if (PyErr_Occurred()) {
     kiln_status_destroy(status);

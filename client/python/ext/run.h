@@ -12,9 +12,11 @@ namespace kiln::python {
 // Runs `program` on `inputs`, a list of tensors and ints; a new list of tensors, ints and Nones, or
 // null with a Python error set. `library_steps` is a list of one callable for each library step, or
 // null where there is none. Inputs that `plain_inputs` has as true are not asked whether they are
-// lazy views. `prepared` keeps what follows from parameters alone. The GIL is released while
-// kernels run.
+// lazy views. `prepared` keeps what follows from parameters alone; where that finds no room and
+// `lacks_room` is not null, nothing runs, that becomes true, and the result is null without an
+// error. The GIL is released while kernels run.
 PyObject* Run(const kiln_program* program, PyObject* library_steps,
-              const std::vector<bool>& plain_inputs, PreparedWeights& prepared, PyObject* inputs);
+              const std::vector<bool>& plain_inputs, PreparedWeights& prepared, PyObject* inputs,
+              bool* lacks_room = nullptr);
 
 }  // namespace kiln::python

@@ -90,6 +90,10 @@ void SetError(void*, const char* kind, const char* message) {
 
 }  // namespace
 
+int64_t ElementBytes(int32_t dtype) {
+  return ToDlpack(dtype).bits / 8;
+}
+
 bool IsLazyView(PyObject* object, int32_t dtype) {
   const int32_t code = ToDlpack(dtype).code;
   if (code != kComplex && code != kFloat && code != kBfloat) return false;

@@ -17,6 +17,8 @@ const DLPackExchangeAPI* ExchangeApi();
 // Python error set for what is no tensor of a known type. Says nothing about IsLazyView.
 bool TensorFromPython(const DLPackExchangeAPI& api, PyObject* object, kiln_tensor* out);
 
+int64_t ElementBytes(int32_t dtype);
+
 // Whether what a tensor of that type shows is its memory conjugated or negated (torch.conj, and
 // .imag of that), which DLPack's exchange interface does not say. True with a Python error set for
 // what is no tensor.

@@ -10,13 +10,16 @@ and strides, and a name that torch adds to its table waits until it is added her
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch._decomp import get_decompositions
+from torch._decomp.decompositions import _grid_sampler_2d as _torchs_grid_sampler_2d
 from torch.nn import _reduction
 
+from kiln_torch.distances import DISTANCES
+from kiln_torch.embedding_bags import EMBEDDING_BAGS
 from kiln_torch.foreach import foreach_decompositions
 
 aten = torch.ops.aten
@@ -40,7 +43,7 @@ DECOMPOSED = frozenset(
     multi_margin_loss multilabel_margin_loss_forward mv mvlgamma nan_to_num nansum
     native_batch_norm_backward native_dropout_backward native_group_norm_backward
     native_layer_norm_backward new_empty new_full new_ones new_zeros nll_loss2d_forward
-    nll_loss_forward norm ones ones_like pixel_shuffle pixel_unshuffle rad2deg renorm roll
+    nll_loss_forward norm ones ones_like pixel_shuffle pixel_unshuffle rad2deg renorm
     rot90 rsub select_backward select_scatter sgn sigmoid_backward silu silu_backward sinc
     slice_backward smooth_l1_loss smooth_l1_loss_backward soft_margin_loss
     soft_margin_loss_backward softplus softplus_backward softshrink special_entr
@@ -193,6 +196,46 @@ def _nll_loss_backward(
     return torch.where((classes == target) & (target != ignore_index), grad, 0.0).to(x.dtype)
 
 
+def _roll(x: Tensor, shifts: list[int], dims: Sequence[int] = ()) -> Tensor:
+    """By joining slices, as ATen's CPU kernel; torch's reads at positions that it computes."""
+    if x.numel() == 0:
+        return x.clone()
+    if not dims:
+        return _roll(x.contiguous().view(-1), shifts, [0]).view(x.shape)
+    for shift, dim in zip(shifts, dims, strict=True):
+        size = x.shape[dim]
+        start = (size - shift) % size
+        x = torch.cat([x.narrow(dim, start, size - start), x.narrow(dim, 0, start)], dim)
+    return x
+
+
+def _histc(x: Tensor, bins: int = 100, minimum: float = 0, maximum: float = 0) -> Tensor:
+    """As ATen's CPU kernel, which gives elements outside no bin."""
+    if x.numel() == 0 or not x.is_floating_point():
+        return NotImplemented
+    low, high = x.new_full((), minimum), x.new_full((), maximum)
+    if minimum == maximum:
+        low, high = x.amin(), x.amax()
+    is_point = low == high
+    low, high = torch.where(is_point, low - 1, low), torch.where(is_point, high + 1, high)
+    flat = x.reshape(-1)
+    counts = (flat >= low) & (flat <= high)
+    place = ((flat - low) * bins / (high - low)).to(torch.int64).clamp(max=bins - 1)
+    zeros = torch.zeros(bins, dtype=x.dtype, device=x.device)
+    return zeros.index_add(0, torch.where(counts, place, 0), counts.to(x.dtype))
+
+
+def _grid_sampler_2d(
+    x: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
+) -> Tensor:
+    """torch's, without repeating the positions for each channel."""
+    arithmetic = _arithmetic(x.dtype)
+    out = _torchs_grid_sampler_2d(
+        x.to(arithmetic), grid.to(arithmetic), interpolation_mode, padding_mode, align_corners, False
+    )
+    return out.to(x.dtype)
+
+
 # Those that torch has not, or has otherwise than ATen.
 _OURS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     aten._native_batch_norm_legit_functional.default: _native_batch_norm_legit_functional,
@@ -201,6 +244,9 @@ _OURS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     aten.native_layer_norm.default: _native_layer_norm,
     aten.nll_loss_backward.default: _nll_loss_backward,
     aten.nll_loss2d_backward.default: _nll_loss_backward,
+    aten.grid_sampler_2d.default: _grid_sampler_2d,
+    aten.histc.default: _histc,
+    aten.roll.default: _roll,
 }
 
 
@@ -218,4 +264,4 @@ def decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
     """What AOTAutograd is to take apart; what remains after it is sent."""
     table = get_decompositions([_operator(name) for name in DECOMPOSED])
     chosen = {overload: how for overload, how in table.items() if _makes_new_tensors(overload)}
-    return chosen | foreach_decompositions() | _OURS
+    return chosen | foreach_decompositions() | DISTANCES | EMBEDDING_BAGS | _OURS

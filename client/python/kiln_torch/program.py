@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 from kiln_torch import _kiln
 from kiln_torch.library import LibraryStep
@@ -38,4 +39,15 @@ def load_program(graph: str, settings: Settings) -> _kiln.Program:
         raise _kiln.Error(f"a library step cannot be called here: {error!r}") from error
     program.set_library_steps(steps)
     program.set_prepare_memory(settings.prepare_memory)
+    if settings.prepare_memory > 0:
+        program.set_unprepared(functools.partial(_unprepared, graph, settings))
     return program
+
+
+def _unprepared(graph: str, settings: Settings) -> _kiln.Program | None:
+    """For parameters that come when others have taken the memory: what is not kept, every call
+    would compute. None where the server does not give it."""
+    try:
+        return load_program(graph, replace(settings, prepare_memory=0))
+    except _kiln.Error:
+        return None

@@ -31,6 +31,7 @@ SEEDED: frozenset[torch._ops.OpOverload] = frozenset(
         aten.randint_like.low_dtype,
         aten.randn.default,
         aten.randn_like.default,
+        aten.randperm.default,
         aten.uniform.default,
     }
 )

@@ -8,6 +8,7 @@
 
 namespace kiln::codegen::cpp {
 
+using absl::StrAppend;
 using absl::StrCat;
 using ir::Inst;
 using ir::IntExpr;
@@ -91,7 +92,7 @@ std::string Body::UseComputed(ValueId id, bool varying) const {
 }
 
 std::string Body::IndexText(const Compute& step, absl::string_view lane) {
-  return ExprText(step.inst.indices[0], [&](IntExpr leaf) -> std::string {
+  const auto leaf_text = [&](IntExpr leaf) -> std::string {
     if (leaf.kind() == ir::IntKind::kIndirect) {
       const ValueId id = step.inst.operands[leaf.id()];
       const Value& value = values_[id];
@@ -102,7 +103,10 @@ std::string Body::IndexText(const Compute& step, absl::string_view lane) {
     }
     std::string name = names_.Leaf(leaf);
     return leaf == lane_var_ && lane != "0" ? StrCat("(", name, " + ", lane, ")") : name;
-  });
+  };
+  std::string text = ExprText(step.inst.indices[0], leaf_text);
+  for (const IntExpr check : step.inst.checks) StrAppend(&text, " + 0 * ", leaf_text(check));
+  return text;
 }
 
 std::string Body::BaseText(const Compute& step) {

@@ -364,6 +364,13 @@ void KernelPrinter::PrintMicro(const schedule::Micro& micro, Function& f) {
     case schedule::MicroKind::kZero:
       f.out.Line("__builtin_memset(", w[0], ", 0, ", s[0], " * sizeof(", type, "));");
       break;
+    case schedule::MicroKind::kSort:
+      f.out.Line(Routine("KSort<", type, ">"), w[0], ", ", w[1], ", ", s[0], ");");
+      break;
+    case schedule::MicroKind::kSelect:
+      f.out.Line(Routine("KSelectLeast<", type, ">"), w[0], ", ", w[1], ", ", s[0], ", ", s[1],
+                 ");");
+      break;
     case schedule::MicroKind::kCopyRows:
       f.out.Line(Routine("KCopyRows<", c[0], ", ", type, ">"), w[1], ", ", s[0], ", ", s[1], ", ",
                  s[2], ", ", s[3], ", ", w[0], ");");

@@ -66,3 +66,18 @@ template <int kWidth>
 KILN_FN void KPackPairs(const KBf16* from, long lane_stride, long lanes, long k, KBf16* to) {
   KPackTransposed<kWidth, int>::Run((const int*)from, lane_stride / 2, lanes, k / 2, (int*)to);
 }
+
+// `row` in ascending order, by digits of 8 bits from the lowest on (Knuth, "The Art of Computer
+// Programming" 5.2.5, radix list sort): a pass keeps the order of equal digits, so digits in which
+// all elements agree need none, nor do the lower halves where they ascend already.
+template <class Key>
+KILN_ROUTINE KSort {
+  static void Run(Key* row, Key* scratch, long n);
+};
+
+// row[0, k) = the k least of it, ascending. Those that may be among them gather in `scratch`; when
+// it holds many, the k least of those stay.
+template <class Key>
+KILN_ROUTINE KSelectLeast {
+  static void Run(Key* row, Key* scratch, long n, long k);
+};

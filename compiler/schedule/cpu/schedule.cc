@@ -7,6 +7,7 @@
 #include "compiler/schedule/cpu/loops.h"
 #include "compiler/schedule/cpu/panels.h"
 #include "compiler/schedule/cpu/repeat.h"
+#include "compiler/schedule/plain.h"
 #include "proto/base/status_macros.h"
 
 namespace kiln::schedule::cpu {
@@ -19,6 +20,9 @@ absl::StatusOr<Tree> ScheduleKernel(ir::Module& module, const ir::Kernel& kernel
 absl::StatusOr<Tree> ScheduleForTile(ir::Module& module, const ir::Kernel& kernel,
                                      const DeviceInfo& device, const schedule::Tile* tile) {
   const VectorIsa isa = IsaOf(device);
+  if (kernel.schedule == ir::Schedule::kSorting) {
+    return SchedulePlainly(module, kernel, VectorBytes(isa) / static_cast<int>(sizeof(int64_t)));
+  }
   KILN_ASSIGN_OR_RETURN(Nest nest, BuildNest(module, kernel, /*collapse=*/true, tile));
   if (kernel.schedule == ir::Schedule::kContraction) {
     std::optional<ContractionPlan> plan = PlanContraction(module, nest, device);

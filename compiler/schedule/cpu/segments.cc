@@ -159,7 +159,8 @@ class Specializer {
         inst.operands.pop_back();
       }
     }
-    const bool same = inst.operands == step.inst->operands && inst.has_mask == step.inst->has_mask;
+    const bool same = inst.operands == step.inst->operands && inst.checks == step.inst->checks &&
+                      inst.has_mask == step.inst->has_mask;
     return same ? step : Keep({&inst, step.index}, inst.op);
   }
 

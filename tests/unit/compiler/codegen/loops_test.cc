@@ -201,14 +201,14 @@ TEST(LoopsTest, EmbeddingRowsAndGathers) {
   CheckModule(Pointwise(R"( buffer @ids i64[9] strides[1] input(0)
     buffer @w f32[30,70] strides[70,1] input(1))",
                         "f32[9,70] strides[70,1]", "d0: 9, d1: 70", R"( %0 = load i64 @ids[d0]
-    %1 = load f32 @w[[%0], d1] using %0
+    %1 = load f32 @w[[%0], d1]
     store f32 @y[d0, d1], %1)",
                         "sizes[9,70] strides[70,1] offset 0"),
               {.int_max = 30});
   CheckModule(Pointwise(R"( buffer @ids i64[9,70] strides[70,1] input(0)
     buffer @w f32[9,30] strides[30,1] input(1))",
                         "f32[9,70] strides[70,1]", "d0: 9, d1: 70", R"( %0 = load i64 @ids[d0, d1]
-    %1 = load f32 @w[d0, [%0]] using %0
+    %1 = load f32 @w[d0, [%0]]
     store f32 @y[d0, d1], %1)",
                         "sizes[9,70] strides[70,1] offset 0"),
               {.int_max = 30});
@@ -449,7 +449,7 @@ std::string Lookup(const std::string& table, const std::string& result) {
     kernel @RESULT_kernel (d0: 40) {
       phase () {
         %3 = load i64 @ids[d0]
-        %7 = load f32 @TABLE[[%3]] using %3
+        %7 = load f32 @TABLE[[%3]]
         store f32 @RESULT[d0], %7
       }
     }

@@ -2,8 +2,12 @@
 // interpreter.
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "compiler/ir/parse.h"
+#include "compiler/ir/verify.h"
 #include "tests/unit/compiler/codegen/check_module.h"
 #include "tests/unit/compiler/codegen/native_run.h"
 
@@ -96,7 +100,7 @@ TEST(ScatterTest, OneElement) {
                      " buffer @y f32[1,5] strides[5,1] output\n kernel @k (d0: 5) {\n",
                      " phase () {\n %0 = const f32 0\n store f32 @y[0, d0], %0\n }\n",
                      " phase (r0: 90) {\n %1 = load i64 @i[r0]\n %2 = load f32 @v[r0, d0]\n",
-                     " store f32 @y[0, d0] using %1, %2\n }\n }\n",
+                     " store f32 @y[0, d0] using [%1 < 1], %2\n }\n }\n",
                      " output @y sizes[1,5] strides[5,1] offset 0\n}\n"),
               {.int_max = 1});
 }
@@ -193,6 +197,64 @@ TEST(PhiloxTest, NativeCodeGivesTheBitsOfTheInterpreter) {
                      " store i64 @y[d0, d1], %3\n }\n }\n",
                      " output @y sizes[3,101] strides[101,1] offset 0\n}\n"),
               {.int_min = INT64_MIN, .int_max = INT64_MAX});
+}
+
+// Of each row the elements below 2^40, whose digits all count, and what stands beside them.
+std::string SortModule(absl::string_view key) {
+  return StrCat(
+      "module {\n symbol s0 [2, 5000] hint 1000\n", " buffer @x i64[3,s0] strides[s0,1] input(0)\n",
+      " buffer @y i64[3,s0] strides[s0,1] output\n", " buffer @z i64[3,s0] strides[s0,1] output\n",
+      " kernel @k sorting (d0: 3) {\n phase (r0: s0) {\n %0 = load i64 @x[d0, r0]\n", key,
+      " %3 = sort i64 %2\n store i64 @y[d0, r0], %3\n",
+      " %4 = add i64 %3, %0\n store i64 @z[d0, r0], %4\n }\n }\n",
+      " output @y sizes[3,s0] strides[s0,1] offset 0\n",
+      " output @z sizes[3,s0] strides[s0,1] offset 0\n}\n");
+}
+
+TEST(SortTest, Rows) {
+  const std::string keys[] = {
+      " %1 = const i64 0\n %2 = add i64 %0, %1\n",
+      " %1 = const i64 1099511627791\n %2 = mul i64 %0, %1\n",  // large
+      " %1 = const i64 32\n %5 = shl i64 %0, %1\n %6 = index i64 r0\n %2 = or i64 %5, %6\n",
+      " %1 = const i64 -1\n %2 = mul i64 %0, %1\n",
+      " %1 = index i64 r0\n %5 = const i64 0\n %6 = mul i64 %0, %5\n %2 = add i64 %1, %6\n",
+  };
+  for (const std::string& key : keys) {
+    for (const int64_t length : {3, 2500}) {
+      CheckModule(SortModule(key), {.symbols = {length}, .int_max = 1000000});
+    }
+  }
+}
+
+TEST(SortTest, TheFirstOfRows) {
+  for (const char* first : {"3", "70"}) {
+    const std::string text = StrCat(
+        "module {\n symbol s0 [2, 5000] hint 1000\n",
+        " buffer @x i64[3,s0] strides[s0,1] input(0)\n buffer @t i64[3,s0] strides[s0,1] temp\n",
+        " buffer @y i64[3] strides[1] output\n",
+        " kernel @k sorting (d0: 3) {\n phase (r0: s0) {\n %0 = load i64 @x[d0, r0]\n",
+        " %1 = const i64 32\n %5 = shl i64 %0, %1\n %6 = index i64 r0\n %2 = or i64 %5, %6\n",
+        " %3 = sort i64 %2 first ", first, "\n store i64 @t[d0, r0], %3\n }\n }\n",
+        " kernel @sum (d0: 3) {\n phase (r0: ", first,
+        ") {\n %0 = load i64 @t[d0, min(r0, s0 - 1)]\n",
+        " %1 = index i64 r0\n %2 = const i64 31\n %3 = mul i64 %1, %2\n %4 = xor i64 %0, %3\n",
+        " %5 = reduce.sum i64 %4\n }\n phase () {\n store i64 @y[d0], %5\n }\n }\n",
+        " output @y sizes[3] strides[1] offset 0\n}\n");
+    for (const int64_t length : {2, 4000}) {
+      CheckModule(text, {.symbols = {length}, .int_max = 100000});
+    }
+  }
+}
+
+TEST(SortTest, TheVerifierTakesOneLoopOfI64) {
+  for (const auto& [from, to] : {std::pair("sorting ", ""), std::pair("sort i64", "sort i32"),
+                                 std::pair("(r0: s0)", "(r0: s0, r1: 2)")}) {
+    std::string text = SortModule(" %1 = const i64 3\n %2 = mul i64 %0, %1\n");
+    text.replace(text.find(from), std::string(from).size(), to);
+    absl::StatusOr<ir::Module> module = ir::Parse(text);
+    ASSERT_TRUE(module.ok()) << module.status();
+    EXPECT_EQ(ir::Verify(*module).code(), absl::StatusCode::kInternal) << text;
+  }
 }
 
 }  // namespace

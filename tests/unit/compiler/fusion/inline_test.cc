@@ -195,6 +195,7 @@ TEST(InlineTest, IndirectIndicesOfAMoveAreComposed) {
   const FusedModule fused = FuseEveryWay(R"(module {
     buffer @w f32[5,4] strides[4,1] input(0)
     buffer @j i64[7] strides[1] input(1)
+    buffer @k i64[4] strides[1] input(2)
     buffer @t f32[4,5] strides[5,1] temp
     buffer @n i64[4,5] strides[5,1] temp
     buffer @y f32[7,4] strides[4,1] output
@@ -207,7 +208,9 @@ TEST(InlineTest, IndirectIndicesOfAMoveAreComposed) {
     kernel @number (d0: 4, d1: 5) from "arange" {
       phase () {
         %0 = index i64 5*d0 + 2*d1
-        store i64 @n[d0, d1], %0
+        %1 = load i64 @k[d0]
+        %2 = add i64 %0, %1
+        store i64 @n[d0, d1], %2
       }
     }
     kernel @gather (d0: 7, d1: 4) from "gather" {
@@ -225,6 +228,32 @@ TEST(InlineTest, IndirectIndicesOfAMoveAreComposed) {
                                          {.int_max = 5});
   EXPECT_EQ(fused.NumKernels(), 1);
   EXPECT_THAT(fused.Text(), HasSubstr("load f32 @w[[%0], d1]"));
+  EXPECT_THAT(fused.Text(), HasSubstr("load i64 @k[-d1 + 3] using [%0 < 5]"));
+}
+
+// Were the numbers computed where they are used, an index outside would be no error.
+TEST(InlineTest, WhatReadsNothingIsStoredForAnIndexThatMustBeChecked) {
+  const FusedModule fused = FuseEveryWay(R"(module {
+    buffer @j i64[7] strides[1] input(0)
+    buffer @n i64[5] strides[1] temp
+    buffer @y i64[7] strides[1] output
+    kernel @number (d0: 5) from "arange" {
+      phase () {
+        %0 = index i64 2*d0
+        store i64 @n[d0], %0
+      }
+    }
+    kernel @gather (d0: 7) from "gather" {
+      phase () {
+        %0 = load i64 @j[d0]
+        %1 = load i64 @n[[%0]]
+        store i64 @y[d0], %1
+      }
+    }
+    output @y sizes[7] strides[1] offset 0
+  })",
+                                         {.int_max = 5});
+  EXPECT_EQ(fused.NumKernels(), 2);
 }
 
 TEST(InlineTest, ExpensiveProducerOfAReusedOperandIsStored) {

@@ -78,6 +78,10 @@ TEST(PrintTest, OperandsThatNoIndexMentionsAreKept) {
   const std::string text = Print(m);
   EXPECT_NE(text.find("%1 = load f32 @x[0] using %0\n"), std::string::npos) << text;
   EXPECT_EQ(Print(ParseForTest(text)), text);
+  std::get<Kernel>(m.operations[0]).phases[0].body[1].checks = {ints.Indirect(0, ints.Const(1))};
+  const std::string checked = Print(m);
+  EXPECT_NE(checked.find("load f32 @x[0] using [%0 < 1]\n"), std::string::npos) << checked;
+  EXPECT_EQ(Print(ParseForTest(checked)), checked);
 }
 
 TEST(PrintTest, BrokenModulesPrintToo) {

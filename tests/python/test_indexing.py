@@ -1,0 +1,105 @@
+"""Reads at positions that tensors hold: what eager refuses is refused, and results lie as eager's."""
+
+import pytest
+import torch
+
+import kiln_torch
+
+F = torch.nn.functional
+
+
+def compiled(fn, dynamic=False):
+    torch._dynamo.reset()
+    kiln_torch.reset()
+    return torch.compile(fn, backend="kiln", dynamic=dynamic, options={"fallback": "raise"})
+
+
+def check(fn, *args, dynamic=False):
+    expected = fn(*args)
+    actual = compiled(fn, dynamic)(*args)
+    assert kiln_torch.stats()["library_ops"] == {}
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0, check_stride=True)
+
+
+# By name: the operator, of a tensor [n, 3] and three indices into its n rows.
+ROWS = {
+    "index_select": lambda x, i: x.index_select(0, i),
+    "gather": lambda x, i: x.gather(0, i.expand(2, 3)),
+    "index": lambda x, i: x[i],
+    "embedding": lambda x, i: F.embedding(i, x),
+    "scatter": lambda x, i: x.scatter(0, i.expand(1, 3), x),
+    "scatter_add": lambda x, i: x.scatter_add(0, i.expand(1, 3), x),
+    "index_put": lambda x, i: x.index_put((i,), x[0] + 1),
+    "accumulating index_put": lambda x, i: x.index_put((i,), x[0] + 1, accumulate=True),
+    "index_add": lambda x, i: x.index_add(0, i, x[:1].expand(3, 3)),
+    "index_fill": lambda x, i: x.index_fill(0, i, 7.0),
+}
+WRAPS = {"index", "index_put", "accumulating index_put"}
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("rows", [1, 4])
+def test_an_index_outside_is_an_error(name, rows):
+    fn = compiled(lambda x, i: ROWS[name](x * 2, i) + 1)
+    x = torch.arange(3.0 * rows).view(rows, 3)
+    good = torch.tensor([0, rows - 1, 0])
+    torch.testing.assert_close(fn(x, good), ROWS[name](x * 2, good) + 1)
+    for bad in (rows, 5, -1 - rows, -1):
+        i = torch.tensor([0, bad, 0])
+        if bad == -1 and name in WRAPS:
+            torch.testing.assert_close(fn(x, i), ROWS[name](x * 2, i) + 1)
+            continue
+        with pytest.raises(IndexError):
+            fn(x, i)
+    torch.testing.assert_close(fn(x, good), ROWS[name](x * 2, good) + 1)
+
+
+@pytest.mark.parametrize("name", ["index_select", "index", "embedding", "index_add"])
+def test_so_it_is_where_a_size_turns_out_to_be_1(name):
+    fn = compiled(lambda x, i: ROWS[name](x * 2, i) + 1, dynamic=True)
+    for rows in (4, 3):
+        fn(torch.randn(rows, 3), torch.tensor([0, 1, 0]))
+    with pytest.raises(IndexError):
+        fn(torch.randn(1, 3), torch.tensor([0, 1, 0]))
+    with pytest.raises(IndexError):
+        fn(torch.randn(5, 3), torch.tensor([0, 5, 0]))
+
+
+# Tensors [6, 3] whose element does not depend on the row, or is not read for every row.
+SOURCES = {
+    "expanded": lambda x: x[0].expand(6, 3),
+    "repeated": lambda x: x[0] * torch.ones(6, 1),
+    "padded": lambda x: F.pad(x[:4], [0, 0, 1, 1]),
+    "joined": lambda x: torch.cat([x[:2] * 2, x[2:6] + 1]),
+    "constant": lambda x: x.new_ones(6, 3),
+    "counted": lambda x: torch.arange(18.0).view(6, 3),
+    "indexed": lambda x: x[:, torch.tensor([2, 1, 0])],
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_an_index_is_checked_whatever_computes_what_it_reads(name):
+    def fn(x, i):
+        source = SOURCES[name](x)
+        return source.index_select(0, i) + 1, source[i.view(3, 1), torch.arange(3)]
+
+    x = torch.randn(6, 3)
+    check(fn, x, torch.tensor([0, 5, 2]))
+    run = compiled(fn)
+    for bad in (6, 100, -1):
+        with pytest.raises(IndexError):
+            run(x, torch.tensor([0, bad, 2]))
+
+
+def test_results_lie_in_memory_as_eagers():
+    i, j = torch.tensor([1, 0, 1]), torch.tensor([[0], [1]])
+
+    def fn(x, i, j):
+        t, u = x.transpose(0, 1), x.permute(2, 0, 1)
+        return (
+            t[:, i], t[i], u[:, :, i], u[i, :, j], u[:, i, j], u[:, j], u[j, j], x[:, ::2][:, i],
+            x[:1].expand(4, 4, 5).permute(2, 1, 0)[:, i], (u + 1)[:, i], u.flip(0)[j],
+            u.index_select(1, i), u.gather(0, j.view(1, 2, 1)), F.embedding(i, x[0].t()),
+        )  # fmt: skip
+
+    check(fn, torch.randn(3, 4, 5), i, j)
