@@ -48,21 +48,7 @@ DECODERS = {"gpt2": gpt2, "llama-small": llama_small, "llama-1b": llama_1b}
 def make_model(name: str, dtype: torch.dtype) -> torch.nn.Module:
     make, config = DECODERS[name]()
     torch.manual_seed(0)
-    with torch.device("meta"):
-        model = make(config)
-    model = model.to(dtype).to_empty(device="cpu").eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() == 1:
-                parameter.fill_(1)
-            else:  # as the models start
-                parameter.normal_(0, 0.02)
-    # Buffers are not parameters: as the model computes them.
-    for module in model.modules():
-        if isinstance(module, transformers.models.llama.modeling_llama.LlamaRotaryEmbedding):
-            module.__init__(config)
-    model.tie_weights()
-    return model
+    return make(config).to(dtype).eval()
 
 
 def weights_read(model: torch.nn.Module) -> int:
