@@ -10,7 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/schedule/cpu/builder.h"
-#include "compiler/schedule/cpu/cache_hints.h"
 
 namespace kiln::schedule::cpu {
 namespace {
@@ -25,7 +24,7 @@ constexpr int64_t kColumns = 4096;  // of a task: their sums stay in the first-l
 constexpr int64_t kTotals = 256;    // of a task that adds up parts
 constexpr int64_t kLeastRows = 32;  // of a task
 constexpr int64_t kMostRows = 512;  // the same: longer sums lose precision
-constexpr int64_t kParts = 16;      // of the rows, where neither says otherwise
+constexpr int64_t kParts = 8;      // of the rows, where neither says otherwise
 
 bool Uses(const Step& step, const std::vector<IntExpr>& vars) {
   return step.index && std::any_of(vars.begin(), vars.end(),
@@ -40,14 +39,13 @@ class ColumnSums {
         nest_(nest),
         lanes_(plan.lanes.var),
         width_(VectorBytes(isa) / 2),  // two vectors of floats
-        prefetches_(PlanPrefetches(ints_, module, nest, plan, device)),
         builder_(module, kernel, nest) {
     builder_.tree().reasons.push_back(plan.reason);
     for (IntExpr var : nest.outer) {
       if (var != lanes_) points_.push_back(var);
     }
     may_ = plan.outer && plan.block == 0 && plan.lanes.width > 1 && nest.tile == nullptr &&
-           !prefetches_.empty() && OnlySums();
+           OnlySums() && FindMatrices(module, device.l2_bytes);
   }
 
   bool may() const { return may_; }
@@ -65,6 +63,7 @@ class ColumnSums {
   };
 
   bool OnlySums();
+  bool FindMatrices(const ir::Module& module, int64_t l2_bytes);
   DType TypeOf(ValueId value) const;
   ValueId Clone(size_t step, int64_t point, int64_t row);
   Trip MakeTrip(int64_t rows);
@@ -85,7 +84,6 @@ class ColumnSums {
   const Nest& nest_;
   const IntExpr lanes_;
   const int width_;
-  const absl::flat_hash_map<const Inst*, IntExpr> prefetches_;
   Builder builder_;
   std::vector<IntExpr> points_;  // outer loops but for the columns'
   int64_t num_points_ = 1;       // that are taken together
@@ -130,17 +128,37 @@ bool ColumnSums::OnlySums() {
     sums_.push_back({&inst});
   }
   if (sums_.empty()) return false;
-  const IntExpr rows = Extent(ints_, phase.inner.back());
+  return true;
+}
+
+// The loads that walk rows of many columns of what the cache does not hold.
+bool ColumnSums::FindMatrices(const ir::Module& module, int64_t l2_bytes) {
+  constexpr int64_t kLeastRowBytes = 512;
+  const NestPhase& phase = nest_.phases[0];
+  const IntExpr k = phase.inner.back(), rows = Extent(ints_, k);
+  bool found = false, shared = false;  // by outer points
+  for (size_t i = 0; i < phase.steps.size(); ++i) {
+    const Step& step = phase.steps[i];
+    const Inst& inst = *step.inst;
+    if (inst.op != ScalarOp::kLoad || !inst.operands.empty()) continue;
+    const IntExpr along_lane = ints_.CoefficientOf(step.index, lanes_);
+    const IntExpr along_row = ints_.CoefficientOf(step.index, k);
+    if (!along_lane || !along_lane.is_const(1) || !along_row) continue;
+    const int64_t size = DTypeSize(inst.dtype);
+    const IntExpr bytes = SizeBytes(ints_, module.buffers[inst.buffer]);
+    if (ints_.EvaluateAtHints(bytes) < l2_bytes) continue;
+    if (ints_.EvaluateAtHints(along_row) * size < kLeastRowBytes) continue;
+    found = true;
+    shared |= (varies_[i] & 2) == 0;
+    if (size < 4) rows_at_once_ = 1;
+  }
+  if (!found || ExtentHint(ints_, k) < kLeastRows || ExtentHint(ints_, lanes_) < 2 * width_) {
+    return false;
+  }
   num_parts_ = ints_.Max(ints_.CeilDiv(rows, ints_.Const(kMostRows)), ints_.Const(kParts));
   num_parts_ = ints_.Min(num_parts_, ints_.CeilDiv(rows, ints_.Const(kLeastRows)));
   num_parts_ = ints_.Max(num_parts_, ints_.Const(1));
   // The outer points share a matrix, or each has tasks of its own.
-  bool shared = false;
-  for (size_t i = 0; i < phase.steps.size(); ++i) {
-    if (!prefetches_.contains(phase.steps[i].inst)) continue;
-    shared |= (varies_[i] & 2) == 0;
-    if (DTypeSize(phase.steps[i].inst->dtype) < 4) rows_at_once_ = 1;
-  }
   const IntExpr count = NumPoints(ints_, points_);
   if (shared && count.is_const() && count.value() <= kMostPoints) {
     num_points_ = count.value();
