@@ -101,23 +101,26 @@ class Decoder:
         return logits
 
 
-def bandwidth() -> dict[str, float]:
-    """GB/s of this machine, by torch's threads: a sum over 1 GiB of float32 (read), and copying it
-    to another 1 GiB, the bytes read and those written counted (copy). The best of ten each."""
-    x, y = torch.ones(1 << 28), torch.zeros(1 << 28)
-    read, copy = [], []
-    for _ in range(10):
+class Bandwidth:
+    """GB/s of this machine by torch's threads: a sum over 1 GiB of float32 (read), and a copy of it
+    to another 1 GiB, the bytes read and those written counted (copy)."""
+
+    def __init__(self) -> None:
+        self._x, self._y = torch.ones(1 << 28), torch.zeros(1 << 28)
+        self.read, self.copy = [], []
+
+    def measure(self) -> None:
         start = time.perf_counter()
-        x.sum()
-        read.append(x.nbytes / (time.perf_counter() - start) / 1e9)
-        start = time.perf_counter()
-        y.copy_(x)
-        copy.append(2 * x.nbytes / (time.perf_counter() - start) / 1e9)
-    return {"read": max(read), "copy": max(copy)}
+        self._x.sum()
+        middle = time.perf_counter()
+        self._y.copy_(self._x)
+        end = time.perf_counter()
+        self.read.append(self._x.nbytes / (middle - start) / 1e9)
+        self.copy.append(2 * self._x.nbytes / (end - middle) / 1e9)
 
 
 def decode(name: str, dtype: str) -> dict[str, object]:
-    """Median milliseconds of a token; the forms take turns, since the machine's speed drifts."""
+    """Medians; the forms and the measure of memory take turns, since the machine's speed drifts."""
     model = make_model(name, getattr(torch, dtype))
     torch._dynamo.config.cache_size_limit = 64
     decoders = {
@@ -135,20 +138,20 @@ def decode(name: str, dtype: str) -> dict[str, object]:
         for step in decoders.values():
             step.token = decoders["eager"].token
     times = {which: [] for which in decoders}
-    found = [bandwidth()]
-    for _ in range(3):
+    bandwidth = Bandwidth()
+    for _ in range(12):
         for which, step in decoders.items():
-            end = time.perf_counter() + 3
             step()
+            end = time.perf_counter() + 0.7
             while time.perf_counter() < end:
                 start = time.perf_counter()
                 step()
                 times[which].append(time.perf_counter() - start)
-        found.append(bandwidth())
+            bandwidth.measure()
     return {
         **{f"{which}_ms": statistics.median(t) * 1e3 for which, t in times.items()},
         "bytes": weights_read(model),
-        "read": max(b["read"] for b in found),
-        "copy": max(b["copy"] for b in found),
+        "read": statistics.median(bandwidth.read),
+        "copy": statistics.median(bandwidth.copy),
         "difference": worst,
     }

@@ -24,7 +24,7 @@ constexpr int64_t kColumns = 4096;  // of a task: their sums stay in the first-l
 constexpr int64_t kTotals = 256;    // of a task that adds up parts
 constexpr int64_t kLeastRows = 32;  // of a task
 constexpr int64_t kMostRows = 512;  // the same: longer sums lose precision
-constexpr int64_t kParts = 8;      // of the rows, where neither says otherwise
+constexpr int64_t kParts = 8;       // of the rows, where neither says otherwise
 
 bool Uses(const Step& step, const std::vector<IntExpr>& vars) {
   return step.index && std::any_of(vars.begin(), vars.end(),
@@ -152,7 +152,7 @@ bool ColumnSums::FindMatrices(const ir::Module& module, int64_t l2_bytes) {
     shared |= (varies_[i] & 2) == 0;
     if (size < 4) rows_at_once_ = 1;
   }
-  if (!found || ExtentHint(ints_, k) < kLeastRows || ExtentHint(ints_, lanes_) < 2 * width_) {
+  if (!found || ExtentHint(ints_, k) < kLeastRows || ExtentHint(ints_, lanes_) < width_) {
     return false;
   }
   num_parts_ = ints_.Max(ints_.CeilDiv(rows, ints_.Const(kMostRows)), ints_.Const(kParts));
