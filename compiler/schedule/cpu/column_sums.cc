@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <functional>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -65,6 +64,7 @@ class ColumnSums {
   bool OnlySums();
   bool FindMatrices(const ir::Module& module, int64_t l2_bytes);
   DType TypeOf(ValueId value) const;
+  int64_t PointsHint() { return ints_.EvaluateAtHints(NumPoints(ints_, points_)); }
   ValueId Clone(size_t step, int64_t point, int64_t row);
   Trip MakeTrip(int64_t rows);
   void AddTrip(int64_t rows, IntExpr begin, IntExpr end, Block& out);
@@ -127,8 +127,7 @@ bool ColumnSums::OnlySums() {
     if (dtype != inst.dtype || (dtype != DType::kF32 && dtype != DType::kF64)) return false;
     sums_.push_back({&inst});
   }
-  if (sums_.empty()) return false;
-  return true;
+  return !sums_.empty();
 }
 
 // The loads that walk rows of many columns of what the cache does not hold.
@@ -155,7 +154,10 @@ bool ColumnSums::FindMatrices(const ir::Module& module, int64_t l2_bytes) {
   if (!found || ExtentHint(ints_, k) < kLeastRows || ExtentHint(ints_, lanes_) < width_) {
     return false;
   }
-  num_parts_ = ints_.Max(ints_.CeilDiv(rows, ints_.Const(kMostRows)), ints_.Const(kParts));
+  // Many outer points are tasks enough.
+  const bool is_many = PointsHint() >= 2 * kParts;
+  num_parts_ =
+      ints_.Max(ints_.CeilDiv(rows, ints_.Const(kMostRows)), ints_.Const(is_many ? 1 : kParts));
   num_parts_ = ints_.Min(num_parts_, ints_.CeilDiv(rows, ints_.Const(kLeastRows)));
   num_parts_ = ints_.Max(num_parts_, ints_.Const(1));
   // The outer points share a matrix, or each has tasks of its own.
