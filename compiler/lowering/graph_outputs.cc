@@ -34,7 +34,7 @@ bool HasLayoutOf(ir::Module& module, const View& view, ir::BufferId other) {
   }
   const std::optional<ir::BufferWindow> window = AsWindow(module, view);
   return window && window->offset.is_const(0) && window->sizes == like.sizes &&
-         window->strides == like.strides;
+         SameStrides(like.sizes, window->strides, like.strides);
 }
 
 // The root of the outputs that lie in a buffer; see storage.h.

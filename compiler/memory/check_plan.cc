@@ -1,4 +1,5 @@
-// The proof that a plan is right. It shares no code with the planner: it walks the operations and
+// The proof that a plan is right. It shares no code with the planner but for what an index's check
+// proves (checked_index.h): it walks the operations and
 // keeps the set of buffers whose contents are still there; a write takes out every buffer that it
 // may overlap, and a read of a buffer that is not there is the error.
 #include <algorithm>
@@ -6,6 +7,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "compiler/memory/checked_index.h"
 #include "compiler/memory/plan_memory.h"
 #include "proto/base/status_macros.h"
 
@@ -269,26 +271,47 @@ class Checker {
   }
 
   // A run that fails leaves its inputs as they were.
-  absl::Status CheckFailures(const std::vector<Access>& accesses) const {
+  absl::Status CheckFailures(const std::vector<Access>& accesses) {
     const std::string* written = nullptr;
     for (const Access& access : accesses) {
       const auto in_input = [&](BufferId b) { return InputOf(b) >= 0; };
       if (std::any_of(access.writes.begin(), access.writes.end(), in_input)) {
         written = &access.operation;
       }
-      if (written == nullptr || !MayFail(access.kernels)) continue;
-      return absl::InternalError(absl::StrCat("memory plan: ", *written, " writes an input, and ",
-                                              access.operation, " may fail after it"));
+      if (written == nullptr) {
+        CollectChecks(access.kernels);
+      } else if (MayFail(access.kernels)) {
+        return absl::InternalError(absl::StrCat("memory plan: ", *written, " writes an input, and ",
+                                                access.operation, " may fail after it"));
+      }
     }
     return absl::OkStatus();
   }
 
-  static bool MayFail(absl::Span<const Kernel> kernels) {
+  // What cannot be out of range any more once they have run.
+  void CollectChecks(absl::Span<const Kernel> kernels) {
+    for (const Kernel& kernel : kernels) {
+      ForEachInst(kernel, [&](const Inst& inst) {
+        if (inst.has_mask) return;
+        const auto indices = CheckedIndices(module_, kernel, inst);
+        if (!indices) return;
+        for (const auto& [dimension, index] : *indices) checked_.push_back(index);
+      });
+    }
+  }
+
+  bool MayFail(absl::Span<const Kernel> kernels) {
     if (kernels.empty()) return true;  // a library step
     bool may = false;
     for (const Kernel& kernel : kernels) {
       ForEachInst(kernel, [&](const Inst& inst) {
-        for (IntExpr index : inst.indices) may |= ContainsKind(index, ir::IntKind::kIndirect);
+        const auto indices = CheckedIndices(module_, kernel, inst);
+        may |= !indices;
+        if (!indices) return;
+        for (const auto& [dimension, index] : *indices) {
+          may |= std::none_of(checked_.begin(), checked_.end(),
+                              [&](const CheckedIndex& known) { return known.Same(index); });
+        }
       });
     }
     return may;
@@ -315,6 +338,10 @@ class Checker {
     if (std::find(access.writes.begin(), access.writes.end(), from) != access.writes.end()) {
       return wrong("the kernel writes both");
     }
+    // It stores to some elements of an input, and the others keep their values.
+    const bool reads =
+        std::find(access.reads.begin(), access.reads.end(), from) != access.reads.end();
+    if (IsInput(from) && !reads) return absl::OkStatus();
     const Inst* store = nullptr;
     size_t store_phase = 0;
     bool stored = false;
@@ -389,6 +416,7 @@ class Checker {
   std::vector<Extent> extents_;  // by BufferId
   std::vector<BufferId> present_;
   absl::flat_hash_map<BufferId, BufferId> overwritten_by_;
+  std::vector<CheckedIndex> checked_;  // before the first kernel that writes an input
 };
 
 }  // namespace

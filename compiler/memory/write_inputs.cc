@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "compiler/memory/checked_index.h"
 #include "compiler/memory/in_place.h"
 
 namespace kiln::memory {
@@ -16,7 +17,22 @@ using ir::ScalarOp;
 
 struct Copy {
   BufferId from, to;
+  size_t operation = 0;
 };
+
+// Whether the loops are the buffer's dimensions, in order; those of one element need none.
+bool ReachesAll(const ir::Buffer& buffer, const std::vector<ir::IntExpr>& indices,
+                const std::vector<ir::IntExpr>& loops) {
+  size_t next = 0;
+  for (size_t d = 0; d < indices.size(); ++d) {
+    if (next < loops.size() && indices[d] == loops[next]) {
+      ++next;
+    } else if (!indices[d].is_const(0) || !buffer.sizes[d].is_const(1)) {
+      return false;
+    }
+  }
+  return next == loops.size();
+}
 
 // The buffers of a kernel that moves each element of a temporary one to the same place of an input.
 bool IsCopyIntoInput(const Module& module, const ir::Operation& operation, Copy& copy) {
@@ -29,12 +45,12 @@ bool IsCopyIntoInput(const Module& module, const ir::Operation& operation, Copy&
       store.operands != std::vector<ir::ValueId>{load.result} || load.indices != store.indices) {
     return false;
   }
-  copy = {load.buffer, store.buffer};
+  copy.from = load.buffer;
+  copy.to = store.buffer;
   const ir::Buffer &from = module.buffers[copy.from], &to = module.buffers[copy.to];
   return from.kind == BufferKind::kTemp && to.kind == BufferKind::kInput &&
          from.dtype == to.dtype && from.sizes == to.sizes && from.strides == to.strides &&
-         store.indices.size() == kernel->outer.size() &&
-         std::equal(store.indices.begin(), store.indices.end(), kernel->outer.begin());
+         ReachesAll(to, store.indices, kernel->outer);
 }
 
 // By buffer: the kernel that stores it, and the last operation that reads it; -1 for none.
@@ -44,12 +60,10 @@ struct Uses {
     const int end = static_cast<int>(module.operations.size());
     for (int i = 0; i < end; ++i) {
       ForEachInst(module.operations[i], [&](const Inst& inst) {
-        if (HasIndirect(inst)) first_safe = i + 1;
         if (inst.op == ScalarOp::kLoad) reader[inst.buffer] = i;
         if (inst.op == ScalarOp::kStore) writer[inst.buffer] = i;
       });
       if (const auto* library = std::get_if<ir::Library>(&module.operations[i])) {
-        first_safe = i + 1;
         AddArgs(library->args, i);
       }
     }
@@ -60,7 +74,6 @@ struct Uses {
   }
 
   std::vector<int> writer, reader;
-  int first_safe = 0;  // from this operation on none can fail
 
  private:
   void AddArgs(const ir::LibraryArgs& args, int operation) {
@@ -74,11 +87,153 @@ struct Uses {
   }
 };
 
+// The phase in which `kernel` copies `to` to the same places of `from`, of which it stores others
+// later; it reads no other element of `to`. -1 where there is none.
+int CopyingPhase(const Kernel& kernel, const Copy& copy) {
+  const Inst* only = nullptr;  // load of `to`
+  int found = -1;
+  bool stored = false;
+  for (size_t p = 0; p < kernel.phases.size(); ++p) {
+    const std::vector<Inst>& body = kernel.phases[p].body;
+    for (const Inst& inst : body) {
+      if (inst.op == ScalarOp::kStore && inst.buffer == copy.from) stored |= found < 0;
+      if (inst.op != ScalarOp::kLoad || inst.buffer != copy.to) continue;
+      if (only != nullptr || stored || body.size() != 2) return -1;
+      only = &inst;
+      const Inst& store = body[1];
+      const bool copies = &inst == &body[0] && store.op == ScalarOp::kStore &&
+                          store.buffer == copy.from && !inst.has_mask && !store.accumulates &&
+                          !HasIndirect(inst) && inst.indices == store.indices &&
+                          store.operands == std::vector<ir::ValueId>{inst.result};
+      if (!copies) return -1;
+      found = static_cast<int>(p);
+    }
+  }
+  if (found < 0 || kernel.phases.size() < 2) return -1;
+  int uses = 0;
+  ForEachInst(kernel, [&](const Inst& inst) {
+    uses += static_cast<int>(std::count(inst.operands.begin(), inst.operands.end(), only->result));
+  });
+  return uses == 1 ? found : -1;
+}
+
+// As far as memory goes.
 bool MayLieIn(Module& module, const Uses& uses, const Copy& copy) {
   const int writer = uses.writer[copy.from];
-  if (writer < uses.first_safe || uses.reader[copy.to] > writer) return false;
+  if (writer < 0 || uses.reader[copy.to] > writer) return false;
   const auto* kernel = std::get_if<Kernel>(&module.operations[writer]);
-  return kernel != nullptr && ChooseInPlace(module, *kernel, {copy.from}, {copy.to})[0] >= 0;
+  if (kernel == nullptr) return false;
+  return ChooseInPlace(module, *kernel, {copy.from}, {copy.to})[0] >= 0 ||
+         CopyingPhase(*kernel, copy) >= 0;
+}
+
+// A kernel that checks indices of operations: by loads of elements that they would reach.
+class Checks {
+ public:
+  Checks(Module& module, const std::vector<BufferId>& lies_in)
+      : module_(module), lies_in_(lies_in) {
+    kernel_.name = "check_indices";
+  }
+
+  // Whether `operation` cannot fail after the kernel.
+  bool Add(const ir::Operation& operation) {
+    if (std::holds_alternative<ir::Library>(operation)) return false;
+    for (const Kernel& kernel : KernelsOf(operation)) {
+      for (const ir::Phase& phase : kernel.phases) {
+        for (const Inst& inst : phase.body) {
+          if (HasIndirect(inst) && !Add(kernel, inst)) return false;
+        }
+      }
+    }
+    return true;
+  }
+
+  Kernel Take() && { return std::move(kernel_); }
+
+ private:
+  bool Add(const Kernel& kernel, const Inst& inst) {
+    const auto indices = CheckedIndices(module_, kernel, inst);
+    // What a mask leaves out need not be in range.
+    const BufferId reached = ReadableAtStart(inst.buffer);
+    if (!indices || inst.has_mask || reached < 0) return false;
+    for (const auto& [dimension, index] : *indices) {
+      const auto same = [&](const CheckedIndex& other) { return other.Same(index); };
+      if (std::any_of(known_.begin(), known_.end(), same)) continue;
+      known_.push_back(index);
+      AddPhase(index, reached, dimension);
+    }
+    return true;
+  }
+
+  // `buffer`, or the input that it will lie in; -1 for what does not exist before the first kernel
+  // or has no element 0.
+  BufferId ReadableAtStart(BufferId buffer) const {
+    const BufferId at = lies_in_[buffer] >= 0 ? lies_in_[buffer] : buffer;
+    const ir::Buffer& b = module_.buffers[at];
+    if (b.kind != BufferKind::kInput && b.kind != BufferKind::kConstant) return -1;
+    for (ir::IntExpr size : b.sizes) {
+      if (size.range().min < 1) return -1;
+    }
+    return at;
+  }
+
+  void AddPhase(const CheckedIndex& index, BufferId reached, size_t dimension) {
+    ir::IntContext& ints = *module_.ints;
+    ir::Phase& phase = kernel_.phases.emplace_back();
+    ir::IntContext::VarMap renamed;
+    for (ir::IntExpr var : index.loops) {
+      phase.inner.push_back(ints.NewVar(var.extent()));
+      renamed[var] = phase.inner.back();
+    }
+    Inst load = *index.load;
+    for (ir::IntExpr& at : load.indices) at = ints.Substitute(at, renamed);
+    load.result = kernel_.num_values++;
+    Inst check;
+    check.op = ScalarOp::kLoad;
+    check.dtype = module_.buffers[reached].dtype;
+    check.result = kernel_.num_values++;
+    check.operands = {load.result};
+    check.buffer = reached;
+    check.indices.assign(module_.buffers[reached].sizes.size(), ints.Const(0));
+    check.indices[dimension] = ints.Indirect(0, index.extent);
+    phase.body.push_back(std::move(load));
+    phase.body.push_back(std::move(check));
+  }
+
+  Module& module_;
+  const std::vector<BufferId>& lies_in_;
+  std::vector<CheckedIndex> known_;  // their loads stay where they are
+  Kernel kernel_;
+};
+
+// Takes from `copies` those before or at an operation that may fail for a reason that no kernel in
+// front can find, and returns that kernel for what comes after the first that is left.
+Kernel CheckBefore(Module& module, const Uses& uses, const std::vector<BufferId>& lies_in,
+                   std::vector<Copy>& copies) {
+  size_t first_safe = module.operations.size();
+  for (; first_safe > 0; --first_safe) {
+    Checks alone(module, lies_in);
+    if (!alone.Add(module.operations[first_safe - 1])) break;
+  }
+  std::erase_if(copies, [&](const Copy& copy) {
+    return uses.writer[copy.from] < static_cast<int>(first_safe);
+  });
+  size_t first = module.operations.size();
+  for (const Copy& copy : copies) {
+    first = std::min(first, static_cast<size_t>(uses.writer[copy.from]));
+  }
+  Checks checks(module, lies_in);
+  for (size_t i = first; i < module.operations.size(); ++i) checks.Add(module.operations[i]);
+  return std::move(checks).Take();
+}
+
+bool MakesPrepared(const Module& module, const ir::Operation& operation) {
+  bool makes = false;
+  ForEachInst(operation, [&](const Inst& inst) {
+    makes |=
+        inst.op == ScalarOp::kStore && module.buffers[inst.buffer].kind == BufferKind::kPrepared;
+  });
+  return makes;
 }
 
 }  // namespace
@@ -86,16 +241,35 @@ bool MayLieIn(Module& module, const Uses& uses, const Copy& copy) {
 std::vector<BufferId> WriteInputsInPlace(Module& module) {
   std::vector<BufferId> lies_in(module.buffers.size(), -1);
   const Uses uses(module);
-  std::vector<bool> is_done(module.operations.size(), false);
+  std::vector<Copy> copies;
   for (size_t i = 0; i < module.operations.size(); ++i) {
     Copy copy;
     if (!IsCopyIntoInput(module, module.operations[i], copy)) continue;
     if (lies_in[copy.from] >= 0 || !MayLieIn(module, uses, copy)) continue;
     lies_in[copy.from] = copy.to;
-    is_done[i] = true;
+    copy.operation = i;
+    copies.push_back(copy);
+  }
+  if (copies.empty()) return lies_in;
+  Kernel check = CheckBefore(module, uses, lies_in, copies);
+
+  lies_in.assign(module.buffers.size(), -1);
+  std::vector<bool> is_done(module.operations.size(), false);
+  for (const Copy& copy : copies) {
+    lies_in[copy.from] = copy.to;
+    is_done[copy.operation] = true;
+    auto& kernel = std::get<Kernel>(module.operations[uses.writer[copy.from]]);
+    const int phase = CopyingPhase(kernel, copy);
+    if (phase >= 0) kernel.phases.erase(kernel.phases.begin() + phase);
   }
   size_t next = 0;
   std::erase_if(module.operations, [&](const ir::Operation&) { return is_done[next++]; });
+  if (!check.phases.empty()) {
+    const auto first =
+        std::find_if(module.operations.begin(), module.operations.end(),
+                     [&](const ir::Operation& o) { return !MakesPrepared(module, o); });
+    module.operations.insert(first, std::move(check));
+  }
   return lies_in;
 }
 

@@ -21,10 +21,11 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 import torch  # noqa: E402
+from decode import CACHE_LENGTH, DECODERS  # noqa: E402
 from models import MODELS  # noqa: E402
 
-PARTS = ("compile", "layers", "fetch", "run", "prepared", "train", "attention", "optimizer", "kernels", "joins",
-         "overhead")
+PARTS = ("compile", "layers", "fetch", "run", "prepared", "train", "attention", "decode", "optimizer",
+         "kernels", "joins", "overhead")
 
 
 def cpu_name() -> str:
@@ -194,6 +195,33 @@ def bench_train(names: list[str], dtype: str) -> None:
     side_by_side("train", "Forward and backward", names, dtype)
 
 
+def bench_decode(dtype: str) -> None:
+    rows = []
+    for name in DECODERS:
+        with FreshServer() as env:
+            row = child("decode", name, env, dtype)
+        rate = row["bytes"] / row["kiln_ms"] / 1e6
+        rows.append([
+            name,
+            row["eager_ms"],
+            row["inductor_ms"],
+            row["kiln_ms"],
+            f"{row['eager_ms'] / row['kiln_ms']:.2f}x",
+            f"{row['inductor_ms'] / row['kiln_ms']:.2f}x",
+            rate,
+            f"{row['read']:.3g} ({100 * rate / row['read']:.0f} %)",
+            f"{row['copy']:.3g} ({100 * rate / row['copy']:.0f} %)",
+            f"{row['difference']:.1e}",
+        ])
+    table(
+        f"One token, cache of {CACHE_LENGTH}, {dtype}, milliseconds; GB/s of weights read once, and of "
+        "reading and of copying 1 GiB; the logits' largest difference from eager's, relative",
+        ["model", "eager", "Inductor", "Kiln", "eager / Kiln", "Inductor / Kiln", "weights", "read",
+         "copy", "difference"],
+        rows,
+    )
+
+
 def bench_kernels() -> None:
     with FreshServer() as env:
         result = child("kernels", "all", env)
@@ -254,7 +282,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", default=list(PARTS), help=", ".join(PARTS))
     parser.add_argument("--models", default="bert-base,resnet-50", help=", ".join(MODELS))
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"),
-                        help="of what run, prepared, train and attention measure")
+                        help="of what run, prepared, train, attention and decode measure")
     args = parser.parse_args()
     unknown = set(args.parts) - set(PARTS)
     names = args.models.split(",")
@@ -265,8 +293,8 @@ def main() -> None:
     for part in args.parts:
         if part in ("run", "prepared", "train"):
             globals()[f"bench_{part}"](names, args.dtype)
-        elif part == "attention":
-            bench_attention(args.dtype)
+        elif part in ("attention", "decode"):
+            globals()[f"bench_{part}"](args.dtype)
         elif part in ("compile", "fetch"):
             globals()[f"bench_{part}"](names)
         else:

@@ -11,6 +11,7 @@ import time
 
 import torch
 from bench import median_ms
+from decode import decode
 from models import MODELS
 from torch._dynamo.utils import compilation_time_metrics
 
@@ -310,10 +311,12 @@ PARTS = {
     "kiln_compile": compile_with_kiln,
     "inductor_compile": inductor_compile,
     "run": run,
+    "prepared": prepared,
     "train": train,
     "kernels": kernels,
     "optimizer": optimizer,
     "attention": attention,
+    "decode": decode,
     "joins": joins,
     "overhead": overhead,
 }

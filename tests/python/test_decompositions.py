@@ -266,12 +266,22 @@ def grid_cases():
         yield aten.grid_sampler_2d.default, (randn(2, 3, 5, 4), grid, mode, padding, corners)
 
 
+def quantized_cases():
+    """With few rows and with many; test_quantized.py has more."""
+    for rows in (1, 9):
+        x, weight = randn(rows, 64), torch.randint(-128, 128, (64, 64), dtype=torch.int8)
+        yield aten._weight_int8pack_mm.default, (x, weight, randn(64))
+        packed = aten._convert_weight_to_int4pack_for_cpu(weight.to(torch.int32) & 15, 2)
+        yield aten._weight_int4pack_mm_for_cpu.default, (x, packed, 32, randn(2, 64, 2))
+
+
 def by_hand():
     torch.manual_seed(1)
-    return [
-        *hand_made(), *batch_norm_cases(), *mixed_norm_cases(), *nll_cases(), *foreach_cases(),
-        *distance_cases(), *bag_cases(), *grid_cases(),
-    ]  # fmt: skip
+    cases = (
+        hand_made(), batch_norm_cases(), mixed_norm_cases(), nll_cases(), foreach_cases(),
+        distance_cases(), bag_cases(), grid_cases(), quantized_cases(),
+    )  # fmt: skip
+    return [*itertools.chain(*cases)]
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case[0].name()[6:]) for case in by_hand()])

@@ -203,3 +203,37 @@ def test_progressive_updates_once():
         calls += 1
     compiled(x)
     assert x.tolist() == [calls + 1] * 4
+
+
+def append(keys, values, new, at):
+    """What a static cache does with a token; then something that reads both."""
+    keys.index_copy_(2, at, new)
+    values.index_copy_(2, at, new + 1)
+    return (keys * values).sum(-1)
+
+
+def test_a_token_is_written_into_its_cache(tmp_path):
+    at = torch.tensor([3])
+    make = lambda: seeded((1, 2, 5, 4), (1, 2, 5, 4), (1, 2, 1, 4))  # noqa: E731
+    assert_equal_to_eager(lambda *args: append(*args, at), make)
+    torch._dynamo.reset()
+    torch.compile(append, backend="kiln", options={"debug_dir": str(tmp_path)})(*make(), at)
+    program = program_of(tmp_path)
+    kinds = {b["kind"] for b in program["buffers"]}
+    assert kinds == {"KIND_INPUT", "KIND_OUTPUT"}  # no copy of a cache in a workspace
+
+
+def test_a_token_past_the_end_of_its_cache_leaves_all_caches_as_they_were(tmp_path):
+    def step(a, b, c, d, new, at, after):
+        return append(a, b, new, at) + append(c, d, new, after)
+
+    kiln = torch.compile(step, backend="kiln", options={"debug_dir": str(tmp_path)})
+    good, bad = torch.tensor([3]), torch.tensor([5])
+    make = lambda: seeded(*[(1, 2, 5, 4)] * 4, (1, 2, 1, 4))  # noqa: E731
+    caches, expected = make(), make()
+    assert_same(kiln(*caches, good, good), step(*expected, good, good))
+    assert all("KIND_WORKSPACE" != b["kind"] for b in program_of(tmp_path)["buffers"])
+    for places in ((bad, good), (good, bad)):
+        with pytest.raises(IndexError):
+            kiln(*caches, *places)
+        assert_same(caches, expected)

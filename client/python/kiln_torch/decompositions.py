@@ -21,6 +21,7 @@ from torch.nn import _reduction
 from kiln_torch.distances import DISTANCES
 from kiln_torch.embedding_bags import EMBEDDING_BAGS
 from kiln_torch.foreach import foreach_decompositions
+from kiln_torch.quantized import QUANTIZED
 
 aten = torch.ops.aten
 
@@ -264,4 +265,4 @@ def decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
     """What AOTAutograd is to take apart; what remains after it is sent."""
     table = get_decompositions([_operator(name) for name in DECOMPOSED])
     chosen = {overload: how for overload, how in table.items() if _makes_new_tensors(overload)}
-    return chosen | foreach_decompositions() | DISTANCES | EMBEDDING_BAGS | _OURS
+    return chosen | foreach_decompositions() | DISTANCES | EMBEDDING_BAGS | QUANTIZED | _OURS

@@ -56,7 +56,10 @@ class Builder {
   // How many of `vars`, the variables of loops from the outermost on, stand around a step where it
   // is done as seldom as it may be. SetLevel says so for values that come from elsewhere.
   int LevelOf(const Step& step, const std::vector<ir::IntExpr>& vars) const;
-  void SetLevel(ir::ValueId value, int level) { levels_[value] = level; }
+  void SetLevel(ir::ValueId value, int level) {
+    if (static_cast<size_t>(value) >= levels_.size()) levels_.resize(tree_.num_values, 0);
+    levels_[value] = level;
+  }
   int LevelOf(ir::ValueId value) const { return levels_[value]; }
 
   // `loops` with each of `steps` at its level; in the last of them `first` before those that stand

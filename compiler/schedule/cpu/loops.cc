@@ -10,7 +10,9 @@
 #include "compiler/schedule/cpu/accumulators.h"
 #include "compiler/schedule/cpu/builder.h"
 #include "compiler/schedule/cpu/cache_hints.h"
+#include "compiler/schedule/cpu/column_sums.h"
 #include "compiler/schedule/cpu/kept_values.h"
+#include "compiler/schedule/cpu/row_dots.h"
 #include "compiler/schedule/cpu/segments.h"
 
 namespace kiln::schedule::cpu {
@@ -23,11 +25,11 @@ constexpr int kTileRows = 16;  // of a tile of a transposing kernel: a cache lin
 
 class LoopsScheduler {
  public:
-  LoopsScheduler(ir::Module& module, const ir::Kernel& kernel, Nest nest, VectorIsa isa,
+  LoopsScheduler(ir::Module& module, const ir::Kernel& kernel, Nest nest, VectorPlan plan,
                  const DeviceInfo& device)
       : ints_(*module.ints),
         nest_(std::move(nest)),
-        plan_(PlanVectors(ints_, nest_, isa)),
+        plan_(std::move(plan)),
         builder_(module, kernel, nest_),
         accumulators_(builder_, nest_, plan_.outer),
         prefetches_(PlanPrefetches(ints_, module, nest_, plan_, device)),
@@ -395,7 +397,12 @@ Tree LoopsScheduler::Run() && {
 
 Tree ScheduleLoops(ir::Module& module, const ir::Kernel& kernel, Nest nest, VectorIsa isa,
                    const DeviceInfo& device) {
-  return LoopsScheduler(module, kernel, std::move(nest), isa, device).Run();
+  VectorPlan plan = PlanVectors(*module.ints, nest, isa);
+  if (auto tree = ScheduleColumnSums(module, kernel, nest, plan, isa, device)) {
+    return *std::move(tree);
+  }
+  if (auto tree = ScheduleRowDots(module, kernel, nest, plan, isa)) return *std::move(tree);
+  return LoopsScheduler(module, kernel, std::move(nest), std::move(plan), device).Run();
 }
 
 }  // namespace kiln::schedule::cpu

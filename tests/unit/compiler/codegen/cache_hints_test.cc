@@ -76,14 +76,14 @@ TEST(CacheHintsTest, LargeResultsAreWrittenPastTheCaches) {
   EXPECT_EQ(Count(*streamed, "KStreamEnd()"), 1u);
 }
 
-std::string SumOfColumns(int rows, int columns) {
+std::string MaxOfColumns(int rows, int columns) {
   return absl::StrReplaceAll(R"(module {
     buffer @x f32[R,C] strides[C,1] input(0)
     buffer @y f32[C] strides[1] output
     kernel @k (d0: C) {
       phase (r0: R) {
         %0 = load f32 @x[r0,d0]
-        %1 = reduce.sum f32 %0
+        %1 = reduce.max f32 %0
       }
       phase () {
         store f32 @y[d0], %1
@@ -111,12 +111,12 @@ TEST(CacheHintsTest, WhatALaterPhaseReadsAgainIsFetchedForTheNextRow) {
 
 TEST(CacheHintsTest, ReductionsOverColumnsFetchRowsThatLieFarApart) {
   const CheckOptions small_cache{.l2_bytes = 4096};
-  CheckModule(SumOfColumns(100, 600), small_cache);
+  CheckModule(MaxOfColumns(100, 600), small_cache);
   DeviceInfo device = TestDevice("avx512");
   device.l2_bytes = 4096;
-  auto far = EmitText(SumOfColumns(100, 600), device);
-  auto near = EmitText(SumOfColumns(100, 128), device);
-  auto few = EmitText(SumOfColumns(8, 600), device);
+  auto far = EmitText(MaxOfColumns(100, 600), device);
+  auto near = EmitText(MaxOfColumns(100, 128), device);
+  auto few = EmitText(MaxOfColumns(8, 600), device);
   ASSERT_TRUE(far.ok() && near.ok() && few.ok());
   EXPECT_EQ(Count(*far, "KPrefetch<"), 1u) << *far;
   EXPECT_EQ(Count(*near, "KPrefetch<"), 0u);

@@ -28,7 +28,29 @@ struct Updating : Builder {
   BufferId Output() { return Add(BufferKind::kOutput, {C(8), C(16)}); }
 
   static Inst Indirect(Builder& b, BufferId buffer) {
-    return Load(buffer, {b.module.ints->Indirect(0, b.C(8)), b.C(0)});
+    Inst load = Load(buffer, {b.module.ints->Indirect(0, b.C(8)), b.C(0)});
+    load.operands = {7};  // which is computed somehow
+    return load;
+  }
+
+  // One row of a copy of x, which the input `place` names, becomes y's first.
+  Kernel& UpdateRow(BufferId place) {
+    Kernel kernel;
+    kernel.name = "row" + std::to_string(module.operations.size());
+    kernel.num_values = 3;
+    kernel.outer = {module.ints->NewVar(C(16))};
+    const IntExpr row = module.ints->NewVar(C(8)), column = kernel.outer[0];
+    Inst load = Load(x, {row, column}), store = Store(value, {row, column});
+    load.result = 0;
+    store.operands = {0};
+    kernel.phases.push_back({{row}, {load, store}});
+    Inst where = Load(place, {}), taken = Load(y, {C(0), column});
+    where.result = 1;
+    taken.result = 2;
+    Inst scatter = Store(value, {module.ints->Indirect(0, C(8)), column});
+    scatter.operands = {1, 2};
+    kernel.phases.push_back({{}, {where, taken, scatter}});
+    return AddKernel(std::move(kernel));
   }
 
   // Whether the update is written into x, in a plan that is sound.
@@ -116,6 +138,72 @@ TEST(WriteInputs, NotWithOrBeforeAnIndexThatIsChecked) {
     m.Copy(m.value, m.x);
     EXPECT_EQ(m.InPlace(), at == 0) << at;
   }
+}
+
+TEST(WriteInputs, ARowThatAnInputNamesIsCheckedBeforeAllOthers) {
+  Updating m;
+  const BufferId place = m.Add(BufferKind::kInput, {}, DType::kI64);
+  m.Pointwise({m.y}, {m.Output()});
+  m.UpdateRow(place);
+  m.Pointwise({m.value}, {m.Output()});
+  m.Copy(m.value, m.x);
+  const Plan plan = m.MustPlan();
+  EXPECT_EQ(plan.in_place_of[m.value], m.x);
+  ASSERT_EQ(m.module.operations.size(), 4u);
+  const Kernel& check = m.kernel(0);
+  EXPECT_EQ(check.name, "check_indices");
+  ASSERT_EQ(check.phases.size(), 1u);
+  EXPECT_EQ(check.phases[0].body[0].buffer, place);
+  EXPECT_EQ(check.phases[0].body[1].buffer, m.x);
+  // The copy of x has gone, the scatter stays.
+  ASSERT_EQ(m.kernel(2).phases.size(), 1u);
+  EXPECT_EQ(m.kernel(2).phases[0].body.size(), 3u);
+  // Without the kernel in front the scatter may fail.
+  m.module.operations.erase(m.module.operations.begin());
+  EXPECT_THAT(std::string(CheckPlan(m.module, plan).message()), HasSubstr("may fail after"));
+}
+
+TEST(WriteInputs, ARowIsNotWrittenInPlaceWhere) {
+  const auto in_place = [](auto change) {
+    Updating m;
+    const BufferId place = m.Add(BufferKind::kInput, {}, DType::kI64);
+    const BufferId computed = m.Add(BufferKind::kTemp, {}, DType::kI64);
+    change(m, m.UpdateRow(place), computed);
+    m.Copy(m.value, m.x);
+    return m.MustPlan().in_place_of[m.value] == m.x;
+  };
+  EXPECT_TRUE(in_place([](Updating&, Kernel&, BufferId) {}));
+  // ... its place is computed,
+  EXPECT_FALSE(in_place([](Updating& m, Kernel& kernel, BufferId computed) {
+    kernel.phases[1].body[0].buffer = computed;
+    Kernel copy;
+    copy.phases.push_back({{}, {Builder::Store(computed, {})}});
+    m.module.operations.insert(m.module.operations.begin(), copy);
+  }));
+  // ... another element of x is read,
+  EXPECT_FALSE(in_place(
+      [](Updating& m, Kernel& kernel, BufferId) { kernel.phases[1].body[1].buffer = m.x; }));
+  // ... what it copies lands elsewhere,
+  EXPECT_FALSE(in_place(
+      [](Updating& m, Kernel& kernel, BufferId) { kernel.phases[0].body[0].indices[0] = m.C(0); }));
+  // ... the copy comes last.
+  EXPECT_FALSE(in_place(
+      [](Updating&, Kernel& kernel, BufferId) { std::swap(kernel.phases[0], kernel.phases[1]); }));
+}
+
+TEST(WriteInputs, DimensionsOfOneElementNeedNoLoop) {
+  Builder m;
+  const BufferId x = m.Add(BufferKind::kInput, {m.C(1), m.C(16)});
+  const BufferId value = m.Add(BufferKind::kTemp, {m.C(1), m.C(16)});
+  for (const auto& [from, to] : {std::pair(x, value), std::pair(value, x)}) {
+    Kernel& kernel = m.Pointwise({from}, {to});
+    kernel.outer.erase(kernel.outer.begin());
+    Inst &load = kernel.phases[0].body[0], &store = kernel.phases[0].body[1];
+    load.indices[0] = store.indices[0] = m.C(0);
+    load.result = 0;
+    store.operands = {0};
+  }
+  EXPECT_EQ(m.MustPlan().in_place_of[value], x);
 }
 
 TEST(WriteInputs, OfTwoInputsThatSwapOneIsCopied) {
