@@ -103,3 +103,21 @@ def test_results_lie_in_memory_as_eagers():
         )  # fmt: skip
 
     check(fn, torch.randn(3, 4, 5), i, j)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_rolls_and_padded_borders(dynamic):
+    def fn(x):
+        image = x[:, :3]
+        return (
+            x.roll(5), x.roll(-2, 1), x.roll((1, 7), (2, 0)), x.transpose(1, 2).roll(3, 1),
+            x.roll(x.shape[1], 1), x.to(memory_format=torch.channels_last).roll((1, 1), (2, 3)),
+            F.pad(image, [2, 1, 0, 2], mode="reflect"), F.pad(image, [1, 0, 2, 1], mode="replicate"),
+            F.pad(image.transpose(2, 3), [0, 0, 1, 2], mode="reflect"),
+        )  # fmt: skip
+
+    run = compiled(fn, dynamic)
+    for sizes in ((2, 4, 5, 6), (3, 5, 4, 7)) if dynamic else ((2, 4, 5, 6),):
+        x = torch.randn(sizes)
+        torch.testing.assert_close(run(x), fn(x), rtol=0, atol=0, check_stride=True)
+    assert kiln_torch.stats()["library_ops"] == {}

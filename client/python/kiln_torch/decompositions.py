@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._decomp import decompositions as torchs
 from torch._decomp import get_decompositions
-from torch._decomp.decompositions import _grid_sampler_2d as _torchs_grid_sampler_2d
 from torch.nn import _reduction
 
 from kiln_torch.distances import DISTANCES
@@ -229,11 +229,12 @@ def _histc(x: Tensor, bins: int = 100, minimum: float = 0, maximum: float = 0) -
 def _grid_sampler_2d(
     x: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> Tensor:
-    """torch's, without repeating the positions for each channel."""
-    arithmetic = _arithmetic(x.dtype)
-    out = _torchs_grid_sampler_2d(
-        x.to(arithmetic), grid.to(arithmetic), interpolation_mode, padding_mode, align_corners, False
-    )
+    """torch's, without repeating the positions for each channel: a function that torch may rename."""
+    sample = getattr(torchs, "_grid_sampler_2d", None)
+    if sample is None:
+        return NotImplemented
+    wide = _arithmetic(x.dtype)
+    out = sample(x.to(wide), grid.to(wide), interpolation_mode, padding_mode, align_corners, False)
     return out.to(x.dtype)
 
 
