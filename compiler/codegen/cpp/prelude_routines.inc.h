@@ -72,12 +72,12 @@ KILN_FN void KPackPairs(const KBf16* from, long lane_stride, long lanes, long k,
 // all elements agree need none, nor do the lower halves where they ascend already.
 template <class Key>
 KILN_ROUTINE KSort {
-  static void Run(Key* row, Key* scratch, long n);
+  static void Run(Key * row, Key * scratch, long n);
 };
 
 // row[0, k) = the k least of it, ascending. Those that may be among them gather in `scratch`; when
 // it holds many, the k least of those stay.
 template <class Key>
 KILN_ROUTINE KSelectLeast {
-  static void Run(Key* row, Key* scratch, long n, long k);
+  static void Run(Key * row, Key * scratch, long n, long k);
 };

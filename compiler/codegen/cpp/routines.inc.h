@@ -246,7 +246,8 @@ void KSelectLeast<Key>::Run(Key* row, Key* scratch, long n, long k) {
     if (row[i] >= least_outside) continue;
     scratch[held++] = row[i];
     if (held < most) continue;
-    KSort<Key>::Run(scratch, row, held);  // what stood in the row's beginning is not needed any more
+    KSort<Key>::Run(scratch, row,
+                    held);  // what stood in the row's beginning is not needed any more
     held = k;
     least_outside = scratch[k - 1];
   }
