@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -105,7 +106,8 @@ def test_progressive_mode_checks_what_it_switches_to(monkeypatch, tmp_path):
     options = {"check": True, "mode": "progressive", "debug_dir": str(tmp_path)}
     compiled = torch.compile(torch.cos, backend="kiln", options=options)
     with pytest.raises(kiln_torch.CheckFailed):
-        for _ in range(100_000):
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
             compiled(torch.randn(4))
 
 

@@ -239,33 +239,6 @@ def distance_cases():
     yield aten._pdist_forward.default, (randn(1, 3), 2.0)
 
 
-def bag_cases():
-    weight, indices = randn(5, 3), torch.tensor([0, 2, 2, 4, 1, 2])
-    for mode, padding, last in itertools.product((0, 1), (-1, 2), (False, True)):
-        offsets = torch.tensor([0, 0, 3, 6 if last else 5])
-        for scale in (None, torch.rand(6)) if mode == 0 else (None,):
-            for dtype in (torch.float32, torch.bfloat16):
-                table = weight.to(dtype)
-                own = None if scale is None else scale.to(dtype)
-                rest = (offsets, False, mode, False, own, last, padding)
-                yield aten._embedding_bag.default, (table, indices, *rest)
-                yield aten._embedding_bag_forward_only.default, (table, indices.int(), offsets.int(), *rest[1:])
-            bag, size = torch.tensor([1, 1, 1, 2, 2, 3]), torch.tensor([0, 3, 2, 1])
-            yield aten._embedding_bag_dense_backward.default, (
-                randn(4, 3), indices, bag, size, size, 5, False, mode, scale, padding)
-            yield aten._embedding_bag_backward.default, (
-                randn(4 - last, 3), indices, offsets, bag[:0] if mode == 0 else bag.clamp(max=3 - last),
-                size, size, 5, False, mode, False, scale, padding)
-        yield aten._embedding_bag_per_sample_weights_backward.default, (
-            randn(4, 3), weight, indices, offsets, bag, 0, padding)
-
-
-def grid_cases():
-    for mode, padding, corners in itertools.product((0, 1, 2), (0, 1, 2), (False, True)):
-        grid = randn(2, 4, 3, 2) * 1.5
-        yield aten.grid_sampler_2d.default, (randn(2, 3, 5, 4), grid, mode, padding, corners)
-
-
 def quantized_cases():
     """With few rows and with many; test_quantized.py has more."""
     for rows in (1, 9):
@@ -279,7 +252,7 @@ def by_hand():
     torch.manual_seed(1)
     cases = (
         hand_made(), batch_norm_cases(), mixed_norm_cases(), nll_cases(), foreach_cases(),
-        distance_cases(), bag_cases(), grid_cases(), quantized_cases(),
+        distance_cases(), quantized_cases(),
     )  # fmt: skip
     return [*itertools.chain(*cases)]
 

@@ -1,4 +1,4 @@
-"""Distances and embedding bags run natively and are eager's, with their gradients."""
+"""Distances run natively and are eager's, with their gradients."""
 
 import pytest
 import torch
@@ -36,32 +36,3 @@ def test_distances(dtype, p):
 def test_many_rows_are_a_product():
     torch.manual_seed(0)
     check(lambda x, y: (torch.cdist(x, y),), torch.randn(40, 8), torch.randn(30, 8), tolerance=1e-4)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_embedding_bags(dtype):
-    torch.manual_seed(0)
-    weight = torch.randn(9, 5).to(dtype).requires_grad_()
-    scale = torch.rand(7).to(dtype).requires_grad_()
-    indices, offsets = torch.tensor([3, 8, 0, 3, 3, 1, 8]), torch.tensor([0, 2, 2, 6])
-
-    def fn(weight, scale, i, o):
-        return (
-            F.embedding_bag(i, weight, o, mode="sum"), F.embedding_bag(i, weight, o, mode="mean"),
-            F.embedding_bag(i, weight, o, mode="sum", per_sample_weights=scale, padding_idx=3),
-            F.embedding_bag(i.view(1, 7), weight, mode="mean", padding_idx=8),
-            F.embedding_bag(i, weight, torch.cat([o, o[3:] + 1]), include_last_offset=True),
-        )  # fmt: skip
-
-    tolerance = 2e-2 if dtype == torch.bfloat16 else 1e-5
-    check(fn, weight, scale, indices, offsets, tolerance=tolerance)
-    with torch.no_grad():
-        check(lambda *args: fn(*args), weight.detach(), scale.detach(), indices, offsets, tolerance=tolerance)
-
-
-def test_an_index_outside_is_an_error():
-    fn = torch.compile(F.embedding_bag, backend="kiln", options={"fallback": "raise"})
-    with pytest.raises(IndexError):
-        fn(torch.tensor([0, 9]), torch.randn(9, 5), torch.tensor([0, 1]))
-    with pytest.raises(IndexError):
-        fn(torch.tensor([0, 8]), torch.randn(9, 5), torch.tensor([0, 3]))

@@ -68,25 +68,6 @@ def test_sizes_may_be_symbols(mode, factor):
     assert kiln_torch.stats()["fallbacks"] == []
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_grids_are_sampled_natively(dtype):
-    torch.manual_seed(0)
-    x, grid = torch.randn(2, 3, 6, 5).to(dtype), (torch.randn(2, 4, 7, 2) * 1.2).to(dtype)
-
-    def fn(x, grid):
-        return [
-            functional.grid_sample(x, grid, "bilinear", "zeros", False),
-            functional.grid_sample(x, grid, "bilinear", "reflection", True),
-            functional.grid_sample(x, grid, "nearest", "border", True),
-        ]
-
-    compiled = torch.compile(fn, backend="kiln", dynamic=False)
-    tolerance = 4e-2 if dtype == torch.bfloat16 else 1e-4
-    reference = fn(x.double(), grid.double())
-    assert_same(compiled(x, grid), fn(x, grid), reference, tolerance)
-    assert kiln_torch.stats()["library_ops"] == {}
-
-
 def test_torchs_own_tables_are_as_they_were_after_a_trace():
     op = torch.ops.aten.upsample_bilinear2d
     before = dict(op.vec.py_kernels), dict(op.default.py_kernels)

@@ -14,12 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._decomp import decompositions as torchs
 from torch._decomp import get_decompositions
 from torch.nn import _reduction
 
 from kiln_torch.distances import DISTANCES
-from kiln_torch.embedding_bags import EMBEDDING_BAGS
 from kiln_torch.foreach import foreach_decompositions
 from kiln_torch.quantized import QUANTIZED
 
@@ -226,18 +224,6 @@ def _histc(x: Tensor, bins: int = 100, minimum: float = 0, maximum: float = 0) -
     return zeros.index_add(0, torch.where(counts, place, 0), counts.to(x.dtype))
 
 
-def _grid_sampler_2d(
-    x: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
-) -> Tensor:
-    """torch's, without repeating the positions for each channel: a function that torch may rename."""
-    sample = getattr(torchs, "_grid_sampler_2d", None)
-    if sample is None:
-        return NotImplemented
-    wide = _arithmetic(x.dtype)
-    out = sample(x.to(wide), grid.to(wide), interpolation_mode, padding_mode, align_corners, False)
-    return out.to(x.dtype)
-
-
 # Those that torch has not, or has otherwise than ATen.
 _OURS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     aten._native_batch_norm_legit_functional.default: _native_batch_norm_legit_functional,
@@ -246,7 +232,6 @@ _OURS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     aten.native_layer_norm.default: _native_layer_norm,
     aten.nll_loss_backward.default: _nll_loss_backward,
     aten.nll_loss2d_backward.default: _nll_loss_backward,
-    aten.grid_sampler_2d.default: _grid_sampler_2d,
     aten.histc.default: _histc,
     aten.roll.default: _roll,
 }
@@ -266,4 +251,4 @@ def decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
     """What AOTAutograd is to take apart; what remains after it is sent."""
     table = get_decompositions([_operator(name) for name in DECOMPOSED])
     chosen = {overload: how for overload, how in table.items() if _makes_new_tensors(overload)}
-    return chosen | foreach_decompositions() | DISTANCES | EMBEDDING_BAGS | QUANTIZED | _OURS
+    return chosen | foreach_decompositions() | DISTANCES | QUANTIZED | _OURS
