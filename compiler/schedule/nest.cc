@@ -29,6 +29,31 @@ int NumIndirect(const Inst& inst) {
   return 0;
 }
 
+bool Uses(const Step& step, const std::vector<IntExpr>& vars) {
+  return step.index && std::any_of(vars.begin(), vars.end(),
+                                   [&](IntExpr var) { return ContainsVar(step.index, var); });
+}
+
+bool AnyUses(const std::vector<const Step*>& steps, const std::vector<IntExpr>& vars) {
+  return std::any_of(steps.begin(), steps.end(),
+                     [&](const Step* step) { return Uses(*step, vars); });
+}
+
+bool IsOneReduction(const Nest& nest) {
+  const NestPhase& first = nest.phases[0];
+  return first.inner.size() == 1 && !first.ordered &&
+         std::all_of(nest.phases.begin() + 1, nest.phases.end(),
+                     [](const NestPhase& phase) { return phase.inner.empty(); });
+}
+
+std::vector<const Step*> LaterSteps(const Nest& nest) {
+  std::vector<const Step*> steps;
+  for (size_t i = 1; i < nest.phases.size(); ++i) {
+    for (const Step& step : nest.phases[i].steps) steps.push_back(&step);
+  }
+  return steps;
+}
+
 bool IsFixed(IntExpr expr) {
   return !ContainsKind(expr, ir::IntKind::kVar) && !ContainsKind(expr, ir::IntKind::kIndirect);
 }

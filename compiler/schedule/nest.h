@@ -64,6 +64,15 @@ absl::StatusOr<Nest> BuildNest(ir::Module& module, const ir::Kernel& kernel, boo
 // Number of a load's or store's operands that are indices.
 int NumIndirect(const ir::Inst& inst);
 
+// Whether what it reads, stores or gives as an index depends on one of the variables by itself.
+bool Uses(const Step& step, const std::vector<ir::IntExpr>& vars);
+bool AnyUses(const std::vector<const Step*>& steps, const std::vector<ir::IntExpr>& vars);
+
+// Whether the nest is one loop of its first phase, in any order, and then phases without loops.
+bool IsOneReduction(const Nest& nest);
+// The steps of all phases but the first.
+std::vector<const Step*> LaterSteps(const Nest& nest);
+
 // Whether it is the same in all iterations and known before the first.
 bool IsFixed(ir::IntExpr expr);
 

@@ -25,11 +25,6 @@ constexpr int64_t kLeastRows = 32;  // of a task
 constexpr int64_t kMostRows = 512;  // the same: longer sums lose precision
 constexpr int64_t kParts = 8;       // of the rows, where neither says otherwise
 
-bool Uses(const Step& step, const std::vector<IntExpr>& vars) {
-  return step.index && std::any_of(vars.begin(), vars.end(),
-                                   [&](IntExpr var) { return ContainsVar(step.index, var); });
-}
-
 class ColumnSums {
  public:
   ColumnSums(ir::Module& module, const ir::Kernel& kernel, const Nest& nest, const VectorPlan& plan,
@@ -109,10 +104,7 @@ DType ColumnSums::TypeOf(ValueId value) const {
 // Whether the nest is a phase of sums, then what is done with them; sets what that needs.
 bool ColumnSums::OnlySums() {
   const NestPhase& phase = nest_.phases[0];
-  if (phase.inner.size() != 1 || phase.ordered) return false;
-  for (size_t i = 1; i < nest_.phases.size(); ++i) {
-    if (!nest_.phases[i].inner.empty()) return false;
-  }
+  if (!IsOneReduction(nest_)) return false;
   absl::flat_hash_map<ValueId, int> varies;
   for (const Step& step : phase.steps) {
     const Inst& inst = *step.inst;
@@ -315,10 +307,7 @@ void ColumnSums::AddParts(Block& out) {
 
 // The sums of all parts, and the later phases.
 void ColumnSums::Finish(Block& out) {
-  std::vector<const Step*> steps;
-  for (size_t i = 1; i < nest_.phases.size(); ++i) {
-    for (const Step& step : nest_.phases[i].steps) steps.push_back(&step);
-  }
+  const std::vector<const Step*> steps = LaterSteps(nest_);
   Block* at = &out;
   for (IntExpr var : points_) at = &builder_.AddLoop(builder_.Whole(var, Binding::kTask), *at);
   const IntExpr columns = Extent(ints_, lanes_);

@@ -324,10 +324,7 @@ void ContractionScheduler::Finish(AllocId tile, const FlatRange& rows, const Fla
       builder_.AddSteps(at, along_rows ? plan_.num_lanes : plan_.num_rows, slow_range.begin,
                         slow_range.end, ints_.Const(1), Binding::kSerial, out);
   Decode(at, slow, body);
-  std::vector<const Step*> steps;
-  for (size_t i = 1; i < nest_.phases.size(); ++i) {
-    for (const Step& step : nest_.phases[i].steps) steps.push_back(&step);
-  }
+  std::vector<const Step*> steps = LaterSteps(nest_);
   const auto add_run = [&](const Loop& run, IntExpr place, Block& inside) {
     const IntExpr index = ints_.Add(ints_.Mul(ints_.Sub(at, slow_range.begin), pitch), place);
     builder_.SetLevel(plan_.sum, 1);

@@ -34,12 +34,6 @@ std::vector<const Step*> Closure(const NestPhase& phase, ValueId value) {
 
 namespace {
 
-bool UsesVar(const std::vector<const Step*>& steps, IntExpr var) {
-  return std::any_of(steps.begin(), steps.end(), [&](const Step* step) {
-    return step->index && ContainsVar(step->index, var);
-  });
-}
-
 // What `index` gains from one step of `vars` taken as one loop; null if it is not that regular.
 IntExpr FlatStride(IntContext& ints, IntExpr index, const std::vector<IntExpr>& vars) {
   IntExpr stride, expected;
@@ -218,7 +212,7 @@ Choice MakeChoice(ir::Module& module, const Nest& nest, ValueId row_value, Value
   const std::vector<const Step*> row_steps = Closure(nest.phases[0], row_value);
   const std::vector<const Step*> panel_steps = Closure(nest.phases[0], panel_value);
   for (IntExpr var : nest.outer) {
-    const bool in_rows = UsesVar(row_steps, var), in_panels = UsesVar(panel_steps, var);
+    const bool in_rows = AnyUses(row_steps, {var}), in_panels = AnyUses(panel_steps, {var});
     (in_rows == in_panels ? plan.batch : in_rows ? plan.rows : plan.lanes).push_back(var);
   }
   const Step* store = ResultStore(nest);

@@ -22,13 +22,6 @@ constexpr int64_t kRows = 32;            // of the matrix, of a task
 constexpr int64_t kLeast = 64;           // rows and columns of the matrix
 constexpr int64_t kMostDepth = 1 << 15;  // of a sum without levels
 
-bool UsesAny(const std::vector<const Step*>& steps, const std::vector<IntExpr>& vars) {
-  return std::any_of(steps.begin(), steps.end(), [&](const Step* step) {
-    return step->index && std::any_of(vars.begin(), vars.end(),
-                                      [&](IntExpr var) { return ContainsVar(step->index, var); });
-  });
-}
-
 class RowDots {
  public:
   RowDots(ir::Module& module, const ir::Kernel& kernel, const Nest& nest, const VectorPlan& plan,
@@ -72,11 +65,8 @@ class RowDots {
 // Phase 0 is a sum of products, and what follows has no loops.
 bool RowDots::FindProduct() {
   const NestPhase& phase = nest_.phases[0];
-  if (phase.inner.size() != 1 || phase.ordered) return false;
+  if (!IsOneReduction(nest_)) return false;
   k_ = phase.inner[0];
-  for (size_t i = 1; i < nest_.phases.size(); ++i) {
-    if (!nest_.phases[i].inner.empty()) return false;
-  }
   for (const Step& step : phase.steps) {
     if (step.inst->op == ScalarOp::kStore || step.inst->op == ScalarOp::kScan) return false;
     if (step.inst->op != ScalarOp::kReduce) continue;
@@ -119,8 +109,8 @@ bool RowDots::FindMatrix() {
       if (!count.is_const() || count.value() > kMostPoints || ExtentHint(ints_, rows) < kLeast) {
         continue;
       }
-      if (UsesAny(factor_steps_, {rows}) || UsesAny(matrix_steps_, points_)) continue;
-      if (!UsesAny(factor_steps_, {k_}) || !IsMatrix(matrix_steps_, rows)) continue;
+      if (AnyUses(factor_steps_, {rows}) || AnyUses(matrix_steps_, points_)) continue;
+      if (!AnyUses(factor_steps_, {k_}) || !IsMatrix(matrix_steps_, rows)) continue;
       rows_ = rows;
       num_points_ = count.value();
       return true;
@@ -182,10 +172,7 @@ void RowDots::AddRow(AllocId sums, IntExpr place, Block& out) {
 
 // The later phases for rows [begin, end) of the matrix.
 void RowDots::Finish(AllocId sums, IntExpr begin, IntExpr end, Block& out) {
-  std::vector<const Step*> steps;
-  for (size_t i = 1; i < nest_.phases.size(); ++i) {
-    for (const Step& step : nest_.phases[i].steps) steps.push_back(&step);
-  }
+  const std::vector<const Step*> steps = LaterSteps(nest_);
   Block* at = &out;
   for (IntExpr var : points_) at = &builder_.AddLoop(builder_.Whole(var), *at);
   const IntExpr row = ints_.Mul(PointNumber(ints_, points_), kRows);
