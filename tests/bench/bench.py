@@ -157,6 +157,13 @@ def bench_fetch(names: list[str]) -> None:
     )
 
 
+def beside_kiln(row: dict[str, float]) -> list[object]:
+    """Milliseconds of eager, TorchInductor and Kiln, then how many times faster Kiln is."""
+    kiln = row["kiln_ms"]
+    times = [row["eager_ms"], row["inductor_ms"]]
+    return [*times, kiln, *(f"{ms / kiln:.2f}x" for ms in times)]
+
+
 def side_by_side(part: str, title: str, names: list[str], dtype: str) -> None:
     rows = []
     for name in names:
@@ -164,11 +171,7 @@ def side_by_side(part: str, title: str, names: list[str], dtype: str) -> None:
             row = child(part, name, env, dtype)
         rows.append([
             name,
-            row["eager_ms"],
-            row["inductor_ms"],
-            row["kiln_ms"],
-            f"{row['eager_ms'] / row['kiln_ms']:.2f}x",
-            f"{row['inductor_ms'] / row['kiln_ms']:.2f}x",
+            *beside_kiln(row),
         ])
     title += f", milliseconds, batch 1, {dtype}"
     table(title, ["model", "eager", "Inductor", "Kiln", "eager / Kiln", "Inductor / Kiln"], rows)
@@ -203,11 +206,7 @@ def bench_decode(dtype: str) -> None:
         rate = row["bytes"] / row["kiln_ms"] / 1e6
         rows.append([
             name,
-            row["eager_ms"],
-            row["inductor_ms"],
-            row["kiln_ms"],
-            f"{row['eager_ms'] / row['kiln_ms']:.2f}x",
-            f"{row['inductor_ms'] / row['kiln_ms']:.2f}x",
+            *beside_kiln(row),
             rate,
             f"{row['read']:.3g} ({100 * rate / row['read']:.0f} %)",
             f"{row['copy']:.3g} ({100 * rate / row['copy']:.0f} %)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import json
 import statistics
@@ -16,14 +17,35 @@ from models import MODELS
 from torch._dynamo.utils import compilation_time_metrics
 
 
+@contextlib.contextmanager
+def recorded_compiles():
+    """A list that gets each graph that is asked for, as JSON, with the program that answers it."""
+    from kiln_torch import program
+
+    asked = []
+    client_of = program.client_of
+
+    class Recorder:
+        def __init__(self, client):
+            self._client = client
+
+        def compile(self, graph):
+            asked.append((graph, self._client.compile(graph)))
+            return asked[-1][1]
+
+    program.client_of = lambda settings: Recorder(client_of(settings))
+    try:
+        yield asked
+    finally:
+        program.client_of = client_of
+
+
 def compile_with_kiln(name: str) -> dict[str, object]:
     import kiln_torch
-    from kiln_torch import backend, program
+    from kiln_torch import backend
 
     spent = []
-    programs = []
     compile_graph = backend._compile
-    client_of = program.client_of
 
     def timed(*args, **kwargs):
         start = time.perf_counter()
@@ -31,23 +53,14 @@ def compile_with_kiln(name: str) -> dict[str, object]:
         spent.append(time.perf_counter() - start)
         return run
 
-    class Recorder:
-        def __init__(self, client):
-            self._client = client
-
-        def compile(self, graph):
-            programs.append(self._client.compile(graph))
-            return programs[-1]
-
     backend._compile = timed
-    program.client_of = lambda settings: Recorder(client_of(settings))
     model, args = MODELS[name]()
-    with torch.no_grad():
+    with torch.no_grad(), recorded_compiles() as asked:
         torch.compile(model, backend="kiln")(*args)
     stats = kiln_torch.stats()
     if stats["fallbacks"]:
         raise RuntimeError(f"fell back: {stats['fallbacks']}")
-    infos = [loaded.info() for loaded in programs]
+    infos = [loaded.info() for _, loaded in asked]
     return {
         "backend_s": sum(spent),
         "fetch_ms": sum(stats["fetch_ms"]),

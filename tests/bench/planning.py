@@ -18,32 +18,18 @@ import urllib.request
 import torch
 import transformers
 from bench import FreshServer, cpu_name, forget_artifacts, table
+from bench_child import recorded_compiles
 
 STAGES = ("import", "lower", "fuse", "tile", "plan_memory", "schedule", "emit", "assemble")
 
 
 def captured_layer():
     """One encoder layer as kilnd gets it."""
-    from kiln_torch import program
-
-    graphs = []
-    client_of = program.client_of
-
-    class Recorder:
-        def __init__(self, client):
-            self._client = client
-
-        def compile(self, graph):
-            graphs.append(graph)
-            return self._client.compile(graph)
-
-    program.client_of = lambda settings: Recorder(client_of(settings))
     config = transformers.BertConfig(attn_implementation="sdpa")
     layer = transformers.models.bert.modeling_bert.BertLayer(config).eval()
-    with torch.no_grad():
+    with torch.no_grad(), recorded_compiles() as asked:
         torch.compile(layer, backend="kiln", options={"fallback": "raise"})(torch.randn(1, 128, 768))
-    program.client_of = client_of
-    (graph,) = graphs
+    ((graph, _),) = asked
     return json.loads(graph)
 
 
