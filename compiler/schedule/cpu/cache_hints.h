@@ -1,6 +1,8 @@
 // What a loop nest tells the caches beyond its loads and stores.
 #pragma once
 
+#include <cstdint>
+
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "compiler/schedule/cpu/vector_plan.h"
@@ -8,6 +10,10 @@
 #include "compiler/schedule/nest.h"
 
 namespace kiln::schedule::cpu {
+
+// How far ahead of its time to fetch what one processor reads in narrow elements, one stream alone:
+// converting them keeps it from seeing far enough ahead by itself.
+inline constexpr int64_t kBytesAhead = 4096;
 
 // Buffers that the nest only writes, where all that it touches does not fit the last cache: what it
 // wrote first would be gone anyway when the next kernel reads it, and writing past the caches saves

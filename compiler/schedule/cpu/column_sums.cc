@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/schedule/cpu/builder.h"
+#include "compiler/schedule/cpu/cache_hints.h"
 
 namespace kiln::schedule::cpu {
 namespace {
@@ -26,7 +27,6 @@ constexpr int64_t kTotals = 256;    // of a task that adds up parts
 constexpr int64_t kLeastRows = 32;  // of a task
 constexpr int64_t kMostRows = 512;  // the same: longer sums lose precision
 constexpr int64_t kParts = 8;       // of the rows, where neither says otherwise
-constexpr int64_t kRowsAhead = 2;   // of what is fetched before its time
 
 // The operation that adds up two values of such a reduction.
 std::optional<ScalarOp> OperationOf(ir::ReduceKind kind) {
@@ -227,7 +227,10 @@ ValueId ColumnSums::Clone(size_t number, int64_t point, int64_t row) {
   }
   if (fetches_ahead_ && matrix_[number]) {
     const IntExpr k = phase.inner.back();
-    ahead_.emplace_back(inst.buffer, ints_.Substitute(index, {{k, ints_.Add(k, kRowsAhead)}}));
+    const int64_t row_bytes =
+        ints_.EvaluateAtHints(ints_.CoefficientOf(index, k)) * DTypeSize(inst.dtype);
+    const int64_t rows = std::max<int64_t>(kBytesAhead / std::max<int64_t>(row_bytes, 1), 1);
+    ahead_.emplace_back(inst.buffer, ints_.Substitute(index, {{k, ints_.Add(k, rows)}}));
   }
   trip_.push_back(&NewStep(inst, index));
   return clones_[{number, point, row}] = inst.result;
