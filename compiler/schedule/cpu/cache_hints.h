@@ -22,9 +22,9 @@ absl::flat_hash_set<ir::BufferId> StreamedBuffers(ir::IntContext& ints, const ir
                                                   const Nest& nest, const DeviceInfo& device);
 
 // Loads beside which something is fetched into the second-level cache ahead of its time, and the
-// element where that begins: as many elements as the load reads. Two cases that hardware does not
-// foresee: the next row, while a later phase computes on this one and memory would stand idle; and
-// the rows to come of a reduction over columns, which lie pages apart.
+// element where that begins: as many elements as the load reads. Three cases that hardware does not
+// foresee: the next row, while a later phase computes on this one and memory would stand idle; the
+// rows to come of a reduction over columns, which lie pages apart; and narrow elements.
 absl::flat_hash_map<const ir::Inst*, ir::IntExpr> PlanPrefetches(ir::IntContext& ints,
                                                                  const ir::Module& module,
                                                                  const Nest& nest,
