@@ -296,12 +296,13 @@ def test_new_weights_are_seen():
         assert_same(compiled(x), model(x))
 
 
-def test_threads_share_one_program():
+@pytest.mark.parametrize("rows", [4, 64])  # few elements keep the interpreter's lock
+def test_threads_share_one_program(rows):
     def fn(x):
         return torch.softmax(x, -1).sum(-1)
 
     compiled = torch.compile(fn, backend="kiln")
-    inputs = [torch.randn(64, 128) for _ in range(4)]
+    inputs = [torch.randn(rows, 128) for _ in range(4)]
     compiled(inputs[0])
     failures = []
 
@@ -316,6 +317,31 @@ def test_threads_share_one_program():
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+def test_a_library_step_may_run_its_own_program():
+    inner = []
+
+    @torch.library.custom_op("kiln_test::again", mutates_args=())
+    def again(x: torch.Tensor) -> torch.Tensor:
+        if active and not inner:
+            inner.append(None)  # the inner run's step is plain
+            inner[0] = compiled(x * 3)
+        return x + 1
+
+    again.register_fake(torch.empty_like)
+
+    def fn(x):
+        return again(x * 2) - 5, x.exp()
+
+    active = False
+    compiled = torch.compile(fn, backend="kiln", options={"fallback": "raise"}, dynamic=False)
+    x = torch.randn(8)
+    expected = compiled(x)
+    active = True
+    assert_same(compiled(x), expected)
+    active = False
+    assert_same(inner[0], fn(x * 6))
 
 
 def test_without_a_server_eager_runs_with_one_warning(monkeypatch):

@@ -16,6 +16,7 @@ struct ProgramObject {
   PyObject* library_steps;          // list of callables; null before set_library_steps
   std::vector<bool>* plain_inputs;  // by input: its memory is what it shows; null: none is known
   PreparedWeights* prepared;
+  RunCache* run_cache;
   // The program of the same graph that prepares nothing; before it is needed a callable that gives
   // it; null or None where there is none.
   PyObject* unprepared;
@@ -28,6 +29,7 @@ ProgramObject* Self(PyObject* self) {
 
 void Dealloc(PyObject* self) {
   delete Self(self)->prepared;
+  delete Self(self)->run_cache;
   kiln_program_destroy(Self(self)->program);
   Py_XDECREF(Self(self)->library_steps);
   Py_XDECREF(Self(self)->unprepared);
@@ -66,14 +68,15 @@ PyObject* RunMethod(PyObject* self, PyObject* inputs) {
   static const std::vector<bool> none;
   const std::vector<bool>* plain = Self(self)->plain_inputs;
   bool lacks_room = false;
-  PyObject* results =
-      Run(Self(self)->program, Self(self)->library_steps, plain ? *plain : none,
-          *Self(self)->prepared, inputs, Self(self)->unprepared != nullptr ? &lacks_room : nullptr);
+  PyObject* results = Run(Self(self)->program, Self(self)->library_steps, plain ? *plain : none,
+                          *Self(self)->prepared, *Self(self)->run_cache, inputs,
+                          Self(self)->unprepared != nullptr ? &lacks_room : nullptr);
   if (!lacks_room) return results;
   const PyRef other = Unprepared(self);
   if (!other) return nullptr;
   const ProgramObject& with = *Self(other.get() == Py_None ? self : other.get());
-  return Run(with.program, with.library_steps, plain ? *plain : none, *with.prepared, inputs);
+  return Run(with.program, with.library_steps, plain ? *plain : none, *with.prepared,
+             *with.run_cache, inputs);
 }
 
 PyObject* LibrarySteps(PyObject* self, PyObject*) {
@@ -237,6 +240,7 @@ PyRef MakeProgram(kiln_program* program, const kiln_compile_info& info) {
   self->library_steps = nullptr;
   self->plain_inputs = nullptr;
   self->prepared = new PreparedWeights(program);
+  self->run_cache = new RunCache(program);
   self->unprepared = nullptr;
   self->run_calls = 0;
   return PyRef::Steal(reinterpret_cast<PyObject*>(self));

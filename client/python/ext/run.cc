@@ -3,18 +3,58 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/python/ext/program.h"
 #include "client/python/ext/tensor_exchange.h"
 
 namespace kiln::python {
-namespace {
 
 struct ManagedDeleter {
   void operator()(DLManagedTensorVersioned* managed) const { managed->deleter(managed); }
 };
 using Managed = std::unique_ptr<DLManagedTensorVersioned, ManagedDeleter>;
+
+struct OutputAllocation {
+  Managed managed;
+  PyRef flat;  // a 1-dimensional tensor over it all, where several outputs share it
+  int64_t elements = 0;
+  int users = 0;  // outputs that show it; one alone owns the memory directly
+};
+
+// The memory of a run's state, which the program's next run uses again.
+struct RunBuffers {
+  std::vector<kiln_tensor> tensors;
+  std::vector<int64_t> scalars;
+  std::vector<PyRef> materialized;
+  std::vector<PyObject*> input_objects;  // what outputs in an input's memory view; borrowed
+  std::vector<kiln_output> outputs;
+  std::vector<OutputAllocation> allocations;
+  std::vector<PyRef> library_results;
+
+  // What they hold may be the last of its kind, whose end may run Python code.
+  void Clear() {
+    scalars.clear();
+    materialized.clear();
+    input_objects.clear();
+    allocations.clear();
+    library_results.clear();
+  }
+};
+
+RunCache::RunCache(const kiln_program* program) {
+  kiln_program_stats stats = KILN_PROGRAM_STATS_INIT;
+  kiln_program_get_stats(program, &stats);
+  has_few_steps = stats.library_steps == 0 && stats.native_steps <= 8;
+}
+RunCache::~RunCache() = default;
+
+namespace {
+
+// Few steps on so few elements are over before another thread could have begun anything: to give it
+// the GIL and take it back would cost more.
+constexpr int64_t kFewElements = 4096;
 
 int64_t ReachableElements(int32_t ndim, const int64_t* sizes, const int64_t* strides) {
   int64_t last = 0;
@@ -37,40 +77,53 @@ PyRef TupleOf(int32_t count, const int64_t* values) {
 class RunState {
  public:
   RunState(const kiln_program* program, PyObject* library_steps,
-           const std::vector<bool>& plain_inputs, const DLPackExchangeAPI& api)
-      : program_(program), library_steps_(library_steps), plain_inputs_(plain_inputs), api_(api) {}
+           const std::vector<bool>& plain_inputs, RunCache& cache, const DLPackExchangeAPI& api)
+      : program_(program),
+        library_steps_(library_steps),
+        plain_inputs_(plain_inputs),
+        api_(api),
+        cache_(cache),
+        buffers_(std::move(cache.buffers)) {
+    if (buffers_ == nullptr) buffers_ = std::make_unique<RunBuffers>();
+  }
+  ~RunState() {
+    buffers_->Clear();
+    cache_.buffers = std::move(buffers_);
+  }
 
   bool ReadInputs(PyObject* inputs) {
     const Py_ssize_t count = PyList_Size(inputs);
-    tensors_.resize(count);
-    scalars_.reserve(count);
+    buffers_->tensors.resize(count);
     for (Py_ssize_t i = 0; i < count; ++i) {
       PyObject* item = PyList_GetItem(inputs, i);
-      input_objects_.push_back(item);
+      buffers_->input_objects.push_back(item);
       if (PyLong_Check(item)) {
-        scalars_.push_back(PyLong_AsLongLong(item));
+        buffers_->scalars.reserve(count);  // they stay where they are
+        buffers_->scalars.push_back(PyLong_AsLongLong(item));
         if (PyErr_Occurred()) return false;
-        tensors_[i] = {&scalars_.back(), nullptr, nullptr, 0, KILN_INT64, KILN_CPU, 0};
+        buffers_->tensors[i] = {
+            &buffers_->scalars.back(), nullptr, nullptr, 0, KILN_INT64, KILN_CPU, 0};
       } else if (!ReadPlain(item, i)) {
         PyErr_Clear();
-        materialized_.push_back(Materialize(item));
-        if (!materialized_.back() ||
-            !TensorFromPython(api_, materialized_.back().get(), &tensors_[i])) {
+        buffers_->materialized.push_back(Materialize(item));
+        if (!buffers_->materialized.back() ||
+            !TensorFromPython(api_, buffers_->materialized.back().get(), &buffers_->tensors[i])) {
           return false;
         }
-        input_objects_[i] = materialized_.back().get();
-        if (input_objects_[i] != item && kiln_program_writes_input(program_, i) != 0) {
+        buffers_->input_objects[i] = buffers_->materialized.back().get();
+        if (buffers_->input_objects[i] != item && kiln_program_writes_input(program_, i) != 0) {
           PyErr_Format(g_input_mismatch, "input %zd is a lazy view, which no kernel writes", i);
           return false;
         }
       }
+      Count(buffers_->tensors[i].ndim, buffers_->tensors[i].sizes);
     }
     return true;
   }
 
   // False with a Python error set.
   bool Prepare(PreparedWeights& weights) {
-    prepared_ = weights.Get(input_objects_, tensors_);
+    prepared_ = weights.Get(buffers_->input_objects, buffers_->tensors);
     return prepared_ != nullptr || PyErr_Occurred() == nullptr;
   }
 
@@ -92,23 +145,24 @@ class RunState {
         return self->LibraryStep(step, tensors, num_tensors, ints, num_ints, results, num_results);
       });
     };
-    outputs_.resize(kiln_program_num_outputs(program_));
-    saved_thread_ = PyEval_SaveThread();
-    kiln_status* status = kiln_program_run(program_, tensors_.data(), tensors_.size(),
-                                           outputs_.data(), outputs_.size(), &options);
-    PyEval_RestoreThread(saved_thread_);
+    buffers_->outputs.resize(kiln_program_num_outputs(program_));
+    if (!IsShort()) saved_thread_ = PyEval_SaveThread();
+    kiln_status* status =
+        kiln_program_run(program_, buffers_->tensors.data(), buffers_->tensors.size(),
+                         buffers_->outputs.data(), buffers_->outputs.size(), &options);
+    TakeGil();
     return status;
   }
 
   PyObject* MakeOutputs() {
-    for (const kiln_output& output : outputs_) {
+    for (const kiln_output& output : buffers_->outputs) {
       if (output.kind == KILN_TENSOR && output.storage == KILN_STORAGE_ALLOCATED) {
-        ++allocations_[output.storage_index].users;
+        ++buffers_->allocations[output.storage_index].users;
       }
     }
-    PyRef list = PyRef::Steal(PyList_New(static_cast<Py_ssize_t>(outputs_.size())));
-    for (size_t i = 0; list && i < outputs_.size(); ++i) {
-      PyRef item = MakeOutput(outputs_[i]);
+    PyRef list = PyRef::Steal(PyList_New(static_cast<Py_ssize_t>(buffers_->outputs.size())));
+    for (size_t i = 0; list && i < buffers_->outputs.size(); ++i) {
+      PyRef item = MakeOutput(buffers_->outputs[i]);
       if (!item) return nullptr;
       PyList_SetItem(list.get(), static_cast<Py_ssize_t>(i), item.release());
     }
@@ -118,29 +172,43 @@ class RunState {
  private:
   // False where the tensor's memory is not what it shows, or an error is set.
   bool ReadPlain(PyObject* item, Py_ssize_t i) {
-    if (!TensorFromPython(api_, item, &tensors_[i]) || tensors_[i].data == nullptr) return false;
+    if (!TensorFromPython(api_, item, &buffers_->tensors[i]) ||
+        buffers_->tensors[i].data == nullptr)
+      return false;
     const auto at = static_cast<size_t>(i);
     const bool is_plain = at < plain_inputs_.size() && plain_inputs_[at];
-    return is_plain || !IsLazyView(item, tensors_[i].dtype);
+    return is_plain || !IsLazyView(item, buffers_->tensors[i].dtype);
   }
 
-  // Callbacks come on the thread that released the GIL.
+  void Count(int32_t ndim, const int64_t* sizes) {
+    int64_t count = 1;
+    for (int32_t d = 0; d < ndim; ++d) count *= sizes[d];
+    if (elements_ <= kFewElements) elements_ += count;
+  }
+  bool IsShort() const { return cache_.has_few_steps && elements_ <= kFewElements; }
+  void TakeGil() {
+    if (saved_thread_ != nullptr) PyEval_RestoreThread(std::exchange(saved_thread_, nullptr));
+  }
+
+  // Callbacks come on the thread of the run. Those that allocate come before any kernel runs, and
+  // may show that it is not short.
   template <typename Body>
   kiln_status* WithGil(const Body& body) {
-    PyEval_RestoreThread(saved_thread_);
+    TakeGil();
     const bool ok = body();
-    saved_thread_ = PyEval_SaveThread();
+    if (!IsShort()) saved_thread_ = PyEval_SaveThread();
     // The Python error stays set in this thread's state and is what the caller sees.
     return ok ? nullptr : kiln_status_create(KILN_UNKNOWN, "a Python callback failed");
   }
 
   bool AllocateOutput(int32_t allocation, int32_t dtype, int32_t ndim, const int64_t* sizes,
                       const int64_t* strides, void** data) {
-    if (static_cast<size_t>(allocation) >= allocations_.size()) {
-      allocations_.resize(allocation + 1);
+    if (static_cast<size_t>(allocation) >= buffers_->allocations.size()) {
+      buffers_->allocations.resize(allocation + 1);
     }
     const int64_t elements = ReachableElements(ndim, sizes, strides);
-    Allocation& slot = allocations_[allocation];
+    Count(1, &elements);
+    OutputAllocation& slot = buffers_->allocations[allocation];
     slot.managed.reset(Allocate(api_, dtype, elements));
     slot.elements = elements;
     if (slot.managed == nullptr) return false;
@@ -181,7 +249,7 @@ class RunState {
         result = Fit(call, static_cast<int>(i), result.get(), declared, arguments.get());
         if (!result || !TensorFromPython(api_, result.get(), &results[i])) return false;
       }
-      library_results_.push_back(std::move(result));
+      buffers_->library_results.push_back(std::move(result));
     }
     return true;
   }
@@ -210,12 +278,12 @@ class RunState {
     if (output.kind == KILN_INT) return PyRef::Steal(PyLong_FromLongLong(output.value));
     const int32_t index = output.storage_index;
     if (output.storage == KILN_STORAGE_INPUT) {
-      return Window(input_objects_[index], output);
+      return Window(buffers_->input_objects[index], output);
     }
     if (output.storage == KILN_STORAGE_LIBRARY) {
-      return Window(library_results_[index].get(), output);
+      return Window(buffers_->library_results[index].get(), output);
     }
-    Allocation& slot = allocations_[index];
+    OutputAllocation& slot = buffers_->allocations[index];
     if (slot.managed != nullptr && output.offset == 0 && slot.users == 1) {
       return TensorToPython(api_, slot.managed.release(), output.ndim, output.sizes,
                             output.strides);
@@ -247,40 +315,29 @@ class RunState {
         PyObject_CallMethod(base, "as_strided", "OOL", sizes.get(), strides.get(), offset));
   }
 
-  struct Allocation {
-    Managed managed;
-    PyRef flat;  // a 1-dimensional tensor over it all, where several outputs share it
-    int64_t elements = 0;
-    int users = 0;  // outputs that show it; one alone owns the memory directly
-  };
-
   const kiln_program* program_;
   PyObject* const library_steps_;
   const std::vector<bool>& plain_inputs_;
   const DLPackExchangeAPI& api_;
   PyThreadState* saved_thread_ = nullptr;
-  std::vector<kiln_tensor> tensors_;
-  std::vector<int64_t> scalars_;
-  std::vector<PyRef> materialized_;
-  std::vector<PyObject*> input_objects_;  // what outputs in an input's memory view; borrowed
+  RunCache& cache_;
+  std::unique_ptr<RunBuffers> buffers_;
+  int64_t elements_ = 0;  // of inputs and outputs, as far as they are few
   std::shared_ptr<const kiln_prepared> prepared_;
-  std::vector<kiln_output> outputs_;
-  std::vector<Allocation> allocations_;
-  std::vector<PyRef> library_results_;
 };
 
 }  // namespace
 
 PyObject* Run(const kiln_program* program, PyObject* library_steps,
-              const std::vector<bool>& plain_inputs, PreparedWeights& prepared, PyObject* inputs,
-              bool* lacks_room) {
+              const std::vector<bool>& plain_inputs, PreparedWeights& prepared, RunCache& cache,
+              PyObject* inputs, bool* lacks_room) {
   const DLPackExchangeAPI* api = ExchangeApi();
   if (api == nullptr) return nullptr;
   if (!PyList_Check(inputs)) {
     PyErr_SetString(PyExc_TypeError, "run takes a list of tensors and ints");
     return nullptr;
   }
-  RunState state(program, library_steps, plain_inputs, *api);
+  RunState state(program, library_steps, plain_inputs, cache, *api);
   if (!state.ReadInputs(inputs) || !state.Prepare(prepared)) return nullptr;
   if (lacks_room != nullptr && prepared.lacks_room()) {
     *lacks_room = true;

@@ -1,6 +1,7 @@
 // One run of a program on torch's tensors.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "client/python/ext/prepared.h"
@@ -9,14 +10,25 @@
 
 namespace kiln::python {
 
+struct RunBuffers;  // run.cc
+
+// What a program keeps for its next run. The GIL guards it.
+struct RunCache {
+  explicit RunCache(const kiln_program* program);
+  ~RunCache();
+
+  std::unique_ptr<RunBuffers> buffers;  // null while a run has them, and before the first
+  bool has_few_steps = false;
+};
+
 // Runs `program` on `inputs`, a list of tensors and ints; a new list of tensors, ints and Nones, or
 // null with a Python error set. `library_steps` is a list of one callable for each library step, or
 // null where there is none. Inputs that `plain_inputs` has as true are not asked whether they are
 // lazy views. `prepared` keeps what follows from parameters alone; where that finds no room and
 // `lacks_room` is not null, nothing runs, that becomes true, and the result is null without an
-// error. The GIL is released while kernels run.
+// error. The GIL is released while kernels run, unless that takes no time.
 PyObject* Run(const kiln_program* program, PyObject* library_steps,
-              const std::vector<bool>& plain_inputs, PreparedWeights& prepared, PyObject* inputs,
-              bool* lacks_room = nullptr);
+              const std::vector<bool>& plain_inputs, PreparedWeights& prepared, RunCache& cache,
+              PyObject* inputs, bool* lacks_room = nullptr);
 
 }  // namespace kiln::python

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/runtime/contract.h"
 #include "client/runtime/cpu/executor_run.h"
+#include "client/runtime/cpu/thread_pool.h"
 #include "client/runtime/strided_copy.h"
 #include "kiln/v1/artifact.pb.h"
 #include "proto/base/status_macros.h"
@@ -33,7 +34,9 @@ Executor::Executor(const v1::Program& program, std::vector<Kernel> kernels,
       contract_(std::move(contract)),
       threads_(threads) {}
 
-Executor::~Executor() = default;
+Executor::~Executor() {
+  delete spare_.load();
+}
 
 absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const v1::Program& program,
                                                            std::vector<Kernel> kernels,
@@ -106,8 +109,8 @@ absl::StatusOr<std::shared_ptr<const Plan>> Executor::PlanForInputs(
 
 absl::StatusOr<std::unique_ptr<Executor::Workspace>> Executor::TakeWorkspace(
     const Plan& plan) const {
-  std::unique_ptr<Workspace> workspace;
-  {
+  std::unique_ptr<Workspace> workspace(spare_.exchange(nullptr, std::memory_order_acquire));
+  if (workspace == nullptr) {
     absl::MutexLock lock(&mutex_);
     if (!idle_.empty()) {
       workspace = std::move(idle_.back());
@@ -122,8 +125,23 @@ absl::StatusOr<std::unique_ptr<Executor::Workspace>> Executor::TakeWorkspace(
 }
 
 void Executor::ReturnWorkspace(std::unique_ptr<Workspace> workspace) const {
+  Workspace* none = nullptr;
+  if (spare_.compare_exchange_strong(none, workspace.get(), std::memory_order_release,
+                                     std::memory_order_relaxed)) {
+    workspace.release();
+    return;
+  }
   absl::MutexLock lock(&mutex_);
   if (idle_.size() < kMostIdleWorkspaces) idle_.push_back(std::move(workspace));
+}
+
+ThreadPool& Executor::Pool() const {
+  ThreadPool* pool = pool_.load(std::memory_order_acquire);
+  if (pool == nullptr) {
+    pool = &ThreadPool::Shared(threads_);
+    pool_.store(pool, std::memory_order_release);
+  }
+  return *pool;
 }
 
 absl::Status Executor::Workspace::Prepare(const Plan& plan, int threads,

@@ -1,6 +1,7 @@
 // Runs a program on this machine's CPU.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -79,6 +80,7 @@ class Executor {
                                     std::shared_ptr<const Plan>& made) const;
   absl::StatusOr<std::unique_ptr<Workspace>> TakeWorkspace(const Plan& plan) const;
   void ReturnWorkspace(std::unique_ptr<Workspace> workspace) const;
+  ThreadPool& Pool() const;
 
   const uint64_t id_;  // unique in the process
   const v1::Program& program_;
@@ -92,6 +94,10 @@ class Executor {
   std::vector<Block> constants_;
   std::shared_ptr<const Plan> typical_plan_;
 
+  // What most runs need, without a lock: the process's threads, once some run asked for them, and a
+  // workspace that no run has.
+  mutable std::atomic<ThreadPool*> pool_{nullptr};
+  mutable std::atomic<Workspace*> spare_{nullptr};
   mutable absl::Mutex mutex_;
   // Most recently used last; only of dynamic programs.
   mutable std::vector<std::shared_ptr<const Plan>> plans_ ABSL_GUARDED_BY(mutex_);

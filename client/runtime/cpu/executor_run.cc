@@ -66,7 +66,7 @@ Executor::OneRun::OneRun(const Executor& executor, const Plan& plan, Workspace& 
   context_.scratch = workspace.scratch;
   context_.thread_scratch = workspace.thread_scratch;
   if (executor.threads() > 1 && !plan.launches.empty()) {
-    ThreadPool& pool = ThreadPool::Shared(executor.threads());
+    ThreadPool& pool = executor.Pool();
     pool_run_ = pool.Acquire();
     if (pool_run_ != nullptr) {
       context_.pool = pool_run_;

@@ -47,7 +47,8 @@ KILN_ROUTINE KTransposeTile {
 };
 
 // A panel of an operand that is contiguous along k: to[k][lane] = from[lane * lane_stride + k] for
-// `lanes` of the panel's kWidth lanes. Sixteen k at a time, so that a cache line read is used up.
+// `lanes` of the panel's kWidth lanes. Of each lane 256 bytes at a time, so that whole lines are
+// used up and memory is read in pieces that suit it.
 template <int kWidth, class T>
 KILN_ROUTINE KPackTransposed {
   static void Run(const T* from, long lane_stride, long lanes, long k, T* to);

@@ -99,27 +99,86 @@ void KTransposeTile<kRows, kLanes, T>::Run(const T* from, T* to) {
   }
 }
 
-template <int kWidth, class T>
-void KPackTransposed<kWidth, T>::Run(const T* from, long lane_stride, long lanes, long k, T* to) {
-  KILN_ROLLED for (long begin = 0; begin < k; begin += 16) {
-    const long end = KMinIndex(begin + 16, k);
-    KILN_ROLLED for (long lane = 0; lane < lanes; lane += 4) {
-      // The next lines are far apart, which no prefetcher foresees. Past the end it does no harm.
-      const long ahead = lane + 32;
-      const T* next = ahead < lanes ? from + ahead * lane_stride + begin
-                                    : from + (ahead - lanes) * lane_stride + begin + 16;
+template <class T, T... I>
+struct KNumbers {};
+template <int N>
+using KNumbersBelow = __make_integer_seq<KNumbers, int, N>;
+
+// Pieces of B of two rows change places: the odd ones of `a` with the even ones of `b`.
+template <int B, int W, class T, int... I>
+KILN_FN void KSwapPieces(Vec<T, W>& a, Vec<T, W>& b, KNumbers<int, I...>) {
+  const Vec<T, W> even = __builtin_shufflevector(a, b, (I / B % 2 != 0 ? W + I - B : I)...);
+  b = __builtin_shufflevector(a, b, (I / B % 2 != 0 ? W + I : I + B)...);
+  a = even;
+}
+template <int B, int W, class T>
+KILN_FN void KTurnRows(Vec<T, W>* rows) {
+  if constexpr (B < W) {
 #pragma clang loop unroll(full)
-      for (int l = 0; l < 4; ++l) __builtin_prefetch(next + l * lane_stride, 0, 2);
-      KILN_ROLLED for (long i = begin; i < end; i += 4) {
-        if (lane + 4 <= lanes && i + 4 <= k) {
-          KTranspose4(from + lane * lane_stride + i, lane_stride, to + i * kWidth + lane, kWidth);
-          continue;
+    for (int i = 0; i < W; ++i) {
+      if ((i & B) == 0) KSwapPieces<B, W, T>(rows[i], rows[i + B], KNumbersBelow<W>{});
+    }
+    KTurnRows<2 * B, W, T>(rows);
+  }
+}
+// A W x W block turned about its diagonal, in registers: each line of memory is touched once, so
+// rows that lie where one set of the cache has room for few of them do no harm.
+template <int W, class T>
+KILN_FN void KTransposeSquare(const T* from, long from_stride, T* to, long to_stride) {
+  Vec<T, W> rows[W];
+#pragma clang loop unroll(full)
+  for (int i = 0; i < W; ++i) rows[i] = KLoadAll<W>(from + i * from_stride);
+  KTurnRows<1, W, T>(rows);
+#pragma clang loop unroll(full)
+  for (int i = 0; i < W; ++i) KStoreAll(to + i * to_stride, rows[i]);
+}
+// The same for `lanes` by `k`, at a border.
+template <class T>
+KILN_FN void KTransposeBorder(const T* from, long from_stride, long lanes, long k, T* to,
+                              long to_stride) {
+  KILN_ROLLED for (long l = 0; l < lanes; l += 4) {
+    KILN_ROLLED for (long i = 0; i < k; i += 4) {
+      if (l + 4 <= lanes && i + 4 <= k) {
+        KTranspose4(from + l * from_stride + i, from_stride, to + i * to_stride + l, to_stride);
+        continue;
+      }
+      const long l_end = KMinIndex(l + 4, lanes), i_end = KMinIndex(i + 4, k);
+      KILN_ROLLED for (long lane = l; lane < l_end; ++lane) {
+        KILN_ROLLED for (long m = i; m < i_end; ++m) {
+          to[m * to_stride + lane] = from[lane * from_stride + m];
         }
-        const long lane_end = KMinIndex(lane + 4, lanes), i_end = KMinIndex(i + 4, k);
-        KILN_ROLLED for (long l = lane; l < lane_end; ++l) {
-          KILN_ROLLED for (long m = i; m < i_end; ++m) {
-            to[m * kWidth + l] = from[l * lane_stride + m];
-          }
+      }
+    }
+  }
+}
+
+template <int kWidth, class T>
+void KPackTransposed<kWidth, T>::Run(const T* typed_from, long lane_stride, long lanes, long k,
+                                     T* typed_to) {
+  using Bits = KInt<T>;
+  const Bits* const from = (const Bits*)typed_from;
+  Bits* const to = (Bits*)typed_to;
+  constexpr int kBlock = KILN_VECTOR / sizeof(T) < 16 ? KILN_VECTOR / sizeof(T) : 16;
+  constexpr int kRun = 256 / sizeof(T), kLine = 64 / sizeof(T);
+  KILN_ROLLED for (long begin = 0; begin < k; begin += kRun) {
+    const long end = KMinIndex(begin + kRun, k);
+    KILN_ROLLED for (long lane = 0; lane < lanes; lane += kBlock) {
+      // The next pieces are far apart, which no prefetcher foresees. Past the end it does no harm.
+      const long ahead = lane + kBlock;
+      const Bits* next = ahead < lanes ? from + ahead * lane_stride + begin : from + end;
+      KILN_ROLLED for (long l = 0; l < kBlock; ++l) {
+        KILN_ROLLED for (long i = 0; i < end - begin; i += kLine) {
+          __builtin_prefetch(next + l * lane_stride + i, 0, 2);
+        }
+      }
+      const long here = KMinIndex(kBlock, lanes - lane);
+      KILN_ROLLED for (long i = begin; i < end; i += kBlock) {
+        const Bits* const block = from + lane * lane_stride + i;
+        Bits* const turned = to + i * kWidth + lane;
+        if (here == kBlock && i + kBlock <= end) {
+          KTransposeSquare<kBlock>(block, lane_stride, turned, kWidth);
+        } else {
+          KTransposeBorder(block, lane_stride, here, KMinIndex(kBlock, end - i), turned, kWidth);
         }
       }
     }

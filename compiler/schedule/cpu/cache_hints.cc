@@ -68,6 +68,26 @@ Prefetches NextRows(IntContext& ints, const ir::Module& module, const Nest& nest
   return prefetches;
 }
 
+// Rows of narrow elements that are read one after another, where the next is not fetched anyway.
+void AddNarrowRows(IntContext& ints, const ir::Module& module, const Nest& nest,
+                   const VectorPlan& plan, const DeviceInfo& device, Prefetches& prefetches) {
+  if (nest.outer.empty()) return;
+  const IntExpr row = nest.outer.back();
+  absl::flat_hash_set<BufferId> read_before;
+  for (const auto& [inst, index] : prefetches) read_before.insert(inst->buffer);
+  for (size_t i = 0; i < nest.phases.size(); ++i) {
+    for (const Step& step : nest.phases[i].steps) {
+      const Inst& inst = *step.inst;
+      if (!IsDirectLoad(inst) || !read_before.insert(inst.buffer).second) continue;
+      const int64_t size = DTypeSize(inst.dtype);
+      if (size >= 4 || !ContainsVar(step.index, row)) continue;
+      if (!IsContiguous(ints, step, plan.phase_lanes[i])) continue;
+      if (HintBytes(ints, module, inst.buffer) < device.l2_bytes) continue;
+      prefetches.try_emplace(&inst, ints.Add(step.index, kBytesAhead / size));
+    }
+  }
+}
+
 Prefetches RowsOfColumns(IntContext& ints, const ir::Module& module, const Nest& nest,
                          const VectorPlan& plan, const DeviceInfo& device) {
   Prefetches prefetches;
@@ -119,8 +139,10 @@ absl::flat_hash_map<const Inst*, IntExpr> PlanPrefetches(IntContext& ints, const
                                                          const Nest& nest, const VectorPlan& plan,
                                                          const DeviceInfo& device) {
   if (plan.block || nest.tile != nullptr) return {};  // a tile fetches its own lines
-  return plan.outer ? RowsOfColumns(ints, module, nest, plan, device)
-                    : NextRows(ints, module, nest, plan, device);
+  if (plan.outer) return RowsOfColumns(ints, module, nest, plan, device);
+  Prefetches prefetches = NextRows(ints, module, nest, plan, device);
+  AddNarrowRows(ints, module, nest, plan, device, prefetches);
+  return prefetches;
 }
 
 }  // namespace kiln::schedule::cpu

@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <deque>
+#include <limits>
 #include <map>
+#include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "compiler/schedule/cpu/builder.h"
+#include "compiler/schedule/cpu/cache_hints.h"
 
 namespace kiln::schedule::cpu {
 namespace {
@@ -24,6 +27,20 @@ constexpr int64_t kTotals = 256;    // of a task that adds up parts
 constexpr int64_t kLeastRows = 32;  // of a task
 constexpr int64_t kMostRows = 512;  // the same: longer sums lose precision
 constexpr int64_t kParts = 8;       // of the rows, where neither says otherwise
+
+// The operation that adds up two values of such a reduction.
+std::optional<ScalarOp> OperationOf(ir::ReduceKind kind) {
+  switch (kind) {
+    case ir::ReduceKind::kSum:
+      return ScalarOp::kAdd;
+    case ir::ReduceKind::kMax:
+      return ScalarOp::kMax;
+    case ir::ReduceKind::kMin:
+      return ScalarOp::kMin;
+    default:
+      return std::nullopt;
+  }
+}
 
 class ColumnSums {
  public:
@@ -65,6 +82,7 @@ class ColumnSums {
   void AddTrip(int64_t rows, IntExpr begin, IntExpr end, Block& out);
   void AddParts(Block& out);
   void Finish(Block& out);
+  void Clear(const Sum& sum, Block& out);
   Step& NewStep(Inst inst, IntExpr index = IntExpr());
   // Where the sum of `part` for `column` is, of the outer point at hand or of number `point`.
   IntExpr At(IntExpr point, IntExpr part, IntExpr column) {
@@ -83,15 +101,19 @@ class ColumnSums {
   std::vector<IntExpr> points_;  // outer loops but for the columns'
   int64_t num_points_ = 1;       // that are taken together
   // Rows of the matrix: each is a stream of memory. Side by side they share the reads and writes of
-  // the sums, but of narrow elements a processor has too little under way in each of several.
-  int64_t rows_at_once_ = 4;
+  // the sums, and memory has much under way. Of narrow elements it has too little in each of
+  // several: those are read row by row, with rows to come fetched ahead.
+  int64_t rows_at_once_ = 8;
+  bool fetches_ahead_ = false;
   bool may_ = false;
   std::vector<Sum> sums_;
   IntExpr num_parts_, part_, begin_, end_;  // the columns under way
   std::deque<std::pair<Inst, Step>> made_;
   std::map<std::tuple<size_t, int64_t, int64_t>, ValueId> clones_;
   std::vector<const Step*> trip_;
-  std::vector<int> varies_;  // by step of phase 0: 1 with the row, 2 with the outer point
+  std::vector<std::pair<ir::BufferId, IntExpr>> ahead_;  // what the trip fetches
+  std::vector<int> varies_;   // by step of phase 0: 1 with the row, 2 with the outer point
+  std::vector<bool> matrix_;  // by step of phase 0: a load of FindMatrices
 };
 
 DType ColumnSums::TypeOf(ValueId value) const {
@@ -115,8 +137,9 @@ bool ColumnSums::OnlySums() {
     varies_.push_back(how);
     if (inst.op != ScalarOp::kReduce) continue;
     const DType dtype = TypeOf(inst.operands[0]);
-    if (inst.reduce_kind != ir::ReduceKind::kSum) return false;
-    if (dtype != inst.dtype || (dtype != DType::kF32 && dtype != DType::kF64)) return false;
+    if (!OperationOf(inst.reduce_kind) || dtype != inst.dtype || !IsFloat(dtype)) return false;
+    // Sums of narrow elements would be rounded again and again.
+    if (inst.reduce_kind == ir::ReduceKind::kSum && DTypeSize(dtype) < 4) return false;
     sums_.push_back({&inst});
   }
   return !sums_.empty();
@@ -128,6 +151,7 @@ bool ColumnSums::FindMatrices(const ir::Module& module, int64_t l2_bytes) {
   const NestPhase& phase = nest_.phases[0];
   const IntExpr k = phase.inner.back(), rows = Extent(ints_, k);
   bool found = false, shared = false;  // by outer points
+  matrix_.assign(phase.steps.size(), false);
   for (size_t i = 0; i < phase.steps.size(); ++i) {
     const Step& step = phase.steps[i];
     const Inst& inst = *step.inst;
@@ -140,8 +164,9 @@ bool ColumnSums::FindMatrices(const ir::Module& module, int64_t l2_bytes) {
     if (ints_.EvaluateAtHints(bytes) < l2_bytes) continue;
     if (ints_.EvaluateAtHints(along_row) * size < kLeastRowBytes) continue;
     found = true;
+    matrix_[i] = true;
     shared |= (varies_[i] & 2) == 0;
-    if (size < 4) rows_at_once_ = 1;
+    fetches_ahead_ |= size < 4;
   }
   if (!found || ExtentHint(ints_, k) < kLeastRows || ExtentHint(ints_, lanes_) < width_) {
     return false;
@@ -159,6 +184,7 @@ bool ColumnSums::FindMatrices(const ir::Module& module, int64_t l2_bytes) {
   } else {
     for (int& how : varies_) how &= 1;
   }
+  rows_at_once_ = fetches_ahead_ ? 1 : num_points_ > 1 ? 4 : 8;
   return true;
 }
 
@@ -199,6 +225,13 @@ ValueId ColumnSums::Clone(size_t number, int64_t point, int64_t row) {
     }
     index = ints_.Substitute(index, at);
   }
+  if (fetches_ahead_ && matrix_[number]) {
+    const IntExpr k = phase.inner.back();
+    const int64_t row_bytes =
+        ints_.EvaluateAtHints(ints_.CoefficientOf(index, k)) * DTypeSize(inst.dtype);
+    const int64_t rows = std::max<int64_t>(kBytesAhead / std::max<int64_t>(row_bytes, 1), 1);
+    ahead_.emplace_back(inst.buffer, ints_.Substitute(index, {{k, ints_.Add(k, rows)}}));
+  }
   trip_.push_back(&NewStep(inst, index));
   return clones_[{number, point, row}] = inst.result;
 }
@@ -206,6 +239,7 @@ ValueId ColumnSums::Clone(size_t number, int64_t point, int64_t row) {
 ColumnSums::Trip ColumnSums::MakeTrip(int64_t rows) {
   clones_.clear();
   trip_.clear();
+  ahead_.clear();
   Trip trip;
   const std::vector<Step>& steps = nest_.phases[0].steps;
   for (size_t i = 0; i < steps.size(); ++i) {
@@ -233,7 +267,7 @@ void ColumnSums::AddTrip(int64_t rows, IntExpr begin, IntExpr end, Block& out) {
     std::vector<ValueId>& terms = trip.terms[s];
     const auto add = [&](ValueId a, ValueId b) {
       Inst inst;
-      inst.op = ScalarOp::kAdd;
+      inst.op = *OperationOf(sums_[s / num_points_].inst->reduce_kind);
       inst.dtype = sums_[s / num_points_].inst->dtype;
       inst.operands = {a, b};
       inst.result = builder_.NewValue();
@@ -259,6 +293,7 @@ void ColumnSums::AddTrip(int64_t rows, IntExpr begin, IntExpr end, Block& out) {
   builder_.AddNest(
       trip.steps, {{lanes_, begin_, end_, Binding::kVector, width_}},
       [&](Block& at) {
+        for (const auto& [buffer, index] : ahead_) at.push_back({Prefetch{buffer, index, width_}});
         for_each([&](const Sum& sum, const auto& values, IntExpr index) {
           builder_.AddLoad(values.first, sum.inst->dtype, sum.parts, index, at);
         });
@@ -269,6 +304,32 @@ void ColumnSums::AddTrip(int64_t rows, IntExpr begin, IntExpr end, Block& out) {
         });
       },
       body);
+}
+
+// What the columns under way begin with.
+void ColumnSums::Clear(const Sum& sum, Block& out) {
+  const ir::ReduceKind kind = sum.inst->reduce_kind;
+  for (int64_t point = 0; point < num_points_; ++point) {
+    if (kind == ir::ReduceKind::kSum) {
+      const Window to{-1, sum.parts, At(PointAt(point), part_, begin_)};
+      out.push_back({Micro{MicroKind::kZero, {}, {to}, {ints_.Sub(end_, begin_)}}});
+      continue;
+    }
+    Inst identity;
+    identity.op = ScalarOp::kConst;
+    identity.dtype = sum.inst->dtype;
+    const double infinity = std::numeric_limits<double>::infinity();
+    identity.immediate_float = kind == ir::ReduceKind::kMax ? -infinity : infinity;
+    identity.result = builder_.NewValue();
+    const Step& step = NewStep(identity);
+    builder_.AddNest(
+        {&step}, {{lanes_, begin_, end_, Binding::kVector, width_}}, [](Block&) {},
+        [&](Block& at) {
+          builder_.AddStore(identity.result, identity.dtype, sum.parts,
+                            At(PointAt(point), part_, lanes_), at);
+        },
+        out);
+  }
 }
 
 // The sums of each part of the rows.
@@ -287,12 +348,7 @@ void ColumnSums::AddParts(Block& out) {
   at = &builder_.AddSteps(begin_, columns, zero, columns, ints_.Const(together), Binding::kTask,
                           *at);
   end_ = builder_.Let(ints_.Min(ints_.Add(begin_, together), columns), columns, *at);
-  for (const Sum& sum : sums_) {
-    for (int64_t point = 0; point < num_points_; ++point) {
-      const Window to{-1, sum.parts, At(PointAt(point), part_, begin_)};
-      at->push_back({Micro{MicroKind::kZero, {}, {to}, {ints_.Sub(end_, begin_)}}});
-    }
-  }
+  for (const Sum& sum : sums_) Clear(sum, *at);
   // Whole trips for each part but the last.
   const IntExpr rows = Extent(ints_, nest_.phases[0].inner.back());
   const IntExpr each = ints_.Mul(
@@ -321,7 +377,7 @@ void ColumnSums::Finish(Block& out) {
       [&](Block& vectors) {
         for (const Sum& sum : sums_) {
           const DType dtype = sum.inst->dtype;
-          const Alloc all{dtype, ints_.Const(1), Space::kRegister, ir::ReduceKind::kSum, false};
+          const Alloc all{dtype, ints_.Const(1), Space::kRegister, sum.inst->reduce_kind, false};
           const AllocId total = builder_.Open(all, vectors);
           IntExpr part;
           Block& body = builder_.AddSteps(part, num_parts_, ints_.Const(0), num_parts_,

@@ -1,6 +1,7 @@
 // Sums down the columns of a matrix that no cache holds, such as a product of one row with weights
-// that are contiguous along its columns: each task reads some whole rows, as they lie in memory,
-// and another pass adds up what the tasks have. In how many parts does not depend on the threads.
+// that are contiguous along its columns, and their greatest or least elements: each task reads some
+// whole rows, as they lie in memory, and another pass adds up what the tasks have. In how many
+// parts does not depend on the threads.
 #pragma once
 
 #include <optional>

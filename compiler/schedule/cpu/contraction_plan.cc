@@ -351,7 +351,7 @@ std::optional<ContractionPlan> PlanContraction(ir::Module& module, const Nest& n
   for (int panel = 0; panel < 2; ++panel) {
     Choice choice = MakeChoice(module, nest, operands[1 - panel], operands[panel], isa,
                                product->dtype, operand_type, device.l2_bytes, prepare);
-    const double kFewest = 4;
+    const double kFewest = 3;
     if (!choice.legal || HintOf(ints, choice.plan.num_rows) < kFewest ||
         HintOf(ints, choice.plan.num_lanes) < kFewest) {
       continue;

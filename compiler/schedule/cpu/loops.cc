@@ -21,7 +21,10 @@ namespace {
 using ir::IntExpr;
 using ir::ScalarOp;
 
-constexpr int kTileRows = 16;  // of a tile of a transposing kernel: a cache line of floats
+// A tile of a transposing kernel reads pieces of so many bytes, one from each of as many rows of
+// what it turns as the tile has lanes. Longer pieces would not stay in the first-level cache until
+// they are used; of shorter ones neither the memory nor its prefetchers make good use.
+constexpr int kTileBytes = 256;
 
 class LoopsScheduler {
  public:
@@ -52,6 +55,7 @@ class LoopsScheduler {
   std::vector<IntExpr> PhaseLoops(size_t phase) const;
   Loop LanesLoop(Binding binding);
   void AddTiledRows(Block& out);
+  bool IsTurned(const Step& step);
   bool LanesMayBeInnermost() const;
   void AddInnermostLanes(Block& out);
   void AddTurnedLoads(IntExpr block, IntExpr block_end, IntExpr tile, IntExpr run, Block& out);
@@ -77,6 +81,7 @@ class LoopsScheduler {
   const int num_values_;
   const int64_t l1_bytes_;
   std::vector<IntExpr> rows_;  // outer loops but for lanes and row_var
+  int tile_rows_ = 0;          // where the plan has blocks
   Lanes lanes_;                // of the phase that is being made
   struct TurnedLoad {
     AllocId alloc;
@@ -325,26 +330,31 @@ void LoopsScheduler::AddRowBody(const Loop& lanes, Block& out) {
   }
 }
 
-// Loads that are contiguous along the rows, for a tile of `run` rows and the lanes of a block: read
-// row by row, turned, and kept as [row][lane].
+// Whether it is a load that is contiguous along the rows and scattered along the lanes.
+bool LoopsScheduler::IsTurned(const Step& step) {
+  const ir::Inst& inst = *step.inst;
+  if (inst.op != ScalarOp::kLoad || !inst.operands.empty() || inst.dtype == DType::kBool ||
+      builder_.IsStored(inst.buffer)) {
+    return false;
+  }
+  const IntExpr along_row = ints_.CoefficientOf(step.index, plan_.row_var);
+  const IntExpr along_lane = ints_.CoefficientOf(step.index, plan_.lanes.var);
+  return along_row && along_row.is_const(1) && along_lane && !along_lane.is_const(1) &&
+         !along_lane.is_const(0) && !ContainsKind(along_lane, ir::IntKind::kVar);
+}
+
+// Those loads, for a tile of `run` rows and the lanes of a block: read row by row, turned, and kept
+// as [row][lane].
 void LoopsScheduler::AddTurnedLoads(IntExpr block, IntExpr block_end, IntExpr tile, IntExpr run,
                                     Block& out) {
   for (const Step& step : nest_.phases[0].steps) {
+    if (!IsTurned(step)) continue;
     const ir::Inst& inst = *step.inst;
-    if (inst.op != ScalarOp::kLoad || !inst.operands.empty() || inst.dtype == DType::kBool ||
-        builder_.IsStored(inst.buffer)) {
-      continue;
-    }
-    IntExpr along_row = ints_.CoefficientOf(step.index, plan_.row_var);
-    IntExpr along_lane = ints_.CoefficientOf(step.index, plan_.lanes.var);
-    if (!along_row || !along_row.is_const(1) || !along_lane || along_lane.is_const(1) ||
-        along_lane.is_const(0) || ContainsKind(along_lane, ir::IntKind::kVar)) {
-      continue;
-    }
-    const Alloc alloc{inst.dtype, ints_.Const(kTileRows * plan_.block), Space::kL1, {}, false};
+    const Alloc alloc{inst.dtype, ints_.Const(tile_rows_ * plan_.block), Space::kL1, {}, false};
     const AllocId turned = builder_.Open(alloc, out);
     const IntExpr from =
         ints_.Substitute(step.index, {{plan_.row_var, tile}, {plan_.lanes.var, block}});
+    const IntExpr along_lane = ints_.CoefficientOf(step.index, plan_.lanes.var);
     out.push_back({Micro{MicroKind::kPackTransposed,
                          {plan_.block},
                          {{-1, turned, ints_.Const(0)}, {inst.buffer, -1, from}},
@@ -356,18 +366,23 @@ void LoopsScheduler::AddTurnedLoads(IntExpr block, IntExpr block_end, IntExpr ti
 
 // Rows by lanes in tiles, so that what is contiguous along the rows is read in whole cache lines.
 void LoopsScheduler::AddTiledRows(Block& out) {
+  int64_t least_size = 8;
+  for (const Step& step : nest_.phases[0].steps) {
+    if (IsTurned(step)) least_size = std::min<int64_t>(least_size, DTypeSize(step.inst->dtype));
+  }
+  tile_rows_ = static_cast<int>(kTileBytes / least_size);
   IntExpr block, tile;
   const Loop lanes = builder_.Whole(plan_.lanes.var), rows = builder_.Whole(plan_.row_var);
   const IntExpr num_lanes = Extent(ints_, lanes.var), num_rows = Extent(ints_, rows.var);
   Block* at = &builder_.AddSteps(block, num_lanes, lanes.begin, lanes.end, ints_.Const(plan_.block),
                                  Binding::kTask, out);
   for (IntExpr var : rows_) at = &builder_.AddLoop(builder_.Whole(var, Binding::kTask), *at);
-  at = &builder_.AddSteps(tile, num_rows, rows.begin, rows.end, ints_.Const(kTileRows),
+  at = &builder_.AddSteps(tile, num_rows, rows.begin, rows.end, ints_.Const(tile_rows_),
                           Binding::kTask, *at);
   const IntExpr block_end =
       builder_.Let(ints_.Min(ints_.Add(block, plan_.block), lanes.end), num_lanes, *at);
   const IntExpr tile_end =
-      builder_.Let(ints_.Min(ints_.Add(tile, kTileRows), rows.end), num_rows, *at);
+      builder_.Let(ints_.Min(ints_.Add(tile, tile_rows_), rows.end), num_rows, *at);
   AddTurnedLoads(block, block_end, tile, ints_.Sub(tile_end, tile), *at);
   at = &builder_.AddLoop({plan_.row_var, tile, tile_end, Binding::kSerial, 1}, *at);
   Loop loop = LanesLoop(Binding::kVector);

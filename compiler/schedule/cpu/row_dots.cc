@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/schedule/cpu/builder.h"
+#include "compiler/schedule/cpu/cache_hints.h"
 #include "compiler/schedule/cpu/contraction_plan.h"
 
 namespace kiln::schedule::cpu {
@@ -43,6 +44,7 @@ class RowDots {
   bool IsMatrix(const std::vector<const Step*>& steps, IntExpr rows);
   bool IsStaged() const;
   void StageFactors(Block& out);
+  void FetchAhead(const Step& step, Block& out);
   void AddRow(AllocId sums, IntExpr place, Block& out);
   void Finish(AllocId sums, IntExpr begin, IntExpr end, Block& out);
   DType type() const { return sum_->dtype; }
@@ -135,6 +137,15 @@ void RowDots::StageFactors(Block& out) {
       [&](Block& body) { builder_.AddStore(factor_, type(), factors_, index, body); }, *at);
 }
 
+// The rows lie one after another, or nearly so: what comes 4 KiB later is soon read, too.
+void RowDots::FetchAhead(const Step& step, Block& out) {
+  const Inst& inst = *step.inst;
+  if (inst.op != ScalarOp::kLoad || DTypeSize(inst.dtype) >= 4) return;
+  if (!ContainsVar(step.index, k_) || !ContainsVar(step.index, rows_)) return;
+  const IntExpr index = ints_.Add(step.index, kBytesAhead / DTypeSize(inst.dtype));
+  out.push_back({Prefetch{inst.buffer, index, width_}});
+}
+
 // sums[outer point][place] of one row of the matrix.
 void RowDots::AddRow(AllocId sums, IntExpr place, Block& out) {
   std::vector<AllocId> totals;
@@ -145,7 +156,10 @@ void RowDots::AddRow(AllocId sums, IntExpr place, Block& out) {
   std::vector<const Step*> steps = matrix_steps_;
   if (factors_ < 0) steps.insert(steps.end(), factor_steps_.begin(), factor_steps_.end());
   builder_.AddNest(
-      steps, {builder_.Whole(k_, Binding::kVector, width_)}, [](Block&) {},
+      steps, {builder_.Whole(k_, Binding::kVector, width_)},
+      [&](Block& body) {
+        for (const Step* step : matrix_steps_) FetchAhead(*step, body);
+      },
       [&](Block& body) {
         for (int64_t point = 0; point < num_points_; ++point) {
           ValueId factor = builder_.Resolve(factor_);

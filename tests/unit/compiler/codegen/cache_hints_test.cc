@@ -76,14 +76,49 @@ TEST(CacheHintsTest, LargeResultsAreWrittenPastTheCaches) {
   EXPECT_EQ(Count(*streamed, "KStreamEnd()"), 1u);
 }
 
-std::string MaxOfColumns(int rows, int columns) {
+TEST(CacheHintsTest, RowsOfNarrowElementsAreFetchedAhead) {
+  for (const std::string type : {"bf16", "f32"}) {
+    const std::string text = absl::StrReplaceAll(R"(module {
+      buffer @x TYPE[40,190] strides[192,1] input(0)
+      buffer @w TYPE[40,190] strides[190,1] input(1)
+      buffer @y f32[40] strides[1] output
+      kernel @k (d0: 40) {
+        phase (r0: 190) {
+          %0 = load TYPE @x[d0,r0]
+          %1 = load TYPE @w[d0,r0]
+          %2 = cast f32 %0
+          %3 = cast f32 %1
+          %4 = mul f32 %2, %3
+          %5 = reduce.sum f32 %4
+          %6 = reduce.max f32 %2
+        }
+        phase () {
+          %7 = add f32 %5, %6
+          store f32 @y[d0], %7
+        }
+      }
+      output @y sizes[40] strides[1] offset 0
+    })",
+                                                 {{"TYPE", type}});
+    CheckModule(text, {.l2_bytes = 4096});
+    DeviceInfo device = TestDevice("avx512");
+    const auto cached = EmitText(text, device);
+    device.l2_bytes = 4096;
+    const auto far = EmitText(text, device);
+    ASSERT_TRUE(cached.ok() && far.ok());
+    EXPECT_EQ(Count(*cached, "KPrefetch<"), 0u);
+    EXPECT_EQ(Count(*far, "KPrefetch<"), type == "bf16" ? 2u : 0u);
+  }
+}
+
+std::string ProductOfColumns(int rows, int columns) {
   return absl::StrReplaceAll(R"(module {
     buffer @x f32[R,C] strides[C,1] input(0)
     buffer @y f32[C] strides[1] output
     kernel @k (d0: C) {
       phase (r0: R) {
         %0 = load f32 @x[r0,d0]
-        %1 = reduce.max f32 %0
+        %1 = reduce.prod f32 %0
       }
       phase () {
         store f32 @y[d0], %1
@@ -111,12 +146,12 @@ TEST(CacheHintsTest, WhatALaterPhaseReadsAgainIsFetchedForTheNextRow) {
 
 TEST(CacheHintsTest, ReductionsOverColumnsFetchRowsThatLieFarApart) {
   const CheckOptions small_cache{.l2_bytes = 4096};
-  CheckModule(MaxOfColumns(100, 600), small_cache);
+  CheckModule(ProductOfColumns(100, 600), small_cache);
   DeviceInfo device = TestDevice("avx512");
   device.l2_bytes = 4096;
-  auto far = EmitText(MaxOfColumns(100, 600), device);
-  auto near = EmitText(MaxOfColumns(100, 128), device);
-  auto few = EmitText(MaxOfColumns(8, 600), device);
+  auto far = EmitText(ProductOfColumns(100, 600), device);
+  auto near = EmitText(ProductOfColumns(100, 128), device);
+  auto few = EmitText(ProductOfColumns(8, 600), device);
   ASSERT_TRUE(far.ok() && near.ok() && few.ok());
   EXPECT_EQ(Count(*far, "KPrefetch<"), 1u) << *far;
   EXPECT_EQ(Count(*near, "KPrefetch<"), 0u);

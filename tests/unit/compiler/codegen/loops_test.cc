@@ -149,6 +149,23 @@ TEST(LoopsTest, LargeTransposedIsThreaded) {
                         "sizes[300,1100] strides[1100,1] offset 0"));
 }
 
+// Whole and partly empty tiles and squares, of every size of element; and one of two types.
+TEST(LoopsTest, TransposedOfEveryType) {
+  for (const std::string type : {"f64", "f32", "bf16", "i8"}) {
+    CheckModule(
+        Pointwise(StrCat(" buffer @x ", type, "[147,150] strides[1,152] input(0)\n buffer @z ",
+                         "f32[147,150] strides[1,147] input(1)"),
+                  type + "[147,150] strides[150,1]", "d0: 147, d1: 150",
+                  absl::StrReplaceAll(R"( %0 = load TYPE @x[d0, d1]
+    %1 = load f32 @z[d0, d1]
+    %2 = cast TYPE %1
+    %3 = sub TYPE %0, %2
+    store TYPE @y[d0, d1], %3)",
+                                      {{"TYPE", type}}),
+                  "sizes[147,150] strides[150,1] offset 0"));
+  }
+}
+
 TEST(LoopsTest, HeadsSplitByDivision) {
   CheckModule(Pointwise(" buffer @x f32[6,10,16] strides[160,16,1] input(0)",
                         "f32[10,96] strides[96,1]", "d0: 10, d1: 96",

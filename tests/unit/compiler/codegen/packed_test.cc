@@ -45,6 +45,13 @@ TEST(PackedTest, FewLanesAndWholePanels) {
   }
 }
 
+TEST(PackedTest, ThreeRows) {
+  for (const char* type : {"f32", "bf16"}) {
+    CheckModule(Linear(3, 70, 46, type, false),
+                {.tolerance = 1e-4, .prepare_bytes = 1 << 20, .packed = 1});
+  }
+}
+
 TEST(PackedTest, ManyRowsShareFewPanels) {
   CheckModule(Linear(150, 40, 30, "f32", false),
               {.tolerance = 1e-4, .prepare_bytes = 1 << 20, .packed = 1});
