@@ -44,10 +44,18 @@ absl::StatusOr<std::unique_ptr<codegen::Target>> MakeTarget(const v1::Device& de
   return kind->make(ReadDevice(device));
 }
 
+// Doubles the time of fusion, so it is for developers and tests.
+#ifdef KILN_VERIFY_PASSES
+constexpr bool kVerifyPasses = true;
+#else
+constexpr bool kVerifyPasses = false;
+#endif
+
 fusion::FuseOptions MakeFuseOptions(const v1::PlanRequest& request) {
   const v1::CompileOptions& options = request.options();
   return {.enabled = !options.disable_fusion(),
-          .disabled_passes = {options.disabled_passes().begin(), options.disabled_passes().end()}};
+          .disabled_passes = {options.disabled_passes().begin(), options.disabled_passes().end()},
+          .verify_passes = kVerifyPasses || options.debug()};
 }
 
 bool IsDisabled(const v1::PlanRequest& request, absl::string_view pass) {

@@ -40,6 +40,21 @@ BodyCost CostOf(ir::Module& module, const ir::Kernel& kernel) {
   return cost;
 }
 
+bool IsPadding(const ir::Kernel& kernel) {
+  if (!IsPointwise(kernel) || kernel.phases.size() != 1) return false;
+  const ir::Inst *load = nullptr, *store = nullptr;
+  int accesses = 0;
+  for (const ir::Inst& inst : kernel.phases[0].body) {
+    if (inst.op == ScalarOp::kLoad) load = &inst;
+    if (inst.op == ScalarOp::kStore) store = &inst;
+    accesses += inst.op == ScalarOp::kLoad || inst.op == ScalarOp::kStore ? 1 : 0;
+  }
+  // The mask comes before the only load, so it is made of the loops.
+  return accesses == 2 && load != nullptr && store != nullptr && load->has_mask &&
+         NumIndirect(*load) == 0 && NumIndirect(*store) == 0 && !store->accumulates &&
+         store->operands.back() == load->result;
+}
+
 bool AreIndicesTooLong(const ir::Kernel& joined, const ir::Kernel& first,
                        const ir::Kernel& second) {
   const uint64_t nodes = LongestIndices(joined);

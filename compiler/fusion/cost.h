@@ -15,6 +15,10 @@ struct BodyCost {
 // Of a pointwise kernel, for one point.
 BodyCost CostOf(ir::Module& module, const ir::Kernel& kernel);
 
+// Whether the kernel does nothing but load elements where a comparison of its loops holds, and take
+// a constant elsewhere.
+bool IsPadding(const ir::Kernel& kernel);
+
 // Whether an access of `joined` has indices beyond ir::kMostIndexNodes, and longer than any of the
 // two kernels that it is made of.
 bool AreIndicesTooLong(const ir::Kernel& joined, const ir::Kernel& first, const ir::Kernel& second);

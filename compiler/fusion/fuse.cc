@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/fusion/passes.h"
+#include "proto/base/error_detail.h"
+#include "proto/base/status_macros.h"
 
 namespace kiln::fusion {
 namespace {
@@ -34,7 +36,10 @@ absl::Status Fuse(ir::Module& module, const FuseOptions& options,
   if (options.enabled) {
     const std::vector<std::string>& disabled = options.disabled_passes;
     for (const Pass& pass : kPasses) {
-      if (std::find(disabled.begin(), disabled.end(), pass.name) == disabled.end()) pass.run(graph);
+      if (std::find(disabled.begin(), disabled.end(), pass.name) != disabled.end()) continue;
+      pass.run(graph);
+      if (!options.verify_passes) continue;
+      KILN_RETURN_IF_ERROR(Annotate(graph.Verify(), absl::StrCat("after pass ", pass.name)));
     }
     RemoveDeadKernels(graph);
   }

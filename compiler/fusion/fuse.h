@@ -20,12 +20,14 @@ struct Decision {
 struct FuseOptions {
   bool enabled = true;  // false: only dead code goes
   std::vector<std::string>
-      disabled_passes;  // "collapse", "inline", "epilogue", "merge", "horizontal", "split"
+      disabled_passes;         // "collapse", "inline", "epilogue", "merge", "horizontal", "split"
+  bool verify_passes = false;  // also after each pass
 };
 
 // In: a verified module as lowering makes it, one stored buffer a kernel. Out: an equivalent
 // verified module with fewer kernels and buffers. Outputs keep their buffers, strides and order.
-// Appends to `decisions`.
+// Appends to `decisions`. With
+// `verify_passes`, INTERNAL with the pass that left a module which is not valid.
 absl::Status Fuse(ir::Module& module, const FuseOptions& options, std::vector<Decision>* decisions);
 
 }  // namespace kiln::fusion

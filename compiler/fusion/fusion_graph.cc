@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "compiler/ir/fixed_values.h"
+#include "compiler/ir/verify.h"
 
 namespace kiln::fusion {
 
@@ -244,6 +245,21 @@ void FusionGraph::Finish() {
     if (ops_[id].alive) module_.operations.push_back(std::move(ops_[id].operation));
   }
   CompactBuffers();
+}
+
+absl::Status FusionGraph::Verify() {
+  std::vector<int> ids;
+  for (int id : order_) {
+    if (!ops_[id].alive) continue;
+    ids.push_back(id);
+    module_.operations.push_back(std::move(ops_[id].operation));
+  }
+  const absl::Status status = ir::Verify(module_);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    ops_[ids[i]].operation = std::move(module_.operations[i]);
+  }
+  module_.operations.clear();
+  return status;
 }
 
 // Drops temporary buffers that nothing mentions.

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "compiler/fusion/fuse.h"
 #include "compiler/ir/module.h"
@@ -37,6 +38,8 @@ class FusionGraph {
   // Takes the operations out of `module`; Finish puts what is left back.
   FusionGraph(ir::Module& module, std::vector<Decision>* decisions);
   void Finish();
+  // Whether the operations as they stand are a verified module.
+  absl::Status Verify();
 
   ir::Module& module() { return module_; }
   ir::IntContext& ints() { return *module_.ints; }

@@ -15,6 +15,7 @@ namespace kiln::fusion {
 
 using ir::BufferId;
 using ir::Inst;
+using ir::IntExpr;
 using ir::Kernel;
 using ir::Phase;
 using ir::ScalarOp;
@@ -31,9 +32,21 @@ constexpr size_t kMaxProducerInstructions = 100;
 // How a consumer uses the producer.
 struct Use {
   bool in_operand = false;  // of a contraction
+  bool in_windows = true;   // where in an operand: of one that overlapping windows are read of
   bool in_loops = false;    // in a kernel with inner loops
   double evaluations = 0;   // loads times points
 };
+
+// Whether one index moves with the kernel's outer and with its inner loops, as a convolution's do.
+bool ReadsWindows(const Inst& load, const Kernel& consumer, const Phase& phase) {
+  const auto has_any = [](IntExpr index, const std::vector<IntExpr>& loops) {
+    return std::any_of(loops.begin(), loops.end(),
+                       [&](IntExpr var) { return ContainsVar(index, var); });
+  };
+  return std::any_of(load.indices.begin(), load.indices.end(), [&](IntExpr index) {
+    return has_any(index, consumer.outer) && has_any(index, phase.inner);
+  });
+}
 
 Use UseOf(const ir::IntContext& ints, const Kernel& consumer, BufferId buffer) {
   Use use;
@@ -46,6 +59,7 @@ Use UseOf(const ir::IntContext& ints, const Kernel& consumer, BufferId buffer) {
       if (inst.op != ScalarOp::kLoad || inst.buffer != buffer) continue;
       if (is_contraction && p == 0) {
         use.in_operand = true;
+        use.in_windows &= ReadsWindows(inst, consumer, phase);
       } else {
         use.evaluations += outer * Points(ints, phase.inner);
       }
@@ -82,7 +96,7 @@ Verdict Judge(FusionGraph& graph, int producer, const InlineSource& source,
     return {false, "the producer is too large"};
   }
   double evaluations = 0;
-  bool in_operand = false, in_loops = false;
+  bool in_operand = false, in_windows = true, in_loops = false;
   for (int reader : readers) {
     const Kernel& consumer = *graph.Changeable(reader);
     if (!FitsTogether(*source.kernel, consumer)) {
@@ -93,6 +107,7 @@ Verdict Judge(FusionGraph& graph, int producer, const InlineSource& source,
     }
     const Use use = UseOf(graph.ints(), consumer, buffer);
     in_operand |= use.in_operand;
+    in_windows &= use.in_windows;
     in_loops |= use.in_loops;
     evaluations += use.evaluations;
   }
@@ -100,6 +115,9 @@ Verdict Judge(FusionGraph& graph, int producer, const InlineSource& source,
     return {true, "the producer reads no memory"};
   }
   if (is_needed) return {false, "the producer's buffer is needed in memory anyway"};
+  if (IsPadding(*source.kernel) && (!in_operand || in_windows)) {
+    return {true, "the consumer reads the padding as a constant"};
+  }
   const bool is_move = cost.operations == 0 && cost.loads <= 1;
   const bool is_epilogue = IsEpilogue(graph, producer);
   if (in_operand) {
@@ -159,6 +177,11 @@ void TryInline(FusionGraph& graph, int producer) {
 
 void InlineProducers(FusionGraph& graph) {
   const std::vector<int> order = graph.order();
+  // What is padded stays with the kernel that makes it, and does not weigh the padding down.
+  for (int id : order) {
+    const Kernel* kernel = graph.Fusible(id);
+    if (kernel != nullptr && IsPadding(*kernel)) TryInline(graph, id);
+  }
   for (int id : order) TryInline(graph, id);
 }
 

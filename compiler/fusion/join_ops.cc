@@ -27,6 +27,10 @@ namespace {
 constexpr double kMinParallelPoints = 64;
 constexpr double kMaxSerialPoints = 16384;
 constexpr size_t kMaxSites = 4;  // accesses of one buffer to try
+// From here on a buffer that is stored column by column costs more than one that is read again: a
+// task leaves each row after a vector. Of 1024x768 floats 0.54 ms against 0.21, of 128x768 0.037
+// against 0.050 (two cores of a Zen 5).
+constexpr double kMaxColumnBytes = 1 << 20;
 
 std::vector<AccessSite> SitesOf(const Kernel& kernel, BufferId buffer, ScalarOp op) {
   std::vector<AccessSite> sites;
@@ -48,9 +52,24 @@ bool WalksContiguously(const AccessSite& site) {
          ContainsVar(site.inst->indices.back(), loops.back());
 }
 
+// Whether `guest`, whose points become iterations of the host's reduction, stores a large buffer
+// that someone else reads, and the reduction goes down its columns.
+bool StoresDownColumns(FusionGraph& graph, const AccessSite& host, const AccessSite& guest,
+                       int other) {
+  if (IsPointwise(*host.kernel) || WalksContiguously(host)) return false;
+  bool stores = false;
+  ForEachInst(*guest.kernel, [&](const Inst& inst) {
+    if (inst.op != ScalarOp::kStore) return;
+    const std::vector<int> readers = graph.ReadersOf(inst.buffer);
+    const bool stays = graph.IsKept(inst.buffer) || readers != std::vector<int>{other};
+    stores |= stays && BufferBytes(graph.module(), inst.buffer) >= kMaxColumnBytes;
+  });
+  return stores;
+}
+
 // Why the match would slow things down; empty where it would not.
 absl::string_view Objection(FusionGraph& graph, const AccessSite& host, const AccessSite& guest,
-                            const LoopMatch& match) {
+                            int second, const LoopMatch& match) {
   const bool both_pointwise = IsPointwise(*host.kernel) && IsPointwise(*guest.kernel);
   if (host.kernel->schedule == Schedule::kContraction && !match.inner.empty()) {
     return "the consumer has more points than the contraction";
@@ -59,6 +78,9 @@ absl::string_view Objection(FusionGraph& graph, const AccessSite& host, const Ac
     if (Points(graph.ints(), host.kernel->outer) < kMinParallelPoints &&
         Points(graph.ints(), guest.kernel->outer) >= kMaxSerialPoints) {
       return "too few points would run in parallel";
+    }
+    if (StoresDownColumns(graph, host, guest, second)) {
+      return "the consumer goes down the columns of what must be stored";
     }
     // The loops that move inside were among the guest's own: both are pointwise.
     const std::vector<IntExpr>& outer = guest.kernel->outer;
@@ -116,7 +138,7 @@ class Joiner {
         const AccessSite& guest = first_is_host ? b : a;
         const std::optional<LoopMatch> match = MatchLoops(graph_.module(), host, guest);
         if (!match) continue;
-        const absl::string_view objection = Objection(graph_, host, guest, *match);
+        const absl::string_view objection = Objection(graph_, host, guest, second_id_, *match);
         if (!objection.empty()) {
           objection_ = objection;
           continue;

@@ -96,15 +96,24 @@ absl::Status LowerConstantPad(NodeContext& n) {
   }
   Ints before(rank, n.ints().Const(0));
   Ints expected = self.sizes;
+  bool only_crops = true;
   for (size_t i = 0; i < pad.size() / 2; ++i) {
     const size_t d = rank - 1 - i;
     before[d] = pad[2 * i];
+    only_crops &= pad[2 * i].range().max <= 0 && pad[2 * i + 1].range().max <= 0;
     expected[d] = n.ints().Add(expected[d], n.ints().Add(pad[2 * i], pad[2 * i + 1]));
   }
   KILN_RETURN_IF_ERROR(n.CheckSizes(n.Result(0).sizes, expected, "the result"));
-  n.PointwiseResult(0, [&](KernelBuilder& b, const Ints& at) {
+  const auto source_of = [&](const Ints& at) {
     Ints source = at;
-    for (size_t d = 0; d < rank; ++d) source[d] = b.ints().Sub(at[d], before[d]);
+    for (size_t d = 0; d < rank; ++d) source[d] = n.ints().Sub(at[d], before[d]);
+    return source;
+  };
+  if (only_crops && !IsEmpty(expected)) {
+    return n.SetView(0, Remap(n.ints(), self, n.Result(0).sizes, source_of));
+  }
+  n.PointwiseResult(0, [&](KernelBuilder& b, const Ints& at) {
+    const Ints source = source_of(at);
     return b.LoadMasked(self, source, InsideMask(b, self.sizes, source), value);
   });
   return absl::OkStatus();

@@ -170,7 +170,23 @@ absl::Status LowerExtremeDim(NodeContext& n, ReduceKind kind, ReduceKind arg_kin
   return ReduceInto(n, 1, self, dims, arg_kind, Ordered, Unchanged);
 }
 
-// Two passes over the data: mean, then the mean square deviation, which loses no digits.
+// The sum of (x - mean)^2 over the elements x of the phase at hand, in a new phase without loops.
+// What the rounding of `mean` adds to it is taken off again by the sum of the deviations, which
+// would be 0 (Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983).
+Scalar SumOfSquaredDeviations(KernelBuilder& b, Scalar x, Scalar mean, IntExpr count) {
+  const Scalar deviation = b.Op(kSub, x, mean);
+  const Scalar squares = b.Reduce(ReduceKind::kSum, b.Op(kMul, deviation, deviation));
+  const Scalar rest = b.Reduce(ReduceKind::kSum, deviation);
+  b.StartPhase();
+  const Scalar of_mean = b.Op(kDiv, b.Op(kMul, rest, rest), b.Cast(b.Index(count), mean.dtype));
+  const Scalar corrected = b.Op(kSub, squares, of_mean);
+  // Infinite squares stay what they are.
+  return b.Select(b.Op(kGe, corrected, 0.0), corrected, squares);
+}
+
+// Two passes over the data: mean, then the mean square deviation. Planes by themselves, which a
+// cache holds for the second pass, and their variances put together after it take as long or
+// longer: a batch normalization of 32x64x56x56 1.27 of the time on two cores of a Zen 5.
 absl::Status VarianceInto(NodeContext& n, size_t result, const View& self,
                           const std::vector<int>& dims, double correction, bool square_root) {
   const DType compute = ComputeType(n.Result(result).dtype);
@@ -188,9 +204,7 @@ absl::Status VarianceInto(NodeContext& n, size_t result, const View& self,
   const Scalar mean = b.Op(kDiv, sum, count);
   const Ints inner = b.StartPhase(shape.reduced);
   const Scalar x = b.Cast(b.Load(self, JoinCoordinates(shape, outer, inner)), compute);
-  const Scalar deviation = b.Op(kSub, x, mean);
-  const Scalar squares = b.Reduce(ReduceKind::kSum, b.Op(kMul, deviation, deviation));
-  b.StartPhase();
+  const Scalar squares = SumOfSquaredDeviations(b, x, mean, n.ints().Product(shape.reduced));
   const Scalar freedom = b.Op(kMax, b.Op(kSub, count, correction), 0.0);
   Scalar variance = b.Op(kDiv, squares, freedom);
   if (square_root) variance = b.Op(kSqrt, variance);

@@ -198,6 +198,7 @@ absl::Status RunFusion(const Flags& flags, ir::Module& module) {
     if (pass == "fusion") options.enabled = false;
   }
   options.disabled_passes = flags.disabled;
+  options.verify_passes = true;
   KILN_RETURN_IF_ERROR(fusion::Fuse(module, options, &decisions));
   KILN_RETURN_IF_ERROR(ir::Verify(module));
   if (!flags.decisions) return absl::OkStatus();

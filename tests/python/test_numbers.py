@@ -159,3 +159,19 @@ def test_long_sums_of_symbolic_length_are_accurate():
         for result, dim in zip(fn(x), (0, 1), strict=True):
             torch.testing.assert_close(result.double(), x.double().sum(dim), rtol=2e-6, atol=0)
     assert kiln_torch.stats()["fallbacks"] == []
+
+
+@pytest.mark.parametrize("shape", [(64, 512, 7, 7), (2, 64, 56, 56)])
+@pytest.mark.parametrize("mean", [0.0, 1e4])
+def test_variances_keep_their_digits_beside_a_large_mean(shape, mean):
+    x = torch.randn(shape) + mean
+    variance = torch.compile(lambda x: x.var([0, 2, 3]), backend="kiln", dynamic=False)(x)
+    expected = x.double().var([0, 2, 3])
+    assert ((variance - expected).abs() / expected).max() < 9e-7
+
+
+def test_variances_of_what_has_none_are_torchs():
+    rows = [[1e30, -1e30, 3e30], [float("inf"), 1, 2], [float("nan"), 1, 2], [1e4, 1e4, 1e4]]
+    x = torch.tensor(rows)
+    compiled = torch.compile(lambda x: x.var(1), backend="kiln", dynamic=False)
+    torch.testing.assert_close(compiled(x), x.var(1), equal_nan=True)

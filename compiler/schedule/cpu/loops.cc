@@ -11,9 +11,11 @@
 #include "compiler/schedule/cpu/builder.h"
 #include "compiler/schedule/cpu/cache_hints.h"
 #include "compiler/schedule/cpu/column_sums.h"
+#include "compiler/schedule/cpu/interior.h"
 #include "compiler/schedule/cpu/kept_values.h"
 #include "compiler/schedule/cpu/row_dots.h"
 #include "compiler/schedule/cpu/segments.h"
+#include "compiler/schedule/cpu/staged_windows.h"
 
 namespace kiln::schedule::cpu {
 namespace {
@@ -62,6 +64,7 @@ class LoopsScheduler {
   void AddRowBody(const Loop& lanes, Block& out);
   void AddLanesBody(const Loop& lanes, Block& out);
   void AddSegments(const Segments& segments, const Loop& lanes, Block& out);
+  void AddInterior(const Interior& interior, const Loop& lanes, Block& out);
   void AddPhase(size_t number, Block& out);
   void AddLevel(const NestPhase& phase, const std::vector<IntExpr>& loops,
                 const std::vector<int>& levels, int level, Block& out);
@@ -274,6 +277,38 @@ void LoopsScheduler::AddSegments(const Segments& segments, const Loop& lanes, Bl
   nest_.phases[0].steps = all;
 }
 
+// The whole vectors inside of all borders without masks, and those on both sides of them; rows of
+// the border as they are.
+void LoopsScheduler::AddInterior(const Interior& interior, const Loop& lanes, Block& out) {
+  Block* inside = &out;
+  if (interior.rows) {
+    out.push_back({If{interior.rows, ints_.Const(1), {}, {}}});
+    If& branch = std::get<If>(out.back().value);
+    AddLanesBody(lanes, branch.otherwise);
+    inside = &branch.then;
+  }
+  const std::vector<NestPhase> all = nest_.phases;
+  const auto add = [&](const std::vector<std::vector<Step>>& steps, IntExpr begin, IntExpr end) {
+    if (begin == end) return;
+    for (size_t i = 0; i < steps.size(); ++i) {
+      nest_.phases[i].steps = steps[i];
+      for (const Step& step : steps[i]) {
+        if (step.inst->result < 0 || step.inst->op == ScalarOp::kReduce) continue;
+        builder_.Alias(step.inst->result, builder_.NewValue());
+      }
+    }
+    Loop piece = lanes;
+    piece.begin = begin;
+    piece.end = end;
+    AddLanesBody(piece, *inside);
+  };
+  const IntExpr begin = ints_.Const(interior.begin), end = ints_.Const(interior.end);
+  add(interior.row_steps, lanes.begin, begin);
+  add(interior.steps, begin, end);
+  add(interior.row_steps, end, lanes.end);
+  nest_.phases = all;
+}
+
 // Whether each phase with inner loops may run for many lanes before the next begins: nothing is
 // carried from one iteration, or from one phase, to another but through memory.
 bool LoopsScheduler::LanesMayBeInnermost() const {
@@ -322,6 +357,10 @@ void LoopsScheduler::AddRowBody(const Loop& lanes, Block& out) {
   if (const auto segments = PlanSegments(ints_, nest_, plan_)) {
     Because(absl::StrCat("in ", segments->steps.size(), " segments, where a comparison changes"));
     AddSegments(*segments, lanes, out);
+  } else if (const auto interior = PlanInterior(ints_, nest_, plan_)) {
+    Because(absl::StrCat("the border apart: lanes ", interior->begin, " to ", interior->end,
+                         " need no masks"));
+    AddInterior(*interior, lanes, out);
   } else if (plan_.outer) {
     AddLanesBody(lanes, out);
   } else {
@@ -417,6 +456,9 @@ Tree ScheduleLoops(ir::Module& module, const ir::Kernel& kernel, Nest nest, Vect
     return *std::move(tree);
   }
   if (auto tree = ScheduleRowDots(module, kernel, nest, plan, isa)) return *std::move(tree);
+  if (auto tree = ScheduleStagedWindows(module, kernel, nest, plan, isa, device)) {
+    return *std::move(tree);
+  }
   return LoopsScheduler(module, kernel, std::move(nest), std::move(plan), device).Run();
 }
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
+#include "compiler/schedule/cpu/answers.h"
 
 namespace kiln::schedule::cpu {
 namespace {
@@ -26,22 +26,6 @@ struct Turn {
   bool before;
 };
 
-using Known = absl::flat_hash_map<ValueId, bool>;
-
-// The integer that a step gives as an expression; null for others.
-absl::flat_hash_map<ValueId, IntExpr> IndexValues(IntContext& ints,
-                                                  const std::vector<Step>& steps) {
-  absl::flat_hash_map<ValueId, IntExpr> values;
-  for (const Step& step : steps) {
-    const Inst& inst = *step.inst;
-    if (inst.op == ScalarOp::kIndex) values[inst.result] = step.index;
-    if (inst.op == ScalarOp::kConst && inst.dtype == DType::kI64) {
-      values[inst.result] = ints.Const(inst.immediate_int);
-    }
-  }
-  return values;
-}
-
 // Where `inst` compares two numbers that differ by `var` or -`var` and a fixed number.
 std::optional<Turn> TurnOf(IntContext& ints, const Inst& inst, IntExpr a, IntExpr b, IntExpr var) {
   const bool is_strict = inst.op == ScalarOp::kLt || inst.op == ScalarOp::kGe;
@@ -60,10 +44,10 @@ std::optional<Turn> TurnOf(IntContext& ints, const Inst& inst, IntExpr a, IntExp
   return Turn{inst.result, ints.Add(rest, is_strict ? 1 : 0), !is_less};
 }
 
-std::vector<Turn> TurnsOf(IntContext& ints, const std::vector<Step>& steps, IntExpr var) {
-  const absl::flat_hash_map<ValueId, IntExpr> values = IndexValues(ints, steps);
+std::vector<Turn> TurnsOf(IntContext& ints, const NestPhase& phase, IntExpr var) {
+  const absl::flat_hash_map<ValueId, IntExpr> values = IndexValues(ints, {phase});
   std::vector<Turn> turns;
-  for (const Step& step : steps) {
+  for (const Step& step : phase.steps) {
     const Inst& inst = *step.inst;
     if (inst.operands.size() != 2) continue;
     const auto a = values.find(inst.operands[0]), b = values.find(inst.operands[1]);
@@ -110,105 +94,6 @@ size_t FirstSegmentAfter(IntContext& ints, const Turn& turn, const std::vector<I
   return ints.ProvablyLessEqual(turn.at, ints.Const(0)) ? 0 : breaks.size() + 1;
 }
 
-// The steps with those answers put in, without what then nobody uses.
-class Specializer {
- public:
-  Specializer(const std::vector<Step>& steps, Known known, std::deque<Inst>& insts)
-      : steps_(steps), known_(std::move(known)), insts_(insts) {}
-
-  std::vector<Step> Run() {
-    std::vector<Step> made;
-    for (const Step& step : steps_) made.push_back(Replace(step));
-    // From the end: a step stays where it stores or something that stays uses it.
-    absl::flat_hash_set<ValueId> used;
-    std::vector<Step> kept;
-    for (auto step = made.rbegin(); step != made.rend(); ++step) {
-      if (step->inst->op != ScalarOp::kStore && !used.contains(step->inst->result)) continue;
-      used.insert(step->inst->operands.begin(), step->inst->operands.end());
-      kept.push_back(*step);
-    }
-    std::reverse(kept.begin(), kept.end());
-    return kept;
-  }
-
- private:
-  ValueId Resolve(ValueId id) const {
-    const auto same = same_as_.find(id);
-    return same == same_as_.end() ? id : same->second;
-  }
-
-  std::optional<bool> Answer(ValueId id) const {
-    const auto it = known_.find(id);
-    return it == known_.end() ? std::nullopt : std::optional(it->second);
-  }
-
-  Step Replace(const Step& step) {
-    Inst inst = *step.inst;
-    for (ValueId& operand : inst.operands) operand = Resolve(operand);
-    Fold(inst);
-    if (const auto answer = Answer(inst.result)) return Constant(inst, *answer);
-    if (inst.op == ScalarOp::kSelect) {
-      if (const auto answer = Answer(inst.operands[0])) {
-        same_as_[inst.result] = inst.operands[*answer ? 1 : 2];
-      }
-    }
-    if (inst.op == ScalarOp::kLoad && inst.has_mask) {
-      if (const auto answer = Answer(inst.operands.back())) {
-        if (!*answer) return Keep({&inst, {}}, ScalarOp::kConst);
-        inst.has_mask = false;
-        inst.operands.pop_back();
-      }
-    }
-    const bool same = inst.operands == step.inst->operands && inst.checks == step.inst->checks &&
-                      inst.has_mask == step.inst->has_mask;
-    return same ? step : Keep({&inst, step.index}, inst.op);
-  }
-
-  // Logic of answers is an answer, or the other operand.
-  void Fold(const Inst& inst) {
-    const bool is_and = inst.op == ScalarOp::kAnd;
-    if (inst.dtype != DType::kBool) return;
-    if (inst.op == ScalarOp::kNot) {
-      if (const auto answer = Answer(inst.operands[0])) known_[inst.result] = !*answer;
-    }
-    if (!is_and && inst.op != ScalarOp::kOr) return;
-    for (int i = 0; i < 2; ++i) {
-      const auto answer = Answer(inst.operands[i]);
-      if (!answer) continue;
-      if (*answer != is_and) {
-        known_[inst.result] = *answer;
-      } else if (const auto other = Answer(inst.operands[1 - i])) {
-        known_[inst.result] = *other;
-      } else {
-        same_as_[inst.result] = inst.operands[1 - i];
-      }
-      return;
-    }
-  }
-
-  Step Constant(Inst& inst, bool answer) {
-    inst.immediate_int = answer ? 1 : 0;
-    return Keep({&inst, {}}, ScalarOp::kConst);
-  }
-
-  Step Keep(const Step& step, ScalarOp op) {
-    Inst& inst = insts_.emplace_back(*step.inst);
-    inst.op = op;
-    if (op == ScalarOp::kConst) {
-      inst.operands.clear();
-      inst.indices.clear();
-      inst.buffer = -1;
-      inst.has_mask = false;
-    }
-    return {&inst, step.index};
-  }
-
-  const std::vector<Step>& steps_;
-  Known known_;
-  std::deque<Inst>& insts_;
-  absl::flat_hash_map<ValueId, ValueId> same_as_;
-};
-
 // Whether lanes that begin anywhere are as easy to reach as those at multiples of the width.
 bool NeedsNoAlignment(IntContext& ints, const std::vector<Step>& steps, const Lanes& lanes) {
   return std::all_of(steps.begin(), steps.end(), [&](const Step& step) {
@@ -217,20 +102,21 @@ bool NeedsNoAlignment(IntContext& ints, const std::vector<Step>& steps, const La
   });
 }
 
-std::optional<Segments> SegmentsOf(IntContext& ints, const std::vector<Step>& steps, IntExpr var,
+std::optional<Segments> SegmentsOf(IntContext& ints, const NestPhase& phase, IntExpr var,
                                    const VectorPlan& plan) {
-  const std::vector<Turn> turns = TurnsOf(ints, steps, var);
+  const std::vector<Step>& steps = phase.steps;
+  const std::vector<Turn> turns = TurnsOf(ints, phase, var);
   auto breaks = BreaksOf(ints, turns, Extent(ints, var));
   if (turns.empty() || !breaks || breaks->empty()) return std::nullopt;
   Segments segments{var, *std::move(breaks), {}, {}, true};
   size_t total = 0;
   for (size_t i = 0; i <= segments.breaks.size(); ++i) {
-    Known known;
+    Answers known;
     for (const Turn& turn : turns) {
       const bool is_after = FirstSegmentAfter(ints, turn, segments.breaks) <= i;
       known[turn.result] = is_after ? !turn.before : turn.before;
     }
-    segments.steps.push_back(Specializer(steps, std::move(known), segments.insts).Run());
+    segments.steps.push_back(WithAnswers({phase}, std::move(known), segments.insts)[0]);
     total += segments.steps.back().size();
     const IntExpr begin = i == 0 ? ints.Const(0) : segments.breaks[i - 1];
     if (var == plan.lanes.var && !ints.Mod(begin, plan.lanes.width).is_const(0)) {
@@ -259,7 +145,7 @@ std::optional<Segments> PlanSegments(IntContext& ints, const Nest& nest, const V
   }
   for (IntExpr var : vars) {
     if (nest.PartOf(var) != nullptr) continue;  // the comparison may change outside of the tile
-    if (auto segments = SegmentsOf(ints, nest.phases[0].steps, var, plan)) return segments;
+    if (auto segments = SegmentsOf(ints, nest.phases[0], var, plan)) return segments;
   }
   return std::nullopt;
 }

@@ -115,7 +115,9 @@ FusedModule FuseAndCheck(const std::string& text, const FuseCheck& check) {
   }
   fused.module = *std::move(module);
   EXPECT_TRUE(ir::Verify(*before).ok()) << ir::Verify(*before) << "\n" << text;
-  const absl::Status status = Fuse(fused.module, check.options, &fused.decisions);
+  FuseOptions options = check.options;
+  options.verify_passes = true;
+  const absl::Status status = Fuse(fused.module, options, &fused.decisions);
   EXPECT_TRUE(status.ok()) << status;
   SCOPED_TRACE(text + "\nfused:\n" + fused.Text());
   const absl::Status verified = ir::Verify(fused.module);

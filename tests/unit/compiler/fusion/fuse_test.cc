@@ -271,5 +271,28 @@ TEST(FuseTest, SymbolicSizesCompareAsExpressions) {
   EXPECT_EQ(fused.NumKernels(), 1) << fused.Text();
 }
 
+TEST(FuseTest, AModuleThatAPassLeavesInvalidIsAnErrorWithThePass) {
+  const auto fuse = [](const std::vector<std::string>& disabled) {
+    absl::StatusOr<ir::Module> module = ir::Parse(R"(module {
+      buffer @x f32[8] strides[1] input(0)
+      buffer @y f32[8] strides[1] output
+      kernel @past_the_end (d0: 8) from "exp" {
+        phase () {
+          %0 = load f32 @x[d0 + 1]
+          %1 = exp f32 %0
+          store f32 @y[d0], %1
+        }
+      }
+      output @y sizes[8] strides[1] offset 0
+    })");
+    EXPECT_TRUE(module.ok()) << module.status();
+    return Fuse(*module, {.disabled_passes = disabled, .verify_passes = true}, nullptr);
+  };
+  const absl::Status first = fuse({}), second = fuse({"collapse"});
+  EXPECT_EQ(first.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(first.message()), HasSubstr("after pass collapse: kernel @past_the_end"));
+  EXPECT_THAT(std::string(second.message()), HasSubstr("after pass inline: "));
+}
+
 }  // namespace
 }  // namespace kiln::fusion

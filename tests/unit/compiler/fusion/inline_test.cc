@@ -335,5 +335,57 @@ TEST(InlineTest, ConstantsNeverReachMemory) {
   EXPECT_THAT(fused.Text(), Not(HasSubstr("temp")));
 }
 
+// Padded rows, and who reads them.
+std::string Padded(const std::string& reader) {
+  return R"(module {
+    buffer @x f32[6,8] strides[8,1] input(0)
+    buffer @f f32[4,8] strides[8,1] input(1)
+    buffer @p f32[8,8] strides[8,1] temp
+    buffer @y f32[6,4] strides[4,1] output
+    kernel @pad (d0: 8, d1: 8) from "pad" {
+      phase () {
+        %0 = index i64 d0 - 1
+        %1 = const i64 0
+        %2 = ge bool %0, %1
+        %3 = const i64 6
+        %4 = lt bool %0, %3
+        %5 = and bool %2, %4
+        %6 = load f32 @x[d0 - 1, d1] if %5 else 2
+        store f32 @p[d0, d1], %6
+      }
+    }
+    )" + reader +
+         "\n output @y sizes[6,4] strides[4,1] offset 0\n }";
+}
+
+TEST(InlineTest, PaddingBecomesPartOfEachWindowThatReadsIt) {
+  const FusedModule fused = FuseEveryWay(Padded(R"(kernel @pool (d0: 6, d1: 4) from "pool" {
+      phase (r0: 3, r1: 2) {
+        %0 = load f32 @p[d0 + r0, 2*d1 + r1]
+        %1 = reduce.max f32 %0
+      }
+      phase () {
+        store f32 @y[d0, d1], %1
+      }
+    })"));
+  EXPECT_EQ(fused.NumKernels(), 1);
+  EXPECT_THAT(fused.Text(), HasSubstr("else 2"));
+}
+
+TEST(InlineTest, PaddedRowsOfAProductAreReadFromMemory) {
+  const FusedModule fused = FuseEveryWay(Padded(R"(kernel @mm contraction (d0: 6, d1: 4) from "mm" {
+      phase (r0: 8) {
+        %0 = load f32 @p[d0 + 2, r0]
+        %1 = load f32 @f[d1, r0]
+        %2 = mul f32 %0, %1
+        %3 = reduce.sum f32 %2
+      }
+      phase () {
+        store f32 @y[d0, d1], %3
+      }
+    })"));
+  EXPECT_EQ(fused.NumKernels(), 2);
+}
+
 }  // namespace
 }  // namespace kiln::fusion

@@ -1,3 +1,4 @@
+#include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/compiler/fusion/fuse_for_test.h"
@@ -273,6 +274,47 @@ TEST(MergeTest, FullReductionDoesNotSwallowLargePointwiseKernels) {
   })");
   // exp, partial sums, sum.
   EXPECT_EQ(fused.NumKernels(), 3) << fused.Text();
+}
+
+// y = exp(x), which is an output, and its sums down the columns or along the rows.
+std::string StoredAndSummed(const std::string& rows, const std::string& sum_at, bool of_columns) {
+  return absl::StrReplaceAll(R"(module {
+    buffer @x f32[ROWS,512] strides[512,1] input(0)
+    buffer @y f32[ROWS,512] strides[512,1] output
+    buffer @s f32[KEPT] strides[1] output
+    kernel @exp (d0: ROWS, d1: 512) from "exp" {
+      phase () {
+        %0 = load f32 @x[d0, d1]
+        %1 = exp f32 %0
+        store f32 @y[d0, d1], %1
+      }
+    }
+    kernel @sum (d0: KEPT) from "sum" {
+      phase (r0: SUMMED) {
+        %0 = load f32 @y[AT]
+        %1 = reduce.sum f32 %0
+      }
+      phase () {
+        store f32 @s[d0], %1
+      }
+    }
+    output @y sizes[ROWS,512] strides[512,1] offset 0
+    output @s sizes[KEPT] strides[1] offset 0
+  })",
+                             {{"ROWS", rows},
+                              {"KEPT", of_columns ? "512" : rows},
+                              {"SUMMED", of_columns ? rows : "512"},
+                              {"AT", sum_at}});
+}
+
+TEST(MergeTest, WhatIsStoredIsNotWalkedDownItsColumnsUnlessItIsSmall) {
+  const FuseCheck check{.interpretable = false};
+  const FusedModule columns = FuseEveryWay(StoredAndSummed("600", "r0, d0", true), check);
+  EXPECT_EQ(columns.NumKernels(), 2) << columns.Text();
+  const FusedModule rows = FuseEveryWay(StoredAndSummed("600", "d0, r0", false), check);
+  EXPECT_EQ(rows.NumKernels(), 1) << rows.Text();
+  const FusedModule small = FuseEveryWay(StoredAndSummed("64", "r0, d0", true));
+  EXPECT_EQ(small.NumKernels(), 1) << small.Text();
 }
 
 }  // namespace
