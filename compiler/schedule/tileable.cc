@@ -1,6 +1,8 @@
 #include "compiler/schedule/tileable.h"
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -79,10 +81,13 @@ bool MayMove(const Module& module, std::vector<size_t>& operations) {
 // Finds the loops of several kernels that stand for each other in what these hand on.
 class LoopClasses {
  public:
-  LoopClasses(const Module& module, const std::vector<size_t>& operations)
+  // `sums`: with those that kernels sum over.
+  LoopClasses(const Module& module, const std::vector<size_t>& operations, bool sums = false)
       : module_(module), operations_(operations) {
     for (const size_t i : operations_) {
       for (IntExpr var : KernelAt(module_, i).outer) class_of_[var] = var;
+      const IntExpr sum = sums ? SumLoop(KernelAt(module_, i)) : IntExpr();
+      if (sum) class_of_[sum] = sum;
     }
     for (const BufferId buffer : HandedOn()) AddBuffer(buffer);
   }
@@ -106,7 +111,50 @@ class LoopClasses {
     return found;
   }
 
+  // A loop of the first kernel that all others have, too, or sum over, as few of them as may be;
+  // nothing where there is none.
+  std::vector<IntExpr> FindSummed() {
+    std::vector<IntExpr> best;
+    size_t fewest = operations_.size();
+    for (IntExpr first : KernelAt(module_, operations_[0]).outer) {
+      if (bad_.contains(ClassOf(first))) continue;
+      std::vector<IntExpr> loops;
+      size_t sums = 0;
+      for (const size_t i : operations_) {
+        const Kernel& kernel = KernelAt(module_, i);
+        std::vector<IntExpr> all = kernel.outer;
+        if (const IntExpr sum = SumLoop(kernel)) all.push_back(sum);
+        std::erase_if(all, [&](IntExpr var) {
+          return !class_of_.contains(var) || ClassOf(var) != ClassOf(first);
+        });
+        if (all.size() != 1 || all[0].extent() != first.extent()) break;
+        sums += absl::c_linear_search(kernel.outer, all[0]) ? 0 : 1;
+        loops.push_back(all[0]);
+      }
+      if (loops.size() != operations_.size() || sums == 0 || sums >= fewest) continue;
+      fewest = sums;
+      best = std::move(loops);
+    }
+    return best;
+  }
+
  private:
+  // The loop of a contraction whose sums nobody in the group loads; null where there is none.
+  IntExpr SumLoop(const Kernel& kernel) const {
+    if (kernel.schedule != ir::Schedule::kContraction || kernel.phases[0].inner.size() != 1) {
+      return {};
+    }
+    const std::vector<BufferId> handed_on = HandedOn();
+    bool may = true;
+    for (size_t p = 1; p < kernel.phases.size(); ++p) {
+      may &= kernel.phases[p].inner.empty();
+      for (const Inst& inst : kernel.phases[p].body) {
+        may &= inst.buffer < 0 || !absl::c_linear_search(handed_on, inst.buffer);
+      }
+    }
+    return may ? kernel.phases[0].inner[0] : IntExpr();
+  }
+
   bool OneEach(const std::vector<IntExpr>& loops) const {
     for (size_t i = 0; i < loops.size(); ++i) {
       if (!absl::c_linear_search(KernelAt(module_, operations_[i]).outer, loops[i])) return false;
@@ -243,7 +291,16 @@ std::vector<Tileable> FindTileable(const Module& module, const BufferUses& uses,
     }
   }
   if (found.buffers.empty()) return {};
+  std::optional<Tileable> summed;
+  if (auto loop = LoopClasses(module, found.operations, /*sums=*/true).FindSummed();
+      !loop.empty()) {
+    summed = found;
+    std::erase_if(summed->loops, [&](const auto& known) { return known[0] == loop[0]; });
+    summed->loops.push_back(std::move(loop));
+    summed->sums = true;
+  }
   smaller.push_back(std::move(found));
+  if (summed) smaller.push_back(*std::move(summed));
   absl::c_reverse(smaller);
   return smaller;
 }
@@ -255,7 +312,10 @@ ir::Repeat MakeRepeat(const Module& module, const Tileable& tileable,
   for (size_t k = 0; k < tileable.operations.size(); ++k) {
     Kernel kernel = KernelAt(module, tileable.operations[k]);
     std::vector<IntExpr> outer;
-    for (size_t i = 0; i < steps.size(); ++i) outer.push_back(tileable.loops[i][k]);
+    for (size_t i = 0; i < steps.size(); ++i) {
+      const IntExpr loop = tileable.loops[i][k];
+      if (absl::c_linear_search(kernel.outer, loop)) outer.push_back(loop);
+    }
     for (IntExpr var : kernel.outer) {
       if (!absl::c_linear_search(outer, var)) outer.push_back(var);
     }
@@ -266,9 +326,107 @@ ir::Repeat MakeRepeat(const Module& module, const Tileable& tileable,
   return repeat;
 }
 
+namespace {
+
+// Copies of `loops`, and of `insts` for them.
+class Copier {
+ public:
+  Copier(Module& module, const std::vector<IntExpr>& loops) : ints_(*module.ints) {
+    for (IntExpr var : loops) {
+      copies_.push_back(ints_.NewVar(var.extent()));
+      map_[var] = copies_.back();
+    }
+  }
+
+  const std::vector<IntExpr>& loops() const { return copies_; }
+  Inst Copy(Inst inst) {
+    for (IntExpr& index : inst.indices) index = ints_.Substitute(index, map_);
+    for (IntExpr& check : inst.checks) check = ints_.Substitute(check, map_);
+    return inst;
+  }
+
+ private:
+  ir::IntContext& ints_;
+  std::vector<IntExpr> copies_;
+  ir::IntContext::VarMap map_;
+};
+
+// Makes `kernel` add its sums to a new buffer; appends what makes its zeros and what takes the
+// sums.
+void SplitSum(Module& module, Kernel& kernel, std::vector<Kernel>& before,
+              std::vector<Kernel>& after) {
+  const Inst& sum = kernel.phases[0].body.back();
+  ir::Buffer buffer;
+  buffer.name = absl::StrCat(kernel.name, "_sums");
+  buffer.dtype = sum.dtype;
+  buffer.kind = BufferKind::kTile;
+  for (IntExpr var : kernel.outer) buffer.sizes.push_back(var.extent());
+  buffer.strides = module.ContiguousStrides(buffer.sizes);
+  const BufferId sums = module.AddBuffer(buffer);
+  const auto access = [&](ScalarOp op, ir::ValueId value, const std::vector<IntExpr>& at) {
+    Inst inst;
+    inst.op = op;
+    inst.dtype = sum.dtype;
+    inst.buffer = sums;
+    inst.indices = at;
+    if (op == ScalarOp::kLoad) inst.result = value;
+    if (op == ScalarOp::kStore) inst.operands = {value};
+    return inst;
+  };
+
+  Copier zeros(module, kernel.outer);
+  Inst zero;
+  zero.dtype = sum.dtype;
+  zero.result = 0;
+  Kernel make{.name = absl::StrCat(kernel.name, "_zeros"),
+              .outer = zeros.loops(),
+              .phases = {{{}, {zero, access(ScalarOp::kStore, 0, zeros.loops())}}},
+              .origins = kernel.origins,
+              .num_values = 1};
+  before.push_back(std::move(make));
+
+  Copier results(module, kernel.outer);
+  Kernel take{.name = absl::StrCat(kernel.name, "_result"),
+              .outer = results.loops(),
+              .phases = {{}},
+              .origins = kernel.origins,
+              .num_values = kernel.num_values};
+  take.phases[0].body.push_back(access(ScalarOp::kLoad, sum.result, results.loops()));
+  for (size_t p = 1; p < kernel.phases.size(); ++p) {
+    for (const Inst& inst : kernel.phases[p].body) {
+      take.phases[0].body.push_back(results.Copy(inst));
+    }
+  }
+  after.push_back(std::move(take));
+
+  const ir::ValueId so_far = kernel.num_values++, total = kernel.num_values++;
+  Inst add;
+  add.op = ScalarOp::kAdd;
+  add.dtype = sum.dtype;
+  add.operands = {so_far, sum.result};
+  add.result = total;
+  std::vector<Inst> body = {access(ScalarOp::kLoad, so_far, kernel.outer), std::move(add),
+                            access(ScalarOp::kStore, total, kernel.outer)};
+  kernel.phases.resize(1);
+  kernel.phases.push_back({{}, std::move(body)});
+}
+
+}  // namespace
+
 void Replace(Module& module, const Tileable& tileable, ir::Repeat repeat) {
   for (const BufferId buffer : tileable.buffers) module.buffers[buffer].kind = BufferKind::kTile;
   for (const size_t i : tileable.operations) module.operations[i] = ir::Repeat();
+  std::vector<Kernel> before, after;
+  for (size_t k = 0; k < repeat.kernels.size(); ++k) {
+    Kernel& kernel = repeat.kernels[k];
+    if (!tileable.sums || absl::c_linear_search(kernel.outer, tileable.loops.back()[k])) continue;
+    SplitSum(module, kernel, before, after);
+  }
+  repeat.before = before.size();
+  repeat.after = after.size();
+  absl::c_move(repeat.kernels, std::back_inserter(before));
+  absl::c_move(after, std::back_inserter(before));
+  repeat.kernels = std::move(before);
   module.operations[tileable.operations.back()] = std::move(repeat);
 }
 

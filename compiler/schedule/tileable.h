@@ -27,20 +27,25 @@ struct Tileable {
   std::vector<ir::BufferId> buffers;
   // The loops that can be tiled, as in ir::Repeat: of each the variable in each kernel.
   std::vector<std::vector<ir::IntExpr>> loops;
+  // Whether some kernels sum over the last of them: it is the loop of their first phase.
+  bool sums = false;
 };
 
 // The kernel of operation `first`, all that load its temporary buffers, all that load theirs, as
 // long as that leaves all loops that can be tiled but the last. The more kernels the fewer loops:
-// one choice for each number of loops, that with the most kernels first. Nothing where that is one
-// kernel.
+// one choice for each number of loops, that with the most kernels first. Before them, where there
+// is one, that with the most kernels and one more loop, which some of them sum over: the fewest
+// that may be. Nothing where that is one kernel.
 std::vector<Tileable> FindTileable(const ir::Module& module, const BufferUses& uses, size_t first);
 
-// The kernels of `tileable` with the first `steps.size()` of its loops outermost.
+// The kernels of `tileable` with the first `steps.size()` of its loops outermost; of those that sum
+// over the last, without the buffers for it.
 ir::Repeat MakeRepeat(const ir::Module& module, const Tileable& tileable,
                       const std::vector<int64_t>& steps);
 
-// Puts `repeat` in the place of its kernels. Operations keep their numbers until the caller removes
-// those that are no more: empty repeats.
+// Puts `repeat` in the place of its kernels; those that sum over its last loop become kernels that
+// make zeros before it, AddsUp and take the sums after it. Operations keep their numbers until the
+// caller removes those that are no more: empty repeats.
 void Replace(ir::Module& module, const Tileable& tileable, ir::Repeat repeat);
 
 }  // namespace kiln::schedule
