@@ -8,7 +8,6 @@
 #include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "absl/strings/str_cat.h"
 
 namespace kiln::schedule {
 
@@ -215,6 +214,89 @@ class LoopClasses {
   absl::flat_hash_set<IntExpr> bad_;
 };
 
+// Temporary buffers that operation `i` stores and only those of `users` load.
+std::vector<BufferId> StoredFor(const Module& module, const BufferUses& uses, size_t i,
+                                const std::vector<size_t>& users) {
+  std::vector<BufferId> stored;
+  ForEachAccess(module.operations[i], [&](const Inst& inst) {
+    const std::vector<size_t>& loaders = uses.LoadersOf(inst.buffer);
+    if (inst.op == ScalarOp::kStore && !absl::c_linear_search(stored, inst.buffer) &&
+        module.buffers[inst.buffer].kind == BufferKind::kTemp && !loaders.empty() &&
+        absl::c_all_of(loaders, [&](size_t user) { return absl::c_linear_search(users, user); })) {
+      stored.push_back(inst.buffer);
+    }
+  });
+  return stored;
+}
+
+// Adds a kernel that computes element by element what only those of `found` load, where they keep
+// their loops. Whether there was one.
+bool AddProducer(const Module& module, const BufferUses& uses, Tileable& found) {
+  absl::flat_hash_set<size_t> producers;
+  for (const size_t i : found.operations) {
+    ForEachAccess(module.operations[i], [&](const Inst& inst) {
+      const std::optional<size_t> storer = uses.StorerOf(inst.buffer);
+      if (inst.op == ScalarOp::kLoad && storer && *storer < found.operations.back() &&
+          !absl::c_linear_search(found.operations, *storer)) {
+        producers.insert(*storer);
+      }
+    });
+  }
+  std::vector<size_t> sorted(producers.begin(), producers.end());
+  absl::c_sort(sorted);
+  for (const size_t i : sorted) {
+    if (!MayBeTiled(module, i)) continue;
+    const Kernel& kernel = KernelAt(module, i);
+    if (kernel.phases.size() != 1 || !kernel.phases[0].inner.empty()) continue;
+    const std::vector<BufferId> made = StoredFor(module, uses, i, found.operations);
+    size_t stores = 0;
+    ForEachInst(kernel, [&](const Inst& inst) { stores += inst.op == ScalarOp::kStore ? 1 : 0; });
+    std::vector<size_t> operations = found.operations;
+    operations.push_back(i);
+    if (made.size() != stores || !MayMove(module, operations)) continue;
+    if (operations.size() != found.operations.size() + 1) continue;
+    const auto at = absl::c_find(operations, i) - operations.begin();
+    std::vector<std::vector<IntExpr>> loops = LoopClasses(module, operations).Find();
+    std::vector<std::vector<IntExpr>> kept;
+    for (const std::vector<IntExpr>& known : found.loops) {
+      for (const std::vector<IntExpr>& loop : loops) {
+        std::vector<IntExpr> others = loop;
+        others.erase(others.begin() + at);
+        if (others == known) kept.push_back(loop);
+      }
+    }
+    if (kept.size() != found.loops.size()) continue;
+    found.operations = std::move(operations);
+    found.loops = std::move(kept);
+    absl::c_move(made, std::back_inserter(found.buffers));
+    return true;
+  }
+  return false;
+}
+
+// Adds temporary buffers that one of the kernels stores for itself alone, each tiled loop's
+// variable an index in every access.
+void AddOwnBuffers(const Module& module, const BufferUses& uses, Tileable& found) {
+  for (size_t k = 0; k < found.operations.size(); ++k) {
+    const size_t i = found.operations[k];
+    for (const BufferId buffer : StoredFor(module, uses, i, {i})) {
+      std::vector<std::vector<IntExpr>> accesses;
+      ForEachAccess(module.operations[i], [&](const Inst& inst) {
+        if (inst.buffer == buffer) accesses.push_back(inst.indices);
+      });
+      const bool pure = absl::c_all_of(found.loops, [&](const std::vector<IntExpr>& loop) {
+        const auto place = [&](const std::vector<IntExpr>& indices) {
+          return absl::c_find(indices, loop[k]) - indices.begin();
+        };
+        return absl::c_all_of(accesses, [&](const std::vector<IntExpr>& indices) {
+          return place(indices) == place(accesses[0]) && absl::c_linear_search(indices, loop[k]);
+        });
+      });
+      if (pure) found.buffers.push_back(buffer);
+    }
+  }
+}
+
 // Whether `loops` has all of `known`, which are of some of its kernels, but perhaps for the last.
 bool IsMostOf(const std::vector<std::vector<IntExpr>>& loops,
               const std::vector<std::vector<IntExpr>>& known) {
@@ -227,13 +309,15 @@ bool IsMostOf(const std::vector<std::vector<IntExpr>>& loops,
 
 }  // namespace
 
-BufferUses::BufferUses(const Module& module) : loaders_(module.buffers.size()) {
+BufferUses::BufferUses(const Module& module)
+    : loaders_(module.buffers.size()), storers_(module.buffers.size()) {
   std::vector<bool> seen_elsewhere(module.buffers.size(), false);
   for (size_t i = 0; i < module.operations.size(); ++i) {
     ForEachAccess(module.operations[i], [&](const Inst& inst) {
       std::vector<size_t>& loaders = loaders_[inst.buffer];
       const bool is_new = loaders.empty() || loaders.back() != i;
       if (inst.op == ScalarOp::kLoad && is_new) loaders.push_back(i);
+      if (inst.op == ScalarOp::kStore) storers_[inst.buffer] = i;
     });
     if (const auto* library = std::get_if<ir::Library>(&module.operations[i])) {
       const auto visit = [&](const auto& self, const ir::LibraryArgs& args) -> void {
@@ -291,6 +375,7 @@ std::vector<Tileable> FindTileable(const Module& module, const BufferUses& uses,
     }
   }
   if (found.buffers.empty()) return {};
+  while (AddProducer(module, uses, found)) continue;
   std::optional<Tileable> summed;
   if (auto loop = LoopClasses(module, found.operations, /*sums=*/true).FindSummed();
       !loop.empty()) {
@@ -301,133 +386,9 @@ std::vector<Tileable> FindTileable(const Module& module, const BufferUses& uses,
   }
   smaller.push_back(std::move(found));
   if (summed) smaller.push_back(*std::move(summed));
+  for (Tileable& choice : smaller) AddOwnBuffers(module, uses, choice);
   absl::c_reverse(smaller);
   return smaller;
-}
-
-ir::Repeat MakeRepeat(const Module& module, const Tileable& tileable,
-                      const std::vector<int64_t>& steps) {
-  ir::Repeat repeat;
-  repeat.steps = steps;
-  for (size_t k = 0; k < tileable.operations.size(); ++k) {
-    Kernel kernel = KernelAt(module, tileable.operations[k]);
-    std::vector<IntExpr> outer;
-    for (size_t i = 0; i < steps.size(); ++i) {
-      const IntExpr loop = tileable.loops[i][k];
-      if (absl::c_linear_search(kernel.outer, loop)) outer.push_back(loop);
-    }
-    for (IntExpr var : kernel.outer) {
-      if (!absl::c_linear_search(outer, var)) outer.push_back(var);
-    }
-    kernel.outer = std::move(outer);
-    repeat.kernels.push_back(std::move(kernel));
-  }
-  repeat.name = absl::StrCat(repeat.kernels.back().name, "_tiles");
-  return repeat;
-}
-
-namespace {
-
-// Copies of `loops`, and of `insts` for them.
-class Copier {
- public:
-  Copier(Module& module, const std::vector<IntExpr>& loops) : ints_(*module.ints) {
-    for (IntExpr var : loops) {
-      copies_.push_back(ints_.NewVar(var.extent()));
-      map_[var] = copies_.back();
-    }
-  }
-
-  const std::vector<IntExpr>& loops() const { return copies_; }
-  Inst Copy(Inst inst) {
-    for (IntExpr& index : inst.indices) index = ints_.Substitute(index, map_);
-    for (IntExpr& check : inst.checks) check = ints_.Substitute(check, map_);
-    return inst;
-  }
-
- private:
-  ir::IntContext& ints_;
-  std::vector<IntExpr> copies_;
-  ir::IntContext::VarMap map_;
-};
-
-// Makes `kernel` add its sums to a new buffer; appends what makes its zeros and what takes the
-// sums.
-void SplitSum(Module& module, Kernel& kernel, std::vector<Kernel>& before,
-              std::vector<Kernel>& after) {
-  const Inst& sum = kernel.phases[0].body.back();
-  ir::Buffer buffer;
-  buffer.name = absl::StrCat(kernel.name, "_sums");
-  buffer.dtype = sum.dtype;
-  buffer.kind = BufferKind::kTile;
-  for (IntExpr var : kernel.outer) buffer.sizes.push_back(var.extent());
-  buffer.strides = module.ContiguousStrides(buffer.sizes);
-  const BufferId sums = module.AddBuffer(buffer);
-  const auto access = [&](ScalarOp op, ir::ValueId value, const std::vector<IntExpr>& at) {
-    Inst inst;
-    inst.op = op;
-    inst.dtype = sum.dtype;
-    inst.buffer = sums;
-    inst.indices = at;
-    if (op == ScalarOp::kLoad) inst.result = value;
-    if (op == ScalarOp::kStore) inst.operands = {value};
-    return inst;
-  };
-
-  Copier zeros(module, kernel.outer);
-  Inst zero;
-  zero.dtype = sum.dtype;
-  zero.result = 0;
-  Kernel make{.name = absl::StrCat(kernel.name, "_zeros"),
-              .outer = zeros.loops(),
-              .phases = {{{}, {zero, access(ScalarOp::kStore, 0, zeros.loops())}}},
-              .origins = kernel.origins,
-              .num_values = 1};
-  before.push_back(std::move(make));
-
-  Copier results(module, kernel.outer);
-  Kernel take{.name = absl::StrCat(kernel.name, "_result"),
-              .outer = results.loops(),
-              .phases = {{}},
-              .origins = kernel.origins,
-              .num_values = kernel.num_values};
-  take.phases[0].body.push_back(access(ScalarOp::kLoad, sum.result, results.loops()));
-  for (size_t p = 1; p < kernel.phases.size(); ++p) {
-    for (const Inst& inst : kernel.phases[p].body) {
-      take.phases[0].body.push_back(results.Copy(inst));
-    }
-  }
-  after.push_back(std::move(take));
-
-  const ir::ValueId so_far = kernel.num_values++, total = kernel.num_values++;
-  Inst add;
-  add.op = ScalarOp::kAdd;
-  add.dtype = sum.dtype;
-  add.operands = {so_far, sum.result};
-  add.result = total;
-  std::vector<Inst> body = {access(ScalarOp::kLoad, so_far, kernel.outer), std::move(add),
-                            access(ScalarOp::kStore, total, kernel.outer)};
-  kernel.phases.resize(1);
-  kernel.phases.push_back({{}, std::move(body)});
-}
-
-}  // namespace
-
-void Replace(Module& module, const Tileable& tileable, ir::Repeat repeat) {
-  for (const BufferId buffer : tileable.buffers) module.buffers[buffer].kind = BufferKind::kTile;
-  for (const size_t i : tileable.operations) module.operations[i] = ir::Repeat();
-  std::vector<Kernel> before, after;
-  for (size_t k = 0; k < repeat.kernels.size(); ++k) {
-    Kernel& kernel = repeat.kernels[k];
-    if (!tileable.sums || absl::c_linear_search(kernel.outer, tileable.loops.back()[k])) continue;
-    SplitSum(module, kernel, before, after);
-  }
-  repeat.before = before.size();
-  repeat.after = after.size();
-  absl::c_move(repeat.kernels, std::back_inserter(before));
-  absl::c_move(after, std::back_inserter(before));
-  repeat.kernels = std::move(before);
-  module.operations[tileable.operations.back()] = std::move(repeat);
 }
 
 }  // namespace kiln::schedule

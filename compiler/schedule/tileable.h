@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "compiler/ir/module.h"
@@ -14,11 +15,15 @@ class BufferUses {
  public:
   explicit BufferUses(const ir::Module& module);
 
+  // The kernel that stores it; nothing where there is none.
+  std::optional<size_t> StorerOf(ir::BufferId buffer) const { return storers_[buffer]; }
+
   // Those that load it, ascending; none where a library step or the module's caller sees it.
   const std::vector<size_t>& LoadersOf(ir::BufferId buffer) const { return loaders_[buffer]; }
 
  private:
   std::vector<std::vector<size_t>> loaders_;
+  std::vector<std::optional<size_t>> storers_;
 };
 
 // Kernels that hand temporary buffers on to each other, which no other operation loads.
@@ -32,7 +37,8 @@ struct Tileable {
 };
 
 // The kernel of operation `first`, all that load its temporary buffers, all that load theirs, as
-// long as that leaves all loops that can be tiled but the last. The more kernels the fewer loops:
+// long as that leaves all loops that can be tiled but the last, and what is computed element by
+// element for them alone. The more kernels the fewer loops:
 // one choice for each number of loops, that with the most kernels first. Before them, where there
 // is one, that with the most kernels and one more loop, which some of them sum over: the fewest
 // that may be. Nothing where that is one kernel.

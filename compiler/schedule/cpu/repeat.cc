@@ -89,9 +89,9 @@ void TileMaker::AddBounds(const BoundedLoops& loops, Block& out) {
       part.end = add(ints_.Min(ints_.Mul(vectors, 16), var.extent()), var.extent());
     }
     if (bound.begin) {
-      const IntExpr first = ints_.Max(ints_.Const(0), ints_.Add(begins_.back(), *bound.begin));
-      const IntExpr whole = ints_.Mul(ints_.FloorDiv(first, 16), 16);
-      part.begin = add(ints_.Min(whole, var.extent()), var.extent());
+      const IntExpr first = ints_.Min(
+          ints_.Max(ints_.Const(0), ints_.Add(begins_.back(), *bound.begin)), var.extent());
+      part.begin = add(ints_.Mul(ints_.FloorDiv(first, kPartUnit), kPartUnit), var.extent());
     }
     bounded_[var] = part;
   }

@@ -336,15 +336,16 @@ TEST(RepeatTest, GradientsSumOverTilesOfRows) {
 }
 
 TEST(RepeatTest, GradientsOfSymbolicSizes) {
-  const std::string text = Backward({.rows = "s0",
-                                     .keys = "s1",
-                                     .symbols = "symbol s0 [1, 512] hint 128\n"
-                                                " symbol s1 [1, 512] hint 90\n",
-                                     .mask = kWindow});
+  BackwardSpec spec{.rows = "s0",
+                    .keys = "s1",
+                    .symbols = "symbol s0 [1, 512] hint 128\n symbol s1 [1, 512] hint 90\n",
+                    .mask = kWindow};
   for (const std::vector<int64_t>& sizes :
        std::vector<std::vector<int64_t>>{{128, 90}, {1, 1}, {97, 201}}) {
-    CheckModule(text, SmallCache(sizes));
+    CheckModule(Backward(spec), SmallCache(sizes));
   }
+  spec.row_sums = true;
+  CheckModule(Backward(spec), SmallCache({130, 150}));
 }
 
 }  // namespace
