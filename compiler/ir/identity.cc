@@ -22,6 +22,7 @@ std::string IdentityWriter::Text(const Operation& operation, std::vector<BufferI
   std::string out;
   if (const auto* repeat = std::get_if<Repeat>(&operation)) {
     for (int64_t steps : repeat->steps) absl::StrAppend(&out, steps, " ");
+    absl::StrAppend(&out, "before ", repeat->before, " after ", repeat->after, " ");
   }
   for (const Kernel& kernel : KernelsOf(operation)) AppendKernel(kernel, out);
   for (BufferId buffer : buffers) AppendBuffer(module_.buffers[buffer], out);

@@ -39,6 +39,29 @@ absl::Span<const Kernel> KernelsOf(const Operation& operation) {
   return {};
 }
 
+bool AddsUp(const Kernel& kernel) {
+  if (kernel.schedule != Schedule::kContraction || kernel.phases.size() != 2) return false;
+  const std::vector<Inst>& body = kernel.phases[1].body;
+  return std::any_of(body.begin(), body.end(), [&](const Inst& load) {
+    return load.op == ScalarOp::kLoad &&
+           std::any_of(body.begin(), body.end(), [&](const Inst& store) {
+             return store.op == ScalarOp::kStore && store.buffer == load.buffer;
+           });
+  });
+}
+
+std::vector<IntExpr> TiledLoops(const Repeat& repeat, size_t number) {
+  const Kernel& kernel = repeat.kernels[number];
+  const bool is_between = number >= repeat.before && number < repeat.kernels.size() - repeat.after;
+  const bool adds = is_between && AddsUp(kernel);
+  const size_t outer = repeat.steps.size() - (is_between && !adds ? 0 : 1);
+  std::vector<IntExpr> loops(kernel.outer.begin(),
+                             kernel.outer.begin() + static_cast<ptrdiff_t>(outer));
+  if (adds) loops.push_back(kernel.phases[0].inner[0]);
+  loops.resize(repeat.steps.size());
+  return loops;
+}
+
 absl::string_view NameOf(const Operation& operation) {
   if (const auto* kernel = std::get_if<Kernel>(&operation)) return kernel->name;
   if (const auto* repeat = std::get_if<Repeat>(&operation)) return repeat->name;

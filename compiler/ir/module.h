@@ -38,7 +38,7 @@
 //         store f32 @y[d0, r0], %9
 //       }
 //     }
-//     repeat @attention steps(1, 1, 64) {
+//     repeat @attention steps(1, 1, 64) before(1) after(1) {
 //       kernel @scores contraction (d0: 8, d1: 12, d2: s0, d3: s0) { ... }
 //       ...
 //     }
@@ -166,11 +166,23 @@ bool IsOrdered(const Phase& phase);
 // in all kernels; a tile is `steps[i]` iterations of the i-th. What one kernel stores and a later
 // one loads has, for each of these loops, a dimension whose index is that loop's variable in every
 // access, so tiles do not depend on each other; no kernel stores to an input.
+//
+// Sums over the last tiled loop: the first `before` and the last `after` kernels lack that loop,
+// and run before and after all of its tiles. Of the kernels between, one that AddsUp has it as the
+// loop of its first phase and adds the sum of each tile to a buffer that a kernel before has made
+// and that only those after load; tiles of that loop run in order then.
 struct Repeat {
   std::string name;
   std::vector<int64_t> steps;   // each at least 1
   std::vector<Kernel> kernels;  // in an order that respects every dependence
+  size_t before = 0, after = 0;
 };
+
+// Whether a kernel of a Repeat is a contraction that adds its sums to what lies where it stores.
+bool AddsUp(const Kernel& kernel);
+// The tiled loops of kernel `number`, one for each step; the last is null where the kernel lacks
+// it.
+std::vector<IntExpr> TiledLoops(const Repeat& repeat, size_t number);
 
 // A window on a buffer as a library step sees it.
 struct BufferWindow {

@@ -38,6 +38,8 @@ absl::Status Parser::RepeatDefinition() {
     repeat.steps.push_back(step);
   }
   Advance();
+  KILN_ASSIGN_OR_RETURN(repeat.before, KernelCount("before"));
+  KILN_ASSIGN_OR_RETURN(repeat.after, KernelCount("after"));
   KILN_RETURN_IF_ERROR(Expect("{"));
   while (!At("}")) {
     KILN_RETURN_IF_ERROR(Expect("kernel"));
@@ -45,8 +47,23 @@ absl::Status Parser::RepeatDefinition() {
     repeat.kernels.push_back(std::move(kernel));
   }
   Advance();
+  if (repeat.before > repeat.kernels.size() ||
+      repeat.after > repeat.kernels.size() - repeat.before) {
+    return Error("a repeat has fewer kernels than stand before and after its tiles");
+  }
   module_.operations.push_back(std::move(repeat));
   return absl::OkStatus();
+}
+
+// "before(2)", or nothing, which is 0.
+absl::StatusOr<size_t> Parser::KernelCount(absl::string_view word) {
+  if (!At(word)) return 0;
+  Advance();
+  KILN_RETURN_IF_ERROR(Expect("("));
+  KILN_ASSIGN_OR_RETURN(const int64_t count, Int());
+  if (count < 0) return Error("a number of kernels is negative");
+  KILN_RETURN_IF_ERROR(Expect(")"));
+  return static_cast<size_t>(count);
 }
 
 // "(d0: 128, d1: s0)": new variables, in scope only after the list.

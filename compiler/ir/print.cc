@@ -189,7 +189,10 @@ std::string Printer::TextOf(const Operation& operation) const {
   if (const auto* kernel = std::get_if<Kernel>(&operation)) return TextOf(*kernel);
   const Repeat& repeat = std::get<Repeat>(operation);
   std::string out = absl::StrCat("  repeat ", NameText(repeat.name), " steps(",
-                                 absl::StrJoin(repeat.steps, ", "), ") {\n");
+                                 absl::StrJoin(repeat.steps, ", "), ")");
+  if (repeat.before > 0) absl::StrAppend(&out, " before(", repeat.before, ")");
+  if (repeat.after > 0) absl::StrAppend(&out, " after(", repeat.after, ")");
+  absl::StrAppend(&out, " {\n");
   for (const Kernel& kernel : repeat.kernels) {
     for (absl::string_view line : absl::StrSplit(TextOf(kernel), '\n', absl::SkipEmpty())) {
       absl::StrAppend(&out, "  ", line, "\n");

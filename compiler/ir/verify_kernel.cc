@@ -353,7 +353,8 @@ absl::Status KernelVerifier::CheckStore(const Inst& inst) {
   if (TypeOf(inst.operands.back()) != inst.dtype) {
     return Error(inst, "the value's type is not the buffer's");
   }
-  if (writer_[inst.buffer] >= 0 && writer_[inst.buffer] != operation_) {
+  const bool adds = buffer.kind == BufferKind::kTile && AddsUp(*kernel_);
+  if (writer_[inst.buffer] >= 0 && writer_[inst.buffer] != operation_ && !adds) {
     return Error(inst, "another operation stores the buffer");
   }
   if (IsScatter(inst)) KILN_RETURN_IF_ERROR(CheckScatter(inst));

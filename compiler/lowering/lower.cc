@@ -311,7 +311,8 @@ absl::Status Lower(const Graph& graph, const LoweringOptions& options, ir::Modul
 std::vector<std::string> LoweredOps() {
   std::vector<std::string> ops;
   for (const auto& [name, lowering] : Lowerings()) {
-    ops.push_back(absl::StartsWith(name, "prims.") ? name : absl::StrCat("aten.", name));
+    const bool is_atens = !absl::StartsWith(name, "prims.") && !absl::StartsWith(name, "kiln.");
+    ops.push_back(is_atens ? absl::StrCat("aten.", name) : name);
   }
   std::sort(ops.begin(), ops.end());
   return ops;

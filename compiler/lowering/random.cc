@@ -30,7 +30,14 @@ class Stream {
     if (!seed) return n.Decline("without a seed: its numbers are the client's own");
     const bool is_one = seed->sizes.size() == 1 && seed->sizes[0].is_const(1);
     if (seed->dtype != DType::kI64 || !is_one) return n.BadGraph("a seed's type", "one i64");
-    return Stream(n, *seed);
+    return Stream(n, *seed, n.NextRandomStream());
+  }
+
+  // That of `number` with a seed of its own.
+  static absl::StatusOr<Stream> Of(NodeContext& n, View seed, int64_t number) {
+    const bool is_one = seed.sizes.size() == 1 && seed.sizes[0].is_const(1);
+    if (seed.dtype != DType::kI64 || !is_one) return n.BadGraph("a seed's type", "one i64");
+    return Stream(n, std::move(seed), number);
   }
 
   // 64 bits at a place of the result; `part` numbers several of one place.
@@ -75,8 +82,8 @@ class Stream {
   }
 
  private:
-  Stream(NodeContext& n, View seed)
-      : sizes_(n.Result(0).sizes), seed_(std::move(seed)), number_(n.NextRandomStream()) {}
+  Stream(NodeContext& n, View seed, int64_t number)
+      : sizes_(n.Result(0).sizes), seed_(std::move(seed)), number_(number) {}
 
   // The low `digits` bits as a fraction of 2^digits.
   static Scalar Fraction(KernelBuilder& b, Scalar bits, int digits, DType compute) {
@@ -267,6 +274,22 @@ absl::Status LowerDropout(NodeContext& n) {
   return absl::OkStatus();
 }
 
+// kiln.keep(like, seed, stream, p) -> which elements a dropout of `p` keeps of `like`: the same
+// wherever it is computed. client/python/kiln_torch/recompute.py makes such calls.
+absl::Status LowerKeep(NodeContext& n) {
+  KILN_ASSIGN_OR_RETURN(const View like, n.Tensor(0, "like"));
+  KILN_ASSIGN_OR_RETURN(const View seed, n.Tensor(1, "seed"));
+  KILN_ASSIGN_OR_RETURN(const int64_t number, n.ConstInt(2, "stream", 0));
+  KILN_ASSIGN_OR_RETURN(const double p, n.Float(3, "p", 0));
+  KILN_RETURN_IF_ERROR(n.CheckSizes(n.Result(0).sizes, like.sizes, "the result"));
+  if (n.Result(0).dtype != DType::kBool) return n.BadGraph("its result's type", "bool");
+  if (!(p >= 0 && p <= 1)) return n.Decline("with a probability outside of 0 to 1");
+  KILN_ASSIGN_OR_RETURN(const Stream stream, Stream::Of(n, seed, number));
+  n.PointwiseResult(
+      0, [&](KernelBuilder& b, const Ints& at) { return Happens(b, at, stream, Number(1 - p)); });
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 void RegisterRandom(Registry& registry) {
@@ -287,6 +310,7 @@ void RegisterRandom(Registry& registry) {
   registry["bernoulli.default"] = BernoulliFrom(0, "self");
   registry["bernoulli.p"] = registry["bernoulli.Tensor"] = BernoulliFrom(1, "p");
   registry["native_dropout.default"] = LowerDropout;
+  registry["kiln.keep.default"] = LowerKeep;
 }
 
 }  // namespace kiln::lowering

@@ -23,31 +23,40 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+// Which of a loop's iterations may be skipped.
+enum class Side { kLate, kEarly };
+
 // What is known of a value in the iterations that may be skipped.
 struct Known {
-  enum { kNothing, kNumber, kRowMax } what = kNothing;
+  enum { kNothing, kNumber, kFinite } what = kNothing;
   double number = 0;  // of kNumber; a bool's 0 or 1
 
   bool Is(double n) const { return what == kNumber && number == n; }
+  bool IsFinite() const { return what == kFinite || (what == kNumber && std::isfinite(number)); }
 };
 
 // A buffer whose elements are `fill` where the index of `dimension` is past the row by more than
-// `offset`.
+// `offset`, or, on the early side, by less.
 struct Filled {
   size_t dimension = 0;
   int64_t offset = 0;
   double fill = 0;
 };
 
+// On one side, by loop variable.
+using Offsets = absl::flat_hash_map<IntExpr, int64_t>;
+
 class Finder {
  public:
-  Finder(const ir::Module& module, const ir::Repeat& repeat)
-      : module_(module), ints_(*module.ints), repeat_(repeat) {}
+  Finder(const ir::Module& module, const ir::Repeat& repeat, Side side)
+      : module_(module), ints_(*module.ints), repeat_(repeat), side_(side) {}
 
-  BoundedLoops Run() && {
-    for (const Kernel& kernel : repeat_.kernels) {
-      row_ = kernel.outer[repeat_.steps.size() - 1];
-      if (!VisitKernel(kernel)) return {};
+  Offsets Run() && {
+    for (size_t k = repeat_.before; k < repeat_.kernels.size() - repeat_.after; ++k) {
+      fixed_ = TiledLoops(repeat_, k);
+      row_ = fixed_.back();
+      fixed_.pop_back();
+      if (!VisitKernel(repeat_.kernels[k])) return {};
     }
     return std::move(loops_);
   }
@@ -55,10 +64,14 @@ class Finder {
  private:
   // False where a filled buffer is loaded in a way that is not understood.
   bool VisitKernel(const Kernel& kernel) {
-    indices_.clear();
-    ForEachInst(kernel, [&](const Inst& inst) {
-      if (inst.op == ScalarOp::kIndex) indices_[inst.result] = inst.indices[0];
-    });
+    FindIndices(kernel);
+    values_.assign(kernel.num_values, {});
+    if (AddsUp(kernel)) {
+      for (size_t i = repeat_.steps.size() - 1; i < kernel.outer.size(); ++i) {
+        VisitSums(kernel, kernel.outer[i]);
+      }
+      return LoadsAreBounded(kernel);
+    }
     for (size_t i = repeat_.steps.size(); i < kernel.outer.size(); ++i) {
       if (VisitOuter(kernel, kernel.outer[i])) return LoadsAreBounded(kernel);
     }
@@ -73,6 +86,23 @@ class Finder {
     return LoadsAreBounded(kernel);
   }
 
+  // Values that are sums of indices and numbers.
+  void FindIndices(const Kernel& kernel) {
+    indices_.clear();
+    ForEachInst(kernel, [&](const Inst& inst) {
+      if (inst.op == ScalarOp::kIndex) indices_[inst.result] = inst.indices[0];
+      if (inst.dtype != DType::kI64) return;
+      if (inst.op == ScalarOp::kConst) indices_[inst.result] = ints_.Const(inst.immediate_int);
+      if (inst.op != ScalarOp::kAdd && inst.op != ScalarOp::kSub) return;
+      const auto a = indices_.find(inst.operands[0]), b = indices_.find(inst.operands[1]);
+      if (a == indices_.end() || b == indices_.end()) return;
+      const bool adds = inst.op == ScalarOp::kAdd;
+      const IntExpr value =
+          adds ? ints_.Add(a->second, b->second) : ints_.Sub(a->second, b->second);
+      indices_[inst.result] = value;
+    });
+  }
+
   bool LoadsAreBounded(const Kernel& kernel) const {
     bool bounded = true;
     ForEachInst(kernel, [&](const Inst& inst) {
@@ -85,10 +115,17 @@ class Finder {
     return bounded;
   }
 
-  // Whether all that the kernel stores is known for late iterations of its outer loop `col`.
+  // Whether a row itself is in what may not be skipped.
+  bool HoldsRow(int64_t offset) const { return side_ == Side::kLate ? offset >= 0 : offset <= 0; }
+  // Whether what holds past `other` holds past `offset`, too.
+  bool IsPast(int64_t offset, int64_t other) const {
+    return side_ == Side::kLate ? offset >= other : offset <= other;
+  }
+
+  // Whether all that the kernel stores is known for the skipped iterations of its outer loop `col`.
   bool VisitOuter(const Kernel& kernel, IntExpr col) {
     std::optional<int64_t> offset = OffsetOf(kernel.phases, col);
-    if (!offset || *offset < 0) return false;
+    if (!offset || !HoldsRow(*offset)) return false;
     values_.assign(kernel.num_values, {});
     std::vector<std::pair<BufferId, Filled>> made;
     for (const Phase& phase : kernel.phases) {
@@ -102,20 +139,29 @@ class Finder {
     return true;
   }
 
-  // Makes `col` bounded where late iterations of the phase's loop change no reduction and store
-  // what is known.
+  // Bounds the outer loop `col` of a kernel that AddsUp where what is added there is zero.
+  void VisitSums(const Kernel& kernel, IntExpr col) {
+    const Phase& phase = kernel.phases[0];
+    const std::optional<int64_t> offset = OffsetOf({&phase, 1}, col);
+    if (!offset || !HoldsRow(*offset)) return;
+    for (const Inst& inst : phase.body) Evaluate(inst, col, *offset);
+    if (IsNeutral(phase.body.back())) loops_[col] = *offset;
+  }
+
+  // Makes `col` bounded where the skipped iterations of the phase's loop change no reduction and
+  // store what is known.
   void VisitInner(const Phase& phase, IntExpr col) {
     const std::optional<int64_t> offset = OffsetOf({&phase, 1}, col);
     std::vector<std::pair<BufferId, Filled>> made;
-    bool changes = !offset || *offset < 0;
+    bool changes = !offset || !HoldsRow(*offset);
     for (const Inst& inst : phase.body) {
       Evaluate(inst, offset ? col : IntExpr(), offset.value_or(0));
       if (inst.op == ScalarOp::kReduce) {
         const bool is_neutral = IsNeutral(inst);
         changes |= !is_neutral;
-        if (inst.reduce_kind == ReduceKind::kMax && is_neutral) {
-          values_[inst.result].what = Known::kRowMax;
-        }
+        const bool is_number =
+            inst.reduce_kind == ReduceKind::kMax || inst.reduce_kind == ReduceKind::kSum;
+        if (is_number && is_neutral) values_[inst.result].what = Known::kFinite;
       }
       if (inst.op == ScalarOp::kStore) changes |= !offset || !AddStore(inst, col, *offset, made);
     }
@@ -127,9 +173,15 @@ class Finder {
   // Whether the operand is the reduction's identity.
   bool IsNeutral(const Inst& reduce) const {
     const Known& operand = values_[reduce.operands[0]];
-    return operand.Is(reduce.reduce_kind == ReduceKind::kSum   ? 0
-                      : reduce.reduce_kind == ReduceKind::kMax ? -kInfinity
-                                                               : std::nan(""));
+    switch (reduce.reduce_kind) {
+      case ReduceKind::kSum:
+      case ReduceKind::kAny:
+        return operand.Is(0);
+      case ReduceKind::kMax:
+        return operand.Is(-kInfinity);
+      default:
+        return false;
+    }
   }
 
   bool AddStore(const Inst& store, IntExpr col, int64_t offset,
@@ -145,11 +197,13 @@ class Finder {
     return true;
   }
 
-  // By how much `col` must be past the row for comparisons to be decided, or filled elements to be
+  // How far `col` must be past the row for comparisons to be decided, or filled elements to be
   // loaded; nothing where neither is done.
   std::optional<int64_t> OffsetOf(absl::Span<const Phase> phases, IntExpr col) const {
     std::optional<int64_t> offset;
-    const auto take = [&](int64_t o) { offset = std::max(offset.value_or(o), o); };
+    const auto take = [&](int64_t o) {
+      if (!offset || IsPast(o, *offset)) offset = o;
+    };
     for (const Phase& phase : phases) {
       for (const Inst& inst : phase.body) {
         if (const Filled* filled = FilledAlong(inst, col)) take(filled->offset);
@@ -167,22 +221,24 @@ class Finder {
     return &filled->second;
   }
 
-  // For a comparison that holds where `col <= row + offset`: the offset.
+  // For a comparison that holds where `col <= row + offset`, on the early side where
+  // `col >= row + offset`: the offset.
   std::optional<int64_t> LimitOf(const Inst& inst, IntExpr col) const {
     const bool less = inst.op == ScalarOp::kLe || inst.op == ScalarOp::kLt;
     const bool greater = inst.op == ScalarOp::kGe || inst.op == ScalarOp::kGt;
     if (!col || (!less && !greater)) return std::nullopt;
-    const auto a = indices_.find(inst.operands[less ? 0 : 1]);
-    const auto b = indices_.find(inst.operands[less ? 1 : 0]);
+    const bool is_late = side_ == Side::kLate;
+    const auto a = indices_.find(inst.operands[less == is_late ? 0 : 1]);
+    const auto b = indices_.find(inst.operands[less == is_late ? 1 : 0]);
     if (a == indices_.end() || b == indices_.end()) return std::nullopt;
-    // a - b is col - row + rest.
+    // a - b is col - row + rest; it holds where that is at most 0, or at least 0.
     const IntExpr rest = ints_.Add(ints_.Sub(ints_.Sub(a->second, b->second), col), row_);
     if (!rest.is_const()) return std::nullopt;
-    const bool strict = inst.op == ScalarOp::kLt || inst.op == ScalarOp::kGt;
-    return -rest.value() - (strict ? 1 : 0);
+    const int strict = inst.op == ScalarOp::kLt || inst.op == ScalarOp::kGt ? 1 : 0;
+    return -rest.value() - (is_late ? strict : -strict);
   }
 
-  // For iterations of `col` past the row by more than `offset`.
+  // For the skipped iterations of `col`.
   void Evaluate(const Inst& inst, IntExpr col, int64_t offset) {
     if (inst.result < 0) return;
     Known& value = values_[inst.result];
@@ -196,7 +252,11 @@ class Finder {
         return;
       case ScalarOp::kLoad: {
         const Filled* filled = FilledAlong(inst, col);
-        if (filled != nullptr && !inst.has_mask && filled->offset <= offset) number(filled->fill);
+        if (filled != nullptr) {
+          if (!inst.has_mask && IsPast(offset, filled->offset)) number(filled->fill);
+        } else if (IsStatistic(inst, col)) {
+          value.what = Known::kFinite;
+        }
         return;
       }
       case ScalarOp::kLe:
@@ -204,55 +264,119 @@ class Finder {
       case ScalarOp::kGe:
       case ScalarOp::kGt: {
         const auto limit = LimitOf(inst, col);
-        if (limit && *limit <= offset) number(0);
+        if (limit && IsPast(offset, *limit)) number(0);
         return;
       }
+      case ScalarOp::kEq:
+        if (operand(0).what == Known::kNumber && operand(1).what == Known::kNumber) {
+          number(operand(0).number == operand(1).number ? 1 : 0);
+        }
+        return;
+      case ScalarOp::kNot:
+        if (inst.dtype == DType::kBool && operand(0).what == Known::kNumber) {
+          number(operand(0).number == 0 ? 1 : 0);
+        }
+        return;
       case ScalarOp::kAnd:
         if (inst.dtype == DType::kBool && (operand(0).Is(0) || operand(1).Is(0))) number(0);
+        return;
+      case ScalarOp::kOr:
+        if (inst.dtype == DType::kBool && (operand(0).Is(1) || operand(1).Is(1))) number(1);
         return;
       case ScalarOp::kSelect:
         if (operand(0).what == Known::kNumber) {
           value = operand(operand(0).number != 0 ? 1 : 2);
         } else if (operand(1).what == Known::kNumber && operand(2).Is(operand(1).number)) {
           value = operand(1);
-        } else if (operand(1).Is(0) && operand(2).what == Known::kRowMax) {
+        } else if (operand(1).Is(0) && operand(2).what == Known::kFinite) {
           value = operand(2);  // the maximum, or 0 for a row without keys
         }
         return;
       case ScalarOp::kCast:
-        if (IsFloat(inst.dtype) && (operand(0).Is(0) || operand(0).Is(-kInfinity))) {
+        if (!IsFloat(inst.dtype)) return;
+        if (operand(0).Is(0) || operand(0).Is(-kInfinity) || operand(0).what == Known::kFinite) {
           value = operand(0);
         }
-        if (IsFloat(inst.dtype) && operand(0).what == Known::kRowMax) value = operand(0);
+        return;
+      case ScalarOp::kAdd:
+        if (operand(0).Is(-kInfinity) || operand(1).Is(-kInfinity)) {
+          number(-kInfinity);
+        } else if (operand(0).Is(0) && operand(1).Is(0)) {
+          number(0);
+        } else {
+          EvaluateFinite(inst, value);
+        }
         return;
       case ScalarOp::kSub:
-        if (operand(0).Is(-kInfinity) && operand(1).what == Known::kRowMax) number(-kInfinity);
+        if (operand(0).Is(-kInfinity) && operand(1).IsFinite()) {
+          number(-kInfinity);
+        } else if (operand(0).Is(0) && operand(1).Is(0)) {
+          number(0);
+        } else {
+          EvaluateFinite(inst, value);
+        }
         return;
       case ScalarOp::kExp:
         if (operand(0).Is(-kInfinity)) number(0);
         return;
       case ScalarOp::kMul:
-        if (operand(0).Is(0) || operand(1).Is(0)) number(0);
+        if (operand(0).Is(0) || operand(1).Is(0)) {
+          number(0);
+        } else {
+          EvaluateFinite(inst, value);
+        }
+        return;
+      case ScalarOp::kDiv:
+      case ScalarOp::kLog:
+        EvaluateFinite(inst, value);
         return;
       default:
         return;
     }
   }
 
+  // Of finite numbers comes one.
+  void EvaluateFinite(const Inst& inst, Known& value) const {
+    if (!IsFloat(inst.dtype)) return;
+    if (absl::c_all_of(inst.operands, [&](ir::ValueId id) { return values_[id].IsFinite(); })) {
+      value.what = Known::kFinite;
+    }
+  }
+
+  // Whether a load reads one float for all of a row, or for all of a column: what there is one of
+  // for many weights is a maximum or a logarithm of a sum. Were it infinite, the iterations that
+  // are not skipped would show it.
+  bool IsStatistic(const Inst& load, IntExpr col) const {
+    if (!IsFloat(load.dtype) || !load.operands.empty() || filled_.contains(load.buffer)) {
+      return false;
+    }
+    return absl::c_count_if(load.indices, [&](IntExpr i) { return i == row_ || i == col; }) == 1 &&
+           absl::c_all_of(load.indices, [&](IntExpr i) {
+             return i == row_ || i == col || i.is_const() || absl::c_linear_search(fixed_, i);
+           });
+  }
+
   const ir::Module& module_;
   IntContext& ints_;
   const ir::Repeat& repeat_;
+  const Side side_;
   IntExpr row_;
+  std::vector<IntExpr> fixed_;  // the kernel's other tiled loops
   std::vector<Known> values_;
-  absl::flat_hash_map<ir::ValueId, IntExpr> indices_;  // of the kernel's kIndex values
+  absl::flat_hash_map<ir::ValueId, IntExpr> indices_;
   absl::flat_hash_map<BufferId, Filled> filled_;
-  BoundedLoops loops_;
+  Offsets loops_;
 };
 
 }  // namespace
 
 BoundedLoops FindBoundedLoops(const ir::Module& module, const ir::Repeat& repeat) {
-  return Finder(module, repeat).Run();
+  BoundedLoops found;
+  for (const auto& [var, end] : Finder(module, repeat, Side::kLate).Run()) found[var].end = end;
+  for (const auto& [var, begin] : Finder(module, repeat, Side::kEarly).Run()) {
+    found[var].begin = begin;
+  }
+  return found;
 }
 
 }  // namespace kiln::schedule

@@ -29,10 +29,11 @@ struct NestPhase {
 // The part [begin, end) of a loop that runs for a tile.
 struct TilePart {
   ir::IntExpr begin, end;
-  // Of a tiled loop: `step` iterations, or fewer in the last tile. 0: of a loop that begins at 0
-  // and whose late iterations change nothing.
+  // Of a tiled loop: `step` iterations, or fewer in the last tile. 0: of a loop whose other
+  // iterations change nothing; it begins at a multiple of kPartUnit.
   int64_t step = 0;
 };
+inline constexpr int kPartUnit = 64;
 
 // Where a tile of a buffer lies: element `indices` at the sum of (indices - origin) * strides.
 struct TileLayout {

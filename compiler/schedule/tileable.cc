@@ -1,12 +1,13 @@
 #include "compiler/schedule/tileable.h"
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
 #include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "absl/strings/str_cat.h"
 
 namespace kiln::schedule {
 
@@ -79,10 +80,13 @@ bool MayMove(const Module& module, std::vector<size_t>& operations) {
 // Finds the loops of several kernels that stand for each other in what these hand on.
 class LoopClasses {
  public:
-  LoopClasses(const Module& module, const std::vector<size_t>& operations)
+  // `sums`: with those that kernels sum over.
+  LoopClasses(const Module& module, const std::vector<size_t>& operations, bool sums = false)
       : module_(module), operations_(operations) {
     for (const size_t i : operations_) {
       for (IntExpr var : KernelAt(module_, i).outer) class_of_[var] = var;
+      const IntExpr sum = sums ? SumLoop(KernelAt(module_, i)) : IntExpr();
+      if (sum) class_of_[sum] = sum;
     }
     for (const BufferId buffer : HandedOn()) AddBuffer(buffer);
   }
@@ -106,7 +110,50 @@ class LoopClasses {
     return found;
   }
 
+  // A loop of the first kernel that all others have, too, or sum over, as few of them as may be;
+  // nothing where there is none.
+  std::vector<IntExpr> FindSummed() {
+    std::vector<IntExpr> best;
+    size_t fewest = operations_.size();
+    for (IntExpr first : KernelAt(module_, operations_[0]).outer) {
+      if (bad_.contains(ClassOf(first))) continue;
+      std::vector<IntExpr> loops;
+      size_t sums = 0;
+      for (const size_t i : operations_) {
+        const Kernel& kernel = KernelAt(module_, i);
+        std::vector<IntExpr> all = kernel.outer;
+        if (const IntExpr sum = SumLoop(kernel)) all.push_back(sum);
+        std::erase_if(all, [&](IntExpr var) {
+          return !class_of_.contains(var) || ClassOf(var) != ClassOf(first);
+        });
+        if (all.size() != 1 || all[0].extent() != first.extent()) break;
+        sums += absl::c_linear_search(kernel.outer, all[0]) ? 0 : 1;
+        loops.push_back(all[0]);
+      }
+      if (loops.size() != operations_.size() || sums == 0 || sums >= fewest) continue;
+      fewest = sums;
+      best = std::move(loops);
+    }
+    return best;
+  }
+
  private:
+  // The loop of a contraction whose sums nobody in the group loads; null where there is none.
+  IntExpr SumLoop(const Kernel& kernel) const {
+    if (kernel.schedule != ir::Schedule::kContraction || kernel.phases[0].inner.size() != 1) {
+      return {};
+    }
+    const std::vector<BufferId> handed_on = HandedOn();
+    bool may = true;
+    for (size_t p = 1; p < kernel.phases.size(); ++p) {
+      may &= kernel.phases[p].inner.empty();
+      for (const Inst& inst : kernel.phases[p].body) {
+        may &= inst.buffer < 0 || !absl::c_linear_search(handed_on, inst.buffer);
+      }
+    }
+    return may ? kernel.phases[0].inner[0] : IntExpr();
+  }
+
   bool OneEach(const std::vector<IntExpr>& loops) const {
     for (size_t i = 0; i < loops.size(); ++i) {
       if (!absl::c_linear_search(KernelAt(module_, operations_[i]).outer, loops[i])) return false;
@@ -167,6 +214,89 @@ class LoopClasses {
   absl::flat_hash_set<IntExpr> bad_;
 };
 
+// Temporary buffers that operation `i` stores and only those of `users` load.
+std::vector<BufferId> StoredFor(const Module& module, const BufferUses& uses, size_t i,
+                                const std::vector<size_t>& users) {
+  std::vector<BufferId> stored;
+  ForEachAccess(module.operations[i], [&](const Inst& inst) {
+    const std::vector<size_t>& loaders = uses.LoadersOf(inst.buffer);
+    if (inst.op == ScalarOp::kStore && !absl::c_linear_search(stored, inst.buffer) &&
+        module.buffers[inst.buffer].kind == BufferKind::kTemp && !loaders.empty() &&
+        absl::c_all_of(loaders, [&](size_t user) { return absl::c_linear_search(users, user); })) {
+      stored.push_back(inst.buffer);
+    }
+  });
+  return stored;
+}
+
+// Adds a kernel that computes element by element what only those of `found` load, where they keep
+// their loops. Whether there was one.
+bool AddProducer(const Module& module, const BufferUses& uses, Tileable& found) {
+  absl::flat_hash_set<size_t> producers;
+  for (const size_t i : found.operations) {
+    ForEachAccess(module.operations[i], [&](const Inst& inst) {
+      const std::optional<size_t> storer = uses.StorerOf(inst.buffer);
+      if (inst.op == ScalarOp::kLoad && storer && *storer < found.operations.back() &&
+          !absl::c_linear_search(found.operations, *storer)) {
+        producers.insert(*storer);
+      }
+    });
+  }
+  std::vector<size_t> sorted(producers.begin(), producers.end());
+  absl::c_sort(sorted);
+  for (const size_t i : sorted) {
+    if (!MayBeTiled(module, i)) continue;
+    const Kernel& kernel = KernelAt(module, i);
+    if (kernel.phases.size() != 1 || !kernel.phases[0].inner.empty()) continue;
+    const std::vector<BufferId> made = StoredFor(module, uses, i, found.operations);
+    size_t stores = 0;
+    ForEachInst(kernel, [&](const Inst& inst) { stores += inst.op == ScalarOp::kStore ? 1 : 0; });
+    std::vector<size_t> operations = found.operations;
+    operations.push_back(i);
+    if (made.size() != stores || !MayMove(module, operations)) continue;
+    if (operations.size() != found.operations.size() + 1) continue;
+    const auto at = absl::c_find(operations, i) - operations.begin();
+    std::vector<std::vector<IntExpr>> loops = LoopClasses(module, operations).Find();
+    std::vector<std::vector<IntExpr>> kept;
+    for (const std::vector<IntExpr>& known : found.loops) {
+      for (const std::vector<IntExpr>& loop : loops) {
+        std::vector<IntExpr> others = loop;
+        others.erase(others.begin() + at);
+        if (others == known) kept.push_back(loop);
+      }
+    }
+    if (kept.size() != found.loops.size()) continue;
+    found.operations = std::move(operations);
+    found.loops = std::move(kept);
+    absl::c_move(made, std::back_inserter(found.buffers));
+    return true;
+  }
+  return false;
+}
+
+// Adds temporary buffers that one of the kernels stores for itself alone, each tiled loop's
+// variable an index in every access.
+void AddOwnBuffers(const Module& module, const BufferUses& uses, Tileable& found) {
+  for (size_t k = 0; k < found.operations.size(); ++k) {
+    const size_t i = found.operations[k];
+    for (const BufferId buffer : StoredFor(module, uses, i, {i})) {
+      std::vector<std::vector<IntExpr>> accesses;
+      ForEachAccess(module.operations[i], [&](const Inst& inst) {
+        if (inst.buffer == buffer) accesses.push_back(inst.indices);
+      });
+      const bool pure = absl::c_all_of(found.loops, [&](const std::vector<IntExpr>& loop) {
+        const auto place = [&](const std::vector<IntExpr>& indices) {
+          return absl::c_find(indices, loop[k]) - indices.begin();
+        };
+        return absl::c_all_of(accesses, [&](const std::vector<IntExpr>& indices) {
+          return place(indices) == place(accesses[0]) && absl::c_linear_search(indices, loop[k]);
+        });
+      });
+      if (pure) found.buffers.push_back(buffer);
+    }
+  }
+}
+
 // Whether `loops` has all of `known`, which are of some of its kernels, but perhaps for the last.
 bool IsMostOf(const std::vector<std::vector<IntExpr>>& loops,
               const std::vector<std::vector<IntExpr>>& known) {
@@ -179,13 +309,15 @@ bool IsMostOf(const std::vector<std::vector<IntExpr>>& loops,
 
 }  // namespace
 
-BufferUses::BufferUses(const Module& module) : loaders_(module.buffers.size()) {
+BufferUses::BufferUses(const Module& module)
+    : loaders_(module.buffers.size()), storers_(module.buffers.size()) {
   std::vector<bool> seen_elsewhere(module.buffers.size(), false);
   for (size_t i = 0; i < module.operations.size(); ++i) {
     ForEachAccess(module.operations[i], [&](const Inst& inst) {
       std::vector<size_t>& loaders = loaders_[inst.buffer];
       const bool is_new = loaders.empty() || loaders.back() != i;
       if (inst.op == ScalarOp::kLoad && is_new) loaders.push_back(i);
+      if (inst.op == ScalarOp::kStore) storers_[inst.buffer] = i;
     });
     if (const auto* library = std::get_if<ir::Library>(&module.operations[i])) {
       const auto visit = [&](const auto& self, const ir::LibraryArgs& args) -> void {
@@ -243,33 +375,20 @@ std::vector<Tileable> FindTileable(const Module& module, const BufferUses& uses,
     }
   }
   if (found.buffers.empty()) return {};
+  while (AddProducer(module, uses, found)) continue;
+  std::optional<Tileable> summed;
+  if (auto loop = LoopClasses(module, found.operations, /*sums=*/true).FindSummed();
+      !loop.empty()) {
+    summed = found;
+    std::erase_if(summed->loops, [&](const auto& known) { return known[0] == loop[0]; });
+    summed->loops.push_back(std::move(loop));
+    summed->sums = true;
+  }
   smaller.push_back(std::move(found));
+  if (summed) smaller.push_back(*std::move(summed));
+  for (Tileable& choice : smaller) AddOwnBuffers(module, uses, choice);
   absl::c_reverse(smaller);
   return smaller;
-}
-
-ir::Repeat MakeRepeat(const Module& module, const Tileable& tileable,
-                      const std::vector<int64_t>& steps) {
-  ir::Repeat repeat;
-  repeat.steps = steps;
-  for (size_t k = 0; k < tileable.operations.size(); ++k) {
-    Kernel kernel = KernelAt(module, tileable.operations[k]);
-    std::vector<IntExpr> outer;
-    for (size_t i = 0; i < steps.size(); ++i) outer.push_back(tileable.loops[i][k]);
-    for (IntExpr var : kernel.outer) {
-      if (!absl::c_linear_search(outer, var)) outer.push_back(var);
-    }
-    kernel.outer = std::move(outer);
-    repeat.kernels.push_back(std::move(kernel));
-  }
-  repeat.name = absl::StrCat(repeat.kernels.back().name, "_tiles");
-  return repeat;
-}
-
-void Replace(Module& module, const Tileable& tileable, ir::Repeat repeat) {
-  for (const BufferId buffer : tileable.buffers) module.buffers[buffer].kind = BufferKind::kTile;
-  for (const size_t i : tileable.operations) module.operations[i] = ir::Repeat();
-  module.operations[tileable.operations.back()] = std::move(repeat);
 }
 
 }  // namespace kiln::schedule

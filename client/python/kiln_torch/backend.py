@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
 
@@ -27,6 +27,7 @@ from kiln_torch.decompositions import decompositions
 from kiln_torch.library import StepError
 from kiln_torch.program import client_of, load_program
 from kiln_torch.progressive import Progressive
+from kiln_torch.recompute import partitioner
 from kiln_torch.resampling import resampling_kept_whole
 from kiln_torch.settings import MODES, Settings
 from kiln_torch.statistics import STATISTICS
@@ -220,6 +221,7 @@ def _with_numbers(
 
 def aot_backend(
     compile_graph: Callable[..., Callable[[list[Any]], Any]],
+    eager_random: bool = False,
 ) -> Callable[..., Callable[..., Any]]:
     """A torch.compile backend that hands every graph to compile_graph(module, inputs, kind=...).
 
@@ -231,7 +233,7 @@ def aot_backend(
         bw_compiler=functools.partial(compile_graph, kind="backward"),
         inference_compiler=functools.partial(compile_graph, kind="inference"),
         decompositions=decompositions(),
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=partitioner(keep_random=eager_random),
         keep_inference_input_mutations=True,
     )
 
@@ -262,4 +264,4 @@ def kiln_backend(
         options.setdefault("mode", mode)
     settings = Settings.read(options)
     compile_graph = functools.partial(_compile, settings=settings)
-    return aot_backend(compile_graph)(module, example_inputs)
+    return aot_backend(compile_graph, _has_eager_random(settings))(module, example_inputs)

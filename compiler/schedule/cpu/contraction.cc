@@ -26,7 +26,8 @@ class ContractionScheduler {
         builder_(module, kernel, nest),
         width_(plan_.panel_width()),
         panels_(ints_.CeilDiv(plan_.num_lanes, ints_.Const(width_))),
-        panel_size_(ints_.Mul(plan_.depth, width_)) {
+        depth_(MostDepth()),
+        panel_size_(ints_.Mul(depth_, width_)) {
     const int64_t elements = l2_bytes / 2 / DTypeSize(plan_.operand_type) / width_;
     panel_group_ =
         ints_.Max(ints_.Const(1),
@@ -65,19 +66,27 @@ class ContractionScheduler {
   void RunOwn(Block& root);
   // Whether each block of rows is some whole micro tiles.
   bool RowsAreWhole() {
+    if (plan_.row_part != nullptr && plan_.row_part->step == 0) return false;
     const int64_t step = plan_.row_part != nullptr ? plan_.row_part->step : 0;
     return step % plan_.tile_rows == 0 && ints_.Mod(plan_.num_rows, plan_.tile_rows).is_const(0);
   }
-  // How many lanes and k there are here, and k with what pairs are filled up with.
-  IntExpr NumLanes() { return plan_.lane_part ? plan_.lane_part->end : plan_.num_lanes; }
-  IntExpr NumK() { return plan_.k_part ? plan_.k_part->end : plan_.num_k; }
-  IntExpr Depth() {
-    if (!plan_.k_part) return plan_.depth;
-    return plan_.pairs() ? ints_.Mul(ints_.CeilDiv(NumK(), ints_.Const(2)), 2) : NumK();
+  FlatRange RangeOf(const TilePart* part, IntExpr all) {
+    return part != nullptr ? FlatRange{part->begin, part->end} : FlatRange{ints_.Const(0), all};
   }
-  FlatRange AllRows() {
-    if (plan_.row_part != nullptr) return {plan_.row_part->begin, plan_.row_part->end};
-    return {ints_.Const(0), plan_.num_rows};
+  FlatRange AllRows() { return RangeOf(plan_.row_part, plan_.num_rows); }
+  FlatRange AllLanes() { return RangeOf(plan_.lane_part, plan_.num_lanes); }
+  FlatRange AllK() { return RangeOf(plan_.k_part, plan_.num_k); }
+  IntExpr NumK() { return ints_.Sub(AllK().end, AllK().begin); }
+  // The place of the point of k at hand.
+  IntExpr PlaceOfK() { return ints_.Sub(Flat(plan_.k), AllK().begin); }
+  // With what pairs are filled up with.
+  IntExpr DepthOf(IntExpr k) {
+    return plan_.pairs() ? ints_.Mul(ints_.CeilDiv(k, ints_.Const(2)), 2) : k;
+  }
+  IntExpr Depth() { return plan_.k_part ? DepthOf(NumK()) : plan_.depth; }
+  IntExpr MostDepth() {
+    if (plan_.k_part == nullptr || plan_.k_part->step == 0) return plan_.depth;
+    return DepthOf(ints_.Min(plan_.num_k, ints_.Const(plan_.k_part->step)));
   }
 
   ir::IntContext& ints_;
@@ -86,6 +95,7 @@ class ContractionScheduler {
   Builder builder_;
   const int width_;       // of a panel
   const IntExpr panels_;  // of a batch
+  const IntExpr depth_;   // of packed rows and panels, at most
   const IntExpr panel_size_;
   IntExpr panel_group_;  // panels that together take half of the second-level cache
   AllocId rows_ = -1;    // scratch memory for rows
@@ -132,19 +142,19 @@ Block& ContractionScheduler::AddBatches(Block& out) {
 IntExpr ContractionScheduler::OriginOf(const Step& load, const std::vector<IntExpr>& vars) {
   ir::IntContext::VarMap origin;
   for (IntExpr var : vars) origin[var] = ints_.Const(0);
-  for (IntExpr var : plan_.k) origin[var] = ints_.Const(0);
+  for (IntExpr var : plan_.k) origin[var] = AllK().begin;
   return ints_.Substitute(load.index, origin);
 }
 
 AllocId ContractionScheduler::OpenRowScratch(Block& out) {
   const int rows = plan_.row_load == nullptr ? plan_.block_rows() : plan_.tile_rows;
-  return builder_.Open({plan_.operand_type, ints_.Mul(plan_.depth, rows), Space::kL2, {}, false},
-                       out);
+  return builder_.Open({plan_.operand_type, ints_.Mul(depth_, rows), Space::kL2, {}, false}, out);
 }
 
 FlatRange ContractionScheduler::LanesOf(IntExpr panel, Block& out) {
-  const IntExpr begin = Let(ints_.Mul(panel, width_), plan_.num_lanes, out);
-  return {begin, Let(ints_.Min(ints_.Add(begin, width_), NumLanes()), plan_.num_lanes, out)};
+  const FlatRange all = AllLanes();
+  const IntExpr begin = Let(ints_.Add(all.begin, ints_.Mul(panel, width_)), plan_.num_lanes, out);
+  return {begin, Let(ints_.Min(ints_.Add(begin, width_), all.end), plan_.num_lanes, out)};
 }
 
 // out[k][lane], with zeros where the last panel has no lanes.
@@ -177,7 +187,7 @@ void ContractionScheduler::PackPanel(IntExpr panel, const Window& to, Block& out
                plan_.panel_k_stride);
     return;
   }
-  const Alloc rows{plan_.operand_type, ints_.Mul(plan_.num_k, width_), Space::kL2, {}, false};
+  const Alloc rows{plan_.operand_type, ints_.Mul(depth_, width_), Space::kL2, {}, false};
   const Window plain{-1, builder_.Open(rows, out), ints_.Const(0)};
   PackAnyPanel(lanes, plain, out);
   interleave(plain, ints_.Const(width_));
@@ -191,8 +201,7 @@ void ContractionScheduler::PackAnyPanel(const FlatRange& lanes, const Window& to
         std::vector<Loop> loops;
         for (IntExpr var : plan_.k) loops.push_back(builder_.Whole(var));
         loops.push_back({run.var, run.begin, run.end, Binding::kVector, plan_.vector_lanes});
-        const IntExpr index =
-            ints_.Add(to.index, ints_.Add(ints_.Mul(Flat(plan_.k), width_), place));
+        const IntExpr index = ints_.Add(to.index, ints_.Add(ints_.Mul(PlaceOfK(), width_), place));
         builder_.AddNest(
             Closure(nest_.phases[0], plan_.panel_value), loops, [](Block&) {},
             [&](Block& body) {
@@ -207,8 +216,8 @@ void ContractionScheduler::PackAnyPanel(const FlatRange& lanes, const Window& to
 void ContractionScheduler::PackRows(IntExpr first, IntExpr count, Block& out) {
   IntExpr r;
   if (Depth() != NumK()) {
-    out.push_back({Micro{
-        MicroKind::kZero, {}, {{-1, rows_, ints_.Const(0)}}, {ints_.Mul(count, plan_.depth)}}});
+    out.push_back(
+        {Micro{MicroKind::kZero, {}, {{-1, rows_, ints_.Const(0)}}, {ints_.Mul(count, depth_)}}});
   }
   Block& body = builder_.AddSteps(r, ints_.Const(plan_.block_rows()), ints_.Const(0), count,
                                   ints_.Const(1), Binding::kSerial, out);
@@ -219,7 +228,7 @@ void ContractionScheduler::PackRows(IntExpr first, IntExpr count, Block& out) {
   for (IntExpr var : plan_.k) loops.push_back(builder_.Whole(var));
   loops.back().binding = Binding::kVector;
   loops.back().width = plan_.vector_lanes;
-  const IntExpr index = ints_.Add(ints_.Mul(r, plan_.depth), Flat(plan_.k));
+  const IntExpr index = ints_.Add(ints_.Mul(r, depth_), PlaceOfK());
   builder_.AddNest(
       Closure(nest_.phases[0], plan_.row_value), loops, [](Block&) {},
       [&](Block& at) { builder_.AddStore(plan_.row_value, plan_.operand_type, rows_, index, at); },
@@ -260,8 +269,8 @@ void ContractionScheduler::Multiply(AllocId tile, IntExpr row_begin, IntExpr row
   };
   const IntExpr one = ints_.Const(1);
   if (plan_.row_load == nullptr) {
-    const IntExpr from = ints_.Mul(ints_.Mul(g, rows), plan_.depth);
-    at->push_back({multiply({-1, rows_, from}, plan_.depth, one)});
+    const IntExpr from = ints_.Mul(ints_.Mul(g, rows), depth_);
+    at->push_back({multiply({-1, rows_, from}, depth_, one)});
     return;
   }
   const IntExpr first = ints_.Add(row_begin, ints_.Mul(g, rows));
@@ -399,7 +408,8 @@ void ContractionScheduler::RunShared(Block& root) {
 // A task packs the panel that it uses, where nobody has before.
 void ContractionScheduler::RunOwn(Block& root) {
   IntExpr panel;
-  const IntExpr panels = ints_.CeilDiv(NumLanes(), ints_.Const(width_));
+  const IntExpr panels =
+      ints_.CeilDiv(ints_.Sub(AllLanes().end, AllLanes().begin), ints_.Const(width_));
   Block& task = builder_.AddSteps(panel, panels_, ints_.Const(0), panels, ints_.Const(1),
                                   Binding::kTask, AddBatches(root));
   Window own{-1, -1, ints_.Const(0)};

@@ -177,23 +177,26 @@ struct Choice {
   bool legal = true;
 };
 
-// Sets the parts that a tile has of the plan's loops; false where it has some in another role.
+// Sets the parts that a tile has of the plan's loops; false where it has one of several loops that
+// are taken as one.
 bool SetParts(const Nest& nest, ContractionPlan& plan) {
-  const auto is_all = [](const std::vector<IntExpr>& loops, IntExpr var) {
-    return loops.size() == 1 && loops[0] == var;
+  const auto set = [&](const std::vector<IntExpr>& loops, const TilePart*& part) {
+    for (IntExpr var : loops) {
+      const TilePart* of_var = nest.PartOf(var);
+      if (of_var != nullptr && loops.size() > 1) return false;
+      part = of_var;
+    }
+    return true;
   };
-  for (IntExpr var : nest.outer) {
-    const TilePart* part = nest.PartOf(var);
-    if (part == nullptr) continue;
-    const bool tiled = part->step > 0;
-    if (!is_all(tiled ? plan.rows : plan.lanes, var)) return false;
-    (tiled ? plan.row_part : plan.lane_part) = part;
-  }
-  for (IntExpr var : plan.k) {
-    plan.k_part = nest.PartOf(var);
-    if (plan.k_part != nullptr && !is_all(plan.k, var)) return false;
-  }
-  return true;
+  const bool no_batch = std::all_of(plan.batch.begin(), plan.batch.end(),
+                                    [&](IntExpr var) { return nest.PartOf(var) == nullptr; });
+  return no_batch && set(plan.rows, plan.row_part) && set(plan.lanes, plan.lane_part) &&
+         set(plan.k, plan.k_part);
+}
+
+// How many iterations of loops that are `all` together run in a tile, at most.
+double MostOf(double all, const TilePart* part) {
+  return part != nullptr && part->step > 0 ? std::min(all, static_cast<double>(part->step)) : all;
 }
 
 Choice MakeChoice(ir::Module& module, const Nest& nest, ValueId row_value, ValueId panel_value,
@@ -232,14 +235,13 @@ Choice MakeChoice(ir::Module& module, const Nest& nest, ValueId row_value, Value
     if (regular && whole && plan.panel_k_stride.is_const(1)) plan.panel_load = load;
     if (regular && plan.pairs() && plan.lane_stride.is_const(1)) plan.panel_rows_load = load;
   }
-  double rows = HintOf(ints, plan.num_rows);
   choice.legal = SetParts(nest, plan);
-  if (plan.row_part != nullptr) {
-    rows = std::min<double>(rows, static_cast<double>(plan.row_part->step));
-  }
-  const double lanes = HintOf(ints, plan.num_lanes);
-  const double k = HintOf(ints, plan.num_k), batches = HintOf(ints, plan.num_batches);
-  const int packed_vectors = load != nullptr ? PackedVectors(module, *load, plan) : 0;
+  const double rows = MostOf(HintOf(ints, plan.num_rows), plan.row_part);
+  const double lanes = MostOf(HintOf(ints, plan.num_lanes), plan.lane_part);
+  const double k = MostOf(HintOf(ints, plan.num_k), plan.k_part);
+  const double batches = HintOf(ints, plan.num_batches);
+  const bool may_be_packed = load != nullptr && !plan.lane_part && !plan.k_part;
+  const int packed_vectors = may_be_packed ? PackedVectors(module, *load, plan) : 0;
   ChooseTile(rows, lanes, isa, packed_vectors, plan);
   if (packed_vectors == plan.tile_vectors) plan.packed_load = load;
   const auto is_fixed = [&](ir::BufferId b) { return ir::IsFixed(module.buffers[b]); };

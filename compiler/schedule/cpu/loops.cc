@@ -204,8 +204,9 @@ void LoopsScheduler::AddLevel(const NestPhase& phase, const std::vector<IntExpr>
   }
   // In pieces that the phase's accumulators sum by themselves.
   const int64_t length = accumulators_.block_length();
-  Block& piece = builder_.AddSteps(loop.begin, loop.end, ints_.Const(0), loop.end,
-                                   ints_.Const(length), Binding::kSerial, out);
+  const IntExpr begin = loop.begin;
+  Block& piece = builder_.AddSteps(loop.begin, loop.end, begin, loop.end, ints_.Const(length),
+                                   Binding::kSerial, out);
   accumulators_.BeginBlock(piece);
   loop.end = ints_.Min(ints_.Add(loop.begin, length), loop.end);
   AddLevel(phase, loops, levels, level + 1, builder_.AddLoop(loop, piece));

@@ -15,10 +15,13 @@ namespace kiln::schedule::cpu {
 using ir::BufferId;
 using ir::IntExpr;
 
-TileMaker::TileMaker(ir::Module& module, const std::vector<int64_t>& steps, const ir::Kernel& first)
-    : module_(module), ints_(*module.ints), steps_(steps) {
+TileMaker::TileMaker(ir::Module& module, std::vector<int64_t> steps,
+                     std::vector<std::vector<IntExpr>> loops)
+    : module_(module), ints_(*module.ints), steps_(std::move(steps)), loops_(std::move(loops)) {
   for (size_t i = 0; i < steps_.size(); ++i) {
-    const IntExpr extent = first.outer[i].extent();
+    const auto& any =
+        *absl::c_find_if(loops_, [&](const auto& of_kernel) { return bool{of_kernel[i]}; });
+    const IntExpr extent = any[i].extent();
     extents_.push_back(extent);
     begins_.push_back(extent.is_const(1) ? ints_.Const(0) : ints_.NewVar(extent));
     const bool is_part = steps_[i] > 1 && !extent.is_const(1);
@@ -26,30 +29,32 @@ TileMaker::TileMaker(ir::Module& module, const std::vector<int64_t>& steps, cons
   }
 }
 
-Block& TileMaker::AddLoops(Block& out) {
+Block& TileMaker::AddLoops(size_t first, size_t last, Binding binding, Block& out) {
   Block* at = &out;
-  for (size_t i = 0; i < steps_.size(); ++i) {
+  for (size_t i = first; i < last; ++i) {
     if (begins_[i].is_const()) continue;
-    at->push_back({For{
-        begins_[i], ints_.Const(0), extents_[i], ints_.Const(steps_[i]), Binding::kTask, 1, {}}});
+    at->push_back(
+        {For{begins_[i], ints_.Const(0), extents_[i], ints_.Const(steps_[i]), binding, 1, {}}});
     at = &std::get<For>(at->back().value).body;
   }
-  for (size_t i = 0; i < steps_.size(); ++i) {
+  for (size_t i = first; i < last; ++i) {
     if (!ends_[i]) continue;
     at->push_back({Let{ends_[i], ints_.Min(ints_.Add(begins_[i], steps_[i]), extents_[i])}});
   }
   return *at;
 }
 
-IntExpr TileMaker::AddBuffer(BufferId id, const ir::Kernel& kernel) {
+IntExpr TileMaker::AddBuffer(BufferId id, const ir::Kernel& kernel, size_t number) {
   const ir::Buffer& buffer = module_.buffers[id];
+  const std::vector<IntExpr>& loops = loops_[number];
   std::vector<IntExpr> sizes = buffer.sizes;
   TileLayout layout;
   layout.origin.assign(sizes.size(), ints_.Const(0));
   ForEachInst(kernel, [&](const ir::Inst& inst) {
     if (inst.buffer != id) return;
     for (size_t i = 0; i < steps_.size(); ++i) {
-      const auto at = std::find(inst.indices.begin(), inst.indices.end(), kernel.outer[i]);
+      if (!loops[i]) continue;
+      const auto at = std::find(inst.indices.begin(), inst.indices.end(), loops[i]);
       const auto d = static_cast<size_t>(at - inst.indices.begin());
       layout.origin[d] = begins_[i];
       sizes[d] = ints_.Min(ints_.Const(steps_[i]), buffer.sizes[d]);
@@ -63,31 +68,46 @@ IntExpr TileMaker::AddBuffer(BufferId id, const ir::Kernel& kernel) {
 void TileMaker::AddBounds(const BoundedLoops& loops, Block& out) {
   if (ends_.empty() || !ends_.back()) return;
   std::vector<std::pair<int, IntExpr>> vars;  // in an order of their own
-  for (const auto& [var, offset] : loops) vars.emplace_back(var.id(), var);
+  for (const auto& [var, bound] : loops) vars.emplace_back(var.id(), var);
   absl::c_sort(vars, [](const auto& a, const auto& b) { return a.first < b.first; });
   absl::flat_hash_map<IntExpr, IntExpr> let;  // by value
+  const auto add = [&](IntExpr value, IntExpr extent) {
+    if (value.is_const()) return value;
+    IntExpr& made = let[value];
+    if (!made) {
+      made = ints_.NewVar(ints_.Add(extent, 1));
+      out.push_back({Let{made, value}});
+    }
+    return made;
+  };
   for (const auto& [id, var] : vars) {
     // Whole vectors: what they hold too many is masked away.
-    const IntExpr vectors = ints_.CeilDiv(ints_.Add(ends_.back(), loops.at(var)), ints_.Const(16));
-    const IntExpr value = ints_.Min(ints_.Mul(vectors, 16), var.extent());
-    IntExpr& end = let[value];
-    if (!end) {
-      end = ints_.NewVar(ints_.Add(var.extent(), 1));
-      out.push_back({Let{end, value}});
+    const Bound& bound = loops.at(var);
+    TilePart part{ints_.Const(0), var.extent(), 0};
+    if (bound.end) {
+      const IntExpr vectors = ints_.CeilDiv(ints_.Add(ends_.back(), *bound.end), ints_.Const(16));
+      part.end = add(ints_.Min(ints_.Mul(vectors, 16), var.extent()), var.extent());
     }
-    bounded_[var] = {ints_.Const(0), end, 0};
+    if (bound.begin) {
+      const IntExpr first = ints_.Min(
+          ints_.Max(ints_.Const(0), ints_.Add(begins_.back(), *bound.begin)), var.extent());
+      part.begin = add(ints_.Mul(ints_.FloorDiv(first, kPartUnit), kPartUnit), var.extent());
+    }
+    bounded_[var] = part;
   }
 }
 
-schedule::Tile TileMaker::Of(const ir::Kernel& kernel) const {
+schedule::Tile TileMaker::Of(size_t number) const {
   schedule::Tile tile;
   tile.parts = bounded_;
   tile.layouts = layouts_;
+  const std::vector<IntExpr>& loops = loops_[number];
   for (size_t i = 0; i < steps_.size(); ++i) {
+    if (!loops[i]) continue;
     if (ends_[i]) {
-      tile.parts[kernel.outer[i]] = {begins_[i], ends_[i], steps_[i]};
+      tile.parts[loops[i]] = {begins_[i], ends_[i], steps_[i]};
     } else {
-      tile.fixed[kernel.outer[i]] = begins_[i];
+      tile.fixed[loops[i]] = begins_[i];
     }
   }
   return tile;
@@ -105,7 +125,8 @@ class Grafter {
 
   AllocId KeptAs(BufferId buffer) const { return kept_.at(buffer); }
 
-  void Add(Tree from, Block& out) {
+  // Appends the tree's nodes to `out`, and to `memory` what opens its scratch memory.
+  void Add(Tree from, Block& memory, Block& out) {
     const auto allocs = static_cast<AllocId>(tree_.allocs.size());
     const ir::ValueId values = tree_.num_values;
     for (Alloc& alloc : from.allocs) {
@@ -122,7 +143,7 @@ class Grafter {
         tree_.origins.push_back(std::move(origin));
       }
     }
-    MoveScratch(from.body, out);
+    MoveScratch(from.body, memory);
     for (Node& node : from.body) out.push_back(std::move(node));
   }
 
@@ -197,10 +218,13 @@ std::vector<BufferId> StoredTiles(const ir::Module& module, const ir::Kernel& ke
   return stored;
 }
 
-// By kernel: the tiles that no later one loads.
+// By kernel: the tiles that no later one loads, but for those that the next tile needs again.
 std::vector<std::vector<BufferId>> LastLoads(const ir::Module& module, const ir::Repeat& repeat) {
   std::vector<std::vector<BufferId>> last(repeat.kernels.size());
   absl::flat_hash_set<BufferId> seen;
+  for (size_t k = 0; k < repeat.before; ++k) {
+    ForEachStore(repeat.kernels[k], [&](BufferId buffer) { seen.insert(buffer); });
+  }
   for (size_t k = repeat.kernels.size(); k-- > 0;) {
     ForEachInst(repeat.kernels[k], [&](const ir::Inst& inst) {
       if (inst.op != ir::ScalarOp::kLoad) return;
@@ -217,37 +241,51 @@ absl::StatusOr<Tree> ScheduleRepeat(ir::Module& module, const ir::Repeat& repeat
                                     const DeviceInfo& device) {
   Tree tree;
   tree.name = repeat.name;
-  TileMaker tiles(module, repeat.steps, repeat.kernels[0]);
-  Block& body = tiles.AddLoops(tree.body);
+  std::vector<std::vector<IntExpr>> loops;
+  for (size_t k = 0; k < repeat.kernels.size(); ++k) loops.push_back(TiledLoops(repeat, k));
+  TileMaker tiles(module, repeat.steps, std::move(loops));
+  const size_t last = repeat.steps.size() - 1;
+  const bool ordered = repeat.before + repeat.after > 0;
+  Block& task = tiles.AddLoops(0, ordered ? last : last + 1, Binding::kTask, tree.body);
   Grafter grafter(tree);
   const std::vector<std::vector<BufferId>> dying = LastLoads(module, repeat);
   for (size_t k = 0; k < repeat.kernels.size(); ++k) {
     const ir::Kernel& kernel = repeat.kernels[k];
-    const std::vector<BufferId> made = StoredTiles(module, kernel);
+    std::vector<BufferId> made = StoredTiles(module, kernel);
+    std::erase_if(made, [&](BufferId buffer) { return tiles.HasBuffer(buffer); });
     const std::vector<BufferId> over = memory::ChooseInPlace(module, kernel, made, dying[k]);
     for (size_t i = 0; i < made.size(); ++i) {
-      const IntExpr size = tiles.AddBuffer(made[i], kernel);
+      const IntExpr size = tiles.AddBuffer(made[i], kernel, k);
       if (over[i] >= 0) {
         grafter.Keep(made[i], grafter.KeptAs(over[i]));
         continue;
       }
       const auto alloc = static_cast<AllocId>(tree.allocs.size());
       tree.allocs.push_back({module.buffers[made[i]].dtype, size, Space::kL2, {}, false});
-      body.push_back({Open{alloc}});
+      task.push_back({Open{alloc}});
       grafter.Keep(made[i], alloc);
     }
   }
   tree.reasons.push_back(absl::StrCat(repeat.kernels.size(), " kernels, tile by tile"));
+  if (ordered) tree.reasons.push_back("tiles of the last loop one after another: sums");
+  Block later;  // the last loop, where it is no task
+  Block* tile = ordered ? &tiles.AddLoops(last, last + 1, Binding::kSerial, later) : &task;
   if (repeat.steps.back() > 1) {
     const BoundedLoops bounded = FindBoundedLoops(module, repeat);
     if (!bounded.empty()) tree.reasons.push_back("tiles end where all is masked away");
-    tiles.AddBounds(bounded, body);
+    tiles.AddBounds(bounded, *tile);
   }
-  for (const ir::Kernel& kernel : repeat.kernels) {
-    const schedule::Tile tile = tiles.Of(kernel);
-    KILN_ASSIGN_OR_RETURN(Tree part, ScheduleForTile(module, kernel, device, &tile));
-    grafter.Add(std::move(part), body);
+  for (size_t k = 0; k < repeat.kernels.size(); ++k) {
+    const schedule::Tile part = tiles.Of(k);
+    KILN_ASSIGN_OR_RETURN(Tree made, ScheduleForTile(module, repeat.kernels[k], device, &part));
+    const bool is_between = k >= repeat.before && k < repeat.kernels.size() - repeat.after;
+    if (k == repeat.kernels.size() - repeat.after) {
+      for (Node& node : later) task.push_back(std::move(node));
+      later.clear();
+    }
+    grafter.Add(std::move(made), task, is_between ? *tile : task);
   }
+  for (Node& node : later) task.push_back(std::move(node));
   return tree;
 }
 

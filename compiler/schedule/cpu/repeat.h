@@ -24,28 +24,31 @@ void ForEachStore(const ir::Kernel& kernel, const Visit& visit) {
   });
 }
 
-// One tile of a repeat with such steps: where it begins in each tiled loop, and how its buffers lie
-// in the memory that a task has for them.
+// One tile of a repeat: where it begins in each tiled loop, and how its buffers lie in the memory
+// that a task has for them.
 class TileMaker {
  public:
-  // `first`: any kernel of the repeat.
-  TileMaker(ir::Module& module, const std::vector<int64_t>& steps, const ir::Kernel& first);
+  // `loops`: the tiled ones, as ir::TiledLoops, by kernel.
+  TileMaker(ir::Module& module, std::vector<int64_t> steps,
+            std::vector<std::vector<ir::IntExpr>> loops);
 
-  // The loops over tiles, appended to `out`, in whose body the tile is; each is a task.
-  Block& AddLoops(Block& out);
-  // Elements of one tile of `buffer`, which `kernel` of the repeat stores.
-  ir::IntExpr AddBuffer(ir::BufferId buffer, const ir::Kernel& kernel);
-  // Loops of the kernels that end early, by how much after the tile's rows, which the last step is
-  // of; their ends are let in `out`, the tile's body.
+  // The loops over tiles `first` to `last` - 1, appended to `out`, in whose body what they let is.
+  Block& AddLoops(size_t first, size_t last, Binding binding, Block& out);
+  // Elements of one tile of `buffer`, which `kernel`, number `number` of the repeat, stores.
+  ir::IntExpr AddBuffer(ir::BufferId buffer, const ir::Kernel& kernel, size_t number);
+  bool HasBuffer(ir::BufferId buffer) const { return layouts_.contains(buffer); }
+  // The part that counts of loops of the kernels in a tile of the last loop; its ends are let in
+  // `out`, the tile's body.
   void AddBounds(const BoundedLoops& loops, Block& out);
-  // The tile for a kernel of the repeat.
-  schedule::Tile Of(const ir::Kernel& kernel) const;
+  // The tile for kernel `number` of the repeat.
+  schedule::Tile Of(size_t number) const;
 
  private:
   ir::Module& module_;
   ir::IntContext& ints_;
   const std::vector<int64_t> steps_;
-  std::vector<ir::IntExpr> begins_, ends_;  // `ends_` null where a step is 1
+  const std::vector<std::vector<ir::IntExpr>> loops_;
+  std::vector<ir::IntExpr> begins_, ends_;  // `ends_` null where a tile is one iteration
   std::vector<ir::IntExpr> extents_;
   absl::flat_hash_map<ir::BufferId, TileLayout> layouts_;
   absl::flat_hash_map<ir::IntExpr, TilePart> bounded_;

@@ -40,6 +40,7 @@ class Chooser {
   std::optional<Steps> Run() {
     const size_t loops = tileable_.loops.size();
     Steps single(loops, 1);
+    if (tileable_.sums) return ChooseSummed(std::move(single));
     if (Pays(single)) return single;
     single.pop_back();
     if (Points(single) < 2) return std::nullopt;
@@ -53,6 +54,24 @@ class Chooser {
   }
 
  private:
+  // Steps of the last loop, whose tiles one task takes in order; nothing where all of that loop
+  // stays in the cache anyway.
+  std::optional<Steps> ChooseSummed(Steps steps) {
+    const IntExpr last = tileable_.loops.back()[0];
+    const int64_t extent = ExtentHint(ints_, last);
+    const double points = Points(Steps(steps.size() - 1, 1));
+    const double bytes = HandedOnBytes() / points;
+    if (points < kLeastTiles || extent <= kLeastRows || bytes <= device_.l2_bytes * 0.75) {
+      return std::nullopt;
+    }
+    steps.back() = kLeastRows;
+    while (2 * steps.back() <= kMostRows &&
+           bytes / static_cast<double>(extent) * 2 * steps.back() <= device_.l2_bytes * 0.75) {
+      steps.back() *= 2;
+    }
+    return Pays(steps) ? std::optional(steps) : std::nullopt;
+  }
+
   // Of the loops with a step of 1.
   double Points(const Steps& steps) {
     double points = 1;
@@ -100,7 +119,7 @@ class Chooser {
       if (steps[i] == 1) points *= extent;
       tiles *= std::ceil(extent / static_cast<double>(steps[i]));
     }
-    if (points < 2 || tiles < kLeastTiles) return false;
+    if (points < 2 || (tileable_.sums ? points : tiles) < kLeastTiles) return false;
     const bool in_cache = HandedOnBytes() / tiles <= 4.0 * static_cast<double>(device_.l2_bytes);
     if (!in_cache) return false;
     const std::optional<double> packed = PackedElements(steps);
@@ -116,15 +135,21 @@ class Chooser {
   // By one tile; nothing where a product that is blocked alone is not blocked in tiles.
   std::optional<double> PackedElements(const Steps& steps) {
     const ir::Repeat repeat = MakeRepeat(module_, tileable_, steps);
-    TileMaker tiles(module_, steps, repeat.kernels[0]);
-    for (const ir::Kernel& kernel : repeat.kernels) {
-      ForEachStore(kernel, [&](ir::BufferId buffer) {
-        if (absl::c_linear_search(tileable_.buffers, buffer)) tiles.AddBuffer(buffer, kernel);
+    std::vector<std::vector<IntExpr>> loops(repeat.kernels.size());
+    for (size_t i = 0; i < steps.size(); ++i) {
+      for (size_t k = 0; k < loops.size(); ++k) loops[k].push_back(tileable_.loops[i][k]);
+    }
+    TileMaker tiles(module_, steps, std::move(loops));
+    for (size_t k = 0; k < repeat.kernels.size(); ++k) {
+      ForEachStore(repeat.kernels[k], [&](ir::BufferId buffer) {
+        if (!absl::c_linear_search(tileable_.buffers, buffer)) return;
+        tiles.AddBuffer(buffer, repeat.kernels[k], k);
       });
     }
     double packed = 0;
-    for (const ir::Kernel& kernel : repeat.kernels) {
-      const schedule::Tile tile = tiles.Of(kernel);
+    for (size_t k = 0; k < repeat.kernels.size(); ++k) {
+      const ir::Kernel& kernel = repeat.kernels[k];
+      const schedule::Tile tile = tiles.Of(k);
       const absl::StatusOr<Nest> alone = BuildNest(module_, kernel, /*collapse=*/true);
       const absl::StatusOr<Nest> tiled = BuildNest(module_, kernel, /*collapse=*/true, &tile);
       if (!alone.ok() || !tiled.ok()) return std::nullopt;
@@ -134,7 +159,11 @@ class Chooser {
         if (PlanContraction(module_, *alone, device_)) return std::nullopt;
         continue;
       }
-      packed += static_cast<double>(ints_.EvaluateAtHints(ints_.Mul(plan->num_lanes, plan->num_k)));
+      const auto most = [&](IntExpr all, const TilePart* part) {
+        const auto hint = static_cast<double>(ints_.EvaluateAtHints(all));
+        return part != nullptr && part->step > 0 ? std::min<double>(hint, part->step) : hint;
+      };
+      packed += most(plan->num_lanes, plan->lane_part) * most(plan->num_k, plan->k_part);
     }
     return packed;
   }

@@ -225,7 +225,12 @@ VectorPlan PlanVectors(IntContext& ints, const Nest& nest, VectorIsa isa) {
   if (!best) {
     for (size_t i = 0; i < nest.phases.size(); ++i) {
       Lanes& lanes = plan.phase_lanes[i];
-      if (lanes.var) lanes.width = WidthFor(ints, {&nest.phases[i]}, lanes.var, width);
+      if (!lanes.var) continue;
+      lanes.width = WidthFor(ints, {&nest.phases[i]}, lanes.var, width);
+      const TilePart* part = nest.PartOf(lanes.var);
+      if (part != nullptr && !part->begin.is_const(0)) {
+        lanes.width = std::min(lanes.width, kPartUnit);
+      }
     }
     return plan;
   }

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -143,6 +145,207 @@ TEST(RepeatTest, SymbolicSizes) {
   CheckModule(text, {.symbols = {3, 128, 90}, .tolerance = 1e-4, .repeats = 1});
   CheckModule(text, {.symbols = {1, 1, 1}, .tolerance = 1e-4, .repeats = 1});
   CheckModule(text, {.symbols = {2, 97, 201}, .tolerance = 1e-4, .repeats = 1});
+}
+
+struct BackwardSpec {
+  std::string rows = "100", keys = "130";
+  std::string symbols = "";
+  std::string mask =
+      "";  // from scores %3 to %5, with %6 = -inf, %7 the key's and %8 the row's place
+  bool row_sums = false;  // of dP * P, as a softmax by hand has them; else given
+  std::string type = "f32";
+};
+
+// P again from the scores and their row's logarithm of a sum, dS = P * (dP - t), and the gradients,
+// of which some sum over what others have as a loop.
+std::string Backward(const BackwardSpec& s) {
+  const std::string by_hand = R"(
+ kernel @dp contraction (d0: 8, d1: <R>, d2: <K>) {
+  phase (r0: 16) {
+   %0 = load f32 @g[d0, d1, r0]
+   %1 = load f32 @v[d0, d2, r0]
+   %2 = mul f32 %0, %1
+   %3 = reduce.sum f32 %2
+  }
+  phase () {
+   %4 = load TYPE @p[d0, d1, d2]
+   %14 = cast f32 %4
+   %5 = mul f32 %14, %3
+   store f32 @d[d0, d1, d2], %5
+  }
+ }
+ kernel @ds (d0: 8, d1: <R>) {
+  phase (r0: <K>) {
+   %0 = load f32 @d[d0, d1, r0]
+   %1 = reduce.sum f32 %0
+  }
+  phase (r0: <K>) {
+   %2 = load f32 @d[d0, d1, r0]
+   %3 = load TYPE @p[d0, d1, r0]
+   %13 = cast f32 %3
+   %4 = mul f32 %13, %1
+   %5 = sub f32 %2, %4
+   %15 = cast TYPE %5
+   store TYPE @s[d0, d1, r0], %15
+  }
+ })";
+  const std::string given = R"(
+ kernel @ds contraction (d0: 8, d1: <R>, d2: <K>) {
+  phase (r0: 16) {
+   %0 = load f32 @g[d0, d1, r0]
+   %1 = load f32 @v[d0, d2, r0]
+   %2 = mul f32 %0, %1
+   %3 = reduce.sum f32 %2
+  }
+  phase () {
+   %4 = load f32 @t[d0, d1]
+   %5 = sub f32 %3, %4
+   %6 = load TYPE @p[d0, d1, d2]
+   %16 = cast f32 %6
+   %7 = mul f32 %16, %5
+   %17 = cast TYPE %7
+   store TYPE @s[d0, d1, d2], %17
+  }
+ })";
+  // Of f32 nothing is cast.
+  const std::vector<std::pair<std::string, std::string>> plain = {
+      {"%8 = load TYPE", "%0 = load f32"},
+      {"   %0 = cast f32 %8\n", ""},
+      {"%4 = load TYPE @p[d0, d1, d2]\n   %14 = cast f32 %4", "%14 = load f32 @p[d0, d1, d2]"},
+      {"%3 = load TYPE @p[d0, d1, r0]\n   %13 = cast f32 %3", "%13 = load f32 @p[d0, d1, r0]"},
+      {"   %15 = cast TYPE %5\n", ""},
+      {"TYPE @s[d0, d1, r0], %15", "f32 @s[d0, d1, r0], %5"},
+      {"%6 = load TYPE @p[d0, d1, d2]\n   %16 = cast f32 %6", "%16 = load f32 @p[d0, d1, d2]"},
+      {"   %17 = cast TYPE %7\n", ""},
+      {"TYPE @s[d0, d1, d2], %17", "f32 @s[d0, d1, d2], %7"},
+      {"   %23 = cast TYPE %22\n", ""},
+      {"TYPE @p[d0, d1, d2], %23", "f32 @p[d0, d1, d2], %22"}};
+  const std::string plain_mask = "%5 = mul f32 %3, %4\n";
+  const std::string text = absl::StrReplaceAll(
+      absl::StrCat("module {\n", s.symbols, R"(
+ buffer @q f32[8,<R>,16] strides[<R>*16,16,1] input(0)
+ buffer @k f32[8,<K>,16] strides[<K>*16,16,1] input(1)
+ buffer @v f32[8,<K>,16] strides[<K>*16,16,1] input(2)
+ buffer @g f32[8,<R>,16] strides[<R>*16,16,1] input(3)
+ buffer @l f32[8,<R>] strides[<R>,1] input(4)
+ buffer @t f32[8,<R>] strides[<R>,1] input(5)
+ buffer @p TYPE[8,<R>,<K>] strides[<R>*<K>,<K>,1] temp
+ buffer @d f32[8,<R>,<K>] strides[<R>*<K>,<K>,1] temp
+ buffer @s TYPE[8,<R>,<K>] strides[<R>*<K>,<K>,1] temp
+ buffer @dq f32[8,<R>,16] strides[<R>*16,16,1] output
+ buffer @dk f32[8,<K>,16] strides[<K>*16,16,1] output
+ buffer @dv f32[8,<K>,16] strides[<K>*16,16,1] output
+ kernel @p contraction (d0: 8, d1: <R>, d2: <K>) {
+  phase (r0: 16) {
+   %0 = load f32 @q[d0, d1, r0]
+   %1 = load f32 @k[d0, d2, r0]
+   %2 = mul f32 %0, %1
+   %3 = reduce.sum f32 %2
+  }
+  phase () {
+   %4 = const f32 0.3
+   %6 = const f32 -inf
+   %7 = index i64 d2
+   %8 = index i64 d1
+   <MASK>
+   %20 = load f32 @l[d0, d1]
+   %21 = sub f32 %5, %20
+   %22 = exp f32 %21
+   %23 = cast TYPE %22
+   store TYPE @p[d0, d1, d2], %23
+  }
+ }
+ <DS>
+ kernel @dq contraction (d0: 8, d1: <R>, d2: 16) {
+  phase (r0: <K>) {
+   %8 = load TYPE @s[d0, d1, r0]
+   %0 = cast f32 %8
+   %1 = load f32 @k[d0, r0, d2]
+   %2 = mul f32 %0, %1
+   %3 = reduce.sum f32 %2
+  }
+  phase () {
+   %4 = const f32 0.3
+   %5 = mul f32 %3, %4
+   store f32 @dq[d0, d1, d2], %5
+  }
+ }
+ kernel @dk contraction (d0: 8, d1: <K>, d2: 16) {
+  phase (r0: <R>) {
+   %8 = load TYPE @s[d0, r0, d1]
+   %0 = cast f32 %8
+   %1 = load f32 @q[d0, r0, d2]
+   %2 = mul f32 %0, %1
+   %3 = reduce.sum f32 %2
+  }
+  phase () {
+   %4 = const f32 0.3
+   %5 = mul f32 %3, %4
+   store f32 @dk[d0, d1, d2], %5
+  }
+ }
+ kernel @dv contraction (d0: 8, d1: <K>, d2: 16) {
+  phase (r0: <R>) {
+   %8 = load TYPE @p[d0, r0, d1]
+   %0 = cast f32 %8
+   %1 = load f32 @g[d0, r0, d2]
+   %2 = mul f32 %0, %1
+   %3 = reduce.sum f32 %2
+  }
+  phase () {
+   store f32 @dv[d0, d1, d2], %3
+  }
+ }
+ output @dq sizes[8,<R>,16] strides[<R>*16,16,1] offset 0
+ output @dk sizes[8,<K>,16] strides[<K>*16,16,1] offset 0
+ output @dv sizes[8,<K>,16] strides[<K>*16,16,1] offset 0
+}
+)"),
+      {{"<DS>", s.row_sums ? by_hand : given}, {"<MASK>", s.mask.empty() ? plain_mask : s.mask}});
+  return absl::StrReplaceAll(s.type == "f32" ? absl::StrReplaceAll(text, plain) : text,
+                             {{"TYPE", s.type}, {"<R>", s.rows}, {"<K>", s.keys}});
+}
+
+// What one head needs does not fit the second-level cache.
+CheckOptions SmallCache(const std::vector<int64_t>& symbols = {}) {
+  return {.symbols = symbols, .scale = 0.5, .tolerance = 1e-4, .l2_bytes = 32 << 10, .repeats = 1};
+}
+
+constexpr char kCausal[] =
+    "%10 = mul f32 %3, %4\n %9 = le bool %7, %8\n"
+    " %5 = select f32 %9, %10, %6\n";
+constexpr char kWindow[] =
+    "%10 = mul f32 %3, %4\n %9 = le bool %7, %8\n %11 = const i64 20\n"
+    " %12 = sub i64 %8, %11\n %13 = gt bool %7, %12\n"
+    " %14 = and bool %9, %13\n %15 = const f32 0\n"
+    " %16 = select f32 %14, %15, %6\n %5 = add f32 %10, %16\n";
+
+TEST(RepeatTest, GradientsSumOverTilesOfKeys) {
+  CheckModule(Backward({.rows = "53", .keys = "149"}), SmallCache());
+}
+
+TEST(RepeatTest, GradientsOfMaskedAttention) {
+  CheckModule(Backward({.rows = "70", .mask = kCausal}), SmallCache());
+  CheckModule(Backward({.rows = "160", .mask = kWindow}), SmallCache());
+}
+
+// A sum over all keys leaves tiles of rows.
+TEST(RepeatTest, GradientsSumOverTilesOfRows) {
+  CheckModule(Backward({.rows = "130", .mask = kCausal, .row_sums = true}), SmallCache());
+  CheckModule(Backward({.rows = "160", .mask = kWindow, .row_sums = true}), SmallCache());
+}
+
+TEST(RepeatTest, GradientsOfSymbolicSizes) {
+  BackwardSpec spec{.rows = "s0",
+                    .keys = "s1",
+                    .symbols = "symbol s0 [1, 512] hint 128\n symbol s1 [1, 512] hint 90\n",
+                    .mask = kWindow};
+  for (const std::vector<int64_t>& sizes :
+       std::vector<std::vector<int64_t>>{{128, 90}, {1, 1}, {97, 201}}) {
+    CheckModule(Backward(spec), SmallCache(sizes));
+  }
+  spec.row_sums = true;
+  CheckModule(Backward(spec), SmallCache({130, 150}));
 }
 
 }  // namespace

@@ -47,8 +47,8 @@ constexpr absl::string_view kGood = R"(module {
 
 using Changes = std::vector<std::pair<absl::string_view, absl::string_view>>;
 
-absl::Status VerifyChanged(const Changes& changes) {
-  std::string text(kGood);
+absl::Status VerifyChanged(const Changes& changes, absl::string_view good = kGood) {
+  std::string text(good);
   for (const auto& [from, to] : changes) {
     EXPECT_THAT(text, HasSubstr(std::string(from)));
     text = absl::StrReplaceAll(text, {{from, to}});
@@ -58,8 +58,9 @@ absl::Status VerifyChanged(const Changes& changes) {
   return module.ok() ? Verify(*module) : module.status();
 }
 
-void ExpectWrong(const Changes& changes, absl::string_view message) {
-  const absl::Status status = VerifyChanged(changes);
+void ExpectWrong(const Changes& changes, absl::string_view message,
+                 absl::string_view good = kGood) {
+  const absl::Status status = VerifyChanged(changes, good);
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr(std::string(message)));
 }
@@ -103,6 +104,81 @@ TEST(VerifyRepeat, TilesOfOthers) {
   }
   output @y)"}},
               "kernel @later uses @t, a tile of another operation");
+}
+
+// Products of rows of @x with @w, of tiles of their depth one after another.
+constexpr absl::string_view kSums = R"(module {
+  buffer @x f32[4,96,8] strides[768,8,1] input(0)
+  buffer @w f32[4,96,8] strides[768,8,1] input(1)
+  buffer @e f32[4,96,8] strides[768,8,1] tile
+  buffer @s f32[4,8,8] strides[64,8,1] tile
+  buffer @y f32[4,8,8] strides[64,8,1] output
+  repeat @sums steps(1, 48) before(1) after(1) {
+    kernel @zeros (d0: 4, d1: 8, d2: 8) {
+      phase () {
+        %0 = const f32 0
+        store f32 @s[d0, d1, d2], %0
+      }
+    }
+    kernel @weights (d0: 4, d1: 96, d2: 8) {
+      phase () {
+        %0 = load f32 @x[d0, d1, d2]
+        %1 = exp f32 %0
+        store f32 @e[d0, d1, d2], %1
+      }
+    }
+    kernel @add contraction (d0: 4, d1: 8, d2: 8) {
+      phase (r0: 96) {
+        %0 = load f32 @e[d0, r0, d1]
+        %1 = load f32 @w[d0, r0, d2]
+        %2 = mul f32 %0, %1
+        %3 = reduce.sum f32 %2
+      }
+      phase () {
+        %4 = load f32 @s[d0, d1, d2]
+        %5 = add f32 %4, %3
+        store f32 @s[d0, d1, d2], %5
+      }
+    }
+    kernel @result (d0: 4, d1: 8, d2: 8) {
+      phase () {
+        %0 = load f32 @s[d0, d1, d2]
+        store f32 @y[d0, d1, d2], %0
+      }
+    }
+  }
+  output @y sizes[4,8,8] strides[64,8,1] offset 0
+}
+)";
+
+TEST(VerifyRepeat, SumsOverTilesPassAndPrintAsTheyWereRead) {
+  const absl::StatusOr<Module> module = Parse(kSums);
+  ASSERT_TRUE(module.ok()) << module.status();
+  EXPECT_EQ(Verify(*module), absl::OkStatus());
+  EXPECT_EQ(Print(*module), kSums);
+}
+
+TEST(VerifyRepeat, WrongSums) {
+  ExpectWrong({{"steps(1, 48)", "steps(1, 1)"}}, "sums over tiles of one iteration", kSums);
+  ExpectWrong({{"%5 = add f32 %4, %3", "%5 = max f32 %4, %3"}},
+              "kernel @add that does more than add sums of one loop", kSums);
+  ExpectWrong({{"(r0: 96)", "(r0: 95)"}}, "kernel @add whose loop 1 is not as long", kSums);
+  ExpectWrong({{"load f32 @e[d0, r0, d1]", "load f32 @e[d0, 95 - r0, d1]"}},
+              "kernel @add that reaches @e outside of its tile", kSums);
+  // Before the last tile there is less.
+  ExpectWrong({{"before(1) after(1)", "before(1)"},
+               {"(d0: 4, d1: 8, d2: 8) {\n      phase () {\n        %0 = load f32 @s[d0, d1, d2]\n "
+                "       store f32 @y[d0, d1, d2], %0",
+                "(d0: 4, d1: 96) {\n      phase () {\n        %0 = load f32 @s[d0, 0, 0]\n        "
+                "store f32 @y[d0, 0, 0], %0"}},
+              "kernel @result that reaches @s before its sums are complete", kSums);
+  // After it there is one tile.
+  ExpectWrong({{"load f32 @s[d0, d1, d2]\n        store f32 @y",
+                "load f32 @e[d0, d1, d2]\n        store f32 @y"}},
+              "kernel @result that reaches @e outside of its tile", kSums);
+  EXPECT_THAT(
+      std::string(Parse(absl::StrReplaceAll(kSums, {{"after(1)", "after(4)"}})).status().message()),
+      HasSubstr("fewer kernels than stand before and after"));
 }
 
 }  // namespace
