@@ -27,6 +27,14 @@ from models import MODELS  # noqa: E402
 PARTS = ("compile", "layers", "fetch", "run", "prepared", "train", "attention", "decode", "optimizer",
          "kernels", "joins", "overhead")
 
+# What makes each of them leave AVX-512 alone.
+AVX2_ONLY = {
+    "KILN_ARCH": "x86-64-v3",
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+}
+
 
 def cpu_name() -> str:
     text = pathlib.Path("/proc/cpuinfo").read_text()
@@ -280,6 +288,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", default=list(PARTS), help=", ".join(PARTS))
     parser.add_argument("--models", default="bert-base,resnet-50", help=", ".join(MODELS))
+    narrow = "as on a machine without AVX-512: Kiln, ATen, oneDNN and TorchInductor alike"
+    parser.add_argument("--avx2", action="store_true", help=narrow)
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"),
                         help="of what run, prepared, train, attention and decode measure")
     args = parser.parse_args()
@@ -287,8 +297,10 @@ def main() -> None:
     names = args.models.split(",")
     if unknown or set(names) - set(MODELS):
         parser.error(f"unknown: {', '.join(sorted(unknown | set(names) - set(MODELS)))}")
+    if args.avx2:
+        os.environ.update(AVX2_ONLY)
     print(f"{time.strftime('%Y-%m-%d')}, {cpu_name()}, torch {torch.__version__}, "
-          f"Python {platform.python_version()}")
+          f"Python {platform.python_version()}{', AVX2 only' if args.avx2 else ''}")
     for part in args.parts:
         if part in ("run", "prepared", "train"):
             globals()[f"bench_{part}"](names, args.dtype)

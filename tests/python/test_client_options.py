@@ -93,3 +93,20 @@ def test_a_silent_server_costs_its_time_limit_once():
     print(f"5 graphs, a silent server, timeout_s 1: {took:.1f} s")
     assert len(kiln_torch.stats()["fallbacks"]) == 5
     assert took < 8
+
+
+def test_kernels_for_an_older_cpu_run_here():
+    def fn(x):
+        return torch.softmax(x * 2.25, -1)
+
+    x = torch.randn(6, 70)
+    for arch in ("x86-64-v3", "x86-64", ""):
+        forget()
+        assert_same(run(fn, x, arch=arch, fallback="raise"), fn(x))
+        assert kiln_torch.stats()["compiles"] == 1, arch  # each is another artifact
+    forget()
+    run(fn, x, arch="x86-64-v3", fallback="raise")
+    assert kiln_torch.stats()["hits"]["server"] == 1
+    forget()
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="x87-64"):
+        run(fn, x, arch="x87-64", fallback="raise")

@@ -23,12 +23,14 @@ ClientObject* Self(PyObject* self) {
 }
 
 int InitClient(PyObject* self, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {
-      "server",      "timeout_s", "threads",  "debug_dir",    "debug",          "tls_ca",
-      "tls_cert",    "tls_key",   "token",    "token_file",   "public_key",     "known_servers",
-      "local_cache", "tenant",    "priority", "fail_on_miss", "prepare_memory", nullptr};
+  static const char* names[] = {"server",         "timeout_s",  "threads",    "debug_dir",
+                                "debug",          "tls_ca",     "tls_cert",   "tls_key",
+                                "token",          "token_file", "public_key", "known_servers",
+                                "local_cache",    "tenant",     "priority",   "fail_on_miss",
+                                "prepare_memory", "arch",       nullptr};
   const char* server = "";
   const char* debug_dir = "";
+  const char* arch = "";
   double timeout_s = 120;
   int threads = 0;
   int debug = 0;
@@ -36,18 +38,19 @@ int InitClient(PyObject* self, PyObject* args, PyObject* kwargs) {
   long long prepare_memory = 0;
   // An empty text is as good as none: the library then asks the environment.
   kiln_client_options options = KILN_CLIENT_OPTIONS_INIT;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|sdispsssssssssspL", const_cast<char**>(names),
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|sdispsssssssssspLs", const_cast<char**>(names),
                                    &server, &timeout_s, &threads, &debug_dir, &debug,
                                    &options.tls_ca, &options.tls_cert, &options.tls_key,
                                    &options.token, &options.token_file, &options.public_key,
                                    &options.known_servers, &options.local_cache, &options.tenant,
-                                   &options.priority, &fail_on_miss, &prepare_memory)) {
+                                   &options.priority, &fail_on_miss, &prepare_memory, &arch)) {
     return -1;
   }
   options.server = *server != '\0' ? server : nullptr;
   options.timeout_ms = static_cast<int64_t>(timeout_s * 1e3);
   options.threads = threads;
   options.libraries = "torch";
+  options.arch = *arch != '\0' ? arch : nullptr;
   options.debug_dir = *debug_dir != '\0' ? debug_dir : nullptr;
   options.debug = debug;
   options.fail_on_miss = fail_on_miss;

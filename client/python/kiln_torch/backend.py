@@ -253,8 +253,9 @@ def kiln_backend(
 ) -> Callable[..., Any]:
     """Backend for torch.compile, found through the entry point group torch_dynamo_backends.
 
-    `options`: server, fallback, timeout_s, threads, debug_dir, mode, check, fallback_random,
-    fail_on_miss, prepare_memory, local_cache, tenant, priority and those of security; see Settings. Raises ValueError for an unknown option.
+    `options`: server, fallback, timeout_s, threads, arch, debug_dir, mode, check, fallback_random,
+    fail_on_miss, prepare_memory, local_cache, tenant, priority and those of security; see Settings.
+    Raises ValueError for an unknown option.
 
     With `mode` "progressive", here or among the options, calls run eager until the program has
     arrived, then natively: nobody waits for a compile. Other modes of torch.compile have no effect.

@@ -21,6 +21,7 @@ def make_client(settings: Settings, debug: bool = False) -> _kiln.Client:
         debug,
         fail_on_miss=settings.fail_on_miss,
         prepare_memory=settings.prepare_memory,
+        arch=settings.arch,
         **given,
     )
 

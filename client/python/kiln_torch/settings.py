@@ -33,6 +33,9 @@ class Settings:
     fallback: str = "eager"  # or "raise"
     timeout_s: float = 600.0  # of one compile, with all its retries
     threads: int = 0  # 0: one a core
+    # LLVM's name of the oldest CPU that is to run the kernels, such as "x86-64-v3": machines of
+    # several kinds then share them. "": this machine's.
+    arch: str = ""
     debug_dir: str = ""
     mode: str = "blocking"  # or "progressive": eager until the artifact arrives
     check: bool = False  # run every graph eager as well; raise CheckFailed where it differs
