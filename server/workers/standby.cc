@@ -40,7 +40,7 @@ absl::Status StandbyTasks::Add(WorkerProcess& worker, const v1::StartTask& start
 std::unique_ptr<WorkerProcess> StandbyTasks::Take(const v1::StartTask& start) {
   const std::string kind = KindOf(start);
   for (auto it = waiting_.begin(); it != waiting_.end();) {
-    if (it->kind != kind) {
+    if (!kind.empty() && it->kind != kind) {
       ++it;
       continue;
     }

@@ -1,6 +1,6 @@
 // Processes for tasks that a worker makes while it has nothing to do. Each has compiled a small
-// kernel, so that the first real one does not pay for code and memory that a process touches first:
-// a third of a kernel's processor time (README.md, Workers). It has seen nothing of a client's, and
+// kernel, so that its task does not pay for code and memory that a process touches first: of a
+// kernel's processor time a quarter (README.md, Workers). It has seen nothing of a client's, and
 // serves one task, as one made for that task does.
 #pragma once
 
@@ -30,7 +30,8 @@ class StandbyTasks {
   // error of StartTaskProcess. REQUIRES: Wants(start).
   absl::Status Add(WorkerProcess& worker, const v1::StartTask& start,
                    const KeepWaiting& keep_waiting);
-  // One that was made for tasks that `start` gets ready for, or null.
+  // One that was made for tasks that `start` gets ready for, or null; any one for a task for which
+  // there is nothing to get ready.
   std::unique_ptr<WorkerProcess> Take(const v1::StartTask& start);
   // Ends all: before their worker is reaped.
   void Clear() { waiting_.clear(); }

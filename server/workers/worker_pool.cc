@@ -431,11 +431,8 @@ absl::StatusOr<v1::WorkerResponse> WorkerPool::RunTask(Slot& slot, const WorkerT
     return stopping_;
   });
   v1::StartTask start;
-  std::unique_ptr<WorkerProcess> process;
-  if (task.request->has_compile_kernel()) {
-    start = Announce(task.request->compile_kernel());
-    process = slot.standby.Take(start);
-  }
+  if (task.request->has_compile_kernel()) start = Announce(task.request->compile_kernel());
+  std::unique_ptr<WorkerProcess> process = slot.standby.Take(start);
   if (process == nullptr) {
     auto started = StartTaskProcess(*slot.process, start, [&watch] { return watch(); });
     if (!started.ok()) {

@@ -289,6 +289,23 @@ TEST_F(WorkerPoolTest, ProcessesWaitForKernelsOfTheLastKind) {
   EXPECT_EQ(Children().size(), 0u);
 }
 
+TEST_F(WorkerPoolTest, ATaskOfNoKindTakesAnyProcessThatWaits) {
+  MakePoolWithStandby(2, "znver4");
+  const std::set<pid_t> before = Children();
+  auto request = std::make_shared<v1::WorkerRequest>();
+  request->mutable_interpret();
+  WorkerTask task;
+  task.request = request;
+  task.stopped = [] { return false; };
+  std::set<pid_t> meanwhile;
+  task.on_event = [&](const v1::WorkerResponse&) {
+    meanwhile = Children();
+    return absl::OkStatus();
+  };
+  ASSERT_TRUE(Run(std::move(task)).ok());
+  EXPECT_EQ(meanwhile, before);
+}
+
 TEST_F(WorkerPoolTest, AProcessThatWaitedServesOneTask) {
   MakePoolWithStandby(2, "znver4");
   EXPECT_EQ(Run(MakeTask("remember me", "znver4")).value(), "me");
