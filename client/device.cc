@@ -2,8 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/device_cpu.h"
 #include "kiln/v1/device.pb.h"
+#include "proto/base/device_cpu.h"
 #include "proto/base/target_name.h"
 
 namespace kiln {

@@ -295,6 +295,14 @@ absl::Status PrepareForKernels(const v1::CompileKernelRequest& like) {
   return target->PrepareToCompile(job);
 }
 
+absl::Status WarmUpForKernels(const v1::CompileKernelRequest& like) {
+  KILN_ASSIGN_OR_RETURN(auto target, MakeTarget(like.device()));
+  KILN_ASSIGN_OR_RETURN(codegen::KernelJob job, MakeJob(like));
+  const std::string sample = target->SampleSource();
+  job.source = sample;
+  return target->Compile(job).status();
+}
+
 absl::StatusOr<v1::LinkResponse> LinkKernels(const v1::LinkRequest& request) {
   KILN_ASSIGN_OR_RETURN(auto target, MakeTarget(request.device()));
   const std::vector<std::string> objects(request.objects().begin(), request.objects().end());

@@ -62,6 +62,10 @@ absl::StatusOr<Digest> KernelKeyOf(const v1::CompileKernelRequest& request);
 // calls in this process and in ones forked from it. Reads no source.
 absl::Status PrepareForKernels(const v1::CompileKernelRequest& like);
 
+// Compiles a small kernel as CompileKernel(like) would: for a process that waits for its first
+// kernel, whose code and memory are touched then. Reads no source.
+absl::Status WarmUpForKernels(const v1::CompileKernelRequest& like);
+
 // For a process that was just forked: it shares no file of the toolchains with others. REQUIRES:
 // one thread.
 void TakeOwnToolchainFiles();

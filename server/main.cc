@@ -26,6 +26,8 @@
 #include "compiler/compiler.h"
 #include "kiln/v1/compile_service.grpc.pb.h"
 #include "proto/base/compiler_builds.h"
+#include "proto/base/device_cpu.h"
+#include "proto/base/key.h"
 #include "proto/base/log.h"
 #include "proto/base/scheduling.h"
 #include "proto/base/status_macros.h"
@@ -259,6 +261,14 @@ BrokerOptions JobLimits(const Config& config) {
 }
 
 // Null where no collector is configured.
+// Kernels for CPUs like this one, as a client on it asks for them.
+v1::CompileKernelRequest KernelForThisMachine() {
+  v1::CompileKernelRequest kernel;
+  if (auto device = DescribeCpu("native", 0); device.ok()) *kernel.mutable_device() = *device;
+  *kernel.mutable_options() = KeyedOptions({});
+  return kernel;
+}
+
 std::unique_ptr<SpanSink> StartTracing(const Config& config, Metrics& metrics) {
   if (config.otlp_endpoint.empty()) return nullptr;
   SpanExporterOptions options;
@@ -303,6 +313,8 @@ int Serve(const Config& config, const sigset_t& signals) {
   WorkerPoolOptions pool_options;
   pool_options.workers = config.workers;
   pool_options.limits = {config.worker_memory_bytes, config.worker_timeout};
+  pool_options.standby = config.worker_standby;
+  pool_options.first_kind = KernelForThisMachine();
   pool_options.require_isolation = config.sandbox_required;
   pool_options.on_exit = [&metrics](ExitReason reason) { metrics.WorkerExited(reason); };
   // Destroyed in the reverse order: calls, jobs, then the workers that call both back.

@@ -106,6 +106,8 @@ class Target {
   // Does beforehand what every Compile begins with that has the options of `like`, for this process
   // and ones forked from it. Reads no source, and of the device only architecture and features.
   virtual absl::Status PrepareToCompile(const KernelJob& like) const = 0;
+  // The whole source of a small kernel that needs what most kernels need.
+  virtual std::string SampleSource() const = 0;
   // Numbers are from 0 on; at least one has each number that EmittedKernel::binary had.
   virtual absl::StatusOr<std::vector<Binary>> Link(absl::Span<const std::string> objects) const = 0;
 

@@ -1,6 +1,10 @@
 // A long reduction over few outer points runs on few threads. It becomes two kernels: partial
-// results over chunks of the loop, then the rest of the kernel over the partial results.
+// results over chunks of the loop, then the rest of the kernel over the partial results. A loop
+// that no good number of chunks divides, or whose length only a run knows, leaves a remainder,
+// which the rest of the kernel reduces itself.
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,14 +32,14 @@ constexpr int64_t kMinInnerPoints = 32768;
 constexpr int64_t kMinChunks = 8;
 constexpr int64_t kMaxChunks = 256;
 
-// -1 where an extent is symbolic or the product overflows.
-int64_t ConstPoints(const std::vector<IntExpr>& loops) {
+constexpr int64_t kUnevenChunks = 64;
+
+// With symbols at their hints; -1 where the product overflows.
+int64_t Points(IntContext& ints, const std::vector<IntExpr>& loops) {
   int64_t points = 1;
   for (IntExpr var : loops) {
-    if (!var.extent().is_const() || var.extent().value() < 1 ||
-        __builtin_mul_overflow(points, var.extent().value(), &points)) {
-      return -1;
-    }
+    const int64_t extent = std::max<int64_t>(ints.EvaluateAtHints(var.extent()), 1);
+    if (__builtin_mul_overflow(points, extent, &points)) return -1;
   }
   return points;
 }
@@ -52,16 +56,42 @@ bool IsSplittable(const Phase& phase) {
   return reduces;
 }
 
-// The chunks are the loops before `split_at` and `pieces` parts of that loop.
+// What gives of two parts' results the whole's; nothing where no one instruction does.
+std::optional<ScalarOp> Combines(ReduceKind kind) {
+  switch (kind) {
+    case ReduceKind::kSum:
+      return ScalarOp::kAdd;
+    case ReduceKind::kProd:
+      return ScalarOp::kMul;
+    case ReduceKind::kMax:
+      return ScalarOp::kMax;
+    case ReduceKind::kMin:
+      return ScalarOp::kMin;
+    case ReduceKind::kAny:
+      return ScalarOp::kOr;
+    case ReduceKind::kAll:
+      return ScalarOp::kAnd;
+    case ReduceKind::kLogAddExp:
+    case ReduceKind::kArgMax:
+    case ReduceKind::kArgMin:
+      break;
+  }
+  return std::nullopt;
+}
+
+// The chunks are the loops before `split_at` and `pieces` equal parts of that loop, but for a
+// remainder.
 struct Chunking {
   size_t split_at = 0;
   int64_t before = 1;  // points of the loops before
   int64_t pieces = 0;  // 0: there is no good chunking
+  bool has_remainder = false;
 };
 
-Chunking FindChunking(const std::vector<IntExpr>& inner) {
+Chunking FindEvenChunking(const std::vector<IntExpr>& inner) {
   Chunking chunking;
   for (size_t i = 0; i < inner.size() && chunking.before <= kMaxChunks; ++i) {
+    if (!inner[i].extent().is_const()) break;
     const int64_t extent = inner[i].extent().value();
     for (int64_t pieces = std::min(extent, kMaxChunks / chunking.before); pieces > 0; --pieces) {
       if (extent % pieces != 0 || chunking.before * pieces < kMinChunks) continue;
@@ -71,7 +101,16 @@ Chunking FindChunking(const std::vector<IntExpr>& inner) {
     }
     chunking.before *= extent;
   }
-  return chunking;
+  return {};
+}
+
+// The first loop is cut where it is long.
+Chunking FindUnevenChunking(IntContext& ints, const Phase& phase) {
+  for (const Inst& inst : phase.body) {
+    if (inst.op == ScalarOp::kReduce && !Combines(inst.reduce_kind)) return {};
+  }
+  const int64_t extent = ints.EvaluateAtHints(phase.inner[0].extent());
+  return {.pieces = extent < 2 * kUnevenChunks ? 0 : kUnevenChunks, .has_remainder = true};
 }
 
 // Splits one kernel. The first part keeps the loops of the first phase, cut into chunks.
@@ -81,10 +120,12 @@ class Splitter {
 
   void Run(const Chunking& chunking) {
     const std::string name = rest_.name;
+    const Phase whole = rest_.phases[0];
     Kernel part = MakePart(chunking);
     part.name = absl::StrCat(name, "_partial");
     part.origins = rest_.origins;
     StorePartials(part);
+    if (chunking.has_remainder) AddRemainder(whole, chunking);
     SimplifyKernel(part);
     SimplifyKernel(rest_);
     const int part_id = graph_.InsertBefore(id_, std::move(part));
@@ -113,10 +154,10 @@ class Splitter {
       stride = ints().Mul(stride, inner[i].extent());
     }
     std::vector<IntExpr> left;
-    const int64_t length = split.extent().value() / chunking.pieces;
+    const IntExpr length = ChunkLength(split, chunking);
     IntExpr start = ints().Mul(ints().Mod(chunk_, ints().Const(chunking.pieces)), length);
-    if (length > 1) {
-      left.push_back(ints().NewVar(ints().Const(length)));
+    if (!length.is_const() || length.value() > 1) {
+      left.push_back(ints().NewVar(length));
       start = ints().Add(start, left.back());
     }
     map[split] = start;
@@ -130,6 +171,46 @@ class Splitter {
     phase.body = rest_.phases[0].body;
     for (Inst& inst : phase.body) SubstituteIndices(ints(), map, inst);
     return part;
+  }
+
+  IntExpr ChunkLength(IntExpr loop, const Chunking& chunking) {
+    return ints().FloorDiv(loop.extent(), ints().Const(chunking.pieces));
+  }
+
+  // The rest reduces what is after the last chunk before it reduces the partial results, and gives
+  // both together under the old results' names.
+  void AddRemainder(const Phase& whole, const Chunking& chunking) {
+    const IntExpr loop = whole.inner[0];
+    const IntExpr done = ints().Mul(ChunkLength(loop, chunking), chunking.pieces);
+    Phase remainder;
+    IntContext::VarMap map;
+    remainder.inner.push_back(ints().NewVar(ints().Sub(loop.extent(), done)));
+    map[loop] = ints().Add(done, remainder.inner[0]);
+    for (size_t i = 1; i < whole.inner.size(); ++i) {
+      remainder.inner.push_back(ints().NewVar(whole.inner[i].extent()));
+      map[whole.inner[i]] = remainder.inner[i];
+    }
+    std::map<ir::ValueId, ir::ValueId> names;
+    for (Inst inst : whole.body) {
+      SubstituteIndices(ints(), map, inst);
+      for (ir::ValueId& operand : inst.operands) {
+        if (auto found = names.find(operand); found != names.end()) operand = found->second;
+      }
+      names[inst.result] = rest_.num_values++;
+      inst.result = names[inst.result];
+      remainder.body.push_back(std::move(inst));
+    }
+    Phase together;
+    for (Inst& inst : rest_.phases[0].body) {
+      if (inst.op != ScalarOp::kReduce) continue;
+      Inst both{*Combines(inst.reduce_kind), inst.dtype};
+      both.result = inst.result;
+      inst.result = rest_.num_values++;
+      both.operands = {names.at(both.result), inst.result};
+      together.body.push_back(std::move(both));
+    }
+    rest_.phases.insert(rest_.phases.begin() + 1, std::move(together));
+    rest_.phases.insert(rest_.phases.begin(), std::move(remainder));
   }
 
   // Each reduction of the part goes to a buffer that the rest reduces again.
@@ -185,10 +266,13 @@ void SplitReductions(FusionGraph& graph) {
         !IsSplittable(kernel->phases[0])) {
       continue;
     }
-    const int64_t outer = ConstPoints(kernel->outer);
-    const int64_t inner = ConstPoints(kernel->phases[0].inner);
+    IntContext& ints = graph.ints();
+    const Phase& phase = kernel->phases[0];
+    const int64_t outer = Points(ints, kernel->outer);
+    const int64_t inner = Points(ints, phase.inner);
     if (outer < 0 || outer >= kMaxOuterPoints || inner < kMinInnerPoints) continue;
-    const Chunking chunking = FindChunking(kernel->phases[0].inner);
+    Chunking chunking = FindEvenChunking(phase.inner);
+    if (chunking.pieces == 0) chunking = FindUnevenChunking(ints, phase);
     if (chunking.pieces > 0) Splitter(graph, id).Run(chunking);
   }
 }

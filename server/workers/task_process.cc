@@ -26,13 +26,14 @@ pid_t ForkAsSibling() {
       syscall(SYS_clone, CLONE_PARENT | SIGCHLD, nullptr, nullptr, nullptr, nullptr));
 }
 
-[[noreturn]] void BecomeTask(pid_t server, int socket_fd, const TaskLoop& loop) {
+[[noreturn]] void BecomeTask(pid_t server, int socket_fd, const v1::StartTask& start,
+                             const TaskLoop& loop) {
   // Takes the place of the worker's own socket, on which a task could pretend to be the worker.
   dup2(socket_fd, kWorkerSocketFd);
   close(socket_fd);
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // a child does not inherit it
   if (getppid() != server) _exit(0);
-  _exit(loop.run());
+  _exit(loop.run(start));
 }
 
 }  // namespace
@@ -67,7 +68,7 @@ int ServeTasks(pid_t server, const TaskLoop& loop) {
     if (!socket_fd.ok()) return 0;
     if (start.has_prepare()) loop.prepare(start.prepare());
     const pid_t pid = ForkAsSibling();
-    if (pid == 0) BecomeTask(server, *socket_fd, loop);
+    if (pid == 0) BecomeTask(server, *socket_fd, start, loop);
     v1::TaskStarted started;
     if (pid > 0) {
       started.set_pid(pid);

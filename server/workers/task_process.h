@@ -34,7 +34,7 @@ struct TaskLoop {
   // In the warm process, before it forks: gets ready for tasks like it.
   std::function<void(const v1::CompileKernelRequest& like)> prepare;
   // In the task's process, whose socket is kWorkerSocketFd; ends it with the exit code.
-  std::function<int()> run;
+  std::function<int(const v1::StartTask& start)> run;
 };
 
 // In the worker: serves the server's StartTask frames on kWorkerSocketFd until the server closes

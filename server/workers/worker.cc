@@ -130,13 +130,15 @@ v1::WorkerResponse Serve(const WorkerCompiler& compiler, const v1::WorkerRequest
 }
 
 // In the process of a task.
-int RunTask(int64_t cpu_seconds) {
+int RunTask(const v1::StartTask& start, int64_t cpu_seconds) {
   LimitProcessorTime(cpu_seconds);
   TakeOwnToolchainFiles();
   v1::WorkerResponse sealed;
   v1::WorkerReady& ready = *sealed.mutable_ready();
   for (std::string& what : SealTask()) ready.add_not_isolated(std::move(what));
   if (!Send(sealed).ok()) return 0;
+  // A task that it matters to fails by itself, and says why.
+  if (start.warm_up()) WarmUpForKernels(start.prepare()).IgnoreError();
   absl::StatusOr<std::string> frame = ReadFrame(kWorkerSocketFd, {});
   if (!frame.ok()) return 0;  // the server closed its end
   v1::WorkerRequest request;
@@ -166,14 +168,15 @@ int RunWorker(absl::Span<char* const> arguments) {
     ready.mutable_ready()->add_not_isolated(std::move(what));
   }
   if (!Send(ready).ok()) return 0;
-  return ServeTasks(static_cast<pid_t>(flags.parent_pid),
-                    {.prepare =
-                         [&flags](const v1::CompileKernelRequest& like) {
-                           LimitProcessorTime(flags.cpu_seconds);
-                           // A task that it matters to fails by itself, and says why.
-                           PrepareForKernels(like).IgnoreError();
-                         },
-                     .run = [&flags] { return RunTask(flags.cpu_seconds); }});
+  return ServeTasks(
+      static_cast<pid_t>(flags.parent_pid),
+      {.prepare =
+           [&flags](const v1::CompileKernelRequest& like) {
+             LimitProcessorTime(flags.cpu_seconds);
+             // A task that it matters to fails by itself, and says why.
+             PrepareForKernels(like).IgnoreError();
+           },
+       .run = [&flags](const v1::StartTask& start) { return RunTask(start, flags.cpu_seconds); }});
 }
 
 }  // namespace kiln::server

@@ -22,6 +22,9 @@ constexpr int kMaxQueuedLong = 32;
 constexpr absl::Duration kStartLimit = absl::Seconds(30);
 constexpr absl::Duration kStopGrace = absl::Milliseconds(250);
 constexpr absl::Duration kIdleCheck = absl::Milliseconds(100);
+constexpr absl::Duration kStandbyPace = absl::Milliseconds(20);
+constexpr absl::Duration kStandbyLimit = absl::Seconds(5);
+constexpr absl::Duration kStandbyBackoff = absl::Seconds(10);
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(50);
 constexpr absl::Duration kLastBackoff = absl::Seconds(1);
 
@@ -100,11 +103,9 @@ class Watch {
   absl::Time stop_by_ = absl::InfiniteFuture();
 };
 
-// What a worker may get ready before it makes the process for `request`: it never sees the rest.
-v1::StartTask Announce(const v1::WorkerRequest& request) {
+// What a worker may get ready before it makes the process for `kernel`: it never sees the rest.
+v1::StartTask Announce(const v1::CompileKernelRequest& kernel) {
   v1::StartTask start;
-  if (!request.has_compile_kernel()) return start;
-  const v1::CompileKernelRequest& kernel = request.compile_kernel();
   v1::CompileKernelRequest& like = *start.mutable_prepare();
   like.mutable_device()->set_target(kernel.device().target());
   like.mutable_device()->set_arch(kernel.device().arch());
@@ -172,7 +173,9 @@ absl::StatusOr<v1::WorkerResponse> Converse(const WorkerProcess& process, const 
 }  // namespace
 
 WorkerPool::WorkerPool(WorkerPoolOptions options) : options_(std::move(options)) {
-  for (int i = 0; i < options_.workers; ++i) slots_.push_back(std::make_unique<Slot>());
+  const int standby = (options_.standby + options_.workers - 1) / options_.workers;
+  if (options_.first_kind.has_device()) last_kind_ = Announce(options_.first_kind);
+  for (int i = 0; i < options_.workers; ++i) slots_.push_back(std::make_unique<Slot>(standby));
   for (auto& slot : slots_) slot->thread = std::thread([this, s = slot.get()] { RunSlot(*s); });
 }
 
@@ -265,7 +268,9 @@ std::optional<WorkerTask> WorkerPool::PopTask() {
 std::optional<WorkerTask> WorkerPool::NextTask(Slot& slot) {
   absl::MutexLock lock(&mu_);
   slot.state = State::kIdle;
-  mu_.AwaitWithTimeout(absl::Condition(this, &WorkerPool::CanPop), kIdleCheck);
+  const bool wants_standby = slot.standby.Wants(last_kind_) && absl::Now() >= slot.next_standby;
+  mu_.AwaitWithTimeout(absl::Condition(this, &WorkerPool::CanPop),
+                       wants_standby ? kStandbyPace : kIdleCheck);
   std::optional<WorkerTask> task = PopTask();
   if (task) slot.state = State::kBusy;
   return task;
@@ -292,11 +297,15 @@ void WorkerPool::RunSlot(Slot& slot) {
     std::optional<WorkerTask> task = NextTask(slot);
     if (slot.process->HasEnded()) {
       // Killed while idle: not this task's doing, where there is one.
+      slot.standby.Clear();
       Bury(slot.process, absl::UnavailableError("ended while idle")).IgnoreError();  // no task's
       if (task) Requeue(*std::move(task));
       continue;
     }
-    if (!task) continue;
+    if (!task) {
+      AddStandby(slot);
+      continue;
+    }
     absl::StatusOr<v1::WorkerResponse> response =
         task->stopped() ? absl::CancelledError("nobody waits for this any more")
                         : RunTask(slot, *task);
@@ -306,6 +315,7 @@ void WorkerPool::RunSlot(Slot& slot) {
     }
     task->done(std::move(response));
   }
+  slot.standby.Clear();
   if (slot.process != nullptr) {
     slot.process->Reap(/*kill=*/true);
     slot.process = nullptr;
@@ -339,6 +349,28 @@ absl::Status WorkerPool::StartWorker(Slot& slot) {
   refused_ = true;
   return absl::FailedPreconditionError(absl::StrCat(
       "this system cannot confine it (--sandbox require): ", absl::StrJoin(missing, "; ")));
+}
+
+void WorkerPool::AddStandby(Slot& slot) {
+  v1::StartTask kind;
+  {
+    absl::MutexLock lock(&mu_);
+    kind = last_kind_;
+  }
+  if (!slot.standby.Wants(kind) || absl::Now() < slot.next_standby) return;
+  const absl::Time deadline = absl::Now() + kStandbyLimit;
+  const absl::Status added = slot.standby.Add(*slot.process, kind, [&]() -> absl::Status {
+    absl::MutexLock lock(&mu_);
+    if (stopping_) return absl::CancelledError("the server stops");
+    if (absl::Now() > deadline) return absl::DeadlineExceededError("it is not made in time");
+    return absl::OkStatus();
+  });
+  if (added.ok()) return;
+  slot.next_standby = absl::Now() + kStandbyBackoff;
+  if (absl::IsResourceExhausted(added)) return;
+  // Else what it may still say would be taken for its next answer.
+  slot.standby.Clear();
+  Bury(slot.process, added).IgnoreError();  // no task's
 }
 
 void WorkerPool::ReportIsolation(const std::vector<std::string>& missing) {
@@ -398,13 +430,28 @@ absl::StatusOr<v1::WorkerResponse> WorkerPool::RunTask(Slot& slot, const WorkerT
     absl::MutexLock lock(&mu_);
     return stopping_;
   });
-  auto process =
-      StartTaskProcess(*slot.process, Announce(*task.request), [&watch] { return watch(); });
-  if (!process.ok()) return Bury(slot.process, process.status());
-  watch.Follow(process->get());
-  absl::StatusOr<v1::WorkerResponse> response = Converse(**process, task, request, watch);
-  if (!response.ok()) return Bury(*process, response.status());
-  (*process)->Reap(/*kill=*/true);  // it has no more to say
+  v1::StartTask start;
+  std::unique_ptr<WorkerProcess> process;
+  if (task.request->has_compile_kernel()) {
+    start = Announce(task.request->compile_kernel());
+    process = slot.standby.Take(start);
+  }
+  if (process == nullptr) {
+    auto started = StartTaskProcess(*slot.process, start, [&watch] { return watch(); });
+    if (!started.ok()) {
+      slot.standby.Clear();
+      return Bury(slot.process, started.status());
+    }
+    process = *std::move(started);
+  }
+  watch.Follow(process.get());
+  absl::StatusOr<v1::WorkerResponse> response = Converse(*process, task, request, watch);
+  if (!response.ok()) return Bury(process, response.status());
+  process->Reap(/*kill=*/true);  // it has no more to say
+  if (start.has_prepare()) {
+    absl::MutexLock lock(&mu_);
+    last_kind_ = std::move(start);
+  }
   if (response->has_error()) return FromWorkerError(response->error());
   return response;
 }

@@ -15,6 +15,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "kiln/v1/worker.pb.h"
+#include "server/workers/standby.h"
 #include "server/workers/worker_backend.h"
 #include "server/workers/worker_process.h"
 
@@ -23,6 +25,11 @@ namespace kiln::server {
 struct WorkerPoolOptions {
   int workers = 2;
   WorkerLimits limits;
+  // Processes that wait for kernels, of all workers together; where not 0, each worker has one at
+  // least.
+  int standby = 0;
+  // What kernels those wait for until one has come; device and options alone count.
+  v1::CompileKernelRequest first_kind;
   // Workers that the system cannot confine wholly are not used.
   bool require_isolation = false;
   std::vector<std::string> command = {"/proc/self/exe", "worker"};
@@ -55,8 +62,12 @@ class WorkerPool final : public WorkerBackend {
  private:
   enum class State { kStarting, kIdle, kBusy };
   struct Slot {
+    explicit Slot(int most_standby) : standby(most_standby) {}
     State state = State::kStarting;
-    std::unique_ptr<WorkerProcess> process;  // of the slot's thread alone
+    // Of the slot's thread alone, in this order: those that wait end before their worker.
+    std::unique_ptr<WorkerProcess> process;
+    StandbyTasks standby;
+    absl::Time next_standby = absl::InfinitePast();
     std::thread thread;
   };
   // Class, job, negative weight, arrival: the smallest goes first.
@@ -64,6 +75,8 @@ class WorkerPool final : public WorkerBackend {
 
   void RunSlot(Slot& slot);
   absl::Status StartWorker(Slot& slot);
+  // While no task waits, one process for one that will.
+  void AddStandby(Slot& slot);
   // One log line a pool: all workers run on the same system.
   void ReportIsolation(const std::vector<std::string>& missing);
   void Requeue(WorkerTask task);
@@ -82,6 +95,7 @@ class WorkerPool final : public WorkerBackend {
   absl::Mutex mu_;
   std::map<Order, WorkerTask> queue_ ABSL_GUARDED_BY(mu_);
   int64_t arrivals_ ABSL_GUARDED_BY(mu_) = 0;
+  v1::StartTask last_kind_ ABSL_GUARDED_BY(mu_);  // of the last kernel that was compiled
   int queued_long_ ABSL_GUARDED_BY(mu_) = 0;
   int running_long_ ABSL_GUARDED_BY(mu_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;

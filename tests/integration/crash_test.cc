@@ -36,12 +36,12 @@ Answer StrikeInMidCompile(v1::CompileService::Stub& stub, const v1::CompileReque
 }
 
 TEST_F(CrashTest, ATaskKilledInMidCompileCostsItsJobAndItsWorkerNothing) {
-  ASSERT_TRUE(StartServer({"--workers=1"}));
+  ASSERT_TRUE(StartServer({"--workers=1", "--worker-standby=0"}));
   const std::vector<pid_t> before = server().Workers();
   ASSERT_EQ(before.size(), 1u);
   Answer answer = StrikeInMidCompile(stub(), SlowRequest(/*count=*/8, /*seed=*/1), [&] {
     EXPECT_TRUE(Eventually(absl::Seconds(10), [&] {
-      for (pid_t pid : server().Workers()) {
+      for (pid_t pid : server().Processes()) {
         if (pid != before[0]) return kill(pid, SIGKILL) == 0;
       }
       return false;
@@ -100,7 +100,7 @@ TEST_F(CrashTest, AGraphThatKillsWorkersFailsTypedAndIsRefusedForAWhile) {
   std::thread killer([&] {
     while (!ended) {
       if (Metrics().Sum("kiln_workers", {{"state", "busy"}}) > 0) {
-        for (pid_t worker : server().Workers()) kill(worker, SIGKILL);
+        for (pid_t pid : server().Processes()) kill(pid, SIGKILL);
       }
       absl::SleepFor(absl::Milliseconds(5));
     }
@@ -123,7 +123,7 @@ TEST_F(CrashTest, WorkersAndTheirTasksEndWithTheirServer) {
   std::vector<pid_t> processes;
   Answer answer = StrikeInMidCompile(stub(), SlowRequest(/*count=*/40, /*seed=*/5), [&] {
     EXPECT_TRUE(Eventually(absl::Seconds(10), [&] {
-      processes = server().Workers();
+      processes = server().Processes();
       return processes.size() > 2;  // a task's is among them
     }));
     server().Kill();

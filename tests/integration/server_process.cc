@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 
 #include "absl/strings/str_cat.h"
@@ -68,6 +70,14 @@ MetricText ServerProcess::Metrics() const {
   }
   EXPECT_EQ(answer->code, 200);
   return MetricText(answer->body);
+}
+
+std::vector<pid_t> ServerProcess::Workers() const {
+  std::vector<pid_t> workers = Processes();
+  workers.erase(
+      std::remove_if(workers.begin(), workers.end(), [](pid_t pid) { return getpgid(pid) != pid; }),
+      workers.end());
+  return workers;
 }
 
 int ServerProcess::Terminate() {

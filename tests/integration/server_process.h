@@ -37,8 +37,10 @@ class ServerProcess {
   std::unique_ptr<v1::CompileService::Stub> NewStub() const;
 
   MetricText Metrics() const;
-  // Idle, these are its workers; each task that runs is one more.
-  std::vector<pid_t> Workers() const { return ChildrenOf(process_->pid()); }
+  // Each leads a process group, to which the processes that it makes for tasks belong.
+  std::vector<pid_t> Workers() const;
+  // They, and the processes for tasks, those included that wait for one.
+  std::vector<pid_t> Processes() const { return ChildrenOf(process_->pid()); }
 
   // SIGTERM; the exit code. Fails the test where the server does not end within a minute.
   int Terminate();

@@ -55,7 +55,7 @@ bool IsQuiet(const World::Server& server) {
   return metrics.Sum("kiln_connections") == 0 && metrics.Sum("kiln_jobs_queued") == 0 &&
          metrics.Sum("kiln_jobs_running") == 0 && metrics.Sum("kiln_waiters") == 0 &&
          metrics.Sum("kiln_workers", {{"state", "idle"}}) == kWorkers &&
-         server.process->Workers().size() == kWorkers;
+         server.process->Processes().size() == kWorkers + kStandby;
 }
 
 bool AreEqual(const Uses& a, const Uses& b) {

@@ -7,9 +7,9 @@
 namespace kiln::soak {
 namespace {
 
-// A worker or a task; 0 where there is none at the moment.
+// A worker, or a process for a task; 0 where there is none at the moment.
 pid_t AnyChild(World& world, Random& random) {
-  const auto pids = world.servers()[random() % world.servers().size()].process->Workers();
+  const auto pids = world.servers()[random() % world.servers().size()].process->Processes();
   return pids.empty() ? 0 : pids[random() % pids.size()];
 }
 

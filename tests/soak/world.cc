@@ -61,11 +61,12 @@ absl::StatusOr<std::unique_ptr<World>> World::Start() {
 absl::Status World::StartServer(const char* name, const std::string& data_dir,
                                 std::vector<std::string> flags) {
   flags.insert(flags.end(),
-               {absl::StrCat("--workers=", kWorkers), "--worker-memory=1GiB",
-                "--worker-timeout=30s", absl::StrCat("--cache-max-size=", kCacheBytes),
-                "--cache-memory-size=8MiB", "--max-request-bytes=128MiB", "--request-timeout=4s",
-                "--max-queued-jobs=64", "--max-connections=256", "--max-connection-age=20s",
-                "--remote-queue-size=4MiB", "--signing-key=" + Path("signing.key")});
+               {absl::StrCat("--workers=", kWorkers), absl::StrCat("--worker-standby=", kStandby),
+                "--worker-memory=1GiB", "--worker-timeout=30s",
+                absl::StrCat("--cache-max-size=", kCacheBytes), "--cache-memory-size=8MiB",
+                "--max-request-bytes=128MiB", "--request-timeout=4s", "--max-queued-jobs=64",
+                "--max-connections=256", "--max-connection-age=20s", "--remote-queue-size=4MiB",
+                "--signing-key=" + Path("signing.key")});
   if (redis_ != nullptr) flags.push_back("--remote-cache=redis://" + redis_->address());
   KILN_ASSIGN_OR_RETURN(auto process, integration::ServerProcess::Start(data_dir, flags));
   servers_.push_back({name, std::move(process), data_dir});

@@ -18,6 +18,7 @@
 namespace kiln::soak {
 
 inline constexpr int kWorkers = 2;  // of each server
+inline constexpr int kStandby = 4;  // likewise
 inline constexpr int64_t kDiskBytes = int64_t{72} << 20;
 inline constexpr int64_t kCacheBytes = int64_t{48} << 20;
 

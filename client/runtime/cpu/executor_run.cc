@@ -67,16 +67,16 @@ Executor::OneRun::OneRun(const Executor& executor, const Plan& plan, Workspace& 
   context_.thread_scratch = workspace.thread_scratch;
   if (executor.threads() > 1 && !plan.launches.empty()) {
     ThreadPool& pool = executor.Pool();
-    if (pool.TryAcquire()) {
-      pool_ = &pool;
-      context_.pool = pool_;
+    pool_run_ = pool.Acquire();
+    if (pool_run_ != nullptr) {
+      context_.pool = pool_run_;
       context_.threads = pool.threads();
     }
   }
 }
 
 Executor::OneRun::~OneRun() {
-  if (pool_ != nullptr) pool_->Release();
+  if (pool_run_ != nullptr) pool_run_->Release();
   for (const Allocation& allocation : allocations_) Unreference(allocation.block);
 }
 

@@ -5,6 +5,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "client/runtime/cpu/executor.h"
+#include "client/runtime/cpu/thread_pool.h"
 
 namespace kiln::runtime {
 
@@ -57,7 +58,7 @@ class Executor::OneRun {
   Workspace& workspace_;
   const absl::Span<const kiln_tensor> inputs_;
   const kiln_run_options* const options_;
-  ThreadPool* pool_ = nullptr;  // where this run holds it
+  ThreadPool::Run* pool_run_ = nullptr;  // its place, where it has one
   KilnCpuContext context_{};
   absl::InlinedVector<Allocation, 4> allocations_;
 };

@@ -19,7 +19,7 @@
 namespace kiln::runtime {
 namespace {
 
-constexpr uint64_t kOpen = uint64_t{1} << 31;
+constexpr uint32_t kOpen = uint32_t{1} << 31;
 constexpr auto kSpin = std::chrono::microseconds(30);
 constexpr int kPausesBetweenClockReads = 32;
 
@@ -38,6 +38,7 @@ std::atomic<bool> in_forked_child{false};
 }  // namespace
 
 ThreadPool::ThreadPool(int threads, OpenMpParallel openmp) : threads_(threads), openmp_(openmp) {
+  for (Run& run : runs_) run.pool_ = this;
   if (openmp_ != nullptr) return;
   workers_.reserve(threads - 1);
   for (int thread = 1; thread < threads; ++thread) {
@@ -71,66 +72,102 @@ uint32_t ThreadPool::WaitForJob(uint32_t seen) {
   return now;
 }
 
-bool ThreadPool::Enter(uint32_t epoch) {
-  uint64_t gate = gate_.load(std::memory_order_relaxed);
+ThreadPool::Run* ThreadPool::Acquire() {
+  for (Run& run : runs_) {
+    if (run.held_.load(std::memory_order_relaxed)) continue;
+    if (run.held_.exchange(true, std::memory_order_acquire)) continue;
+    active_.fetch_add(1, std::memory_order_relaxed);
+    return &run;
+  }
+  return nullptr;
+}
+
+void ThreadPool::Run::Release() {
+  pool_->active_.fetch_sub(1, std::memory_order_relaxed);
+  held_.store(false, std::memory_order_release);
+}
+
+bool ThreadPool::Run::Enter() {
+  uint32_t gate = gate_.load(std::memory_order_relaxed);
   do {
-    if (gate >> 32 != epoch || (gate & kOpen) == 0) return false;
+    if ((gate & kOpen) == 0) return false;
   } while (!gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acquire,
                                         std::memory_order_relaxed));
   return true;
 }
 
-void ThreadPool::RunTasks(int thread) {
-  for (;;) {
-    long task = next_task_.fetch_add(1, std::memory_order_relaxed);
-    if (task >= tasks_) return;
-    body_(closure_, task, thread);
+bool ThreadPool::Run::RunTask(int thread) {
+  const long left = left_.fetch_sub(1, std::memory_order_relaxed);
+  if (left <= 0) return false;
+  body_(closure_, tasks_ - left, thread);
+  return true;
+}
+
+// Works for one run, from `next` on, that has tasks left: on all of them where it is the only one.
+bool ThreadPool::Help(int thread, int& next) {
+  for (int i = 0; i < kMaxRuns; ++i) {
+    Run& run = runs_[(next + i) % kMaxRuns];
+    if (run.left_.load(std::memory_order_relaxed) <= 0 || !run.Enter()) continue;
+    while (run.RunTask(thread) && !IsShared()) {
+    }
+    run.Leave();
+    next = (next + i + (IsShared() ? 1 : 0)) % kMaxRuns;
+    return true;
   }
+  return false;
 }
 
 void ThreadPool::WorkerMain(int thread) {
   uint32_t seen = 0;
+  int next = 0;
   for (;;) {
     seen = WaitForJob(seen);
     if (stopping_.load()) return;
-    if (!Enter(seen)) continue;
-    RunTasks(thread);
-    gate_.fetch_sub(1, std::memory_order_release);
+    while (Help(thread, next)) {
+    }
   }
 }
 
-void ThreadPool::RunOnOpenMp() {
+void ThreadPool::Run::RunOnOpenMp(int threads) {
   next_thread_.store(0, std::memory_order_relaxed);
-  openmp_(
+  pool_->openmp_(
       [](void* data) {
-        auto* pool = static_cast<ThreadPool*>(data);
-        pool->RunTasks(pool->next_thread_.fetch_add(1, std::memory_order_relaxed));
+        auto* run = static_cast<Run*>(data);
+        const int thread = run->next_thread_.fetch_add(1, std::memory_order_relaxed);
+        while (run->RunTask(thread)) {
+        }
       },
-      this, static_cast<unsigned>(std::min<long>(threads_, tasks_)), 0);
+      this, static_cast<unsigned>(threads), 0);
 }
 
-void ThreadPool::ParallelFor(long tasks, Body body, void* closure) {
-  if (tasks <= 1 || threads_ == 1 || in_forked_child.load(std::memory_order_relaxed)) {
+void ThreadPool::Run::ParallelFor(long tasks, Body body, void* closure) {
+  ThreadPool& pool = *pool_;
+  int threads = pool.threads_;
+  if (pool.openmp_ != nullptr) {
+    const int part = std::max(1, threads / pool.active_.load(std::memory_order_relaxed));
+    threads = static_cast<int>(std::min<long>(part, tasks));
+  }
+  if (tasks <= 1 || threads == 1 || in_forked_child.load(std::memory_order_relaxed)) {
     for (long task = 0; task < tasks; ++task) body(closure, task, 0);
     return;
   }
   body_ = body;
   closure_ = closure;
   tasks_ = tasks;
-  next_task_.store(0, std::memory_order_relaxed);
-  if (openmp_ != nullptr) {
-    RunOnOpenMp();
+  left_.store(tasks, std::memory_order_relaxed);
+  if (pool.openmp_ != nullptr) {
+    RunOnOpenMp(threads);
     return;
   }
-  uint32_t epoch = epoch_.load(std::memory_order_relaxed) + 1;
-  gate_.store(uint64_t{epoch} << 32 | kOpen, std::memory_order_release);
-  epoch_.store(epoch);
-  if (int sleepers = sleepers_.load(); sleepers > 0) {
-    FutexWake(epoch_, static_cast<int>(std::min<long>(tasks - 1, sleepers)));
+  gate_.store(kOpen, std::memory_order_release);
+  pool.epoch_.fetch_add(1);
+  if (int sleepers = pool.sleepers_.load(); sleepers > 0) {
+    FutexWake(pool.epoch_, static_cast<int>(std::min<long>(tasks - 1, sleepers)));
   }
-  RunTasks(0);
+  while (RunTask(0)) {
+  }
   gate_.fetch_and(~kOpen, std::memory_order_acq_rel);
-  for (int spins = 0; (gate_.load(std::memory_order_acquire) & (kOpen - 1)) != 0; ++spins) {
+  for (int spins = 0; gate_.load(std::memory_order_acquire) != 0; ++spins) {
     // A worker inside may have lost its processor to somebody: give ours up now and then.
     if (spins % 4096 == 4095) std::this_thread::yield();
     _mm_pause();
@@ -159,7 +196,7 @@ ThreadPool::OpenMpParallel ThreadPool::ProcessOpenMp() {
 void ContextParallelFor(const KilnCpuContext* context, long tasks, ThreadPool::Body body,
                         void* closure) {
   if (context->pool != nullptr) {
-    static_cast<ThreadPool*>(context->pool)->ParallelFor(tasks, body, closure);
+    static_cast<ThreadPool::Run*>(context->pool)->ParallelFor(tasks, body, closure);
     return;
   }
   for (long task = 0; task < tasks; ++task) body(closure, task, 0);

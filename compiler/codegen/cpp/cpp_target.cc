@@ -16,6 +16,11 @@
 namespace kiln::codegen {
 namespace {
 
+constexpr absl::string_view kSampleSource =
+    "extern \"C\" void kiln_sample(float* x, long n) {\n"
+    "  for (long i = 0; i < n; ++i) x[i] = x[i] * 2.0f + 1.0f;\n"
+    "}\n";
+
 class CppTarget : public Target {
  public:
   explicit CppTarget(DeviceInfo device) : device_(std::move(device)) {}
@@ -55,6 +60,8 @@ class CppTarget : public Target {
     job.source = CppPrelude();
     return toolchain::PrecompilePrelude(Invocation(job));
   }
+
+  std::string SampleSource() const override { return absl::StrCat(CppPrelude(), kSampleSource); }
 
   absl::StatusOr<std::vector<Binary>> Link(absl::Span<const std::string> objects) const override {
     std::vector<Binary> binaries(1);
@@ -106,10 +113,7 @@ TargetKind CppTargetKind() {
   };
   kind.after_fork = &toolchain::MakeOwnMemoryFiles;
   kind.sample_device.arch = "x86-64-v3";
-  kind.sample_source =
-      "extern \"C\" void kiln_sample(float* x, long n) {\n"
-      "  for (long i = 0; i < n; ++i) x[i] = x[i] * 2.0f + 1.0f;\n"
-      "}\n";
+  kind.sample_source = kSampleSource;
   return kind;
 }
 

@@ -79,6 +79,18 @@ class KernelModule {
   std::vector<bool> is_input_;  // by argument
 };
 
+constexpr absl::string_view kSampleSource =
+    "module {\n"
+    "  buffer @b0 f32[8] strides[1] output\n"
+    "  schedule @kiln_sample {\n"
+    "    for d0 < 8, task {\n"
+    "      %0 = const f32 1\n"
+    "      store f32 @b0[d0], %0\n"
+    "    }\n"
+    "  }\n"
+    "  output @b0 sizes[8] strides[1] offset 0\n"
+    "}\n";
+
 class NullTarget : public Target {
  public:
   absl::string_view name() const override { return "null"; }
@@ -124,6 +136,8 @@ class NullTarget : public Target {
 
   absl::Status PrepareToCompile(const KernelJob&) const override { return absl::OkStatus(); }
 
+  std::string SampleSource() const override { return std::string(kSampleSource); }
+
   // An index, "// NAME OFFSET SIZE" for each object, an empty line, and the objects. Offsets count
   // from the empty line's end.
   absl::StatusOr<std::vector<Binary>> Link(absl::Span<const std::string> objects) const override {
@@ -163,17 +177,7 @@ TargetKind NullTargetKind() {
   kind.make = &MakeNullTarget;
   kind.after_fork = [] {};
   kind.sample_device.arch = std::string(kArch);
-  kind.sample_source =
-      "module {\n"
-      "  buffer @b0 f32[8] strides[1] output\n"
-      "  schedule @kiln_sample {\n"
-      "    for d0 < 8, task {\n"
-      "      %0 = const f32 1\n"
-      "      store f32 @b0[d0], %0\n"
-      "    }\n"
-      "  }\n"
-      "  output @b0 sizes[8] strides[1] offset 0\n"
-      "}\n";
+  kind.sample_source = kSampleSource;
   return kind;
 }
 

@@ -4,7 +4,7 @@
 #include <map>
 #include <sstream>
 
-#include "client/device_cpu.h"
+#include "proto/base/device_cpu.h"
 #include "proto/base/program_stamp.h"
 
 namespace kiln::testing {

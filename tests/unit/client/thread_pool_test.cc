@@ -29,27 +29,29 @@ void CountTask(void* closure, long task, int thread) {
 TEST(ThreadPool, RunsEachTaskOnceAndNeverTwoOnOneThreadNumber) {
   for (int threads : {1, 2, 5}) {
     ThreadPool pool(threads);
-    ASSERT_TRUE(pool.TryAcquire());
+    ThreadPool::Run* run = pool.Acquire();
+    ASSERT_NE(run, nullptr);
     for (long tasks : {0L, 1L, 2L, 3L, 64L, 1000L}) {
       for (int round = 0; round < 50; ++round) {
         Counts counts(tasks, threads);
-        pool.ParallelFor(tasks, CountTask, &counts);
+        run->ParallelFor(tasks, CountTask, &counts);
         for (int done : counts.done) ASSERT_EQ(done, 1);
         ASSERT_FALSE(counts.shared_thread);
       }
     }
-    pool.Release();
+    run->Release();
   }
 }
 
 TEST(ThreadPool, WorkersTakePartAfterTheySlept) {
   ThreadPool pool(2);
-  ASSERT_TRUE(pool.TryAcquire());
+  ThreadPool::Run* run = pool.Acquire();
+  ASSERT_NE(run, nullptr);
   // The caller's task ends only when a worker has run one: this hangs if none wakes up. The loop
   // lets the worker fall asleep in some rounds and not in others.
   for (int round = 0; round < 20; ++round) {
     std::atomic<int> arrived{0};
-    pool.ParallelFor(
+    run->ParallelFor(
         2,
         [](void* closure, long, int) {
           auto* count = static_cast<std::atomic<int>*>(closure);
@@ -62,12 +64,61 @@ TEST(ThreadPool, WorkersTakePartAfterTheySlept) {
   }
 }
 
-TEST(ThreadPool, BelongsToOneRunAtATime) {
+TEST(ThreadPool, HasPlacesForSoManyRuns) {
   ThreadPool pool(2);
-  EXPECT_TRUE(pool.TryAcquire());
-  EXPECT_FALSE(pool.TryAcquire());
-  pool.Release();
-  EXPECT_TRUE(pool.TryAcquire());
+  std::vector<ThreadPool::Run*> runs;
+  for (int i = 0; i < ThreadPool::kMaxRuns; ++i) {
+    runs.push_back(pool.Acquire());
+    ASSERT_NE(runs.back(), nullptr);
+  }
+  EXPECT_EQ(pool.Acquire(), nullptr);
+  runs[3]->Release();
+  EXPECT_EQ(pool.Acquire(), runs[3]);
+}
+
+// Runs of several threads: each of a run's tasks once, no two on one thread number of that run.
+void RunBesideOthers(ThreadPool& pool, int threads) {
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 4; ++caller) {
+    callers.emplace_back([&pool, threads] {
+      for (int round = 0; round < 100; ++round) {
+        ThreadPool::Run* run = pool.Acquire();
+        ASSERT_NE(run, nullptr);
+        for (long tasks : {2L, 3L, 64L, 500L}) {
+          Counts counts(tasks, threads);
+          run->ParallelFor(tasks, CountTask, &counts);
+          for (int done : counts.done) ASSERT_EQ(done, 1);
+          ASSERT_FALSE(counts.shared_thread);
+        }
+        run->Release();
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+}
+
+TEST(ThreadPool, RunsOfSeveralThreadsShareIt) {
+  ThreadPool pool(3);
+  RunBesideOthers(pool, 3);
+}
+
+// Each run's second task waits for another thread than its caller: both are served although
+// neither ends.
+TEST(ThreadPool, AWorkerHelpsARunThatCameWhileItWorkedForAnother) {
+  ThreadPool pool(2);
+  std::atomic<int> helped{0};
+  auto body = [](void* closure, long, int thread) {
+    auto* count = static_cast<std::atomic<int>*>(closure);
+    if (thread != 0) count->fetch_add(1);
+    // The callers stay in their first task until the one worker has done one for each.
+    while (thread == 0 && count->load() < 2) std::this_thread::yield();
+  };
+  ThreadPool::Run* first = pool.Acquire();
+  ThreadPool::Run* second = pool.Acquire();
+  std::thread other([&] { second->ParallelFor(2, body, &helped); });
+  first->ParallelFor(2, body, &helped);
+  other.join();
+  EXPECT_EQ(helped.load(), 2);
 }
 
 TEST(ThreadPool, EndsWhileWorkersSpinOrSleep) {
@@ -91,13 +142,35 @@ void StartAndJoin(void (*fn)(void*), void* data, unsigned threads, unsigned) {
 
 TEST(ThreadPool, BorrowsTheThreadsOfAnOpenMpRuntime) {
   ThreadPool pool(3, StartAndJoin);
+  ThreadPool::Run* run = pool.Acquire();
   for (long tasks : {0L, 1L, 2L, 64L}) {
     for (int round = 0; round < 20; ++round) {
       Counts counts(tasks, 3);
-      pool.ParallelFor(tasks, CountTask, &counts);
+      run->ParallelFor(tasks, CountTask, &counts);
       for (int done : counts.done) ASSERT_EQ(done, 1);
       ASSERT_FALSE(counts.shared_thread);
     }
+  }
+}
+
+TEST(ThreadPool, RunsOfSeveralThreadsShareAnOpenMpRuntime) {
+  ThreadPool pool(3, StartAndJoin);
+  RunBesideOthers(pool, 3);
+}
+
+std::atomic<unsigned> asked_for{0};
+
+TEST(ThreadPool, OfAnOpenMpRuntimeEachRunAsksForItsPart) {
+  ThreadPool pool(8, [](void (*fn)(void*), void* data, unsigned threads, unsigned) {
+    asked_for = threads;
+    fn(data);
+  });
+  ThreadPool::Run* run = pool.Acquire();
+  for (unsigned part : {8u, 4u, 2u}) {
+    Counts counts(64, 8);
+    run->ParallelFor(64, CountTask, &counts);
+    EXPECT_EQ(asked_for.load(), part);
+    for (int i = part == 8 ? 1 : 2; i > 0; --i) ASSERT_NE(pool.Acquire(), nullptr);
   }
 }
 
@@ -107,7 +180,7 @@ TEST(ThreadPool, CallersDoAllTheWorkInAChildOfFork) {
   ASSERT_GE(child, 0);
   if (child == 0) {
     Counts counts(10, 2);
-    pool.ParallelFor(10, CountTask, &counts);
+    pool.Acquire()->ParallelFor(10, CountTask, &counts);
     bool all = true;
     for (int done : counts.done) all &= done == 1;
     _exit(all ? 0 : 1);

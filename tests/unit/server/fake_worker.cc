@@ -1,6 +1,7 @@
 // A worker whose tasks do what the source of a kernel says: "echo TEXT", "crash", "crash-once
 // FILE", "exit", "hang", "hang-up", "allocate", "spin", "fail", "remember TEXT", "recall",
-// "answer-twice", "answer-a-plan", "prepared-for". What worker_pool_test.cc drives.
+// "answer-twice", "answer-a-plan", "prepared-for", "warmed-up-for". What worker_pool_test.cc
+// drives.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -23,6 +24,8 @@ namespace {
 
 // The last arch that this process, or the one that it was forked from, was told to get ready for.
 std::string prepared_for;
+// The arch that this process compiled a small kernel for, ahead of its task's.
+std::string warmed_up_for;
 
 [[noreturn]] void Crash() {
   signal(SIGSEGV, SIG_DFL);  // a sanitizer would exit instead
@@ -89,6 +92,7 @@ kiln::v1::WorkerResponse Obey(absl::string_view order) {
   if (absl::ConsumePrefix(&order, "remember ")) remembered = std::string(order);
   if (order == "recall") order = remembered;
   if (order == "prepared-for") order = prepared_for;
+  if (order == "warmed-up-for") order = warmed_up_for;
   absl::ConsumePrefix(&order, "echo ");
   response.mutable_compile_kernel()->set_object(std::string(order));
   return response;
@@ -104,8 +108,9 @@ kiln::v1::WorkerResponse Ready() {
   return ready;
 }
 
-int RunTask() {
+int RunTask(const kiln::v1::StartTask& start) {
   if (!Send(Ready())) return 0;
+  if (start.warm_up()) warmed_up_for = start.prepare().device().arch();
   auto frame = kiln::server::ReadFrame(kiln::server::kWorkerSocketFd, {});
   kiln::v1::WorkerRequest request;
   if (!frame.ok() || !request.ParseFromString(*frame)) return 0;

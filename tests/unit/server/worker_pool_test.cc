@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -27,23 +28,41 @@ constexpr absl::Duration kPatience = absl::Seconds(30);
 
 class WorkerPoolTest : public ::testing::Test {
  protected:
-  void MakePool(int workers, absl::Duration timeout = kPatience,
-                int64_t memory_bytes = int64_t{4} << 30) {
+  WorkerPoolOptions Options(int workers) {
     WorkerPoolOptions options;
     options.workers = workers;
-    options.limits = {memory_bytes, timeout};
+    options.limits = {int64_t{4} << 30, kPatience};
     options.command = {KILN_FAKE_WORKER};
     options.on_exit = [this](ExitReason reason) {
       absl::MutexLock lock(&mu_);
       exits_.push_back(reason);
     };
+    return options;
+  }
+
+  void MakePool(const WorkerPoolOptions& options) {
     pool_ = std::make_unique<WorkerPool>(options);
     ASSERT_TRUE(pool_->WaitUntilReady(kPatience));
   }
+  void MakePool(int workers, absl::Duration timeout = kPatience,
+                int64_t memory_bytes = int64_t{4} << 30) {
+    WorkerPoolOptions options = Options(workers);
+    options.limits = {memory_bytes, timeout};
+    MakePool(options);
+  }
+  // One worker, and `standby` processes that wait, for kernels of `arch` at first.
+  void MakePoolWithStandby(int standby, const std::string& arch) {
+    WorkerPoolOptions options = Options(1);
+    options.standby = standby;
+    if (!arch.empty()) options.first_kind.mutable_device()->set_arch(arch);
+    MakePool(options);
+    if (!arch.empty()) EXPECT_TRUE(HasChildren(1 + standby));
+  }
 
-  static WorkerTask MakeTask(const std::string& source) {
+  static WorkerTask MakeTask(const std::string& source, const std::string& arch = "") {
     auto request = std::make_shared<v1::WorkerRequest>();
     request->mutable_compile_kernel()->set_source(source);
+    if (!arch.empty()) request->mutable_compile_kernel()->mutable_device()->set_arch(arch);
     WorkerTask task;
     task.request = std::move(request);
     task.stopped = [] { return false; };
@@ -80,6 +99,23 @@ class WorkerPoolTest : public ::testing::Test {
       for (pid_t pid = 0; file >> pid;) children.insert(pid);
     }
     return children;
+  }
+
+  // The one of them that leads a process group.
+  static pid_t Worker() {
+    for (pid_t pid : Children()) {
+      if (getpgid(pid) == pid) return pid;
+    }
+    return 0;
+  }
+
+  // Whether there are so many, soon.
+  static bool HasChildren(size_t count) {
+    const absl::Time give_up = absl::Now() + kPatience;
+    while (Children().size() != count && absl::Now() < give_up) {
+      absl::SleepFor(absl::Milliseconds(2));
+    }
+    return Children().size() == count;
   }
 
   // The slot serves again within a second of its worker's death.
@@ -206,18 +242,10 @@ TEST_F(WorkerPoolTest, ATaskThatClosesItsSocketAndStaysIsKilled) {
 
 TEST_F(WorkerPoolTest, AWorkerGetsReadyForADeviceBeforeItForks) {
   MakePool(1);
-  auto task_for = [](const std::string& source, const std::string& arch) {
-    auto request = std::make_shared<v1::WorkerRequest>();
-    request->mutable_compile_kernel()->set_source(source);
-    request->mutable_compile_kernel()->mutable_device()->set_arch(arch);
-    WorkerTask task = MakeTask("");
-    task.request = std::move(request);
-    return task;
-  };
-  EXPECT_EQ(Run(task_for("prepared-for", "znver4")).value(), "znver4");
+  EXPECT_EQ(Run(MakeTask("prepared-for", "znver4")).value(), "znver4");
   EXPECT_TRUE(exits().empty());
   // It dies of that: the task's fault.
-  EXPECT_TRUE(IsWorkerCrash(Run(task_for("echo", "crash")).status()));
+  EXPECT_TRUE(IsWorkerCrash(Run(MakeTask("echo", "crash")).status()));
   ExpectBackWithinASecond();
   EXPECT_THAT(exits(), ElementsAre(ExitReason::kCrash));
 }
@@ -240,6 +268,63 @@ TEST_F(WorkerPoolTest, AWorkersDeathLeavesNoTaskOfItBehind) {
   EXPECT_NE(Children(), before);
   pool_.reset();
   EXPECT_EQ(Children().size(), 0u);
+}
+
+TEST_F(WorkerPoolTest, ProcessesWaitForKernelsOfTheLastKind) {
+  MakePoolWithStandby(3, "znver4");
+  EXPECT_EQ(Run(MakeTask("warmed-up-for", "znver4")).value(), "znver4");
+  EXPECT_EQ(Run(MakeTask("warmed-up-for", "znver5")).value(), "");  // one of its own
+  // It is the last kind now: in time all that wait are for it.
+  int in_a_row = 0;
+  for (const absl::Time give_up = absl::Now() + kPatience; absl::Now() < give_up;) {
+    absl::SleepFor(absl::Milliseconds(100));
+    for (in_a_row = 0; in_a_row < 3; ++in_a_row) {
+      if (Run(MakeTask("warmed-up-for", "znver5")).value() != "znver5") break;
+    }
+    if (in_a_row == 3) break;
+  }
+  EXPECT_EQ(in_a_row, 3);
+  EXPECT_TRUE(exits().empty());
+  pool_.reset();
+  EXPECT_EQ(Children().size(), 0u);
+}
+
+TEST_F(WorkerPoolTest, AProcessThatWaitedServesOneTask) {
+  MakePoolWithStandby(2, "znver4");
+  EXPECT_EQ(Run(MakeTask("remember me", "znver4")).value(), "me");
+  EXPECT_EQ(Run(MakeTask("recall", "znver4")).value(), "nothing");
+}
+
+TEST_F(WorkerPoolTest, AProcessKilledWhileItWaitsIsNoTasksFault) {
+  MakePoolWithStandby(2, "znver4");
+  for (pid_t pid : Children()) {
+    if (pid == Worker()) continue;
+    kill(pid, SIGKILL);
+    siginfo_t info = {};
+    waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT);
+  }
+  EXPECT_EQ(Run(MakeTask("echo hello", "znver4")).value_or("nothing"), "hello");
+  EXPECT_TRUE(exits().empty());
+}
+
+TEST_F(WorkerPoolTest, AWorkersDeathEndsWhatWaits) {
+  MakePoolWithStandby(2, "znver4");
+  const std::set<pid_t> before = Children();
+  kill(Worker(), SIGKILL);
+  EXPECT_EQ(Run(MakeTask("echo back", "znver4")).value_or("nothing"), "back");
+  EXPECT_TRUE(HasChildren(3));
+  for (pid_t pid : Children()) EXPECT_EQ(before.count(pid), 0u);
+  pool_.reset();
+  EXPECT_EQ(Children().size(), 0u);
+}
+
+TEST_F(WorkerPoolTest, AKindThatEndsItsWorkerIsNotWaitedFor) {
+  MakePoolWithStandby(2, "");
+  EXPECT_TRUE(IsWorkerCrash(Run(MakeTask("echo", "crash")).status()));
+  absl::SleepFor(absl::Milliseconds(200));
+  EXPECT_EQ(Run(MakeTask("echo hello", "znver4")).value(), "hello");
+  EXPECT_THAT(exits(), ElementsAre(ExitReason::kCrash));
+  EXPECT_TRUE(HasChildren(3));
 }
 
 TEST_F(WorkerPoolTest, OneJobsHeaviestTaskGoesFirstAndOlderJobsBefore) {

@@ -1,6 +1,7 @@
 // Passes as a whole: dead code, barriers, splits, determinism.
 #include "compiler/fusion/fuse.h"
 
+#include "absl/strings/str_cat.h"
 #include "compiler/ir/parse.h"
 #include "compiler/ir/print.h"
 #include "gmock/gmock.h"
@@ -161,6 +162,71 @@ TEST(FuseTest, LongReductionsAreSplit) {
   const FusedModule fused = FuseAndCheck(kLongSum);
   EXPECT_EQ(fused.NumKernels(), 2);
   EXPECT_THAT(fused.Text(), HasSubstr("kernel @sum_partial (d0: 2, d1: 150)"));
+}
+
+// 50021 is a prime.
+std::string AllReductionsOf(const std::string& length) {
+  return absl::StrCat(R"(module {
+    symbol n [1, 1000000] hint 70000
+    buffer @x f32[2,)",
+                      length, R"(,2] strides[)", length == "n" ? "n*2" : "100042", R"(,2,1] input(0)
+    buffer @s f32[2] strides[1] output
+    buffer @p f32[2] strides[1] output
+    buffer @g f32[2] strides[1] output
+    buffer @l f32[2] strides[1] output
+    buffer @o u8[2] strides[1] output
+    buffer @a u8[2] strides[1] output
+    kernel @all (d0: 2) from "all" {
+      phase (r0: )",
+                      length, R"(, r1: 2) {
+        %0 = load f32 @x[d0, r0, r1]
+        %1 = reduce.sum f32 %0
+        %2 = const f32 1
+        %3 = index i64 r0
+        %4 = const i64 7
+        %5 = eq bool %3, %4
+        %6 = select f32 %5, %0, %2
+        %7 = reduce.prod f32 %6
+        %8 = reduce.max f32 %0
+        %9 = reduce.min f32 %0
+        %10 = const f32 4
+        %11 = gt bool %0, %10
+        %12 = reduce.any bool %11
+        %13 = reduce.all bool %11
+      }
+      phase () {
+        store f32 @s[d0], %1
+        store f32 @p[d0], %7
+        store f32 @g[d0], %8
+        store f32 @l[d0], %9
+        %14 = cast u8 %12
+        store u8 @o[d0], %14
+        %15 = cast u8 %13
+        store u8 @a[d0], %15
+      }
+    }
+    output @s sizes[2] strides[1] offset 0
+    output @p sizes[2] strides[1] offset 0
+    output @g sizes[2] strides[1] offset 0
+    output @l sizes[2] strides[1] offset 0
+    output @o sizes[2] strides[1] offset 0
+    output @a sizes[2] strides[1] offset 0
+  })");
+}
+
+TEST(FuseTest, ReductionsOfLengthsThatNothingDividesAreSplit) {
+  const FusedModule fused = FuseAndCheck(AllReductionsOf("50021"), {.symbols = {1}});
+  EXPECT_EQ(fused.NumKernels(), 2);
+  EXPECT_THAT(fused.Text(), HasSubstr("kernel @all_partial (d0: 2, d1: 64)"));
+  EXPECT_THAT(fused.Text(), HasSubstr("phase (r0: 37, r1: 2)"));  // 50021 - 64 * 781
+}
+
+TEST(FuseTest, ReductionsOfSymbolicLengthsAreSplit) {
+  for (int64_t length : {1, 63, 64, 8191}) {
+    const FusedModule fused = FuseAndCheck(AllReductionsOf("n"), {.symbols = {length}});
+    EXPECT_EQ(fused.NumKernels(), 2);
+    EXPECT_THAT(fused.Text(), HasSubstr("kernel @all_partial (d0: 2, d1: 64)"));
+  }
 }
 
 TEST(FuseTest, ResultIsTheSameEveryTime) {

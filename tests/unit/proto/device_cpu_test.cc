@@ -1,12 +1,12 @@
-#include "client/device_cpu.h"
+#include "proto/base/device_cpu.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "client/device_cpu_names.h"
 #include "kiln/v1/device.pb.h"
+#include "proto/base/device_cpu_names.h"
 #include "proto/base/key.h"
 
 namespace kiln {

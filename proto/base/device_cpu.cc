@@ -1,4 +1,4 @@
-#include "client/device_cpu.h"
+#include "proto/base/device_cpu.h"
 
 #include <cpuid.h>
 #include <sched.h>
@@ -13,8 +13,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/device_cpu_names.h"
 #include "kiln/v1/device.pb.h"
+#include "proto/base/device_cpu_names.h"
 
 namespace kiln {
 namespace {

@@ -1,4 +1,4 @@
-#include "client/device_cpu_names.h"
+#include "proto/base/device_cpu_names.h"
 
 #include <algorithm>
 
