@@ -121,8 +121,7 @@ KILN_FN void KTurnRows(Vec<T, W>* rows) {
     KTurnRows<2 * B, W, T>(rows);
   }
 }
-// A W x W block turned about its diagonal, in registers: each line of memory is touched once, so
-// rows that lie where one set of the cache has room for few of them do no harm.
+// A W x W block turned about its diagonal, in registers.
 template <int W, class T>
 KILN_FN void KTransposeSquare(const T* from, long from_stride, T* to, long to_stride) {
   Vec<T, W> rows[W];
@@ -132,10 +131,10 @@ KILN_FN void KTransposeSquare(const T* from, long from_stride, T* to, long to_st
 #pragma clang loop unroll(full)
   for (int i = 0; i < W; ++i) KStoreAll(to + i * to_stride, rows[i]);
 }
-// The same for `lanes` by `k`, at a border.
+// The same of any size, by blocks of 4 x 4 and at the border one by one.
 template <class T>
-KILN_FN void KTransposeBorder(const T* from, long from_stride, long lanes, long k, T* to,
-                              long to_stride) {
+KILN_FN void KTransposeAny(const T* from, long from_stride, long lanes, long k, T* to,
+                           long to_stride) {
   KILN_ROLLED for (long l = 0; l < lanes; l += 4) {
     KILN_ROLLED for (long i = 0; i < k; i += 4) {
       if (l + 4 <= lanes && i + 4 <= k) {
@@ -158,27 +157,28 @@ void KPackTransposed<kWidth, T>::Run(const T* typed_from, long lane_stride, long
   using Bits = KInt<T>;
   const Bits* const from = (const Bits*)typed_from;
   Bits* const to = (Bits*)typed_to;
-  constexpr int kBlock = KILN_VECTOR / sizeof(T) < 16 ? KILN_VECTOR / sizeof(T) : 16;
-  constexpr int kRun = 256 / sizeof(T), kLine = 64 / sizeof(T);
+  constexpr int kBlock = 16, kAhead = 2 * kBlock, kRun = 256 / sizeof(T);
+  // Four wide elements fill a register of 16 bytes, and more of them at a time save nothing.
+  constexpr bool kSquares = sizeof(T) < 4 && KILN_VECTOR >= 32;
   KILN_ROLLED for (long begin = 0; begin < k; begin += kRun) {
     const long end = KMinIndex(begin + kRun, k);
     KILN_ROLLED for (long lane = 0; lane < lanes; lane += kBlock) {
-      // The next pieces are far apart, which no prefetcher foresees. Past the end it does no harm.
-      const long ahead = lane + kBlock;
-      const Bits* next = ahead < lanes ? from + ahead * lane_stride + begin : from + end;
-      KILN_ROLLED for (long l = 0; l < kBlock; ++l) {
-        KILN_ROLLED for (long i = 0; i < end - begin; i += kLine) {
-          __builtin_prefetch(next + l * lane_stride + i, 0, 2);
-        }
-      }
+      // The pieces to come are far apart, which no prefetcher foresees. Past the end it does no
+      // harm.
+      const long ahead = lane + kAhead;
+      const Bits* const next = ahead < lanes ? from + ahead * lane_stride
+                                             : from + (ahead - lanes) * lane_stride + end - begin;
       const long here = KMinIndex(kBlock, lanes - lane);
       KILN_ROLLED for (long i = begin; i < end; i += kBlock) {
         const Bits* const block = from + lane * lane_stride + i;
         Bits* const turned = to + i * kWidth + lane;
-        if (here == kBlock && i + kBlock <= end) {
+#pragma clang loop unroll(full)
+        for (int l = 0; l < kBlock; ++l) __builtin_prefetch(next + l * lane_stride + i, 0, 2);
+        const long wide = KMinIndex(kBlock, end - i);
+        if (kSquares && here == kBlock && wide == kBlock) {
           KTransposeSquare<kBlock>(block, lane_stride, turned, kWidth);
         } else {
-          KTransposeBorder(block, lane_stride, here, KMinIndex(kBlock, end - i), turned, kWidth);
+          KTransposeAny(block, lane_stride, here, wide, turned, kWidth);
         }
       }
     }

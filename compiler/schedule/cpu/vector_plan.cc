@@ -172,7 +172,7 @@ void PlanBlocks(IntContext& ints, const Nest& nest, VectorPlan& plan) {
       IntExpr along = ints.CoefficientOf(step.index, var);
       if (var == plan.lanes.var || !along || !along.is_const(1)) continue;
       plan.row_var = var;
-      plan.block = 128;
+      plan.block = 64;
       absl::StrAppend(&plan.reason, "; in tiles, as something is contiguous along another loop");
       return;
     }
