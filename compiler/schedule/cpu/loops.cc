@@ -154,7 +154,8 @@ void LoopsScheduler::StoreKept(const Step& step, Block& out) {
 // A reduction whose loops all have one iteration.
 void LoopsScheduler::AddReduceOfOne(const Step& step, Block& out) {
   const ir::Inst& inst = *step.inst;
-  builder_.SetLevel(inst.result, builder_.LevelOf(inst.operands[0]));
+  // Below the lanes, even where the operand is the same for all of them: its users are.
+  builder_.SetLevel(inst.result, std::max(builder_.LevelOf(inst.operands[0]), plan_.outer ? 1 : 0));
   if (IsArg(inst.reduce_kind)) {
     ir::Inst zero;
     zero.op = ScalarOp::kConst;

@@ -96,6 +96,9 @@ bool StagedWindows::IsOneReduction() const {
   for (size_t i = 0; i < nest_.phases.size(); ++i) {
     const NestPhase& phase = nest_.phases[i];
     if (phase.ordered || phase.inner.empty() == (i == 0)) return false;
+    for (const Step& step : phase.steps) {
+      if (i > 0 && step.inst->op == ScalarOp::kReduce) return false;  // over loops of one iteration
+    }
   }
   return nest_.phases[0].inner.size() <= 2;
 }

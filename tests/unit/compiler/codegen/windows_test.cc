@@ -166,5 +166,18 @@ TEST(WindowsTest, FewNarrowPlanesAndWholeOnesStayPlainLoops) {
   }
 }
 
+TEST(WindowsTest, AnotherReductionOverOneElementLeavesPlainLoops) {
+  const std::string text =
+      absl::StrReplaceAll(Module({.size = 6}), {{"phase () {",
+                                                 R"(phase (r0: 1) {
+            %18 = load f32 @f[d0, r0, 1]
+            %19 = reduce.sum f32 %18
+          }
+          phase () {)"},
+                                                {"%16 = const f32 0.25", "%16 = neg f32 %19"}});
+  EXPECT_THAT(OnAvx2(text), Not(Contains(HasSubstr(kStaged))));
+  CheckModule(text);
+}
+
 }  // namespace
 }  // namespace kiln::codegen
