@@ -91,6 +91,20 @@ def test_no_weights_and_no_mask_of_dropout_are_kept(fn):
     assert largest < 8 * 128 * 128
 
 
+@pytest.mark.parametrize("stream", [0, 3])
+def test_eager_keeps_what_programs_keep(stream):
+    """One of the two passes may run eager: while its program is on its way, or where it fails."""
+    like, seed = torch.empty(3, 70, 65), torch.tensor([0x7EDC_BA98_8765_4321])
+
+    def keep(like, seed):
+        return torch.ops.kiln.keep(like, seed, stream, 0.3)
+
+    expected = keep(like, seed)
+    assert abs(expected.double().mean() - 0.7) < 0.02
+    assert torch.equal(torch.compile(keep, backend="kiln")(like, seed), expected)
+    assert kiln_torch.stats()["fallbacks"] == [] and kiln_torch.stats()["library_ops"] == {}
+
+
 @pytest.mark.parametrize("p", [0.0, 1.0])
 def test_dropout_of_nothing_and_of_all(p):
     inputs = inputs_of(64)

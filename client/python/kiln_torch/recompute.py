@@ -24,9 +24,29 @@ _LIBRARY = torch.library.Library("kiln", "DEF")
 _LIBRARY.define("keep(Tensor like, Tensor seed, int stream, float p) -> Tensor")
 
 
+_WORD = 2**32 - 1
+
+
+def _philox(seed: int, stream: int, place: torch.Tensor) -> torch.Tensor:
+    """Word 0 of Philox4x32-10 with the seed as key and the counter (place, stream)."""
+    c0, c1 = place & _WORD, (place >> 32) & _WORD
+    c2, c3 = torch.full_like(place, stream & _WORD), torch.full_like(place, (stream >> 32) & _WORD)
+    key0, key1 = seed & _WORD, (seed >> 32) & _WORD
+    for _ in range(10):
+        # Products of 64 bits, which wrap.
+        a, b = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+        c0, c1 = ((b >> 32) & _WORD) ^ c1 ^ key0, b & _WORD
+        c2, c3 = ((a >> 32) & _WORD) ^ c3 ^ key1, a & _WORD
+        key0, key1 = (key0 + 0x9E3779B9) & _WORD, (key1 + 0xBB67AE85) & _WORD
+    return c0
+
+
 def _keep(like: torch.Tensor, seed: torch.Tensor, stream: int, p: float) -> torch.Tensor:
-    generator = torch.Generator().manual_seed((int(seed) + stream) % 2**63)
-    return torch.rand(like.shape, generator=generator) < 1 - p
+    """What compiler/lowering/random.cc computes, bit by bit: where one of the two passes runs eager
+    and the other does not, both have one mask."""
+    place = torch.arange(like.numel()).view(like.shape)
+    uniform = (_philox(int(seed), stream, place) & (2**24 - 1)).to(torch.float32) * 2.0**-24
+    return uniform < torch.tensor(1 - p, dtype=torch.float32)
 
 
 _LIBRARY.impl("keep", _keep, "CompositeExplicitAutograd")

@@ -49,6 +49,27 @@ TEST(Random, ASeedIsOneInteger) {
   EXPECT_EQ(g.Lower(module).code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(Random, WhatADropoutKeepsIsTheSameWhereverItIsComputed) {
+  GraphMaker g;
+  const int x = g.Input({8, 8}, std::vector<double>(64, 0.5));
+  const int seed = g.Input({1}, {7}, v1::DTYPE_INT64);
+  for (const int64_t stream : {0, 0, 1}) {
+    g.Output(g.Node("kiln.keep.default", {Value(x), Value(seed), Int(stream), Float(0.5)}, {8, 8},
+                    v1::DTYPE_BOOL));
+  }
+  const auto outputs = g.Run();
+  ASSERT_TRUE(outputs.ok()) << outputs.status();
+  EXPECT_EQ((*outputs)[0].ints, (*outputs)[1].ints);
+  EXPECT_NE((*outputs)[0].ints, (*outputs)[2].ints);
+
+  GraphMaker wrong;
+  const int y = wrong.Input({8, 8}, std::vector<double>(64, 0.5));
+  wrong.Output(wrong.Node("kiln.keep.default", {Value(y), Value(y), Int(0), Float(0.5)}, {8, 8},
+                          v1::DTYPE_BOOL));
+  ir::Module module;
+  EXPECT_EQ(wrong.Lower(module).code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(Random, DropoutThatDoesNotTrainDrawsNothingFromItsStream) {
   GraphMaker g;
   const int x = g.Input({3}, {1, 2, 3});
