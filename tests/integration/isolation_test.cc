@@ -110,17 +110,20 @@ class IsolationTest : public ::testing::Test {
     std::filesystem::create_directory(folder());
     ASSERT_EQ(chmod(dir_.path().c_str(), 0755), 0);
     ASSERT_EQ(chmod(folder().c_str(), 0777), 0);
-    auto server =
-        ServerProcess::Start(dir_.path() + "/data",
-                             {absl::StrCat("--workers=", kWorkers),
-                              absl::StrCat("--worker-timeout=", "2s"), "--worker-memory=384MiB"},
-                             KILND_MISBEHAVING, {"KILN_TEST_SECRET=of-the-server"});
-    ASSERT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
-    stub_ = server_->NewStub();
   }
   ~IsolationTest() override {
     if (HasFailure() && server_ != nullptr) std::cerr << server_->process().Errors();
+  }
+
+  void StartServer(int standby) {
+    auto server = ServerProcess::Start(
+        dir_.path() + "/data",
+        {absl::StrCat("--workers=", kWorkers), absl::StrCat("--worker-timeout=", "2s"),
+         "--worker-memory=384MiB", absl::StrCat("--worker-standby=", standby)},
+        KILND_MISBEHAVING, {"KILN_TEST_SECRET=of-the-server"});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    stub_ = server_->NewStub();
   }
 
   std::string folder() const { return dir_.path() + "/open"; }
@@ -132,6 +135,7 @@ class IsolationTest : public ::testing::Test {
            ZombiesOf(server_->process().pid()).empty();
   }
   void Commit(const Misdeed& deed);
+  void ExpectDenials();
 
   TempDir dir_;
   std::unique_ptr<ServerProcess> server_;
@@ -178,6 +182,7 @@ TEST_F(IsolationTest, AGraphThatMisbehavesCostsNobodyElseAnything) {
       {"exec", grpc::INTERNAL, ErrorDetail::REASON_WORKER_CRASHED, "may not make"},
       {"connect", grpc::INTERNAL, ErrorDetail::REASON_WORKER_CRASHED, "may not make"},
   };
+  ASSERT_NO_FATAL_FAILURE(StartServer(/*standby=*/0));
   Others others(*server_);
   for (const Misdeed& deed : kMisdeeds) Commit(deed);
   others.Stop();
@@ -203,7 +208,7 @@ TEST_F(IsolationTest, AGraphThatMisbehavesCostsNobodyElseAnything) {
   EXPECT_EQ(CountProcessesOf(pid), 0);
 }
 
-TEST_F(IsolationTest, WhatAWorkerMayNotHaveItIsDenied) {
+void IsolationTest::ExpectDenials() {
   std::string secret = dir_.path() + "/secret";
   std::ofstream(secret) << "of the server";
   for (const char* deed : {"threads", "memory-files", "make-code"}) {
@@ -221,6 +226,18 @@ TEST_F(IsolationTest, WhatAWorkerMayNotHaveItIsDenied) {
   }
   EXPECT_EQ(server_->Metrics().Sum("kiln_worker_exits_total"), 0);
   EXPECT_THAT(log, HasSubstr("compile workers are isolated"));
+}
+
+TEST_F(IsolationTest, WhatAWorkerMayNotHaveItIsDenied) {
+  ASSERT_NO_FATAL_FAILURE(StartServer(/*standby=*/0));
+  ExpectDenials();
+}
+
+TEST_F(IsolationTest, WhatAWorkerMayNotHaveAProcessThatWaitedIsDenied) {
+  ASSERT_NO_FATAL_FAILURE(StartServer(/*standby=*/8));
+  const auto all = [&] { return CountProcessesOf(server_->process().pid()) == kWorkers + 8; };
+  ASSERT_TRUE(Eventually(absl::Seconds(20), all));
+  ExpectDenials();
 }
 
 // A server whose one worker plans, compiles and links for honest clients and for one that lies.
