@@ -15,9 +15,9 @@ using ir::IntExpr;
 // Up to so many rows or columns, loading the other matrix bounds the time and blocking gains
 // nothing.
 constexpr int64_t kFew = 4;
-// The same of rows of a plain product, whose other matrix is most often a parameter, laid out in
-// panels once: reading those for three rows takes half of the time that sums of rows need.
-constexpr int64_t kFewRows = 2;
+// The same of rows times a parameter, which is laid out in panels once: reading those for three
+// rows takes half of the time that sums of rows need.
+constexpr int64_t kFewRowsOfParameter = 2;
 
 bool IsFew(IntExpr size, int64_t few = kFew) {
   return size.is_const() && size.value() <= few;
@@ -153,8 +153,9 @@ absl::Status EmitMatmul(NodeContext& n, const View& a, const View& b, const View
   const Scalar sum = k.Reduce(ir::ReduceKind::kSum, k.Op(kMul, x, y));
   k.StartPhase();
   k.Store(out, outer, sum);
-  const bool is_blocked = IsFloat(compute) && !IsFew(rows, rank == 2 ? kFewRows : kFew) &&
-                          !IsFew(columns) && !IsFew(depth);
+  const int64_t few_rows = n.module().buffers[b.buffer].parameter ? kFewRowsOfParameter : kFew;
+  const bool is_blocked =
+      IsFloat(compute) && !IsFew(rows, few_rows) && !IsFew(columns) && !IsFew(depth);
   k.Finish(is_blocked ? ir::Schedule::kContraction : ir::Schedule::kLoops);
   return absl::OkStatus();
 }

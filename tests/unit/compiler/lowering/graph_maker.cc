@@ -184,6 +184,7 @@ absl::Status GraphMaker::Lower(ir::Module& module, bool library_steps) const {
   KILN_ASSIGN_OR_RETURN(const graph::Graph graph, graph::Import(proto_, *module.ints));
   LoweringOptions options;
   options.library_steps = library_steps;
+  options.mark_parameters = true;
   return lowering::Lower(graph, options, module);
 }
 

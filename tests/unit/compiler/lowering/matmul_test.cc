@@ -55,25 +55,21 @@ TEST(Matmul, OfFewRowsOrIntegersIsAPlainReduction) {
   }
 }
 
-TEST(Matmul, OfThreeRowsIsAContractionOfAPlainProductAlone) {
+TEST(Matmul, OfThreeRowsIsAContractionWithAParameterAlone) {
   for (const int rows : {2, 3}) {
-    GraphMaker g;
-    const int a = g.Input({rows, 5}, Range(rows * 5));
-    const int b = g.Input({5, 8}, Range(40));
-    g.Output(g.Node("aten.mm.default", {Value(a), Value(b)}, {rows, 8}));
-    ir::Module module;
-    ASSERT_TRUE(g.Lower(module).ok());
-    EXPECT_EQ(KernelAt(module, 0).schedule,
-              rows == 3 ? ir::Schedule::kContraction : ir::Schedule::kLoops);
-    EXPECT_EQ(RunOne(g), Product(Range(rows * 5), Range(40), rows, 5, 8));
+    for (const bool parameter : {false, true}) {
+      GraphMaker g;
+      const int a = g.Input({rows, 5}, Range(rows * 5));
+      const int b = g.Input({5, 8}, Range(40));
+      if (parameter) g.proto().mutable_inputs(1)->set_role(v1::Input::ROLE_PARAMETER);
+      g.Output(g.Node("aten.mm.default", {Value(a), Value(b)}, {rows, 8}));
+      ir::Module module;
+      ASSERT_TRUE(g.Lower(module).ok());
+      EXPECT_EQ(KernelAt(module, 0).schedule,
+                rows == 3 && parameter ? ir::Schedule::kContraction : ir::Schedule::kLoops);
+      EXPECT_EQ(RunOne(g), Product(Range(rows * 5), Range(40), rows, 5, 8));
+    }
   }
-  GraphMaker batches;
-  const int a = batches.Input({1, 4, 5}, Range(20));
-  const int b = batches.Input({1, 5, 8}, Range(40));
-  batches.Output(batches.Node("aten.bmm.default", {Value(a), Value(b)}, {1, 4, 8}));
-  ir::Module module;
-  ASSERT_TRUE(batches.Lower(module).ok());
-  EXPECT_EQ(KernelAt(module, 0).schedule, ir::Schedule::kLoops);
 }
 
 TEST(Matmul, AddmmLeavesItsBiasToAnEpilogue) {
