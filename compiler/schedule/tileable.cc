@@ -82,13 +82,13 @@ class LoopClasses {
  public:
   // `sums`: with those that kernels sum over.
   LoopClasses(const Module& module, const std::vector<size_t>& operations, bool sums = false)
-      : module_(module), operations_(operations) {
+      : module_(module), operations_(operations), handed_on_(HandedOn()) {
     for (const size_t i : operations_) {
       for (IntExpr var : KernelAt(module_, i).outer) class_of_[var] = var;
       const IntExpr sum = sums ? SumLoop(KernelAt(module_, i)) : IntExpr();
       if (sum) class_of_[sum] = sum;
     }
-    for (const BufferId buffer : HandedOn()) AddBuffer(buffer);
+    for (const BufferId buffer : handed_on_) AddBuffer(buffer);
   }
 
   // As Tileable::loops, in the order of the first kernel's.
@@ -143,12 +143,11 @@ class LoopClasses {
     if (kernel.schedule != ir::Schedule::kContraction || kernel.phases[0].inner.size() != 1) {
       return {};
     }
-    const std::vector<BufferId> handed_on = HandedOn();
     bool may = true;
     for (size_t p = 1; p < kernel.phases.size(); ++p) {
       may &= kernel.phases[p].inner.empty();
       for (const Inst& inst : kernel.phases[p].body) {
-        may &= inst.buffer < 0 || !absl::c_linear_search(handed_on, inst.buffer);
+        may &= inst.buffer < 0 || !absl::c_linear_search(handed_on_, inst.buffer);
       }
     }
     return may ? kernel.phases[0].inner[0] : IntExpr();
@@ -209,6 +208,7 @@ class LoopClasses {
 
   const Module& module_;
   const std::vector<size_t>& operations_;
+  const std::vector<BufferId> handed_on_;
   absl::flat_hash_map<IntExpr, IntExpr> class_of_;  // of outer loops; a class by one of them
   std::vector<IntExpr> tainted_;  // part of an index that is more than they, somewhere
   absl::flat_hash_set<IntExpr> bad_;

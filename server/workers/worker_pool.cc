@@ -297,8 +297,7 @@ void WorkerPool::RunSlot(Slot& slot) {
     std::optional<WorkerTask> task = NextTask(slot);
     if (slot.process->HasEnded()) {
       // Killed while idle: not this task's doing, where there is one.
-      slot.standby.Clear();
-      Bury(slot.process, absl::UnavailableError("ended while idle")).IgnoreError();  // no task's
+      BuryWorker(slot, absl::UnavailableError("ended while idle")).IgnoreError();  // no task's
       if (task) Requeue(*std::move(task));
       continue;
     }
@@ -325,13 +324,7 @@ void WorkerPool::RunSlot(Slot& slot) {
 
 absl::Status WorkerPool::StartWorker(Slot& slot) {
   KILN_ASSIGN_OR_RETURN(slot.process, WorkerProcess::Start(options_.command, options_.limits));
-  absl::Time deadline = absl::Now() + kStartLimit;
-  const KeepWaiting keep_waiting = [&]() -> absl::Status {
-    absl::MutexLock lock(&mu_);
-    if (stopping_) return absl::CancelledError("the server stops");
-    if (absl::Now() > deadline) return absl::DeadlineExceededError("it is not ready in time");
-    return absl::OkStatus();
-  };
+  const KeepWaiting keep_waiting = WaitFor(kStartLimit, "it is not ready in time");
   // Says that the worker has run its compiler once.
   absl::StatusOr<v1::WorkerReady> ready = ReadReady(*slot.process, keep_waiting);
   if (!ready.ok()) return Bury(slot.process, ready.status());
@@ -358,19 +351,13 @@ void WorkerPool::AddStandby(Slot& slot) {
     kind = last_kind_;
   }
   if (!slot.standby.Wants(kind) || absl::Now() < slot.next_standby) return;
-  const absl::Time deadline = absl::Now() + kStandbyLimit;
-  const absl::Status added = slot.standby.Add(*slot.process, kind, [&]() -> absl::Status {
-    absl::MutexLock lock(&mu_);
-    if (stopping_) return absl::CancelledError("the server stops");
-    if (absl::Now() > deadline) return absl::DeadlineExceededError("it is not made in time");
-    return absl::OkStatus();
-  });
+  const absl::Status added =
+      slot.standby.Add(*slot.process, kind, WaitFor(kStandbyLimit, "it is not made in time"));
   if (added.ok()) return;
   slot.next_standby = absl::Now() + kStandbyBackoff;
   if (absl::IsResourceExhausted(added)) return;
   // Else what it may still say would be taken for its next answer.
-  slot.standby.Clear();
-  Bury(slot.process, added).IgnoreError();  // no task's
+  BuryWorker(slot, added).IgnoreError();  // no task's
 }
 
 void WorkerPool::ReportIsolation(const std::vector<std::string>& missing) {
@@ -385,6 +372,20 @@ void WorkerPool::ReportIsolation(const std::vector<std::string>& missing) {
     Log(LogLevel::kWarning, "compile workers are isolated in part: this system does not allow all",
         {{"missing", absl::StrJoin(missing, "; ")}});
   }
+}
+
+KeepWaiting WorkerPool::WaitFor(absl::Duration limit, absl::string_view too_late) {
+  return [this, deadline = absl::Now() + limit, too_late]() -> absl::Status {
+    absl::MutexLock lock(&mu_);
+    if (stopping_) return absl::CancelledError("the server stops");
+    if (absl::Now() > deadline) return absl::DeadlineExceededError(too_late);
+    return absl::OkStatus();
+  };
+}
+
+absl::Status WorkerPool::BuryWorker(Slot& slot, const absl::Status& why) {
+  slot.standby.Clear();
+  return Bury(slot.process, why);
 }
 
 absl::Status WorkerPool::Bury(std::unique_ptr<WorkerProcess>& process, const absl::Status& why) {
@@ -435,10 +436,7 @@ absl::StatusOr<v1::WorkerResponse> WorkerPool::RunTask(Slot& slot, const WorkerT
   std::unique_ptr<WorkerProcess> process = slot.standby.Take(start);
   if (process == nullptr) {
     auto started = StartTaskProcess(*slot.process, start, [&watch] { return watch(); });
-    if (!started.ok()) {
-      slot.standby.Clear();
-      return Bury(slot.process, started.status());
-    }
+    if (!started.ok()) return BuryWorker(slot, started.status());
     process = *std::move(started);
   }
   watch.Follow(process.get());

@@ -86,6 +86,10 @@ class WorkerPool final : public WorkerBackend {
   absl::StatusOr<v1::WorkerResponse> RunTask(Slot& slot, const WorkerTask& task);
   // Reaps the process, reports why it ended, and says so as an error for its task.
   absl::Status Bury(std::unique_ptr<WorkerProcess>& process, const absl::Status& why);
+  // The same for the slot's worker, and for what it made ahead.
+  absl::Status BuryWorker(Slot& slot, const absl::Status& why);
+  // Ends a wait after `limit`, or when the pool ends. `too_late` lives as long as the program.
+  KeepWaiting WaitFor(absl::Duration limit, absl::string_view too_late);
   void SetState(Slot& slot, State state);
   bool AnyReady() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   bool IsDecided() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return refused_ || AnyReady(); }

@@ -32,6 +32,10 @@ std::vector<const Step*> Closure(const NestPhase& phase, ValueId value) {
   return needed;
 }
 
+double MostOf(double all, const TilePart* part) {
+  return part != nullptr && part->step > 0 ? std::min(all, static_cast<double>(part->step)) : all;
+}
+
 namespace {
 
 // What `index` gains from one step of `vars` taken as one loop; null if it is not that regular.
@@ -192,11 +196,6 @@ bool SetParts(const Nest& nest, ContractionPlan& plan) {
                                     [&](IntExpr var) { return nest.PartOf(var) == nullptr; });
   return no_batch && set(plan.rows, plan.row_part) && set(plan.lanes, plan.lane_part) &&
          set(plan.k, plan.k_part);
-}
-
-// How many iterations of loops that are `all` together run in a tile, at most.
-double MostOf(double all, const TilePart* part) {
-  return part != nullptr && part->step > 0 ? std::min(all, static_cast<double>(part->step)) : all;
 }
 
 Choice MakeChoice(ir::Module& module, const Nest& nest, ValueId row_value, ValueId panel_value,

@@ -72,4 +72,7 @@ std::vector<ir::IntExpr> PanelIndices(ir::IntContext& ints, const ContractionPla
 // The steps of phase 0 that `value` needs, in order.
 std::vector<const Step*> Closure(const NestPhase& phase, ir::ValueId value);
 
+// How many iterations of loops that are `all` together run in a tile, at most.
+double MostOf(double all, const TilePart* part);
+
 }  // namespace kiln::schedule::cpu

@@ -1,6 +1,7 @@
 #include "compiler/schedule/cpu/interior.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -39,10 +40,6 @@ std::optional<int64_t> LeastOver(IntContext& ints, IntExpr expr,
   return least.is_const() ? std::optional(least.value()) : std::nullopt;
 }
 
-int64_t FloorDivide(int64_t a, int64_t b) {
-  return a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0);
-}
-
 // Where `inst` compares what moves with one outer loop and with inner ones to a fixed number.
 std::optional<Side> SideOf(IntContext& ints, const Inst& inst, IntExpr a, IntExpr b,
                            const std::vector<IntExpr>& outer, const std::vector<IntExpr>& inner) {
@@ -59,11 +56,11 @@ std::optional<Side> SideOf(IntContext& ints, const Inst& inst, IntExpr a, IntExp
   if (!least) return std::nullopt;
   // least + slope * var >= 0
   const int64_t extent = Extent(ints, *var).value();
+  const int64_t steps = ints.FloorDiv(ints.Const(*least), std::abs(slope.value())).value();
   if (slope.value() > 0) {
-    return Side{inst.result, *var, std::max<int64_t>(0, -FloorDivide(*least, slope.value())),
-                extent};
+    return Side{inst.result, *var, std::max<int64_t>(0, -steps), extent};
   }
-  return Side{inst.result, *var, 0, std::min(extent, FloorDivide(*least, -slope.value()) + 1)};
+  return Side{inst.result, *var, 0, std::min(extent, steps + 1)};
 }
 
 std::vector<Side> SidesOf(IntContext& ints, const Nest& nest) {

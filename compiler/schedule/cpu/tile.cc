@@ -159,11 +159,11 @@ class Chooser {
         if (PlanContraction(module_, *alone, device_)) return std::nullopt;
         continue;
       }
-      const auto most = [&](IntExpr all, const TilePart* part) {
-        const auto hint = static_cast<double>(ints_.EvaluateAtHints(all));
-        return part != nullptr && part->step > 0 ? std::min<double>(hint, part->step) : hint;
+      const auto hint = [&](IntExpr all) {
+        return static_cast<double>(ints_.EvaluateAtHints(all));
       };
-      packed += most(plan->num_lanes, plan->lane_part) * most(plan->num_k, plan->k_part);
+      packed +=
+          MostOf(hint(plan->num_lanes), plan->lane_part) * MostOf(hint(plan->num_k), plan->k_part);
     }
     return packed;
   }
