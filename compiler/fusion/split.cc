@@ -4,7 +4,6 @@
 // which the rest of the kernel reduces itself.
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -56,29 +55,6 @@ bool IsSplittable(const Phase& phase) {
   return reduces;
 }
 
-// What gives of two parts' results the whole's; nothing where no one instruction does.
-std::optional<ScalarOp> Combines(ReduceKind kind) {
-  switch (kind) {
-    case ReduceKind::kSum:
-      return ScalarOp::kAdd;
-    case ReduceKind::kProd:
-      return ScalarOp::kMul;
-    case ReduceKind::kMax:
-      return ScalarOp::kMax;
-    case ReduceKind::kMin:
-      return ScalarOp::kMin;
-    case ReduceKind::kAny:
-      return ScalarOp::kOr;
-    case ReduceKind::kAll:
-      return ScalarOp::kAnd;
-    case ReduceKind::kLogAddExp:
-    case ReduceKind::kArgMax:
-    case ReduceKind::kArgMin:
-      break;
-  }
-  return std::nullopt;
-}
-
 // The chunks are the loops before `split_at` and `pieces` equal parts of that loop, but for a
 // remainder.
 struct Chunking {
@@ -107,7 +83,7 @@ Chunking FindEvenChunking(const std::vector<IntExpr>& inner) {
 // The first loop is cut where it is long.
 Chunking FindUnevenChunking(IntContext& ints, const Phase& phase) {
   for (const Inst& inst : phase.body) {
-    if (inst.op == ScalarOp::kReduce && !Combines(inst.reduce_kind)) return {};
+    if (inst.op == ScalarOp::kReduce && !CombinerOf(inst.reduce_kind)) return {};
   }
   const int64_t extent = ints.EvaluateAtHints(phase.inner[0].extent());
   return {.pieces = extent < 2 * kUnevenChunks ? 0 : kUnevenChunks, .has_remainder = true};
@@ -203,7 +179,7 @@ class Splitter {
     Phase together;
     for (Inst& inst : rest_.phases[0].body) {
       if (inst.op != ScalarOp::kReduce) continue;
-      Inst both{*Combines(inst.reduce_kind), inst.dtype};
+      Inst both{*CombinerOf(inst.reduce_kind), inst.dtype};
       both.result = inst.result;
       inst.result = rest_.num_values++;
       both.operands = {names.at(both.result), inst.result};

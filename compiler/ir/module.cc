@@ -50,9 +50,13 @@ bool AddsUp(const Kernel& kernel) {
   });
 }
 
+bool IsBetween(const Repeat& repeat, size_t number) {
+  return number >= repeat.before && number < repeat.kernels.size() - repeat.after;
+}
+
 std::vector<IntExpr> TiledLoops(const Repeat& repeat, size_t number) {
   const Kernel& kernel = repeat.kernels[number];
-  const bool is_between = number >= repeat.before && number < repeat.kernels.size() - repeat.after;
+  const bool is_between = IsBetween(repeat, number);
   const bool adds = is_between && AddsUp(kernel);
   const size_t outer = repeat.steps.size() - (is_between && !adds ? 0 : 1);
   std::vector<IntExpr> loops(kernel.outer.begin(),

@@ -178,6 +178,8 @@ struct Repeat {
   size_t before = 0, after = 0;
 };
 
+// Whether kernel `number` runs in each tile of the last loop, and not before or after all of them.
+bool IsBetween(const Repeat& repeat, size_t number);
 // Whether a kernel of a Repeat is a contraction that adds its sums to what lies where it stores.
 bool AddsUp(const Kernel& kernel);
 // The tiled loops of kernel `number`, one for each step; the last is null where the kernel lacks

@@ -55,6 +55,28 @@ std::optional<ScalarOp> ScalarOpFromName(absl::string_view name) {
   return it->second;
 }
 
+std::optional<ScalarOp> CombinerOf(ReduceKind kind) {
+  switch (kind) {
+    case ReduceKind::kSum:
+      return ScalarOp::kAdd;
+    case ReduceKind::kProd:
+      return ScalarOp::kMul;
+    case ReduceKind::kMax:
+      return ScalarOp::kMax;
+    case ReduceKind::kMin:
+      return ScalarOp::kMin;
+    case ReduceKind::kAny:
+      return ScalarOp::kOr;
+    case ReduceKind::kAll:
+      return ScalarOp::kAnd;
+    case ReduceKind::kLogAddExp:
+    case ReduceKind::kArgMax:
+    case ReduceKind::kArgMin:
+      break;
+  }
+  return std::nullopt;
+}
+
 absl::string_view ReduceKindName(ReduceKind kind) {
   return kReduceNames[static_cast<size_t>(kind)];
 }

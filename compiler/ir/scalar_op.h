@@ -154,6 +154,8 @@ inline bool FoldsNumbers(ReduceKind kind) {
 inline bool IsArg(ReduceKind kind) {
   return kind == ReduceKind::kArgMax || kind == ReduceKind::kArgMin;
 }
+// What gives of the results of two parts that of the whole; nothing where no one operation does.
+std::optional<ScalarOp> CombinerOf(ReduceKind kind);
 absl::string_view ReduceKindName(ReduceKind kind);  // "sum", "prod", ...
 std::optional<ReduceKind> ReduceKindFromName(absl::string_view name);
 

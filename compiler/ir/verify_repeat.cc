@@ -37,29 +37,19 @@ class RepeatVerifier {
     return absl::InternalError(absl::StrCat("repeat @", repeat_.name, " ", what));
   }
 
-  bool IsBetween(size_t number) const {
-    return number >= repeat_.before && number < repeat_.kernels.size() - repeat_.after;
-  }
-
   absl::Status CheckLoops(size_t number) {
     const Kernel& kernel = repeat_.kernels[number];
-    const bool adds = IsBetween(number) && AddsUp(kernel);
-    const size_t tiled = repeat_.steps.size() - (IsBetween(number) && !adds ? 0 : 1);
+    const bool is_between = IsBetween(repeat_, number);
+    const bool adds = is_between && AddsUp(kernel);
+    const size_t tiled = repeat_.steps.size() - (is_between && !adds ? 0 : 1);
     if (kernel.outer.size() < tiled) {
       return Error(absl::StrCat("has a kernel @", kernel.name, " of fewer loops than steps"));
     }
-    std::vector<IntExpr> loops(kernel.outer.begin(),
-                               kernel.outer.begin() + static_cast<ptrdiff_t>(tiled));
-    if (!IsBetween(number)) {
-      loops.emplace_back();
-    } else if (adds) {
-      const std::vector<IntExpr>& inner = kernel.phases[0].inner;
-      if (inner.size() != 1 || !IsPlainSum(kernel)) {
-        return Error(absl::StrCat("has a kernel @", kernel.name,
-                                  " that does more than add sums of one loop"));
-      }
-      loops.push_back(inner[0]);
+    if (adds && (kernel.phases[0].inner.size() != 1 || !IsPlainSum(kernel))) {
+      return Error(
+          absl::StrCat("has a kernel @", kernel.name, " that does more than add sums of one loop"));
     }
+    std::vector<IntExpr> loops = TiledLoops(repeat_, number);
     for (size_t i = 0; i < loops.size(); ++i) {
       if (!loops[i]) continue;
       const auto [first, is_first] = extents_.try_emplace(i, loops[i].extent());
@@ -115,14 +105,15 @@ class RepeatVerifier {
     const bool handed_on = stored.kernel != number || buffer.kind == BufferKind::kTile;
     if (!handed_on) return absl::OkStatus();
     // Of what is stored in each tile of the last loop the others have one tile at a time.
-    const size_t loops = IsBetween(stored.kernel) ? repeat_.steps.size() : repeat_.steps.size() - 1;
+    const size_t loops =
+        IsBetween(repeat_, stored.kernel) ? repeat_.steps.size() : repeat_.steps.size() - 1;
     const std::vector<size_t> places = TiledPlaces(number, inst, loops);
     if (absl::c_linear_search(places, inst.indices.size()) ||
         places != TiledPlaces(stored.kernel, *stored.inst, loops)) {
       return Error(absl::StrCat("has a kernel @", kernel.name, " that reaches @", buffer.name,
                                 " outside of its tile"));
     }
-    if (added_to_.contains(inst.buffer) && IsBetween(number) && !AddsUp(kernel)) {
+    if (added_to_.contains(inst.buffer) && IsBetween(repeat_, number) && !AddsUp(kernel)) {
       return Error(absl::StrCat("has a kernel @", kernel.name, " that reaches @", buffer.name,
                                 " before its sums are complete"));
     }

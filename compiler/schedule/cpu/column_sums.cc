@@ -4,7 +4,6 @@
 #include <deque>
 #include <limits>
 #include <map>
-#include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -28,18 +27,10 @@ constexpr int64_t kLeastRows = 32;  // of a task
 constexpr int64_t kMostRows = 512;  // the same: longer sums lose precision
 constexpr int64_t kParts = 8;       // of the rows, where neither says otherwise
 
-// The operation that adds up two values of such a reduction.
-std::optional<ScalarOp> OperationOf(ir::ReduceKind kind) {
-  switch (kind) {
-    case ir::ReduceKind::kSum:
-      return ScalarOp::kAdd;
-    case ir::ReduceKind::kMax:
-      return ScalarOp::kMax;
-    case ir::ReduceKind::kMin:
-      return ScalarOp::kMin;
-    default:
-      return std::nullopt;
-  }
+// Sums, and the greatest and least of them, which begin with what Clear stores.
+bool IsTaken(ir::ReduceKind kind) {
+  return kind == ir::ReduceKind::kSum || kind == ir::ReduceKind::kMax ||
+         kind == ir::ReduceKind::kMin;
 }
 
 class ColumnSums {
@@ -137,7 +128,7 @@ bool ColumnSums::OnlySums() {
     varies_.push_back(how);
     if (inst.op != ScalarOp::kReduce) continue;
     const DType dtype = TypeOf(inst.operands[0]);
-    if (!OperationOf(inst.reduce_kind) || dtype != inst.dtype || !IsFloat(dtype)) return false;
+    if (!IsTaken(inst.reduce_kind) || dtype != inst.dtype || !IsFloat(dtype)) return false;
     // Sums of narrow elements would be rounded again and again.
     if (inst.reduce_kind == ir::ReduceKind::kSum && DTypeSize(dtype) < 4) return false;
     sums_.push_back({&inst});
@@ -267,7 +258,7 @@ void ColumnSums::AddTrip(int64_t rows, IntExpr begin, IntExpr end, Block& out) {
     std::vector<ValueId>& terms = trip.terms[s];
     const auto add = [&](ValueId a, ValueId b) {
       Inst inst;
-      inst.op = *OperationOf(sums_[s / num_points_].inst->reduce_kind);
+      inst.op = *CombinerOf(sums_[s / num_points_].inst->reduce_kind);
       inst.dtype = sums_[s / num_points_].inst->dtype;
       inst.operands = {a, b};
       inst.result = builder_.NewValue();

@@ -278,12 +278,11 @@ absl::StatusOr<Tree> ScheduleRepeat(ir::Module& module, const ir::Repeat& repeat
   for (size_t k = 0; k < repeat.kernels.size(); ++k) {
     const schedule::Tile part = tiles.Of(k);
     KILN_ASSIGN_OR_RETURN(Tree made, ScheduleForTile(module, repeat.kernels[k], device, &part));
-    const bool is_between = k >= repeat.before && k < repeat.kernels.size() - repeat.after;
     if (k == repeat.kernels.size() - repeat.after) {
       for (Node& node : later) task.push_back(std::move(node));
       later.clear();
     }
-    grafter.Add(std::move(made), task, is_between ? *tile : task);
+    grafter.Add(std::move(made), task, IsBetween(repeat, k) ? *tile : task);
   }
   for (Node& node : later) task.push_back(std::move(node));
   return tree;
