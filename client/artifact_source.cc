@@ -146,7 +146,7 @@ absl::StatusOr<Digest> ArtifactSource::KeyNow(const v1::Graph& graph, Endpoint& 
 
 bool ArtifactSource::FindKept(const Digest& key, bool disk, Obtained& out) {
   out.key = key;
-  out.program = FindProgram(key);
+  out.program = FindProgram(key, device_.processors());
   if (out.program != nullptr) {
     out.source = kFromProcess;
     return true;

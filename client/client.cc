@@ -111,7 +111,7 @@ absl::StatusOr<Compiled> Client::Impl::Load(const v1::Graph& graph, Obtained art
     absl::Status written = WriteDebugFiles(debug_dir, graph, loaded->artifact());
     if (!written.ok()) Log(LogLevel::kWarning, written.message());
   }
-  out.program = KeepProgram(kept_key, std::make_shared<const Program>(std::move(loaded)));
+  out.program = KeepProgram(kept_key, threads, std::make_shared<const Program>(std::move(loaded)));
   out.key = kept_key.ToHex();
   out.load_ms = MillisecondsSince(start);
   out.artifact_bytes = static_cast<int64_t>(artifact.bytes.size());

@@ -1,4 +1,5 @@
-// The process's loaded programs by artifact key, for "local" answers.
+// The process's loaded programs by artifact key and the threads that they run on, of which no key
+// is made; for "local" answers.
 #pragma once
 
 #include <memory>
@@ -10,9 +11,9 @@
 namespace kiln {
 
 // Thread-safe. Keeps the 256 programs used last alive.
-std::shared_ptr<const Program> FindProgram(const Digest& key);
-// Returns the program kept for `key`: `program`, or one that another thread kept before.
-std::shared_ptr<const Program> KeepProgram(const Digest& key,
+std::shared_ptr<const Program> FindProgram(const Digest& key, int threads);
+// Returns the program kept for these: `program`, or one that another thread kept before.
+std::shared_ptr<const Program> KeepProgram(const Digest& key, int threads,
                                            std::shared_ptr<const Program> program);
 
 }  // namespace kiln

@@ -10,6 +10,7 @@ import torch
 from compare import assert_same
 
 import kiln_torch
+from kiln_torch.program import load_program
 from kiln_torch.sizes import Sizes
 
 
@@ -317,6 +318,26 @@ def test_threads_share_one_program(rows):
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+def test_kernels_run_on_as_many_threads_as_torch(monkeypatch):
+    loaded = []
+
+    def load(graph, settings):
+        loaded.append(load_program(graph, settings))
+        return loaded[-1]
+
+    monkeypatch.setattr("kiln_torch.backend.load_program", load)
+    x = torch.randn(64, 128)
+    before = torch.get_num_threads()
+    try:
+        for threads, options, expected in ((1, {}, 1), (2, {}, 2), (2, {"threads": 3}, 3)):
+            torch.set_num_threads(threads)
+            torch._dynamo.reset()
+            assert_same(run(torch.exp, x, **options), x.exp())
+            assert loaded[-1].info()["threads"] == expected
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_library_step_may_run_its_own_program():

@@ -49,7 +49,7 @@ struct ClientOptions {
   std::string server;  // "HOST:PORT" or "https://HOST:PORT", or several, comma-separated; empty:
                        // $KILN_SERVER, else 127.0.0.1:7461
   absl::Duration timeout = absl::Seconds(120);  // of a call with all its retries
-  int threads = 0;                              // 0: one a physical core; part of every key
+  int threads = 0;                              // 0: one a physical core; in no key
   std::vector<std::string> libraries;           // what library steps can call: "torch"
   std::string debug_dir;                        // empty: $KILN_DEBUG_DIR, else no such files
   std::string target;                           // "cpp", "null"; empty: cpp

@@ -106,7 +106,7 @@ typedef struct kiln_client_options {
   const char* server; /* "127.0.0.1:7461", "https://HOST:PORT", or several, comma-separated; NULL:
                          $KILN_SERVER, else the first of these */
   int64_t timeout_ms; /* of a call with all its retries; 0: 120000 */
-  int32_t threads;    /* that programs run on; 0: one a physical core. Part of every key */
+  int32_t threads;    /* that programs run on; 0: one a physical core. In no key */
   const char* libraries; /* what library steps can call, comma-separated: "torch"; NULL: none */
   const char*
       debug_dir; /* a folder for IR, sources and times of every graph; NULL: $KILN_DEBUG_DIR */

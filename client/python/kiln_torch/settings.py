@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields
 from dataclasses import field as dataclass_field
 from typing import Any
 
+import torch
+
 DEFAULT_SERVER = "127.0.0.1:7461"
 # The library takes from the environment what is not given of these, and says what is wrong with
 # them: a token that is given goes before a token file of the environment.
@@ -32,7 +34,7 @@ class Settings:
     server: str = DEFAULT_SERVER  # or several, comma-separated: the next where one is away
     fallback: str = "eager"  # or "raise"
     timeout_s: float = 600.0  # of one compile, with all its retries
-    threads: int = 0  # 0: one a core
+    threads: int = 0  # of kernels; 0: torch.get_num_threads() when the graph is compiled
     # LLVM's name of the oldest CPU that is to run the kernels, such as "x86-64-v3": machines of
     # several kinds then share them. "": this machine's.
     arch: str = ""
@@ -82,6 +84,8 @@ class Settings:
                 raise ValueError(
                     f"kiln option {name} is {value!r}; expected {kind.__name__}"
                 ) from None
+        if values.get("threads", 0) == 0:
+            values["threads"] = torch.get_num_threads()
         settings = cls(**values)
         if settings.prepare_memory < 0:
             raise ValueError(
