@@ -7,6 +7,7 @@
 namespace {
 // clang-format off
 #include "compiler/codegen/cpp/prelude_core.inc.h"
+#include "compiler/codegen/cpp/prelude_memory.inc.h"
 #include "compiler/codegen/cpp/prelude_arithmetic.inc.h"
 #include "compiler/codegen/cpp/prelude_math.inc.h"
 #include "compiler/codegen/cpp/prelude_trigonometry.inc.h"

@@ -1,4 +1,4 @@
-// Goes on where prelude_core.inc.h ends: arithmetic of vectors, reductions, loops and threads.
+// Goes on where prelude_memory.inc.h ends: arithmetic of vectors, reductions, loops and threads.
 // ---- Arithmetic ----------------------------------------------------------------------------
 
 template <class T, int W>

@@ -1,4 +1,4 @@
-// Part of every generated kernel: vectors, conversion, memory access, indices. It includes nothing.
+// Part of every generated kernel: vectors, conversion, indices. It includes nothing.
 // Every value in a kernel is a Vec<T, W>: W lanes where it differs along the vectorised loop, one
 // lane where it does not. `n` is the number of active lanes of a tail.
 #pragma clang diagnostic ignored "-Wpsabi"
@@ -43,6 +43,26 @@ struct KIntOfSize<8> {
 };
 template <class T>
 using KInt = typename KIntOfSize<sizeof(T)>::Type;
+
+// As the machine's instructions name an integer of the size.
+template <int N>
+struct KMachineIntOfSize {
+  using Type = long long;
+};
+template <>
+struct KMachineIntOfSize<1> {
+  using Type = char;
+};
+template <>
+struct KMachineIntOfSize<2> {
+  using Type = short;
+};
+template <>
+struct KMachineIntOfSize<4> {
+  using Type = int;
+};
+template <class T>
+using KMachineInt = typename KMachineIntOfSize<sizeof(T)>::Type;
 
 template <class T>
 inline constexpr bool kIsFloat = false;
@@ -196,198 +216,6 @@ KILN_FN Vec<To, W> KCast(Vec<From, W> x) {
   } else {
     return __builtin_convertvector(x, Vec<To, W>);
   }
-}
-
-// ---- Memory --------------------------------------------------------------------------------
-
-template <int W, class T>
-KILN_FN Vec<T, W> KLoadAll(const T* p) {
-  if constexpr (kSameType<T, bool>) {
-    return KCast<bool>(KLoadAll<W>((const unsigned char*)p));
-  } else {
-    Vec<T, W> x;
-    __builtin_memcpy(&x, p, sizeof(T) * W);
-    return x;
-  }
-}
-template <class T, int W>
-KILN_FN void KStoreAll(T* p, Vec<T, W> x) {
-  if constexpr (kSameType<T, bool>) {
-    KStoreAll((unsigned char*)p, __builtin_convertvector(x, Vec<unsigned char, W>));
-  } else {
-    __builtin_memcpy(p, &x, sizeof(T) * W);
-  }
-}
-
-// The first n lanes from p, the others `other`.
-template <int W, class T>
-KILN_FN Vec<T, W> KLoadFirst(const T* p, long n, T other) {
-#ifdef __AVX512F__
-  if constexpr (sizeof(T) == 4 && W % 16 == 0) {
-    using R = Vec<int, 16>;
-    Vec<T, W> x;
-#pragma clang loop unroll(full)
-    for (int i = 0; i < W; i += 16) {
-      const long m = n - i;
-      const unsigned short mask = m >= 16 ? 0xffff : m <= 0 ? 0 : (1u << m) - 1;
-      const Vec<T, 16> part = (Vec<T, 16>)__builtin_ia32_loaddqusi512_mask(
-          (const int*)(p + i), (R)(Vec<T, 16>)(other), mask);
-      __builtin_memcpy((char*)&x + i * sizeof(T), &part, sizeof(part));
-    }
-    return x;
-  }
-#endif
-  alignas(64) T lanes[W];
-#pragma clang loop vectorize(disable) unroll(disable)
-  for (int i = 0; i < W; ++i) lanes[i] = i < n ? p[i] : other;
-  return KLoadAll<W>((const T*)lanes);
-}
-template <class T, int W>
-KILN_FN void KStoreFirst(T* p, long n, Vec<T, W> x) {
-#ifdef __AVX512F__
-  if constexpr (sizeof(T) == 4 && W % 16 == 0) {
-#pragma clang loop unroll(full)
-    for (int i = 0; i < W; i += 16) {
-      const long m = n - i;
-      const unsigned short mask = m >= 16 ? 0xffff : m <= 0 ? 0 : (1u << m) - 1;
-      Vec<int, 16> part;
-      __builtin_memcpy(&part, (const char*)&x + i * sizeof(T), sizeof(part));
-      __builtin_ia32_storedqusi512_mask((int*)(p + i), part, mask);
-    }
-    return;
-  }
-#endif
-  alignas(64) T lanes[W];
-  KStoreAll((T*)lanes, x);
-#pragma clang loop vectorize(disable) unroll(disable)
-  for (int i = 0; i < n; ++i) p[i] = lanes[i];
-}
-
-template <int W, bool kTail, class T>
-KILN_FN Vec<T, W> KLoad(const T* p, long n) {
-  if constexpr (kTail) {
-    return KLoadFirst<W>(p, n, T(0));
-  } else {
-    return KLoadAll<W>(p);
-  }
-}
-template <bool kTail, class T, int W>
-KILN_FN void KStore(T* p, long n, Vec<T, W> x) {
-  if constexpr (kTail) {
-    KStoreFirst(p, n, x);
-  } else {
-    KStoreAll(p, x);
-  }
-}
-// The same past the caches, where the address allows: for results too large to stay there until
-// somebody reads them. Other threads may count on them only after KStreamEnd().
-template <bool kTail, class T, int W>
-KILN_FN void KStream(T* p, long n, Vec<T, W> x) {
-  constexpr int kWhole = sizeof(T) * W, kBytes = kWhole < KILN_VECTOR ? kWhole : KILN_VECTOR;
-  if constexpr (!kTail && kBytes >= 16 && !kSameType<T, bool>) {
-    if (__builtin_expect((unsigned long)p % kBytes == 0, 1)) {
-      using Part = Vec<T, kBytes / (int)sizeof(T)>;
-      Part parts[kWhole / kBytes];
-      __builtin_memcpy(parts, &x, kWhole);
-#pragma clang loop unroll(full)
-      for (int i = 0; i < kWhole / kBytes; ++i) {
-        __builtin_nontemporal_store(parts[i], (Part*)(p + i * (kBytes / (int)sizeof(T))));
-      }
-      return;
-    }
-  }
-  KStore<kTail>(p, n, x);
-}
-KILN_FN void KStreamEnd() {
-  __builtin_ia32_sfence();
-}
-// Asks for the lines of W elements from p in the second-level cache. Past a buffer's end it does no
-// harm.
-template <int W, class T>
-KILN_FN void KPrefetch(const T* p) {
-#pragma clang loop unroll(full)
-  for (int i = 0; i < W * (int)sizeof(T); i += 64) __builtin_prefetch((const char*)p + i, 0, 2);
-}
-// Lane i from read(i), for active lanes.
-template <class T, int W, bool kTail, class F>
-KILN_FN Vec<T, W> KGather(long n, F read) {
-  if constexpr (kTail) {
-    alignas(64) T lanes[W] = {};
-#pragma clang loop vectorize(disable) unroll(disable)
-    for (int i = 0; i < n; ++i) lanes[i] = read(i);
-    return KLoadAll<W>((const T*)lanes);
-  } else {
-    Vec<T, W> x;
-#pragma clang loop unroll(full)
-    for (int i = 0; i < W; ++i) x[i] = read(i);
-    return x;
-  }
-}
-// Passes each active lane to write(i, value), in order.
-template <bool kTail, class T, int W, class F>
-KILN_FN void KScatter(long n, Vec<T, W> x, F write) {
-  if constexpr (kTail) {
-    alignas(64) T lanes[W];
-    KStoreAll((T*)lanes, x);
-#pragma clang loop vectorize(disable) unroll(disable)
-    for (int i = 0; i < n; ++i) write(i, lanes[i]);
-  } else {
-#pragma clang loop unroll(full)
-    for (int i = 0; i < W; ++i) write(i, x[i]);
-  }
-}
-// Where the mask is false nothing is read and the lane is `other`.
-template <int W, bool kTail, class T>
-KILN_FN Vec<T, W> KLoadMasked(const T* p, long n, Vec<bool, W> mask, T other) {
-  if (kTail) mask &= KActive<W>(n);
-  if (!kTail && KAllTrue(mask)) return KLoadAll<W>(p);
-#ifdef __AVX512F__
-  if constexpr (sizeof(T) == 4 && W == 16) {
-    return (Vec<T, W>)__builtin_ia32_loaddqusi512_mask(
-        (const int*)p, (Vec<int, 16>)(Vec<T, 16>)(other), __builtin_bit_cast(unsigned short, mask));
-  }
-#endif
-  alignas(64) T lanes[W];
-  alignas(64) unsigned char active[W];
-  KStoreAll((unsigned char*)active, __builtin_convertvector(mask, Vec<unsigned char, W>));
-#pragma clang loop vectorize(disable) unroll(disable)
-  for (int i = 0; i < W; ++i) lanes[i] = active[i] ? p[i] : other;
-  return KLoadAll<W>((const T*)lanes);
-}
-template <class T, int W, bool kTail, class F>
-KILN_FN Vec<T, W> KGatherMasked(long n, Vec<bool, W> mask, T other, F read) {
-  if (kTail) mask &= KActive<W>(n);
-  alignas(64) T lanes[W];
-  alignas(64) unsigned char active[W];
-  KStoreAll((unsigned char*)active, __builtin_convertvector(mask, Vec<unsigned char, W>));
-#pragma clang loop vectorize(disable) unroll(disable)
-  for (int i = 0; i < W; ++i) lanes[i] = active[i] ? read(i) : other;
-  return KLoadAll<W>((const T*)lanes);
-}
-// Lane i from p[2 * i].
-template <int W, bool kTail, class T>
-KILN_FN Vec<T, W> KLoadEven(const T* p, long n) {
-  if constexpr (!kTail && W >= 4 && W <= 16 && !kSameType<T, bool>) {
-    // The second load ends with the last lane, so nothing past it is read.
-    const Vec<T, W> low = KLoadAll<W>(p), high = KLoadAll<W>(p + W - 1);
-    const Vec<T, W / 2> halves[2] = {low.even, high.odd};
-    Vec<T, W> x;
-    __builtin_memcpy(&x, halves, sizeof(x));
-    return x;
-  } else {
-    return KGather<T, W, kTail>(n, [=](long i) { return p[2 * i]; });
-  }
-}
-template <int W, bool kTail, class T>
-KILN_FN Vec<T, W> KLoadEvenMasked(const T* p, long n, Vec<bool, W> mask, T other) {
-  if (!kTail && KAllTrue(mask)) return KLoadEven<W, false>(p, n);
-  return KGatherMasked<T, W, kTail>(n, mask, other, [=](long i) { return p[2 * i]; });
-}
-// An index from a tensor: outside [0, extent) it sets the error and counts as 0.
-KILN_FN long KCheck(long index, long extent, int* error) {
-  if (__builtin_expect((unsigned long)index < (unsigned long)extent, 1)) return index;
-  *error = 1;
-  return 0;
 }
 
 // ---- Integer index arithmetic --------------------------------------------------------------

@@ -51,6 +51,7 @@ class ContractionScheduler {
   FlatRange LanesOf(IntExpr panel, Block& out);
 
   void PackPanel(IntExpr panel, const Window& to, Block& out);
+  IntExpr UnmaskedK(const std::vector<const Step*>& steps);
   void PackAnyPanel(const FlatRange& lanes, const Window& to, Block& out);
   void PackRows(IntExpr first, IntExpr count, Block& out);
   void CopyLastRows(IntExpr row_begin, IntExpr row_end, Block& out);
@@ -193,23 +194,53 @@ void ContractionScheduler::PackPanel(IntExpr panel, const Window& to, Block& out
   interleave(plain, ints_.Const(width_));
 }
 
-// out[k][lane] of an operand of any kind, for the lanes that there are.
+// The last loop over k that no mask of `steps` depends on, where there are masks; null if there is
+// none.
+IntExpr ContractionScheduler::UnmaskedK(const std::vector<const Step*>& steps) {
+  IntExpr last;
+  bool has_masks = false;
+  for (IntExpr var : plan_.k) {
+    bool is_in_masks = false;
+    for (const Step* step : steps) {
+      if (step->inst->op == ir::ScalarOp::kLoad || !step->index) continue;
+      has_masks = true;
+      is_in_masks |= ContainsVar(step->index, var);
+    }
+    if (!is_in_masks) last = var;
+  }
+  return has_masks ? last : IntExpr();
+}
+
+// out[k][lane] of an operand of any kind, for the lanes that there are. A mask is computed for
+// several points of k that share it: so few that their lines keep out of each other's way in the
+// first-level cache, however far apart they are.
 void ContractionScheduler::PackAnyPanel(const FlatRange& lanes, const Window& to, Block& out) {
-  AddRuns(
-      plan_.lanes, lanes,
-      [&](const Loop& run, IntExpr place, Block& at) {
-        std::vector<Loop> loops;
-        for (IntExpr var : plan_.k) loops.push_back(builder_.Whole(var));
-        loops.push_back({run.var, run.begin, run.end, Binding::kVector, plan_.vector_lanes});
-        const IntExpr index = ints_.Add(to.index, ints_.Add(ints_.Mul(PlaceOfK(), width_), place));
-        builder_.AddNest(
-            Closure(nest_.phases[0], plan_.panel_value), loops, [](Block&) {},
-            [&](Block& body) {
-              builder_.AddStore(plan_.panel_value, plan_.operand_type, to.alloc, index, body);
-            },
-            at);
-      },
-      out);
+  constexpr int64_t kSharing = 8;
+  const std::vector<const Step*> steps = Closure(nest_.phases[0], plan_.panel_value);
+  const IntExpr sharing = UnmaskedK(steps);
+  const auto pack = [&](const Loop& run, IntExpr place, Block& at) {
+    std::vector<Loop> loops;
+    for (IntExpr var : plan_.k) {
+      if (var != sharing) loops.push_back(builder_.Whole(var));
+    }
+    loops.push_back({run.var, run.begin, run.end, Binding::kVector, plan_.vector_lanes});
+    Block* body = &at;
+    if (sharing) {
+      const Loop all = builder_.Whole(sharing);
+      IntExpr first;
+      body = &builder_.AddSteps(first, Extent(ints_, sharing), all.begin, all.end,
+                                ints_.Const(kSharing), Binding::kSerial, at);
+      loops.push_back({sharing, first, ints_.Min(ints_.Add(first, kSharing), all.end)});
+    }
+    const IntExpr index = ints_.Add(to.index, ints_.Add(ints_.Mul(PlaceOfK(), width_), place));
+    builder_.AddNest(
+        steps, loops, [](Block&) {},
+        [&](Block& innermost) {
+          builder_.AddStore(plan_.panel_value, plan_.operand_type, to.alloc, index, innermost);
+        },
+        *body);
+  };
+  AddRuns(plan_.lanes, lanes, pack, out);
 }
 
 // rows[r][k] of `count` rows from `first` on, the last row again and again where there are fewer.
