@@ -136,9 +136,12 @@ KILN_FN Vec<KBf16, W> KFloatToBf16(Vec<float, W> x) {
   return __builtin_convertvector(x != x ? nan : rounded, Vec<KBf16, W>);
 }
 #ifdef __F16C__
+// The fence keeps LLVM from comparing halves themselves, which takes one lane at a time where the
+// processor has no arithmetic on them.
 template <int W>
 KILN_FN Vec<float, W> KHalfToFloat(Vec<_Float16, W> x) {
-  return __builtin_convertvector(x, Vec<float, W>);
+#pragma clang fp reassociate(on)  // without it there are no fences
+  return __arithmetic_fence(__builtin_convertvector(x, Vec<float, W>));
 }
 template <int W>
 KILN_FN Vec<_Float16, W> KFloatToHalf(Vec<float, W> x) {
@@ -219,24 +222,65 @@ KILN_FN void KStoreAll(T* p, Vec<T, W> x) {
   }
 }
 
+// Whether 16 elements of T can be read and written with a mask.
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+template <class T>
+inline constexpr bool kHasMasks = sizeof(T) == 4 || sizeof(T) == 2;
+#elif defined(__AVX512F__)
+template <class T>
+inline constexpr bool kHasMasks = sizeof(T) == 4;
+#else
+template <class T>
+inline constexpr bool kHasMasks = false;
+#endif
+// The first n of 16 lanes.
+KILN_FN unsigned short KMaskOfFirst(long n) {
+  return n >= 16 ? 0xffff : n <= 0 ? 0 : (1u << n) - 1;
+}
+// 16 lanes from p, `other` where the mask is 0 and nothing is read. REQUIRES: kHasMasks<T>.
+template <class T>
+KILN_FN Vec<T, 16> KLoad16(const T* p, unsigned short mask, T other) {
+#ifdef __AVX512F__
+  const Vec<T, 16> others = (Vec<T, 16>)(other);
+  if constexpr (sizeof(T) == 4) {
+    return (Vec<T, 16>)__builtin_ia32_loaddqusi512_mask((const int*)p, (Vec<int, 16>)others, mask);
+  }
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+  if constexpr (sizeof(T) == 2) {
+    using Bits = short __attribute__((vector_size(32)));
+    return (Vec<T, 16>)__builtin_ia32_loaddquhi256_mask((const Bits*)p, (Bits)others, mask);
+  }
+#endif
+#endif
+}
+// The lanes whose bit of the mask is 1. REQUIRES: kHasMasks<T>.
+template <class T>
+KILN_FN void KStore16(T* p, unsigned short mask, Vec<T, 16> x) {
+#ifdef __AVX512F__
+  if constexpr (sizeof(T) == 4) {
+    __builtin_ia32_storedqusi512_mask((int*)p, (Vec<int, 16>)x, mask);
+  }
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+  if constexpr (sizeof(T) == 2) {
+    using Bits = short __attribute__((vector_size(32)));
+    __builtin_ia32_storedquhi256_mask((Bits*)p, (Bits)x, mask);
+  }
+#endif
+#endif
+}
+
 // The first n lanes from p, the others `other`.
 template <int W, class T>
 KILN_FN Vec<T, W> KLoadFirst(const T* p, long n, T other) {
-#ifdef __AVX512F__
-  if constexpr (sizeof(T) == 4 && W % 16 == 0) {
-    using R = Vec<int, 16>;
+  if constexpr (kHasMasks<T> && W % 16 == 0) {
     Vec<T, W> x;
 #pragma clang loop unroll(full)
     for (int i = 0; i < W; i += 16) {
-      const long m = n - i;
-      const unsigned short mask = m >= 16 ? 0xffff : m <= 0 ? 0 : (1u << m) - 1;
-      const Vec<T, 16> part = (Vec<T, 16>)__builtin_ia32_loaddqusi512_mask(
-          (const int*)(p + i), (R)(Vec<T, 16>)(other), mask);
+      const Vec<T, 16> part = KLoad16(p + i, KMaskOfFirst(n - i), other);
       __builtin_memcpy((char*)&x + i * sizeof(T), &part, sizeof(part));
     }
     return x;
   }
-#endif
   alignas(64) T lanes[W];
 #pragma clang loop vectorize(disable) unroll(disable)
   for (int i = 0; i < W; ++i) lanes[i] = i < n ? p[i] : other;
@@ -244,19 +288,15 @@ KILN_FN Vec<T, W> KLoadFirst(const T* p, long n, T other) {
 }
 template <class T, int W>
 KILN_FN void KStoreFirst(T* p, long n, Vec<T, W> x) {
-#ifdef __AVX512F__
-  if constexpr (sizeof(T) == 4 && W % 16 == 0) {
+  if constexpr (kHasMasks<T> && W % 16 == 0) {
 #pragma clang loop unroll(full)
     for (int i = 0; i < W; i += 16) {
-      const long m = n - i;
-      const unsigned short mask = m >= 16 ? 0xffff : m <= 0 ? 0 : (1u << m) - 1;
-      Vec<int, 16> part;
+      Vec<T, 16> part;
       __builtin_memcpy(&part, (const char*)&x + i * sizeof(T), sizeof(part));
-      __builtin_ia32_storedqusi512_mask((int*)(p + i), part, mask);
+      KStore16(p + i, KMaskOfFirst(n - i), part);
     }
     return;
   }
-#endif
   alignas(64) T lanes[W];
   KStoreAll((T*)lanes, x);
 #pragma clang loop vectorize(disable) unroll(disable)
@@ -341,12 +381,9 @@ template <int W, bool kTail, class T>
 KILN_FN Vec<T, W> KLoadMasked(const T* p, long n, Vec<bool, W> mask, T other) {
   if (kTail) mask &= KActive<W>(n);
   if (!kTail && KAllTrue(mask)) return KLoadAll<W>(p);
-#ifdef __AVX512F__
-  if constexpr (sizeof(T) == 4 && W == 16) {
-    return (Vec<T, W>)__builtin_ia32_loaddqusi512_mask(
-        (const int*)p, (Vec<int, 16>)(Vec<T, 16>)(other), __builtin_bit_cast(unsigned short, mask));
+  if constexpr (kHasMasks<T> && W == 16) {
+    return KLoad16(p, __builtin_bit_cast(unsigned short, mask), other);
   }
-#endif
   alignas(64) T lanes[W];
   alignas(64) unsigned char active[W];
   KStoreAll((unsigned char*)active, __builtin_convertvector(mask, Vec<unsigned char, W>));
