@@ -6,6 +6,10 @@
 //   dV = P^T dO     dP = dO V^T     dS = P * (dP - rowsum(dO * O))     dQ = scale dS K
 //   dK = scale dS^T Q
 //
+// Where the operands are of bfloat16, P and dS are rounded to that before they are multiplied, as
+// ATen's kernel does it: processors have dot products of it. Of float16 there are none that sum in
+// float32, and P and dS stay that. The scale comes after the sums, where it costs least.
+//
 // A row whose keys are all forbidden has P = 0 and L = 0, as ATen's kernel has it. The forward pass
 // multiplies with V before it divides by the sum: what lies between the products, which is the
 // largest there is, is written once.
@@ -89,6 +93,11 @@ absl::StatusOr<Attention> ReadArguments(NodeContext& n, const Positions& p) {
   return a;
 }
 
+// Of what lies between the products and is an operand of the second one.
+DType OperandType(const Attention& a) {
+  return a.value.dtype == DType::kBF16 ? a.value.dtype : ComputeType(a.value.dtype);
+}
+
 View Transposed(NodeContext& n, const View& matrix) {
   return Permute(n.ints(), matrix, {0, 1, 3, 2});
 }
@@ -161,8 +170,7 @@ absl::Status LowerAttention(NodeContext& n, const Positions& positions) {
   a.value = RepeatHeads(n, a.value, q[1]);
   const Ints score_sizes{q[0], q[1], q[2], a.key.sizes[2]};
   KILN_ASSIGN_OR_RETURN(const View scores, EmitScores(n, a, score_sizes));
-  // Of the values' type, as ATen's kernel has it: both operands of the product are narrow then.
-  const View weights = n.NewTemp(score_sizes, a.value.dtype);
+  const View weights = n.NewTemp(score_sizes, OperandType(a));
   const View row_factor = n.NewTemp({q[0], q[1], q[2]}, scores.dtype);
   std::optional<View> logsumexp;
   if (n.num_results() > 1 && n.ResultUsed(1)) {
@@ -192,6 +200,28 @@ absl::StatusOr<View> EmitWeightsAgain(NodeContext& n, const Attention& a, const 
     return b.Op(kExp, b.Op(kSub, b.Load(scores, at), b.Cast(log_sum, scores.dtype)));
   });
   return weights;
+}
+
+// `x` as an operand of a product of operands of `dtype`.
+View Narrowed(NodeContext& n, const View& x, DType dtype) {
+  if (x.dtype == dtype) return x;
+  const View narrow = n.NewTemp(x.sizes, dtype);
+  n.Pointwise(narrow,
+              [&](KernelBuilder& b, const Ints& at) { return b.Cast(b.Load(x, at), dtype); });
+  return narrow;
+}
+
+// Result number `result`: scale * (a @ b).
+absl::Status EmitScaledProduct(NodeContext& n, const View& a, const View& b, double scale,
+                               size_t result) {
+  const View out = n.NewResult(result);
+  const View sums = n.NewTemp(out.sizes, ComputeType(out.dtype));
+  KILN_RETURN_IF_ERROR(EmitMatmul(n, a, b, sums));
+  n.Pointwise(out, [&](KernelBuilder& k, const Ints& at) {
+    return k.Cast(k.Op(kMul, k.Load(sums, at), scale), out.dtype);
+  });
+  n.SetResult(result, out);
+  return absl::OkStatus();
 }
 
 // rowsum(a * b) over the last dimension.
@@ -234,19 +264,18 @@ absl::Status LowerAttentionBackward(NodeContext& n) {
   const View dots = EmitRowDots(n, grad, out);
   const View grad_weights = n.NewTemp(score_sizes, weights.dtype);
   KILN_RETURN_IF_ERROR(EmitMatmul(n, grad, Transposed(n, a.value), grad_weights));
-  const View grad_scores = n.NewTemp(score_sizes, weights.dtype);
+  const View grad_scores = n.NewTemp(score_sizes, OperandType(a));
   n.Pointwise(grad_scores, [&](KernelBuilder& b, const Ints& at) {
     const Scalar dot = b.Load(dots, {at[0], at[1], at[2]});
     const Scalar centred = b.Op(kSub, b.Load(grad_weights, at), dot);
-    return b.Op(kMul, b.Op(kMul, b.Load(weights, at), centred), a.scale);
+    return b.Cast(b.Op(kMul, b.Load(weights, at), centred), grad_scores.dtype);
   });
 
-  const View grad_query = n.NewResult(0), grad_key = n.NewResult(1), grad_value = n.NewResult(2);
-  KILN_RETURN_IF_ERROR(EmitMatmul(n, grad_scores, a.key, grad_query));
-  KILN_RETURN_IF_ERROR(EmitMatmul(n, Transposed(n, grad_scores), a.query, grad_key));
-  KILN_RETURN_IF_ERROR(EmitMatmul(n, Transposed(n, weights), grad, grad_value));
-  n.SetResult(0, grad_query);
-  n.SetResult(1, grad_key);
+  KILN_RETURN_IF_ERROR(EmitScaledProduct(n, grad_scores, a.key, a.scale, 0));
+  KILN_RETURN_IF_ERROR(EmitScaledProduct(n, Transposed(n, grad_scores), a.query, a.scale, 1));
+  const View grad_value = n.NewResult(2);
+  const View factors = Narrowed(n, weights, OperandType(a));
+  KILN_RETURN_IF_ERROR(EmitMatmul(n, Transposed(n, factors), grad, grad_value));
   n.SetResult(2, grad_value);
   return absl::OkStatus();
 }

@@ -29,7 +29,8 @@ namespace kiln::schedule {
   X(kInterleave, "interleave", 1, 2, 3)                                                            \
   /* <ROWS, LANES>(to, from): to[lane * ROWS + row] = from[row * LANES + lane]; multiples of 4 */  \
   X(kTranspose, "transpose", 2, 2, 0)                                                              \
-  /* <VL, MR, NV>(tile, a, panel; k, row_stride, k_stride), W = VL * NV:                           \
+  /* <VL, MR, NV>(tile, a, panel; k, row_stride, k_stride), W = VL * NV; one type, or a panel of   \
+     f16 or bf16 and the others of f32:                                                            \
      tile[r * W + lane] = sum over i < k of a[r * row_stride + i * k_stride] * panel[i * W + lane] \
    */                                                                                              \
   X(kMultiply, "multiply", 3, 3, 3)                                                                \

@@ -391,6 +391,9 @@ class Verifier {
       } else if ((micro.kind == MicroKind::kSort || micro.kind == MicroKind::kSelect) &&
                  memory.dtype != DType::kI64) {
         return Error(StrCat("micro ", info.name, " takes i64"));
+      } else if (micro.kind == MicroKind::kMultiply && i == 2 && dtype == DType::kF32 &&
+                 (memory.dtype == DType::kF16 || memory.dtype == DType::kBF16)) {
+        // Widened where it is multiplied.
       } else if (dtype && *dtype != memory.dtype) {
         return Error(StrCat("micro ", info.name, " takes one type"));
       }

@@ -9,8 +9,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 import kiln_torch
 
-PRECISIONS = ("float32", "bfloat16", "autocast")
-_TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2, "autocast": 2e-2}
+_NARROW = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+_AUTOCAST = {"autocast": torch.bfloat16, "autocast16": torch.float16}
+PRECISIONS = ("float32", *_NARROW, *_AUTOCAST)
+_TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2, "autocast": 2e-2, "float16": 4e-3, "autocast16": 4e-3}
+# Of the loss, as GradScaler has it: unscaled gradients of float16 are mostly too small for it.
+_SCALE = 1024
 
 
 def without_chance(model):
@@ -29,9 +33,9 @@ def without_chance(model):
 _DROPOUTS = (torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d)
 
 
-def to_bfloat16(value):
+def _to(value, dtype):
     floats = isinstance(value, torch.Tensor) and value.is_floating_point()
-    return value.bfloat16() if floats else value
+    return value.to(dtype) if floats else value
 
 
 def float_outputs(outputs):
@@ -57,11 +61,11 @@ def step(model, run, inputs, precision, train):
     """(outputs, gradients by name, buffers by name) of one call of `run`, which is `model` or its
     compiled form."""
     model.zero_grad()
-    amp = torch.autocast("cpu", dtype=torch.bfloat16)
-    with amp if precision == "autocast" else contextlib.nullcontext():
+    amp = torch.autocast("cpu", dtype=_AUTOCAST.get(precision))
+    with amp if precision in _AUTOCAST else contextlib.nullcontext():
         outputs = float_outputs(run(**inputs))
         if train:
-            loss_of(outputs).backward()
+            (_SCALE * loss_of(outputs)).backward()
     gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     buffers = {n: b.clone() for n, b in model.named_buffers() if b.is_floating_point()}
     return [out.detach() for out in outputs], gradients, buffers
@@ -72,9 +76,10 @@ def compare_step(model, inputs, precision="float32", train=True, dynamic=False, 
 
     `then`: the inputs of further steps. What eager refuses (batch norm of one element), Kiln must."""
     model = without_chance(model).train(train)
-    if precision == "bfloat16":
-        model, inputs = model.bfloat16(), tree_map(to_bfloat16, inputs)
-        then = [tree_map(to_bfloat16, more) for more in then]
+    if precision in _NARROW:
+        dtype = _NARROW[precision]
+        model = model.to(dtype)
+        inputs, *then = [tree_map(lambda value: _to(value, dtype), each) for each in (inputs, *then)]
     exact_model = copy.deepcopy(model).double()
     ours = copy.deepcopy(model)
     torch._dynamo.reset()

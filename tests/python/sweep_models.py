@@ -2,7 +2,8 @@
 
     PYTHONPATH=build/release/python python tests/python/sweep_models.py [MODEL ...] [--modes a,b]
 
-KILN_SERVER names the server. A mode is float32, bfloat16 or autocast, with "train" for forward and
+KILN_SERVER names the server. A mode is float32, bfloat16, float16, autocast or autocast16 (to
+bfloat16 and to float16), with "train" for forward and
 backward or "infer", and "dynamic" for symbolic sizes or "resized" for five steps of which each has
 other sizes (torch's automatic dynamic: the second step makes sizes symbolic, the last ones have a
 batch of 1 and of 0): train-bfloat16, infer-float32-dynamic, train-float32-resized, ...

@@ -136,6 +136,7 @@ def test_weights_that_the_caller_gets_are_kept():
     assert_same(list(actual), list(expected))
 
 
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 CASES = {
     "plain": lambda q, k, v: by_operator(q, k, v),
     "causal": lambda q, k, v: by_operator(q, k, v, is_causal=True),
@@ -148,7 +149,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", CASES)
 def test_long_rows(name, dtype):
     """One head's scores fit no second-level cache: gradients sum over tiles."""
@@ -157,10 +158,24 @@ def test_long_rows(name, dtype):
     actual, largest = step(torch.compile(fn, backend="kiln"), inputs)
     expected, _ = step(fn, inputs)
     exact, _ = step(fn, [t.detach().double().requires_grad_() for t in inputs])
-    assert_same(actual, expected, exact, tol=1e-4 if dtype == torch.float32 else 3e-2)
+    assert_same(actual, expected, exact, tol=TOLERANCE[dtype])
     assert largest < 400 * 400, "the forward pass keeps weights"
     stats = kiln_torch.stats()
     assert stats["fallbacks"] == [] and stats["library_ops"] == {}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["plain", "causal"])
+@pytest.mark.parametrize("length", [65, 400])
+def test_results_of_16_bits_are_no_farther_from_exact_than_eagers(length, name, dtype):
+    fn = CASES[name]
+    inputs = inputs_of(length, dtype)
+    compiled = torch.compile(fn, backend="kiln", options={"fallback": "raise"})
+    ours, theirs = step(compiled, inputs)[0], step(fn, inputs)[0]
+    exact, _ = step(fn, [t.detach().double().requires_grad_() for t in inputs])
+    for what, a, e, x in zip(("out", "dQ", "dK", "dV"), ours, theirs, exact, strict=True):
+        error, most = (a - x).square().mean().sqrt(), (e - x).square().mean().sqrt()
+        assert error <= 1.05 * most, f"{what}: {error:.3g}, eager's {most:.3g}"
 
 
 @pytest.mark.parametrize("name", ["causal", "window", "window by hand"])

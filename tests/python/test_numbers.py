@@ -84,6 +84,34 @@ def test_remainders_and_powers_of_16_bit_floats_take_the_rounded_number(dtype):
         torch.testing.assert_close(actual, expected, rtol=2 * torch.finfo(dtype).eps, atol=0)
 
 
+@pytest.mark.parametrize("rows", [1, 3, 6, 40])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("is_parameter", [False, True])
+def test_products_of_float16_are_rounded_once(is_parameter, transposed, rows):
+    """Sums are float32: what is too large on the way may be finite in the end; subnormal numbers
+    count, in operands and in results."""
+    x = torch.zeros(max(rows, 6), 70, dtype=torch.float16)
+    x[0] = 300  # the sum is too large
+    x[1, :35], x[1, 35:] = 300, -300  # a part of it is
+    x[2, 0] = 2.0**-24
+    x[3, :3] = 3 * 2.0**-24
+    x[4, 0], x[5, 0] = NAN, INF
+    weight = torch.zeros(70, 66, dtype=torch.float16)
+    weight[:, 0] = 300
+    weight[0, 1:], weight[1:, 1:] = 1, 0.25
+    given = weight.t().contiguous().t() if transposed else weight
+    call = compiled(torch.matmul)
+    if is_parameter:
+        parameter = torch.nn.Parameter(given, requires_grad=False)
+        call = compiled(lambda x: x @ parameter)
+    for begin in range(0, len(x), rows):
+        part = x[begin : begin + rows]
+        actual = call(part) if is_parameter else call(part, given)
+        expected = (part.double() @ weight.double()).half()
+        expected = expected.flatten()
+        assert_bits_equal(actual.flatten(), expected, expected, f"rows from {begin}")
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_hypot_neither_overflows_nor_underflows(dtype):
     large, small = (1e19, 1e-30) if dtype == torch.float32 else (1e200, 1e-200)

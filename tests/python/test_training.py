@@ -30,6 +30,8 @@ F = torch.nn.functional
         ("unet", "float32"),
         ("unet", "bfloat16"),
         ("unet", "autocast"),
+        ("transformer_encoder", "float16"),
+        ("bert", "autocast16"),
         ("dlrm", "float32"),
         ("dlrm", "bfloat16"),
         ("mlp", "bfloat16"),
@@ -38,6 +40,34 @@ F = torch.nn.functional
 def test_a_step_equals_eagers(name, precision):
     model, inputs = small_models.make(small_models.MODELS[name])
     assert compare_step(model, inputs, precision, then=[inputs])["fallbacks"] == []
+
+
+def test_a_step_of_float16_that_overflows_is_left_out():
+    """With GradScaler: such a step changes no parameter and halves the scale."""
+
+    def train(run, model):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**14, growth_interval=100)
+        torch.manual_seed(3)
+        scales = []
+        for step in range(4):
+            x = torch.randn(24, 40) * (1e5 if step == 2 else 1)  # too large for float16
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = run(x).float().square().mean()
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            scales.append(scaler.get_scale())
+        return [p.detach() for p in model.parameters()], scales
+
+    model = torch.nn.Sequential(torch.nn.Linear(40, 64), torch.nn.GELU(), torch.nn.Linear(64, 8))
+    ours = copy.deepcopy(model)
+    options = {"fallback": "raise"}
+    actual, scales = train(torch.compile(ours, backend="kiln", options=options), ours)
+    expected, expected_scales = train(model, model)
+    assert scales == expected_scales == [2.0**14, 2.0**14, 2.0**13, 2.0**13]
+    assert_same(actual, expected, tol=1e-3)
 
 
 def test_a_row_that_may_attend_to_nothing_gives_zeros_and_no_gradient():

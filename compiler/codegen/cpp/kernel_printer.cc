@@ -357,8 +357,11 @@ void KernelPrinter::PrintMicro(const schedule::Micro& micro, Function& f) {
   for (IntExpr size : micro.sizes) s.push_back(Expr(size));
   const std::vector<int>& c = micro.constants;
   const schedule::Window& to = micro.windows[0];
-  const std::string type(
-      CppType(to.alloc >= 0 ? tree_.allocs[to.alloc].dtype : module_.buffers[to.buffer].dtype));
+  const auto type_of = [&](const schedule::Window& window) {
+    return std::string(CppType(window.alloc >= 0 ? tree_.allocs[window.alloc].dtype
+                                                 : module_.buffers[window.buffer].dtype));
+  };
+  const std::string type = type_of(to);
   if (to.alloc < 0) names_.MarkStored(to.buffer);
   switch (micro.kind) {
     case schedule::MicroKind::kZero:
@@ -397,8 +400,9 @@ void KernelPrinter::PrintMicro(const schedule::Micro& micro, Function& f) {
                  ");");
       break;
     case schedule::MicroKind::kMultiply:
-      f.out.Line(Routine("KMicroKernel<", type, ", ", c[0], ", ", c[1], ", ", c[2], ">"), s[0],
-                 ", ", w[1], ", ", s[1], ", ", s[2], ", ", w[2], ", ", w[0], ");");
+      f.out.Line(Routine("KMicroKernel<", type, ", ", type_of(micro.windows[2]), ", ", c[0], ", ",
+                         c[1], ", ", c[2], ">"),
+                 s[0], ", ", w[1], ", ", s[1], ", ", s[2], ", ", w[2], ", ", w[0], ");");
       break;
   }
 }

@@ -156,9 +156,12 @@ KILN_FN Vec<KBf16, W> KFloatToBf16(Vec<float, W> x) {
   return __builtin_convertvector(x != x ? nan : rounded, Vec<KBf16, W>);
 }
 #ifdef __F16C__
+// The fence keeps LLVM from comparing halves themselves, which takes one lane at a time where the
+// processor has no arithmetic on them.
 template <int W>
 KILN_FN Vec<float, W> KHalfToFloat(Vec<_Float16, W> x) {
-  return __builtin_convertvector(x, Vec<float, W>);
+#pragma clang fp reassociate(on)  // without it there are no fences
+  return __arithmetic_fence(__builtin_convertvector(x, Vec<float, W>));
 }
 template <int W>
 KILN_FN Vec<_Float16, W> KFloatToHalf(Vec<float, W> x) {

@@ -20,10 +20,10 @@ KILN_ROUTINE KRunGrid {
 
 // tile[r][lane] = sum over k of a[r * row_stride + k * k_stride] * panel[k][lane], for MR rows and
 // NV vectors of VL lanes. All accumulators stay in registers; long sums are added up in runs, so
-// that the rounding error does not grow with k.
-template <class T, int VL, int MR, int NV>
+// that the rounding error does not grow with k. Panels of a narrower type P are widened on the way.
+template <class T, class P, int VL, int MR, int NV>
 KILN_ROUTINE KMicroKernel {
-  static void Run(long k, const T* a, long row_stride, long k_stride, const T* panel, T* tile);
+  static void Run(long k, const T* a, long row_stride, long k_stride, const P* panel, T* tile);
 };
 
 // tile[r][lane] = sum over i < k of a[r * row_stride + i] * panel[i][lane], where the panel holds

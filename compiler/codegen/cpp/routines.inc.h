@@ -35,9 +35,9 @@ void KRunGrid<kCostOfTask>::Run(const KilnCpuContext* context, KGrid g, double c
 
 // ---- Matrix products -----------------------------------------------------------------------
 
-template <class T, int VL, int MR, int NV>
-void KMicroKernel<T, VL, MR, NV>::Run(long k, const T* a, long row_stride, long k_stride,
-                                      const T* panel, T* tile) {
+template <class T, class P, int VL, int MR, int NV>
+void KMicroKernel<T, P, VL, MR, NV>::Run(long k, const T* a, long row_stride, long k_stride,
+                                         const P* panel, T* tile) {
 #pragma clang fp contract(fast)
   const long run = 256;
   for (bool first = true; first || k > 0; first = false, k -= run) {
@@ -45,7 +45,7 @@ void KMicroKernel<T, VL, MR, NV>::Run(long k, const T* a, long row_stride, long 
     KILN_ROLLED for (long rest = k < run ? k : run; rest > 0; --rest) {
       Vec<T, VL> b[NV];
 #pragma clang loop unroll(full)
-      for (int v = 0; v < NV; ++v) b[v] = KLoadAll<VL>(panel + v * VL);
+      for (int v = 0; v < NV; ++v) b[v] = KCast<T>(KLoadAll<VL>(panel + v * VL));
 #pragma clang loop unroll(full)
       for (int r = 0; r < MR; ++r) {
         const Vec<T, VL> x = (Vec<T, VL>)(a[r * row_stride]);

@@ -28,7 +28,7 @@ class ContractionScheduler {
         panels_(ints_.CeilDiv(plan_.num_lanes, ints_.Const(width_))),
         depth_(MostDepth()),
         panel_size_(ints_.Mul(depth_, width_)) {
-    const int64_t elements = l2_bytes / 2 / DTypeSize(plan_.operand_type) / width_;
+    const int64_t elements = l2_bytes / 2 / DTypeSize(plan_.panel_type) / width_;
     panel_group_ =
         ints_.Max(ints_.Const(1),
                   ints_.FloorDiv(ints_.Const(elements), ints_.Max(plan_.num_k, ints_.Const(1))));
@@ -52,8 +52,13 @@ class ContractionScheduler {
 
   void PackPanel(IntExpr panel, const Window& to, Block& out);
   IntExpr UnmaskedK(const std::vector<const Step*>& steps);
-  void PackAnyPanel(const FlatRange& lanes, const Window& to, Block& out);
-  void PackRows(IntExpr first, IntExpr count, Block& out);
+  void PackAnyPanel(const FlatRange& lanes, const Window& to, Block& out) {
+    PackBeside(plan_.panel_value, plan_.panel_type, plan_.lanes, lanes, width_, to, out);
+  }
+  void PackBeside(ir::ValueId value, DType type, const std::vector<IntExpr>& vars,
+                  const FlatRange& range, int width, const Window& to, Block& out);
+  void PackRows(const FlatRange& rows, Block& out);
+  void PackTurnedRows(const FlatRange& rows, Block& out);
   void CopyLastRows(IntExpr row_begin, IntExpr row_end, Block& out);
   void Multiply(AllocId tile, IntExpr row_begin, IntExpr row_end, const Window& panel, Block& out);
   void AddBlocks(const FlatRange& rows, const FlatRange& panels,
@@ -211,12 +216,14 @@ IntExpr ContractionScheduler::UnmaskedK(const std::vector<const Step*>& steps) {
   return has_masks ? last : IntExpr();
 }
 
-// out[k][lane] of an operand of any kind, for the lanes that there are. A mask is computed for
-// several points of k that share it: so few that their lines keep out of each other's way in the
+// to[k][place in `range` of `width`] of an operand of any kind. A mask is computed for several
+// points of k that share it: so few that their lines keep out of each other's way in the
 // first-level cache, however far apart they are.
-void ContractionScheduler::PackAnyPanel(const FlatRange& lanes, const Window& to, Block& out) {
+void ContractionScheduler::PackBeside(ir::ValueId value, DType type,
+                                      const std::vector<IntExpr>& vars, const FlatRange& range,
+                                      int width, const Window& to, Block& out) {
   constexpr int64_t kSharing = 8;
-  const std::vector<const Step*> steps = Closure(nest_.phases[0], plan_.panel_value);
+  const std::vector<const Step*> steps = Closure(nest_.phases[0], value);
   const IntExpr sharing = UnmaskedK(steps);
   const auto pack = [&](const Loop& run, IntExpr place, Block& at) {
     std::vector<Loop> loops;
@@ -232,19 +239,42 @@ void ContractionScheduler::PackAnyPanel(const FlatRange& lanes, const Window& to
                                 ints_.Const(kSharing), Binding::kSerial, at);
       loops.push_back({sharing, first, ints_.Min(ints_.Add(first, kSharing), all.end)});
     }
-    const IntExpr index = ints_.Add(to.index, ints_.Add(ints_.Mul(PlaceOfK(), width_), place));
+    const IntExpr index = ints_.Add(to.index, ints_.Add(ints_.Mul(PlaceOfK(), width), place));
     builder_.AddNest(
         steps, loops, [](Block&) {},
-        [&](Block& innermost) {
-          builder_.AddStore(plan_.panel_value, plan_.operand_type, to.alloc, index, innermost);
-        },
+        [&](Block& innermost) { builder_.AddStore(value, type, to.alloc, index, innermost); },
         *body);
   };
-  AddRuns(plan_.lanes, lanes, pack, out);
+  AddRuns(vars, range, pack, out);
 }
 
-// rows[r][k] of `count` rows from `first` on, the last row again and again where there are fewer.
-void ContractionScheduler::PackRows(IntExpr first, IntExpr count, Block& out) {
+// [k][row], or [row][k] of pairs; zeros where the block has no rows.
+void ContractionScheduler::PackTurnedRows(const FlatRange& rows, Block& out) {
+  const Window to{-1, rows_, ints_.Const(0)};
+  const IntExpr count = ints_.Sub(rows.end, rows.begin), most = ints_.Const(plan_.block_rows());
+  const Micro zero{MicroKind::kZero, {}, {to}, {ints_.Mul(depth_, most)}};
+  if (plan_.pairs() && Depth() != NumK()) {
+    out.push_back({zero});
+  } else if (plan_.row_part || !ints_.Mod(plan_.num_rows, most).is_const(0)) {
+    out.push_back({If{count, most, {{zero}}, {}}});
+  }
+  if (plan_.rows_beside) {
+    PackBeside(plan_.row_value, plan_.operand_type, plan_.rows, rows, plan_.block_rows(), to, out);
+    return;
+  }
+  const Step& load = *plan_.turned_load;
+  const Window from{load.inst->buffer, -1, ints_.Add(OriginOf(load, plan_.rows), rows.begin)};
+  out.push_back({Micro{MicroKind::kPackTransposed,
+                       {static_cast<int>(depth_.value())},
+                       {to, from},
+                       {plan_.k_stride, NumK(), count}}});
+}
+
+// rows[r][k] in whole micro tiles, the last row again and again where there are fewer.
+void ContractionScheduler::PackRows(const FlatRange& rows, Block& out) {
+  const IntExpr tiles =
+      ints_.CeilDiv(ints_.Sub(rows.end, rows.begin), ints_.Const(plan_.tile_rows));
+  const IntExpr count = ints_.Mul(tiles, plan_.tile_rows);
   IntExpr r;
   if (Depth() != NumK()) {
     out.push_back(
@@ -253,7 +283,7 @@ void ContractionScheduler::PackRows(IntExpr first, IntExpr count, Block& out) {
   Block& body = builder_.AddSteps(r, ints_.Const(plan_.block_rows()), ints_.Const(0), count,
                                   ints_.Const(1), Binding::kSerial, out);
   const IntExpr row =
-      Let(ints_.Min(ints_.Add(first, r), ints_.Add(AllRows().end, -1)), plan_.num_rows, body);
+      Let(ints_.Min(ints_.Add(rows.begin, r), ints_.Add(AllRows().end, -1)), plan_.num_rows, body);
   Decode(row, plan_.rows, body);
   std::vector<Loop> loops;
   for (IntExpr var : plan_.k) loops.push_back(builder_.Whole(var));
@@ -300,8 +330,10 @@ void ContractionScheduler::Multiply(AllocId tile, IntExpr row_begin, IntExpr row
   };
   const IntExpr one = ints_.Const(1);
   if (plan_.row_load == nullptr) {
-    const IntExpr from = ints_.Mul(ints_.Mul(g, rows), depth_);
-    at->push_back({multiply({-1, rows_, from}, depth_, one)});
+    const IntExpr row_stride = plan_.rows_beside ? one : depth_;
+    const IntExpr from = ints_.Mul(ints_.Mul(g, rows), row_stride);
+    const IntExpr k_stride = plan_.rows_beside ? ints_.Const(plan_.block_rows()) : one;
+    at->push_back({multiply({-1, rows_, from}, row_stride, k_stride)});
     return;
   }
   const IntExpr first = ints_.Add(row_begin, ints_.Mul(g, rows));
@@ -325,10 +357,10 @@ void ContractionScheduler::AddBlocks(const FlatRange& rows, const FlatRange& pan
                                    ints_.Const(plan_.block_rows()), Binding::kSerial, out);
   const IntExpr row_end =
       Let(ints_.Min(ints_.Add(row_begin, plan_.block_rows()), rows.end), plan_.num_rows, block);
-  if (plan_.row_load == nullptr) {
-    const IntExpr tiles =
-        ints_.CeilDiv(ints_.Sub(row_end, row_begin), ints_.Const(plan_.tile_rows));
-    PackRows(row_begin, ints_.Mul(tiles, plan_.tile_rows), block);
+  if (plan_.rows_beside || plan_.turned_load != nullptr) {
+    PackTurnedRows({row_begin, row_end}, block);
+  } else if (plan_.row_load == nullptr) {
+    PackRows({row_begin, row_end}, block);
   } else if (!RowsAreWhole()) {
     CopyLastRows(row_begin, row_end, block);
   }
@@ -419,7 +451,7 @@ void ContractionScheduler::RunShared(Block& root) {
     panels.buffer = plan_.packed_load->inst->buffer;
   } else {
     const IntExpr size = ints_.Mul(ints_.Mul(plan_.num_batches, panels_), panel_size_);
-    panels.alloc = builder_.Open({plan_.operand_type, size, Space::kGlobal, {}, false}, root);
+    panels.alloc = builder_.Open({plan_.panel_type, size, Space::kGlobal, {}, false}, root);
     Block& packing = builder_.AddSteps(panel, panels_, ints_.Const(0), panels_, ints_.Const(1),
                                        Binding::kTask, AddBatches(root));
     PackPanel(panel, PanelOf(panels, panel), packing);
@@ -447,7 +479,7 @@ void ContractionScheduler::RunOwn(Block& root) {
   if (plan_.packed_load != nullptr) {
     own = PanelOf({plan_.packed_load->inst->buffer, -1, own.index}, panel);
   } else {
-    own.alloc = builder_.Open({plan_.operand_type, panel_size_, Space::kL2, {}, false}, task);
+    own.alloc = builder_.Open({plan_.panel_type, panel_size_, Space::kL2, {}, false}, task);
   }
   rows_ = OpenRowScratch(task);
   if (plan_.packed_load == nullptr) PackPanel(panel, own, task);

@@ -137,6 +137,8 @@ void SplitBatches(IntContext& ints, const Step* store, std::vector<IntExpr>& var
   vars.erase(vars.begin(), vars.begin() + static_cast<ptrdiff_t>(first));
 }
 
+constexpr int64_t kMostDepth = 1 << 16;  // of rows that are turned
+
 // Rows that are read in place are split as lanes are. Rows that are packed keep together: a batch
 // more would pack the panels once more.
 void SplitRows(IntContext& ints, const Step* store, const Step* load, ContractionPlan& plan) {
@@ -146,7 +148,13 @@ void SplitRows(IntContext& ints, const Step* store, const Step* load, Contractio
   plan.row_stride = FlatStride(ints, load->index, rows);
   plan.k_stride = FlatStride(ints, load->index, plan.k);
   if (!plan.row_stride || !plan.k_stride) return;
-  if (plan.pairs() && !(plan.k_stride.is_const(1) && plan.depth == plan.num_k)) return;
+  if (plan.pairs() && !(plan.k_stride.is_const(1) && plan.depth == plan.num_k)) {
+    plan.row_stride = FlatStride(ints, load->index, plan.rows);
+    const bool beside = plan.row_stride && plan.row_stride.is_const(1);
+    const bool fits = plan.depth.is_const() && plan.depth.value() <= kMostDepth;
+    if (beside && fits) plan.turned_load = load;
+    return;
+  }
   plan.row_load = load;
   plan.rows = std::move(rows);
   plan.batch = std::move(batch);
@@ -156,12 +164,12 @@ void SplitRows(IntContext& ints, const Step* store, const Step* load, Contractio
 int PackedVectors(ir::Module& module, const Step& load, ContractionPlan plan) {
   IntContext& ints = *module.ints;
   const ir::Buffer& buffer = module.buffers[load.inst->buffer];
-  if (plan.depth != plan.num_k || buffer.dtype != plan.operand_type) return 0;
+  if (plan.depth != plan.num_k || buffer.dtype != plan.panel_type) return 0;
   for (int vectors = 1; vectors <= kMostVectors; ++vectors) {
     plan.tile_vectors = vectors;
     ir::Buffer panels;
     panels.sizes = PanelSizes(ints, plan);
-    panels.dtype = plan.operand_type;
+    panels.dtype = plan.panel_type;
     panels.strides = module.ContiguousStrides(panels.sizes);
     if (SizeBytes(ints, panels) != SizeBytes(ints, buffer)) continue;
     const IntExpr index =
@@ -198,21 +206,28 @@ bool SetParts(const Nest& nest, ContractionPlan& plan) {
          set(plan.k, plan.k_part);
 }
 
-Choice MakeChoice(ir::Module& module, const Nest& nest, ValueId row_value, ValueId panel_value,
-                  VectorIsa isa, DType type, DType operand_type, int64_t l2_bytes, bool prepare) {
+// An operand of the product, as it is kept until it is multiplied.
+struct Operand {
+  ValueId value = ir::kNoValue;
+  DType type = DType::kF32;
+};
+
+Choice MakeChoice(ir::Module& module, const Nest& nest, const Operand& row, const Operand& panel,
+                  VectorIsa isa, DType type, int64_t l2_bytes, bool prepare) {
   IntContext& ints = *module.ints;
   Choice choice;
   ContractionPlan& plan = choice.plan;
   plan.type = type;
-  plan.operand_type = operand_type;
-  plan.row_value = row_value;
-  plan.panel_value = panel_value;
+  plan.operand_type = row.type;
+  plan.panel_type = panel.type;
+  plan.row_value = row.value;
+  plan.panel_value = panel.value;
   plan.vector_lanes = VectorBytes(isa) / static_cast<int>(DTypeSize(type));
   plan.k = nest.phases[0].inner;
   plan.num_k = NumPoints(ints, plan.k);
   plan.depth = plan.pairs() ? ints.Mul(ints.CeilDiv(plan.num_k, ints.Const(2)), 2) : plan.num_k;
-  const std::vector<const Step*> row_steps = Closure(nest.phases[0], row_value);
-  const std::vector<const Step*> panel_steps = Closure(nest.phases[0], panel_value);
+  const std::vector<const Step*> row_steps = Closure(nest.phases[0], row.value);
+  const std::vector<const Step*> panel_steps = Closure(nest.phases[0], panel.value);
   for (IntExpr var : nest.outer) {
     const bool in_rows = AnyUses(row_steps, {var}), in_panels = AnyUses(panel_steps, {var});
     (in_rows == in_panels ? plan.batch : in_rows ? plan.rows : plan.lanes).push_back(var);
@@ -257,7 +272,7 @@ Choice MakeChoice(ir::Module& module, const Nest& nest, ValueId row_value, Value
   const double panels = batches * std::ceil(lanes / plan.panel_width());
   plan.split_rows = panels < 16 && rows > 2 * plan.block_rows();
   // Rows that the second-level cache does not hold would come once for each panel.
-  const double row_bytes = rows * k * static_cast<double>(DTypeSize(operand_type));
+  const double row_bytes = rows * k * static_cast<double>(DTypeSize(row.type));
   plan.split_rows |= plan.packed_load != nullptr && 2 * row_bytes > static_cast<double>(l2_bytes) &&
                      rows > 8 * plan.block_rows();
   plan.split_rows &= nest.tile == nullptr;
@@ -271,9 +286,13 @@ Choice MakeChoice(ir::Module& module, const Nest& nest, ValueId row_value, Value
     // Packed anew for each group of panels that a task holds; vectors run along the last k loop.
     const double run = HintOf(ints, Extent(ints, plan.k.back()));
     const bool gathers = !ContiguousAlong(ints, row_steps, plan.k.back());
-    const double each = run < plan.vector_lanes || gathers ? 3 : 0.6;
+    plan.rows_beside = gathers && !plan.pairs() && !plan.rows.empty() &&
+                       ContiguousAlong(ints, row_steps, plan.rows.back());
+    const bool scattered = run < plan.vector_lanes || gathers;
+    const bool turned = plan.rows_beside || plan.turned_load != nullptr;
+    const double each = scattered && !turned ? 3 : 0.6;
     const double held =
-        std::max(1.0, l2_bytes / 2.0 / DTypeSize(operand_type) / plan.panel_width() / k);
+        std::max(1.0, l2_bytes / 2.0 / DTypeSize(panel.type) / plan.panel_width() / k);
     const double times = plan.split_rows ? std::ceil(panels / batches / held) : panels / batches;
     choice.cost += batches * rows * k * each * times;
   }
@@ -284,18 +303,26 @@ Choice MakeChoice(ir::Module& module, const Nest& nest, ValueId row_value, Value
   return choice;
 }
 
-// The value of bf16 that `value`, of phase 0, is the same number as; kNoValue where it is none.
-ValueId WidenedFrom(const Nest& nest, ValueId value) {
+// The value of f16 or bf16 that `value`, of phase 0, is the same number as; else `value` itself.
+Operand WidenedFrom(const Nest& nest, const Operand& value) {
   const auto find = [&](ValueId id) {
     const std::vector<Step>& steps = nest.phases[0].steps;
     const auto step = std::find_if(steps.begin(), steps.end(),
                                    [&](const Step& s) { return s.inst->result == id; });
     return step == steps.end() ? nullptr : step->inst;
   };
-  const Inst* cast = find(value);
-  if (cast == nullptr || cast->op != ScalarOp::kCast) return ir::kNoValue;
+  const Inst* cast = find(value.value);
+  if (value.type != DType::kF32 || cast == nullptr || cast->op != ScalarOp::kCast) return value;
   const Inst* source = find(cast->operands[0]);
-  return source != nullptr && source->dtype == DType::kBF16 ? source->result : ir::kNoValue;
+  const bool is_narrow =
+      source != nullptr && (source->dtype == DType::kF16 || source->dtype == DType::kBF16);
+  return is_narrow ? Operand{source->result, source->dtype} : value;
+}
+
+// Whether a vector of such numbers becomes one of f32 in an instruction or two.
+bool IsWidenedInVectors(const DeviceInfo& device, VectorIsa isa, DType type) {
+  if (isa == VectorIsa::kBaseline) return false;
+  return type == DType::kBF16 || (type == DType::kF16 && device.HasFeature("f16c"));
 }
 
 }  // namespace
@@ -337,21 +364,24 @@ std::optional<ContractionPlan> PlanContraction(ir::Module& module, const Nest& n
   }
   if (product->dtype != DType::kF32 && product->dtype != DType::kF64) return std::nullopt;
 
-  std::array<ValueId, 2> operands = {product->operands[0], product->operands[1]};
-  DType operand_type = product->dtype;
-  if (product->dtype == DType::kF32 && isa == VectorIsa::kAvx512 &&
-      device.HasFeature("avx512bf16")) {
-    const ValueId a = WidenedFrom(nest, operands[0]), b = WidenedFrom(nest, operands[1]);
-    if (a != ir::kNoValue && b != ir::kNoValue) {
-      operands = {a, b};
-      operand_type = DType::kBF16;
+  std::array<Operand, 2> rows, panels;
+  for (int i = 0; i < 2; ++i) {
+    rows[i] = {product->operands[i], product->dtype};
+    panels[i] = WidenedFrom(nest, rows[i]);
+  }
+  const bool has_pairs = isa == VectorIsa::kAvx512 && device.HasFeature("avx512bf16");
+  if (has_pairs && panels[0].type == DType::kBF16 && panels[1].type == DType::kBF16) {
+    rows = panels;
+  } else {
+    for (int i = 0; i < 2; ++i) {
+      if (!IsWidenedInVectors(device, isa, panels[i].type)) panels[i] = rows[i];
     }
   }
   std::optional<Choice> best;
   std::optional<double> other;  // the cost of the choice that lost
   for (int panel = 0; panel < 2; ++panel) {
-    Choice choice = MakeChoice(module, nest, operands[1 - panel], operands[panel], isa,
-                               product->dtype, operand_type, device.l2_bytes, prepare);
+    Choice choice = MakeChoice(module, nest, rows[1 - panel], panels[panel], isa, product->dtype,
+                               device.l2_bytes, prepare);
     const double kFewest = 3;
     if (!choice.legal || HintOf(ints, choice.plan.num_rows) < kFewest ||
         HintOf(ints, choice.plan.num_lanes) < kFewest) {
@@ -370,8 +400,11 @@ std::optional<ContractionPlan> PlanContraction(ir::Module& module, const Nest& n
                                                    : "packed by the task that uses them";
   plan.reason = absl::StrFormat(
       "tiles of %d x %d sums in registers%s; panels of operand %d, %s: %.3g vectors' time",
-      plan.tile_rows, plan.panel_width(), plan.pairs() ? " from pairs of bf16" : "",
-      plan.panel_value == operands[1] ? 1 : 0, packed, best->cost);
+      plan.tile_rows, plan.panel_width(),
+      plan.pairs()                           ? " from pairs of bf16"
+      : plan.panel_type != plan.operand_type ? " from narrow panels"
+                                             : "",
+      plan.panel_value == panels[1].value ? 1 : 0, packed, best->cost);
   if (other) absl::StrAppendFormat(&plan.reason, ", %.3g of the other", *other);
   return best->plan;
 }

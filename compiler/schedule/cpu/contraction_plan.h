@@ -14,7 +14,8 @@ namespace kiln::schedule::cpu {
 // out[batch][row][lane] = sum over k of rows[batch][row][k] * panels[batch][k][lane].
 struct ContractionPlan {
   DType type = DType::kF32;                // of the products and sums: kF32 or kF64
-  DType operand_type = DType::kF32;        // of rows and panels: `type`, or kBF16 in pairs along k
+  DType operand_type = DType::kF32;        // of rows: `type`, or kBF16 in pairs along k
+  DType panel_type = DType::kF32;          // `operand_type`, or a narrower one that is widened
   ir::ValueId row_value = ir::kNoValue;    // the operand read row by row
   ir::ValueId panel_value = ir::kNoValue;  // the operand packed into panels
   ir::ValueId sum = ir::kNoValue;
@@ -26,6 +27,11 @@ struct ContractionPlan {
   // Where the row operand is a plain load: what one row and one k add to its index. Null otherwise.
   const Step* row_load = nullptr;
   ir::IntExpr row_stride, k_stride;
+  // Rows that are packed and that lie in memory side by side, not one after another, are packed so:
+  // scratch memory is [k][row] then. Of pairs, which must be along k, they are turned on the way,
+  // where they are a plain load.
+  bool rows_beside = false;
+  const Step* turned_load = nullptr;
 
   // Where the panel operand is a plain load that is contiguous along k: what one lane adds to its
   // index. Null otherwise.
@@ -58,8 +64,11 @@ struct ContractionPlan {
 };
 
 // Nothing where plain loops serve better: integers, very few rows or lanes. Operands that are
-// widened from bf16 stay that where the device has dot products of pairs (avx512bf16). With
-// `prepare`, panels that may be made before all runs are taken to cost nothing.
+// widened from bf16 stay that where the device has dot products of pairs (avx512bf16). Else panels
+// of f16 (with f16c) or bf16 are widened by whoever multiplies with them, which costs nothing
+// beside the products and reads half the bytes; rows are widened when they are packed. That is so
+// with avx512fp16, too: its products would be rounded to f16. With `prepare`, panels that may be
+// made before all runs are taken to cost nothing.
 std::optional<ContractionPlan> PlanContraction(ir::Module& module, const Nest& nest,
                                                const DeviceInfo& device, bool prepare = false);
 

@@ -72,7 +72,7 @@ class Packer {
 
   std::optional<Kernel> Pack(int64_t most_bytes) {
     ir::Buffer buffer{absl::StrCat(kernel_.name, "_panels"),
-                      plan_.operand_type,
+                      plan_.panel_type,
                       PanelSizes(ints_, plan_),
                       {},
                       ir::BufferKind::kPrepared};
@@ -119,7 +119,7 @@ class Packer {
     }
     Inst store;
     store.op = ScalarOp::kStore;
-    store.dtype = plan_.operand_type;
+    store.dtype = plan_.panel_type;
     store.operands = {plan_.panel_value};
     store.buffer = panels_;
     store.indices = out.outer;
@@ -132,7 +132,7 @@ class Packer {
     std::vector<Inst>& body = kernel_.phases[0].body;
     Inst load;
     load.op = ScalarOp::kLoad;
-    load.dtype = plan_.operand_type;
+    load.dtype = plan_.panel_type;
     load.result = plan_.panel_value;
     load.buffer = panels_;
     load.indices = PanelIndices(ints_, plan_, PointNumber(ints_, batch_),

@@ -40,7 +40,7 @@ std::optional<Tree> SchedulePanels(ir::Module& module, const ir::Kernel& kernel,
                      !store.accumulates && load.buffer != store.buffer && load.dtype == store.dtype;
   if (!moves) return std::nullopt;
 
-  const bool pairs = load.dtype == DType::kBF16;
+  const bool pairs = module.buffers[store.buffer].sizes.size() == 5;
   std::vector<IntExpr> outer = nest.outer;
   PanelLoops loops;
   for (IntExpr* loop : {pairs ? &loops.pair : &loops.lane, pairs ? &loops.lane : &loops.k,

@@ -198,23 +198,24 @@ TEST(ContractionTest, HalfPrecisionOperandsAreWidenedWhilePacking) {
   }
 }
 
-// The same module with @a and @b of bf16, widened where they are loaded; a `prologue` ("neg") comes
-// before the widening.
-std::string Widened(const std::string& text, const std::string& prologue = "") {
-  std::string out = absl::StrReplaceAll(
-      text, {{"buffer @a f32", "buffer @a bf16"}, {"buffer @b f32", "buffer @b bf16"}});
+// The same module with @a and @b of `type`, widened where they are loaded; a `prologue` ("neg")
+// comes before the widening.
+std::string Widened(const std::string& text, const std::string& prologue = "",
+                    const std::string& type = "bf16") {
+  std::string out = absl::StrReplaceAll(text, {{"buffer @a f32", StrCat("buffer @a ", type)},
+                                               {"buffer @b f32", StrCat("buffer @b ", type)}});
   for (const auto& [operand, free] : {std::pair<std::string, int>("a", 20), {"b", 30}}) {
     const std::string load = StrCat("load f32 @", operand, "[");
     const size_t at = out.find(load), line_end = out.find('\n', at);
     EXPECT_NE(at, std::string::npos) << out;
     const size_t result = out.rfind('%', at);
     const std::string name = out.substr(result, out.find(' ', result) - result);
-    std::string more = StrCat("%", free, " = load bf16 @", operand, "[",
+    std::string more = StrCat("%", free, " = load ", type, " @", operand, "[",
                               out.substr(at + load.size(), line_end - at - load.size()), "\n");
     int widened = free;
     if (!prologue.empty()) {
       widened = free + 1;
-      absl::StrAppend(&more, "%", widened, " = ", prologue, " bf16 %", free, "\n");
+      absl::StrAppend(&more, "%", widened, " = ", prologue, " ", type, " %", free, "\n");
     }
     out.replace(result, line_end - result, StrCat(more, name, " = cast f32 %", widened));
   }
@@ -277,6 +278,45 @@ TEST(BFloat16PairsTest, HeadsBesideEachOther) {
     }
     output @y sizes[2,21,48] strides[1008,48,1] offset 0
   })"));
+}
+
+// Panels keep the narrow type and are widened by the micro-kernel, in all of the target's vectors.
+void ExpectNarrowPanels(const MatmulSpec& spec, const std::string& prologue,
+                        const std::string& type) {
+  const std::string text = Widened(Matmul(spec), prologue, type);
+  for (const std::string isa : {"avx2", "avx512"}) {
+    auto source = EmitText(text, TestDevice(isa));
+    ASSERT_TRUE(source.ok()) << source.status();
+    const char* const routine =
+        type == "f16" ? "KMicroKernel<float, _Float16, " : "KMicroKernel<float, KBf16, ";
+    EXPECT_NE(source->find(routine), std::string::npos) << *source;
+  }
+  CheckModule(text);
+}
+
+TEST(NarrowPanelsTest, EveryLayout) {
+  for (int bits = 0; bits < 8; ++bits) {
+    const MatmulSpec spec = {.m = "29",
+                             .n = "50",
+                             .k = "23",
+                             .a_transposed = (bits & 1) != 0,
+                             .b_transposed = (bits & 2) != 0,
+                             .out_transposed = (bits & 4) != 0,
+                             .bias = "column"};
+    for (const std::string type : {"f16", "bf16"}) ExpectNarrowPanels(spec, "", type);
+  }
+}
+
+TEST(NarrowPanelsTest, OperandsThatAreComputed) {
+  ExpectNarrowPanels({.m = "70", .n = "50", .k = "600", .b_transposed = true}, "neg", "f16");
+}
+
+// There a vector is widened by many instructions: once, when panels are packed.
+TEST(NarrowPanelsTest, NotWithoutInstructionsThatWiden) {
+  auto source =
+      EmitText(Widened(Matmul({.m = "29", .n = "50", .k = "23"}), "", "f16"), TestDevice("x86-64"));
+  ASSERT_TRUE(source.ok()) << source.status();
+  EXPECT_NE(source->find("KMicroKernel<float, float, "), std::string::npos) << *source;
 }
 
 // Both operands are computed, and from instructions that they share.

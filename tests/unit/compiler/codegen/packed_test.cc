@@ -10,9 +10,9 @@ namespace {
 
 using absl::StrCat;
 
-// y = relu(a @ b + c), the weight b a parameter; of bfloat16 that is widened where TYPE is bf16.
+// y = relu(a @ b + c), the weight b a parameter; widened where TYPE has 16 bits.
 std::string Linear(int m, int n, int k, const std::string& type, bool transposed) {
-  const bool widened = type == "bf16";
+  const bool widened = type == "bf16" || type == "f16";
   const std::string cast = widened ? "%6 = cast f32 %0\n %7 = cast f32 %1\n" : "";
   return absl::StrReplaceAll(
       StrCat("module {\n buffer @a TYPE[", m, ",", k, "] strides[", k,
@@ -30,7 +30,7 @@ std::string Linear(int m, int n, int k, const std::string& type, bool transposed
 }
 
 TEST(PackedTest, WeightsOfEveryLayoutAndType) {
-  for (const char* type : {"f32", "f64", "bf16"}) {
+  for (const char* type : {"f32", "f64", "bf16", "f16"}) {
     for (bool transposed : {false, true}) {
       CheckModule(Linear(21, 75, 46, type, transposed),
                   {.tolerance = 1e-4, .prepare_bytes = 1 << 20, .packed = 1});
@@ -46,7 +46,7 @@ TEST(PackedTest, FewLanesAndWholePanels) {
 }
 
 TEST(PackedTest, ThreeRows) {
-  for (const char* type : {"f32", "bf16"}) {
+  for (const char* type : {"f32", "bf16", "f16"}) {
     CheckModule(Linear(3, 70, 46, type, false),
                 {.tolerance = 1e-4, .prepare_bytes = 1 << 20, .packed = 1});
   }
