@@ -457,15 +457,27 @@ void ContractionScheduler::RunShared(Block& root) {
     PackPanel(panel, PanelOf(panels, panel), packing);
   }
 
+  const auto add_groups = [&](IntExpr group, Binding binding, Block& out) -> Block& {
+    return builder_.AddSteps(first, panels_, ints_.Const(0), panels_, group, binding, out);
+  };
+  const auto add_blocks = [&](const FlatRange& rows, IntExpr group, Block& out) {
+    const IntExpr last = Let(ints_.Min(ints_.Add(first, group), panels_), panels_, out);
+    AddBlocks(rows, {first, last}, [&](IntExpr number) { return PanelOf(panels, number); }, out);
+  };
   IntExpr begin, end;
+  if (plan_.packed_load != nullptr && plan_.row_load == nullptr) {
+    // Rows are packed for as many panels as there are; those come from wherever they lie.
+    const IntExpr group = ints_.CeilDiv(panels_, ints_.Const(kGroupsOfPrepared));
+    const IntExpr copies = ints_.Mul(plan_.num_batches, kGroupsOfPrepared);
+    Block& task = builder_.AddTaskRuns(plan_.num_rows, plan_.block_rows(), copies, begin, end,
+                                       add_groups(group, Binding::kTask, AddBatches(root)));
+    rows_ = OpenRowScratch(task);
+    return add_blocks({begin, end}, group, task);
+  }
   Block& task = builder_.AddTaskRuns(plan_.num_rows, plan_.block_rows(), plan_.num_batches, begin,
                                      end, AddBatches(root));
   rows_ = OpenRowScratch(task);
-  Block& group = builder_.AddSteps(first, panels_, ints_.Const(0), panels_, panel_group_,
-                                   Binding::kSerial, task);
-  const IntExpr last = Let(ints_.Min(ints_.Add(first, panel_group_), panels_), panels_, group);
-  AddBlocks(
-      {begin, end}, {first, last}, [&](IntExpr number) { return PanelOf(panels, number); }, group);
+  add_blocks({begin, end}, panel_group_, add_groups(panel_group_, Binding::kSerial, task));
 }
 
 // A task packs the panel that it uses, where nobody has before.

@@ -58,13 +58,16 @@ double HintOf(IntContext& ints, IntExpr e) {
   return std::max<double>(1, static_cast<double>(ints.EvaluateAtHints(e)));
 }
 
-// Whether most accesses of `steps` are contiguous along `var`.
-bool ContiguousAlong(IntContext& ints, const std::vector<const Step*>& steps, IntExpr var) {
+// Whether most accesses of `steps` are contiguous along `var`, or skip no more than every other
+// element where `most_stride` is 2.
+bool ContiguousAlong(IntContext& ints, const std::vector<const Step*>& steps, IntExpr var,
+                     int most_stride = 1) {
   int contiguous = 0, other = 0;
   for (const Step* step : steps) {
     if (step->inst->op != ScalarOp::kLoad || !ContainsVar(step->index, var)) continue;
     IntExpr stride = ints.CoefficientOf(step->index, var);
-    ++(stride && stride.is_const(1) ? contiguous : other);
+    const bool is_near = stride && (stride.is_const(1) || stride.is_const(most_stride));
+    ++(is_near ? contiguous : other);
   }
   return contiguous > other;
 }
@@ -138,6 +141,7 @@ void SplitBatches(IntContext& ints, const Step* store, std::vector<IntExpr>& var
 }
 
 constexpr int64_t kMostDepth = 1 << 16;  // of rows that are turned
+constexpr int kTurnedRows = 4;           // the transpose tile takes multiples of so many
 
 // Rows that are read in place are split as lanes are. Rows that are packed keep together: a batch
 // more would pack the panels once more.
@@ -264,10 +268,17 @@ Choice MakeChoice(ir::Module& module, const Nest& nest, const Operand& row, cons
                                  [&](const Step* step) { return IsFixed(*step->inst, is_fixed); });
   plan.store_along_rows =
       !StoreIsContiguous(ints, store, plan.lanes) && StoreIsContiguous(ints, store, plan.rows);
+  const bool gathers = !ContiguousAlong(ints, row_steps, plan.k.back());
+  const double k_run = HintOf(ints, Extent(ints, plan.k.back()));
+  const bool scattered = gathers || k_run < plan.vector_lanes;
+  plan.rows_beside = scattered && plan.row_load == nullptr && !plan.pairs() && !plan.rows.empty() &&
+                     ContiguousAlong(ints, row_steps, plan.rows.back(), /*most_stride=*/2);
   if (plan.store_along_rows) {
-    // A multiple of the vectors' lanes, some 48 rows.
-    plan.row_groups = std::lcm(plan.tile_rows, plan.vector_lanes) / plan.tile_rows;
-    while (plan.block_rows() < 40) plan.row_groups *= 2;
+    // A multiple of the vectors' lanes, some 48 rows; of rows that are packed as many as leave the
+    // second-level cache room.
+    const int unit = plan.rows_beside ? kTurnedRows : plan.vector_lanes;
+    plan.row_groups = std::lcm(plan.tile_rows, unit) / plan.tile_rows;
+    while (plan.block_rows() < (plan.rows_beside ? 24 : 40)) plan.row_groups *= 2;
   }
   const double panels = batches * std::ceil(lanes / plan.panel_width());
   plan.split_rows = panels < 16 && rows > 2 * plan.block_rows();
@@ -275,6 +286,7 @@ Choice MakeChoice(ir::Module& module, const Nest& nest, const Operand& row, cons
   const double row_bytes = rows * k * static_cast<double>(DTypeSize(row.type));
   plan.split_rows |= plan.packed_load != nullptr && 2 * row_bytes > static_cast<double>(l2_bytes) &&
                      rows > 8 * plan.block_rows();
+  plan.split_rows |= plan.rows_beside && (plan.packed_load != nullptr || plan.may_prepare);
   plan.split_rows &= nest.tile == nullptr;
 
   const bool panel_contiguous =
@@ -283,17 +295,19 @@ Choice MakeChoice(ir::Module& module, const Nest& nest, const Operand& row, cons
     choice.cost = batches * lanes * k * (panel_contiguous ? 0.3 : 0.8);
   }
   if (plan.row_load == nullptr) {
-    // Packed anew for each group of panels that a task holds; vectors run along the last k loop.
-    const double run = HintOf(ints, Extent(ints, plan.k.back()));
-    const bool gathers = !ContiguousAlong(ints, row_steps, plan.k.back());
-    plan.rows_beside = gathers && !plan.pairs() && !plan.rows.empty() &&
-                       ContiguousAlong(ints, row_steps, plan.rows.back());
-    const bool scattered = run < plan.vector_lanes || gathers;
-    const bool turned = plan.rows_beside || plan.turned_load != nullptr;
-    const double each = scattered && !turned ? 3 : 0.6;
+    // Packed anew for each group of panels that a task holds; vectors run along the last k loop, or
+    // along the last loop of the rows.
+    const double run = plan.rows_beside ? HintOf(ints, Extent(ints, plan.rows.back())) : k_run;
+    const double lanes_used = run / (std::ceil(run / plan.vector_lanes) * plan.vector_lanes);
+    const double each = plan.rows_beside                           ? 0.3 / lanes_used
+                        : scattered && plan.turned_load == nullptr ? 3
+                                                                   : 0.6;
     const double held =
         std::max(1.0, l2_bytes / 2.0 / DTypeSize(panel.type) / plan.panel_width() / k);
-    const double times = plan.split_rows ? std::ceil(panels / batches / held) : panels / batches;
+    const double groups = plan.packed_load != nullptr || plan.may_prepare
+                              ? kGroupsOfPrepared
+                              : std::ceil(panels / batches / held);
+    const double times = plan.split_rows ? groups : panels / batches;
     choice.cost += batches * rows * k * each * times;
   }
   choice.cost += batches * rows * lanes * (plan.store_along_rows ? 1.0 : 0.25);

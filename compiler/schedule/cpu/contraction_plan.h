@@ -12,6 +12,9 @@
 namespace kiln::schedule::cpu {
 
 // out[batch][row][lane] = sum over k of rows[batch][row][k] * panels[batch][k][lane].
+// Where rows are packed and the panels are there already, tasks take a part of the panels each.
+inline constexpr int kGroupsOfPrepared = 2;
+
 struct ContractionPlan {
   DType type = DType::kF32;                // of the products and sums: kF32 or kF64
   DType operand_type = DType::kF32;        // of rows: `type`, or kBF16 in pairs along k
