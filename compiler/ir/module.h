@@ -172,8 +172,6 @@ struct TileWindow {
   int64_t scale = 1, low = 0, high = 0;
 
   bool IsTile() const { return *this == TileWindow(); }
-  // Whether no iteration runs for two tiles.
-  bool IsDisjoint() const { return high - low < scale; }
   // The most iterations for `step` of the repeat's.
   int64_t Span(int64_t step) const { return scale * (step - 1) + high - low + 1; }
   friend bool operator==(const TileWindow&, const TileWindow&) = default;

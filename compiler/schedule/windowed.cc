@@ -168,10 +168,10 @@ class Finder {
     return all;
   }
 
-  // Whether every access that moves with one of `loops` moves with the chain's, too: weights do
-  // not move with either.
+  // Whether `loops` are those of planes: outside of the chain's loop in memory, and every access
+  // that moves with one of them moves with the chain's, too. Weights move with neither.
   bool IsImages(const Tileable& chain, const std::vector<IntExpr>& loops) const {
-    bool all = true;
+    bool all = StandsBefore(loops.back(), chain.loops[0].back());
     for (size_t k = 0; k < loops.size(); ++k) {
       const auto moves = [](const Inst& inst, IntExpr var) {
         return absl::c_any_of(inst.indices, [&](IntExpr i) { return ContainsVar(i, var); });
@@ -182,6 +182,16 @@ class Finder {
       all &= loops[k].extent() == loops.back().extent();
     }
     return all;
+  }
+
+  // Whether the last kernel's stores have `loop` in an earlier dimension than `other`.
+  bool StandsBefore(IntExpr loop, IntExpr other) const {
+    bool before = true;
+    ForEachAccess(module_.operations[last_], [&](const Inst& inst) {
+      if (inst.op != ScalarOp::kStore) return;
+      before &= absl::c_find(inst.indices, loop) < absl::c_find(inst.indices, other);
+    });
+    return before;
   }
 
   ir::Module& module_;

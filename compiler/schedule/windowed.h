@@ -13,8 +13,8 @@ namespace kiln::schedule {
 
 // The kernel of operation `last` and those before it whose results only the chain loads, tiled
 // along the first loop of `last` in which some kernel needs a window: one choice for each length of
-// the chain, the shortest first. `loops` are those of whole images of a batch, that loop, and then
-// others that could be tiled, too. Nothing where no kernel needs a window.
+// the chain, the shortest first. `loops` are those of planes that are apart (images of a batch),
+// that loop, and then others that could be tiled, too. Nothing where no kernel needs a window.
 std::vector<Tileable> FindWindowed(ir::Module& module, const BufferUses& uses, size_t last);
 
 // Bytes that one tile's part of what the kernels hand on takes, symbols at their hints.
@@ -25,7 +25,7 @@ int64_t TileBytes(ir::Module& module, const Tileable& tileable, const std::vecto
 double TimesComputed(ir::Module& module, const Tileable& tileable,
                      const std::vector<int64_t>& steps);
 
-// One image and as many iterations of the loop after it as fit `capacity_bytes`, or, where not even
+// One plane and as many iterations of the loop after it as fit `capacity_bytes`, or, where not even
 // one does, one and as many of the next loop. Nothing where no tile fits.
 std::optional<std::vector<int64_t>> FitSteps(ir::Module& module, const Tileable& tileable,
                                              int64_t capacity_bytes);

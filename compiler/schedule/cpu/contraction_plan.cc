@@ -385,7 +385,6 @@ std::optional<ContractionPlan> PlanContraction(ir::Module& module, const Nest& n
       "tiles of %d x %d sums in registers%s; panels of operand %d, %s: %.3g vectors' time",
       plan.tile_rows, plan.panel_width(), plan.pairs() ? " from pairs of bf16" : "",
       plan.panel_value == operands[1] ? 1 : 0, packed, best->cost);
-  plan.cost = best->cost;
   if (other) absl::StrAppendFormat(&plan.reason, ", %.3g of the other", *other);
   return best->plan;
 }

@@ -50,7 +50,6 @@ struct ContractionPlan {
   // Tasks take some rows each, and panels that are packed are so once for all tasks; else a task
   // takes a panel each.
   bool split_rows = false;
-  double cost = 0;     // in vectors' time, of one tile where there are some
   std::string reason;  // for people
 
   bool pairs() const { return operand_type != type; }

@@ -323,6 +323,7 @@ absl::StatusOr<Tree> ScheduleRepeat(ir::Module& module, const ir::Repeat& repeat
     }
   }
   tree.reasons.push_back(absl::StrCat(repeat.kernels.size(), " kernels, tile by tile"));
+  if (!repeat.windows.empty()) tree.reasons.push_back("tiles overlap: windows are computed again");
   if (ordered) tree.reasons.push_back("tiles of the last loop one after another: sums");
   Block later;  // the last loop, where it is no task
   Block* tile = ordered ? &tiles.AddLoops(last, last + 1, Binding::kSerial, later) : &task;
