@@ -23,6 +23,10 @@ std::string IdentityWriter::Text(const Operation& operation, std::vector<BufferI
   if (const auto* repeat = std::get_if<Repeat>(&operation)) {
     for (int64_t steps : repeat->steps) absl::StrAppend(&out, steps, " ");
     absl::StrAppend(&out, "before ", repeat->before, " after ", repeat->after, " ");
+    for (const std::vector<TileWindow>& windows : repeat->windows) {
+      for (const TileWindow& w : windows)
+        absl::StrAppend(&out, w.scale, " ", w.low, " ", w.high, " ");
+    }
   }
   for (const Kernel& kernel : KernelsOf(operation)) AppendKernel(kernel, out);
   for (BufferId buffer : buffers) AppendBuffer(module_.buffers[buffer], out);

@@ -210,6 +210,9 @@ absl::Status Interpreter::RunOperation(const Operation& operation) {
                                       absl::StrCat("kernel @", kernel, ": ", status.message()));
   };
   if (run_) return named(run_(operation, storage_), NameOf(operation));
+  if (const auto* repeat = std::get_if<Repeat>(&operation); repeat && !repeat->windows.empty()) {
+    return InterpretRepeat(module_, *repeat, symbols_, storage_, {FreeBytes(), Threads()});
+  }
   for (const Kernel& kernel : KernelsOf(operation)) {
     const Resources resources{FreeBytes(), Threads()};
     KILN_RETURN_IF_ERROR(

@@ -258,6 +258,12 @@ absl::Status InterpretKernel(const Module& module, const Kernel& kernel,
                              absl::Span<const int64_t> symbols, std::vector<Storage>& storage,
                              const Resources& resources);
 
+// interpret_repeat.cc: the repeat's kernels tile by tile; reading what a tile has not computed
+// gives NaN, or a great negative integer. REQUIRES: it has windows.
+absl::Status InterpretRepeat(const Module& module, const Repeat& repeat,
+                             absl::Span<const int64_t> symbols, std::vector<Storage>& storage,
+                             const Resources& resources);
+
 // interpret_contraction.cc: phase 0 of a contraction over floating types as a blocked matrix
 // product; `result` gets one number for each outer point in row-major order, bit for bit what the
 // general way gives. Returns false, having done nothing, where the general way is as good.

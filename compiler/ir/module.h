@@ -42,6 +42,11 @@
 //       kernel @scores contraction (d0: 8, d1: 12, d2: s0, d3: s0) { ... }
 //       ...
 //     }
+//     repeat @pooled steps(8) {
+//       window(2 from -1 to 1)
+//       kernel @convolution contraction (d0: 112, d1: 64, d2: 112) { ... }
+//       kernel @pool (d0: 56, d1: 64, d2: 56) { ... }
+//     }
 //     library "aten.topk.default" from "topk" (@y sizes[...] ..., int 5) -> (_, @indices)
 //     output @y ...
 //   }
@@ -160,12 +165,30 @@ bool IsScatter(const Inst& inst);
 bool HasScatter(const Kernel& kernel);
 bool IsOrdered(const Phase& phase);
 
+// What a kernel of a Repeat runs of its tiled loop for the tile [begin, end) of the repeat's loop:
+// the iterations from scale * begin + low to scale * (end - 1) + high, but for those that there are
+// not: before 0, or past the loop's end.
+struct TileWindow {
+  int64_t scale = 1, low = 0, high = 0;
+
+  bool IsTile() const { return *this == TileWindow(); }
+  // The most iterations for `step` of the repeat's.
+  int64_t Span(int64_t step) const { return scale * (step - 1) + high - low + 1; }
+  friend bool operator==(const TileWindow&, const TileWindow&) = default;
+};
+
 // Kernels that give what they would give one after another, but are run tile by tile: all of them
 // on one tile, then on the next, so that what one hands to a later one need never lie in memory
 // whole. The first loops of `Kernel::outer` are tiled, as many as there are steps, and equally long
 // in all kernels; a tile is `steps[i]` iterations of the i-th. What one kernel stores and a later
 // one loads has, for each of these loops, a dimension whose index is that loop's variable in every
 // access, so tiles do not depend on each other; no kernel stores to an input.
+//
+// Windows: where a later kernel loads more of that dimension than its own iterations, as a
+// convolution does, those before it run more of theirs, and compute again what two tiles need.
+// `windows` says how much. The repeat's loops are those of the last kernel then, which runs the
+// tile itself; those of others may have other lengths. What is stored for two tiles, or not for all
+// of a loop, is a kTile buffer.
 //
 // Sums over the last tiled loop: the first `before` and the last `after` kernels lack that loop,
 // and run before and after all of its tiles. Of the kernels between, one that AddsUp has it as the
@@ -176,6 +199,13 @@ struct Repeat {
   std::vector<int64_t> steps;   // each at least 1
   std::vector<Kernel> kernels;  // in an order that respects every dependence
   size_t before = 0, after = 0;
+  // By kernel, for each step; empty where every kernel runs the tile itself, as it does where there
+  // are sums.
+  std::vector<std::vector<TileWindow>> windows;
+
+  TileWindow WindowOf(size_t kernel, size_t loop) const {
+    return windows.empty() ? TileWindow() : windows[kernel][loop];
+  }
 };
 
 // Whether kernel `number` runs in each tile of the last loop, and not before or after all of them.

@@ -67,6 +67,7 @@ class Parser {
   // parse_kernel.cc
   absl::StatusOr<Kernel> KernelDefinition();
   absl::Status RepeatDefinition();
+  absl::Status Windows(std::vector<TileWindow>& windows);
   absl::StatusOr<size_t> KernelCount(absl::string_view word);
   absl::StatusOr<std::vector<IntExpr>> Loops(char prefix);
   absl::Status PhaseDefinition(Kernel& kernel);

@@ -41,18 +41,37 @@ absl::Status Parser::RepeatDefinition() {
   KILN_ASSIGN_OR_RETURN(repeat.before, KernelCount("before"));
   KILN_ASSIGN_OR_RETURN(repeat.after, KernelCount("after"));
   KILN_RETURN_IF_ERROR(Expect("{"));
+  std::vector<std::vector<TileWindow>> windows;
+  bool has_windows = false;
   while (!At("}")) {
+    windows.emplace_back(repeat.steps.size());
+    has_windows |= At("window");
+    if (Accept("window")) KILN_RETURN_IF_ERROR(Windows(windows.back()));
     KILN_RETURN_IF_ERROR(Expect("kernel"));
     KILN_ASSIGN_OR_RETURN(Kernel kernel, KernelDefinition());
     repeat.kernels.push_back(std::move(kernel));
   }
   Advance();
+  if (has_windows) repeat.windows = std::move(windows);
   if (repeat.before > repeat.kernels.size() ||
       repeat.after > repeat.kernels.size() - repeat.before) {
     return Error("a repeat has fewer kernels than stand before and after its tiles");
   }
   module_.operations.push_back(std::move(repeat));
   return absl::OkStatus();
+}
+
+// "(1 from 0 to 0, 2 from -1 to 1)": one for each step.
+absl::Status Parser::Windows(std::vector<TileWindow>& windows) {
+  for (size_t i = 0; i < windows.size(); ++i) {
+    KILN_RETURN_IF_ERROR(Expect(i == 0 ? "(" : ","));
+    KILN_ASSIGN_OR_RETURN(windows[i].scale, Int());
+    KILN_RETURN_IF_ERROR(Expect("from"));
+    KILN_ASSIGN_OR_RETURN(windows[i].low, Int());
+    KILN_RETURN_IF_ERROR(Expect("to"));
+    KILN_ASSIGN_OR_RETURN(windows[i].high, Int());
+  }
+  return Expect(")");
 }
 
 // "before(2)", or nothing, which is 0.

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -185,6 +186,15 @@ std::string NameText(const std::string& name) {
   return absl::StrCat("@", IsIdentifier(name) ? name : QuoteText(name));
 }
 
+// A line of what a kernel runs for each tile; nothing where that is the tile itself.
+std::string TileWindowText(const std::vector<TileWindow>& windows) {
+  if (absl::c_all_of(windows, [](const TileWindow& w) { return w.IsTile(); })) return "";
+  const auto one = [](std::string* out, const TileWindow& w) {
+    absl::StrAppend(out, w.scale, " from ", w.low, " to ", w.high);
+  };
+  return absl::StrCat("    window(", absl::StrJoin(windows, ", ", one), ")\n");
+}
+
 std::string Printer::TextOf(const Operation& operation) const {
   if (const auto* kernel = std::get_if<Kernel>(&operation)) return TextOf(*kernel);
   const Repeat& repeat = std::get<Repeat>(operation);
@@ -193,8 +203,10 @@ std::string Printer::TextOf(const Operation& operation) const {
   if (repeat.before > 0) absl::StrAppend(&out, " before(", repeat.before, ")");
   if (repeat.after > 0) absl::StrAppend(&out, " after(", repeat.after, ")");
   absl::StrAppend(&out, " {\n");
-  for (const Kernel& kernel : repeat.kernels) {
-    for (absl::string_view line : absl::StrSplit(TextOf(kernel), '\n', absl::SkipEmpty())) {
+  for (size_t k = 0; k < repeat.kernels.size(); ++k) {
+    if (!repeat.windows.empty()) absl::StrAppend(&out, TileWindowText(repeat.windows[k]));
+    const std::string text = TextOf(repeat.kernels[k]);
+    for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
       absl::StrAppend(&out, "  ", line, "\n");
     }
   }

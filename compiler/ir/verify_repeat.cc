@@ -6,11 +6,14 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "compiler/ir/tile_window.h"
 #include "compiler/ir/verify_impl.h"
 #include "proto/base/status_macros.h"
 
 namespace kiln::ir {
 namespace {
+
+constexpr int64_t kMostReach = int64_t{1} << 30;  // of a window, far from overflow
 
 class RepeatVerifier {
  public:
@@ -27,6 +30,7 @@ class RepeatVerifier {
     if (repeat_.before + repeat_.after > 0 && repeat_.steps.back() == 1) {
       return Error("sums over tiles of one iteration");
     }
+    KILN_RETURN_IF_ERROR(CheckWindows());
     for (size_t k = 0; k < count; ++k) KILN_RETURN_IF_ERROR(CheckLoops(k));
     for (size_t k = 0; k < count; ++k) KILN_RETURN_IF_ERROR(CheckAccesses(k));
     return absl::OkStatus();
@@ -35,6 +39,49 @@ class RepeatVerifier {
  private:
   absl::Status Error(absl::string_view what) const {
     return absl::InternalError(absl::StrCat("repeat @", repeat_.name, " ", what));
+  }
+
+  absl::Status CheckWindows() {
+    if (repeat_.windows.empty()) return absl::OkStatus();
+    if (repeat_.before + repeat_.after > 0) return Error("has windows and sums");
+    if (repeat_.windows.size() != repeat_.kernels.size()) {
+      return Error("has windows of other kernels");
+    }
+    for (const int64_t step : repeat_.steps) {
+      if (step > kMostReach) return Error("has a step that is too long for windows");
+    }
+    for (size_t k = 0; k < repeat_.kernels.size(); ++k) {
+      const Kernel& kernel = repeat_.kernels[k];
+      const auto is_wrong = [](const TileWindow& w) {
+        return w.scale < 1 || w.scale > kMostReach || w.low < -kMostReach || w.high > kMostReach ||
+               w.low > w.high;
+      };
+      if (repeat_.windows[k].size() != repeat_.steps.size() ||
+          absl::c_any_of(repeat_.windows[k], is_wrong)) {
+        return Error(absl::StrCat("has a kernel @", kernel.name, " of an impossible window"));
+      }
+      // What a scatter or sum takes in twice would count twice.
+      if (HasScatter(kernel) || AddsUp(kernel)) {
+        return Error(absl::StrCat("has windows and a kernel @", kernel.name, " that adds up"));
+      }
+    }
+    const auto is_tile = [](const TileWindow& window) { return window.IsTile(); };
+    if (!absl::c_all_of(repeat_.windows.back(), is_tile)) {
+      return Error("has a last kernel that does not run the tile itself");
+    }
+    return absl::OkStatus();
+  }
+
+  // Whether all tiles together store all of what kernel `number` computes, each its own part.
+  bool StoresAllOnce(size_t number) {
+    if (repeat_.windows.empty()) return true;
+    for (size_t i = 0; i < repeat_.steps.size(); ++i) {
+      const TileWindow window = repeat_.WindowOf(number, i);
+      const bool parts = window.low == 0 && window.high == window.scale - 1;
+      const IntExpr all = module_.ints->Mul(extents_.at(i), window.scale);
+      if (!parts || !module_.ints->ProvablyLessEqual(loops_[number][i].extent(), all)) return false;
+    }
+    return true;
   }
 
   absl::Status CheckLoops(size_t number) {
@@ -51,7 +98,8 @@ class RepeatVerifier {
     }
     std::vector<IntExpr> loops = TiledLoops(repeat_, number);
     for (size_t i = 0; i < loops.size(); ++i) {
-      if (!loops[i]) continue;
+      // With windows the last kernel's loop is that of the repeat.
+      if (!loops[i] || (!repeat_.windows.empty() && number + 1 < repeat_.kernels.size())) continue;
       const auto [first, is_first] = extents_.try_emplace(i, loops[i].extent());
       if (first->second != loops[i].extent()) {
         return Error(absl::StrCat("has a kernel @", kernel.name, " whose loop ", i,
@@ -99,6 +147,10 @@ class RepeatVerifier {
         return Error(absl::StrCat("stores @", buffer.name, " after a kernel has loaded it"));
       }
       if (!is_first && first->second.kernel != number) added_to_.insert(inst.buffer);
+      if (buffer.kind != BufferKind::kTile && !StoresAllOnce(number)) {
+        return Error(absl::StrCat("has a kernel @", kernel.name, " whose tiles are no parts of @",
+                                  buffer.name));
+      }
     }
     const Use& stored = first->second;
     if (stored.inst->op == ScalarOp::kLoad) return absl::OkStatus();  // made before the repeat
@@ -107,9 +159,7 @@ class RepeatVerifier {
     // Of what is stored in each tile of the last loop the others have one tile at a time.
     const size_t loops =
         IsBetween(repeat_, stored.kernel) ? repeat_.steps.size() : repeat_.steps.size() - 1;
-    const std::vector<size_t> places = TiledPlaces(number, inst, loops);
-    if (absl::c_linear_search(places, inst.indices.size()) ||
-        places != TiledPlaces(stored.kernel, *stored.inst, loops)) {
+    if (!ReachesTile(number, inst, stored, loops)) {
       return Error(absl::StrCat("has a kernel @", kernel.name, " that reaches @", buffer.name,
                                 " outside of its tile"));
     }
@@ -120,22 +170,25 @@ class RepeatVerifier {
     return absl::OkStatus();
   }
 
-  // For each of the first tiled loops the dimension whose index is its variable; the number of
-  // dimensions where there is none.
-  std::vector<size_t> TiledPlaces(size_t number, const Inst& inst, size_t loops) const {
-    std::vector<size_t> places;
-    for (size_t i = 0; i < loops; ++i) {
-      const IntExpr var = loops_[number][i];
-      const auto at = var ? absl::c_find(inst.indices, var) : inst.indices.end();
-      places.push_back(static_cast<size_t>(at - inst.indices.begin()));
-    }
-    return places;
-  }
-
   struct Use {
     size_t kernel;  // its number
     const Inst* inst;
   };
+
+  // Whether in each of the first tiled loops `inst`, of kernel `number`, stays in what `stored`
+  // stores for a tile: at that loop's variable, in one dimension.
+  bool ReachesTile(size_t number, const Inst& inst, const Use& stored, size_t loops) const {
+    for (size_t i = 0; i < loops; ++i) {
+      const IntExpr var = loops_[number][i], its = loops_[stored.kernel][i];
+      const auto at = its ? absl::c_find(stored.inst->indices, its) : stored.inst->indices.end();
+      if (!var || at == stored.inst->indices.end()) return false;
+      const IntExpr index = inst.indices[at - stored.inst->indices.begin()];
+      if (inst.op == ScalarOp::kStore && index != var) return false;
+      const auto reach = ReachOf(*module_.ints, index, var, repeat_.WindowOf(number, i));
+      if (!reach || !Covers(repeat_.WindowOf(stored.kernel, i), *reach)) return false;
+    }
+    return true;
+  }
 
   const Module& module_;
   const Repeat& repeat_;

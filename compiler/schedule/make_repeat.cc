@@ -33,6 +33,8 @@ ir::Repeat MakeRepeat(const Module& module, const Tileable& tileable,
     kernel.outer = std::move(outer);
     repeat.kernels.push_back(std::move(kernel));
   }
+  repeat.windows = tileable.windows;
+  for (std::vector<ir::TileWindow>& windows : repeat.windows) windows.resize(steps.size());
   repeat.name = absl::StrCat(repeat.kernels.back().name, "_tiles");
   return repeat;
 }

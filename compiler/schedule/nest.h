@@ -32,6 +32,7 @@ struct TilePart {
   // Of a tiled loop: `step` iterations, or fewer in the last tile. 0: of a loop whose other
   // iterations change nothing; it begins at a multiple of kPartUnit.
   int64_t step = 0;
+  bool is_window = false;  // of which any tile may have fewer: what lies outside of the loop
 };
 inline constexpr int kPartUnit = 64;
 

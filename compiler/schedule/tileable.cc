@@ -8,6 +8,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "compiler/schedule/movable.h"
 
 namespace kiln::schedule {
 
@@ -21,60 +22,8 @@ using ir::ScalarOp;
 
 namespace {
 
-constexpr size_t kMostBetween = 64;  // operations from the first kernel to the last
-
-template <typename Visit>  // void(const Inst&)
-void ForEachAccess(const ir::Operation& operation, const Visit& visit) {
-  ForEachInst(operation, [&](const Inst& inst) {
-    if (inst.op == ScalarOp::kLoad || inst.op == ScalarOp::kStore) visit(inst);
-  });
-}
-
 const Kernel& KernelAt(const Module& module, size_t operation) {
   return std::get<Kernel>(module.operations[operation]);
-}
-
-// Whether it stores only what a tile of it may, temporary buffers and outputs, and reads nothing
-// that was laid out for its own loops.
-bool MayBeTiled(const Module& module, size_t operation) {
-  const auto* kernel = std::get_if<Kernel>(&module.operations[operation]);
-  if (kernel == nullptr || kernel->schedule == ir::Schedule::kPacking ||
-      kernel->schedule == ir::Schedule::kSorting || HasScatter(*kernel)) {
-    return false;
-  }
-  bool may = true;
-  ForEachAccess(module.operations[operation], [&](const Inst& inst) {
-    const BufferKind kind = module.buffers[inst.buffer].kind;
-    may &= kind != BufferKind::kPrepared;
-    may &= inst.op == ScalarOp::kLoad || kind != BufferKind::kInput;
-  });
-  return may;
-}
-
-// Adds what stands between the kernels and loads what they store. Whether all may then run where
-// the last one stands.
-bool MayMove(const Module& module, std::vector<size_t>& operations) {
-  absl::c_sort(operations);
-  if (operations.back() - operations.front() > kMostBetween) return false;
-  absl::flat_hash_set<BufferId> stored, loaded;
-  for (size_t i = operations.front(); i < operations.back(); ++i) {
-    if (std::holds_alternative<ir::Library>(module.operations[i])) return false;
-    bool is_ours = absl::c_binary_search(operations, i), overwrites = false;
-    ForEachAccess(module.operations[i], [&](const Inst& inst) {
-      is_ours |= inst.op == ScalarOp::kLoad && stored.contains(inst.buffer);
-      overwrites |= inst.op == ScalarOp::kStore && loaded.contains(inst.buffer);
-    });
-    if (overwrites) return false;
-    if (!is_ours) continue;
-    if (!MayBeTiled(module, i)) return false;
-    if (!absl::c_binary_search(operations, i)) {
-      operations.insert(absl::c_upper_bound(operations, i), i);
-    }
-    ForEachAccess(module.operations[i], [&](const Inst& inst) {
-      (inst.op == ScalarOp::kStore ? stored : loaded).insert(inst.buffer);
-    });
-  }
-  return true;
 }
 
 // Finds the loops of several kernels that stand for each other in what these hand on.
@@ -213,21 +162,6 @@ class LoopClasses {
   std::vector<IntExpr> tainted_;  // part of an index that is more than they, somewhere
   absl::flat_hash_set<IntExpr> bad_;
 };
-
-// Temporary buffers that operation `i` stores and only those of `users` load.
-std::vector<BufferId> StoredFor(const Module& module, const BufferUses& uses, size_t i,
-                                const std::vector<size_t>& users) {
-  std::vector<BufferId> stored;
-  ForEachAccess(module.operations[i], [&](const Inst& inst) {
-    const std::vector<size_t>& loaders = uses.LoadersOf(inst.buffer);
-    if (inst.op == ScalarOp::kStore && !absl::c_linear_search(stored, inst.buffer) &&
-        module.buffers[inst.buffer].kind == BufferKind::kTemp && !loaders.empty() &&
-        absl::c_all_of(loaders, [&](size_t user) { return absl::c_linear_search(users, user); })) {
-      stored.push_back(inst.buffer);
-    }
-  });
-  return stored;
-}
 
 // Adds a kernel that computes element by element what only those of `found` load, where they keep
 // their loops. Whether there was one.

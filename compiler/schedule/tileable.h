@@ -34,6 +34,8 @@ struct Tileable {
   std::vector<std::vector<ir::IntExpr>> loops;
   // Whether some kernels sum over the last of them: it is the loop of their first phase.
   bool sums = false;
+  // As ir::Repeat::windows, for all of `loops`.
+  std::vector<std::vector<ir::TileWindow>> windows;
 };
 
 // The kernel of operation `first`, all that load its temporary buffers, all that load theirs, as

@@ -25,6 +25,7 @@
 #include "compiler/schedule/parse.h"
 #include "compiler/schedule/print.h"
 #include "compiler/schedule/verify.h"
+#include "compiler/schedule/windowed.h"
 #include "compiler/tools/run_module.h"
 #include "proto/base/status_macros.h"
 
@@ -51,6 +52,8 @@ begins after that stage.
                         merge, horizontal, split or tile; may be repeated
   --decisions           print fusion's decisions as comments
   --prepare=BYTES       of prepared buffers, at most (default 0: none)
+  --windows=BYTES       in stage tile, instead of what the target would do: the longest chains of
+                        kernels that read windows of each other and whose tiles fit so much memory
   --target=NAME         schedule and emit for this target (default cpp)
   --arch=NAME           and this architecture of it (default for cpp: x86-64-v3)
   --features=A,B        instruction features of that architecture
@@ -77,6 +80,7 @@ struct Flags {
   bool run = false;
   bool verify_only = false;
   int64_t prepare_bytes = 0;
+  int64_t window_bytes = 0;
   bool help = false;
   std::string target = "cpp";
   std::string arch;
@@ -130,6 +134,10 @@ absl::Status SetFlag(absl::string_view name, absl::string_view value, Flags& fla
   } else if (name == "--prepare") {
     if (!absl::SimpleAtoi(value, &flags.prepare_bytes) || flags.prepare_bytes < 0) {
       return absl::InvalidArgumentError(absl::StrCat("--prepare: '", value, "' is no size"));
+    }
+  } else if (name == "--windows") {
+    if (!absl::SimpleAtoi(value, &flags.window_bytes) || flags.window_bytes < 1) {
+      return absl::InvalidArgumentError(absl::StrCat("--windows: '", value, "' is no size"));
     }
   } else if (name == "--seed") {
     if (!absl::SimpleAtoi(value, &flags.run_options.seed)) {
@@ -300,7 +308,11 @@ absl::Status RunStages(const Flags& flags) {
   }
   if (runs(Stage::kTile) && !absl::c_linear_search(flags.disabled, "tile")) {
     KILN_ASSIGN_OR_RETURN(const std::unique_ptr<codegen::Target> target, MakeTarget(flags));
-    target->Tile(module);
+    if (flags.window_bytes > 0) {
+      schedule::TileByWindows(module, flags.window_bytes);
+    } else {
+      target->Tile(module);
+    }
     KILN_RETURN_IF_ERROR(ir::Verify(module));
   }
   if (runs(Stage::kMemory)) {

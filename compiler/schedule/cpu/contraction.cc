@@ -72,12 +72,12 @@ class ContractionScheduler {
   void RunOwn(Block& root);
   // Whether each block of rows is some whole micro tiles.
   bool RowsAreWhole() {
-    if (plan_.row_part != nullptr && plan_.row_part->step == 0) return false;
-    const int64_t step = plan_.row_part != nullptr ? plan_.row_part->step : 0;
+    if (plan_.row_part && (plan_.row_part->step == 0 || plan_.row_part->is_window)) return false;
+    const int64_t step = plan_.row_part ? plan_.row_part->step : 0;
     return step % plan_.tile_rows == 0 && ints_.Mod(plan_.num_rows, plan_.tile_rows).is_const(0);
   }
-  FlatRange RangeOf(const TilePart* part, IntExpr all) {
-    return part != nullptr ? FlatRange{part->begin, part->end} : FlatRange{ints_.Const(0), all};
+  FlatRange RangeOf(const std::optional<TilePart>& part, IntExpr all) {
+    return part ? FlatRange{part->begin, part->end} : FlatRange{ints_.Const(0), all};
   }
   FlatRange AllRows() { return RangeOf(plan_.row_part, plan_.num_rows); }
   FlatRange AllLanes() { return RangeOf(plan_.lane_part, plan_.num_lanes); }
@@ -91,7 +91,7 @@ class ContractionScheduler {
   }
   IntExpr Depth() { return plan_.k_part ? DepthOf(NumK()) : plan_.depth; }
   IntExpr MostDepth() {
-    if (plan_.k_part == nullptr || plan_.k_part->step == 0) return plan_.depth;
+    if (!plan_.k_part || plan_.k_part->step == 0) return plan_.depth;
     return DepthOf(ints_.Min(plan_.num_k, ints_.Const(plan_.k_part->step)));
   }
 

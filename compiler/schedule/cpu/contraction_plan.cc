@@ -32,8 +32,8 @@ std::vector<const Step*> Closure(const NestPhase& phase, ValueId value) {
   return needed;
 }
 
-double MostOf(double all, const TilePart* part) {
-  return part != nullptr && part->step > 0 ? std::min(all, static_cast<double>(part->step)) : all;
+double MostOf(double all, const std::optional<TilePart>& part) {
+  return part && part->step > 0 ? std::min(all, static_cast<double>(part->step)) : all;
 }
 
 namespace {
@@ -193,21 +193,34 @@ struct Choice {
   bool legal = true;
 };
 
-// Sets the parts that a tile has of the plan's loops; false where it has one of several loops that
-// are taken as one.
-bool SetParts(const Nest& nest, ContractionPlan& plan) {
-  const auto set = [&](const std::vector<IntExpr>& loops, const TilePart*& part) {
-    for (IntExpr var : loops) {
-      const TilePart* of_var = nest.PartOf(var);
-      if (of_var != nullptr && loops.size() > 1) return false;
-      part = of_var;
-    }
-    return true;
-  };
+// The part of `loops` taken as one where the first has one and the others run whole; false where
+// others have parts.
+bool PartOfAll(IntContext& ints, const Nest& nest, const std::vector<IntExpr>& loops,
+               std::optional<TilePart>& part) {
+  for (size_t i = 0; i < loops.size(); ++i) {
+    const TilePart* of_var = nest.PartOf(loops[i]);
+    if (of_var == nullptr) continue;
+    const IntExpr rest = NumPoints(ints, {loops.begin() + 1, loops.end()});
+    if (i > 0 || !rest.is_const() || (loops.size() > 1 && of_var->step == 0)) return false;
+    part = *of_var;
+    part->begin = ints.Mul(of_var->begin, rest);
+    part->end = ints.Mul(of_var->end, rest);
+    part->step = of_var->step * rest.value();
+  }
+  return true;
+}
+
+// Sets the parts that a tile has of the plan's loops; false where they are none of loops taken as
+// one.
+bool SetParts(IntContext& ints, const Nest& nest, ContractionPlan& plan) {
   const bool no_batch = std::all_of(plan.batch.begin(), plan.batch.end(),
                                     [&](IntExpr var) { return nest.PartOf(var) == nullptr; });
-  return no_batch && set(plan.rows, plan.row_part) && set(plan.lanes, plan.lane_part) &&
-         set(plan.k, plan.k_part);
+  return no_batch && PartOfAll(ints, nest, plan.rows, plan.row_part) &&
+         PartOfAll(ints, nest, plan.lanes, plan.lane_part) &&
+         (plan.k.size() < 2 ||
+          !std::any_of(plan.k.begin(), plan.k.end(),
+                       [&](IntExpr k) { return nest.PartOf(k) != nullptr; })) &&
+         PartOfAll(ints, nest, plan.k, plan.k_part);
 }
 
 // An operand of the product, as it is kept until it is multiplied.
@@ -253,7 +266,7 @@ Choice MakeChoice(ir::Module& module, const Nest& nest, const Operand& row, cons
     if (regular && whole && plan.panel_k_stride.is_const(1)) plan.panel_load = load;
     if (regular && plan.pairs() && plan.lane_stride.is_const(1)) plan.panel_rows_load = load;
   }
-  choice.legal = SetParts(nest, plan);
+  choice.legal = SetParts(ints, nest, plan);
   const double rows = MostOf(HintOf(ints, plan.num_rows), plan.row_part);
   const double lanes = MostOf(HintOf(ints, plan.num_lanes), plan.lane_part);
   const double k = MostOf(HintOf(ints, plan.num_k), plan.k_part);

@@ -55,7 +55,7 @@ struct ContractionPlan {
   int row_groups = 1;     // micro kernels stacked to one tile of the epilogue
   bool store_along_rows = false;
   // Where a tile does not have all of them.
-  const TilePart *row_part = nullptr, *lane_part = nullptr, *k_part = nullptr;
+  std::optional<TilePart> row_part, lane_part, k_part;
   // Tasks take some rows each, and panels that are packed are so once for all tasks; else a task
   // takes a panel each.
   bool split_rows = false;
@@ -85,6 +85,6 @@ std::vector<ir::IntExpr> PanelIndices(ir::IntContext& ints, const ContractionPla
 std::vector<const Step*> Closure(const NestPhase& phase, ir::ValueId value);
 
 // How many iterations of loops that are `all` together run in a tile, at most.
-double MostOf(double all, const TilePart* part);
+double MostOf(double all, const std::optional<TilePart>& part);
 
 }  // namespace kiln::schedule::cpu

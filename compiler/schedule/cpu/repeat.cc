@@ -15,18 +15,55 @@ namespace kiln::schedule::cpu {
 using ir::BufferId;
 using ir::IntExpr;
 
-TileMaker::TileMaker(ir::Module& module, std::vector<int64_t> steps,
+TileMaker::TileMaker(ir::Module& module, const ir::Repeat& repeat,
                      std::vector<std::vector<IntExpr>> loops)
-    : module_(module), ints_(*module.ints), steps_(std::move(steps)), loops_(std::move(loops)) {
+    : module_(module),
+      ints_(*module.ints),
+      steps_(repeat.steps),
+      windows_(repeat.windows),
+      loops_(std::move(loops)) {
   for (size_t i = 0; i < steps_.size(); ++i) {
-    const auto& any =
-        *absl::c_find_if(loops_, [&](const auto& of_kernel) { return bool{of_kernel[i]}; });
-    const IntExpr extent = any[i].extent();
+    const IntExpr extent = ExtentOf(i);
     extents_.push_back(extent);
     begins_.push_back(extent.is_const(1) ? ints_.Const(0) : ints_.NewVar(extent));
     const bool is_part = steps_[i] > 1 && !extent.is_const(1);
     ends_.push_back(is_part ? ints_.NewVar(ints_.Add(extent, 1)) : IntExpr());
+    AddWindowParts(i);
   }
+}
+
+// That of the repeat's loop; with windows it is the last kernel's.
+IntExpr TileMaker::ExtentOf(size_t loop) const {
+  if (!windows_.empty()) return loops_.back()[loop].extent();
+  const auto& any = *absl::c_find_if(loops_, [&](const auto& of) { return bool{of[loop]}; });
+  return any[loop].extent();
+}
+
+bool TileMaker::RunsTile(size_t number, size_t loop) const {
+  return windows_.empty() ||
+         (windows_[number][loop].IsTile() && loops_[number][loop].extent() == extents_[loop]);
+}
+
+void TileMaker::AddWindowParts(size_t loop) {
+  for (size_t k = 0; k < windows_.size(); ++k) {
+    const ir::TileWindow window = windows_[k][loop];
+    if (RunsTile(k, loop) || PartOf(k, loop)) continue;
+    const IntExpr extent = loops_[k][loop].extent(), most = ints_.Add(extent, 1);
+    const TilePart part{ints_.NewVar(most), ints_.NewVar(most), window.Span(steps_[loop]), true};
+    window_parts_.push_back({loop, window, extent, part});
+  }
+}
+
+std::optional<TilePart> TileMaker::PartOf(size_t number, size_t loop) const {
+  if (RunsTile(number, loop)) {
+    if (!ends_[loop]) return std::nullopt;
+    return TilePart{begins_[loop], ends_[loop], steps_[loop]};
+  }
+  const auto found = absl::c_find_if(window_parts_, [&](const WindowPart& made) {
+    return made.loop == loop && made.window == windows_[number][loop] &&
+           made.extent == loops_[number][loop].extent();
+  });
+  return found == window_parts_.end() ? std::nullopt : std::optional(found->part);
 }
 
 Block& TileMaker::AddLoops(size_t first, size_t last, Binding binding, Block& out) {
@@ -41,7 +78,23 @@ Block& TileMaker::AddLoops(size_t first, size_t last, Binding binding, Block& ou
     if (!ends_[i]) continue;
     at->push_back({Let{ends_[i], ints_.Min(ints_.Add(begins_[i], steps_[i]), extents_[i])}});
   }
+  for (const WindowPart& made : window_parts_) {
+    if (made.loop >= first && made.loop < last) LetWindow(made, *at);
+  }
   return *at;
+}
+
+void TileMaker::LetWindow(const WindowPart& made, Block& out) {
+  const IntExpr first = begins_[made.loop];
+  const IntExpr last = ends_[made.loop] ? ints_.Add(ends_[made.loop], -1) : first;
+  const auto at = [&](IntExpr place, int64_t offset) {
+    return ints_.Add(ints_.Mul(place, made.window.scale), offset);
+  };
+  const auto inside = [&](IntExpr place) {
+    return ints_.Min(ints_.Max(ints_.Const(0), place), made.extent);
+  };
+  out.push_back({Let{made.part.begin, inside(at(first, made.window.low))}});
+  out.push_back({Let{made.part.end, inside(at(last, made.window.high + 1))}});
 }
 
 IntExpr TileMaker::AddBuffer(BufferId id, const ir::Kernel& kernel, size_t number) {
@@ -51,13 +104,14 @@ IntExpr TileMaker::AddBuffer(BufferId id, const ir::Kernel& kernel, size_t numbe
   TileLayout layout;
   layout.origin.assign(sizes.size(), ints_.Const(0));
   ForEachInst(kernel, [&](const ir::Inst& inst) {
-    if (inst.buffer != id) return;
+    if (inst.op != ir::ScalarOp::kStore || inst.buffer != id) return;
     for (size_t i = 0; i < steps_.size(); ++i) {
       if (!loops[i]) continue;
       const auto at = std::find(inst.indices.begin(), inst.indices.end(), loops[i]);
       const auto d = static_cast<size_t>(at - inst.indices.begin());
-      layout.origin[d] = begins_[i];
-      sizes[d] = ints_.Min(ints_.Const(steps_[i]), buffer.sizes[d]);
+      const std::optional<TilePart> part = PartOf(number, i);
+      layout.origin[d] = part ? part->begin : begins_[i];
+      sizes[d] = ints_.Min(ints_.Const(part ? part->step : 1), buffer.sizes[d]);
     }
   });
   layout.strides = module_.ContiguousStrides(sizes);
@@ -104,8 +158,8 @@ schedule::Tile TileMaker::Of(size_t number) const {
   const std::vector<IntExpr>& loops = loops_[number];
   for (size_t i = 0; i < steps_.size(); ++i) {
     if (!loops[i]) continue;
-    if (ends_[i]) {
-      tile.parts[loops[i]] = {begins_[i], ends_[i], steps_[i]};
+    if (const std::optional<TilePart> part = PartOf(number, i)) {
+      tile.parts[loops[i]] = *part;
     } else {
       tile.fixed[loops[i]] = begins_[i];
     }
@@ -243,12 +297,14 @@ absl::StatusOr<Tree> ScheduleRepeat(ir::Module& module, const ir::Repeat& repeat
   tree.name = repeat.name;
   std::vector<std::vector<IntExpr>> loops;
   for (size_t k = 0; k < repeat.kernels.size(); ++k) loops.push_back(TiledLoops(repeat, k));
-  TileMaker tiles(module, repeat.steps, std::move(loops));
+  TileMaker tiles(module, repeat, std::move(loops));
   const size_t last = repeat.steps.size() - 1;
   const bool ordered = repeat.before + repeat.after > 0;
   Block& task = tiles.AddLoops(0, ordered ? last : last + 1, Binding::kTask, tree.body);
   Grafter grafter(tree);
-  const std::vector<std::vector<BufferId>> dying = LastLoads(module, repeat);
+  std::vector<std::vector<BufferId>> dying = LastLoads(module, repeat);
+  // Tiles of different windows lie in different places.
+  if (!repeat.windows.empty()) dying.assign(repeat.kernels.size(), {});
   for (size_t k = 0; k < repeat.kernels.size(); ++k) {
     const ir::Kernel& kernel = repeat.kernels[k];
     std::vector<BufferId> made = StoredTiles(module, kernel);
@@ -267,10 +323,11 @@ absl::StatusOr<Tree> ScheduleRepeat(ir::Module& module, const ir::Repeat& repeat
     }
   }
   tree.reasons.push_back(absl::StrCat(repeat.kernels.size(), " kernels, tile by tile"));
+  if (!repeat.windows.empty()) tree.reasons.push_back("tiles overlap: windows are computed again");
   if (ordered) tree.reasons.push_back("tiles of the last loop one after another: sums");
   Block later;  // the last loop, where it is no task
   Block* tile = ordered ? &tiles.AddLoops(last, last + 1, Binding::kSerial, later) : &task;
-  if (repeat.steps.back() > 1) {
+  if (repeat.steps.back() > 1 && repeat.windows.empty()) {
     const BoundedLoops bounded = FindBoundedLoops(module, repeat);
     if (!bounded.empty()) tree.reasons.push_back("tiles end where all is masked away");
     tiles.AddBounds(bounded, *tile);

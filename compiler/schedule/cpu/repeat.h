@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -28,8 +29,8 @@ void ForEachStore(const ir::Kernel& kernel, const Visit& visit) {
 // that a task has for them.
 class TileMaker {
  public:
-  // `loops`: the tiled ones, as ir::TiledLoops, by kernel.
-  TileMaker(ir::Module& module, std::vector<int64_t> steps,
+  // REQUIRES: a repeat as Verify wants it, but for its sums.
+  TileMaker(ir::Module& module, const ir::Repeat& repeat,
             std::vector<std::vector<ir::IntExpr>> loops);
 
   // The loops over tiles `first` to `last` - 1, appended to `out`, in whose body what they let is.
@@ -44,10 +45,29 @@ class TileMaker {
   schedule::Tile Of(size_t number) const;
 
  private:
+  // Of one tiled loop, for the kernels that run the same of loops of the same length.
+  struct WindowPart {
+    size_t loop;
+    ir::TileWindow window;
+    ir::IntExpr extent;
+    TilePart part;
+  };
+
+  ir::IntExpr ExtentOf(size_t loop) const;
+  // Whether kernel `number` runs neither more nor less than the tile.
+  bool RunsTile(size_t number, size_t loop) const;
+  void AddWindowParts(size_t loop);
+  void LetWindow(const WindowPart& made, Block& out);
+  // The part of a tiled loop that kernel `number` runs; nothing where that is the iteration at
+  // which a tile begins.
+  std::optional<TilePart> PartOf(size_t number, size_t loop) const;
+
   ir::Module& module_;
   ir::IntContext& ints_;
   const std::vector<int64_t> steps_;
+  const std::vector<std::vector<ir::TileWindow>> windows_;
   const std::vector<std::vector<ir::IntExpr>> loops_;
+  std::vector<WindowPart> window_parts_;
   std::vector<ir::IntExpr> begins_, ends_;  // `ends_` null where a tile is one iteration
   std::vector<ir::IntExpr> extents_;
   absl::flat_hash_map<ir::BufferId, TileLayout> layouts_;

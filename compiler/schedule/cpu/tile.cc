@@ -139,7 +139,7 @@ class Chooser {
     for (size_t i = 0; i < steps.size(); ++i) {
       for (size_t k = 0; k < loops.size(); ++k) loops[k].push_back(tileable_.loops[i][k]);
     }
-    TileMaker tiles(module_, steps, std::move(loops));
+    TileMaker tiles(module_, repeat, std::move(loops));
     for (size_t k = 0; k < repeat.kernels.size(); ++k) {
       ForEachStore(repeat.kernels[k], [&](ir::BufferId buffer) {
         if (!absl::c_linear_search(tileable_.buffers, buffer)) return;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <random>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/cpp/cpp_target.h"
@@ -19,6 +20,7 @@
 #include "compiler/schedule/parse.h"
 #include "compiler/schedule/print.h"
 #include "compiler/schedule/verify.h"
+#include "compiler/schedule/windowed.h"
 #include "proto/base/status_macros.h"
 #include "tests/unit/compiler/codegen/native_run.h"
 
@@ -157,6 +159,12 @@ DeviceInfo DeviceFor(const std::string& isa, const CheckOptions& options) {
   return device;
 }
 
+void ExpectSameText(const std::string& made) {
+  absl::StatusOr<ir::Module> again = ir::Parse(made);
+  EXPECT_TRUE(again.ok()) << again.status() << "\n" << made;
+  if (again.ok()) EXPECT_EQ(ir::Print(*again), made);
+}
+
 // The module as it is scheduled for `device`: with what is prepared and with the repeats that the
 // target makes of it, which are verified and whose text is read back.
 ir::Module ParseFor(const std::string& text, const DeviceInfo& device,
@@ -167,7 +175,11 @@ ir::Module ParseFor(const std::string& text, const DeviceInfo& device,
     const absl::Status prepared = prepare::Prepare(*target, options.prepare_bytes, module);
     EXPECT_TRUE(prepared.ok()) << prepared;
   }
-  if (options.repeats > 0) target->Tile(module);
+  if (options.window_bytes > 0) {
+    schedule::TileByWindows(module, options.window_bytes);
+  } else if (options.repeats > 0) {
+    target->Tile(module);
+  }
   const absl::Status verified = ir::Verify(module);
   const std::string made = ir::Print(module);
   EXPECT_TRUE(verified.ok()) << verified << "\n" << made;
@@ -177,10 +189,19 @@ ir::Module ParseFor(const std::string& text, const DeviceInfo& device,
   EXPECT_EQ(std::count_if(module.operations.begin(), module.operations.end(), is_repeat),
             options.repeats)
       << made;
-  absl::StatusOr<ir::Module> again = ir::Parse(made);
-  EXPECT_TRUE(again.ok()) << again.status() << "\n" << made;
-  if (again.ok()) EXPECT_EQ(ir::Print(*again), made);
+  ExpectSameText(made);
   return module;
+}
+
+std::vector<HostTensor> MakeInputs(ir::Module& module, const CheckOptions& options) {
+  std::mt19937_64 random(options.seed);
+  std::vector<HostTensor> inputs;
+  for (const ir::Buffer& buffer : module.buffers) {
+    if (buffer.kind != ir::BufferKind::kInput) continue;
+    inputs.resize(std::max<size_t>(inputs.size(), buffer.index + 1));
+    inputs[buffer.index] = MakeInput(module, buffer, options, random);
+  }
+  return inputs;
 }
 
 }  // namespace
@@ -191,13 +212,7 @@ void CheckModule(const std::string& text, const CheckOptions& options) {
   const absl::Status verified = ir::Verify(*module);
   ASSERT_TRUE(verified.ok()) << verified << "\n" << text;
 
-  std::mt19937_64 random(options.seed);
-  std::vector<HostTensor> inputs;
-  for (const ir::Buffer& buffer : module->buffers) {
-    if (buffer.kind != ir::BufferKind::kInput) continue;
-    inputs.resize(std::max<size_t>(inputs.size(), buffer.index + 1));
-    inputs[buffer.index] = MakeInput(*module, buffer, options, random);
-  }
+  const std::vector<HostTensor> inputs = MakeInputs(*module, options);
   auto expected = ir::Interpret(*module, inputs, options.symbols, {});
   ASSERT_TRUE(expected.ok()) << expected.status();
 
@@ -229,6 +244,29 @@ void CheckModule(const std::string& text, const CheckOptions& options) {
       }
     }
   }
+}
+
+int CheckWindows(const std::string& text, const CheckOptions& options) {
+  absl::StatusOr<ir::Module> module = ir::Parse(text);
+  EXPECT_TRUE(module.ok()) << module.status() << "\n" << text;
+  if (!module.ok()) return 0;
+  EXPECT_EQ(ir::Verify(*module), absl::OkStatus()) << text;
+  const std::vector<HostTensor> inputs = MakeInputs(*module, options);
+  const auto expected = ir::Interpret(*module, inputs, options.symbols, {});
+  schedule::TileByWindows(*module, options.window_bytes);
+  const std::string made = ir::Print(*module);
+  EXPECT_EQ(ir::Verify(*module), absl::OkStatus()) << made;
+  ExpectSameText(made);
+  const auto actual = ir::Interpret(*module, inputs, options.symbols, {});
+  EXPECT_TRUE(expected.ok()) << expected.status();
+  EXPECT_TRUE(actual.ok()) << actual.status();
+  if (!expected.ok() || !actual.ok()) return 0;
+  for (size_t i = 0; i < expected->size(); ++i) {
+    ExpectSame((*actual)[i], (*expected)[i], 1e-12, absl::StrCat("output ", i, "\n", made));
+  }
+  return static_cast<int>(absl::c_count_if(module->operations, [](const ir::Operation& operation) {
+    return std::holds_alternative<ir::Repeat>(operation);
+  }));
 }
 
 std::string OpsModule(const std::string& type, const std::vector<std::string>& ops, int arity,

@@ -26,12 +26,18 @@ struct CheckOptions {
   int packed = 0;
   int64_t l2_bytes = 1 << 20;  // of the device that the kernels are for
   int64_t l3_bytes = 16 << 20;
-  int repeats = 0;  // what Target::Tile must make, where it is to be called
+  int repeats = 0;           // what Target::Tile must make, where it is to be called
+  int64_t window_bytes = 0;  // what schedule::TileByWindows is called with instead; 0: it is not
 };
 
 // Fails the current test with the instruction set, the output and the place of the worst
 // difference.
 void CheckModule(const std::string& text, const CheckOptions& options = {});
+
+// Interprets the module as it is and with what schedule::TileByWindows makes of it, which is
+// verified and whose text is read back, and fails the current test where they differ. Returns how
+// many repeats it made.
+int CheckWindows(const std::string& text, const CheckOptions& options);
 
 // A module with "a op b" for each of `ops`, every result in a buffer of its own.
 std::string OpsModule(const std::string& type, const std::vector<std::string>& ops, int arity,

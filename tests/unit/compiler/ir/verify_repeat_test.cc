@@ -181,5 +181,91 @@ TEST(VerifyRepeat, WrongSums) {
       HasSubstr("fewer kernels than stand before and after"));
 }
 
+// A pooling of every second row of what a kernel before it makes, whose last row is its border.
+constexpr absl::string_view kWindows = R"(module {
+  symbol s0 [4, 512] hint 16
+  buffer @x f32[4,2*s0 + 1,8] strides[16*s0 + 8,8,1] input(0)
+  buffer @t f32[4,2*s0 + 1,8] strides[16*s0 + 8,8,1] tile
+  buffer @y f32[4,s0,8] strides[8*s0,8,1] output
+  repeat @both steps(1, 5) {
+    window(1 from 0 to 0, 2 from -1 to 1)
+    kernel @first (d0: 4, d1: 2*s0 + 1, d2: 8) from "a" {
+      phase () {
+        %0 = load f32 @x[d0, d1, d2]
+        %1 = exp f32 %0
+        store f32 @t[d0, d1, d2], %1
+      }
+    }
+    kernel @second (d0: 4, d1: s0, d2: 8) {
+      phase (r0: 3) {
+        %0 = index i64 2*d1 + r0 - 1
+        %1 = const i64 0
+        %2 = ge bool %0, %1
+        %3 = load f32 @t[d0, 2*d1 + r0 - 1, d2] if %2 else -inf
+        %4 = reduce.max f32 %3
+      }
+      phase () {
+        store f32 @y[d0, d1, d2], %4
+      }
+    }
+  }
+  output @y sizes[4,s0,8] strides[8*s0,8,1] offset 0
+}
+)";
+
+TEST(VerifyRepeat, WindowsPassAndPrintAsTheyWereRead) {
+  EXPECT_EQ(VerifyChanged({}, kWindows), absl::OkStatus());
+  EXPECT_EQ(Print(*Parse(kWindows)), kWindows);
+  // More than is needed.
+  EXPECT_EQ(VerifyChanged({{"2 from -1 to 1", "2 from -3 to 9"}}, kWindows), absl::OkStatus());
+}
+
+TEST(VerifyRepeat, ReachesOutsideOfItsWindow) {
+  for (const char* window :
+       {"2 from 0 to 1", "2 from -1 to 0", "1 from -1 to 1", "3 from -1 to 1"}) {
+    ExpectWrong({{"2 from -1 to 1", window}}, "kernel @second that reaches @t outside of its tile",
+                kWindows);
+  }
+  ExpectWrong({{"load f32 @t[d0, 2*d1 + r0 - 1, d2]", "load f32 @t[d0, floordiv(d1, 2), d2]"}},
+              "kernel @second that reaches @t outside of its tile", kWindows);
+  ExpectWrong({{"load f32 @t[d0, 2*d1 + r0 - 1, d2]", "load f32 @t[3 - d0, 2*d1 + r0 - 1, d2]"}},
+              "kernel @second that reaches @t outside of its tile", kWindows);
+}
+
+TEST(VerifyRepeat, ImpossibleWindows) {
+  ExpectWrong({{"2 from -1 to 1", "0 from -1 to 1"}}, "kernel @first of an impossible window",
+              kWindows);
+  ExpectWrong({{"2 from -1 to 1", "2 from 1 to -1"}}, "kernel @first of an impossible window",
+              kWindows);
+  ExpectWrong({{"2 from -1 to 1", "2 from -1 to 5000000000"}},
+              "kernel @first of an impossible window", kWindows);
+  ExpectWrong({{"kernel @second", "window(1 from 0 to 0, 1 from 0 to 1)\n kernel @second"}},
+              "a last kernel that does not run the tile itself", kWindows);
+  EXPECT_THAT(
+      std::string(Parse(absl::StrReplaceAll(kWindows, {{"window(1 from 0 to 0, 2", "window(2"}}))
+                      .status()
+                      .message()),
+      HasSubstr("expected ','"));
+}
+
+TEST(VerifyRepeat, WhatTilesOverlapInIsATile) {
+  ExpectWrong({{"1] tile", "1] temp"}}, "kernel @first whose tiles are no parts of @t", kWindows);
+  // Parts that together are all of it may be anything.
+  const Changes pairs = {{"1] tile", "1] temp"},         {"2*s0 + 1", "2*s0"},
+                         {"16*s0 + 8", "16*s0"},         {"(r0: 3)", "(r0: 2)"},
+                         {"2*d1 + r0 - 1", "2*d1 + r0"}, {"2 from -1 to 1", "2 from 0 to 1"}};
+  EXPECT_EQ(VerifyChanged(pairs, kWindows), absl::OkStatus());
+}
+
+TEST(VerifyRepeat, WindowsDoNotAddUp) {
+  ExpectWrong({{"%1 = exp f32 %0\n        store f32 @t[d0, d1, d2], %1",
+                "store f32 @t[d0, d1, d2], %0\n      }\n      phase () {\n        %1 = load f32 "
+                "@x[d0, d1, d2]\n        store.sum f32 @t[d0, d1, d2], %1"}},
+              "has windows and a kernel @first that adds up", kWindows);
+  ExpectWrong({{"kernel @add contraction",
+                "window(1 from 0 to 0, 1 from 0 to 1)\n kernel @add contraction"}},
+              "has windows and sums", kSums);
+}
+
 }  // namespace
 }  // namespace kiln::ir
