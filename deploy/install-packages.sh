@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Debian packages of deploy/packages.txt that are not there yet.
-#   deploy/install-packages.sh [build] [test] [python]     default: all of them
+#   deploy/install-packages.sh [build] [test] [python] [portable]     default: build test python
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 

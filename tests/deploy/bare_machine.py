@@ -163,17 +163,18 @@ def pip_paths() -> list[str]:
 
 
 class Machine:
-    """A root folder with a clone in it, and scripts that run there."""
+    """A root folder, and scripts that run there. Its own apt and pip work only where `fetches`."""
 
-    def __init__(self, root: pathlib.Path, suite: str) -> None:
+    def __init__(self, root: pathlib.Path, suite: str, fetches: bool = True) -> None:
         self.root = root.resolve()
         self.suite = suite
+        self.fetches = fetches
 
     def inside(self, path: str) -> pathlib.Path:
         return self.root / path.lstrip("/")
 
     def prepare(self) -> None:
-        """What is there from an earlier time stays as it is."""
+        """The root, with a clone in it. What is there from an earlier time stays as it is."""
         if not self.inside("/etc/debian_version").exists():
             start = time.monotonic()
             self.install()
@@ -190,7 +191,7 @@ class Machine:
             settings.flush()
             command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--aptopt={settings.name}"]
             command.append("--dpkgopt=force-unsafe-io")
-            if any("https:" in line for line in sources):
+            if self.fetches and any("https:" in line for line in sources):
                 command.append("--include=ca-certificates")
             for kept in ("auth.conf", "auth.conf.d", "keyrings", "trusted.gpg.d"):
                 if os.path.exists(f"/etc/apt/{kept}"):
@@ -225,10 +226,11 @@ class Machine:
         except OSError as error:
             print(f"apt downloads every package: {error}")
 
-    def run(self, script: str) -> int:
+    def run(self, script: str, folder: str = CLONE) -> int:
         """Its exit status; what it starts ends with it, and it with this process."""
         command = ["setpriv", "--pdeathsig", "KILL", "unshare", *NAMESPACES]
-        command += ["bash", "-c", ENTER, "enter", str(self.root), f"cd {CLONE}\n{script}", *pip_paths()]
+        command += ["bash", "-c", ENTER, "enter", str(self.root), f"cd {folder}\n{script}"]
+        command += pip_paths() if self.fetches else []
         return subprocess.run(
             command, env=environment(), stdin=subprocess.DEVNULL, check=False
         ).returncode
@@ -239,16 +241,20 @@ def in_use(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def need_what_it_takes(args: argparse.Namespace) -> None:
+def need_namespaces(*tools: str) -> None:
     if os.geteuid() != 0:
         skip("only root makes a root of its own")
-    for tool in ("mmdebstrap", "unshare", "setpriv", "git"):
+    for tool in ("mmdebstrap", "unshare", "setpriv", *tools):
         if shutil.which(tool) is None:
             skip(f"{tool} is not installed")
     trial = ["unshare", *NAMESPACES, "mount", "-t", "tmpfs", "none", "/tmp"]
     done = subprocess.run(trial, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         skip(f"nothing can be mounted in namespaces: {done.stderr.strip()}")
+
+
+def need_what_it_takes(args: argparse.Namespace) -> None:
+    need_namespaces("git")
     where = args.root.resolve().parent if args.root else pathlib.Path(tempfile.gettempdir())
     wanted_gb = PART_GB if args.part else WHOLE_GB
     if args.run is None and shutil.disk_usage(where).free < wanted_gb << 30:

@@ -35,11 +35,12 @@ def need(tool: str) -> str:
 class Kilnd:
     """Runs until the end of a `with`; `grpc` and `http` are its addresses, `log` its lines."""
 
-    def __init__(self, *flags: str) -> None:
+    def __init__(self, *flags: str, programs: pathlib.Path = BUILD / "bin") -> None:
+        self.programs = programs
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="kiln-deploy-"))
         self.log_path = self.folder / "log"
         command = [
-            str(BUILD / "bin" / "kilnd"),
+            str(programs / "kilnd"),
             "--listen=127.0.0.1:0",
             "--metrics-listen=127.0.0.1:0",
             f"--data-dir={self.folder / 'data'}",
@@ -80,7 +81,7 @@ class Kilnd:
 
     def kiln(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
         return subprocess.run(
-            [str(BUILD / "bin" / "kiln"), *arguments],
+            [str(self.programs / "kiln"), *arguments],
             env={**os.environ, "KILN_SERVER": self.grpc, "HOME": str(self.folder), **environment},
             capture_output=True,
             text=True,

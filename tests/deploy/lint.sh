@@ -87,9 +87,9 @@ else
   skip "kubectl kustomize" "kubectl is not on PATH"
 fi
 
-for script in deploy/*.sh tests/deploy/*.sh; do check "bash -n $script" bash -n "$script"; done
+for script in deploy/*.sh deploy/portable/*.sh tests/deploy/*.sh; do check "bash -n $script" bash -n "$script"; done
 if there shellcheck; then
-  check shellcheck shellcheck -S warning deploy/*.sh tests/deploy/*.sh
+  check shellcheck shellcheck -S warning deploy/*.sh deploy/portable/*.sh tests/deploy/*.sh
 else
   skip shellcheck "package shellcheck is not installed"
 fi
