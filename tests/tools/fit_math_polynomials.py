@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the polynomial coefficients of compiler/codegen/cpp/prelude_math.inc.h, prelude_trigonometry.inc.h
+"""Prints the polynomial coefficients of compiler/codegen/source/prelude_math.inc.h, prelude_trigonometry.inc.h
 and prelude_math_double.inc.h.
 
 Each is a minimax fit by Remez's exchange algorithm on a grid of Chebyshev points, in 50 digits, or

@@ -6,12 +6,12 @@
 
 namespace {
 // clang-format off
-#include "compiler/codegen/cpp/prelude_core.inc.h"
+#include "compiler/codegen/source/prelude_core.inc.h"
 #include "compiler/codegen/cpp/prelude_memory.inc.h"
-#include "compiler/codegen/cpp/prelude_arithmetic.inc.h"
-#include "compiler/codegen/cpp/prelude_math.inc.h"
-#include "compiler/codegen/cpp/prelude_trigonometry.inc.h"
-#include "compiler/codegen/cpp/prelude_math_double.inc.h"
+#include "compiler/codegen/source/prelude_arithmetic.inc.h"
+#include "compiler/codegen/source/prelude_math.inc.h"
+#include "compiler/codegen/source/prelude_trigonometry.inc.h"
+#include "compiler/codegen/source/prelude_math_double.inc.h"
 // clang-format on
 
 constexpr int kWidth = KILN_WIDTH;

@@ -15,7 +15,7 @@ constexpr double kMultiplyAddsPerOperation = 3;  // of the micro-kernel, in an o
 
 class CostPrinter {
  public:
-  CostPrinter(ir::IntContext& ints, const schedule::Tree& tree, Names& names)
+  CostPrinter(ir::IntContext& ints, const schedule::Tree& tree, source::Names& names)
       : ints_(ints), names_(names) {
     if (tree.threads) at_first_[tree.threads] = ints.Const(1);
   }
@@ -97,14 +97,14 @@ class CostPrinter {
   }
 
   ir::IntContext& ints_;
-  Names& names_;
+  source::Names& names_;
   ir::IntContext::VarMap at_first_;
 };
 
 }  // namespace
 
 std::string CostText(ir::IntContext& ints, const schedule::Tree& tree,
-                     absl::Span<const schedule::Node> nodes, Names& names) {
+                     absl::Span<const schedule::Node> nodes, source::Names& names) {
   return CostPrinter(ints, tree, names).OfBlock(nodes).Text();
 }
 

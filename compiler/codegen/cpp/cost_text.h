@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/types/span.h"
-#include "compiler/codegen/cpp/kernel_text.h"
+#include "compiler/codegen/source/kernel_text.h"
 #include "compiler/schedule/tree.h"
 
 namespace kiln::codegen::cpp {
@@ -12,6 +12,6 @@ namespace kiln::codegen::cpp {
 // Scalar operations of one row and one lane of the grid that `nodes` are, as C++ over symbols:
 // loops count as often as they run where everything around them is at its first iteration.
 std::string CostText(ir::IntContext& ints, const schedule::Tree& tree,
-                     absl::Span<const schedule::Node> nodes, Names& names);
+                     absl::Span<const schedule::Node> nodes, source::Names& names);
 
 }  // namespace kiln::codegen::cpp

@@ -5,15 +5,11 @@
 #include <vector>
 
 #include "absl/container/btree_set.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "compiler/codegen/cpp/body.h"
 #include "compiler/codegen/cpp/cost_text.h"
 #include "compiler/codegen/cpp/cpp_target.h"
-#include "compiler/codegen/cpp/kernel_text.h"
-#include "compiler/codegen/cpp/reduce_text.h"
+#include "compiler/codegen/source/tree_printer.h"
 #include "compiler/schedule/micro.h"
-#include "compiler/schedule/multiples.h"
 #include "compiler/schedule/nest.h"
 
 namespace kiln::codegen::cpp {
@@ -29,54 +25,15 @@ using schedule::Block;
 using schedule::For;
 using schedule::Node;
 using schedule::Space;
+using source::CppType;
+using source::Names;
+using source::Writer;
 
-constexpr int64_t kScratchAlignment = 64;
 constexpr int kCostOfTask = 16384;  // scalar operations, at least
 
-// A part of the tree that runs as one grid of tasks: the loops of kTask one in another are its
-// rows, those of kTaskVector its lanes. It becomes a function of its own.
-struct Grid {
-  absl::Span<const Node> nodes;
-  std::vector<const For*> rows;   // outermost first
-  std::vector<const For*> lanes;  // beside each other
-};
-
-void FindTaskLoops(absl::Span<const Node> nodes, Grid& grid) {
-  for (const Node& node : nodes) {
-    if (const auto* loop = std::get_if<For>(&node.value)) {
-      if (loop->binding == Binding::kTaskVector) {
-        grid.lanes.push_back(loop);
-      } else if (loop->binding == Binding::kTask) {
-        grid.rows.push_back(loop);
-        FindTaskLoops(loop->body, grid);
-      }
-    } else if (const auto* branch = std::get_if<schedule::If>(&node.value)) {
-      FindTaskLoops(branch->then, grid);
-      FindTaskLoops(branch->otherwise, grid);
-    }
-  }
-}
-
-// One grid for each loop of tasks in the root, or one for all of the root where there is one such
-// loop at most.
-std::vector<Grid> FindGrids(const Block& root) {
-  const auto is_task = [](const Node& node) {
-    const auto* loop = std::get_if<For>(&node.value);
-    return loop != nullptr && loop->binding == Binding::kTask;
-  };
-  std::vector<Grid> grids;
-  for (size_t i = 0; i < root.size(); ++i) {
-    if (is_task(root[i])) grids.push_back({absl::MakeSpan(&root[i], 1), {}, {}});
-  }
-  if (grids.size() < 2) grids = {{root, {}, {}}};
-  for (Grid& grid : grids) FindTaskLoops(grid.nodes, grid);
-  return grids;
-}
-
-class KernelPrinter {
+class KernelPrinter : public source::TreePrinter {
  public:
-  KernelPrinter(ir::Module& module, const schedule::Tree& tree)
-      : module_(module), ints_(*module.ints), tree_(tree) {
+  KernelPrinter(ir::Module& module, const schedule::Tree& tree) : TreePrinter(module, tree) {
     if (tree.threads) names_.NameVar(tree.threads, "args.context->threads");
     for (IntExpr* bytes : {&launch_bytes_, &thread_bytes_}) *bytes = ints_.Const(0);
   }
@@ -84,32 +41,11 @@ class KernelPrinter {
   EmittedKernel Print();
 
  private:
-  // A function's body under way.
-  struct Function {
-    Function(ir::IntContext& ints, int num_values, Names& names)
-        : out(1), body(ints, num_values, names, out) {}
-    Writer out;
-    Body body;
-    bool streams = false;  // some stores go past the caches
-  };
-  struct Accumulator {
-    std::string vector;  // "float, 16": element and lanes
-    ReduceText text;
-    bool one_a_lane;  // of a vector loop inside of which it is used, not opened
-  };
-
-  void PrintGrid(const Grid& grid, Writer& out);
-  void PrintRows(const Grid& grid, Function& f);
-  void PrintBlock(absl::Span<const Node> nodes, Function& f);
-  void PrintFor(const For& loop, Function& f);
-  void PrintVectorLoop(const For& loop, Function& f);
-  void PrintIf(const schedule::If& branch, Function& f);
-  void PrintOpen(AllocId id, Function& f);
-  void PrintAccumulator(AllocId id, Function& f);
-  void PrintUpdate(const schedule::Update& update, Function& f);
-  void PrintFold(const schedule::Fold& fold, Function& f);
-  void PrintCombine(const schedule::Combine& combine, Function& f);
-  void PrintMicro(const schedule::Micro& micro, Function& f);
+  void PrintGrid(const source::Grid& grid, Writer& out);
+  void PrintRows(const source::Grid& grid, Function& f);
+  void PrintVectorLoop(const For& loop, Function& f) override;
+  void PrintArray(AllocId id, Function& f) override;
+  void PrintMicro(const schedule::Micro& micro, Function& f) override;
   // A call of a routine, which the kernel is to be linked to.
   template <typename... Parts>
   std::string Routine(const Parts&... parts) {
@@ -118,99 +54,18 @@ class KernelPrinter {
     return StrCat(name, "::Run(");
   }
   std::string WindowText(const schedule::Window& window);
-  std::string NewVar(IntExpr var, char prefix);
-  std::string Expr(IntExpr expr) { return names_.Expr(expr); }
-  std::string PointerType(ir::BufferId buffer) const {
-    return StrCat(names_.IsStored(buffer) ? "" : "const ", CppType(module_.buffers[buffer].dtype),
-                  "*");
-  }
   void DeclareUsed(const Names::Used& used, bool from_args, Writer& out);
-  // Room for `alloc` at the end of a kind of scratch memory; returns where it begins.
-  IntExpr Reserve(const Alloc& alloc, IntExpr& bytes);
 
-  ir::Module& module_;
-  ir::IntContext& ints_;
-  const schedule::Tree& tree_;
-  Names names_;
   std::vector<std::pair<std::string, Names::Used>> functions_;  // text, what it uses
   absl::btree_set<std::string> routines_;
   Writer entry_{1};
   IntExpr launch_bytes_, thread_bytes_;
-  absl::flat_hash_map<AllocId, IntExpr> offsets_;  // of those in scratch memory
-  absl::flat_hash_map<AllocId, Accumulator> accumulators_;
-  absl::flat_hash_map<char, int> var_count_;
-  schedule::Multiples multiples_;
 };
-
-// Each loop gets a name of its own, so that equal trees have equal text.
-std::string KernelPrinter::NewVar(IntExpr var, char prefix) {
-  std::string name = StrCat(std::string(1, prefix), var_count_[prefix]++);
-  names_.NameVar(var, name);
-  return name;
-}
-
-IntExpr KernelPrinter::Reserve(const Alloc& alloc, IntExpr& bytes) {
-  const IntExpr begin = bytes;
-  const IntExpr size = ints_.Mul(alloc.size, DTypeSize(alloc.dtype));
-  bytes = ints_.Add(
-      begin, ints_.Mul(ints_.CeilDiv(size, ints_.Const(kScratchAlignment)), kScratchAlignment));
-  return begin;
-}
 
 std::string KernelPrinter::WindowText(const schedule::Window& window) {
   const std::string base =
       window.alloc >= 0 ? names_.Alloc(window.alloc) : names_.Buffer(window.buffer);
   return window.index.is_const(0) ? base : StrCat(base, " + ", Expr(window.index));
-}
-
-void KernelPrinter::PrintBlock(absl::Span<const Node> nodes, Function& f) {
-  for (const Node& node : nodes) {
-    if (const auto* compute = std::get_if<schedule::Compute>(&node.value)) {
-      f.streams |= compute->stream;
-      f.body.Emit(*compute);
-    } else if (const auto* loop = std::get_if<For>(&node.value)) {
-      PrintFor(*loop, f);
-    } else if (const auto* branch = std::get_if<schedule::If>(&node.value)) {
-      PrintIf(*branch, f);
-    } else if (const auto* let = std::get_if<schedule::Let>(&node.value)) {
-      const std::string value = Expr(let->value);
-      multiples_.Enter(*let);
-      f.out.Line("const long ", NewVar(let->var, 'i'), " = ", value, ";");
-    } else if (const auto* open = std::get_if<schedule::Open>(&node.value)) {
-      PrintOpen(open->alloc, f);
-    } else if (const auto* update = std::get_if<schedule::Update>(&node.value)) {
-      PrintUpdate(*update, f);
-    } else if (const auto* fold = std::get_if<schedule::Fold>(&node.value)) {
-      PrintFold(*fold, f);
-    } else if (const auto* combine = std::get_if<schedule::Combine>(&node.value)) {
-      PrintCombine(*combine, f);
-    } else if (const auto* ahead = std::get_if<schedule::Prefetch>(&node.value)) {
-      f.out.Line("KPrefetch<", ahead->count, ">(", names_.Buffer(ahead->buffer), " + ",
-                 Expr(ahead->index), ");");
-    } else {
-      PrintMicro(std::get<schedule::Micro>(node.value), f);
-    }
-  }
-}
-
-bool HasLoop(const Block& block) {
-  bool has = false;
-  ForEachNode(block, [&](const Node& node) { has |= std::holds_alternative<For>(node.value); });
-  return has;
-}
-
-void KernelPrinter::PrintFor(const For& loop, Function& f) {
-  multiples_.Enter(loop);
-  if (HasLanes(loop.binding)) return PrintVectorLoop(loop, f);
-  // The rows of a grid are one loop around all, which PrintRows makes.
-  if (loop.binding == Binding::kTask) return PrintBlock(loop.body, f);
-  const std::string begin = Expr(loop.begin), end = Expr(loop.end), step = Expr(loop.step);
-  const std::string name = NewVar(loop.var, 'r');
-  f.out.Line(HasLoop(loop.body) ? "KILN_ROLLED " : "", "for (long ", name, " = ", begin, ", ", name,
-             "_end = ", end, "; ", name, " < ", name, "_end; ",
-             loop.step.is_const(1) ? StrCat("++", name) : StrCat(name, " += ", step), ") {");
-  PrintBlock(loop.body, f);
-  f.out.Line("}");
 }
 
 void KernelPrinter::PrintVectorLoop(const For& loop, Function& f) {
@@ -236,19 +91,8 @@ void KernelPrinter::PrintVectorLoop(const For& loop, Function& f) {
              ", ", lambda, ");");
 }
 
-void KernelPrinter::PrintIf(const schedule::If& branch, Function& f) {
-  f.out.Line("if (", Expr(branch.less), " < ", Expr(branch.than), ") {");
-  PrintBlock(branch.then, f);
-  if (!branch.otherwise.empty()) {
-    f.out.Line("} else {");
-    PrintBlock(branch.otherwise, f);
-  }
-  f.out.Line("}");
-}
-
-void KernelPrinter::PrintOpen(AllocId id, Function& f) {
+void KernelPrinter::PrintArray(AllocId id, Function& f) {
   const Alloc& alloc = tree_.allocs[id];
-  if (alloc.reduce) return PrintAccumulator(id, f);
   const absl::string_view type = CppType(alloc.dtype);
   switch (alloc.space) {
     case Space::kRegister:
@@ -266,89 +110,6 @@ void KernelPrinter::PrintOpen(AllocId id, Function& f) {
       // Print() made room for it, and each function declares what it uses.
       break;
   }
-}
-
-void KernelPrinter::PrintAccumulator(AllocId id, Function& f) {
-  const Alloc& alloc = tree_.allocs[id];
-  const DType type = ComputeType(alloc.dtype);
-  const bool in_lanes = f.body.width() > 1;
-  const int64_t width = in_lanes ? f.body.width() : alloc.size.value();
-  const Accumulator& acc =
-      accumulators_
-          .insert_or_assign(
-              id, Accumulator{StrCat(CppType(type), ", ", width),
-                              DescribeReduce(*alloc.reduce, type), !in_lanes && width > 1})
-          .first->second;
-  const std::string name = names_.Alloc(id);
-  if (alloc.cascade) {
-    f.out.Line("KCascade<", acc.vector, "> ", name, ";");
-  } else if (acc.text.functor.empty()) {
-    f.out.Line("KBest<", acc.vector, "> ", name, " = {KConst<", acc.vector, ">(", acc.text.identity,
-               "), KConst<long, ", width, ">(0x7fffffffffffffffl)};");
-  } else {
-    f.out.Line("Vec<", acc.vector, "> ", name, " = KConst<", acc.vector, ">(", acc.text.identity,
-               ");");
-  }
-}
-
-void KernelPrinter::PrintUpdate(const schedule::Update& update, Function& f) {
-  const Accumulator& acc = accumulators_.at(update.alloc);
-  const std::string name = names_.Alloc(update.alloc);
-  const int width = f.body.width();
-  const std::string operand = f.body.UseComputed(update.value, width > 1);
-  // Lanes past the end would count in an accumulator that outlives them.
-  const bool tail_counts = acc.one_a_lane && width > 1;
-  if (!acc.text.functor.empty()) {
-    const std::string type(CppType(ComputeType(tree_.allocs[update.alloc].dtype)));
-    f.out.Line(name, " = ", acc.text.functor, "()(", name, ", ",
-               tail_counts ? StrCat("KActiveOr<kTail, ", type, ">(", operand, ", n, ",
-                                    acc.text.identity, ")")
-                           : operand,
-               ");");
-    return;
-  }
-  const IntExpr stride =
-      tail_counts ? ints_.CoefficientOf(update.number, f.body.lane_var()) : ints_.Const(0);
-  const std::string number =
-      StrCat("KIota<", width, ">(", Expr(update.number), ", ", Expr(stride), ")");
-  const std::string all = StrCat("KConst<bool, ", width, ">(true)");
-  f.out.Line("KUpdateBest<", acc.text.greatest ? "true" : "false", ">(", name, ", ", operand, ", ",
-             number, ", ", tail_counts ? StrCat("kTail ? KActive<", width, ">(n) : ", all) : all,
-             ");");
-}
-
-void KernelPrinter::PrintFold(const schedule::Fold& fold, Function& f) {
-  const std::string into = names_.Alloc(fold.into), from = names_.Alloc(fold.from);
-  if (tree_.allocs[fold.into].cascade) {
-    f.out.Line(into, ".Add(", from, ");");
-  } else {
-    f.out.Line(into, " = ", accumulators_.at(fold.into).text.functor, "()(", into, ", ", from,
-               ");");
-  }
-}
-
-void KernelPrinter::PrintCombine(const schedule::Combine& combine, Function& f) {
-  const Accumulator& acc = accumulators_.at(combine.from);
-  const Alloc& alloc = tree_.allocs[combine.from];
-  const std::string type(CppType(ComputeType(alloc.dtype)));
-  std::string value = names_.Alloc(combine.from);
-  if (alloc.cascade) StrAppend(&value, ".Total()");
-  if (acc.text.functor.empty()) {
-    if (acc.one_a_lane) {
-      value = StrCat("KFoldBest<", acc.text.greatest ? "true" : "false", ">(", value, ")");
-    }
-    StrAppend(&value, ".number");
-  } else {
-    if (acc.one_a_lane) value = StrCat("KFold<", acc.text.functor, ", ", type, ">(", value, ")");
-    if (type != CppType(combine.dtype)) {
-      value = StrCat("KCast<", CppType(combine.dtype), ">(", value, ")");
-    }
-  }
-  const bool varying = f.body.width() > 1;
-  const std::string name = f.body.NewName("v");
-  f.out.Line("const Vec<", CppType(combine.dtype), ", ", f.body.width(), "> ", name, " = ", value,
-             ";");
-  f.body.Define(combine.result, combine.dtype, varying, name);
 }
 
 void KernelPrinter::PrintMicro(const schedule::Micro& micro, Function& f) {
@@ -408,7 +169,7 @@ void KernelPrinter::PrintMicro(const schedule::Micro& micro, Function& f) {
 }
 
 // Rows [row_begin, row_end) of the grid, counted like an odometer.
-void KernelPrinter::PrintRows(const Grid& grid, Function& f) {
+void KernelPrinter::PrintRows(const source::Grid& grid, Function& f) {
   const std::vector<const For*>& rows = grid.rows;
   if (rows.empty()) return PrintBlock(grid.nodes, f);
   std::vector<std::string> names, extents;
@@ -462,7 +223,7 @@ void KernelPrinter::DeclareUsed(const Names::Used& used, bool from_args, Writer&
   }
 }
 
-void KernelPrinter::PrintGrid(const Grid& grid, Writer& out) {
+void KernelPrinter::PrintGrid(const source::Grid& grid, Writer& out) {
   Function f(ints_, tree_.num_values, names_);
   PrintRows(grid, f);
   if (f.streams) f.out.Line("KStreamEnd();");
@@ -509,7 +270,7 @@ EmittedKernel KernelPrinter::Print() {
     if (open == nullptr || tree_.allocs[open->alloc].space != Space::kGlobal) continue;
     offsets_[open->alloc] = Reserve(tree_.allocs[open->alloc], launch_bytes_);
   }
-  for (const Grid& grid : FindGrids(tree_.body)) PrintGrid(grid, entry_);
+  for (const source::Grid& grid : source::FindGrids(tree_.body)) PrintGrid(grid, entry_);
   const Names::Used entry_used = names_.TakeUsed();
 
   Writer out;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "compiler/schedule/cpu/builder.h"
+#include "compiler/schedule/builder.h"
 #include "compiler/schedule/cpu/cache_hints.h"
 
 namespace kiln::schedule::cpu {

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "compiler/schedule/cpu/builder.h"
+#include "compiler/schedule/builder.h"
 
 namespace kiln::schedule::cpu {
 namespace {

@@ -7,15 +7,15 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "compiler/schedule/cpu/accumulators.h"
-#include "compiler/schedule/cpu/builder.h"
+#include "compiler/schedule/builder.h"
 #include "compiler/schedule/cpu/cache_hints.h"
 #include "compiler/schedule/cpu/column_sums.h"
 #include "compiler/schedule/cpu/interior.h"
-#include "compiler/schedule/cpu/kept_values.h"
 #include "compiler/schedule/cpu/row_dots.h"
 #include "compiler/schedule/cpu/segments.h"
 #include "compiler/schedule/cpu/staged_windows.h"
+#include "compiler/schedule/kept_values.h"
+#include "compiler/schedule/row_scheduler.h"
 
 namespace kiln::schedule::cpu {
 namespace {
@@ -36,7 +36,7 @@ class LoopsScheduler {
         nest_(std::move(nest)),
         plan_(std::move(plan)),
         builder_(module, kernel, nest_),
-        accumulators_(builder_, nest_, plan_.outer),
+        row_(*this),
         prefetches_(PlanPrefetches(ints_, module, nest_, plan_, device)),
         num_values_(kernel.num_values),
         l1_bytes_(device.l1_bytes) {
@@ -53,8 +53,22 @@ class LoopsScheduler {
   Tree Run() &&;
 
  private:
-  // Loops of a phase below a row, outermost first; the lanes' loop is among them.
-  std::vector<IntExpr> PhaseLoops(size_t phase) const;
+  struct TurnedLoad {
+    AllocId alloc;
+    IntExpr index;
+  };
+  // With loads from tiles that were turned, and prefetches.
+  class Row : public RowScheduler {
+   public:
+    explicit Row(LoopsScheduler& all)
+        : RowScheduler(all.builder_, all.nest_, all.plan_), all_(all) {}
+
+   private:
+    void AddStep(const NestPhase& phase, const Step& step, Block& out) override;
+
+    LoopsScheduler& all_;
+  };
+
   Loop LanesLoop(Binding binding);
   void AddTiledRows(Block& out);
   bool IsTurned(const Step& step);
@@ -62,55 +76,33 @@ class LoopsScheduler {
   void AddInnermostLanes(Block& out);
   void AddTurnedLoads(IntExpr block, IntExpr block_end, IntExpr tile, IntExpr run, Block& out);
   void AddRowBody(const Loop& lanes, Block& out);
-  void AddLanesBody(const Loop& lanes, Block& out);
   void AddSegments(const Segments& segments, const Loop& lanes, Block& out);
   void AddInterior(const Interior& interior, const Loop& lanes, Block& out);
-  void AddPhase(size_t number, Block& out);
-  void AddLevel(const NestPhase& phase, const std::vector<IntExpr>& loops,
-                const std::vector<int>& levels, int level, Block& out);
-  void AddStep(const NestPhase& phase, const Step& step, Block& out);
-  void AddReduceOfOne(const Step& step, Block& out);
-  void KeepValues(Block& out);
-  bool LoadKept(const Step& step, Block& out);
-  void StoreKept(const Step& step, Block& out);
   void Because(std::string reason) { builder_.tree().reasons.push_back(std::move(reason)); }
 
   ir::IntContext& ints_;
   Nest nest_;
   const VectorPlan plan_;
   Builder builder_;
-  Accumulators accumulators_;
+  Row row_;
   const absl::flat_hash_map<const ir::Inst*, IntExpr> prefetches_;
   const int num_values_;
   const int64_t l1_bytes_;
   std::vector<IntExpr> rows_;  // outer loops but for lanes and row_var
   int tile_rows_ = 0;          // where the plan has blocks
-  Lanes lanes_;                // of the phase that is being made
-  struct TurnedLoad {
-    AllocId alloc;
-    IntExpr index;
-  };
   absl::flat_hash_map<const ir::Inst*, TurnedLoad> turned_;
-  struct KeptRow {
-    AllocId alloc;
-    bool stored;  // by this instruction; else loaded in its place
-  };
-  absl::flat_hash_map<const ir::Inst*, KeptRow> kept_;
 };
 
-std::vector<IntExpr> LoopsScheduler::PhaseLoops(size_t phase) const {
-  std::vector<IntExpr> loops;
-  if (plan_.outer) {
-    loops.push_back(plan_.lanes.var);
-    for (IntExpr var : nest_.phases[phase].inner) loops.push_back(var);
-    return loops;
+void LoopsScheduler::Row::AddStep(const NestPhase& phase, const Step& step, Block& out) {
+  if (const auto turned = all_.turned_.find(step.inst); turned != all_.turned_.end()) {
+    builder_.AddLoad(step.inst->result, step.inst->dtype, turned->second.alloc,
+                     turned->second.index, out);
+    return;
   }
-  IntExpr lane_var = plan_.phase_lanes[phase].var;
-  for (IntExpr var : nest_.phases[phase].inner) {
-    if (var != lane_var) loops.push_back(var);
+  if (const auto ahead = all_.prefetches_.find(step.inst); ahead != all_.prefetches_.end()) {
+    out.push_back({Prefetch{step.inst->buffer, ahead->second, lanes().width}});
   }
-  if (lane_var) loops.push_back(lane_var);
-  return loops;
+  RowScheduler::AddStep(phase, step, out);
 }
 
 // Over all lanes of the outer loop that has them; without its vectors where they have one lane.
@@ -119,137 +111,6 @@ Loop LoopsScheduler::LanesLoop(Binding binding) {
     binding = binding == Binding::kTaskVector ? Binding::kTask : Binding::kSerial;
   }
   return builder_.Whole(plan_.lanes.var, binding, plan_.lanes.width);
-}
-
-void LoopsScheduler::KeepValues(Block& out) {
-  if (plan_.outer) return;
-  for (const KeptValue& value : FindKeptValues(ints_, nest_, num_values_, l1_bytes_)) {
-    if (!plan_.phase_lanes[value.first_phase].var || !plan_.phase_lanes[value.second_phase].var) {
-      continue;
-    }
-    const auto [row, is_new] = kept_.try_emplace(value.first);
-    if (is_new) {
-      const Alloc alloc{value.first->dtype, ints_.Const(value.extent), Space::kL1, {}, false};
-      row->second = {builder_.Open(alloc, out), true};
-      Because("a row of what two loops compute is kept");
-    }
-    const AllocId alloc = row->second.alloc;
-    kept_[value.second] = {alloc, false};
-  }
-}
-
-bool LoopsScheduler::LoadKept(const Step& step, Block& out) {
-  const auto row = kept_.find(step.inst);
-  if (row == kept_.end() || row->second.stored) return false;
-  builder_.AddLoad(step.inst->result, step.inst->dtype, row->second.alloc, lanes_.var, out);
-  return true;
-}
-
-void LoopsScheduler::StoreKept(const Step& step, Block& out) {
-  const auto row = kept_.find(step.inst);
-  if (row == kept_.end()) return;
-  builder_.AddStore(step.inst->result, step.inst->dtype, row->second.alloc, lanes_.var, out);
-}
-
-// A reduction whose loops all have one iteration.
-void LoopsScheduler::AddReduceOfOne(const Step& step, Block& out) {
-  const ir::Inst& inst = *step.inst;
-  // Below the lanes, even where the operand is the same for all of them: its users are.
-  builder_.SetLevel(inst.result, std::max(builder_.LevelOf(inst.operands[0]), plan_.outer ? 1 : 0));
-  if (IsArg(inst.reduce_kind)) {
-    ir::Inst zero;
-    zero.op = ScalarOp::kConst;
-    zero.dtype = inst.dtype;
-    zero.result = inst.result;
-    out.push_back({Compute{std::move(zero), -1, false}});
-  } else {
-    builder_.Alias(inst.result, builder_.Resolve(inst.operands[0]));
-  }
-}
-
-void LoopsScheduler::AddStep(const NestPhase& phase, const Step& step, Block& out) {
-  if (const auto turned = turned_.find(step.inst); turned != turned_.end()) {
-    builder_.AddLoad(step.inst->result, step.inst->dtype, turned->second.alloc,
-                     turned->second.index, out);
-    return;
-  }
-  if (LoadKept(step, out)) return;
-  if (step.inst->op == ScalarOp::kReduce || step.inst->op == ScalarOp::kScan) {
-    if (phase.inner.empty()) {
-      AddReduceOfOne(step, out);
-    } else {
-      accumulators_.Add(step, out);
-    }
-    return;
-  }
-  if (const auto ahead = prefetches_.find(step.inst); ahead != prefetches_.end()) {
-    out.push_back({Prefetch{step.inst->buffer, ahead->second, lanes_.width}});
-  }
-  builder_.AddStep(step, out);
-  StoreKept(step, out);
-}
-
-void LoopsScheduler::AddLevel(const NestPhase& phase, const std::vector<IntExpr>& loops,
-                              const std::vector<int>& levels, int level, Block& out) {
-  for (size_t i = 0; i < phase.steps.size(); ++i) {
-    if (levels[i] == level) AddStep(phase, phase.steps[i], out);
-  }
-  if (level == static_cast<int>(loops.size())) return;
-  IntExpr var = loops[level];
-  const bool has_lanes = !plan_.outer && var == lanes_.var && lanes_.width > 1;
-  Loop loop = builder_.Whole(var, has_lanes ? Binding::kVector : Binding::kSerial,
-                             has_lanes ? lanes_.width : 1);
-  if (level != accumulators_.block_level()) {
-    AddLevel(phase, loops, levels, level + 1, builder_.AddLoop(loop, out));
-    return;
-  }
-  // In pieces that the phase's accumulators sum by themselves.
-  const int64_t length = accumulators_.block_length();
-  const IntExpr begin = loop.begin;
-  Block& piece = builder_.AddSteps(loop.begin, loop.end, begin, loop.end, ints_.Const(length),
-                                   Binding::kSerial, out);
-  accumulators_.BeginBlock(piece);
-  loop.end = ints_.Min(ints_.Add(loop.begin, length), loop.end);
-  AddLevel(phase, loops, levels, level + 1, builder_.AddLoop(loop, piece));
-  accumulators_.EndBlock(piece);
-}
-
-// One phase, from the level at which it stands: a row, or the lanes of a row.
-void LoopsScheduler::AddPhase(size_t number, Block& out) {
-  const NestPhase& phase = nest_.phases[number];
-  const std::vector<IntExpr> loops = PhaseLoops(number);
-  const int base = plan_.outer ? 1 : 0;
-  std::vector<int> levels;
-  for (const Step& step : phase.steps) {
-    levels.push_back(builder_.LevelOf(step, loops));
-    if (step.inst->result >= 0) builder_.SetLevel(step.inst->result, levels.back());
-  }
-  lanes_ = plan_.outer ? plan_.lanes : plan_.phase_lanes[number];
-  if (!phase.inner.empty()) accumulators_.Open(phase, loops, base, lanes_, out);
-  AddLevel(phase, loops, levels, base, out);
-  if (!phase.inner.empty()) {
-    accumulators_.Close(out);
-    for (const Step& step : phase.steps) {
-      if (step.inst->op == ScalarOp::kReduce) builder_.SetLevel(step.inst->result, base);
-    }
-  }
-}
-
-void LoopsScheduler::AddLanesBody(const Loop& lanes, Block& out) {
-  // What is the same for all lanes of a row comes first.
-  lanes_ = {};
-  for (size_t i = 0; i < nest_.phases.size(); ++i) {
-    const std::vector<IntExpr> loops = PhaseLoops(i);
-    for (const Step& step : nest_.phases[i].steps) {
-      const int level = builder_.LevelOf(step, loops);
-      if (step.inst->result >= 0) {
-        builder_.SetLevel(step.inst->result, step.inst->op == ScalarOp::kReduce ? 1 : level);
-      }
-      if (level == 0) builder_.AddStep(step, out);
-    }
-  }
-  Block& body = builder_.AddLoop(lanes, out);
-  for (size_t i = 0; i < nest_.phases.size(); ++i) AddPhase(i, body);
 }
 
 // One loop for each segment of the lanes, or one branch for each of a loop around them.
@@ -266,13 +127,13 @@ void LoopsScheduler::AddSegments(const Segments& segments, const Loop& lanes, Bl
       }
       if (i > 0) piece.begin = segments.breaks[i - 1];
       if (!is_last) piece.end = segments.breaks[i];
-      AddLanesBody(piece, out);
+      row_.AddLanesBody(piece, out);
     } else if (is_last) {
-      AddLanesBody(piece, *at);
+      row_.AddLanesBody(piece, *at);
     } else {
       at->push_back({If{segments.var, segments.breaks[i], {}, {}}});
       If& branch = std::get<If>(at->back().value);
-      AddLanesBody(piece, branch.then);
+      row_.AddLanesBody(piece, branch.then);
       at = &branch.otherwise;
     }
   }
@@ -286,7 +147,7 @@ void LoopsScheduler::AddInterior(const Interior& interior, const Loop& lanes, Bl
   if (interior.rows) {
     out.push_back({If{interior.rows, ints_.Const(1), {}, {}}});
     If& branch = std::get<If>(out.back().value);
-    AddLanesBody(lanes, branch.otherwise);
+    row_.AddLanesBody(lanes, branch.otherwise);
     inside = &branch.then;
   }
   const std::vector<NestPhase> all = nest_.phases;
@@ -302,7 +163,7 @@ void LoopsScheduler::AddInterior(const Interior& interior, const Loop& lanes, Bl
     Loop piece = lanes;
     piece.begin = begin;
     piece.end = end;
-    AddLanesBody(piece, *inside);
+    row_.AddLanesBody(piece, *inside);
   };
   const IntExpr begin = ints_.Const(interior.begin), end = ints_.Const(interior.end);
   add(interior.row_steps, lanes.begin, begin);
@@ -364,10 +225,12 @@ void LoopsScheduler::AddRowBody(const Loop& lanes, Block& out) {
                          " need no masks"));
     AddInterior(*interior, lanes, out);
   } else if (plan_.outer) {
-    AddLanesBody(lanes, out);
+    row_.AddLanesBody(lanes, out);
   } else {
-    KeepValues(out);
-    for (size_t i = 0; i < nest_.phases.size(); ++i) AddPhase(i, out);
+    if (row_.Keep(FindKeptValues(ints_, nest_, num_values_, l1_bytes_), Space::kL1, out)) {
+      Because("a row of what two loops compute is kept");
+    }
+    row_.AddPhases(out);
   }
 }
 

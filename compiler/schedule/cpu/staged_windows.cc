@@ -7,7 +7,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "compiler/schedule/cpu/builder.h"
+#include "compiler/schedule/builder.h"
 #include "compiler/schedule/cpu/contraction_plan.h"
 #include "compiler/schedule/cpu/interior.h"
 

@@ -32,98 +32,6 @@ bool IsAccess(ScalarOp op) {
   return op == ScalarOp::kLoad || op == ScalarOp::kStore;
 }
 
-// Which values of a phase differ between lanes of `var`, by ValueId, is found along the way: an
-// indirect access through one is a gather.
-class LaneCost {
- public:
-  LaneCost(IntContext& ints, int width) : ints_(ints), width_(width) {}
-
-  // Of one vector of `width_` lanes of `var` through the phase's body.
-  double OfVector(const NestPhase& phase, IntExpr var) {
-    double cost = 0;
-    for (const Step& step : phase.steps) {
-      const Inst& inst = *step.inst;
-      bool varies = step.index && ContainsVar(step.index, var);
-      bool indirect = false;
-      for (size_t i = 0; i < inst.operands.size(); ++i) {
-        const bool operand_varies = Varying(inst.operands[i]);
-        varies |= operand_varies;
-        indirect |= operand_varies && static_cast<int>(i) < NumIndirect(inst);
-      }
-      if (varies && inst.result >= 0) varying_.push_back(inst.result);
-      if (!varies) {
-        cost += 0.25;
-      } else if (IsAccess(inst.op)) {
-        IntExpr stride = indirect ? IntExpr() : LaneStride(ints_, step.index, var, width_);
-        const bool cheap = stride && (stride.is_const(1) || stride.is_const(0));
-        // In order, each lane walks a row of its own, and the rows lie far apart.
-        const double far = phase.ordered && !indirect ? 4 : 2;
-        cost += cheap ? 1 : far * width_;
-      } else {
-        cost += Info(inst.op).cost;
-      }
-    }
-    return cost;
-  }
-
- private:
-  bool Varying(ir::ValueId id) const {
-    return std::find(varying_.begin(), varying_.end(), id) != varying_.end();
-  }
-
-  IntContext& ints_;
-  int width_;
-  std::vector<ir::ValueId> varying_;
-};
-
-double Points(IntContext& ints, const std::vector<IntExpr>& loops) {
-  double points = 1;
-  for (IntExpr var : loops) points *= static_cast<double>(ExtentHint(ints, var));
-  return points;
-}
-
-// Vectors needed for each lane's worth of work: 1 / width, more where the last is partly empty.
-double VectorsPerPoint(IntContext& ints, IntExpr var, int width) {
-  const int64_t extent = ExtentHint(ints, var);
-  return static_cast<double>((extent + width - 1) / width) / static_cast<double>(extent);
-}
-
-double CostOfOuter(IntContext& ints, const Nest& nest, IntExpr var, int width) {
-  LaneCost lane_cost(ints, width);
-  const double vectors = Points(ints, nest.outer) * VectorsPerPoint(ints, var, width);
-  double cost = 0;
-  for (const NestPhase& phase : nest.phases) {
-    cost += vectors * Points(ints, phase.inner) * lane_cost.OfVector(phase, var);
-  }
-  return cost;
-}
-
-double ScalarCost(const NestPhase& phase) {
-  double cost = 0;
-  for (const Step& step : phase.steps) {
-    cost += IsAccess(step.inst->op) ? 1 : Info(step.inst->op).cost;
-  }
-  return cost;
-}
-
-// The best inner loop of a phase and its cost for one outer point.
-double CostOfInner(IntContext& ints, const NestPhase& phase, int width, IntExpr* best) {
-  double best_cost = 0;
-  *best = IntExpr();
-  for (size_t i = phase.inner.size(); i-- > 0;) {
-    IntExpr var = phase.inner[i];
-    const double vectors = Points(ints, phase.inner) * VectorsPerPoint(ints, var, width);
-    const double cost = vectors * LaneCost(ints, width).OfVector(phase, var);
-    if (*best && cost >= best_cost) continue;
-    *best = var;
-    best_cost = cost;
-  }
-  for (const Step& step : phase.steps) {
-    if (step.inst->op == ScalarOp::kReduce) best_cost += width;  // lanes are folded at the end
-  }
-  return best_cost;
-}
-
 // Simple bodies take several vectors at a time, which hides latency and shortens loop overhead.
 int WidthFor(IntContext& ints, const std::vector<const NestPhase*>& phases, IntExpr var,
              int width) {
@@ -183,46 +91,8 @@ void PlanBlocks(IntContext& ints, const Nest& nest, VectorPlan& plan) {
 
 VectorPlan PlanVectors(IntContext& ints, const Nest& nest, VectorIsa isa) {
   const int width = VectorBytes(isa) / 4;
-  VectorPlan plan;
-  plan.phase_lanes.resize(nest.phases.size());
-
-  bool any_inner = false;
-  double inner_cost = 0;
-  const double rows = Points(ints, nest.outer);
-  for (size_t i = 0; i < nest.phases.size(); ++i) {
-    const NestPhase& phase = nest.phases[i];
-    if (phase.inner.empty()) {
-      inner_cost += rows * ScalarCost(phase);
-      continue;
-    }
-    any_inner = true;
-    if (phase.ordered) {
-      inner_cost += rows * Points(ints, phase.inner) * ScalarCost(phase);
-      continue;
-    }
-    inner_cost += rows * CostOfInner(ints, phase, width, &plan.phase_lanes[i].var);
-  }
-
-  IntExpr best;
-  double best_cost = inner_cost;
-  std::vector<std::string> costs;
-  if (any_inner) costs.push_back(absl::StrFormat("inner loops %.3g", inner_cost));
-  for (size_t i = nest.outer.size(); i-- > 0;) {
-    const double cost = CostOfOuter(ints, nest, nest.outer[i], width);
-    costs.push_back(absl::StrFormat("outer loop %d %.3g", i, cost));
-    if ((best || any_inner) && cost >= best_cost) continue;
-    best = nest.outer[i];
-    best_cost = cost;
-  }
-  const auto chosen = absl::c_find(nest.outer, best);
-  plan.reason = absl::StrCat(
-      "lanes of ",
-      best        ? absl::StrCat("outer loop ", chosen - nest.outer.begin())
-      : any_inner ? "inner loops"
-                  : "no loop",
-      costs.empty() ? "" : absl::StrCat("; operations on vectors: ", absl::StrJoin(costs, ", ")));
-
-  if (!best) {
+  VectorPlan plan{PlanLanes(ints, nest, width)};
+  if (!plan.outer) {
     for (size_t i = 0; i < nest.phases.size(); ++i) {
       Lanes& lanes = plan.phase_lanes[i];
       if (!lanes.var) continue;
@@ -234,10 +104,9 @@ VectorPlan PlanVectors(IntContext& ints, const Nest& nest, VectorIsa isa) {
     }
     return plan;
   }
-  plan.outer = true;
   std::vector<const NestPhase*> all;
   for (const NestPhase& phase : nest.phases) all.push_back(&phase);
-  plan.lanes = {best, WidthFor(ints, all, best, width)};
+  plan.lanes.width = WidthFor(ints, all, plan.lanes.var, width);
   PlanBlocks(ints, nest, plan);
   return plan;
 }

@@ -4,7 +4,7 @@
 
 namespace {
 // clang-format off
-#include "compiler/codegen/cpp/prelude_core.inc.h"
+#include "compiler/codegen/source/prelude_core.inc.h"
 #include "compiler/codegen/cpp/prelude_memory.inc.h"
 // clang-format on
 

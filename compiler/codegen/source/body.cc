@@ -1,12 +1,12 @@
-#include "compiler/codegen/cpp/body.h"
+#include "compiler/codegen/source/body.h"
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "compiler/codegen/cpp/reduce_text.h"
+#include "compiler/codegen/source/reduce_text.h"
 #include "compiler/schedule/nest.h"
 
-namespace kiln::codegen::cpp {
+namespace kiln::codegen::source {
 
 using absl::StrAppend;
 using absl::StrCat;
@@ -282,4 +282,4 @@ void Body::Emit(const Compute& step) {
   values_[inst.result] = {std::move(name), inst.dtype, varying, false};
 }
 
-}  // namespace kiln::codegen::cpp
+}  // namespace kiln::codegen::source

@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "compiler/ir/module.h"
 
-namespace kiln::codegen::cpp {
+namespace kiln::codegen::source {
 
 // Lines of code; the indentation follows the braces.
 class Writer {
@@ -81,4 +81,4 @@ class Names {
   Used used_;
 };
 
-}  // namespace kiln::codegen::cpp
+}  // namespace kiln::codegen::source

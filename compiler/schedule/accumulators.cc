@@ -1,8 +1,8 @@
-#include "compiler/schedule/cpu/accumulators.h"
+#include "compiler/schedule/accumulators.h"
 
 #include <algorithm>
 
-namespace kiln::schedule::cpu {
+namespace kiln::schedule {
 
 using ir::IntExpr;
 using ir::ReduceKind;
@@ -111,4 +111,4 @@ void Accumulators::Close(Block& out) {
   block_level_ = -1;
 }
 
-}  // namespace kiln::schedule::cpu
+}  // namespace kiln::schedule

@@ -1,9 +1,9 @@
-#include "compiler/schedule/cpu/builder.h"
+#include "compiler/schedule/builder.h"
 
 #include <algorithm>
 #include <utility>
 
-namespace kiln::schedule::cpu {
+namespace kiln::schedule {
 
 using ir::IntExpr;
 using ir::ScalarOp;
@@ -150,4 +150,4 @@ void Builder::AddNest(const std::vector<const Step*>& steps, const std::vector<L
   last(*at);
 }
 
-}  // namespace kiln::schedule::cpu
+}  // namespace kiln::schedule

@@ -9,7 +9,7 @@
 #include "compiler/schedule/nest.h"
 #include "compiler/schedule/tree.h"
 
-namespace kiln::schedule::cpu {
+namespace kiln::schedule {
 
 // A loop to be made.
 struct Loop {
@@ -78,4 +78,4 @@ class Builder {
   absl::flat_hash_set<ir::BufferId> stored_, streamed_;
 };
 
-}  // namespace kiln::schedule::cpu
+}  // namespace kiln::schedule

@@ -1,4 +1,4 @@
-#include "compiler/codegen/cpp/kernel_text.h"
+#include "compiler/codegen/source/kernel_text.h"
 
 #include <cmath>
 #include <cstring>
@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "compiler/schedule/nest.h"
 
-namespace kiln::codegen::cpp {
+namespace kiln::codegen::source {
 
 using ir::IntExpr;
 using ir::IntKind;
@@ -239,4 +239,4 @@ std::string Names::Expr(IntExpr expr) {
   return operators || text.front() == '-' ? absl::StrCat("(", text, ")") : text;
 }
 
-}  // namespace kiln::codegen::cpp
+}  // namespace kiln::codegen::source

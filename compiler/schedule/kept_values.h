@@ -7,7 +7,7 @@
 
 #include "compiler/schedule/nest.h"
 
-namespace kiln::schedule::cpu {
+namespace kiln::schedule {
 
 struct KeptValue {
   size_t first_phase;  // computes and stores it
@@ -22,4 +22,4 @@ struct KeptValue {
 std::vector<KeptValue> FindKeptValues(ir::IntContext& ints, const Nest& nest, int num_values,
                                       int64_t l1_bytes);
 
-}  // namespace kiln::schedule::cpu
+}  // namespace kiln::schedule

@@ -9,11 +9,11 @@
 
 #include <vector>
 
-#include "compiler/schedule/cpu/builder.h"
-#include "compiler/schedule/cpu/vector_plan.h"
+#include "compiler/schedule/builder.h"
+#include "compiler/schedule/lanes_plan.h"
 #include "compiler/schedule/nest.h"
 
-namespace kiln::schedule::cpu {
+namespace kiln::schedule {
 
 class Accumulators {
  public:
@@ -60,4 +60,4 @@ class Accumulators {
   int64_t block_length_ = 0;
 };
 
-}  // namespace kiln::schedule::cpu
+}  // namespace kiln::schedule

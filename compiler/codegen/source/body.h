@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "compiler/codegen/cpp/kernel_text.h"
+#include "compiler/codegen/source/kernel_text.h"
 #include "compiler/ir/module.h"
 #include "compiler/schedule/tree.h"
 
-namespace kiln::codegen::cpp {
+namespace kiln::codegen::source {
 
 // A name for kiln::ir's arithmetic type of a value: half-precision types compute in float.
 std::string ComputeTypeText(DType dtype);
@@ -76,4 +76,4 @@ class Body {
   bool checks_ = false;
 };
 
-}  // namespace kiln::codegen::cpp
+}  // namespace kiln::codegen::source

@@ -1,10 +1,10 @@
-#include "compiler/codegen/cpp/reduce_text.h"
+#include "compiler/codegen/source/reduce_text.h"
 
 #include <limits>
 
-#include "compiler/codegen/cpp/kernel_text.h"
+#include "compiler/codegen/source/kernel_text.h"
 
-namespace kiln::codegen::cpp {
+namespace kiln::codegen::source {
 
 using ir::ReduceKind;
 
@@ -42,4 +42,4 @@ ReduceText DescribeReduce(ReduceKind kind, DType type) {
   return {};
 }
 
-}  // namespace kiln::codegen::cpp
+}  // namespace kiln::codegen::source

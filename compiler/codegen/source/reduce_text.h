@@ -5,7 +5,7 @@
 
 #include "compiler/ir/scalar_op.h"
 
-namespace kiln::codegen::cpp {
+namespace kiln::codegen::source {
 
 struct ReduceText {
   std::string functor;    // "KSum"; empty for argmax and argmin
@@ -15,4 +15,4 @@ struct ReduceText {
 // For operands of `type`, in which they are accumulated.
 ReduceText DescribeReduce(ir::ReduceKind kind, DType type);
 
-}  // namespace kiln::codegen::cpp
+}  // namespace kiln::codegen::source

@@ -1,4 +1,4 @@
-#include "compiler/schedule/cpu/kept_values.h"
+#include "compiler/schedule/kept_values.h"
 
 #include <cstring>
 #include <string>
@@ -6,9 +6,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "compiler/schedule/cpu/vector_plan.h"
 
-namespace kiln::schedule::cpu {
+namespace kiln::schedule {
 
 using ir::Inst;
 using ir::IntContext;
@@ -114,4 +113,4 @@ std::vector<KeptValue> FindKeptValues(IntContext& ints, const Nest& nest, int nu
   return kept;
 }
 
-}  // namespace kiln::schedule::cpu
+}  // namespace kiln::schedule

@@ -1,0 +1,30 @@
+// Which loops of a kernel become lanes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "compiler/schedule/nest.h"
+
+namespace kiln::schedule {
+
+// The lanes of a loop; a null variable means scalar code.
+struct Lanes {
+  ir::IntExpr var;
+  int width = 1;
+};
+
+struct LanesPlan {
+  // True: `lanes` is one of the outer loops and holds for all phases. False: each phase with inner
+  // loops has its own.
+  bool outer = false;
+  Lanes lanes;
+  std::vector<Lanes> phase_lanes;  // where !outer; one a phase
+  std::string reason;              // for people
+};
+
+// By counting, for each candidate, the accesses of `width` neighbouring lanes that would be
+// contiguous, uniform or scattered, at the hints of symbols. Widths are left to the target.
+LanesPlan PlanLanes(ir::IntContext& ints, const Nest& nest, int width);
+
+}  // namespace kiln::schedule
