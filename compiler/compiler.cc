@@ -62,11 +62,13 @@ bool IsDisabled(const v1::PlanRequest& request, absl::string_view pass) {
   return absl::c_linear_search(request.options().disabled_passes(), pass);
 }
 
-lowering::LoweringOptions MakeLoweringOptions(const v1::PlanRequest& request) {
+lowering::LoweringOptions MakeLoweringOptions(const v1::PlanRequest& request,
+                                              const codegen::Target& target) {
   const auto& libraries = request.device().libraries();
   return {
       .library_steps = std::find(libraries.begin(), libraries.end(), "torch") != libraries.end(),
-      .mark_parameters = request.options().prepare_memory() > 0};
+      .mark_parameters = request.options().prepare_memory() > 0,
+      .left_to_libraries = [&target](const ir::Kernel& k) { return target.LeavesToLibraries(k); }};
 }
 
 // A tree for each kernel and repeat of the module that none before it equals, in order.
@@ -243,8 +245,9 @@ absl::StatusOr<v1::PlanResponse> PlanGraph(const v1::PlanRequest& request, const
     KILN_ASSIGN_OR_RETURN(graph, graph::Import(request.graph(), *module.ints));
     return absl::OkStatus();
   }));
-  KILN_RETURN_IF_ERROR(stages.RunOnIr(
-      "lower", [&] { return lowering::Lower(graph, MakeLoweringOptions(request), module); }));
+  KILN_RETURN_IF_ERROR(stages.RunOnIr("lower", [&] {
+    return lowering::Lower(graph, MakeLoweringOptions(request, *target), module);
+  }));
   KILN_RETURN_IF_ERROR(stages.RunOnIr(
       "fuse", [&] { return fusion::Fuse(module, MakeFuseOptions(request), &decisions); }));
   if (request.options().prepare_memory() > 0) {

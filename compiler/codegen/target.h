@@ -78,6 +78,8 @@ class Target {
   virtual absl::string_view name() const = 0;
   // Puts kernels of the verified module into repeats where they run better there tile by tile.
   virtual void Tile(ir::Module&) const {}
+  // Whether a kernel that one operator became is better left to a library that the client calls.
+  virtual bool LeavesToLibraries(const ir::Kernel&) const { return false; }
   // How a kernel of the verified module runs there, or a repeat that Tile made. UNIMPLEMENTED for a
   // type that the target lacks.
   absl::StatusOr<schedule::Tree> Schedule(ir::Module& module, const ir::Operation& operation) const;

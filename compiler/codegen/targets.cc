@@ -4,6 +4,7 @@
 #include "absl/strings/str_join.h"
 #include "compiler/codegen/cpp/cpp_target.h"
 #include "compiler/codegen/null/null_target.h"
+#include "compiler/codegen/ptx/ptx_target.h"
 
 namespace kiln::codegen {
 
@@ -11,6 +12,7 @@ const std::vector<TargetKind>& Targets() {
   static const auto* targets = new std::vector<TargetKind>{
       CppTargetKind(),
       NullTargetKind(),
+      PtxTargetKind(),
   };
   return *targets;
 }

@@ -266,6 +266,18 @@ absl::Status CutLongViews(LoweringState& state, const Node& node, size_t num_ope
   return status;
 }
 
+// Whether the node's operations, from number `first` on, are taken back in favour of a library
+// step.
+bool IsLeftToLibraries(const LoweringState& state, const LoweringOptions& options, const Node& node,
+                       size_t first) {
+  if (!options.library_steps || !options.left_to_libraries || IsInPlace(node.op)) return false;
+  const std::vector<ir::Operation>& all = state.module.operations;
+  return std::any_of(all.begin() + first, all.end(), [&](const ir::Operation& operation) {
+    const absl::Span<const ir::Kernel> kernels = KernelsOf(operation);
+    return std::any_of(kernels.begin(), kernels.end(), options.left_to_libraries);
+  });
+}
+
 absl::Status LowerNode(LoweringState& state, const LoweringOptions& options, const Node& node) {
   const auto is_size = [&](graph::ValueRef result) {
     return std::holds_alternative<ir::IntExpr>(state.graph.values[result.id]);
@@ -286,6 +298,11 @@ absl::Status LowerNode(LoweringState& state, const LoweringOptions& options, con
   const size_t num_buffers = state.module.buffers.size();
   const size_t num_operations = state.module.operations.size();
   absl::Status status = LowerNatively(state, node);
+  if (status.ok() && IsLeftToLibraries(state, options, node, num_operations)) {
+    state.module.operations.resize(num_operations);
+    state.module.buffers.resize(num_buffers);
+    return AddLibraryStep(state, node);
+  }
   if (status.ok()) status = CutLongViews(state, node, num_operations, num_buffers);
   if (status.ok()) MaterializeShared(state, node, num_buffers);
   if (!absl::IsUnimplemented(status)) return status;

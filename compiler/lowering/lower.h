@@ -1,7 +1,7 @@
 // Lowering: from ATen operators to the loop IR, one lowering per operator, found in the registry.
 #pragma once
 
-#include <map>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,6 +18,9 @@ struct LoweringOptions {
   // Whether inputs that the graph calls parameters are marked so (ir::Buffer::parameter): the
   // client keeps what is made of them alone.
   bool mark_parameters = false;
+  // Of kernels that one operator made: whether the device's libraries run it better. Where one is,
+  // and `library_steps`, the operator becomes a Library operation as a whole. May be null.
+  std::function<bool(const ir::Kernel& kernel)> left_to_libraries;
 };
 
 // Every operation of the graph becomes kernels over buffers, or a Library operation where no

@@ -81,7 +81,7 @@ IntExpr OnlyLoop(const NestPhase& phase) {
 }  // namespace
 
 std::vector<KeptValue> FindKeptValues(IntContext& ints, const Nest& nest, int num_values,
-                                      int64_t l1_bytes) {
+                                      KeptOptions options) {
   std::vector<KeptValue> kept;
   if (nest.phases.size() < 2) return kept;
   const ValueNumbers numbers(ints, nest, num_values);
@@ -98,13 +98,15 @@ std::vector<KeptValue> FindKeptValues(IntContext& ints, const Nest& nest, int nu
     const int64_t extent = Extent(ints, loop).value();
     for (const Step& step : nest.phases[i].steps) {
       const Inst& inst = *step.inst;
-      if (!IsElementary(inst.op) || !numbers.Varies(inst)) continue;
+      const bool costly = IsElementary(inst.op) ||
+                          (options.loads && inst.op == ScalarOp::kLoad && inst.buffer >= 0);
+      if (!costly || !numbers.Varies(inst)) continue;
       const auto [found, is_first] = firsts.emplace(numbers.Of(inst), First{i, &inst});
       const First& first = found->second;
       if (is_first || first.phase == i) continue;
       if (Extent(ints, OnlyLoop(nest.phases[first.phase])) != Extent(ints, loop)) continue;
       const int64_t more = stored.contains(first.inst) ? 0 : extent * DTypeSize(inst.dtype);
-      if (bytes + more > l1_bytes / 2) continue;
+      if (bytes + more > options.most_bytes) continue;
       bytes += more;
       stored.insert(first.inst);
       kept.push_back({first.phase, first.inst, i, &inst, extent});

@@ -17,9 +17,12 @@ struct KeptValue {
   int64_t extent;  // of the inner loop that both phases have
 };
 
-// Only between phases of one inner loop each, of equal constant extent, whose rows fit half of a
-// first-level cache of `l1_bytes` together.
+struct KeptOptions {
+  int64_t most_bytes = 0;  // of all rows together
+  bool loads = false;      // what is loaded counts as costly
+};
+// Only between phases of one inner loop each, of equal constant extent.
 std::vector<KeptValue> FindKeptValues(ir::IntContext& ints, const Nest& nest, int num_values,
-                                      int64_t l1_bytes);
+                                      KeptOptions options);
 
 }  // namespace kiln::schedule

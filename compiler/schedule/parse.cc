@@ -65,6 +65,11 @@ class Parser : public ir::Parser {
       KILN_ASSIGN_OR_RETURN(std::string name, Take(TokenKind::kIdentifier, "a variable"));
       tree.threads = vars_[name] = module_.ints->NewVar(module_.ints->Const(kMostThreads));
     }
+    if (Accept("team")) {
+      KILN_ASSIGN_OR_RETURN(const int64_t team, Int());
+      if (team < 1 || team > kMostTeam) return Error("a team has 1 to 1024 threads");
+      tree.team = static_cast<int>(team);
+    }
     KILN_RETURN_IF_ERROR(Expect("{"));
     while (Accept("because")) {
       KILN_ASSIGN_OR_RETURN(std::string reason, Take(TokenKind::kString, "a reason"));

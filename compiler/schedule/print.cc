@@ -38,6 +38,7 @@ class Printer {
       StrAppend(&head, "from ", absl::StrJoin(tree_.origins, ", ", quoted), " ");
     }
     if (tree_.threads) StrAppend(&head, "threads ", NameVar(tree_.threads, 'r'), " ");
+    if (tree_.team > 1) StrAppend(&head, "team ", tree_.team, " ");
     Line(1, head, "{");
     for (const std::string& reason : tree_.reasons) Line(2, "because ", ir::QuoteText(reason));
     BlockText(tree_.body, 2);

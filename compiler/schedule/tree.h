@@ -171,11 +171,16 @@ struct Node {
 };
 
 inline constexpr int64_t kMostThreads = 1 << 12;  // Tree::threads is below this
+inline constexpr int kMostTeam = 1024;
 
 struct Tree {
   std::string name;                  // the kernel's
   std::vector<std::string> origins;  // the same
   ir::IntExpr threads;  // a variable: how many threads the launch may use; null where it counts not
+  // How many threads run a task together: a power of two, 1 on a CPU. They share the lanes of
+  // vector loops, `width / team` neighbouring ones each; what stands outside of those all of them
+  // compute, and one stores. What one loop stores is there for the loops after it.
+  int team = 1;
   std::vector<Alloc> allocs;
   Block body;
   int num_values = 0;  // ValueIds are below this

@@ -34,6 +34,9 @@ class Verifier {
   absl::Status Run() {
     const IntExpr one = ints_.Const(1);
     if (tree_.threads) Declare(tree_.threads, {{}, one, tree_.threads.extent(), one, {}});
+    if (tree_.team < 1 || tree_.team > kMostTeam || (tree_.team & (tree_.team - 1)) != 0) {
+      return Error(StrCat("a team of ", tree_.team, " threads"));
+    }
     return CheckBlock(tree_.body);
   }
 
@@ -107,7 +110,8 @@ class Verifier {
     if (HasLanes(loop.binding)) {
       if (lanes_ != nullptr) return Error("a vector loop stands in another");
       if (!loop.step.is_const(1)) return Error("a vector loop has steps");
-      if (loop.width < 2 || loop.width > kMostLanes) {
+      const int lanes = loop.width / tree_.team;  // of a thread
+      if (loop.width < 2 || loop.width % tree_.team != 0 || lanes > kMostLanes) {
         return Error(StrCat("a vector loop has ", loop.width, " lanes"));
       }
     }

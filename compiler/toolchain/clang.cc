@@ -41,6 +41,10 @@ void LLVMInitializeX86Target();
 void LLVMInitializeX86TargetMC();
 void LLVMInitializeX86AsmPrinter();
 void LLVMInitializeX86AsmParser();
+void LLVMInitializeNVPTXTargetInfo();
+void LLVMInitializeNVPTXTarget();
+void LLVMInitializeNVPTXTargetMC();
+void LLVMInitializeNVPTXAsmPrinter();
 }
 
 // lld/Common/Version.h includes a file that Debian's package leaves out.
@@ -53,6 +57,9 @@ namespace {
 
 constexpr char kTriple[] = "x86_64-unknown-linux-gnu";
 constexpr char kFallbackArch[] = "x86-64";
+constexpr char kNvptxTriple[] = "nvptx64-nvidia-cuda";
+// The oldest that knows all architectures up to sm_90a; drivers from CUDA 12.0 on take it.
+constexpr char kPtxVersion[] = "+ptx80";
 constexpr char kKernelPath[] = "kernel.cc";
 constexpr char kPreludePath[] = "/prelude.h";
 constexpr char kPrecompiledPath[] = "/prelude.pch";
@@ -108,6 +115,10 @@ void InitializeLlvmOnce() {
     LLVMInitializeX86TargetMC();
     LLVMInitializeX86AsmPrinter();
     LLVMInitializeX86AsmParser();
+    LLVMInitializeNVPTXTargetInfo();
+    LLVMInitializeNVPTXTarget();
+    LLVMInitializeNVPTXTargetMC();
+    LLVMInitializeNVPTXAsmPrinter();
   });
 }
 
@@ -131,15 +142,8 @@ bool IsKnownFeature(const std::string& feature) {
 }
 
 // The arguments of `clang -cc1`, which say what the driver would have added.
-std::vector<std::string> FrontendArguments(const ClangJob& job) {
-  const bool known_arch =
-      llvm::X86::parseArchX86(job.arch, /*Only64Bit=*/true) != llvm::X86::CK_None;
-  const bool avx512 = Contains(job.features, "avx512f");
-  std::vector<std::string> args = {"-triple",
-                                   kTriple,
-                                   "-target-cpu",
-                                   known_arch ? job.arch : kFallbackArch,
-                                   "-x",
+std::vector<std::string> CommonArguments(const ClangJob& job) {
+  std::vector<std::string> args = {"-x",
                                    "c++",
                                    "-std=c++20",
                                    "-ffreestanding",
@@ -148,10 +152,6 @@ std::vector<std::string> FrontendArguments(const ClangJob& job) {
                                    "-fno-rtti",
                                    "-fno-threadsafe-statics",
                                    "-fgnuc-version=4.2.1",
-                                   "-mrelocation-model",
-                                   "pic",
-                                   "-pic-level",
-                                   "2",
                                    "-mframe-pointer=none",
                                    "-clear-ast-before-backend",
                                    "-disable-llvm-verifier",
@@ -161,13 +161,28 @@ std::vector<std::string> FrontendArguments(const ClangJob& job) {
                                    "-main-file-name",
                                    kKernelPath};
   args.push_back(absl::StrCat("-O", std::clamp(job.optimization_level, 1, 3)));
-  if (job.optimization_level > 1) {
-    args.insert(args.end(), {"-vectorize-loops", "-vectorize-slp"});
-  }
   if (job.fast_math) {
     args.insert(args.end(), {"-mreassociate", "-freciprocal-math", "-ffp-contract=fast"});
   } else {
     args.push_back("-ffp-contract=on");
+  }
+  return args;
+}
+
+std::vector<std::string> X86Arguments(const ClangJob& job) {
+  const bool known_arch =
+      llvm::X86::parseArchX86(job.arch, /*Only64Bit=*/true) != llvm::X86::CK_None;
+  const bool avx512 = Contains(job.features, "avx512f");
+  std::vector<std::string> args = {"-triple",
+                                   kTriple,
+                                   "-target-cpu",
+                                   known_arch ? job.arch : kFallbackArch,
+                                   "-mrelocation-model",
+                                   "pic",
+                                   "-pic-level",
+                                   "2"};
+  if (job.optimization_level > 1) {
+    args.insert(args.end(), {"-vectorize-loops", "-vectorize-slp"});
   }
   auto add_feature = [&](absl::string_view sign, absl::string_view feature) {
     args.insert(args.end(), {"-target-feature", absl::StrCat(sign, feature)});
@@ -183,6 +198,16 @@ std::vector<std::string> FrontendArguments(const ClangJob& job) {
     add_feature("+", "evex512");
     args.push_back("-mprefer-vector-width=512");
   }
+  return args;
+}
+
+std::vector<std::string> FrontendArguments(const ClangJob& job) {
+  std::vector<std::string> args =
+      job.machine == Machine::kX86
+          ? X86Arguments(job)
+          : std::vector<std::string>{"-triple", kNvptxTriple,      "-target-cpu",
+                                     job.arch,  "-target-feature", kPtxVersion};
+  for (std::string& arg : CommonArguments(job)) args.push_back(std::move(arg));
   return args;
 }
 
@@ -359,9 +384,10 @@ std::string LldVersionNumber() {
 ClangInvocation Prepare(const ClangJob& job) {
   const size_t prelude_bytes = std::min(job.prelude_bytes, job.source.size());
   ClangInvocation invocation{.object_arguments = FrontendArguments(job),
+                             .object_is_text = job.machine == Machine::kNvptx,
                              .prelude = job.source.substr(0, prelude_bytes),
                              .text = job.source.substr(prelude_bytes)};
-  if (job.want_assembly) {
+  if (job.want_assembly && !invocation.object_is_text) {
     invocation.assembly_arguments = invocation.object_arguments;
     // They say from which line each instruction comes, counted over the whole source.
     invocation.assembly_arguments.push_back("-debug-info-kind=line-directives-only");
@@ -371,12 +397,13 @@ ClangInvocation Prepare(const ClangJob& job) {
 
 Digest KeyOf(const ClangInvocation& invocation) {
   // A new member ends up here: it would not compile else.
-  const auto& [object_arguments, assembly_arguments, prelude, text] = invocation;
+  const auto& [object_arguments, assembly_arguments, object_is_text, prelude, text] = invocation;
   static const std::string* const toolchain =
       new std::string(absl::StrCat(clang::getClangFullVersion(), ", ", kClangSourceHash));
   std::vector<std::string> arguments = object_arguments;
   arguments.push_back("; assembly:");
   arguments.insert(arguments.end(), assembly_arguments.begin(), assembly_arguments.end());
+  if (object_is_text) arguments.push_back("; as text");
   return KernelKey(*toolchain, arguments, {prelude, text});
 }
 
@@ -389,8 +416,13 @@ absl::StatusOr<ClangOutput> CompileCpp(const ClangInvocation& invocation) {
                           Preludes().Get(invocation.object_arguments, std::string(prelude)));
   }
   ClangOutput result;
-  clang::EmitObjAction emit_object;
-  KILN_ASSIGN_OR_RETURN(result.object, RunBackend(invocation.object_arguments, input, emit_object));
+  std::unique_ptr<clang::CodeGenAction> emit;
+  if (invocation.object_is_text) {
+    emit = std::make_unique<clang::EmitAssemblyAction>();
+  } else {
+    emit = std::make_unique<clang::EmitObjAction>();
+  }
+  KILN_ASSIGN_OR_RETURN(result.object, RunBackend(invocation.object_arguments, input, *emit));
   if (!invocation.assembly_arguments.empty()) {
     // A second run, since one backend pipeline writes one kind of file; it is for people to read.
     const auto line = 1 + std::count(prelude.begin(), prelude.end(), '\n');

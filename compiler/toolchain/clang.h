@@ -1,7 +1,9 @@
-// Clang and LLVM in process: C++ text in, x86-64 object out, no files and no headers but the text.
+// Clang and LLVM in process: C++ text in, x86-64 object or PTX out, no files and no headers but the
+// text.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -12,12 +14,15 @@
 
 namespace kiln::toolchain {
 
+enum class Machine : uint8_t { kX86, kNvptx };
+
 struct ClangJob {
+  Machine machine = Machine::kX86;
   absl::string_view source;
   // How many bytes at the start of `source` many jobs have in common: whole declarations. They are
   // parsed once in a process for each list of arguments, and the result is kept.
   size_t prelude_bytes = 0;
-  std::string arch;                   // LLVM CPU name; an unknown one falls back to "x86-64"
+  std::string arch;                   // LLVM CPU name; an unknown x86 one falls back to "x86-64"
   std::vector<std::string> features;  // each switched on; every other optional one of the CPU's
                                       // vector extensions that the client lacks is switched off
   int optimization_level = 3;         // 1 to 3
@@ -26,8 +31,8 @@ struct ClangJob {
 };
 
 struct ClangOutput {
-  std::string object;    // ELF, position independent
-  std::string assembly;  // where asked for
+  std::string object;    // ELF, position independent; for kNvptx PTX
+  std::string assembly;  // where asked for; none for kNvptx
 };
 
 // A job as Clang gets it. Nothing else of a job reaches Clang: CompileCpp takes this and KeyOf
@@ -35,6 +40,7 @@ struct ClangOutput {
 struct ClangInvocation {
   std::vector<std::string> object_arguments;
   std::vector<std::string> assembly_arguments;  // none where no assembly is wanted
+  bool object_is_text = false;                  // the object is what assembly would be
   absl::string_view prelude;                    // of the job's source
   absl::string_view text;                       // the rest of it
 };

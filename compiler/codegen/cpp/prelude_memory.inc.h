@@ -1,4 +1,4 @@
-// Goes on where prelude_core.inc.h ends: memory access.
+// Goes on where prelude_core.inc.h ends: memory access, and what a C library has.
 
 // ---- Memory --------------------------------------------------------------------------------
 
@@ -363,4 +363,10 @@ KILN_FN long KCheck(long index, long extent, int* error) {
   if (__builtin_expect((unsigned long)index < (unsigned long)extent, 1)) return index;
   *error = 1;
   return 0;
+}
+KILN_FN float KFmodOf(float a, float b) {
+  return __builtin_fmodf(a, b);
+}
+KILN_FN double KFmodOf(double a, double b) {
+  return __builtin_fmod(a, b);
 }

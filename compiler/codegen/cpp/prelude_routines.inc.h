@@ -1,3 +1,17 @@
+// ---- Loops and threads ---------------------------------------------------------------------
+
+// body<kTail>(first lane's index, active lanes) over [begin, end) in steps of W. kExact: the length
+// is known to be a multiple of W.
+template <int W, bool kExact, class F>
+KILN_FN void KVectorLoop(long begin, long end, F body) {
+  long i = begin;
+#pragma clang loop unroll(disable)
+  for (; i + W <= end; i += W) body.template operator()<false>(i, W);
+  if constexpr (!kExact) {
+    if (i < end) body.template operator()<true>(i, end - i);
+  }
+}
+
 // ---- Routines ------------------------------------------------------------------------------
 
 // What depends on types and sizes of tiles alone and is called by many kernels. Each is an object

@@ -126,6 +126,13 @@ IntExpr Body::StrideOf(const Compute& step) {
                   : ints_.CoefficientOf(step.inst.indices[0], lane_var_);
 }
 
+std::string Body::AlignmentText(const Compute& step) const {
+  if (!alignment_) return "";
+  return StrCat(", ", IndirectVaries(step.inst) || schedule::NumIndirect(step.inst) > 0
+                          ? 1
+                          : alignment_(step.inst.indices[0]));
+}
+
 std::string Body::LoadText(const Compute& step, bool varying) {
   const Inst& inst = step.inst;
   const std::string type(CppType(inst.dtype));
@@ -154,10 +161,11 @@ std::string Body::LoadText(const Compute& step, bool varying) {
     }
     return gather("KGatherMasked", StrCat(mask_text, ", ", other, ", "));
   }
-  std::string load = contiguous ? StrCat("KLoad<", mode, ">(", PointerText(step), ", n)")
-                     : fixed ? StrCat("KSplat<", width_, ">(KLoadAll<1>(", PointerText(step), "))")
-                     : even  ? StrCat("KLoadEven<", mode, ">(", PointerText(step), ", n)")
-                             : gather("KGather", "");
+  std::string load =
+      contiguous ? StrCat("KLoad<", mode, AlignmentText(step), ">(", PointerText(step), ", n)")
+      : fixed    ? StrCat("KSplat<", width_, ">(KLoadAll<1>(", PointerText(step), "))")
+      : even     ? StrCat("KLoadEven<", mode, ">(", PointerText(step), ", n)")
+                 : gather("KGather", "");
   if (!inst.has_mask) return load;
   return StrCat(Use(mask, false), "[0] ? ", load, " : KConst<", type, ", ", width_, ">(", other,
                 ")");
@@ -174,8 +182,8 @@ void Body::EmitStore(const Compute& step, bool varying) {
   }
   IntExpr stride = StrideOf(step);
   if (stride && stride.is_const(1)) {
-    out_.Line(step.stream ? "KStream" : "KStore", "<kTail>(", PointerText(step), ", n, ",
-              Use(value, true), ");");
+    out_.Line(step.stream ? "KStream" : "KStore", "<kTail", AlignmentText(step), ">(",
+              PointerText(step), ", n, ", Use(value, true), ");");
     return;
   }
   out_.Line("KScatter<kTail>(n, ", Use(value, true), ", [&](long i, ", CppType(inst.dtype),

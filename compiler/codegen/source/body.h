@@ -5,7 +5,9 @@
 // parameter `n`, the number of active lanes, when a lane variable is set; they use `error`, an int.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "compiler/codegen/source/kernel_text.h"
@@ -24,6 +26,10 @@ class Body {
   // From here on statements are for `width` lanes of `var`; a null `var` means uniform code.
   // `aligned`: the first of the lanes is a multiple of `width`.
   void SetLanes(ir::IntExpr var, int width, bool aligned = true);
+  // For machines whose vectors have to be aligned: contiguous accesses then say, as another
+  // template argument, of how many elements `of(index)` the address of their first lane is a
+  // multiple.
+  void SetAlignment(std::function<int(ir::IntExpr index)> of) { alignment_ = std::move(of); }
   // Which later statements treat as already defined, by the text of a Vec.
   void Define(ir::ValueId id, DType dtype, bool varying, std::string text);
 
@@ -65,9 +71,13 @@ class Body {
   std::string IndexValueText(const schedule::Compute& step, bool varying);
   std::string ComputeText(const ir::Inst& inst, bool varying);
 
+  // ", 4" for the template arguments of a contiguous access, or nothing.
+  std::string AlignmentText(const schedule::Compute& step) const;
+
   ir::IntContext& ints_;
   Names& names_;
   Writer& out_;
+  std::function<int(ir::IntExpr)> alignment_;
   std::vector<Value> values_;
   absl::flat_hash_map<std::string, int> name_count_;
   ir::IntExpr lane_var_;

@@ -1,4 +1,4 @@
-// Goes on where prelude_memory.inc.h ends: arithmetic of vectors, reductions, loops and threads.
+// Goes on where a target's own part about memory ends: arithmetic of vectors, reductions.
 // ---- Arithmetic ----------------------------------------------------------------------------
 
 template <class T, int W>
@@ -23,7 +23,7 @@ KILN_FN Vec<T, W> KMax(Vec<T, W> a, Vec<T, W> b) {
 template <class T, int W>
 KILN_FN Vec<T, W> KTruncDiv(Vec<T, W> a, Vec<T, W> b) {
   Vec<T, W> q;
-#pragma clang loop unroll(disable) vectorize(disable)
+  KILN_EACH_LANE
   for (int i = 0; i < W; ++i) {
     const T d = b[i];
     q[i] = d == 0 ? T(0) : d == T(-1) && T(-1) < T(0) ? T(0ul - (unsigned long)a[i]) : T(a[i] / d);
@@ -34,14 +34,8 @@ template <class T, int W>
 KILN_FN Vec<T, W> KFmod(Vec<T, W> a, Vec<T, W> b) {
   if constexpr (kIsFloat<T>) {
     Vec<T, W> r;
-#pragma clang loop unroll(disable) vectorize(disable)
-    for (int i = 0; i < W; ++i) {
-      if constexpr (sizeof(T) == 4) {
-        r[i] = __builtin_fmodf(a[i], b[i]);
-      } else {
-        r[i] = __builtin_fmod(a[i], b[i]);
-      }
-    }
+    KILN_EACH_LANE
+    for (int i = 0; i < W; ++i) r[i] = KFmodOf(a[i], b[i]);
     return r;
   } else {
     return a - KTruncDiv(a, b) * b;
@@ -270,24 +264,10 @@ KILN_FN void KUpdateBest(KBest<T, W>& best, Vec<T, W> x, Vec<long, W> number, Ve
 template <bool kGreatest, class T, int W>
 KILN_FN KBest<T, 1> KFoldBest(KBest<T, W> best) {
   KBest<T, 1> result = {KConst<T, 1>(best.value[0]), KConst<long, 1>(best.number[0])};
-#pragma clang loop unroll(disable) vectorize(disable)
+  KILN_EACH_LANE
   for (int i = 1; i < W; ++i) {
     KUpdateBest<kGreatest>(result, KConst<T, 1>(best.value[i]), KConst<long, 1>(best.number[i]),
                            KConst<bool, 1>(true));
   }
   return result;
-}
-
-// ---- Loops and threads ---------------------------------------------------------------------
-
-// body<kTail>(first lane's index, active lanes) over [begin, end) in steps of W. kExact: the length
-// is known to be a multiple of W.
-template <int W, bool kExact, class F>
-KILN_FN void KVectorLoop(long begin, long end, F body) {
-  long i = begin;
-#pragma clang loop unroll(disable)
-  for (; i + W <= end; i += W) body.template operator()<false>(i, W);
-  if constexpr (!kExact) {
-    if (i < end) body.template operator()<true>(i, end - i);
-  }
 }

@@ -8,6 +8,13 @@
 #define KILN_INLINE __attribute__((always_inline, nodebug))
 // Before a loop that the compiler shall leave as it is: kernels say themselves what is a vector.
 #define KILN_ROLLED _Pragma("clang loop unroll(disable) vectorize(disable)")
+// Before a loop over the lanes of a vector that are dealt with one by one: on a GPU each is a
+// register of its own, which has no number at run time.
+#ifdef __NVPTX__
+#define KILN_EACH_LANE _Pragma("clang loop unroll(full)")
+#else
+#define KILN_EACH_LANE _Pragma("clang loop unroll(disable) vectorize(disable)")
+#endif
 #define KILN_FN static inline __attribute__((always_inline, nodebug))
 // Bytes of a register.
 #if defined(__AVX512F__)
@@ -155,7 +162,16 @@ KILN_FN Vec<KBf16, W> KFloatToBf16(Vec<float, W> x) {
   const Vec<unsigned, W> nan = (bits >> 16) | 0x40u;
   return __builtin_convertvector(x != x ? nan : rounded, Vec<KBf16, W>);
 }
-#ifdef __F16C__
+#if defined(__NVPTX__)
+template <int W>
+KILN_FN Vec<float, W> KHalfToFloat(Vec<_Float16, W> x) {
+  return __builtin_convertvector(x, Vec<float, W>);
+}
+template <int W>
+KILN_FN Vec<_Float16, W> KFloatToHalf(Vec<float, W> x) {
+  return __builtin_convertvector(x, Vec<_Float16, W>);
+}
+#elif defined(__F16C__)
 // The fence keeps LLVM from comparing halves themselves, which takes one lane at a time where the
 // processor has no arithmetic on them.
 template <int W>

@@ -15,7 +15,7 @@
 // a * b + c, rounded once where the CPU can and twice where it cannot: callers work with either.
 template <class V>
 KILN_FN V KMad(V a, V b, V c) {
-#ifdef __FMA__
+#if defined(__FMA__) || defined(__NVPTX__)
   return __builtin_elementwise_fma(a, b, c);
 #else
   return a * b + c;

@@ -227,7 +227,8 @@ void LoopsScheduler::AddRowBody(const Loop& lanes, Block& out) {
   } else if (plan_.outer) {
     row_.AddLanesBody(lanes, out);
   } else {
-    if (row_.Keep(FindKeptValues(ints_, nest_, num_values_, l1_bytes_), Space::kL1, out)) {
+    if (row_.Keep(FindKeptValues(ints_, nest_, num_values_, {.most_bytes = l1_bytes_ / 2}),
+                  Space::kL1, out)) {
       Because("a row of what two loops compute is kept");
     }
     row_.AddPhases(out);

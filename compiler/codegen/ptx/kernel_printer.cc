@@ -1,0 +1,302 @@
+#include "compiler/codegen/ptx/kernel_printer.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "compiler/codegen/source/tree_printer.h"
+#include "compiler/schedule/nest.h"
+
+namespace kiln::codegen::ptx {
+namespace {
+
+using absl::StrAppend;
+using absl::StrCat;
+using ir::IntExpr;
+using schedule::Alloc;
+using schedule::AllocId;
+using schedule::Binding;
+using schedule::For;
+using schedule::Node;
+using source::CppType;
+using source::Writer;
+
+constexpr int kWarp = 32;
+constexpr int kBlock = 256;          // threads, where teams share a block
+constexpr int kSlotBytes = 32 * 16;  // what KAcrossTeam exchanges between warps
+
+// Memory of the kernel that nodes access, by buffer (from 0 on) or alloc (from -1 down).
+struct Accesses {
+  absl::flat_hash_set<int> loads, stores;
+};
+int MemoryOf(const schedule::Compute& compute) {
+  return compute.alloc >= 0 ? -1 - compute.alloc : compute.inst.buffer;
+}
+
+class KernelPrinter : public source::TreePrinter {
+ public:
+  KernelPrinter(ir::Module& module, const schedule::Tree& tree) : TreePrinter(module, tree) {
+    team_bytes_ = ints_.Const(0);
+    FindOwnRows(tree.body, nullptr);
+  }
+
+  absl::StatusOr<EmittedKernel> Print();
+
+ private:
+  // What one array's accesses have in common.
+  struct Row {
+    int width = 0;
+    bool own = true;  // each thread reads only what it stored itself
+  };
+
+  void FindOwnRows(const schedule::Block& block, const For* lanes);
+  void AddAccesses(const Node& node, Accesses& out) const;
+  void SyncBefore(const Node& node, Function& f);
+  void PrintNode(const Node& node, Function& f) override;
+  void PrintCompute(const schedule::Compute& compute, Function& f) override;
+  void PrintVectorLoop(const For& loop, Function& f) override;
+  void PrintArray(AllocId id, Function& f) override;
+  void PrintMicro(const schedule::Micro&, Function&) override { Unknown("a micro-kernel"); }
+  int64_t LanesOfThread(const Alloc& alloc) const override {
+    return std::max<int64_t>(1, alloc.size.value() / tree_.team);
+  }
+  std::string AcrossThreads(const Accumulator& acc, const std::string& type,
+                            std::string value) const override;
+  void PrintTask(const source::Grid& grid, IntExpr chunks, Function& f);
+  void Unknown(absl::string_view what) {
+    if (problem_.empty()) problem_ = StrCat("kernel @", tree_.name, ": target ptx has no ", what);
+  }
+
+  absl::flat_hash_map<AllocId, Row> rows_;
+  Accesses pending_;  // since the team's threads last met
+  IntExpr team_bytes_;
+  std::string problem_;
+};
+
+// Of arrays that are accessed at a vector loop's own variable only, by loops of one width.
+void KernelPrinter::FindOwnRows(const schedule::Block& block, const For* lanes) {
+  for (const Node& node : block) {
+    if (const auto* loop = std::get_if<For>(&node.value)) {
+      FindOwnRows(loop->body, HasLanes(loop->binding) ? loop : lanes);
+    } else if (const auto* branch = std::get_if<schedule::If>(&node.value)) {
+      FindOwnRows(branch->then, lanes);
+      FindOwnRows(branch->otherwise, lanes);
+    } else if (const auto* compute = std::get_if<schedule::Compute>(&node.value)) {
+      if (compute->alloc < 0) continue;
+      Row& row = rows_[compute->alloc];
+      const int width = lanes == nullptr ? 0 : lanes->width;
+      row.own &= width > 0 && (row.width == 0 || row.width == width) &&
+                 compute->inst.indices[0] == lanes->var;
+      row.width = width;
+    }
+  }
+}
+
+void KernelPrinter::AddAccesses(const Node& node, Accesses& out) const {
+  const auto add = [&](const Node& n) {
+    const auto* compute = std::get_if<schedule::Compute>(&n.value);
+    if (compute == nullptr) return;
+    const bool stores = compute->inst.op == ir::ScalarOp::kStore;
+    if (!stores && compute->inst.op != ir::ScalarOp::kLoad) return;
+    if (compute->alloc >= 0 && rows_.at(compute->alloc).own) return;
+    (stores ? out.stores : out.loads).insert(MemoryOf(*compute));
+    if (stores && compute->inst.accumulates) out.loads.insert(MemoryOf(*compute));
+  };
+  add(node);
+  if (const auto* loop = std::get_if<For>(&node.value)) ForEachNode(loop->body, add);
+  if (const auto* branch = std::get_if<schedule::If>(&node.value)) {
+    ForEachNode(branch->then, add);
+    ForEachNode(branch->otherwise, add);
+  }
+}
+
+// Lets the threads of a team meet where one may access what another has stored, or store what
+// another has read. Instructions of a loop around vector loops may do so in its next iteration.
+void KernelPrinter::SyncBefore(const Node& node, Function& f) {
+  Accesses next;
+  AddAccesses(node, next);
+  const auto meets = [](const absl::flat_hash_set<int>& a, const absl::flat_hash_set<int>& b) {
+    return std::any_of(a.begin(), a.end(), [&](int id) { return b.contains(id); });
+  };
+  const auto conflict = [&](const Accesses& a, const Accesses& b) {
+    return meets(a.stores, b.loads) || meets(a.loads, b.stores) || meets(a.stores, b.stores);
+  };
+  const auto* loop = std::get_if<For>(&node.value);
+  const bool repeats = loop != nullptr && loop->binding == Binding::kSerial;
+  if (conflict(pending_, next)) {
+    f.out.Line("KTeamSync<kTeam>();");
+    pending_ = {};
+  }
+  if (repeats && conflict(next, next)) {
+    // Its own body starts with one.
+    pending_ = next;
+    return;
+  }
+  const bool is_leaf = !std::holds_alternative<For>(node.value) || HasLanes(loop->binding);
+  if (!is_leaf || std::holds_alternative<schedule::If>(node.value)) return;  // what is inside adds
+  pending_.loads.insert(next.loads.begin(), next.loads.end());
+  pending_.stores.insert(next.stores.begin(), next.stores.end());
+}
+
+void KernelPrinter::PrintNode(const Node& node, Function& f) {
+  if (tree_.team > 1 && !f.body.lane_var()) SyncBefore(node, f);
+  TreePrinter::PrintNode(node, f);
+}
+
+void KernelPrinter::PrintCompute(const schedule::Compute& compute, Function& f) {
+  const bool once = tree_.team > 1 && !f.body.lane_var() && compute.inst.op == ir::ScalarOp::kStore;
+  if (once) f.out.Line("if (lane == 0) {");
+  TreePrinter::PrintCompute(compute, f);
+  if (once) f.out.Line("}");
+}
+
+void KernelPrinter::PrintVectorLoop(const For& loop, Function& f) {
+  const int lanes = loop.width / tree_.team;
+  const IntExpr length = ints_.Sub(loop.end, loop.begin);
+  const bool exact = multiples_.Is(ints_, length, lanes);
+  const std::string begin = Expr(loop.begin), end = Expr(loop.end);
+  const std::string lambda = f.body.NewName("body");
+  const std::string name = NewVar(loop.var, 'x');
+  f.out.Line("auto ", lambda, " = [&]<bool kTail>(long ", name, ", long n) KILN_INLINE {");
+  const bool aligned = multiples_.Is(ints_, loop.begin, lanes);
+  f.body.SetLanes(loop.var, lanes, aligned);
+  f.body.SetAlignment([this, &loop, lanes, aligned](IntExpr index) {
+    const IntExpr first = ints_.Substitute(index, {{loop.var, ints_.Const(0)}});
+    int alignment = aligned ? lanes : 1;
+    while (alignment > 1 && !multiples_.Is(ints_, first, alignment)) alignment /= 2;
+    return alignment;
+  });
+  PrintBlock(loop.body, f);
+  f.body.SetLanes(IntExpr(), 1);
+  f.out.Line("};");
+  if (loop.binding == Binding::kTaskVector) {
+    if (!loop.begin.is_const(0)) Unknown("tasks of lanes that begin elsewhere");
+    f.out.Line("KTaskLanes<kTeam, ", lanes, ", ", exact ? "true" : "false", ">(lane, chunk, ", end,
+               ", ", lambda, ");");
+    return;
+  }
+  constexpr int64_t kMostUnrolled = 16;
+  const bool even = length.is_const() && length.value() % loop.width == 0 &&
+                    length.value() / loop.width <= kMostUnrolled;
+  f.out.Line("KTeamLoop<kTeam, ", lanes, ", ", exact ? "true" : "false", ", ",
+             even ? length.value() / loop.width : 0, ">(lane, ", begin, ", ", end, ", ", lambda,
+             ");");
+}
+
+void KernelPrinter::PrintArray(AllocId id, Function& f) {
+  const Alloc& alloc = tree_.allocs[id];
+  const std::string type(CppType(alloc.dtype)), name = names_.Alloc(id);
+  if (alloc.space != schedule::Space::kRegister && alloc.space != schedule::Space::kL1) {
+    return Unknown("scratch memory");
+  }
+  if (f.body.lane_var()) {
+    f.out.Line(type, " ", name, "[", alloc.size.value(), "];");
+    return;
+  }
+  const IntExpr offset = Reserve(alloc, team_bytes_);
+  f.out.Line(type, "* const ", name, " = (", type, "*)(of_team + ", offset.value(), ");");
+}
+
+std::string KernelPrinter::AcrossThreads(const Accumulator& acc, const std::string& type,
+                                         std::string value) const {
+  if (tree_.team == 1) return value;
+  if (acc.text.functor.empty()) {
+    return StrCat("KFoldBestTeam<", acc.text.greatest ? "true" : "false", ", ", type, ", kTeam>(",
+                  value, ", slots)");
+  }
+  return StrCat("KFoldTeam<", acc.text.functor, ", ", type, ", kTeam>(", value, ", slots)");
+}
+
+// The task's rows by its number, from the innermost on, then its nodes.
+void KernelPrinter::PrintTask(const source::Grid& grid, IntExpr chunks, Function& f) {
+  std::string rest = "task";
+  if (!grid.lanes.empty()) {
+    const bool only = grid.rows.empty();
+    f.out.Line("const long chunk = ", only ? rest : StrCat("KRem(task, ", Expr(chunks), ")"), ";");
+    rest = StrCat("KDiv(task, ", Expr(chunks), ")");
+  }
+  for (size_t i = grid.rows.size(); i-- > 0;) {
+    const For& loop = *grid.rows[i];
+    const std::string steps = Expr(ints_.CeilDiv(loop.end, loop.step));
+    std::string number = i == 0 ? rest : StrCat("KRem(", rest, ", ", steps, ")");
+    if (!loop.step.is_const(1)) number = StrCat(number, " * ", Expr(loop.step));
+    if (i > 0) rest = StrCat("KDiv(", rest, ", ", steps, ")");
+    f.out.Line("const long ", NewVar(loop.var, 'd'), " = ", number, ";");
+  }
+  PrintBlock(grid.nodes, f);
+}
+
+absl::StatusOr<EmittedKernel> KernelPrinter::Print() {
+  const std::vector<source::Grid> grids = source::FindGrids(tree_.body);
+  if (grids.size() != 1 || grids[0].lanes.size() > 1) Unknown("several grids");
+  const source::Grid& grid = grids[0];
+
+  const int team = tree_.team;
+  const int threads = std::max(team, kBlock), teams = threads / team;
+  IntExpr chunks = ints_.Const(1), tasks = ints_.Const(1);
+  if (!grid.lanes.empty()) {
+    const For& lanes = *grid.lanes[0];
+    chunks = ints_.CeilDiv(schedule::Extent(ints_, lanes.var), ints_.Const(lanes.width));
+  }
+  for (const For* row : grid.rows) tasks = ints_.Mul(tasks, ints_.CeilDiv(row->end, row->step));
+  tasks = ints_.Mul(tasks, chunks);
+
+  Function f(ints_, tree_.num_values, names_);
+  PrintTask(grid, chunks, f);
+  const bool checks = f.body.TakeChecks();
+  const std::string tasks_text = Expr(tasks);
+  if (!problem_.empty()) return absl::InternalError(problem_);
+
+  std::string parameters;
+  for (size_t i = 0; i < names_.buffers().size(); ++i) {
+    StrAppend(&parameters, PointerType(names_.buffers()[i]), " b", i, ", ");
+  }
+  for (size_t i = 0; i < names_.symbols().size(); ++i) StrAppend(&parameters, "long s", i, ", ");
+  const int64_t team_bytes = team_bytes_.value();
+  const int64_t slot_bytes = team > kWarp ? kSlotBytes : 0;
+  Writer out;
+  out.Line(kKernelMark, kSymbolPlaceholder);
+  out.Line(kThreadsMark, threads);
+  out.Line("extern \"C\" __attribute__((nvptx_kernel)) void ", kSymbolPlaceholder, "(", parameters,
+           "char* scratch, int* error_out) {");
+  out.Line("constexpr int kTeam = ", team, ";");
+  out.Line("const long task = (long)__nvvm_read_ptx_sreg_ctaid_x() * ", teams,
+           " + KThread() / kTeam;");
+  out.Line("if (task >= ", tasks_text, ") return;");
+  out.Line("const int lane = KThread() % kTeam;");
+  if (slot_bytes + team_bytes > 0) out.Line("char* const slots = KShared();");
+  if (team_bytes > 0) {
+    out.Line("char* const of_team = slots + ", slot_bytes, " + KThread() / kTeam * ", team_bytes,
+             ";");
+  }
+  if (slot_bytes + team_bytes == 0) out.Line("char* const slots = nullptr;");
+  if (checks) out.Line("int error = 0;");
+  out.AppendText(f.out.text());
+  if (checks) out.Line("if (error) *error_out = 1;");
+  out.Line("}");
+
+  EmittedKernel kernel;
+  kernel.source = out.text();
+  kernel.buffers = names_.buffers();
+  kernel.symbols = names_.symbols();
+  kernel.scratch_bytes = ints_.Const(0);
+  kernel.thread_scratch_bytes = ints_.Const(0);
+  kernel.grid.blocks = {ints_.CeilDiv(tasks, ints_.Const(teams))};
+  kernel.grid.threads = {ints_.Const(threads)};
+  kernel.grid.shared_bytes = ints_.Const(slot_bytes + teams * team_bytes);
+  kernel.binary = 1;
+  return kernel;
+}
+
+}  // namespace
+
+absl::StatusOr<EmittedKernel> PrintKernel(ir::Module& module, const schedule::Tree& tree) {
+  return KernelPrinter(module, tree).Print();
+}
+
+}  // namespace kiln::codegen::ptx

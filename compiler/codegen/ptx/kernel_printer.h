@@ -1,0 +1,21 @@
+// A schedule tree as C++ for an NVIDIA GPU, on the prelude.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "compiler/codegen/target.h"
+#include "compiler/schedule/tree.h"
+
+namespace kiln::codegen::ptx {
+
+// What a kernel's source says of itself in comments, for Compile.
+inline constexpr absl::string_view kKernelMark = "// kiln kernel ";
+inline constexpr absl::string_view kThreadsMark = "// kiln threads ";  // of a block
+inline constexpr absl::string_view kInterfaceMark = "// kiln interface ";
+
+// A kernel's parameters are its buffers, its symbols, scratch memory of the launch, and an int that
+// it sets to 1 where an index of the user's lies outside of its dimension.
+// REQUIRES: a verified tree of a kernel of `module`. INTERNAL for a node that the target's
+// schedules do not have.
+absl::StatusOr<EmittedKernel> PrintKernel(ir::Module& module, const schedule::Tree& tree);
+
+}  // namespace kiln::codegen::ptx

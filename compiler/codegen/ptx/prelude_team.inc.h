@@ -1,0 +1,130 @@
+// Goes on where the shared prelude ends: the threads of a team, kTeam of them, a power of two. A
+// team of up to 32 lies in one warp; a larger one is a block.
+
+KILN_FN int KThread() {
+  return __nvvm_read_ptx_sreg_tid_x();
+}
+extern __attribute__((address_space(3),
+                      aligned(128))) char kiln_shared[];  // as much as the launch asks for
+KILN_FN char* KShared() {
+  return (char*)kiln_shared;
+}
+template <int kTeam>
+KILN_FN unsigned KTeamMask() {
+  if constexpr (kTeam >= 32) {
+    return 0xffffffffu;
+  } else {
+    return ((1u << kTeam) - 1u) << (KThread() & 31 & ~(kTeam - 1));
+  }
+}
+// What any thread of the team has stored before, all of them see after.
+template <int kTeam>
+KILN_FN void KTeamSync() {
+  if constexpr (kTeam > 32) {
+    __syncthreads();
+  } else if constexpr (kTeam > 1) {
+    __nvvm_bar_warp_sync(KTeamMask<kTeam>());
+  }
+}
+// The value of the thread whose number in the warp differs in the bits of `other`.
+template <class T>
+KILN_FN T KExchange(unsigned mask, T x, int other) {
+  if constexpr (sizeof(T) == 8) {
+    struct Words {
+      int low, high;
+    };
+    Words words = __builtin_bit_cast(Words, x);
+    words.low = __nvvm_shfl_sync_bfly_i32(mask, words.low, other, 31);
+    words.high = __nvvm_shfl_sync_bfly_i32(mask, words.high, other, 31);
+    return __builtin_bit_cast(T, words);
+  } else if constexpr (kSameType<T, float>) {
+    return __nvvm_shfl_sync_bfly_f32(mask, x, other, 31);
+  } else {
+    return (T)__nvvm_shfl_sync_bfly_i32(mask, (int)x, other, 31);
+  }
+}
+
+// `x` of all threads of the team folded by merge(mine, other's), the same in each thread.
+// exchange(x, fetch) has fetch() applied to each number in x. `slots`: 32 X of shared memory, where
+// the team is a block.
+template <int kTeam, class X, class Exchange, class Merge>
+KILN_FN X KAcrossTeam(X x, char* slots, Exchange exchange, Merge merge) {
+  constexpr int kInWarp = kTeam < 32 ? kTeam : 32, kWarps = kTeam / kInWarp;
+  const unsigned mask = KTeamMask<kTeam>();
+#pragma clang loop unroll(full)
+  for (int other = kInWarp / 2; other > 0; other /= 2) {
+    x = merge(x, exchange(x, [=](auto v) KILN_INLINE { return KExchange(mask, v, other); }));
+  }
+  if constexpr (kWarps > 1) {
+    X* const of_warps = (X*)slots;
+    __syncthreads();  // what was read there before has been read by all
+    if ((KThread() & 31) == 0) of_warps[KThread() >> 5] = x;
+    __syncthreads();
+    x = of_warps[KThread() & (kWarps - 1)];
+#pragma clang loop unroll(full)
+    for (int other = kWarps / 2; other > 0; other /= 2) {
+      x = merge(x, exchange(x, [=](auto v) KILN_INLINE { return KExchange(mask, v, other); }));
+    }
+  }
+  return x;
+}
+template <class Op, class T, int kTeam>
+KILN_FN Vec<T, 1> KFoldTeam(Vec<T, 1> x, char* slots) {
+  using S = KStored<T>;
+  const S folded = KAcrossTeam<kTeam>(
+      KToStored(x)[0], slots, [](S v, auto fetch) KILN_INLINE { return fetch(v); },
+      [](S a, S b) KILN_INLINE {
+        return KToStored(Op()(KFromStored<T, 1>(Vec<S, 1>(a)), KFromStored<T, 1>(Vec<S, 1>(b))))[0];
+      });
+  return KFromStored<T, 1>(Vec<S, 1>(folded));
+}
+template <bool kGreatest, class T, int kTeam>
+KILN_FN KBest<T, 1> KFoldBestTeam(KBest<T, 1> best, char* slots) {
+  struct One {
+    KStored<T> value;
+    long number;
+  };
+  const One one = KAcrossTeam<kTeam>(
+      One{KToStored(best.value)[0], best.number[0]}, slots,
+      [](One v, auto fetch) KILN_INLINE { return One{fetch(v.value), fetch(v.number)}; },
+      [](One a, One b) KILN_INLINE {
+        KBest<T, 1> mine = {KFromStored<T, 1>(Vec<KStored<T>, 1>(a.value)), Vec<long, 1>(a.number)};
+        KUpdateBest<kGreatest>(mine, KFromStored<T, 1>(Vec<KStored<T>, 1>(b.value)),
+                               Vec<long, 1>(b.number), KConst<bool, 1>(true));
+        return One{KToStored(mine.value)[0], mine.number[0]};
+      });
+  return {KFromStored<T, 1>(Vec<KStored<T>, 1>(one.value)), Vec<long, 1>(one.number)};
+}
+
+// body<kTail>(first lane's index, active lanes) over [begin, end), L lanes a thread at a time.
+// kExact: the length is a multiple of L. kCount: how often each thread runs it, where that is known
+// and the same for all; else 0.
+template <int kTeam, int L, bool kExact, int kCount, class F>
+KILN_FN void KTeamLoop(int lane, long begin, long end, F body) {
+  if constexpr (kCount > 0) {
+#pragma clang loop unroll(full)
+    for (int k = 0; k < kCount; ++k) {
+      body.template operator()<false>(begin + (k * kTeam + lane) * L, L);
+    }
+  } else {
+#pragma clang loop unroll(disable)
+    for (long i = begin + lane * L; i < end; i += kTeam * L) {
+      if (kExact || i + L <= end) {
+        body.template operator()<false>(i, L);
+      } else {
+        body.template operator()<true>(i, end - i);
+      }
+    }
+  }
+}
+// The same once, for the piece `number` of those that tasks take of [0, end).
+template <int kTeam, int L, bool kExact, class F>
+KILN_FN void KTaskLanes(int lane, long number, long end, F body) {
+  const long i = (number * kTeam + lane) * L;
+  if (i >= end) return;
+  if (kExact || i + L <= end) {
+    body.template operator()<false>(i, L);
+  } else {
+    body.template operator()<true>(i, end - i);
+  }
+}

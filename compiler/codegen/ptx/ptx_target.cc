@@ -1,0 +1,182 @@
+#include "compiler/codegen/ptx/ptx_target.h"
+
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "compiler/codegen/ptx/kernel_printer.h"
+#include "compiler/codegen/ptx/source_hash.h"
+#include "compiler/schedule/ptx/schedule.h"
+#include "compiler/toolchain/clang.h"
+#include "proto/base/key.h"
+#include "proto/base/status_macros.h"
+
+namespace kiln::codegen {
+namespace {
+
+constexpr absl::string_view kArchitectures[] = {"sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"};
+constexpr int kBinary = 1;
+
+constexpr absl::string_view kSampleSource =
+    "// kiln kernel kiln_sample\n"
+    "// kiln threads 256\n"
+    "extern \"C\" __attribute__((nvptx_kernel)) void kiln_sample(float* x, long n) {\n"
+    "  const long i = __nvvm_read_ptx_sreg_tid_x();\n"
+    "  if (i < n) x[i] = x[i] * 2.0f + 1.0f;\n"
+    "}\n"
+    "// kiln interface \n";
+
+// The rest of the line after `mark`, which stands at a line's beginning; nothing where it is not
+// there.
+absl::string_view Marked(absl::string_view source, absl::string_view mark) {
+  const size_t at = source.rfind(mark);
+  if (at == absl::string_view::npos) return {};
+  const absl::string_view rest = source.substr(at + mark.size());
+  return rest.substr(0, rest.find('\n'));
+}
+
+// The PTX with what C++ does not say: how many threads a block has, so that their registers fit.
+absl::StatusOr<std::string> WithThreads(std::string ptx, absl::string_view threads) {
+  const size_t entry = ptx.find(".entry ");
+  const size_t body = entry == std::string::npos ? entry : ptx.find("\n{", entry);
+  if (body == std::string::npos) return absl::InternalError("the PTX of a kernel has no entry");
+  ptx.insert(body, absl::StrCat("\n.maxntid ", threads, ", 1, 1"));
+  return ptx;
+}
+
+class PtxTarget : public Target {
+ public:
+  explicit PtxTarget(DeviceInfo device) : device_(std::move(device)) {}
+
+  absl::string_view name() const override { return "ptx"; }
+
+  // Products go to tensor cores; sorts, scans and scatters would run one after another here.
+  bool LeavesToLibraries(const ir::Kernel& kernel) const override {
+    return kernel.schedule == ir::Schedule::kContraction ||
+           kernel.schedule == ir::Schedule::kSorting || ir::HasScatter(kernel) ||
+           absl::c_any_of(kernel.phases, ir::IsOrdered);
+  }
+
+  absl::StatusOr<std::optional<ir::Kernel>> PackOperand(ir::Module&, ir::Kernel&,
+                                                        int64_t) const override {
+    return std::nullopt;
+  }
+
+  absl::StatusOr<EmittedKernel> Print(ir::Module& module,
+                                      const schedule::Tree& tree) const override {
+    KILN_ASSIGN_OR_RETURN(EmittedKernel emitted, ptx::PrintKernel(module, tree));
+    emitted.prelude = PtxPrelude();
+    return emitted;
+  }
+
+  std::string InterfaceText(absl::string_view interface) const override {
+    return absl::StrCat(ptx::kInterfaceMark, interface, "\n");
+  }
+
+  Digest KeyOf(const KernelJob& job) const override {
+    return KernelKey(absl::StrCat("ptx ", ptx::kSourceHash), {},
+                     {toolchain::KeyOf(Invocation(job)).ToHex()});
+  }
+
+  absl::StatusOr<CompiledKernel> Compile(const KernelJob& job) const override {
+    const absl::string_view text = WithoutPrelude(job.source);
+    const absl::string_view kernel = Marked(text, ptx::kKernelMark);
+    const absl::string_view threads = Marked(text, ptx::kThreadsMark);
+    if (kernel.empty() || threads.empty()) {
+      return absl::InternalError("the source does not name its kernel");
+    }
+    KILN_ASSIGN_OR_RETURN(toolchain::ClangOutput output, toolchain::CompileCpp(Invocation(job)));
+    KILN_ASSIGN_OR_RETURN(const std::string ptx, WithThreads(std::move(output.object), threads));
+    CompiledKernel compiled;
+    compiled.object = absl::StrCat(kObjectKernel, kernel, "\n", kObjectInterface,
+                                   Marked(text, ptx::kInterfaceMark), "\n", ptx);
+    if (job.want_assembly) compiled.assembly = ptx;
+    return compiled;
+  }
+
+  absl::Status PrepareToCompile(const KernelJob& like) const override {
+    KernelJob job = like;
+    job.source = PtxPrelude();
+    return toolchain::PrecompilePrelude(Invocation(job));
+  }
+
+  std::string SampleSource() const override { return absl::StrCat(PtxPrelude(), kSampleSource); }
+
+  // An archive: "// kernel NAME OFFSET SIZE" and "// interface TEXT" for each kernel, an empty
+  // line, and the modules. Offsets count from the empty line's end.
+  absl::StatusOr<std::vector<Binary>> Link(absl::Span<const std::string> objects) const override {
+    std::string index = "// kiln kernels 1\n", all;
+    for (absl::string_view rest : objects) {
+      const auto line = [&](absl::string_view mark) -> absl::StatusOr<absl::string_view> {
+        const size_t end = rest.find('\n');
+        if (!absl::StartsWith(rest, mark) || end == absl::string_view::npos) {
+          return absl::InternalError("an object to link does not name its kernel");
+        }
+        const absl::string_view text = rest.substr(mark.size(), end - mark.size());
+        rest.remove_prefix(end + 1);
+        return text;
+      };
+      KILN_ASSIGN_OR_RETURN(const absl::string_view name, line(kObjectKernel));
+      KILN_ASSIGN_OR_RETURN(const absl::string_view interface, line(kObjectInterface));
+      absl::StrAppend(&index, "// kernel ", name, " ", all.size(), " ", rest.size(),
+                      "\n// interface ", interface, "\n");
+      absl::StrAppend(&all, rest);
+    }
+    return std::vector<Binary>{
+        {.number = kBinary, .kind = BinaryKind::kPtx, .data = absl::StrCat(index, "\n", all)}};
+  }
+
+ private:
+  static constexpr absl::string_view kObjectKernel = "// kernel ";
+  static constexpr absl::string_view kObjectInterface = "// interface ";
+
+  absl::StatusOr<schedule::Tree> ScheduleKernel(ir::Module& module,
+                                                const ir::Kernel& kernel) const override {
+    return schedule::ptx::ScheduleKernel(module, kernel, device_);
+  }
+
+  static absl::string_view WithoutPrelude(absl::string_view source) {
+    return absl::StripPrefix(source, PtxPrelude());
+  }
+
+  toolchain::ClangInvocation Invocation(const KernelJob& job) const {
+    return toolchain::Prepare(
+        {.machine = toolchain::Machine::kNvptx,
+         .source = job.source,
+         .prelude_bytes = job.source.size() - WithoutPrelude(job.source).size(),
+         .arch = device_.arch,
+         .optimization_level = job.optimization_level,
+         .fast_math = job.fast_math,
+         .want_assembly = job.want_assembly});
+  }
+
+  const DeviceInfo device_;
+};
+
+absl::StatusOr<std::unique_ptr<Target>> MakePtxTarget(DeviceInfo device) {
+  if (absl::c_linear_search(kArchitectures, device.arch)) {
+    return std::make_unique<PtxTarget>(std::move(device));
+  }
+  return absl::InvalidArgumentError(absl::StrCat("target ptx has no architecture '", device.arch,
+                                                 "'; known are ",
+                                                 absl::StrJoin(kArchitectures, ", ")));
+}
+
+}  // namespace
+
+TargetKind PtxTargetKind() {
+  TargetKind kind;
+  kind.name = "ptx";
+  kind.toolchain = toolchain::ToolchainVersion();
+  kind.build = absl::StrCat(ptx::kSourceHash, " ", kind.toolchain);
+  kind.make = &MakePtxTarget;
+  kind.after_fork = [] {};
+  kind.sample_device.arch = "sm_80";
+  kind.sample_source = kSampleSource;
+  return kind;
+}
+
+}  // namespace kiln::codegen

@@ -1,0 +1,118 @@
+#include "compiler/schedule/ptx/team_plan.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace kiln::schedule::ptx {
+
+using ir::IntContext;
+using ir::IntExpr;
+using ir::ScalarOp;
+
+namespace {
+
+constexpr int kAccessBytes = 16;
+constexpr int kMostLanesOfThread = 8;
+constexpr int kElementsOfThread = 32;  // of a row
+constexpr int kWarp = 32;
+constexpr int kBlock = 256;
+constexpr int kLargestBlock = 1024;
+constexpr int kComputeUnits = 108;  // where the device does not say: those of an A100
+// Threads that a multiprocessor should have before lanes are taken together.
+constexpr int kThreadsToFill = 1024;
+
+int PowerOfTwoFrom(int64_t n) {
+  int power = 1;
+  while (power < n) power *= 2;
+  return power;
+}
+
+// Lanes a thread along `var`: of the phases' accesses that are contiguous along it, 16 bytes of the
+// smallest type.
+int LanesOfThread(IntContext& ints, const std::vector<const NestPhase*>& phases, IntExpr var) {
+  int least_bytes = kAccessBytes;
+  bool any = false;
+  for (const NestPhase* phase : phases) {
+    for (const Step& step : phase->steps) {
+      if (step.inst->op != ScalarOp::kLoad && step.inst->op != ScalarOp::kStore) continue;
+      const IntExpr along = ints.CoefficientOf(step.index, var);
+      if (!along || !along.is_const(1)) continue;
+      least_bytes = std::min(least_bytes, static_cast<int>(DTypeSize(step.inst->dtype)));
+      any = true;
+    }
+  }
+  if (!any) return 1;
+  return std::min(kMostLanesOfThread, kAccessBytes / least_bytes);
+}
+
+// No more than divide the extent where other loops stand around it: else every other row would
+// begin between two accesses.
+int DividingLanes(IntExpr extent, bool has_rows, int lanes) {
+  if (extent.is_const()) {
+    const int64_t n = extent.value();
+    while (lanes > 1 && (has_rows ? n % lanes != 0 : n < lanes)) lanes /= 2;
+  } else if (has_rows) {
+    return 1;
+  }
+  return lanes;
+}
+
+int64_t PointsHint(IntContext& ints, const std::vector<IntExpr>& loops, IntExpr without) {
+  int64_t points = 1;
+  for (IntExpr var : loops) {
+    if (var != without) points *= ExtentHint(ints, var);
+  }
+  return points;
+}
+
+}  // namespace
+
+TeamPlan PlanTeam(IntContext& ints, const Nest& nest, const DeviceInfo& device) {
+  TeamPlan plan{PlanLanes(ints, nest, kWarp)};
+  const int units = device.compute_units > 0 ? device.compute_units : kComputeUnits;
+  if (plan.outer) {
+    std::vector<const NestPhase*> all;
+    for (const NestPhase& phase : nest.phases) all.push_back(&phase);
+    const IntExpr var = plan.lanes.var, extent = Extent(ints, var);
+    const int64_t rows = PointsHint(ints, nest.outer, var);
+    int lanes = DividingLanes(extent, nest.outer.size() > 1, LanesOfThread(ints, all, var));
+    const int64_t length = ExtentHint(ints, var);
+    const int64_t fill = static_cast<int64_t>(units) * kThreadsToFill;
+    while (lanes > 1 && rows * (length / lanes) < fill) lanes /= 2;
+    const int64_t threads = (length + lanes - 1) / lanes;
+    plan.team = std::min(kBlock, PowerOfTwoFrom(threads));
+    // Small launches: more blocks.
+    while (plan.team > kWarp && rows * (threads / plan.team) < units) plan.team /= 2;
+    plan.lanes.width = plan.team * lanes;
+    absl::StrAppend(&plan.reason, "; teams of ", plan.team, " threads, ", lanes, " lanes each");
+    return plan;
+  }
+  int64_t vectors = 0;  // of the longest phase, one thread's lanes each
+  std::vector<int> lanes(nest.phases.size(), 1);
+  for (size_t i = 0; i < nest.phases.size(); ++i) {
+    const IntExpr var = plan.phase_lanes[i].var;
+    if (!var) continue;
+    const bool has_rows = !nest.outer.empty() || nest.phases[i].inner.size() > 1;
+    lanes[i] =
+        DividingLanes(Extent(ints, var), has_rows, LanesOfThread(ints, {&nest.phases[i]}, var));
+    const int64_t length = ExtentHint(ints, var);
+    vectors = std::max(vectors, (length + lanes[i] - 1) / lanes[i]);
+    const int64_t few = std::max<int64_t>(1, kElementsOfThread / lanes[i]);
+    plan.team =
+        std::max(plan.team, vectors <= kWarp ? PowerOfTwoFrom(vectors)
+                                             : std::max(kWarp, PowerOfTwoFrom(vectors / few)));
+  }
+  plan.team = std::min(plan.team, kLargestBlock / 2);
+  const int64_t rows = PointsHint(ints, nest.outer, IntExpr());
+  while (plan.team < kLargestBlock && plan.team < vectors && rows * plan.team < 256 * units) {
+    plan.team *= 2;
+  }
+  for (size_t i = 0; i < nest.phases.size(); ++i) {
+    plan.phase_lanes[i].width = plan.phase_lanes[i].var ? plan.team * lanes[i] : 1;
+  }
+  absl::StrAppend(&plan.reason, "; teams of ", plan.team, " threads");
+  return plan;
+}
+
+}  // namespace kiln::schedule::ptx
