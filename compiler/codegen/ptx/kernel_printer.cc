@@ -237,7 +237,8 @@ absl::StatusOr<EmittedKernel> KernelPrinter::Print() {
   const source::Grid& grid = grids[0];
 
   const int team = tree_.team;
-  const int threads = std::max(team, kBlock), teams = threads / team;
+  // A team that is more than a warp is a block.
+  const int threads = team > kWarp ? team : kBlock, teams = threads / team;
   IntExpr chunks = ints_.Const(1), tasks = ints_.Const(1);
   if (!grid.lanes.empty()) {
     const For& lanes = *grid.lanes[0];
@@ -262,10 +263,10 @@ absl::StatusOr<EmittedKernel> KernelPrinter::Print() {
   Writer out;
   out.Line(kKernelMark, kSymbolPlaceholder);
   out.Line(kThreadsMark, threads);
-  out.Line("extern \"C\" __attribute__((nvptx_kernel)) void ", kSymbolPlaceholder, "(", parameters,
+  out.Line("extern \"C\" KILN_KERNEL void ", kSymbolPlaceholder, "(", parameters,
            "char* scratch, int* error_out) {");
   out.Line("constexpr int kTeam = ", team, ";");
-  out.Line("const long task = (long)__nvvm_read_ptx_sreg_ctaid_x() * ", teams,
+  out.Line("const long task = KBlock() * ", teams,
            " + KThread() / kTeam;");
   out.Line("if (task >= ", tasks_text, ") return;");
   out.Line("const int lane = KThread() % kTeam;");

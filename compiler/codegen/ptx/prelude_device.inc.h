@@ -86,7 +86,7 @@ KILN_FN Vec<T, W> KGatherMasked(long n, Vec<bool, W> mask, T other, F read) {
       n, [&](long i) KILN_INLINE { return active[i] && (!kTail || i < n) ? read(i) : other; });
 }
 // The same of elements that follow each other from p on; p is a multiple of A elements.
-template <int W, bool kTail, int A, class T>
+template <int W, bool kTail, int A = 1, class T>
 KILN_FN Vec<T, W> KLoad(const T* p, long n) {
   if constexpr (kTail) {
     return KGather<T, W, true>(n, [=](long i) KILN_INLINE { return p[i]; });

@@ -1,14 +1,31 @@
 // Goes on where the shared prelude ends: the threads of a team, kTeam of them, a power of two. A
 // team of up to 32 lies in one warp; a larger one is a block.
 
+#ifdef __NVPTX__
+#define KILN_KERNEL __attribute__((nvptx_kernel))
 KILN_FN int KThread() {
   return __nvvm_read_ptx_sreg_tid_x();
 }
-extern __attribute__((address_space(3),
-                      aligned(128))) char kiln_shared[];  // as much as the launch asks for
+KILN_FN long KBlock() {
+  return __nvvm_read_ptx_sreg_ctaid_x();
+}
+// As much memory as the launch asks for, for each block.
+extern __attribute__((address_space(3), aligned(128))) char kiln_shared[];
 KILN_FN char* KShared() {
   return (char*)kiln_shared;
 }
+KILN_FN void KBlockSync() {
+  __syncthreads();
+}
+KILN_FN void KWarpSync(unsigned mask) {
+  __nvvm_bar_warp_sync(mask);
+}
+// The value of the thread whose number in the warp differs in the bits of `other`.
+KILN_FN int KShuffle(unsigned mask, int x, int other) {
+  return __nvvm_shfl_sync_bfly_i32(mask, x, other, 31);
+}
+#endif
+
 template <int kTeam>
 KILN_FN unsigned KTeamMask() {
   if constexpr (kTeam >= 32) {
@@ -21,12 +38,11 @@ KILN_FN unsigned KTeamMask() {
 template <int kTeam>
 KILN_FN void KTeamSync() {
   if constexpr (kTeam > 32) {
-    __syncthreads();
+    KBlockSync();
   } else if constexpr (kTeam > 1) {
-    __nvvm_bar_warp_sync(KTeamMask<kTeam>());
+    KWarpSync(KTeamMask<kTeam>());
   }
 }
-// The value of the thread whose number in the warp differs in the bits of `other`.
 template <class T>
 KILN_FN T KExchange(unsigned mask, T x, int other) {
   if constexpr (sizeof(T) == 8) {
@@ -34,13 +50,13 @@ KILN_FN T KExchange(unsigned mask, T x, int other) {
       int low, high;
     };
     Words words = __builtin_bit_cast(Words, x);
-    words.low = __nvvm_shfl_sync_bfly_i32(mask, words.low, other, 31);
-    words.high = __nvvm_shfl_sync_bfly_i32(mask, words.high, other, 31);
+    words.low = KShuffle(mask, words.low, other);
+    words.high = KShuffle(mask, words.high, other);
     return __builtin_bit_cast(T, words);
-  } else if constexpr (kSameType<T, float>) {
-    return __nvvm_shfl_sync_bfly_f32(mask, x, other, 31);
+  } else if constexpr (sizeof(T) == 4) {
+    return __builtin_bit_cast(T, KShuffle(mask, __builtin_bit_cast(int, x), other));
   } else {
-    return (T)__nvvm_shfl_sync_bfly_i32(mask, (int)x, other, 31);
+    return (T)KShuffle(mask, (int)x, other);
   }
 }
 
@@ -57,9 +73,9 @@ KILN_FN X KAcrossTeam(X x, char* slots, Exchange exchange, Merge merge) {
   }
   if constexpr (kWarps > 1) {
     X* const of_warps = (X*)slots;
-    __syncthreads();  // what was read there before has been read by all
+    KBlockSync();  // what was read there before has been read by all
     if ((KThread() & 31) == 0) of_warps[KThread() >> 5] = x;
-    __syncthreads();
+    KBlockSync();
     x = of_warps[KThread() & (kWarps - 1)];
 #pragma clang loop unroll(full)
     for (int other = kWarps / 2; other > 0; other /= 2) {

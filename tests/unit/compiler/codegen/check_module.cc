@@ -10,7 +10,6 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "compiler/codegen/cpp/cpp_target.h"
 #include "compiler/ir/interpret.h"
 #include "compiler/ir/parse.h"
 #include "compiler/ir/print.h"
@@ -120,7 +119,7 @@ void CheckSchedules(ir::Module& module, const DeviceInfo& device,
                     const std::vector<ir::ReferenceTensor>& expected, const std::string& isa) {
   std::vector<schedule::Tree> trees;
   for (const ir::Operation& operation : module.operations) {
-    auto tree = MakeCppTarget(device)->Schedule(module, operation);
+    auto tree = TestTarget(device)->Schedule(module, operation);
     ASSERT_TRUE(tree.ok()) << tree.status();
     trees.push_back(*std::move(tree));
     const absl::Status verified = schedule::Verify(module, trees.back());
@@ -132,7 +131,8 @@ void CheckSchedules(ir::Module& module, const DeviceInfo& device,
     });
   };
   const std::string text = schedule::Print(module, trees);
-  EXPECT_EQ(std::count_if(trees.begin(), trees.end(), in_place), options.packed) << isa << text;
+  const int packed = isa == kPtxIsa ? 0 : options.packed;
+  EXPECT_EQ(std::count_if(trees.begin(), trees.end(), in_place), packed) << isa << text;
   auto parsed = schedule::Parse(text);
   ASSERT_TRUE(parsed.ok()) << parsed.status() << "\n" << text;
   EXPECT_EQ(schedule::Print(parsed->module, parsed->trees), text);
@@ -170,7 +170,7 @@ void ExpectSameText(const std::string& made) {
 ir::Module ParseFor(const std::string& text, const DeviceInfo& device,
                     const CheckOptions& options) {
   ir::Module module = *ir::Parse(text);
-  const std::unique_ptr<Target> target = MakeCppTarget(device);
+  const std::unique_ptr<Target> target = TestTarget(device);
   if (options.prepare_bytes > 0) {
     const absl::Status prepared = prepare::Prepare(*target, options.prepare_bytes, module);
     EXPECT_TRUE(prepared.ok()) << prepared;
@@ -187,7 +187,7 @@ ir::Module ParseFor(const std::string& text, const DeviceInfo& device,
     return std::holds_alternative<ir::Repeat>(operation);
   };
   EXPECT_EQ(std::count_if(module.operations.begin(), module.operations.end(), is_repeat),
-            options.repeats)
+            target->name() == "ptx" ? 0 : options.repeats)
       << made;
   ExpectSameText(made);
   return module;
@@ -204,6 +204,11 @@ std::vector<HostTensor> MakeInputs(ir::Module& module, const CheckOptions& optio
   return inputs;
 }
 
+// Target ptx has no repeats, and leaves sorting to libraries.
+bool RunsOnPtx(const std::string& text, const CheckOptions& options) {
+  return options.window_bytes == 0 && !absl::StrContains(text, " sorting ");
+}
+
 }  // namespace
 
 void CheckModule(const std::string& text, const CheckOptions& options) {
@@ -216,13 +221,15 @@ void CheckModule(const std::string& text, const CheckOptions& options) {
   auto expected = ir::Interpret(*module, inputs, options.symbols, {});
   ASSERT_TRUE(expected.ok()) << expected.status();
 
-  for (const std::string& isa : {"sse2", "avx2", "avx512", "avx512bf16"}) {
+  for (const std::string& isa : {"sse2", "avx2", "avx512", "avx512bf16", "ptx"}) {
+    if (isa == kPtxIsa && !RunsOnPtx(text, options)) continue;
     const DeviceInfo device = DeviceFor(isa, options);
     ir::Module tiled = ParseFor(text, device, options);
     CheckSchedules(tiled, device, inputs, options, *expected, isa);
     if (::testing::Test::HasFailure()) return;
   }
   for (const std::string& isa : RunnableIsas()) {
+    if (isa == kPtxIsa && !RunsOnPtx(text, options)) continue;
     const DeviceInfo device = DeviceFor(isa, options);
     ir::Module tiled = ParseFor(text, device, options);
     auto native = NativeModule::Build(tiled, device);
@@ -294,7 +301,7 @@ absl::StatusOr<std::string> EmitText(const std::string& text, const DeviceInfo& 
   KILN_ASSIGN_OR_RETURN(ir::Module module, ir::Parse(text));
   KILN_ASSIGN_OR_RETURN(
       EmittedKernel kernel,
-      MakeCppTarget(device)->Emit(module, std::get<ir::Kernel>(module.operations[0])));
+      TestTarget(device)->Emit(module, std::get<ir::Kernel>(module.operations[0])));
   return kernel.source;
 }
 

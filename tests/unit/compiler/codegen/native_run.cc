@@ -13,21 +13,28 @@
 #include <thread>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "compiler/codegen/cpp/cpp_target.h"
+#include "compiler/codegen/targets.h"
 #include "compiler/toolchain/clang.h"
 #include "compiler/toolchain/lld.h"
 #include "proto/base/cpu_kernel_abi.h"
 #include "proto/base/status_macros.h"
+#include "tests/unit/compiler/codegen/gpu_emulator.h"
 
 namespace kiln::codegen {
 
 using ir::IntExpr;
 
+std::unique_ptr<Target> TestTarget(const DeviceInfo& device) {
+  const bool is_gpu = absl::StartsWith(device.arch, "sm_");
+  return *(*FindTarget(is_gpu ? "ptx" : "cpp"))->make(device);
+}
+
 DeviceInfo TestDevice(absl::string_view isa) {
   DeviceInfo device;
-  device.arch = "x86-64";
+  device.arch = isa == kPtxIsa ? "sm_90a" : "x86-64";
   if (isa == "avx2") {
     device.arch = "haswell";
     device.features = {"avx", "avx2", "bmi", "bmi2", "f16c", "fma", "sse4.1", "sse4.2"};
@@ -45,7 +52,7 @@ DeviceInfo TestDevice(absl::string_view isa) {
 }
 
 std::vector<std::string> RunnableIsas() {
-  std::vector<std::string> isas = {"x86-64"};
+  std::vector<std::string> isas = {std::string(kPtxIsa), "x86-64"};
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) isas.push_back("avx2");
   if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl")) {
@@ -116,7 +123,8 @@ void ParallelFor(const KilnCpuContext* context, long tasks,
 absl::StatusOr<std::unique_ptr<NativeModule>> NativeModule::Build(ir::Module& module,
                                                                   const DeviceInfo& device) {
   std::unique_ptr<NativeModule> native(new NativeModule(module));
-  std::unique_ptr<Target> target = MakeCppTarget(device);
+  const std::unique_ptr<Target> target = TestTarget(device);
+  const bool emulated = target->name() == "ptx";
   std::vector<std::string> objects;
   absl::flat_hash_set<std::string> routines;
   for (const ir::Operation& operation : module.operations) {
@@ -131,9 +139,11 @@ absl::StatusOr<std::unique_ptr<NativeModule>> NativeModule::Build(ir::Module& mo
       if (routines.insert(routine.name).second) texts.push_back(routine.source);
     }
     for (const std::string& text : texts) {
-      const std::string source = absl::StrCat(emitted.prelude, text);
+      const std::string source =
+          absl::StrCat(emulated ? EmulatedPrelude() : "", emitted.prelude, text);
       const std::clock_t start = std::clock();
       toolchain::ClangJob job{.source = source, .arch = device.arch, .features = device.features};
+      if (emulated) job.arch = "x86-64";
       absl::StatusOr<toolchain::ClangOutput> output =
           toolchain::CompileCpp(toolchain::Prepare(job));
       if (!output.ok()) {
@@ -173,8 +183,25 @@ absl::Status NativeModule::Allocate(absl::Span<const HostTensor> inputs,
   return absl::OkStatus();
 }
 
+absl::StatusOr<int> NativeModule::RunOnGrid(size_t number) {
+  const EmittedKernel& kernel = kernels_[number];
+  std::vector<int64_t> arguments;
+  const auto add = [&](const void* p) { arguments.push_back(reinterpret_cast<intptr_t>(p)); };
+  for (ir::BufferId buffer : kernel.buffers) add(buffers_[buffer]->data());
+  for (int symbol : kernel.symbols) arguments.push_back(symbols_[symbol]);
+  const Storage scratch(Value(kernel.scratch_bytes));
+  add(scratch.data());
+  int error = 0;
+  add(&error);
+  KILN_RETURN_IF_ERROR(LaunchEmulated(library_, entries_[number], arguments,
+                                      Value(kernel.grid.blocks[0]), Value(kernel.grid.threads[0]),
+                                      Value(kernel.grid.shared_bytes)));
+  return error;
+}
+
 absl::StatusOr<int> NativeModule::RunKernel(size_t number, int threads) {
   const EmittedKernel& kernel = kernels_[number];
+  if (!kernel.grid.blocks.empty()) return RunOnGrid(number);
   const int64_t thread_bytes = (Value(kernel.thread_scratch_bytes) + 63) / 64 * 64;
   Storage scratch(Value(kernel.scratch_bytes));
   Storage thread_scratch(thread_bytes * threads);

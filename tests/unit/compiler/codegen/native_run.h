@@ -14,9 +14,13 @@
 
 namespace kiln::codegen {
 
-// "x86-64", "avx2" or "avx512", as a client would describe it.
+// An NVIDIA GPU, whose kernels are emulated here (gpu_emulator.h).
+inline constexpr absl::string_view kPtxIsa = "ptx";
+// "x86-64", "avx2", "avx512" or kPtxIsa, as a client would describe it.
 DeviceInfo TestDevice(absl::string_view isa);
-// Those that this machine can run, the smallest first.
+// The target that is for it.
+std::unique_ptr<Target> TestTarget(const DeviceInfo& device);
+// Those that this machine can run.
 std::vector<std::string> RunnableIsas();
 
 class NativeModule {
@@ -43,6 +47,7 @@ class NativeModule {
   explicit NativeModule(ir::Module& module);
   absl::Status Allocate(absl::Span<const HostTensor> inputs, absl::Span<const int64_t> symbols);
   absl::StatusOr<int> RunKernel(size_t number, int threads);
+  absl::StatusOr<int> RunOnGrid(size_t number);
   absl::Status CheckGuards() const;
   ir::ReferenceTensor ReadWindow(const ir::BufferWindow& window) const;
   int64_t Value(ir::IntExpr expr) const;
