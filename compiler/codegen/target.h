@@ -76,7 +76,8 @@ class Target {
  public:
   virtual ~Target() = default;
   virtual absl::string_view name() const = 0;
-  // Puts kernels of the verified module into repeats where they run better there tile by tile.
+  // Gives kernels of the verified module another form where they run better in it there: puts them
+  // into repeats, to run tile by tile, or cuts reductions into parts.
   virtual void Tile(ir::Module&) const {}
   // Whether a kernel that one operator became is better left to a library that the client calls.
   virtual bool LeavesToLibraries(const ir::Kernel&) const { return false; }

@@ -161,4 +161,29 @@ LanesPlan PlanLanes(IntContext& ints, const Nest& nest, int width) {
   return plan;
 }
 
+IntExpr FindTurnedRows(IntContext& ints, const Nest& nest, const Lanes& lanes) {
+  if (nest.phases.size() != 1 || !nest.phases[0].inner.empty()) return IntExpr();
+  for (const Step& step : nest.phases[0].steps) {
+    if (!IsAccess(step.inst->op)) continue;
+    const IntExpr stride = LaneStride(ints, step.index, lanes.var, lanes.width);
+    if (stride && (stride.is_const(0) || stride.is_const(1))) continue;
+    for (IntExpr var : nest.outer) {
+      const IntExpr along = ints.CoefficientOf(step.index, var);
+      if (var != lanes.var && along && along.is_const(1)) return var;
+    }
+  }
+  return IntExpr();
+}
+
+bool IsTurned(IntContext& ints, const Step& step, IntExpr rows, IntExpr lanes) {
+  const Inst& inst = *step.inst;
+  if (inst.op != ScalarOp::kLoad || !inst.operands.empty() || inst.dtype == DType::kBool) {
+    return false;
+  }
+  const IntExpr along_row = ints.CoefficientOf(step.index, rows);
+  const IntExpr along_lane = ints.CoefficientOf(step.index, lanes);
+  return along_row && along_row.is_const(1) && along_lane && !along_lane.is_const(1) &&
+         !along_lane.is_const(0) && !ContainsKind(along_lane, ir::IntKind::kVar);
+}
+
 }  // namespace kiln::schedule

@@ -27,4 +27,11 @@ struct LanesPlan {
 // contiguous, uniform or scattered, at the hints of symbols. Widths are left to the target.
 LanesPlan PlanLanes(ir::IntContext& ints, const Nest& nest, int width);
 
+// Of a nest without inner loops whose lanes are of an outer one: another outer loop that something
+// is contiguous along which is scattered along the lanes; null where there is none.
+ir::IntExpr FindTurnedRows(ir::IntContext& ints, const Nest& nest, const Lanes& lanes);
+// Whether `step` loads something contiguous along `rows` and scattered along the lanes, which a
+// tile of both may turn.
+bool IsTurned(ir::IntContext& ints, const Step& step, ir::IntExpr rows, ir::IntExpr lanes);
+
 }  // namespace kiln::schedule

@@ -62,6 +62,8 @@ class KernelPrinter : public source::TreePrinter {
   void PrintVectorLoop(const For& loop, Function& f) override;
   void PrintArray(AllocId id, Function& f) override;
   void PrintMicro(const schedule::Micro&, Function&) override { Unknown("a micro-kernel"); }
+  // Several accesses under way at a time.
+  absl::string_view InnermostHint() const override { return "KILN_SOME_UNROLLED "; }
   int64_t LanesOfThread(const Alloc& alloc) const override {
     return std::max<int64_t>(1, alloc.size.value() / tree_.team);
   }
@@ -266,8 +268,7 @@ absl::StatusOr<EmittedKernel> KernelPrinter::Print() {
   out.Line("extern \"C\" KILN_KERNEL void ", kSymbolPlaceholder, "(", parameters,
            "char* scratch, int* error_out) {");
   out.Line("constexpr int kTeam = ", team, ";");
-  out.Line("const long task = KBlock() * ", teams,
-           " + KThread() / kTeam;");
+  out.Line("const long task = KBlock() * ", teams, " + KThread() / kTeam;");
   out.Line("if (task >= ", tasks_text, ") return;");
   out.Line("const int lane = KThread() % kTeam;");
   if (slot_bytes + team_bytes > 0) out.Line("char* const slots = KShared();");

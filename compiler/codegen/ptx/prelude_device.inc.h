@@ -1,6 +1,8 @@
 // Goes on where prelude_core.inc.h ends: memory of an NVIDIA GPU, and what a C library has. Buffers
 // begin at multiples of 16 bytes.
 
+#define KILN_SOME_UNROLLED _Pragma("clang loop unroll_count(8)")
+
 // ---- Memory --------------------------------------------------------------------------------
 
 // As elements are stored.

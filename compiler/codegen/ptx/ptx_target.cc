@@ -10,6 +10,7 @@
 #include "compiler/codegen/ptx/kernel_printer.h"
 #include "compiler/codegen/ptx/source_hash.h"
 #include "compiler/schedule/ptx/schedule.h"
+#include "compiler/schedule/ptx/split_reductions.h"
 #include "compiler/toolchain/clang.h"
 #include "proto/base/key.h"
 #include "proto/base/status_macros.h"
@@ -59,6 +60,8 @@ class PtxTarget : public Target {
            kernel.schedule == ir::Schedule::kSorting || ir::HasScatter(kernel) ||
            absl::c_any_of(kernel.phases, ir::IsOrdered);
   }
+
+  void Tile(ir::Module& module) const override { schedule::ptx::SplitReductions(module, device_); }
 
   absl::StatusOr<std::optional<ir::Kernel>> PackOperand(ir::Module&, ir::Kernel&,
                                                         int64_t) const override {

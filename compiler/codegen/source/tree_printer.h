@@ -42,6 +42,8 @@ class TreePrinter {
   virtual void PrintArray(schedule::AllocId id, Function& f) = 0;
   virtual void PrintMicro(const schedule::Micro& micro, Function& f) = 0;
   virtual void PrintCompute(const schedule::Compute& compute, Function& f) { f.body.Emit(compute); }
+  // Before a serial loop without loops in it.
+  virtual absl::string_view InnermostHint() const { return ""; }
   // Of an accumulator with an element for each lane: those that one thread has.
   virtual int64_t LanesOfThread(const schedule::Alloc& alloc) const { return alloc.size.value(); }
   // A value of all threads that share a task from `value`, each one's; `type`: in C++.

@@ -235,17 +235,10 @@ void LoopsScheduler::AddRowBody(const Loop& lanes, Block& out) {
   }
 }
 
-// Whether it is a load that is contiguous along the rows and scattered along the lanes.
+// Whether a tile of rows and lanes turns it.
 bool LoopsScheduler::IsTurned(const Step& step) {
-  const ir::Inst& inst = *step.inst;
-  if (inst.op != ScalarOp::kLoad || !inst.operands.empty() || inst.dtype == DType::kBool ||
-      builder_.IsStored(inst.buffer)) {
-    return false;
-  }
-  const IntExpr along_row = ints_.CoefficientOf(step.index, plan_.row_var);
-  const IntExpr along_lane = ints_.CoefficientOf(step.index, plan_.lanes.var);
-  return along_row && along_row.is_const(1) && along_lane && !along_lane.is_const(1) &&
-         !along_lane.is_const(0) && !ContainsKind(along_lane, ir::IntKind::kVar);
+  return !builder_.IsStored(step.inst->buffer) &&
+         schedule::IsTurned(ints_, step, plan_.row_var, plan_.lanes.var);
 }
 
 // Those loads, for a tile of `run` rows and the lanes of a block: read row by row, turned, and kept

@@ -28,10 +28,6 @@ int VectorBytes(VectorIsa isa) {
 
 namespace {
 
-bool IsAccess(ScalarOp op) {
-  return op == ScalarOp::kLoad || op == ScalarOp::kStore;
-}
-
 // Simple bodies take several vectors at a time, which hides latency and shortens loop overhead.
 int WidthFor(IntContext& ints, const std::vector<const NestPhase*>& phases, IntExpr var,
              int width) {
@@ -69,24 +65,6 @@ int WidthFor(IntContext& ints, const std::vector<const NestPhase*>& phases, IntE
   return width;
 }
 
-// Sets `row_var` where accesses that are scattered along the lanes are contiguous along it.
-void PlanBlocks(IntContext& ints, const Nest& nest, VectorPlan& plan) {
-  if (nest.phases.size() != 1 || !nest.phases[0].inner.empty()) return;
-  for (const Step& step : nest.phases[0].steps) {
-    if (!IsAccess(step.inst->op)) continue;
-    IntExpr stride = LaneStride(ints, step.index, plan.lanes.var, plan.lanes.width);
-    if (stride && (stride.is_const(0) || stride.is_const(1))) continue;
-    for (IntExpr var : nest.outer) {
-      IntExpr along = ints.CoefficientOf(step.index, var);
-      if (var == plan.lanes.var || !along || !along.is_const(1)) continue;
-      plan.row_var = var;
-      plan.block = 64;
-      absl::StrAppend(&plan.reason, "; in tiles, as something is contiguous along another loop");
-      return;
-    }
-  }
-}
-
 }  // namespace
 
 VectorPlan PlanVectors(IntContext& ints, const Nest& nest, VectorIsa isa) {
@@ -107,7 +85,11 @@ VectorPlan PlanVectors(IntContext& ints, const Nest& nest, VectorIsa isa) {
   std::vector<const NestPhase*> all;
   for (const NestPhase& phase : nest.phases) all.push_back(&phase);
   plan.lanes.width = WidthFor(ints, all, plan.lanes.var, width);
-  PlanBlocks(ints, nest, plan);
+  plan.row_var = FindTurnedRows(ints, nest, plan.lanes);
+  if (plan.row_var) {
+    plan.block = 64;
+    absl::StrAppend(&plan.reason, "; in tiles, as something is contiguous along another loop");
+  }
   return plan;
 }
 

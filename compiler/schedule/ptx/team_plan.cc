@@ -18,7 +18,6 @@ constexpr int kElementsOfThread = 32;  // of a row
 constexpr int kWarp = 32;
 constexpr int kBlock = 256;
 constexpr int kLargestBlock = 1024;
-constexpr int kComputeUnits = 108;  // where the device does not say: those of an A100
 // Threads that a multiprocessor should have before lanes are taken together.
 constexpr int kThreadsToFill = 1024;
 
@@ -68,17 +67,26 @@ int64_t PointsHint(IntContext& ints, const std::vector<IntExpr>& loops, IntExpr 
 
 }  // namespace
 
+int ComputeUnits(const DeviceInfo& device) {
+  constexpr int kOfAnA100 = 108;
+  return device.compute_units > 0 ? device.compute_units : kOfAnA100;
+}
+
 TeamPlan PlanTeam(IntContext& ints, const Nest& nest, const DeviceInfo& device) {
   TeamPlan plan{PlanLanes(ints, nest, kWarp)};
-  const int units = device.compute_units > 0 ? device.compute_units : kComputeUnits;
+  const int units = ComputeUnits(device);
   if (plan.outer) {
     std::vector<const NestPhase*> all;
     for (const NestPhase& phase : nest.phases) all.push_back(&phase);
     const IntExpr var = plan.lanes.var, extent = Extent(ints, var);
     const int64_t rows = PointsHint(ints, nest.outer, var);
     int lanes = DividingLanes(extent, nest.outer.size() > 1, LanesOfThread(ints, all, var));
+    plan.most_lanes = lanes;
     const int64_t length = ExtentHint(ints, var);
-    const int64_t fill = static_cast<int64_t>(units) * kThreadsToFill;
+    // Loops inside have several accesses under way.
+    const bool has_loops = std::any_of(nest.phases.begin(), nest.phases.end(),
+                                       [](const NestPhase& phase) { return !phase.inner.empty(); });
+    const int64_t fill = static_cast<int64_t>(units) * kThreadsToFill / (has_loops ? 4 : 1);
     while (lanes > 1 && rows * (length / lanes) < fill) lanes /= 2;
     const int64_t threads = (length + lanes - 1) / lanes;
     plan.team = std::min(kBlock, PowerOfTwoFrom(threads));

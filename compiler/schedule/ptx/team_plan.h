@@ -9,6 +9,7 @@ namespace kiln::schedule::ptx {
 
 struct TeamPlan : LanesPlan {  // with all widths
   int team = 1;
+  int most_lanes = 1;  // of a thread, of an outer loop, were there points enough for the device
 };
 
 // Lanes along the loop that PlanLanes chooses, as many a thread as 16 bytes of the smallest type
@@ -20,6 +21,9 @@ struct TeamPlan : LanesPlan {  // with all widths
 // Source of the figures: measured on an H200, rows in 128 to 512 threads with 16 to 64 elements
 // each were within a few percent of each other, 1024 threads up to a quarter slower; one 16-byte
 // access of each tensor a thread was best for element-wise kernels.
+// The device's multiprocessors, or a usual number of them.
+int ComputeUnits(const DeviceInfo& device);
+
 TeamPlan PlanTeam(ir::IntContext& ints, const Nest& nest, const DeviceInfo& device);
 
 }  // namespace kiln::schedule::ptx

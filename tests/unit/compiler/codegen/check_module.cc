@@ -177,7 +177,7 @@ ir::Module ParseFor(const std::string& text, const DeviceInfo& device,
   }
   if (options.window_bytes > 0) {
     schedule::TileByWindows(module, options.window_bytes);
-  } else if (options.repeats > 0) {
+  } else if (options.repeats > 0 || target->name() == "ptx") {
     target->Tile(module);
   }
   const absl::Status verified = ir::Verify(module);
@@ -222,14 +222,14 @@ void CheckModule(const std::string& text, const CheckOptions& options) {
   ASSERT_TRUE(expected.ok()) << expected.status();
 
   for (const std::string& isa : {"sse2", "avx2", "avx512", "avx512bf16", "ptx"}) {
-    if (isa == kPtxIsa && !RunsOnPtx(text, options)) continue;
+    if (isa == kPtxIsa ? !RunsOnPtx(text, options) : options.only_ptx) continue;
     const DeviceInfo device = DeviceFor(isa, options);
     ir::Module tiled = ParseFor(text, device, options);
     CheckSchedules(tiled, device, inputs, options, *expected, isa);
     if (::testing::Test::HasFailure()) return;
   }
   for (const std::string& isa : RunnableIsas()) {
-    if (isa == kPtxIsa && !RunsOnPtx(text, options)) continue;
+    if (isa == kPtxIsa ? !RunsOnPtx(text, options) : options.only_ptx) continue;
     const DeviceInfo device = DeviceFor(isa, options);
     ir::Module tiled = ParseFor(text, device, options);
     auto native = NativeModule::Build(tiled, device);

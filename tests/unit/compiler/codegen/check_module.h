@@ -27,6 +27,7 @@ struct CheckOptions {
   int64_t l2_bytes = 1 << 20;  // of the device that the kernels are for
   int64_t l3_bytes = 16 << 20;
   int repeats = 0;           // what Target::Tile must make, where it is to be called
+  bool only_ptx = false;     // for no other machine
   int64_t window_bytes = 0;  // what schedule::TileByWindows is called with instead; 0: it is not
 };
 

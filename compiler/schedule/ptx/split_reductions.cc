@@ -1,0 +1,253 @@
+#include "compiler/schedule/ptx/split_reductions.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "compiler/ir/interpret_impl.h"
+#include "compiler/schedule/nest.h"
+#include "compiler/schedule/ptx/team_plan.h"
+
+namespace kiln::schedule::ptx {
+namespace {
+
+using ir::Inst;
+using ir::IntContext;
+using ir::IntExpr;
+using ir::Kernel;
+using ir::Phase;
+using ir::ScalarOp;
+using ir::ValueId;
+
+// Elements that a thread should reduce of a part before cutting costs more than it gives.
+constexpr int64_t kLeastPart = 32;
+constexpr int64_t kMostParts = 1024;
+// Threads of a multiprocessor that hide its memory's latency with several accesses each.
+constexpr int64_t kThreadsToFill = 512;
+
+// Whether all that the kernel's loops do is to reduce, and later phases take the results.
+bool IsReduction(const Kernel& kernel) {
+  if (kernel.schedule != ir::Schedule::kLoops || kernel.phases.empty()) return false;
+  const Phase& first = kernel.phases[0];
+  if (first.inner.empty() || ir::IsOrdered(first)) return false;
+  const auto has_loops = [](const Phase& phase) { return !phase.inner.empty(); };
+  if (std::any_of(kernel.phases.begin() + 1, kernel.phases.end(), has_loops)) return false;
+  return absl::c_all_of(first.body, [](const Inst& inst) {
+    if (inst.op == ScalarOp::kStore) return false;
+    return inst.op != ScalarOp::kReduce ||
+           (!ir::IsArg(inst.reduce_kind) && inst.dtype == ComputeType(inst.dtype));
+  });
+}
+
+class Splitter {
+ public:
+  Splitter(ir::Module& module, const DeviceInfo& device)
+      : module_(module), ints_(*module.ints), device_(device) {}
+
+  // The kernel that reduces parts, and changes `kernel`; nothing where it stays as it is.
+  std::optional<Kernel> Split(Kernel& kernel) {
+    if (!IsReduction(kernel) || StoresPrepared(kernel)) return std::nullopt;
+    loop_ = *absl::c_max_element(kernel.phases[0].inner, [&](IntExpr a, IntExpr b) {
+      return ExtentHint(ints_, a) < ExtentHint(ints_, b);
+    });
+    const int64_t parts = ChooseParts(kernel);
+    if (parts < 2) return std::nullopt;
+    return Cut(kernel, parts);
+  }
+
+ private:
+  // What is made once for many calls needs no haste.
+  bool StoresPrepared(const Kernel& kernel) const {
+    bool stores = false;
+    ForEachInst(kernel, [&](const Inst& inst) {
+      stores |= inst.op == ScalarOp::kStore &&
+                module_.buffers[inst.buffer].kind == ir::BufferKind::kPrepared;
+    });
+    return stores;
+  }
+
+  // How many parts of the loop; 1 where it is not worth it.
+  int64_t ChooseParts(const Kernel& kernel) {
+    absl::StatusOr<Nest> nest = BuildNest(module_, kernel, /*collapse=*/true);
+    if (!nest.ok()) return 1;
+    const TeamPlan plan = PlanTeam(ints_, *nest, device_);
+    int64_t points = 1;
+    for (IntExpr var : kernel.outer) points *= ExtentHint(ints_, var);
+    int64_t threads = points;
+    if (plan.outer) {
+      threads /= plan.most_lanes;
+    } else {
+      threads *= plan.team;
+    }
+    const int64_t length = ExtentHint(ints_, loop_);
+    // Of a row a thread's share is what its team leaves it.
+    const int64_t most = length / (kLeastPart * (plan.outer ? 1 : plan.team));
+    const int64_t wanted = ComputeUnits(device_) * kThreadsToFill / std::max<int64_t>(1, threads);
+    const int64_t parts = std::min({wanted, most, kMostParts});
+    if (parts < 2) return 1;
+    const IntExpr extent = Extent(ints_, loop_);
+    if (!extent.is_const()) return parts;
+    for (int64_t n = parts; 2 * n > parts; --n) {
+      if (extent.value() % n == 0) return n;
+    }
+    return parts;
+  }
+
+  Kernel Cut(Kernel& kernel, int64_t parts) {
+    const IntExpr extent = Extent(ints_, loop_);
+    const IntExpr length = ints_.CeilDiv(extent, ints_.Const(parts));
+    Kernel first;
+    first.name = absl::StrCat(kernel.name, "_parts");
+    first.origins = kernel.origins;
+    first.num_values = kernel.num_values;
+
+    // Its loops: the part, those of the kernel, and the rest of the cut one.
+    IntContext::VarMap vars;
+    const IntExpr part = ints_.NewVar(ints_.Const(parts));
+    first.outer.push_back(part);
+    for (IntExpr var : kernel.outer) {
+      first.outer.push_back(vars[var] = ints_.NewVar(var.extent()));
+    }
+    Phase& body = first.phases.emplace_back();
+    IntExpr place;  // in the cut loop
+    for (IntExpr var : kernel.phases[0].inner) {
+      const IntExpr mine = ints_.NewVar(var == loop_ ? length : var.extent());
+      body.inner.push_back(mine);
+      vars[var] = mine;
+      if (var == loop_) place = ints_.Add(ints_.Mul(part, length), mine);
+    }
+    vars[loop_] = place;
+    const bool exact = extent.is_const() && extent.value() % parts == 0;
+    AddBody(kernel.phases[0], vars, exact ? IntExpr() : place, extent, first, body);
+
+    // One buffer for each result, a part after another.
+    Phase& last = first.phases.emplace_back();
+    Phase merge;
+    const IntExpr number = ints_.NewVar(ints_.Const(parts));
+    merge.inner.push_back(number);
+    for (const Inst& inst : kernel.phases[0].body) {
+      if (inst.op != ScalarOp::kReduce) continue;
+      const ir::BufferId buffer = AddParts(kernel, parts, inst);
+      Inst store;
+      store.op = ScalarOp::kStore;
+      store.dtype = inst.dtype;
+      store.operands = {inst.result};
+      store.buffer = buffer;
+      store.indices = first.outer;
+      last.body.push_back(std::move(store));
+      Inst load;
+      load.op = ScalarOp::kLoad;
+      load.dtype = inst.dtype;
+      load.result = kernel.num_values++;
+      load.buffer = buffer;
+      load.indices = {number};
+      for (IntExpr var : kernel.outer) load.indices.push_back(var);
+      Inst reduce = inst;
+      reduce.operands = {load.result};
+      merge.body.push_back(std::move(load));
+      merge.body.push_back(std::move(reduce));
+    }
+    kernel.phases[0] = std::move(merge);
+    return first;
+  }
+
+  // The phase's instructions at the parts' places; where `place` is set those past `extent` count
+  // as what changes no result, and nothing is read there.
+  void AddBody(const Phase& from, const IntContext::VarMap& vars, IntExpr place, IntExpr extent,
+               Kernel& kernel, Phase& to) {
+    const auto add = [&](Inst inst) {
+      inst.result = kernel.num_values++;
+      to.body.push_back(std::move(inst));
+      return to.body.back().result;
+    };
+    const auto index = [&](IntExpr e) {
+      Inst inst;
+      inst.op = ScalarOp::kIndex;
+      inst.dtype = DType::kI64;
+      inst.indices = {e};
+      return add(std::move(inst));
+    };
+    const auto operation = [&](ScalarOp op, DType dtype, std::vector<ValueId> operands) {
+      Inst inst;
+      inst.op = op;
+      inst.dtype = dtype;
+      inst.operands = std::move(operands);
+      return add(std::move(inst));
+    };
+    ValueId inside = ir::kNoValue;
+    if (place) {
+      inside = operation(ScalarOp::kLt, DType::kBool, {index(place), index(extent)});
+    }
+    for (const Inst& original : from.body) {
+      Inst inst = original;
+      for (IntExpr& e : inst.indices) e = ints_.Substitute(e, vars);
+      for (IntExpr& e : inst.checks) e = ints_.Substitute(e, vars);
+      if (place && inst.op == ScalarOp::kLoad) {
+        if (inst.has_mask) {
+          inst.operands.back() =
+              operation(ScalarOp::kAnd, DType::kBool, {inst.operands.back(), inside});
+        } else {
+          inst.operands.push_back(inside);
+          inst.has_mask = true;
+        }
+      }
+      if (place && inst.op == ScalarOp::kReduce) {
+        Inst identity;
+        identity.op = ScalarOp::kConst;
+        identity.dtype = inst.dtype;
+        SetIdentity(inst.reduce_kind, identity);
+        const ValueId other = add(std::move(identity));
+        inst.operands = {
+            operation(ScalarOp::kSelect, inst.dtype, {inside, inst.operands[0], other})};
+      }
+      to.body.push_back(std::move(inst));
+    }
+  }
+
+  static void SetIdentity(ir::ReduceKind kind, Inst& constant) {
+    const ir::Lane identity = ir::ReduceIdentity(kind, constant.dtype);
+    if (IsFloat(constant.dtype)) {
+      constant.immediate_float = identity.f;
+    } else {
+      constant.immediate_int = identity.i;
+    }
+  }
+
+  ir::BufferId AddParts(const Kernel& kernel, int64_t parts, const Inst& reduce) {
+    ir::Buffer buffer;
+    buffer.name = absl::StrCat(kernel.name, "_part", reduce.result);
+    buffer.dtype = reduce.dtype;
+    buffer.kind = ir::BufferKind::kTemp;
+    buffer.sizes.push_back(ints_.Const(parts));
+    for (IntExpr var : kernel.outer) buffer.sizes.push_back(var.extent());
+    buffer.strides = module_.ContiguousStrides(buffer.sizes);
+    return module_.AddBuffer(std::move(buffer));
+  }
+
+  ir::Module& module_;
+  IntContext& ints_;
+  const DeviceInfo& device_;
+  IntExpr loop_;
+};
+
+}  // namespace
+
+void SplitReductions(ir::Module& module, const DeviceInfo& device) {
+  Splitter splitter(module, device);
+  std::vector<ir::Operation> operations;
+  for (ir::Operation& operation : module.operations) {
+    if (auto* kernel = std::get_if<Kernel>(&operation)) {
+      if (std::optional<Kernel> parts = splitter.Split(*kernel)) {
+        operations.emplace_back(*std::move(parts));
+      }
+    }
+    operations.push_back(std::move(operation));
+  }
+  module.operations = std::move(operations);
+}
+
+}  // namespace kiln::schedule::ptx

@@ -1,0 +1,285 @@
+// Target ptx: its schedules, its kernels emulated on this machine, and its PTX.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "compiler/codegen/ptx/ptx_target.h"
+#include "compiler/codegen/targets.h"
+#include "compiler/ir/parse.h"
+#include "compiler/ir/verify.h"
+#include "compiler/schedule/print.h"
+#include "tests/unit/compiler/codegen/check_module.h"
+#include "tests/unit/compiler/codegen/native_run.h"
+
+namespace kiln::codegen {
+namespace {
+
+using absl::StrCat;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string Softmax(const std::string& type, int rows, int length) {
+  return absl::StrReplaceAll(
+      R"(module {
+  buffer @x TYPE[ROWS,LENGTH] strides[LENGTH,1] input(0)
+  buffer @y TYPE[ROWS,LENGTH] strides[LENGTH,1] output
+  buffer @best i64[ROWS] strides[1] output
+  kernel @softmax (d0: ROWS) {
+    phase (r0: LENGTH) {
+      %0 = load TYPE @x[d0, r0]
+      %1 = cast f32 %0
+      %2 = reduce.max f32 %1
+      %3 = reduce.argmax i64 %1
+    }
+    phase (r0: LENGTH) {
+      %4 = load TYPE @x[d0, r0]
+      %5 = cast f32 %4
+      %6 = sub f32 %5, %2
+      %7 = exp f32 %6
+      %8 = reduce.sum f32 %7
+    }
+    phase (r0: LENGTH) {
+      %9 = load TYPE @x[d0, r0]
+      %10 = cast f32 %9
+      %11 = sub f32 %10, %2
+      %12 = exp f32 %11
+      %13 = div f32 %12, %8
+      %14 = cast TYPE %13
+      store TYPE @y[d0, r0], %14
+    }
+    phase () {
+      store i64 @best[d0], %3
+    }
+  }
+  output @y sizes[ROWS,LENGTH] strides[LENGTH,1] offset 0
+  output @best sizes[ROWS] strides[1] offset 0
+}
+)",
+      {{"TYPE", type}, {"ROWS", std::to_string(rows)}, {"LENGTH", std::to_string(length)}});
+}
+
+// Sums along columns, whose few results do not fill a GPU.
+std::string ColumnSums(const std::string& type, const std::string& rows, int columns) {
+  return absl::StrReplaceAll(R"(module {
+  symbol s0 [2, 100000] hint 3000
+  buffer @x TYPE[ROWS,COLUMNS] strides[COLUMNS,1] input(0)
+  buffer @y TYPE[COLUMNS] strides[1] output
+  buffer @most TYPE[COLUMNS] strides[1] output
+  kernel @sums (d0: COLUMNS) {
+    phase (r0: ROWS) {
+      %0 = load TYPE @x[r0, d0]
+      %1 = cast f32 %0
+      %2 = reduce.sum f32 %1
+      %3 = reduce.max f32 %1
+    }
+    phase () {
+      %4 = cast TYPE %2
+      store TYPE @y[d0], %4
+      %5 = cast TYPE %3
+      store TYPE @most[d0], %5
+    }
+  }
+  output @y sizes[COLUMNS] strides[1] offset 0
+  output @most sizes[COLUMNS] strides[1] offset 0
+}
+)",
+                             {{"TYPE", type}, {"ROWS", rows}, {"COLUMNS", StrCat(columns)}});
+}
+
+std::string TransposedSum(const std::string& type, int rows, int columns) {
+  return absl::StrReplaceAll(
+      R"(module {
+  buffer @x TYPE[COLUMNS,ROWS] strides[ROWS,1] input(0)
+  buffer @y TYPE[ROWS,COLUMNS] strides[COLUMNS,1] input(1)
+  buffer @z TYPE[ROWS,COLUMNS] strides[COLUMNS,1] output
+  kernel @add (d0: ROWS, d1: COLUMNS) {
+    phase () {
+      %0 = load TYPE @x[d1, d0]
+      %1 = load TYPE @y[d0, d1]
+      %2 = max TYPE %0, %1
+      store TYPE @z[d0, d1], %2
+    }
+  }
+  output @z sizes[ROWS,COLUMNS] strides[COLUMNS,1] offset 0
+}
+)",
+      {{"TYPE", type}, {"ROWS", std::to_string(rows)}, {"COLUMNS", std::to_string(columns)}});
+}
+
+std::unique_ptr<Target> MakePtx(const std::string& arch = "sm_90a") {
+  DeviceInfo device;
+  device.arch = arch;
+  return *(*FindTarget("ptx"))->make(device);
+}
+
+struct Made {
+  std::string schedules;
+  std::vector<EmittedKernel> kernels;
+  std::vector<std::string> objects;
+};
+
+Made Compile(const std::string& text, const std::string& arch = "sm_90a") {
+  Made made;
+  ir::Module module = *ir::Parse(text);
+  const auto target = MakePtx(arch);
+  target->Tile(module);
+  EXPECT_EQ(ir::Verify(module), absl::OkStatus());
+  for (const ir::Operation& operation : module.operations) {
+    const auto tree = target->Schedule(module, operation);
+    EXPECT_TRUE(tree.ok()) << tree.status();
+    absl::StrAppend(&made.schedules, schedule::Print(module, *tree));
+    absl::StatusOr<EmittedKernel> emitted = target->Print(module, *tree);
+    EXPECT_TRUE(emitted.ok()) << emitted.status();
+    emitted->source += target->InterfaceText("scratch_bytes {}");
+    const std::string name = StrCat("kernel_", made.kernels.size());
+    const std::string source = StrCat(
+        emitted->prelude, absl::StrReplaceAll(emitted->source, {{kSymbolPlaceholder, name}}));
+    auto compiled = target->Compile({.source = source});
+    EXPECT_TRUE(compiled.ok()) << compiled.status() << "\n" << emitted->source;
+    if (compiled.ok()) made.objects.push_back(std::move(compiled->object));
+    made.kernels.push_back(*std::move(emitted));
+  }
+  return made;
+}
+
+// Fails where ptxas, if this machine has it, refuses the PTX or has registers to spill.
+void Assemble(const std::string& object, const std::string& arch) {
+  if (std::system("ptxas --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "there is no ptxas";
+  const std::string path = StrCat(::testing::TempDir(), "/kiln_ptx_test.ptx");
+  std::ofstream(path) << object;
+  const std::string command = StrCat("ptxas --warn-on-spills -Werror -arch=", arch, " ", path,
+                                     " -o ", path, ".cubin > ", path, ".log 2>&1");
+  const int status = std::system(command.c_str());
+  std::ifstream log(path + ".log");
+  EXPECT_EQ(status, 0) << std::string(std::istreambuf_iterator<char>(log), {}) << object;
+}
+
+TEST(PtxTest, RowsOfEveryLength) {
+  for (const std::string type : {"f32", "bf16", "f64"}) {
+    for (const int length : {2, 7, 8, 31, 33, 64, 100, 250, 1000, 4096}) {
+      SCOPED_TRACE(StrCat(type, " ", length));
+      CheckModule(Softmax(type, 5, length), {.integral_floats = length % 2 == 0, .only_ptx = true});
+    }
+  }
+  CheckModule(Softmax("f16", 3, 77), {.nan_every = 50, .only_ptx = true});
+}
+
+TEST(PtxTest, AWarpTakesAShortRowAndABlockALongOne) {
+  EXPECT_THAT(Compile(Softmax("bf16", 4000, 64)).schedules, HasSubstr("team 8 "));
+  EXPECT_THAT(Compile(Softmax("bf16", 4000, 1024)).schedules, HasSubstr("team 32 "));
+  EXPECT_THAT(Compile(Softmax("bf16", 4000, 8192)).schedules, HasSubstr("team 256 "));
+  // Fewer rows than multiprocessors: more threads for each.
+  EXPECT_THAT(Compile(Softmax("bf16", 4, 8192)).schedules, HasSubstr("team 1024 "));
+}
+
+TEST(PtxTest, AccessesAreOf16Bytes) {
+  const Made halves = Compile(Softmax("bf16", 4000, 1024));
+  EXPECT_THAT(halves.objects[0], HasSubstr("ld.global.v4"));
+  EXPECT_THAT(halves.objects[0], HasSubstr("st.global.v4"));
+  // Rows of 50 begin at multiples of 4 bytes.
+  EXPECT_THAT(Compile(Softmax("bf16", 4000, 50)).objects[0], Not(HasSubstr("global.v4")));
+}
+
+TEST(PtxTest, ReductionsOfFewResultsAreCutIntoParts) {
+  for (const std::string type : {"f32", "bf16"}) {
+    CheckModule(ColumnSums(type, "2048", 40), {.symbols = {2}, .only_ptx = true});  // parts of equal length
+    CheckModule(ColumnSums(type, "1021", 40), {.symbols = {2}, .only_ptx = true});  // a prime
+    CheckModule(ColumnSums(type, "s0", 24), {.symbols = {1023}, .only_ptx = true});
+    CheckModule(ColumnSums(type, "s0", 24), {.symbols = {2}, .only_ptx = true});
+  }
+  EXPECT_EQ(Compile(ColumnSums("f32", "2048", 40)).kernels.size(), 2);
+  EXPECT_EQ(Compile(ColumnSums("f32", "16", 40)).kernels.size(), 1);
+}
+
+TEST(PtxTest, TilesTurnWhatTheyRead) {
+  for (const std::string type : {"f32", "bf16", "f64", "i64", "u8"}) {
+    CheckModule(TransposedSum(type, 70, 100), {.only_ptx = true});
+  }
+  CheckModule(TransposedSum("f32", 64, 64), {.only_ptx = true});
+  CheckModule(TransposedSum("f32", 1, 40), {.only_ptx = true});
+  EXPECT_THAT(Compile(TransposedSum("f32", 70, 100)).schedules, HasSubstr("in l1"));
+}
+
+// A row is stored by its columns' threads and read by others: they have to meet.
+TEST(PtxTest, ThreadsMeetBetweenAStoreAndAnotherThreadsLoad) {
+  const std::string text = R"(module {
+  buffer @x f32[9,600] strides[600,1] input(0)
+  buffer @t f32[9,600] strides[600,1] temp
+  buffer @y f32[9,600] strides[600,1] output
+  kernel @turned (d0: 9) {
+    phase (r0: 600) {
+      %0 = load f32 @x[d0, r0]
+      %1 = exp f32 %0
+      store f32 @t[d0, r0], %1
+    }
+    phase (r0: 600) {
+      %2 = load f32 @t[d0, 599 - r0]
+      store f32 @y[d0, r0], %2
+    }
+  }
+  output @y sizes[9,600] strides[600,1] offset 0
+}
+)";
+  CheckModule(text, {.only_ptx = true});
+  EXPECT_THAT(Compile(text).kernels[0].source, HasSubstr("KTeamSync<kTeam>();"));
+}
+
+TEST(PtxTest, AnObjectNamesItsKernelAndAnArchiveAllOfThem) {
+  Made made = Compile(ColumnSums("f32", "2048", 40), "sm_80");
+  ASSERT_EQ(made.objects.size(), 2);
+  EXPECT_TRUE(
+      absl::StartsWith(made.objects[1], "// kernel kernel_1\n// interface scratch_bytes {}\n"));
+  EXPECT_THAT(made.objects[1], HasSubstr(".target sm_80"));
+  EXPECT_THAT(made.objects[1], HasSubstr(".visible .entry kernel_1("));
+  EXPECT_THAT(made.objects[1], HasSubstr(".maxntid "));
+  const auto target = MakePtx();
+  const auto linked = target->Link(made.objects);
+  ASSERT_TRUE(linked.ok()) << linked.status();
+  ASSERT_EQ(linked->size(), 1);
+  EXPECT_EQ((*linked)[0].number, 1);
+  EXPECT_EQ((*linked)[0].kind, BinaryKind::kPtx);
+  const std::string& archive = (*linked)[0].data;
+  EXPECT_TRUE(absl::StartsWith(archive, "// kiln kernels 1\n// kernel kernel_0 0 ")) << archive;
+  // What the index says is where the module lies.
+  const size_t second = archive.find("// kernel kernel_1 ");
+  ASSERT_NE(second, std::string::npos);
+  long offset = -1, size = -1;
+  ASSERT_EQ(std::sscanf(archive.c_str() + second, "// kernel kernel_1 %ld %ld", &offset, &size), 2);
+  const std::string module = archive.substr(archive.find("\n\n") + 2).substr(offset, size);
+  EXPECT_THAT(module, HasSubstr(".visible .entry kernel_1("));
+  EXPECT_THAT(module, Not(HasSubstr("kernel_0")));
+  EXPECT_FALSE(target->Link({"no object"}).ok());
+}
+
+TEST(PtxTest, OnlyKnownArchitectures) {
+  for (const char* arch : {"", "sm_70", "sm_90a -x", "znver4"}) {
+    DeviceInfo device;
+    device.arch = arch;
+    const auto target = (*FindTarget("ptx"))->make(device);
+    EXPECT_TRUE(absl::IsInvalidArgument(target.status())) << arch;
+  }
+}
+
+TEST(PtxTest, AssemblesForEveryArchitectureWithoutSpills) {
+  for (const std::string arch : {"sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"}) {
+    for (const std::string& text :
+         {Softmax("bf16", 4000, 8192), Softmax("f64", 40, 100), ColumnSums("bf16", "2048", 40),
+          TransposedSum("bf16", 70, 100), TransposedSum("u8", 70, 100)}) {
+      for (const std::string& object : Compile(text, arch).objects) Assemble(object, arch);
+      if (IsSkipped()) return;
+    }
+  }
+  // Newer devices run sm_90's.
+  for (const std::string& object : Compile(Softmax("f32", 4000, 1024), "sm_90").objects) {
+    Assemble(object, "sm_100");
+  }
+}
+
+}  // namespace
+}  // namespace kiln::codegen
