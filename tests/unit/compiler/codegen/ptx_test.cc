@@ -188,7 +188,8 @@ TEST(PtxTest, AccessesAreOf16Bytes) {
 
 TEST(PtxTest, ReductionsOfFewResultsAreCutIntoParts) {
   for (const std::string type : {"f32", "bf16"}) {
-    CheckModule(ColumnSums(type, "2048", 40), {.symbols = {2}, .only_ptx = true});  // parts of equal length
+    CheckModule(ColumnSums(type, "2048", 40),
+                {.symbols = {2}, .only_ptx = true});  // parts of equal length
     CheckModule(ColumnSums(type, "1021", 40), {.symbols = {2}, .only_ptx = true});  // a prime
     CheckModule(ColumnSums(type, "s0", 24), {.symbols = {1023}, .only_ptx = true});
     CheckModule(ColumnSums(type, "s0", 24), {.symbols = {2}, .only_ptx = true});
