@@ -1,6 +1,7 @@
 #include "compiler/codegen/ptx/kernel_printer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,7 +43,11 @@ class KernelPrinter : public source::TreePrinter {
  public:
   KernelPrinter(ir::Module& module, const schedule::Tree& tree) : TreePrinter(module, tree) {
     team_bytes_ = ints_.Const(0);
+    first_lane_ = ints_.NewVar(ints_.Const(INT64_MAX));
+    turn_ = ints_.NewVar(ints_.Const(INT32_MAX));
+    names_.NameVar(turn_, "turn");
     FindOwnRows(tree.body, nullptr);
+    if (FitsInt()) index_type_ = "int";
   }
 
   absl::StatusOr<EmittedKernel> Print();
@@ -52,9 +57,15 @@ class KernelPrinter : public source::TreePrinter {
   struct Row {
     int width = 0;
     bool own = true;  // each thread reads only what it stored itself
+    int turns = 0;    // that each thread takes of every loop, where that is known; else 0
   };
 
+  // Whether no index can leave 32 bits on the way to its value: those are cheaper to divide.
+  bool FitsInt() const;
   void FindOwnRows(const schedule::Block& block, const For* lanes);
+  int TurnsOf(const For& loop) const;
+  // A thread's part of such a row lies in its registers, one element after another.
+  bool IsInRegisters(AllocId id) const;
   void AddAccesses(const Node& node, Accesses& out) const;
   void SyncBefore(const Node& node, Function& f);
   void PrintNode(const Node& node, Function& f) override;
@@ -77,8 +88,63 @@ class KernelPrinter : public source::TreePrinter {
   absl::flat_hash_map<AllocId, Row> rows_;
   Accesses pending_;  // since the team's threads last met
   IntExpr team_bytes_;
+  IntExpr first_lane_, turn_;  // of the vector loop under way: the same as its variable; its turns
   std::string problem_;
 };
+
+// The greatest absolute value that `e` or anything on the way to it may have.
+double Bound(IntExpr e) {
+  const auto of_range = [](ir::IntRange range) {
+    return std::max(std::abs(static_cast<double>(range.min)),
+                    std::abs(static_cast<double>(range.max)));
+  };
+  double bound = e.kind() == ir::IntKind::kMul ? 1 : 0;
+  switch (e.kind()) {
+    case ir::IntKind::kConst:
+    case ir::IntKind::kSymbol:
+    case ir::IntKind::kVar:
+    case ir::IntKind::kIndirect:
+      return of_range(e.range());
+    default:
+      break;
+  }
+  for (const IntExpr operand : e.operands()) {
+    const double part = Bound(operand);
+    if (e.kind() == ir::IntKind::kAdd) {
+      bound += part;
+    } else if (e.kind() == ir::IntKind::kMul) {
+      bound *= std::max(1.0, part);
+    } else {
+      bound = std::max(bound, part);
+    }
+  }
+  return bound;
+}
+
+bool KernelPrinter::FitsInt() const {
+  double bound = 0;
+  const auto add = [&](IntExpr e) {
+    if (e) bound = std::max(bound, Bound(e));
+  };
+  double points = 1;
+  ForEachNode(tree_.body, [&](const Node& node) {
+    if (const auto* loop = std::get_if<For>(&node.value)) {
+      for (IntExpr e : {loop->begin, loop->end, loop->step, loop->var.extent()}) add(e);
+      if (HasTasks(loop->binding)) points *= Bound(loop->end) + loop->width;
+    } else if (const auto* let = std::get_if<schedule::Let>(&node.value)) {
+      add(let->value);
+    } else if (const auto* branch = std::get_if<schedule::If>(&node.value)) {
+      add(branch->less);
+      add(branch->than);
+    } else if (const auto* compute = std::get_if<schedule::Compute>(&node.value)) {
+      for (IntExpr e : compute->inst.indices) add(e);
+    } else if (const auto* update = std::get_if<schedule::Update>(&node.value)) {
+      add(update->number);
+    }
+  });
+  // Some room for a turn of a loop past its end, and for the threads of the last block.
+  return std::max(bound, points) < 1 << 30;
+}
 
 // Of arrays that are accessed at a vector loop's own variable only, by loops of one width.
 void KernelPrinter::FindOwnRows(const schedule::Block& block, const For* lanes) {
@@ -92,11 +158,29 @@ void KernelPrinter::FindOwnRows(const schedule::Block& block, const For* lanes) 
       if (compute->alloc < 0) continue;
       Row& row = rows_[compute->alloc];
       const int width = lanes == nullptr ? 0 : lanes->width;
+      const int turns = lanes == nullptr ? 0 : TurnsOf(*lanes);
       row.own &= width > 0 && (row.width == 0 || row.width == width) &&
                  compute->inst.indices[0] == lanes->var;
+      row.turns = row.width == 0 || row.turns == turns ? turns : 0;
       row.width = width;
     }
   }
+}
+
+// Where all threads take the same whole number of turns, few enough to be unrolled; else 0.
+int KernelPrinter::TurnsOf(const For& loop) const {
+  constexpr int64_t kMostUnrolled = 16;
+  const IntExpr length = ints_.Sub(loop.end, loop.begin);
+  if (loop.binding != Binding::kVector || !length.is_const()) return 0;
+  const int64_t turns = length.value() / loop.width;
+  return length.value() % loop.width == 0 && turns <= kMostUnrolled ? static_cast<int>(turns) : 0;
+}
+
+bool KernelPrinter::IsInRegisters(AllocId id) const {
+  constexpr int64_t kMostBytes = 192;  // of 1020 that a thread may have at most
+  const auto row = rows_.find(id);
+  return row != rows_.end() && row->second.own && row->second.turns > 0 &&
+         LanesOfThread(tree_.allocs[id]) * DTypeSize(tree_.allocs[id].dtype) <= kMostBytes;
 }
 
 void KernelPrinter::AddAccesses(const Node& node, Accesses& out) const {
@@ -152,6 +236,13 @@ void KernelPrinter::PrintNode(const Node& node, Function& f) {
 
 void KernelPrinter::PrintCompute(const schedule::Compute& compute, Function& f) {
   const bool once = tree_.team > 1 && !f.body.lane_var() && compute.inst.op == ir::ScalarOp::kStore;
+  if (compute.alloc >= 0 && IsInRegisters(compute.alloc)) {
+    // Of this turn of the loop: the lanes' variable stands for itself less its first one.
+    schedule::Compute mine = compute;
+    const IntExpr turn = ints_.Mul(turn_, f.body.width());
+    mine.inst.indices[0] = ints_.Add(ints_.Sub(f.body.lane_var(), first_lane_), turn);
+    return TreePrinter::PrintCompute(mine, f);
+  }
   if (once) f.out.Line("if (lane == 0) {");
   TreePrinter::PrintCompute(compute, f);
   if (once) f.out.Line("}");
@@ -164,7 +255,9 @@ void KernelPrinter::PrintVectorLoop(const For& loop, Function& f) {
   const std::string begin = Expr(loop.begin), end = Expr(loop.end);
   const std::string lambda = f.body.NewName("body");
   const std::string name = NewVar(loop.var, 'x');
-  f.out.Line("auto ", lambda, " = [&]<bool kTail>(long ", name, ", long n) KILN_INLINE {");
+  f.out.Line("auto ", lambda, " = [&]<bool kTail>(", index_type_, " ", name,
+             ", long n, int turn) KILN_INLINE {");
+  names_.NameVar(first_lane_, name);
   const bool aligned = multiples_.Is(ints_, loop.begin, lanes);
   f.body.SetLanes(loop.var, lanes, aligned);
   f.body.SetAlignment([this, &loop, lanes, aligned](IntExpr index) {
@@ -178,16 +271,12 @@ void KernelPrinter::PrintVectorLoop(const For& loop, Function& f) {
   f.out.Line("};");
   if (loop.binding == Binding::kTaskVector) {
     if (!loop.begin.is_const(0)) Unknown("tasks of lanes that begin elsewhere");
-    f.out.Line("KTaskLanes<kTeam, ", lanes, ", ", exact ? "true" : "false", ">(lane, chunk, ", end,
-               ", ", lambda, ");");
+    f.out.Line("KTaskLanes<", index_type_, ", kTeam, ", lanes, ", ", exact ? "true" : "false",
+               ">(lane, chunk, ", end, ", ", lambda, ");");
     return;
   }
-  constexpr int64_t kMostUnrolled = 16;
-  const bool even = length.is_const() && length.value() % loop.width == 0 &&
-                    length.value() / loop.width <= kMostUnrolled;
-  f.out.Line("KTeamLoop<kTeam, ", lanes, ", ", exact ? "true" : "false", ", ",
-             even ? length.value() / loop.width : 0, ">(lane, ", begin, ", ", end, ", ", lambda,
-             ");");
+  f.out.Line("KTeamLoop<", index_type_, ", kTeam, ", lanes, ", ", exact ? "true" : "false", ", ",
+             TurnsOf(loop), ">(lane, ", begin, ", ", end, ", ", lambda, ");");
 }
 
 void KernelPrinter::PrintArray(AllocId id, Function& f) {
@@ -196,8 +285,9 @@ void KernelPrinter::PrintArray(AllocId id, Function& f) {
   if (alloc.space != schedule::Space::kRegister && alloc.space != schedule::Space::kL1) {
     return Unknown("scratch memory");
   }
-  if (f.body.lane_var()) {
-    f.out.Line(type, " ", name, "[", alloc.size.value(), "];");
+  if (f.body.lane_var() || IsInRegisters(id)) {
+    const int64_t size = f.body.lane_var() ? alloc.size.value() : LanesOfThread(alloc);
+    f.out.Line("alignas(16) ", type, " ", name, "[", size, "];");
     return;
   }
   const IntExpr offset = Reserve(alloc, team_bytes_);
@@ -219,7 +309,8 @@ void KernelPrinter::PrintTask(const source::Grid& grid, IntExpr chunks, Function
   std::string rest = "task";
   if (!grid.lanes.empty()) {
     const bool only = grid.rows.empty();
-    f.out.Line("const long chunk = ", only ? rest : StrCat("KRem(task, ", Expr(chunks), ")"), ";");
+    f.out.Line("const ", index_type_,
+               " chunk = ", only ? rest : StrCat("KRem(task, ", Expr(chunks), ")"), ";");
     rest = StrCat("KDiv(task, ", Expr(chunks), ")");
   }
   for (size_t i = grid.rows.size(); i-- > 0;) {
@@ -228,7 +319,7 @@ void KernelPrinter::PrintTask(const source::Grid& grid, IntExpr chunks, Function
     std::string number = i == 0 ? rest : StrCat("KRem(", rest, ", ", steps, ")");
     if (!loop.step.is_const(1)) number = StrCat(number, " * ", Expr(loop.step));
     if (i > 0) rest = StrCat("KDiv(", rest, ", ", steps, ")");
-    f.out.Line("const long ", NewVar(loop.var, 'd'), " = ", number, ";");
+    f.out.Line("const ", index_type_, " ", NewVar(loop.var, 'd'), " = ", number, ";");
   }
   PrintBlock(grid.nodes, f);
 }
@@ -259,7 +350,7 @@ absl::StatusOr<EmittedKernel> KernelPrinter::Print() {
   for (size_t i = 0; i < names_.buffers().size(); ++i) {
     StrAppend(&parameters, PointerType(names_.buffers()[i]), " b", i, ", ");
   }
-  for (size_t i = 0; i < names_.symbols().size(); ++i) StrAppend(&parameters, "long s", i, ", ");
+  for (size_t i = 0; i < names_.symbols().size(); ++i) StrAppend(&parameters, "long size", i, ", ");
   const int64_t team_bytes = team_bytes_.value();
   const int64_t slot_bytes = team > kWarp ? kSlotBytes : 0;
   Writer out;
@@ -268,7 +359,11 @@ absl::StatusOr<EmittedKernel> KernelPrinter::Print() {
   out.Line("extern \"C\" KILN_KERNEL void ", kSymbolPlaceholder, "(", parameters,
            "char* scratch, int* error_out) {");
   out.Line("constexpr int kTeam = ", team, ";");
-  out.Line("const long task = KBlock() * ", teams, " + KThread() / kTeam;");
+  for (size_t i = 0; i < names_.symbols().size(); ++i) {
+    out.Line("const ", index_type_, " s", i, " = (", index_type_, ")size", i, ";");
+  }
+  out.Line("const ", index_type_, " task = (", index_type_, ")(KBlock() * ", teams,
+           " + KThread() / kTeam);");
   out.Line("if (task >= ", tasks_text, ") return;");
   out.Line("const int lane = KThread() % kTeam;");
   if (slot_bytes + team_bytes > 0) out.Line("char* const slots = KShared();");

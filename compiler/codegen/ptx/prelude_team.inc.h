@@ -112,35 +112,35 @@ KILN_FN KBest<T, 1> KFoldBestTeam(KBest<T, 1> best, char* slots) {
   return {KFromStored<T, 1>(Vec<KStored<T>, 1>(one.value)), Vec<long, 1>(one.number)};
 }
 
-// body<kTail>(first lane's index, active lanes) over [begin, end), L lanes a thread at a time.
+// body<kTail>(first lane's index, active lanes, turn) over [begin, end), L lanes a thread in a turn.
 // kExact: the length is a multiple of L. kCount: how often each thread runs it, where that is known
 // and the same for all; else 0.
-template <int kTeam, int L, bool kExact, int kCount, class F>
-KILN_FN void KTeamLoop(int lane, long begin, long end, F body) {
+template <class I, int kTeam, int L, bool kExact, int kCount, class F>
+KILN_FN void KTeamLoop(int lane, I begin, I end, F body) {
   if constexpr (kCount > 0) {
 #pragma clang loop unroll(full)
     for (int k = 0; k < kCount; ++k) {
-      body.template operator()<false>(begin + (k * kTeam + lane) * L, L);
+      body.template operator()<false>(begin + (k * kTeam + lane) * L, L, k);
     }
   } else {
 #pragma clang loop unroll(disable)
-    for (long i = begin + lane * L; i < end; i += kTeam * L) {
+    for (I i = begin + lane * L; i < end; i += kTeam * L) {
       if (kExact || i + L <= end) {
-        body.template operator()<false>(i, L);
+        body.template operator()<false>(i, L, 0);
       } else {
-        body.template operator()<true>(i, end - i);
+        body.template operator()<true>(i, end - i, 0);
       }
     }
   }
 }
 // The same once, for the piece `number` of those that tasks take of [0, end).
-template <int kTeam, int L, bool kExact, class F>
-KILN_FN void KTaskLanes(int lane, long number, long end, F body) {
-  const long i = (number * kTeam + lane) * L;
+template <class I, int kTeam, int L, bool kExact, class F>
+KILN_FN void KTaskLanes(int lane, I number, I end, F body) {
+  const I i = (number * kTeam + lane) * L;
   if (i >= end) return;
   if (kExact || i + L <= end) {
-    body.template operator()<false>(i, L);
+    body.template operator()<false>(i, L, 0);
   } else {
-    body.template operator()<true>(i, end - i);
+    body.template operator()<true>(i, end - i, 0);
   }
 }

@@ -157,10 +157,22 @@ KILN_FN Vec<float, W> KBf16ToFloat(Vec<KBf16, W> x) {
 // To nearest, ties to even; a NaN stays one.
 template <int W>
 KILN_FN Vec<KBf16, W> KFloatToBf16(Vec<float, W> x) {
+#ifdef __NVPTX__
+  Vec<KBf16, W> result;
+#pragma clang loop unroll(full)
+  for (int i = 0; i < W; i += 2) {
+    const float second = i + 1 < W ? x[i + 1 < W ? i + 1 : 0] : 0.0f;
+    const unsigned both = __builtin_bit_cast(unsigned, __nvvm_ff2bf16x2_rn(second, x[i]));
+    result[i] = (KBf16)both;
+    if constexpr (W > 1) result[i + 1] = (KBf16)(both >> 16);
+  }
+  return result;
+#else
   const Vec<unsigned, W> bits = (Vec<unsigned, W>)x;
   const Vec<unsigned, W> rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   const Vec<unsigned, W> nan = (bits >> 16) | 0x40u;
   return __builtin_convertvector(x != x ? nan : rounded, Vec<KBf16, W>);
+#endif
 }
 #if defined(__NVPTX__)
 template <int W>
@@ -239,12 +251,30 @@ KILN_FN Vec<To, W> KCast(Vec<From, W> x) {
 
 // ---- Integer index arithmetic --------------------------------------------------------------
 
+template <class T>
+struct KUnsignedOf {
+  using Type = unsigned long;
+};
+template <>
+struct KUnsignedOf<int> {
+  using Type = unsigned;
+};
+// Of int where both are, else of long.
+template <class A, class B>
+using KIndexOf = decltype(A() + B());
+
 // Of numbers known not to be negative.
-KILN_FN long KDiv(long a, long b) {
-  return (long)((unsigned long)a / (unsigned long)b);
+template <class A, class B>
+KILN_FN KIndexOf<A, B> KDiv(A a, B b) {
+  using I = KIndexOf<A, B>;
+  using U = typename KUnsignedOf<I>::Type;
+  return (I)((U)a / (U)b);
 }
-KILN_FN long KRem(long a, long b) {
-  return (long)((unsigned long)a % (unsigned long)b);
+template <class A, class B>
+KILN_FN KIndexOf<A, B> KRem(A a, B b) {
+  using I = KIndexOf<A, B>;
+  using U = typename KUnsignedOf<I>::Type;
+  return (I)((U)a % (U)b);
 }
 // The same value, of which LLVM does not know what it is the sum of.
 KILN_FN long KOnce(long value) {
@@ -252,16 +282,20 @@ KILN_FN long KOnce(long value) {
   return value;
 }
 
-KILN_FN long KFloorDivIndex(long a, long b) {
-  const long q = a / b;
+template <class A, class B>
+KILN_FN KIndexOf<A, B> KFloorDivIndex(A a, B b) {
+  const KIndexOf<A, B> q = a / b;
   return q - ((a % b != 0) & ((a < 0) != (b < 0)));
 }
-KILN_FN long KModIndex(long a, long b) {
+template <class A, class B>
+KILN_FN KIndexOf<A, B> KModIndex(A a, B b) {
   return a - KFloorDivIndex(a, b) * b;
 }
-KILN_FN long KMinIndex(long a, long b) {
+template <class A, class B>
+KILN_FN KIndexOf<A, B> KMinIndex(A a, B b) {
   return a < b ? a : b;
 }
-KILN_FN long KMaxIndex(long a, long b) {
+template <class A, class B>
+KILN_FN KIndexOf<A, B> KMaxIndex(A a, B b) {
   return a > b ? a : b;
 }

@@ -84,7 +84,7 @@ void TreePrinter::PrintFor(const For& loop, Function& f) {
   if (loop.binding == Binding::kTask) return PrintBlock(loop.body, f);
   const std::string begin = Expr(loop.begin), end = Expr(loop.end), step = Expr(loop.step);
   const std::string name = NewVar(loop.var, 'r');
-  f.out.Line(HasLoop(loop.body) ? "KILN_ROLLED " : InnermostHint(), "for (long ", name, " = ",
+  f.out.Line(HasLoop(loop.body) ? "KILN_ROLLED " : InnermostHint(), "for (", index_type_, " ", name, " = ",
              begin, ", ", name, "_end = ", end, "; ", name, " < ", name, "_end; ",
              loop.step.is_const(1) ? StrCat("++", name) : StrCat(name, " += ", step), ") {");
   PrintBlock(loop.body, f);
@@ -203,7 +203,7 @@ void TreePrinter::PrintNode(const Node& node, Function& f) {
   } else if (const auto* let = std::get_if<schedule::Let>(&node.value)) {
     const std::string value = Expr(let->value);
     multiples_.Enter(*let);
-    f.out.Line("const long ", NewVar(let->var, 'i'), " = ", value, ";");
+    f.out.Line("const ", index_type_, " ", NewVar(let->var, 'i'), " = ", value, ";");
   } else if (const auto* open = std::get_if<schedule::Open>(&node.value)) {
     if (tree_.allocs[open->alloc].reduce) {
       PrintAccumulator(open->alloc, f);
