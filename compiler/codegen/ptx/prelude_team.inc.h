@@ -112,9 +112,9 @@ KILN_FN KBest<T, 1> KFoldBestTeam(KBest<T, 1> best, char* slots) {
   return {KFromStored<T, 1>(Vec<KStored<T>, 1>(one.value)), Vec<long, 1>(one.number)};
 }
 
-// body<kTail>(first lane's index, active lanes, turn) over [begin, end), L lanes a thread in a turn.
-// kExact: the length is a multiple of L. kCount: how often each thread runs it, where that is known
-// and the same for all; else 0.
+// body<kTail>(first lane's index, active lanes, turn) over [begin, end), L lanes a thread in a
+// turn. kExact: the length is a multiple of L. kCount: how often each thread runs it, where that is
+// known and the same for all; else 0.
 template <class I, int kTeam, int L, bool kExact, int kCount, class F>
 KILN_FN void KTeamLoop(int lane, I begin, I end, F body) {
   if constexpr (kCount > 0) {

@@ -58,7 +58,7 @@ class PtxTarget : public Target {
   bool LeavesToLibraries(const ir::Kernel& kernel) const override {
     return kernel.schedule == ir::Schedule::kContraction ||
            kernel.schedule == ir::Schedule::kSorting || ir::HasScatter(kernel) ||
-           absl::c_any_of(kernel.phases, ir::IsOrdered);
+           absl::c_any_of(kernel.phases, ir::IsOrdered) || !schedule::ptx::Lacks(kernel).empty();
   }
 
   void Tile(ir::Module& module) const override { schedule::ptx::SplitReductions(module, device_); }

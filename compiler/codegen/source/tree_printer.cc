@@ -84,8 +84,8 @@ void TreePrinter::PrintFor(const For& loop, Function& f) {
   if (loop.binding == Binding::kTask) return PrintBlock(loop.body, f);
   const std::string begin = Expr(loop.begin), end = Expr(loop.end), step = Expr(loop.step);
   const std::string name = NewVar(loop.var, 'r');
-  f.out.Line(HasLoop(loop.body) ? "KILN_ROLLED " : InnermostHint(), "for (", index_type_, " ", name, " = ",
-             begin, ", ", name, "_end = ", end, "; ", name, " < ", name, "_end; ",
+  f.out.Line(HasLoop(loop.body) ? "KILN_ROLLED " : InnermostHint(), "for (", index_type_, " ", name,
+             " = ", begin, ", ", name, "_end = ", end, "; ", name, " < ", name, "_end; ",
              loop.step.is_const(1) ? StrCat("++", name) : StrCat(name, " += ", step), ") {");
   PrintBlock(loop.body, f);
   f.out.Line("}");

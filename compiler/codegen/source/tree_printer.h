@@ -63,7 +63,7 @@ class TreePrinter {
   const schedule::Tree& tree_;
   Names names_;
   schedule::Multiples multiples_;
-  absl::string_view index_type_ = "long";  // of variables, in C++
+  absl::string_view index_type_ = "long";                        // of variables, in C++
   absl::flat_hash_map<schedule::AllocId, ir::IntExpr> offsets_;  // of those in scratch memory
 
  private:

@@ -154,13 +154,38 @@ Tree Scheduler::Run() && {
   return std::move(tree);
 }
 
+// Functions of the C library, which a GPU lacks; the prelude has its own of float32 alone.
+bool CallsLibrary(const ir::Inst& inst, const std::vector<DType>& types) {
+  const bool is_function = inst.op == ir::ScalarOp::kPow || inst.op == ir::ScalarOp::kAtan2 ||
+                           (inst.op >= ir::ScalarOp::kExp && inst.op <= ir::ScalarOp::kSigmoid &&
+                            inst.op != ir::ScalarOp::kSqrt && inst.op != ir::ScalarOp::kRsqrt);
+  if (is_function) return inst.dtype == DType::kF64;
+  const bool folds = inst.op == ir::ScalarOp::kReduce || inst.op == ir::ScalarOp::kScan ||
+                     (inst.op == ir::ScalarOp::kStore && inst.accumulates);
+  return folds && inst.reduce_kind == ir::ReduceKind::kLogAddExp &&
+         types[inst.operands.back()] == DType::kF64;
+}
+
 }  // namespace
+
+std::string Lacks(const ir::Kernel& kernel) {
+  if (kernel.schedule == ir::Schedule::kSorting) return "sorting";
+  std::vector<DType> types(kernel.num_values, DType::kF32);
+  std::string lacks;
+  ForEachInst(kernel, [&](const ir::Inst& inst) {
+    if (CallsLibrary(inst, types)) {
+      lacks = absl::StrCat(IsElementary(inst.op) ? Info(inst.op).name : "logaddexp", " of float64");
+    }
+    if (inst.result >= 0) types[inst.result] = inst.dtype;
+  });
+  return lacks;
+}
 
 absl::StatusOr<Tree> ScheduleKernel(ir::Module& module, const ir::Kernel& kernel,
                                     const DeviceInfo& device) {
-  if (kernel.schedule == ir::Schedule::kSorting) {
-    return absl::UnimplementedError(
-        absl::StrCat("kernel ", kernel.name, ": target ptx leaves sorting to libraries"));
+  if (const std::string lacks = Lacks(kernel); !lacks.empty()) {
+    return absl::UnimplementedError(absl::StrCat("kernel ", kernel.name, ": target ptx has no ",
+                                                 lacks, "; a client with torch runs it by that"));
   }
   KILN_ASSIGN_OR_RETURN(const Nest nest, BuildNest(module, kernel, /*collapse=*/true));
   return Scheduler(module, kernel, nest, PlanTeam(*module.ints, nest, device)).Run();

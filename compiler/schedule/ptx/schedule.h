@@ -1,6 +1,8 @@
 // How kernels run on an NVIDIA GPU: the schedules that target ptx chooses.
 #pragma once
 
+#include <string>
+
 #include "absl/status/statusor.h"
 #include "compiler/ir/module.h"
 #include "compiler/schedule/device_info.h"
@@ -8,8 +10,11 @@
 
 namespace kiln::schedule::ptx {
 
-// REQUIRES: a kernel of the verified module. UNIMPLEMENTED for complex types and for what the
-// target leaves to libraries (sorting).
+// What the target has no code for, in words: sorting, elementary functions of float64; empty where
+// it has all of the kernel.
+std::string Lacks(const ir::Kernel& kernel);
+
+// REQUIRES: a kernel of the verified module. UNIMPLEMENTED for complex types and for what it Lacks.
 absl::StatusOr<Tree> ScheduleKernel(ir::Module& module, const ir::Kernel& kernel,
                                     const DeviceInfo& device);
 

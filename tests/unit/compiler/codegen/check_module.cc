@@ -18,6 +18,7 @@
 #include "compiler/schedule/interpret.h"
 #include "compiler/schedule/parse.h"
 #include "compiler/schedule/print.h"
+#include "compiler/schedule/ptx/schedule.h"
 #include "compiler/schedule/verify.h"
 #include "compiler/schedule/windowed.h"
 #include "proto/base/status_macros.h"
@@ -204,9 +205,14 @@ std::vector<HostTensor> MakeInputs(ir::Module& module, const CheckOptions& optio
   return inputs;
 }
 
-// Target ptx has no repeats, and leaves sorting to libraries.
-bool RunsOnPtx(const std::string& text, const CheckOptions& options) {
-  return options.window_bytes == 0 && !absl::StrContains(text, " sorting ");
+// Target ptx has no repeats.
+bool RunsOnPtx(const ir::Module& module, const CheckOptions& options) {
+  if (options.window_bytes > 0) return false;
+  return absl::c_all_of(module.operations, [](const ir::Operation& operation) {
+    return absl::c_all_of(KernelsOf(operation), [](const ir::Kernel& kernel) {
+      return schedule::ptx::Lacks(kernel).empty();
+    });
+  });
 }
 
 }  // namespace
@@ -222,14 +228,14 @@ void CheckModule(const std::string& text, const CheckOptions& options) {
   ASSERT_TRUE(expected.ok()) << expected.status();
 
   for (const std::string& isa : {"sse2", "avx2", "avx512", "avx512bf16", "ptx"}) {
-    if (isa == kPtxIsa ? !RunsOnPtx(text, options) : options.only_ptx) continue;
+    if (isa == kPtxIsa ? !RunsOnPtx(*module, options) : options.only_ptx) continue;
     const DeviceInfo device = DeviceFor(isa, options);
     ir::Module tiled = ParseFor(text, device, options);
     CheckSchedules(tiled, device, inputs, options, *expected, isa);
     if (::testing::Test::HasFailure()) return;
   }
   for (const std::string& isa : RunnableIsas()) {
-    if (isa == kPtxIsa ? !RunsOnPtx(text, options) : options.only_ptx) continue;
+    if (isa == kPtxIsa ? !RunsOnPtx(*module, options) : options.only_ptx) continue;
     const DeviceInfo device = DeviceFor(isa, options);
     ir::Module tiled = ParseFor(text, device, options);
     auto native = NativeModule::Build(tiled, device);
