@@ -313,7 +313,10 @@ KILN_EXPORT kiln_status* kiln_program_describe_json(const kiln_program* program,
 
 /* ---- Running ------------------------------------------------------------------------------ */
 
-typedef enum kiln_device_type { KILN_CPU = 1 } kiln_device_type; /* as DLPack numbers them */
+typedef enum kiln_device_type {
+  KILN_CPU = 1,
+  KILN_CUDA = 2
+} kiln_device_type; /* as DLPack numbers them */
 
 /* A strided view of memory that somebody else owns. `data` is its first element (a tensor without
    elements may have NULL). */
@@ -354,6 +357,13 @@ typedef struct kiln_run_options {
   /* Of this program and of the parameters among the run's inputs as they are now; see
      kiln_program_prepare. NULL: the run computes it anew. */
   const struct kiln_prepared* prepared;
+
+  /* Of programs for ptx: a CUstream of the inputs' device; NULL: the legacy default stream. */
+  void* stream;
+
+  /* Of programs for ptx: device memory, aligned to 256, that stays good in the stream's order until
+     the run's last step has been executed. NULL: the runtime's own stream-ordered pool. */
+  kiln_status* (*allocate_scratch)(void* user, int64_t bytes, void** data);
 } kiln_run_options;
 #define KILN_RUN_OPTIONS_INIT {sizeof(kiln_run_options)}
 

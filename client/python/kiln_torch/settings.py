@@ -36,7 +36,8 @@ class Settings:
     timeout_s: float = 600.0  # of one compile, with all its retries
     threads: int = 0  # of kernels; 0: torch.get_num_threads() when the graph is compiled
     # LLVM's name of the oldest CPU that is to run the kernels, such as "x86-64-v3": machines of
-    # several kinds then share them. "": this machine's.
+    # several kinds then share them. "": this machine's. One that begins with "sm_" is a GPU's
+    # instead, for graphs on CUDA devices, such as "sm_80".
     arch: str = ""
     debug_dir: str = ""
     mode: str = "blocking"  # or "progressive": eager until the artifact arrives
@@ -57,6 +58,10 @@ class Settings:
     token_file: str = ""
     public_key: str = ""
     known_servers: str = ""
+
+    def arch_of(self, device_type: str) -> str:
+        """Of the compiler, for "cpu" or "cuda"; "": what this machine has."""
+        return self.arch if self.arch.startswith("sm_") == (device_type == "cuda") else ""
 
     def from_library(self) -> tuple[str, ...]:
         """The values of FROM_LIBRARY, in that order."""
