@@ -52,7 +52,7 @@ struct ClientOptions {
   int threads = 0;                              // 0: one a physical core; in no key
   std::vector<std::string> libraries;           // what library steps can call: "torch"
   std::string debug_dir;                        // empty: $KILN_DEBUG_DIR, else no such files
-  std::string target;                           // "cpp", "null"; empty: cpp
+  std::string target;                           // "cpp", "ptx", "null"; empty: cpp
   std::string arch;                             // of the target; empty or "native": this machine's
   int optimization_level = 0;                   // 0: the compiler's default
   bool disable_fusion = false;

@@ -128,7 +128,10 @@ typedef struct kiln_client_options {
   const char* local_cache;   /* "DIR" or "DIR:SIZE": keep artifacts on disk; $KILN_LOCAL_CACHE */
   const char* tenant;        /* whose share of the server; $KILN_TENANT */
   const char* priority;      /* of compiles: "interactive" or "warmup"; $KILN_PRIORITY */
-  const char* target; /* "cpp", "null"; NULL: cpp. Only cpp's programs run: others are for files */
+  /* "cpp", "ptx", "null"; NULL: cpp. Programs for ptx run on NVIDIA GPUs; arch is then NULL or
+     "native", the machine's first GPU, or "sm_90a" and the like, for which no GPU is needed. Those
+     for null do not run. */
+  const char* target;
   int64_t prepare_memory; /* bytes that kiln_program_prepare may take for one program; 0: none */
 } kiln_client_options;
 #define KILN_CLIENT_OPTIONS_INIT {sizeof(kiln_client_options)}
@@ -313,13 +316,11 @@ KILN_EXPORT kiln_status* kiln_program_describe_json(const kiln_program* program,
 
 /* ---- Running ------------------------------------------------------------------------------ */
 
-typedef enum kiln_device_type {
-  KILN_CPU = 1,
-  KILN_CUDA = 2
-} kiln_device_type; /* as DLPack numbers them */
+/* As DLPack numbers them. */
+typedef enum kiln_device_type { KILN_CPU = 1, KILN_CUDA = 2 } kiln_device_type;
 
 /* A strided view of memory that somebody else owns. `data` is its first element (a tensor without
-   elements may have NULL). */
+   elements may have NULL), on a GPU a device pointer; device_index is then the CUDA ordinal. */
 typedef struct kiln_tensor {
   void* data;
   const int64_t* sizes;   /* elements, ndim of them */
@@ -358,11 +359,12 @@ typedef struct kiln_run_options {
      kiln_program_prepare. NULL: the run computes it anew. */
   const struct kiln_prepared* prepared;
 
-  /* Of programs for ptx: a CUstream of the inputs' device; NULL: the legacy default stream. */
+  /* Of programs for GPUs alone. A CUstream of the device that the inputs are on; NULL: the legacy
+     default stream. */
   void* stream;
-
-  /* Of programs for ptx: device memory, aligned to 256, that stays good in the stream's order until
-     the run's last step has been executed. NULL: the runtime's own stream-ordered pool. */
+  /* Memory of that device for what a run needs until its last step has been executed, aligned to
+     256 bytes and good until then in the stream's order. Called at most once, before the first
+     step. NULL: a pool of the runtime's own, in the stream's order. */
   kiln_status* (*allocate_scratch)(void* user, int64_t bytes, void** data);
 } kiln_run_options;
 #define KILN_RUN_OPTIONS_INIT {sizeof(kiln_run_options)}
@@ -408,7 +410,16 @@ typedef struct kiln_output {
 KILN_EXPORT kiln_status* kiln_program_run(const kiln_program* program, const kiln_tensor* inputs,
                                           size_t num_inputs, kiln_output* outputs,
                                           size_t num_outputs, const kiln_run_options* options);
-/* Frees what the run itself allocated for these outputs and clears them. */
+/* For GPUs. A run of such a program only puts its steps into options->stream, never waits for them,
+   may be captured (cuStreamBeginCapture), and its inputs' memory must stay until they have been
+   executed. All tensors of a run are on one GPU, any that runs the program's architecture; its code
+   is loaded when it first runs there. A graph that was captured is to be destroyed before the
+   program. An index outside of its dimension is known when the kernel has been executed:
+   OUT_OF_RANGE comes from the program's next run, or from here, where everything that was started
+   before and has been executed by now counts. It is then forgotten. Never waits. */
+KILN_EXPORT kiln_status* kiln_program_check(const kiln_program* program);
+/* Frees what the run itself allocated for these outputs and clears them; memory of a GPU when all
+   of its work has been executed. */
 KILN_EXPORT void kiln_outputs_release(kiln_output* outputs, size_t num_outputs);
 
 #ifdef __cplusplus
