@@ -26,6 +26,7 @@ from kiln_torch.check import Checked
 from kiln_torch.decompositions import decompositions
 from kiln_torch.devices import (
     graph_device,
+    has_input_on_gpu,
     outputs_passed_on,
     scalar_inputs,
     traced_device,
@@ -152,7 +153,7 @@ def _runner(
     scalars = scalar_inputs(module) if on_gpu else ()
     if scalars or passed:
         run_native = with_scalars(run_native, scalars, passed, device)
-    if on_gpu and program.info()["library_steps"]:
+    if on_gpu and (program.info()["library_steps"] or not has_input_on_gpu(module)):
         run_native = with_current(run_native, device)
 
     def run(inputs: list[Any]) -> Any:

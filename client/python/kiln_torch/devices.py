@@ -129,6 +129,10 @@ def scalar_inputs(module: torch.fx.GraphModule) -> tuple[int, ...]:
     return tuple(i for i, node in enumerate(_placeholders(module)) if _is_on(node, "cpu"))
 
 
+def has_input_on_gpu(module: torch.fx.GraphModule) -> bool:
+    return any(_is_on(node, "cuda") for node in _placeholders(module))
+
+
 def outputs_passed_on(module: torch.fx.GraphModule) -> dict[int, int]:
     """Input by output, positions: those that a graph hands on as they came, on the CPU."""
     positions = {node: i for i, node in enumerate(_placeholders(module))}
@@ -150,6 +154,21 @@ def on_device(value: torch.Tensor, device: torch.device) -> torch.Tensor:
     if value.dim() > 0:
         return value.to(device)
     return torch.full((), value.item(), dtype=value.dtype, device=device)
+
+
+def random_state(device: torch.device) -> torch.Tensor:
+    """Of torch's default generators of the CPU and, for a GPU, of `device`: bytes, one's after the
+    other's."""
+    state = torch.get_rng_state()
+    return state if device == CPU else torch.cat([state, torch.cuda.get_rng_state(device)])
+
+
+def set_random_state(state: torch.Tensor, device: torch.device) -> None:
+    """To what random_state gave for `device`."""
+    count = torch.get_rng_state().numel()
+    torch.set_rng_state(state[:count])
+    if device != CPU:
+        torch.cuda.set_rng_state(state[count:], device)
 
 
 def with_scalars(
@@ -176,7 +195,8 @@ def with_scalars(
 def with_current(
     run: Callable[[list[Any]], Any], device: torch.device
 ) -> Callable[[list[Any]], Any]:
-    """`run` with `device` as torch's current one, where operators make tensors on "cuda"."""
+    """`run` with `device` as torch's current one: operators that make tensors make them there, and
+    so does a program that no tensor comes into."""
 
     def run_there(inputs: list[Any]) -> Any:
         before = torch.cuda._exchange_device(device.index)
