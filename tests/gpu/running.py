@@ -152,6 +152,57 @@ def _updates() -> None:
         torch.testing.assert_close(ours, eager)
 
 
+def _replays() -> None:
+    """mode="reduce-overhead": outputs are the caller's, buffers are updated, parameters may move."""
+    module = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 8))
+    module = module.cuda().requires_grad_(False)
+    by_kiln = compiled(module, mode="reduce-overhead")
+    kept = []
+    with torch.no_grad():
+        for i in range(8):
+            if i == 4:
+                module[0].weight.data = torch.randn(64, 64, device="cuda")
+            if i == 6:
+                module[0].weight.mul_(2)
+            x = torch.randn(5, 64, device="cuda")
+            stream = torch.cuda.Stream() if i % 2 else torch.cuda.current_stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                kept.append((by_kiln(x), module(x), x))
+            stream.synchronize()
+        for ours, eager, _ in kept:
+            torch.testing.assert_close(ours, eager)
+
+
+def _replayed_updates() -> None:
+    cache, eager = torch.zeros(3, 8, device="cuda"), torch.zeros(3, 8, device="cuda")
+
+    def step(cache: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        cache.add_(x)
+        return cache * 2
+
+    by_kiln = compiled(step, mode="reduce-overhead")
+    for i in range(6):
+        x = torch.full((3, 8), float(i), device="cuda")
+        torch.testing.assert_close(by_kiln(cache, x), step(eager, x))
+        torch.testing.assert_close(cache, eager)
+
+
+def _replayed_index_error() -> None:
+    table = torch.randn(10, 4, device="cuda")
+    by_kiln = compiled(lambda t, i: t[i] * 2 + 1, mode="reduce-overhead")
+    right = torch.tensor([1, -3, 9], device="cuda")
+    for _ in range(4):
+        torch.testing.assert_close(by_kiln(table, right), table[right] * 2 + 1)
+    try:
+        by_kiln(table, torch.tensor([1, 10, 2], device="cuda"))
+        torch.cuda.synchronize()
+        by_kiln(table, right)
+    except IndexError:
+        return
+    raise AssertionError("no IndexError")
+
+
 def _several_gpus() -> None:
     by_kiln = compiled(lambda x: F.gelu(x) + torch.arange(9, device=x.device))
     for i in (*range(torch.cuda.device_count()), 0):
@@ -191,6 +242,9 @@ def running(run: Results) -> None:
     for name, alone in {
         "updates of inputs": _updates,
         "index out of range": _index_error,
+        "replays": _replays,
+        "replays that update inputs": _replayed_updates,
+        "replays with an index out of range": _replayed_index_error,
         "several GPUs": _several_gpus,
         "CPU and GPU mixed": _mixture,
     }.items():

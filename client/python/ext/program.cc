@@ -113,6 +113,11 @@ PyObject* SetCudaDevice(PyObject* self, PyObject* index) {
   Py_RETURN_NONE;
 }
 
+PyObject* Check(PyObject* self, PyObject*) {
+  if (kiln_status* status = kiln_program_check(Self(self)->program)) return RaiseStatus(status);
+  Py_RETURN_NONE;
+}
+
 PyObject* SetLazyInputs(PyObject* self, PyObject* positions) {
   if (!PyList_Check(positions)) {
     PyErr_SetString(PyExc_TypeError, "set_lazy_inputs takes a list of positions");
@@ -203,6 +208,8 @@ PyMethodDef kMethods[] = {
      "fit(number, result, declared, tensors)"},
     {"set_cuda_device", SetCudaDevice, METH_O,
      "of a program for ptx: the ordinal of the CUDA device that its runs are on"},
+    {"check", Check, METH_NOARGS,
+     "raises IndexError for an index out of range that a run on a GPU has met by now; never waits"},
     {"set_lazy_inputs", SetLazyInputs, METH_O,
      "the positions, a list, of all inputs that may be torch's lazy views (conjugated, negated)"},
     {"set_prepare_memory", SetPrepareMemory, METH_O,

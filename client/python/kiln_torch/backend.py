@@ -27,6 +27,7 @@ from kiln_torch.decompositions import decompositions
 from kiln_torch.devices import (
     graph_device,
     has_input_on_gpu,
+    is_replayable,
     outputs_passed_on,
     scalar_inputs,
     traced_device,
@@ -37,6 +38,7 @@ from kiln_torch.library import StepError
 from kiln_torch.program import client_of, load_program
 from kiln_torch.progressive import Progressive
 from kiln_torch.recompute import partitioner
+from kiln_torch.replay import Replayed
 from kiln_torch.resampling import resampling_kept_whole
 from kiln_torch.settings import MODES, Settings
 from kiln_torch.statistics import STATISTICS
@@ -99,7 +101,8 @@ def _compile(
         program = load_program(graph, settings, device)
         STATISTICS.loaded(program)
         program.set_lazy_inputs(lazy_inputs(module, kind))
-        run = _runner(program, module, name, settings)
+        replays = settings.mode == "reduce-overhead" and kind == "inference"
+        run = _runner(program, module, name, settings, parameters if replays else None)
         return _checked(run, program, module, name, graph, settings) if settings.check else run
 
     def give_up(error: Exception) -> Callable[[list[Any]], Any]:
@@ -134,13 +137,23 @@ def _checked(
 
 
 def _runner(
-    program: _kiln.Program, module: torch.fx.GraphModule, name: str, settings: Settings
+    program: _kiln.Program,
+    module: torch.fx.GraphModule,
+    name: str,
+    settings: Settings,
+    fixed: frozenset[int] | None = None,
 ) -> Callable[[list[Any]], Any]:
+    """Runs the program of `module`; by replays, where `fixed` has the inputs that keep their memory
+    from call to call and the graph allows it."""
     run_native = program.run
     tokens = effect_token_inputs(module)
     if tokens:
         run_native = _without_inputs(run_native, tokens)
-    updated, _ = updated_inputs(module)
+    updated, written = updated_inputs(module)
+    if fixed is not None and not tokens and is_replayable(module):
+        # A number of the CPU's is written to another place in each call.
+        in_place = fixed.difference(scalar_inputs(module))
+        run_native = Replayed(run_native, in_place, written, program.check)
     if updated:
         run_native = _with_updates(run_native, updated)
     device = graph_device(module)
@@ -285,7 +298,8 @@ def kiln_backend(
     Raises ValueError for an unknown option.
 
     With `mode` "progressive", here or among the options, calls run eager until the program has
-    arrived, then natively: nobody waits for a compile. Other modes of torch.compile have no effect.
+    arrived, then natively: nobody waits for a compile. With "reduce-overhead" inference graphs of
+    fixed sizes on a GPU are replayed as one CUDA graph. Other modes of torch.compile have no effect.
     """
     options = dict(options or {})
     if mode in MODES:

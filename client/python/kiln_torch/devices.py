@@ -133,6 +133,20 @@ def has_input_on_gpu(module: torch.fx.GraphModule) -> bool:
     return any(_is_on(node, "cuda") for node in _placeholders(module))
 
 
+def is_replayable(module: torch.fx.GraphModule) -> bool:
+    """Whether nothing but tensors' contents can differ from call to call of a GPU's graph."""
+    return has_input_on_gpu(module) and all(
+        isinstance(node.meta.get("val"), torch.Tensor) and not _has_symbols(node)
+        for node in _placeholders(module)
+    )
+
+
+def _has_symbols(node: torch.fx.Node) -> bool:
+    value = node.meta["val"]
+    numbers = (*value.shape, *value.stride())
+    return any(isinstance(number, torch.SymInt) for number in numbers)
+
+
 def outputs_passed_on(module: torch.fx.GraphModule) -> dict[int, int]:
     """Input by output, positions: those that a graph hands on as they came, on the CPU."""
     positions = {node: i for i, node in enumerate(_placeholders(module))}

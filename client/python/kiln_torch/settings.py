@@ -17,7 +17,7 @@ FROM_LIBRARY = (
     *("tls_ca", "tls_cert", "tls_key", "token", "token_file", "public_key", "known_servers"),
     *("local_cache", "tenant", "priority"),
 )
-MODES = ("blocking", "progressive")
+MODES = ("blocking", "progressive", "reduce-overhead")
 
 
 def _truth(value: Any) -> bool:
@@ -40,7 +40,9 @@ class Settings:
     # instead, for graphs on CUDA devices, such as "sm_80".
     arch: str = ""
     debug_dir: str = ""
-    mode: str = "blocking"  # or "progressive": eager until the artifact arrives
+    # Or "progressive": eager until the artifact arrives. "reduce-overhead": a GPU's inference graphs
+    # are replayed as one CUDA graph.
+    mode: str = "blocking"
     check: bool = False  # run every graph eager as well; raise CheckFailed where it differs
     fallback_random: bool = False  # random operators give the numbers that eager makes, by torch
     fail_on_miss: bool = False  # raise CacheMiss instead of compiling, whatever fallback says
