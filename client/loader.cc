@@ -38,7 +38,7 @@ absl::Status CheckHeader(const v1::ArtifactHeader& header) {
   }
   if (header.target() == v1::TARGET_PTX) {
     KILN_ASSIGN_OR_RETURN(const cuda::Driver* driver, cuda::Driver::Get());
-    return cuda::CheckRunsOnSomeGpu(*driver, header.arch());
+    return cuda::FindGpuFor(*driver, header.arch()).status();
   }
   return absl::FailedPreconditionError(absl::StrCat("the artifact is for target ",
                                                     TargetName(header.target()),
