@@ -20,12 +20,14 @@ SIDE = 8192
 Run = Callable[[], Any]
 
 
-def _inductor(fn: Callable[..., Any]) -> Callable[..., Any]:
-    return torch.compile(fn, dynamic=False)
-
-
-def _kiln(fn: Callable[..., Any]) -> Callable[..., Any]:
-    return torch.compile(fn, backend="kiln", dynamic=False, options={"fallback": "raise"})
+def _sides(mode: str = "") -> dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]]:
+    """What each side makes of a function, in that mode of torch.compile."""
+    options = {"fallback": "raise", **({"mode": mode} if mode else {})}
+    return {
+        "eager": lambda fn: fn,
+        "inductor": lambda fn: torch.compile(fn, dynamic=False, mode=mode or None),
+        "kiln": lambda fn: torch.compile(fn, backend="kiln", dynamic=False, options=options),
+    }
 
 
 def _elapsed(run: Run) -> float:
@@ -115,7 +117,7 @@ def _time_kernels(run: Results) -> None:
                 torch._dynamo.reset()
                 runs = {
                     side: _replayed(lambda f=how(fn), args=args: f(*args))
-                    for side, how in (("eager", lambda f: f), ("inductor", _inductor), ("kiln", _kiln))
+                    for side, how in _sides().items()
                 }
                 _row(name, _in_turns(runs), CALLS, 1e3, tensors * moved)
 
@@ -130,7 +132,7 @@ def _time_calls(run: Results) -> None:
             def often(f: Callable[..., Any]) -> Run:
                 return lambda: [f(x) for _ in range(1000)]
 
-            runs = {"eager": often(fn), "inductor": often(_inductor(fn)), "kiln": often(_kiln(fn))}
+            runs = {side: often(how(fn)) for side, how in _sides().items()}
             _row(name, _in_turns(runs), 1000, 1e3)
 
 
@@ -168,18 +170,20 @@ def _first_call(run: Run) -> float:
     return time.perf_counter() - begin
 
 
-def _time_models(run: Results) -> None:
-    _head("Inference: ms a call")
+def _time_models(run: Results, mode: str) -> None:
+    _head(f"Inference, mode {mode or 'default'}: ms a call")
     for name, make in MODELS.items():
-        with run.case(f"bench {name}"), torch.no_grad():
+        with run.case(f"bench {name} {mode}".rstrip()), torch.no_grad():
             torch._dynamo.reset()
             module, x, dtype = make()
             module = module.cuda().to(dtype).eval()
             runs: dict[str, Run] = {}
             first = {}
-            for side, how in (("eager", lambda f: f), ("inductor", _inductor), ("kiln", _kiln)):
+            for side, how in _sides(mode).items():
                 runs[side] = lambda f=how(module): f(x)
                 first[side] = _first_call(runs[side])
+                for _ in range(3):  # replays are recorded in a later call
+                    runs[side]()
             _row(name, _in_turns(runs, 15), 1, 1.0)
             print(f"{'':6}first call: inductor {first['inductor']:.1f} s, kiln {first['kiln']:.1f} s")
 
@@ -206,7 +210,7 @@ def _time_training(run: Results) -> None:
         with run.case(f"bench training {name}"):
             torch._dynamo.reset()
             runs: dict[str, Run] = {}
-            for side, how in (("eager", lambda f: f), ("inductor", _inductor), ("kiln", _kiln)):
+            for side, how in _sides().items():
                 module, x, dtype = MODELS[name]()
                 module = module.cuda().to(dtype).train()
                 options = {"momentum": 0.9} if kind == "SGD" else {}
@@ -225,7 +229,8 @@ def kernels(run: Results) -> None:
 
 def models(run: Results) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    _time_models(run)
+    for mode in ("", "reduce-overhead"):
+        _time_models(run, mode)
 
 
 def training(run: Results) -> None:

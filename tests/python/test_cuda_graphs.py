@@ -1,7 +1,10 @@
 """Graphs on CUDA devices, as they are captured: with fake tensors, for there need not be a GPU."""
 
 import json
+import pathlib
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -228,3 +231,13 @@ def test_attention_reads_its_random_state_where_it_was_drawn(monkeypatch):
         capturing = True
         args = arguments(0.1)
         assert _with_state_on_cpu(op, args, names) is args
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to check")
+def test_the_check_of_a_gpu_says_that_there_is_none():
+    script = pathlib.Path(__file__).parents[1] / "gpu" / "check.py"
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 77
+    assert "no CUDA device" in done.stdout
+    wrong = subprocess.run([sys.executable, script, "nothing"], capture_output=True, timeout=120)
+    assert wrong.returncode == 2
