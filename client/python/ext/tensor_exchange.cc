@@ -160,7 +160,11 @@ DLManagedTensorVersioned* Allocate(const DLPackExchangeAPI& api, DLDevice device
 
 bool CurrentStream(const DLPackExchangeAPI& api, DLDevice device, void** stream) {
   if (api.current_work_stream != nullptr) {
-    return api.current_work_stream(device.device_type, device.device_id, stream) == 0;
+    if (api.current_work_stream(device.device_type, device.device_id, stream) == 0) return true;
+    if (PyErr_Occurred() == nullptr) {
+      PyErr_Format(PyExc_RuntimeError, "torch gave no stream of cuda:%d", device.device_id);
+    }
+    return false;
   }
   const PyRef cuda = PyRef::Steal(PyImport_ImportModule("torch.cuda"));
   const PyRef current = PyRef::Steal(
