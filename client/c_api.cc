@@ -12,7 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "client/loader.h"
 #include "client/program_info.h"
-#include "client/runtime/cpu/executor.h"
+#include "client/runtime/executor.h"
 #include "client/runtime/memory.h"
 #include "client/status_bridge.h"
 #include "kiln/client.h"
@@ -407,6 +407,13 @@ kiln_status* kiln_program_prepare(const kiln_program* program, const kiln_tensor
   });
 }
 
+kiln_status* kiln_program_check(const kiln_program* program) {
+  return Guarded([&]() -> absl::Status {
+    if (program == nullptr) return NullArgument("program");
+    return program->program->loaded().executor().TakeError();
+  });
+}
+
 int32_t kiln_program_prepares_input(const kiln_program* program, size_t index) {
   if (program == nullptr || index >= program->info.inputs().size()) return 0;
   return program->program->loaded().executor().PreparesInput(index) ? 1 : 0;
@@ -418,7 +425,7 @@ void kiln_prepared_destroy(kiln_prepared* prepared) {
 
 void kiln_outputs_release(kiln_output* outputs, size_t num_outputs) {
   for (size_t i = 0; outputs != nullptr && i < num_outputs; ++i) {
-    kiln::runtime::Unreference(static_cast<kiln::runtime::SharedBlock*>(outputs[i].owner));
+    kiln::runtime::Unreference(static_cast<kiln::runtime::SharedMemory*>(outputs[i].owner));
     outputs[i].owner = nullptr;
     outputs[i].data = nullptr;
   }

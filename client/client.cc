@@ -11,7 +11,7 @@
 #include "client/loader.h"
 #include "client/program_cache.h"
 #include "client/remote.h"
-#include "client/runtime/cpu/executor.h"
+#include "client/runtime/executor.h"
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/compile_service.pb.h"
 #include "kiln/v1/graph.pb.h"

@@ -10,6 +10,10 @@
 #include "client/runtime/contract.h"
 #include "client/runtime/cpu/executor.h"
 #include "client/runtime/cpu/shared_object.h"
+#include "client/runtime/cuda/archive.h"
+#include "client/runtime/cuda/device.h"
+#include "client/runtime/cuda/driver.h"
+#include "client/runtime/cuda/executor.h"
 #include "kiln/v1/artifact.pb.h"
 #include "proto/base/device_cpu.h"
 #include "proto/base/digest.h"
@@ -29,12 +33,16 @@ absl::Status CheckHeader(const v1::ArtifactHeader& header) {
         absl::StrCat("the artifact has format version ", header.format_version(),
                      "; this client reads version ", kFormatVersion));
   }
-  if (header.target() != v1::TARGET_CPP) {
-    return absl::FailedPreconditionError(absl::StrCat("the artifact is for target ",
-                                                      TargetName(header.target()),
-                                                      "; this client runs programs for cpp"));
+  if (header.target() == v1::TARGET_CPP) {
+    return CheckRunsOnHost(header.arch(), {header.features().begin(), header.features().end()});
   }
-  return CheckRunsOnHost(header.arch(), {header.features().begin(), header.features().end()});
+  if (header.target() == v1::TARGET_PTX) {
+    KILN_ASSIGN_OR_RETURN(const cuda::Driver* driver, cuda::Driver::Get());
+    return cuda::FindGpuFor(*driver, header.arch()).status();
+  }
+  return absl::FailedPreconditionError(absl::StrCat("the artifact is for target ",
+                                                    TargetName(header.target()),
+                                                    "; this client runs programs for cpp and ptx"));
 }
 
 // That every launch names a binary that is there; the first one is looked for with its kernels.
@@ -111,6 +119,61 @@ absl::StatusOr<std::vector<Kernel>> FindKernels(const v1::Program& program,
   return kernels;
 }
 
+absl::StatusOr<std::unique_ptr<Executor>> LoadForCpu(v1::Artifact& artifact,
+                                                     std::unique_ptr<const Contract> contract,
+                                                     std::unique_ptr<SharedObject>& object,
+                                                     int threads) {
+  KILN_RETURN_IF_ERROR(CheckForCpu(artifact));
+  if (!artifact.binary().empty()) {
+    KILN_ASSIGN_OR_RETURN(object, SharedObject::Load(artifact.binary()));
+    artifact.mutable_binary()->clear();
+    artifact.mutable_binary()->shrink_to_fit();
+  }
+  KILN_ASSIGN_OR_RETURN(std::vector<Kernel> kernels, FindKernels(artifact.program(), object.get()));
+  return CpuExecutor::Create(artifact.program(), std::move(kernels), std::move(contract),
+                             threads > 0 ? threads : PhysicalProcessors());
+}
+
+// The archives of binary 1 that this client can load, taken out of the artifact.
+absl::StatusOr<std::vector<std::unique_ptr<const cuda::Archive>>> TakeArchives(
+    v1::Artifact& artifact) {
+  std::vector<std::unique_ptr<const cuda::Archive>> archives;
+  for (v1::Binary& binary : *artifact.mutable_binaries()) {
+    if (binary.number() != 1) return absl::DataLossError("the artifact has code that nothing uses");
+    if (binary.kind() != v1::BINARY_KIND_PTX && binary.kind() != v1::BINARY_KIND_CUBIN) continue;
+    KILN_ASSIGN_OR_RETURN(archives.emplace_back(),
+                          cuda::Archive::Parse(std::move(*binary.mutable_data())));
+    binary.clear_data();
+    KILN_RETURN_IF_ERROR(cuda::CheckAlike(*archives.front(), *archives.back()));
+  }
+  if (!archives.empty()) return archives;
+  return absl::FailedPreconditionError("the artifact has neither PTX nor a cubin");
+}
+
+absl::StatusOr<std::unique_ptr<Executor>> LoadForGpu(v1::Artifact& artifact,
+                                                     std::unique_ptr<const Contract> contract) {
+  if (!artifact.binary().empty()) {
+    return absl::DataLossError("the artifact is for a GPU and has code for a CPU");
+  }
+  bool launches = false;
+  for (int i = 0; i < artifact.program().steps_size(); ++i) {
+    const v1::Step& step = artifact.program().steps(i);
+    if (!step.has_launch()) continue;
+    launches = true;
+    if (step.launch().has_grid() && step.launch().binary() == 1) continue;
+    return absl::DataLossError(absl::StrCat("step ", i, " launches no kernel of a GPU"));
+  }
+  std::vector<std::unique_ptr<const cuda::Archive>> archives;
+  std::vector<Kernel> kernels;
+  if (launches) {
+    KILN_ASSIGN_OR_RETURN(archives, TakeArchives(artifact));
+    KILN_ASSIGN_OR_RETURN(kernels, cuda::FindKernels(artifact.program(), *archives.front()));
+  }
+  KILN_ASSIGN_OR_RETURN(const cuda::Driver* driver, cuda::Driver::Get());
+  return cuda::CudaExecutor::Create(artifact.program(), std::move(kernels), std::move(archives),
+                                    artifact.header().arch(), std::move(contract), *driver);
+}
+
 }  // namespace
 
 // Destroyed from the last to the first: the executor before the code that it calls.
@@ -161,21 +224,16 @@ absl::StatusOr<std::unique_ptr<LoadedProgram>> LoadedProgram::Load(absl::string_
   // Before the machine code is touched.
   KILN_RETURN_IF_ERROR(CheckProgram(artifact.program()));
   KILN_RETURN_IF_ERROR(CheckBinaries(artifact));
-  KILN_RETURN_IF_ERROR(CheckForCpu(artifact));
   std::unique_ptr<const Contract> contract;
   if (graph != nullptr) {
     KILN_ASSIGN_OR_RETURN(contract, Contract::Compare(*graph, artifact.program()));
   }
-  if (!artifact.binary().empty()) {
-    KILN_ASSIGN_OR_RETURN(parts->object, SharedObject::Load(artifact.binary()));
-    artifact.mutable_binary()->clear();
-    artifact.mutable_binary()->shrink_to_fit();
+  if (artifact.header().target() == v1::TARGET_PTX) {
+    KILN_ASSIGN_OR_RETURN(parts->executor, LoadForGpu(artifact, std::move(contract)));
+  } else {
+    KILN_ASSIGN_OR_RETURN(parts->executor,
+                          LoadForCpu(artifact, std::move(contract), parts->object, threads));
   }
-  KILN_ASSIGN_OR_RETURN(std::vector<Kernel> kernels,
-                        FindKernels(artifact.program(), parts->object.get()));
-  KILN_ASSIGN_OR_RETURN(
-      parts->executor, Executor::Create(artifact.program(), std::move(kernels), std::move(contract),
-                                        threads > 0 ? threads : PhysicalProcessors()));
   return std::unique_ptr<LoadedProgram>(new LoadedProgram(std::move(parts)));
 }
 

@@ -22,10 +22,10 @@ class Executor;
 class LoadedProgram {
  public:
   // `bytes` is a serialized kiln.v1.Artifact, from a source that checked its digest. Checks the
-  // format's version, the target, that this CPU can run the code, every number of the program, its
-  // launches against the interfaces of the kernels, and it all against `graph`, which may be null.
-  // DATA_LOSS for a damaged artifact or one of another graph, FAILED_PRECONDITION for one that this
-  // machine cannot run. `threads` 0: one a physical core.
+  // format's version, the target, that this CPU or a GPU here can run the code, every number of the
+  // program, its launches against the interfaces of the kernels, and it all against `graph`, which
+  // may be null. DATA_LOSS for a damaged artifact or one of another graph, FAILED_PRECONDITION for
+  // one that this machine cannot run. `threads` 0: one a physical core.
   static absl::StatusOr<std::unique_ptr<LoadedProgram>> Load(absl::string_view bytes,
                                                              const v1::Graph* graph, int threads);
   ~LoadedProgram();

@@ -2,8 +2,8 @@
 
 #include <google/protobuf/util/json_util.h>
 
-#include "client/runtime/cpu/executor.h"
-#include "client/runtime/cpu/executor_run.h"
+#include "client/runtime/executor.h"
+#include "client/runtime/program_run.h"
 #include "kiln/v1/artifact.pb.h"
 
 namespace kiln {

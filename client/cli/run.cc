@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "client/cli/command.h"
 #include "client/cli/compare.h"
+#include "client/cli/gpu_tensors.h"
 #include "client/cli/inputs.h"
 #include "client/cli/npz.h"
 #include "kiln/v1/artifact.pb.h"
@@ -72,11 +73,20 @@ struct Timing {
   double min_ms = 0;
 };
 
-absl::StatusOr<Timing> Bench(const Program& program, const RunInputs& inputs, int64_t count) {
+// Runs once, and waits: on the GPU where `gpu` is not null.
+absl::StatusOr<Outputs> RunOnce(const Program& program, const RunInputs& inputs, GpuTensors* gpu) {
+  if (gpu == nullptr) return program.Run(inputs.all);
+  Outputs outputs(static_cast<size_t>(program.artifact().program().outputs_size()));
+  KILN_RETURN_IF_ERROR(gpu->Run(program, outputs.span()));
+  return outputs;
+}
+
+absl::StatusOr<Timing> Bench(const Program& program, const RunInputs& inputs, GpuTensors* gpu,
+                             int64_t count) {
   std::vector<double> times;
   for (int64_t i = 0; i < count + kWarmUpRuns; ++i) {
     absl::Time start = absl::Now();
-    KILN_RETURN_IF_ERROR(program.Run(inputs.all).status());
+    KILN_RETURN_IF_ERROR(RunOnce(program, inputs, gpu).status());
     if (i >= kWarmUpRuns) times.push_back(absl::ToDoubleMilliseconds(absl::Now() - start));
   }
   std::sort(times.begin(), times.end());
@@ -86,11 +96,11 @@ absl::StatusOr<Timing> Bench(const Program& program, const RunInputs& inputs, in
 // What a run leaves: the outputs, then the new values of the inputs that the graph updates, in the
 // order of its mutations.
 std::vector<kiln_output> Results(const Outputs& outputs, const v1::Graph& graph,
-                                 const RunInputs& inputs) {
+                                 absl::Span<const kiln_tensor> inputs) {
   std::vector<kiln_output> results;
   for (size_t i = 0; i < outputs.size(); ++i) results.push_back(outputs[i]);
   for (const v1::Mutation& mutation : graph.mutations()) {
-    const kiln_tensor& input = inputs.all[mutation.input()];
+    const kiln_tensor& input = inputs[mutation.input()];
     kiln_output& result = results.emplace_back();
     result.kind = KILN_TENSOR;
     result.dtype = input.dtype;
@@ -231,9 +241,20 @@ Outcome RunRun(const Args& args) {
     reference = Reference(**client, loaded->graph, *inputs);
     if (!reference.ok()) return Failed(reference.status());
   }
-  auto outputs = loaded->program->Run(inputs->all);
+  std::unique_ptr<GpuTensors> gpu;
+  if (loaded->program->artifact().header().target() == v1::TARGET_PTX) {
+    auto uploaded = GpuTensors::Upload(*loaded->program, *inputs);
+    if (!uploaded.ok()) return Failed(uploaded.status());
+    gpu = *std::move(uploaded);
+  }
+  auto outputs = RunOnce(*loaded->program, *inputs, gpu.get());
   if (!outputs.ok()) return Failed(outputs.status());
-  const std::vector<kiln_output> results = Results(*outputs, loaded->graph, *inputs);
+  std::vector<kiln_output> results =
+      Results(*outputs, loaded->graph, gpu != nullptr ? gpu->inputs() : inputs->all);
+  if (gpu != nullptr) {
+    const absl::Status downloaded = gpu->Download(absl::MakeSpan(results));
+    if (!downloaded.ok()) return Failed(downloaded);
+  }
   Report report;
   if (args.Has("--check")) {
     auto checked = Check(results, *reference);
@@ -248,7 +269,7 @@ Outcome RunRun(const Args& args) {
   for (const kiln_output& result : results) report.outputs.push_back(DescribeOutput(result));
   Timing timing;
   if (*bench > 0) {
-    auto measured = Bench(*loaded->program, *inputs, *bench);
+    auto measured = Bench(*loaded->program, *inputs, gpu.get(), *bench);
     if (!measured.ok()) return Failed(measured.status());
     timing = *measured;
   }

@@ -66,7 +66,11 @@ class Checker {
                               launch.symbols_size(), " sizes; expected ", interface.buffers_size(),
                               " and ", interface.sizes_size()));
     }
-    if (interface.has_grid()) return Malformed(where, "calls a kernel that wants a grid");
+    if (launch.has_grid() != interface.has_grid() ||
+        launch.grid().blocks_size() != interface.grid().blocks_size() ||
+        launch.grid().threads_size() != interface.grid().threads_size()) {
+      return Malformed(where, "launches a kernel over another grid than that wants");
+    }
     for (int i = 0; i < launch.buffers_size(); ++i) {
       const v1::KernelInterface::Buffer& argument = interface.buffers(i);
       const uint32_t buffer = launch.buffers(i);

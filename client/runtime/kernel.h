@@ -20,7 +20,8 @@ class Program;
 namespace kiln::runtime {
 
 struct Kernel {
-  KilnCpuKernel entry = nullptr;
+  KilnCpuKernel entry = nullptr;  // of a CPU
+  int function = -1;              // of a GPU: its number in the program's cuda::Archive
   std::shared_ptr<const v1::KernelInterface> interface;  // not null; launches of a kernel share it
 };
 

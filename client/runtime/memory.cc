@@ -62,6 +62,16 @@ void Keep(Block block) {
   kept.blocks.push_back(std::move(block));
 }
 
+struct SharedBlock : SharedMemory {
+  SharedBlock()
+      : SharedMemory([](SharedMemory* memory) {
+          auto* shared = static_cast<SharedBlock*>(memory);
+          Keep(std::move(shared->block));
+          delete shared;
+        }) {}
+  Block block;
+};
+
 }  // namespace
 
 Block::~Block() {
@@ -94,20 +104,20 @@ absl::StatusOr<Block> Block::Allocate(int64_t size_bytes) {
   return block;
 }
 
-absl::StatusOr<SharedBlock*> AllocateShared(int64_t size_bytes) {
+absl::StatusOr<SharedMemory*> AllocateShared(int64_t size_bytes) {
   Block block = TakeKept(size_bytes);
   if (block.data() == nullptr) {
     KILN_ASSIGN_OR_RETURN(block, Block::Allocate(size_bytes));
   }
   auto* shared = new SharedBlock;
+  shared->data = block.data();
   shared->block = std::move(block);
   return shared;
 }
 
-void Unreference(SharedBlock* block) {
-  if (block == nullptr || block->references.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  Keep(std::move(block->block));
-  delete block;
+void Unreference(SharedMemory* memory) {
+  if (memory == nullptr || memory->references.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  memory->destroy(memory);
 }
 
 }  // namespace kiln::runtime

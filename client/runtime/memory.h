@@ -30,14 +30,17 @@ class Block {
   int64_t capacity_ = 0;
 };
 
-// Memory that several outputs may view; freed with its last reference. Large blocks are kept for
-// the next run of the process (a few, up to 256 MiB together): fresh pages cost more than most
-// kernels do.
-struct SharedBlock {
+// Memory that several outputs may view; freed with its last reference.
+struct SharedMemory {
+  explicit SharedMemory(void (*free)(SharedMemory*)) : destroy(free) {}
   std::atomic<int> references{1};
-  Block block;
+  void* data = nullptr;
+  void (*const destroy)(SharedMemory*);  // frees the memory and this
 };
-absl::StatusOr<SharedBlock*> AllocateShared(int64_t size_bytes);
-void Unreference(SharedBlock* block);  // null is ignored
+void Unreference(SharedMemory* memory);  // null is ignored
+
+// Of this machine. Large blocks are kept for the next run of the process (a few, up to 256 MiB
+// together): fresh pages cost more than most kernels do.
+absl::StatusOr<SharedMemory*> AllocateShared(int64_t size_bytes);
 
 }  // namespace kiln::runtime

@@ -167,6 +167,7 @@ class Planner {
     PlanLaunch out;
     const Kernel& kernel = kernels_[plan_.launches.size()];
     out.kernel = kernel.entry;
+    out.function = kernel.function;
     out.name = step;
     out.first_buffer = static_cast<int>(plan_.launch_buffers.size());
     out.num_buffers = in.buffers_size();
@@ -184,8 +185,10 @@ class Planner {
     KILN_RETURN_IF_ERROR(AsStated(where, "a thread's scratch",
                                   kernel.interface->thread_scratch_bytes(), out.symbols,
                                   thread_scratch));
+    if (in.has_grid()) KILN_RETURN_IF_ERROR(SetGrid(where, in.grid(), kernel, out));
+    out.scratch_bytes = RoundUp64(scratch);
     out.thread_scratch_bytes = RoundUp64(thread_scratch);
-    plan_.scratch_bytes = std::max(plan_.scratch_bytes, RoundUp64(scratch));
+    plan_.scratch_bytes = std::max(plan_.scratch_bytes, out.scratch_bytes);
     plan_.thread_scratch_bytes = std::max(plan_.thread_scratch_bytes, out.thread_scratch_bytes);
     plan_.steps.push_back({PlanStep::Kind::kLaunch, static_cast<int>(plan_.launches.size())});
     plan_.launches.push_back(std::move(out));
@@ -218,6 +221,34 @@ class Planner {
     if (bytes.ok() && *bytes == given) return absl::OkStatus();
     return Bad(where, absl::StrCat("gives its kernel ", given, " bytes as ", what, "; expected ",
                                    bytes.ok() ? absl::StrCat(*bytes) : "more than can be told"));
+  }
+
+  absl::Status SetGrid(absl::string_view where, const v1::Grid& in, const Kernel& kernel,
+                       PlanLaunch& out) {
+    const v1::Grid& stated = kernel.interface->grid();
+    for (int d = 0; d < in.blocks_size(); ++d) {
+      KILN_RETURN_IF_ERROR(SetGridSize(where, "blocks", in.blocks(d), stated.blocks(d), out.symbols,
+                                       out.grid.blocks[d]));
+    }
+    for (int d = 0; d < in.threads_size(); ++d) {
+      KILN_RETURN_IF_ERROR(SetGridSize(where, "threads", in.threads(d), stated.threads(d),
+                                       out.symbols, out.grid.threads[d]));
+    }
+    return SetGridSize(where, "bytes of shared memory", in.shared_bytes(), stated.shared_bytes(),
+                       out.symbols, out.grid.shared_bytes);
+  }
+
+  absl::Status SetGridSize(absl::string_view where, absl::string_view what, const v1::SymInt& given,
+                           const v1::SymInt& stated, absl::Span<const int64_t> sizes,
+                           uint32_t& out) {
+    KILN_ASSIGN_OR_RETURN(const int64_t value, Int(given));
+    const absl::StatusOr<int64_t> expected = EvaluateSymInt(stated, sizes);
+    if (value < 0 || value > INT32_MAX || !expected.ok() || *expected != value) {
+      return Bad(where, absl::StrCat("launches ", value, " ", what, "; its kernel expects ",
+                                     expected.ok() ? absl::StrCat(*expected) : "too many"));
+    }
+    out = static_cast<uint32_t>(value);
+    return absl::OkStatus();
   }
 
   absl::Status AddLibrary(absl::string_view where, const v1::LibraryStep& in) {

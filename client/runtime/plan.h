@@ -55,12 +55,22 @@ struct PlanInput {
   int64_t value = 0;  // of a size
 };
 
+// Blocks of threads that a kernel runs over; without blocks there is nothing to do.
+struct PlanGrid {
+  uint32_t blocks[3] = {1, 1, 1};
+  uint32_t threads[3] = {1, 1, 1};
+  uint32_t shared_bytes = 0;
+};
+
 struct PlanLaunch {
-  KilnCpuKernel kernel = nullptr;
-  int name = 0;          // of the step, for messages
-  int first_buffer = 0;  // in launch_buffers
+  KilnCpuKernel kernel = nullptr;  // of a CPU
+  int function = -1;               // of a GPU, as in Kernel
+  PlanGrid grid;                   // of a GPU
+  int name = 0;                    // of the step, for messages
+  int first_buffer = 0;            // in launch_buffers
   int num_buffers = 0;
   std::vector<long> symbols;
+  int64_t scratch_bytes = 0;         // a multiple of 64
   int64_t thread_scratch_bytes = 0;  // a multiple of 64
 };
 

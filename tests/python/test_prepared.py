@@ -319,9 +319,9 @@ def test_what_exceeds_the_budget_is_not_prepared(monkeypatch):
     loads = []
     load = kiln_torch.program.load_program
 
-    def record(graph, settings):
+    def record(graph, settings, device):
         loads.append(settings.prepare_memory)
-        return load(graph, settings)
+        return load(graph, settings, device)
 
     monkeypatch.setattr(kiln_torch.program, "load_program", record)
     second = compiled(other, prepare_memory=one_weight * 3 // 2)

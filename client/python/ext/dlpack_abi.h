@@ -62,3 +62,4 @@ struct DLPackExchangeAPI {
 
 inline constexpr uint32_t kDlpackMajorVersion = 1;
 inline constexpr int32_t kDlpackCpu = 1;
+inline constexpr int32_t kDlpackCuda = 2;

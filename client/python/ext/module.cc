@@ -27,10 +27,11 @@ int InitClient(PyObject* self, PyObject* args, PyObject* kwargs) {
                                 "debug",          "tls_ca",     "tls_cert",   "tls_key",
                                 "token",          "token_file", "public_key", "known_servers",
                                 "local_cache",    "tenant",     "priority",   "fail_on_miss",
-                                "prepare_memory", "arch",       nullptr};
+                                "prepare_memory", "arch",       "target",     nullptr};
   const char* server = "";
   const char* debug_dir = "";
   const char* arch = "";
+  const char* target = "";
   double timeout_s = 120;
   int threads = 0;
   int debug = 0;
@@ -38,12 +39,12 @@ int InitClient(PyObject* self, PyObject* args, PyObject* kwargs) {
   long long prepare_memory = 0;
   // An empty text is as good as none: the library then asks the environment.
   kiln_client_options options = KILN_CLIENT_OPTIONS_INIT;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|sdispsssssssssspLs", const_cast<char**>(names),
-                                   &server, &timeout_s, &threads, &debug_dir, &debug,
-                                   &options.tls_ca, &options.tls_cert, &options.tls_key,
-                                   &options.token, &options.token_file, &options.public_key,
-                                   &options.known_servers, &options.local_cache, &options.tenant,
-                                   &options.priority, &fail_on_miss, &prepare_memory, &arch)) {
+  if (!PyArg_ParseTupleAndKeywords(
+          args, kwargs, "|sdispsssssssssspLss", const_cast<char**>(names), &server, &timeout_s,
+          &threads, &debug_dir, &debug, &options.tls_ca, &options.tls_cert, &options.tls_key,
+          &options.token, &options.token_file, &options.public_key, &options.known_servers,
+          &options.local_cache, &options.tenant, &options.priority, &fail_on_miss, &prepare_memory,
+          &arch, &target)) {
     return -1;
   }
   options.server = *server != '\0' ? server : nullptr;
@@ -51,6 +52,7 @@ int InitClient(PyObject* self, PyObject* args, PyObject* kwargs) {
   options.threads = threads;
   options.libraries = "torch";
   options.arch = *arch != '\0' ? arch : nullptr;
+  options.target = *target != '\0' ? target : nullptr;
   options.debug_dir = *debug_dir != '\0' ? debug_dir : nullptr;
   options.debug = debug;
   options.fail_on_miss = fail_on_miss;

@@ -13,6 +13,7 @@ namespace {
 struct ProgramObject {
   PyObject_HEAD kiln_program* program;
   kiln_compile_info info;
+  DLDevice device;
   PyObject* library_steps;          // list of callables; null before set_library_steps
   std::vector<bool>* plain_inputs;  // by input: its memory is what it shows; null: none is known
   PreparedWeights* prepared;
@@ -68,14 +69,14 @@ PyObject* RunMethod(PyObject* self, PyObject* inputs) {
   static const std::vector<bool> none;
   const std::vector<bool>* plain = Self(self)->plain_inputs;
   bool lacks_room = false;
-  PyObject* results = Run(Self(self)->program, Self(self)->library_steps, plain ? *plain : none,
-                          *Self(self)->prepared, *Self(self)->run_cache, inputs,
-                          Self(self)->unprepared != nullptr ? &lacks_room : nullptr);
+  PyObject* results = Run(Self(self)->program, Self(self)->device, Self(self)->library_steps,
+                          plain ? *plain : none, *Self(self)->prepared, *Self(self)->run_cache,
+                          inputs, Self(self)->unprepared != nullptr ? &lacks_room : nullptr);
   if (!lacks_room) return results;
   const PyRef other = Unprepared(self);
   if (!other) return nullptr;
   const ProgramObject& with = *Self(other.get() == Py_None ? self : other.get());
-  return Run(with.program, with.library_steps, plain ? *plain : none, *with.prepared,
+  return Run(with.program, with.device, with.library_steps, plain ? *plain : none, *with.prepared,
              *with.run_cache, inputs);
 }
 
@@ -102,6 +103,18 @@ PyObject* SetLibrarySteps(PyObject* self, PyObject* steps) {
   }
   Py_XDECREF(Self(self)->library_steps);
   Self(self)->library_steps = PyRef::Borrow(steps).release();
+  Py_RETURN_NONE;
+}
+
+PyObject* SetCudaDevice(PyObject* self, PyObject* index) {
+  const long number = PyLong_AsLong(index);
+  if (PyErr_Occurred()) return nullptr;
+  Self(self)->device = {kDlpackCuda, static_cast<int32_t>(number)};
+  Py_RETURN_NONE;
+}
+
+PyObject* Check(PyObject* self, PyObject*) {
+  if (kiln_status* status = kiln_program_check(Self(self)->program)) return RaiseStatus(status);
   Py_RETURN_NONE;
 }
 
@@ -193,6 +206,10 @@ PyMethodDef kMethods[] = {
     {"set_library_steps", SetLibrarySteps, METH_O,
      "for each library step, a callable(tensors, ints) -> list of tensors with a method "
      "fit(number, result, declared, tensors)"},
+    {"set_cuda_device", SetCudaDevice, METH_O,
+     "of a program for ptx: the ordinal of the CUDA device that its runs are on"},
+    {"check", Check, METH_NOARGS,
+     "raises IndexError for an index out of range that a run on a GPU has met by now; never waits"},
     {"set_lazy_inputs", SetLazyInputs, METH_O,
      "the positions, a list, of all inputs that may be torch's lazy views (conjugated, negated)"},
     {"set_prepare_memory", SetPrepareMemory, METH_O,
@@ -237,6 +254,7 @@ PyRef MakeProgram(kiln_program* program, const kiln_compile_info& info) {
   }
   self->program = program;
   self->info = info;
+  self->device = {kDlpackCpu, 0};
   self->library_steps = nullptr;
   self->plain_inputs = nullptr;
   self->prepared = new PreparedWeights(program);

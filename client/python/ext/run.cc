@@ -1,6 +1,7 @@
 #include "client/python/ext/run.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -32,6 +33,7 @@ struct RunBuffers {
   std::vector<kiln_output> outputs;
   std::vector<OutputAllocation> allocations;
   std::vector<PyRef> library_results;
+  std::vector<Managed> scratch;
 
   // What they hold may be the last of its kind, whose end may run Python code.
   void Clear() {
@@ -40,6 +42,7 @@ struct RunBuffers {
     input_objects.clear();
     allocations.clear();
     library_results.clear();
+    scratch.clear();
   }
 };
 
@@ -55,6 +58,8 @@ namespace {
 // Few steps on so few elements are over before another thread could have begun anything: to give it
 // the GIL and take it back would cost more.
 constexpr int64_t kFewElements = 4096;
+
+constexpr uintptr_t kScratchAlignment = 256;
 
 int64_t ReachableElements(int32_t ndim, const int64_t* sizes, const int64_t* strides) {
   int64_t last = 0;
@@ -76,15 +81,18 @@ PyRef TupleOf(int32_t count, const int64_t* values) {
 // The state of one run: what the callbacks fill and the outputs are made from.
 class RunState {
  public:
-  RunState(const kiln_program* program, PyObject* library_steps,
+  RunState(const kiln_program* program, DLDevice device, PyObject* library_steps,
            const std::vector<bool>& plain_inputs, RunCache& cache, const DLPackExchangeAPI& api)
       : program_(program),
+        device_(device),
         library_steps_(library_steps),
         plain_inputs_(plain_inputs),
         api_(api),
         cache_(cache),
         buffers_(std::move(cache.buffers)) {
     if (buffers_ == nullptr) buffers_ = std::make_unique<RunBuffers>();
+    // A launch may wait for room in the stream.
+    if (IsOnGpu()) elements_ = kFewElements + 1;
   }
   ~RunState() {
     buffers_->Clear();
@@ -116,6 +124,7 @@ class RunState {
           return false;
         }
       }
+      if (!IsOnThisGpu(buffers_->tensors[i], i)) return false;
       Count(buffers_->tensors[i].ndim, buffers_->tensors[i].sizes);
     }
     return true;
@@ -127,9 +136,17 @@ class RunState {
     return prepared_ != nullptr || PyErr_Occurred() == nullptr;
   }
 
+  // Null with a Python error set, too, where a callback failed or torch gave no stream.
   kiln_status* Execute() {
     kiln_run_options options = KILN_RUN_OPTIONS_INIT;
     options.user = this;
+    if (IsOnGpu()) {
+      if (!CurrentStream(api_, device_, &options.stream)) return nullptr;
+      options.allocate_scratch = [](void* user, int64_t bytes, void** data) {
+        auto* self = static_cast<RunState*>(user);
+        return self->WithGil([&] { return self->AllocateScratch(bytes, data); });
+      };
+    }
     options.prepared = prepared_.get();
     options.allocate_output = [](void* user, int32_t allocation, int32_t dtype, int32_t ndim,
                                  const int64_t* sizes, const int64_t* strides, void** data) {
@@ -180,6 +197,18 @@ class RunState {
     return is_plain || !IsLazyView(item, buffers_->tensors[i].dtype);
   }
 
+  bool IsOnGpu() const { return device_.device_type == kDlpackCuda; }
+  // Whether input `i` is not on another GPU than the graph's other tensors: false with an error
+  // set.
+  bool IsOnThisGpu(const kiln_tensor& tensor, Py_ssize_t i) const {
+    if (!IsOnGpu() || tensor.device_type != KILN_CUDA || tensor.device_index == device_.device_id) {
+      return true;
+    }
+    PyErr_Format(g_input_mismatch, "input %zd is on cuda:%d; the graph is for cuda:%d", i,
+                 tensor.device_index, device_.device_id);
+    return false;
+  }
+
   void Count(int32_t ndim, const int64_t* sizes) {
     int64_t count = 1;
     for (int32_t d = 0; d < ndim; ++d) count *= sizes[d];
@@ -209,11 +238,24 @@ class RunState {
     const int64_t elements = ReachableElements(ndim, sizes, strides);
     Count(1, &elements);
     OutputAllocation& slot = buffers_->allocations[allocation];
-    slot.managed.reset(Allocate(api_, dtype, elements));
+    slot.managed.reset(Allocate(api_, device_, dtype, elements));
     slot.elements = elements;
     if (slot.managed == nullptr) return false;
     const DLTensor& tensor = slot.managed->dl_tensor;
     *data = static_cast<char*>(tensor.data) + tensor.byte_offset;
+    return true;
+  }
+
+  bool AllocateScratch(int64_t bytes, void** data) {
+    Managed memory(Allocate(api_, device_, KILN_UINT8, bytes));
+    if (memory == nullptr) return false;
+    *data = static_cast<char*>(memory->dl_tensor.data) + memory->dl_tensor.byte_offset;
+    if (reinterpret_cast<uintptr_t>(*data) % kScratchAlignment != 0) {
+      PyErr_SetString(PyExc_RuntimeError,
+                      "torch's allocator gave memory that is not aligned to 256 bytes");
+      return false;
+    }
+    buffers_->scratch.push_back(std::move(memory));
     return true;
   }
 
@@ -264,7 +306,7 @@ class RunState {
     std::vector<int64_t> strides(declared.ndim);
     int64_t elements = 1;
     for (int32_t d = declared.ndim; d-- > 0; elements *= declared.sizes[d]) strides[d] = elements;
-    DLManagedTensorVersioned* memory = Allocate(api_, declared.dtype, elements);
+    DLManagedTensorVersioned* memory = Allocate(api_, device_, declared.dtype, elements);
     if (memory == nullptr) return PyRef();
     PyRef fitted = TensorToPython(api_, memory, declared.ndim, declared.sizes, strides.data());
     if (!fitted) return fitted;
@@ -316,6 +358,7 @@ class RunState {
   }
 
   const kiln_program* program_;
+  const DLDevice device_;
   PyObject* const library_steps_;
   const std::vector<bool>& plain_inputs_;
   const DLPackExchangeAPI& api_;
@@ -328,7 +371,7 @@ class RunState {
 
 }  // namespace
 
-PyObject* Run(const kiln_program* program, PyObject* library_steps,
+PyObject* Run(const kiln_program* program, DLDevice device, PyObject* library_steps,
               const std::vector<bool>& plain_inputs, PreparedWeights& prepared, RunCache& cache,
               PyObject* inputs, bool* lacks_room) {
   const DLPackExchangeAPI* api = ExchangeApi();
@@ -337,7 +380,7 @@ PyObject* Run(const kiln_program* program, PyObject* library_steps,
     PyErr_SetString(PyExc_TypeError, "run takes a list of tensors and ints");
     return nullptr;
   }
-  RunState state(program, library_steps, plain_inputs, cache, *api);
+  RunState state(program, device, library_steps, plain_inputs, cache, *api);
   if (!state.ReadInputs(inputs) || !state.Prepare(prepared)) return nullptr;
   if (lacks_room != nullptr && prepared.lacks_room()) {
     *lacks_room = true;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "client/python/ext/dlpack_abi.h"
 #include "client/python/ext/prepared.h"
 #include "client/python/ext/py_ref.h"
 #include "kiln/kiln.h"
@@ -22,12 +23,14 @@ struct RunCache {
 };
 
 // Runs `program` on `inputs`, a list of tensors and ints; a new list of tensors, ints and Nones, or
-// null with a Python error set. `library_steps` is a list of one callable for each library step, or
-// null where there is none. Inputs that `plain_inputs` has as true are not asked whether they are
-// lazy views. `prepared` keeps what follows from parameters alone; where that finds no room and
-// `lacks_room` is not null, nothing runs, that becomes true, and the result is null without an
-// error. The GIL is released while kernels run, unless that takes no time.
-PyObject* Run(const kiln_program* program, PyObject* library_steps,
+// null with a Python error set. A run on a GPU uses torch's current stream of `device` and torch's
+// allocator, and waits for nothing: an error of a kernel's may come with a later run.
+// `library_steps` is a list of one callable for each library step, or null where there is none.
+// Inputs that `plain_inputs` has as true are not asked whether they are lazy views. `prepared`
+// keeps what follows from parameters alone; where that finds no room and `lacks_room` is not null,
+// nothing runs, that becomes true, and the result is null without an error. The GIL is released
+// while kernels run, unless that takes no time.
+PyObject* Run(const kiln_program* program, DLDevice device, PyObject* library_steps,
               const std::vector<bool>& plain_inputs, PreparedWeights& prepared, RunCache& cache,
               PyObject* inputs, bool* lacks_room = nullptr);
 

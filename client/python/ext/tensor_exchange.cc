@@ -149,12 +149,31 @@ bool TensorFromPython(const DLPackExchangeAPI& api, PyObject* object, kiln_tenso
   return true;
 }
 
-DLManagedTensorVersioned* Allocate(const DLPackExchangeAPI& api, int32_t dtype, int64_t elements) {
+DLManagedTensorVersioned* Allocate(const DLPackExchangeAPI& api, DLDevice device, int32_t dtype,
+                                   int64_t elements) {
   int64_t stride = 1;
-  DLTensor prototype = {nullptr, {kDlpackCpu, 0}, 1, ToDlpack(dtype), &elements, &stride, 0};
+  DLTensor prototype = {nullptr, device, 1, ToDlpack(dtype), &elements, &stride, 0};
   DLManagedTensorVersioned* managed = nullptr;
   if (api.managed_tensor_allocator(&prototype, &managed, nullptr, SetError) != 0) return nullptr;
   return managed;
+}
+
+bool CurrentStream(const DLPackExchangeAPI& api, DLDevice device, void** stream) {
+  if (api.current_work_stream != nullptr) {
+    if (api.current_work_stream(device.device_type, device.device_id, stream) == 0) return true;
+    if (PyErr_Occurred() == nullptr) {
+      PyErr_Format(PyExc_RuntimeError, "torch gave no stream of cuda:%d", device.device_id);
+    }
+    return false;
+  }
+  const PyRef cuda = PyRef::Steal(PyImport_ImportModule("torch.cuda"));
+  const PyRef current = PyRef::Steal(
+      cuda ? PyObject_CallMethod(cuda.get(), "current_stream", "i", device.device_id) : nullptr);
+  const PyRef handle =
+      PyRef::Steal(current ? PyObject_GetAttrString(current.get(), "cuda_stream") : nullptr);
+  if (!handle) return false;
+  *stream = PyLong_AsVoidPtr(handle.get());
+  return PyErr_Occurred() == nullptr;
 }
 
 PyRef TensorToPython(const DLPackExchangeAPI& api, DLManagedTensorVersioned* managed, int32_t ndim,
@@ -179,7 +198,7 @@ PyRef ViewToPython(const DLPackExchangeAPI& api, const kiln_tensor& tensor) {
   managed->version = {kDlpackMajorVersion, 0};
   managed->deleter = [](DLManagedTensorVersioned* self) { delete self; };
   managed->dl_tensor = {tensor.data,
-                        {kDlpackCpu, 0},
+                        {tensor.device_type, tensor.device_index},
                         tensor.ndim,
                         ToDlpack(tensor.dtype),
                         const_cast<int64_t*>(tensor.sizes),

@@ -28,15 +28,20 @@ bool IsLazyView(PyObject* object, int32_t dtype);
 // makes them plain. Null with a Python error set where it cannot.
 PyRef Materialize(PyObject* object);
 
-// Memory of torch's own allocator for `elements` elements. Null with a Python error set.
-DLManagedTensorVersioned* Allocate(const DLPackExchangeAPI& api, int32_t dtype, int64_t elements);
+// Memory of torch's own allocator for `elements` elements; a GPU's belongs to the current stream,
+// in whose order others get it again. Null with a Python error set.
+DLManagedTensorVersioned* Allocate(const DLPackExchangeAPI& api, DLDevice device, int32_t dtype,
+                                   int64_t elements);
+
+// torch's current stream of a CUDA device. False with a Python error set.
+bool CurrentStream(const DLPackExchangeAPI& api, DLDevice device, void** stream);
 
 // A torch.Tensor that owns `managed` and shows it with these sizes and strides. Takes `managed`
 // over in any case. Null with a Python error set.
 PyRef TensorToPython(const DLPackExchangeAPI& api, DLManagedTensorVersioned* managed, int32_t ndim,
                      const int64_t* sizes, const int64_t* strides);
 
-// A torch.Tensor that views memory of somebody else, who must outlive it.
+// A torch.Tensor that views memory of somebody else, who must outlive it, on the device it names.
 PyRef ViewToPython(const DLPackExchangeAPI& api, const kiln_tensor& tensor);
 
 }  // namespace kiln::python

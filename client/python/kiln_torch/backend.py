@@ -24,10 +24,21 @@ from kiln_torch.capture import (
 )
 from kiln_torch.check import Checked
 from kiln_torch.decompositions import decompositions
+from kiln_torch.devices import (
+    graph_device,
+    has_input_on_gpu,
+    is_replayable,
+    outputs_passed_on,
+    scalar_inputs,
+    traced_device,
+    with_current,
+    with_scalars,
+)
 from kiln_torch.library import StepError
 from kiln_torch.program import client_of, load_program
 from kiln_torch.progressive import Progressive
 from kiln_torch.recompute import partitioner
+from kiln_torch.replay import Replayed
 from kiln_torch.resampling import resampling_kept_whole
 from kiln_torch.settings import MODES, Settings
 from kiln_torch.statistics import STATISTICS
@@ -71,23 +82,27 @@ def _compile(
     kind: str,
 ) -> Callable[[list[Any]], Any]:
     """Compiles one graph after AOTAutograd; returns a function that takes a list and empties it."""
-    if kind != "inference":  # a step changes every parameter
-        settings = replace(settings, prepare_memory=0)
     name = f"graph_{next(_graph_numbers)}_{kind}"
     parameters = static_inputs(kind)
     try:
+        device = graph_device(module)
         graph = capture(module, parameters.__contains__, name, _has_eager_random(settings))
-        client_of(settings)  # says what is wrong with the settings
+        client_of(settings, device)  # says what is wrong with the settings
     except (CaptureError, _kiln.Error) as error:
         return _fall_back(module, name, str(error), settings)
+    # A step of training changes every parameter, and nobody sees without waiting for it whether what
+    # lies on a GPU has been written to behind torch's back.
+    if kind != "inference" or device.type == "cuda":
+        settings = replace(settings, prepare_memory=0)
     trace = current_traceparent()
 
     def obtain() -> Callable[[list[Any]], Any]:
         _kiln.set_thread_trace(trace)
-        program = load_program(graph, settings)
+        program = load_program(graph, settings, device)
         STATISTICS.loaded(program)
         program.set_lazy_inputs(lazy_inputs(module, kind))
-        run = _runner(program, module, name, settings)
+        replays = settings.mode == "reduce-overhead" and kind == "inference"
+        run = _runner(program, module, name, settings, parameters if replays else None)
         return _checked(run, program, module, name, graph, settings) if settings.check else run
 
     def give_up(error: Exception) -> Callable[[list[Any]], Any]:
@@ -114,25 +129,45 @@ def _checked(
 ) -> Checked:
     def compile_part(part: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:
         captured = capture(part, lambda _: False, f"{name}_part", _has_eager_random(settings))
-        return _runner(load_program(captured, settings), part, name, settings)
+        program = load_program(captured, settings, graph_device(part))
+        return _runner(program, part, name, settings)
 
     library_ops = program.info()["library_ops"]
     return Checked(run, module, name, graph, compile_part, library_ops, settings.debug_dir)
 
 
 def _runner(
-    program: _kiln.Program, module: torch.fx.GraphModule, name: str, settings: Settings
+    program: _kiln.Program,
+    module: torch.fx.GraphModule,
+    name: str,
+    settings: Settings,
+    fixed: frozenset[int] | None = None,
 ) -> Callable[[list[Any]], Any]:
+    """Runs the program of `module`; by replays, where `fixed` has the inputs that keep their memory
+    from call to call and the graph allows it."""
     run_native = program.run
     tokens = effect_token_inputs(module)
     if tokens:
         run_native = _without_inputs(run_native, tokens)
-    updated, _ = updated_inputs(module)
+    updated, written = updated_inputs(module)
+    if fixed is not None and not tokens and is_replayable(module):
+        # A number of the CPU's is written to another place in each call.
+        in_place = fixed.difference(scalar_inputs(module))
+        run_native = Replayed(run_native, in_place, written, program.check)
     if updated:
         run_native = _with_updates(run_native, updated)
-    floats, numbers = number_inputs(module), number_outputs(module)
+    device = graph_device(module)
+    on_gpu = device.type == "cuda"
+    passed = outputs_passed_on(module) if on_gpu else {}
+    floats = number_inputs(module)
+    numbers = {i: kind for i, kind in number_outputs(module).items() if i not in passed}
     if floats or numbers:
-        run_native = _with_numbers(run_native, floats, numbers)
+        run_native = _with_numbers(run_native, floats, numbers, device)
+    scalars = scalar_inputs(module) if on_gpu else ()
+    if scalars or passed:
+        run_native = with_scalars(run_native, scalars, passed, device)
+    if on_gpu and (program.info()["library_steps"] or not has_input_on_gpu(module)):
+        run_native = with_current(run_native, device)
 
     def run(inputs: list[Any]) -> Any:
         try:
@@ -202,7 +237,10 @@ def _with_updates(
 
 
 def _with_numbers(
-    run_native: Callable[[list[Any]], Any], floats: Sequence[int], numbers: Mapping[int, type]
+    run_native: Callable[[list[Any]], Any],
+    floats: Sequence[int],
+    numbers: Mapping[int, type],
+    device: torch.device,
 ) -> Callable[[list[Any]], Any]:
     """`run_native` for a graph with Python's floats at the inputs `floats`, and `numbers` among its
     outputs: scalar tensors or sizes to the program."""
@@ -210,7 +248,7 @@ def _with_numbers(
     def run(inputs: list[Any]) -> Any:
         given = list(inputs)
         for i in floats:
-            given[i] = torch.tensor(given[i], dtype=torch.float64)
+            given[i] = torch.full((), given[i], dtype=torch.float64, device=device)
         outputs = list(run_native(given))
         for i, kind in numbers.items():
             outputs[i] = kind(outputs[i])
@@ -228,18 +266,20 @@ def aot_backend(
     `kind` is "forward", "backward" or "inference". What is captured follows from the settings here,
     so everything that captures goes through it.
     """
-    trace = aot_autograd(
-        fw_compiler=functools.partial(compile_graph, kind="forward"),
-        bw_compiler=functools.partial(compile_graph, kind="backward"),
-        inference_compiler=functools.partial(compile_graph, kind="inference"),
-        decompositions=decompositions(),
-        partition_fn=partitioner(keep_random=eager_random),
-        keep_inference_input_mutations=True,
-    )
+    def trace(device_type: str) -> Callable[..., Any]:
+        return aot_autograd(
+            fw_compiler=functools.partial(compile_graph, kind="forward"),
+            bw_compiler=functools.partial(compile_graph, kind="backward"),
+            inference_compiler=functools.partial(compile_graph, kind="inference"),
+            decompositions=decompositions(device_type),
+            partition_fn=partitioner(keep_random=eager_random),
+            keep_inference_input_mutations=True,
+        )
 
     def backend(module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         with resampling_kept_whole():
-            return trace(module, example_inputs)
+            device = traced_device(module, example_inputs)
+            return trace(device.type)(module, example_inputs)
 
     return backend
 
@@ -258,7 +298,8 @@ def kiln_backend(
     Raises ValueError for an unknown option.
 
     With `mode` "progressive", here or among the options, calls run eager until the program has
-    arrived, then natively: nobody waits for a compile. Other modes of torch.compile have no effect.
+    arrived, then natively: nobody waits for a compile. With "reduce-overhead" inference graphs of
+    fixed sizes on a GPU are replayed as one CUDA graph. Other modes of torch.compile have no effect.
     """
     options = dict(options or {})
     if mode in MODES:

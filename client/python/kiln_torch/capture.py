@@ -21,6 +21,7 @@ from torch._higher_order_ops.effects import with_effects
 from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from kiln_torch.devices import graph_device
 from kiln_torch.floats import SCALAR_TYPE, Floats
 from kiln_torch.seeds import SEED, SEEDED
 from kiln_torch.sizes import CaptureError, Sizes, specialize
@@ -167,7 +168,8 @@ class _Capture:
     ) -> None:
         self._module = module
         self._is_parameter = is_parameter
-        self._eager_random = eager_random
+        self._device = graph_device(module)
+        self._eager_random = eager_random or self._device.type == "cuda"
         self._seed_value: int | None = None
         self._sizes = Sizes()
         self._floats = Floats(self._sizes, self._add_float)
@@ -218,8 +220,6 @@ class _Capture:
             raise CaptureError(f"{where} has dtype {value.dtype}")
         if value.layout != torch.strided or value.is_quantized:
             raise CaptureError(f"{where} is not a plain strided tensor")
-        if value.device.type != "cpu":
-            raise CaptureError(f"{where} is on {value.device}: this build compiles for the CPU")
         sym_int = self._sizes.sym_int
         # A graph's tensors come as pointers to their first element, so the offset is none of ours.
         return {
@@ -421,7 +421,9 @@ class _Capture:
         if isinstance(arg, torch.dtype) and arg in DTYPE_NAMES:
             return {"dtype": DTYPE_NAMES[arg]}
         if isinstance(arg, torch.device):
-            return {"string": arg.type}  # Without the index: every rank has the same graph.
+            # Without the index: every rank has the same graph. What torch makes on the CPU for a
+            # GPU's graph is made there.
+            return {"string": "cuda" if self._device.type == "cuda" else arg.type}
         if isinstance(arg, (torch.layout, torch.memory_format)):
             return {"string": str(arg)}
         if isinstance(arg, (tuple, list)):
@@ -489,7 +491,8 @@ def capture(
     left out of the inputs (see effect_token_inputs) and none among the outputs. What the graph copies
     into its inputs at its end are mutations, or further outputs (see updated_inputs).
     `is_parameter(i)` says whether input i keeps its storage from call to call. Random operators give
-    the numbers that eager makes where `eager_random`, else the server may make its own.
+    the numbers that eager makes where `eager_random`, else the server may make its own; those of a
+    GPU's generator are eager's always. graph_device(module) says where the graph runs.
     Raises CaptureError for what cannot be sent.
     """
     return json.dumps(_Capture(module, is_parameter, eager_random).graph(name), separators=(",", ":"))

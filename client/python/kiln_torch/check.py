@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from kiln_torch.compare import difference
+from kiln_torch.devices import graph_device, random_state, set_random_state
 from kiln_torch.locate import Finding, locate
 from kiln_torch.reference import copies, in_float64
 from kiln_torch.repro import write_repro
@@ -69,6 +70,7 @@ class Checked:
         self._module = module
         self._updated = [i for positions in updated_inputs(module) for i in positions]
         self._name = name
+        self._device = graph_device(module)
         self._graph_json = graph_json
         self._compile_graph = compile_graph
         self._library_ops = library_ops
@@ -78,16 +80,16 @@ class Checked:
     def __call__(self, inputs: list[Any]) -> Any:
         STATISTICS.checks("calls")
         before = copies(inputs)
-        state = torch.get_rng_state()
+        state = random_state(self._device)
         reference = in_float64(self._module, copies(before))
-        torch.set_rng_state(state)
+        set_random_state(state, self._device)
         theirs = copies(before)
         try:
             eager, refusal = _eager(self._module, theirs), None
         except Exception as error:  # then the graph has to raise as well
             eager, refusal = [], error
-        eager_state = torch.get_rng_state()
-        torch.set_rng_state(state)
+        eager_state = random_state(self._device)
+        set_random_state(state, self._device)
         left = [*eager, *(theirs[i] for i in self._updated)]
         after = list(inputs)  # the call empties its list
         ours = self._native(inputs)
@@ -95,7 +97,7 @@ class Checked:
             self._fail(f"it gives a result; eager raises {refusal!r}", None, before, [], state)
         self._compare(ours, eager, reference, before, left, state)
         self._compare_inputs(after, theirs, before, left, state)
-        if not torch.equal(torch.get_rng_state(), eager_state):
+        if not torch.equal(random_state(self._device), eager_state):
             what = "its random operators draw another number of values than eager's"
             self._fail(what, None, before, left, state)
         return ours
@@ -147,5 +149,6 @@ class Checked:
             expected,
             self._library_ops,
             state,
+            self._device,
         )
         raise CheckFailed("\n".join([*lines, f"To see it again: {folder}/README"]))

@@ -55,6 +55,18 @@ DECOMPOSED = frozenset(
 )
 
 
+# Of those, what stays whole on a GPU: a library has it faster, or it is taken apart as the CPU's
+# kernel computes it.
+_WHOLE_ON_CUDA = frozenset("_euclidean_dist baddbmm.default dot im2col mv vdot".split())
+
+# cuDNN's, which write to the running statistics and do not say so: taken apart as torch's own are.
+_ONLY_ON_CUDA = frozenset(
+    """
+    _batch_norm_no_update _batch_norm_with_update_functional batch_norm_backward cudnn_batch_norm
+    cudnn_batch_norm_backward
+    """.split()
+)
+
 Tensor = torch.Tensor
 
 
@@ -232,9 +244,11 @@ _OURS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     aten.native_layer_norm.default: _native_layer_norm,
     aten.nll_loss_backward.default: _nll_loss_backward,
     aten.nll_loss2d_backward.default: _nll_loss_backward,
-    aten.histc.default: _histc,
     aten.roll.default: _roll,
 }
+
+# In the CPU's way.
+_OURS_ON_CPU: dict[torch._ops.OpOverload, Callable[..., Any]] = {aten.histc.default: _histc}
 
 
 def _makes_new_tensors(overload: torch._ops.OpOverload) -> bool:
@@ -246,9 +260,14 @@ def _operator(name: str) -> torch._ops.OpOverloadPacket | torch._ops.OpOverload:
     return functools.reduce(getattr, name.split("."), aten)
 
 
-@functools.lru_cache(maxsize=1)
-def decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
-    """What AOTAutograd is to take apart; what remains after it is sent."""
-    table = get_decompositions([_operator(name) for name in DECOMPOSED])
+@functools.lru_cache(maxsize=2)
+def decompositions(
+    device_type: str = "cpu",
+) -> dict[torch._ops.OpOverload, Callable[..., Any]]:
+    """What AOTAutograd is to take apart on "cpu" or "cuda"; what remains after it is sent."""
+    on_cpu = device_type == "cpu"
+    names = DECOMPOSED if on_cpu else DECOMPOSED - _WHOLE_ON_CUDA | _ONLY_ON_CUDA
+    table = get_decompositions([_operator(name) for name in names])
     chosen = {overload: how for overload, how in table.items() if _makes_new_tensors(overload)}
-    return chosen | foreach_decompositions() | DISTANCES | QUANTIZED | _OURS
+    ours = _OURS | _OURS_ON_CPU | DISTANCES | QUANTIZED if on_cpu else _OURS
+    return chosen | foreach_decompositions() | ours

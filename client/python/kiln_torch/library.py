@@ -12,6 +12,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from kiln_torch.capture import DTYPE_NAMES
+from kiln_torch.devices import CPU, on_device
 from kiln_torch.seeds import SEED
 
 _DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
@@ -109,12 +110,12 @@ class _NoTensor(Exception):
     """An operator returned something else where the graph has a tensor."""
 
 
-def _plain(result: Any) -> torch.Tensor:
-    """`result` as memory that can be shown: on the CPU, strided, its values as they lie there."""
+def _plain(result: Any, device: torch.device) -> torch.Tensor:
+    """`result` as memory that can be shown: on `device`, strided, its values as they lie there."""
     if not isinstance(result, torch.Tensor):
         raise _NoTensor(f"a {type(result).__name__} where the graph has a tensor")
-    if result.device.type != "cpu":
-        result = result.cpu()
+    if result.device != device:
+        result = on_device(result, device)
     if result.is_quantized:
         raise _NoTensor("a quantized tensor")
     if result.layout != torch.strided:
@@ -160,7 +161,7 @@ def _describe(tensor: torch.Tensor) -> str:
 def _bag_of_each(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """For each index of an embedding bag, the number of its bag."""
     _, indices, offsets = tensors[:3]
-    numbers = torch.arange(indices.numel(), dtype=offsets.dtype)
+    numbers = torch.arange(indices.numel(), dtype=offsets.dtype, device=offsets.device)
     return (torch.searchsorted(offsets, numbers, right=True) - 1).to(offsets.dtype)
 
 
@@ -174,6 +175,35 @@ _MEANING_THE_SAME: dict[
 }
 
 
+# Operators whose random state lies on the CPU, where their first pass has drawn it, unless a CUDA
+# graph is being captured: the parameters that hold it. They read it there only with a dropout.
+_STATE_ON_CPU: dict[torch._ops.OpOverload, tuple[str, ...]] = {
+    op.default: ("philox_seed", "philox_offset")
+    for op in (
+        torch.ops.aten._scaled_dot_product_efficient_attention_backward,
+        torch.ops.aten._efficient_attention_backward,
+        torch.ops.aten._scaled_dot_product_cudnn_attention_backward,
+        torch.ops.aten._cudnn_attention_backward,
+    )
+}
+
+
+def _with_state_on_cpu(
+    op: torch._ops.OpOverload, args: list[Any], names: Sequence[str]
+) -> list[Any]:
+    """The arguments of `op`, as it wants them: a copy to the CPU, which waits for the GPU."""
+    if torch.cuda.is_current_stream_capturing():
+        return args
+    given = {p.name: i for i, p in enumerate(op._schema.arguments)}
+    probability = args[given["dropout_p"]] if given["dropout_p"] < len(args) else 0.0
+    if probability == 0:
+        return args
+    moved = list(args)
+    for name in names:
+        moved[given[name]] = args[given[name]].cpu()
+    return moved
+
+
 def _unobserved() -> AbstractContextManager[Any]:
     """Without dispatch modes, as kernels run: torch's own answer may depend on whether one looks on.
 
@@ -184,9 +214,10 @@ def _unobserved() -> AbstractContextManager[Any]:
 
 
 class LibraryStep:
-    """Executes one kiln.v1.LibraryStep, given as protobuf JSON."""
+    """Executes one kiln.v1.LibraryStep, given as protobuf JSON, on `device`."""
 
-    def __init__(self, step_json: str) -> None:
+    def __init__(self, step_json: str, device: torch.device = CPU) -> None:
+        self._device = device
         step = json.loads(step_json)
         self._name = f"library step {step['op']} (node '{step.get('node', '')}')"
         args = [_decode(message) for message in step.get("args", [])]
@@ -217,8 +248,10 @@ class LibraryStep:
         kwargs.pop(SEED, None)  # the operator draws by itself
         try:
             with torch.no_grad(), _unobserved():
+                if self._op in _STATE_ON_CPU:
+                    args = _with_state_on_cpu(self._op, args, _STATE_ON_CPU[self._op])
                 results = _flat(self._op(*args, **kwargs))
-                results = [_plain(results[position]) for position in self._taken]
+                results = [_plain(results[position], self._device) for position in self._taken]
         except _NoTensor as error:
             raise StepError(f"{self._name} gave {error}") from None
         except Exception as error:

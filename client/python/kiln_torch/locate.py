@@ -11,6 +11,7 @@ import torch
 
 from kiln_torch.capture import source_location
 from kiln_torch.compare import difference
+from kiln_torch.devices import graph_device, set_random_state
 from kiln_torch.reference import Double, copies
 
 CompileGraph = Callable[[torch.fx.GraphModule], Callable[[list[Any]], Any]]
@@ -53,7 +54,7 @@ def _record(kind: Any, module: torch.fx.GraphModule, inputs: list[Any], state: A
             values[n] = super().run_node(n)
             return values[n]
 
-    torch.set_rng_state(state)
+    set_random_state(state, graph_device(module))
     try:
         with torch.no_grad():
             Recording(module, garbage_collect_values=False).run(*copies(inputs))
@@ -115,7 +116,7 @@ def locate(
 
     def run(outputs: Sequence[torch.fx.Node]) -> list[Any]:
         compiled = compile_graph(_with_outputs(module, outputs))
-        torch.set_rng_state(state)
+        set_random_state(state, graph_device(module))
         return compiled(copies(inputs))
 
     return (

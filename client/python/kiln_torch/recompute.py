@@ -16,6 +16,8 @@ from functorch.compile import min_cut_rematerialization_partition
 from torch._guards import detect_fake_mode
 from torch.utils.checkpoint import CheckpointPolicy
 
+from kiln_torch.devices import traced_device
+
 aten = torch.ops.aten
 Node = torch.fx.Node
 
@@ -247,10 +249,11 @@ def partition(
     joint_module: torch.fx.GraphModule, joint_inputs: Any, *, keep_random: bool, **options: Any
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """torch's partitioner for what stays after compute_scores_again. `keep_random`: random operators
-    stay what they are."""
+    stay what they are, as a GPU's do, whose attention is one operator."""
     if not keep_random:
         compute_masks_again(joint_module.graph)
-        compute_scores_again(joint_module.graph)
+        if traced_device(joint_module).type == "cpu":
+            compute_scores_again(joint_module.graph)
         joint_module.recompile()
     return min_cut_rematerialization_partition(joint_module, joint_inputs, **options)
 

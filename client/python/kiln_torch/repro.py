@@ -15,6 +15,7 @@ import torch
 
 from kiln_torch import _kiln
 from kiln_torch.compare import difference
+from kiln_torch.devices import set_random_state, with_current
 from kiln_torch.program import load_program
 from kiln_torch.settings import Settings
 
@@ -61,7 +62,7 @@ def read_npz(path: Path) -> dict[str, Any]:
 def _array(value: Any) -> numpy.ndarray:
     if not isinstance(value, torch.Tensor):
         return numpy.array(value, dtype=numpy.int64)
-    value = value.detach().resolve_conj().resolve_neg().contiguous()
+    value = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
     if value.dtype == torch.bfloat16:
         return value.view(torch.int16).numpy().view("V2")
     return value.numpy()
@@ -82,11 +83,12 @@ def write_repro(
     expected: Sequence[Any],
     library_ops: dict[str, int],
     state: torch.Tensor,
+    device: torch.device,
 ) -> Path:
     """Writes the folder NAME-check of `folder`, or one of its own for temporary files.
 
     `graph` is protobuf JSON, `inputs` as before the call, `expected` what eager gives, empty where it
-    raises, then what it leaves in the inputs that the graph updates; `state` is that of torch's generator before the call.
+    raises, then what it leaves in the inputs that the graph updates; `state` is random_state(device) before the call.
     """
     if folder:
         path = Path(folder) / f"{name}-check"
@@ -99,6 +101,7 @@ def write_repro(
     write_npz(path / "inputs.npz", dict(zip(names, inputs, strict=True)))
     strides = [v.stride() if isinstance(v, torch.Tensor) else None for v in inputs]
     (path / "strides.json").write_text(json.dumps(strides))
+    (path / "device").write_text(str(device))
     given = {f"output_{i}": value for i, value in enumerate(expected) if value is not None}
     write_npz(path / "expected.npz", given)
     write_npz(path / "generator.npz", {"state": state})
@@ -113,10 +116,12 @@ def write_repro(
     return path
 
 
-def _with_strides(value: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
-    """The same values with those strides."""
+def _with_strides(
+    value: torch.Tensor, strides: Sequence[int], device: torch.device
+) -> torch.Tensor:
+    """The same values with those strides, on `device`."""
     last = sum((n - 1) * step for n, step in zip(value.shape, strides, strict=True))
-    base = torch.zeros(last + 1 if value.numel() else 0, dtype=value.dtype)
+    base = torch.zeros(last + 1 if value.numel() else 0, dtype=value.dtype, device=device)
     whole = base.as_strided(value.shape, strides)
     once = whole
     for dim, step in enumerate(strides):
@@ -135,13 +140,17 @@ def replay(folder: str | Path) -> bool:
     graph = (folder / "graph.json").read_text()
     given, expected = read_npz(folder / "inputs.npz"), read_npz(folder / "expected.npz")
     described = json.loads(graph)
+    device = torch.device((folder / "device").read_text())
     values: list[Any] = []
     layouts = json.loads((folder / "strides.json").read_text())
     for entry, strides in zip(described["inputs"], layouts, strict=True):
         value = given[entry["name"]]
-        values.append(int(value) if strides is None else _with_strides(value, strides))
-    torch.set_rng_state(read_npz(folder / "generator.npz")["state"])
-    outputs = load_program(graph, Settings.read(None)).run(values)
+        values.append(int(value) if strides is None else _with_strides(value, strides, device))
+    run = load_program(graph, Settings.read(None), device).run
+    if device.type == "cuda":
+        run = with_current(run, device)
+    set_random_state(read_npz(folder / "generator.npz")["state"], device)
+    outputs = run(values)
     outputs += [values[mutation["input"]] for mutation in described["mutations"]]
     right = True
     for i, ours in enumerate(outputs):
@@ -149,7 +158,7 @@ def replay(folder: str | Path) -> bool:
             continue
         eager = expected[f"output_{i}"]
         if isinstance(ours, torch.Tensor):
-            what = difference(ours.contiguous(), eager)
+            what = difference(ours.cpu().contiguous(), eager)
         else:
             what = difference(ours, int(eager))
         right = right and what is None

@@ -17,7 +17,7 @@ FROM_LIBRARY = (
     *("tls_ca", "tls_cert", "tls_key", "token", "token_file", "public_key", "known_servers"),
     *("local_cache", "tenant", "priority"),
 )
-MODES = ("blocking", "progressive")
+MODES = ("blocking", "progressive", "reduce-overhead")
 
 
 def _truth(value: Any) -> bool:
@@ -36,10 +36,13 @@ class Settings:
     timeout_s: float = 600.0  # of one compile, with all its retries
     threads: int = 0  # of kernels; 0: torch.get_num_threads() when the graph is compiled
     # LLVM's name of the oldest CPU that is to run the kernels, such as "x86-64-v3": machines of
-    # several kinds then share them. "": this machine's.
+    # several kinds then share them. "": this machine's. One that begins with "sm_" is a GPU's
+    # instead, for graphs on CUDA devices, such as "sm_80".
     arch: str = ""
     debug_dir: str = ""
-    mode: str = "blocking"  # or "progressive": eager until the artifact arrives
+    # Or "progressive": eager until the artifact arrives. "reduce-overhead": a GPU's inference graphs
+    # are replayed as one CUDA graph.
+    mode: str = "blocking"
     check: bool = False  # run every graph eager as well; raise CheckFailed where it differs
     fallback_random: bool = False  # random operators give the numbers that eager makes, by torch
     fail_on_miss: bool = False  # raise CacheMiss instead of compiling, whatever fallback says
@@ -57,6 +60,10 @@ class Settings:
     token_file: str = ""
     public_key: str = ""
     known_servers: str = ""
+
+    def arch_of(self, device_type: str) -> str:
+        """Of the compiler, for "cpu" or "cuda"; "": what this machine has."""
+        return self.arch if self.arch.startswith("sm_") == (device_type == "cuda") else ""
 
     def from_library(self) -> tuple[str, ...]:
         """The values of FROM_LIBRARY, in that order."""

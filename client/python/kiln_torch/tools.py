@@ -13,19 +13,21 @@ from functorch.compile import make_boxed_func
 from kiln_torch import _kiln
 from kiln_torch.backend import aot_backend, static_inputs
 from kiln_torch.capture import capture
+from kiln_torch.devices import graph_device
 from kiln_torch.program import make_client
 from kiln_torch.settings import Settings
 
 
 def _capture_all(
     fn: Callable[..., Any], args: Sequence[Any], train: bool
-) -> list[tuple[str, str]]:
-    """(kind, graph as protobuf JSON) of every graph that one call of `fn` makes."""
-    graphs: list[tuple[str, str]] = []
+) -> list[tuple[str, str, torch.device]]:
+    """(kind, graph as protobuf JSON, its device) of every graph that one call of `fn` makes."""
+    graphs: list[tuple[str, str, torch.device]] = []
 
     def record(module: torch.fx.GraphModule, _inputs: Sequence[Any], *, kind: str) -> Any:
         name = f"{kind}_{len(graphs)}"
-        graphs.append((kind, capture(module, static_inputs(kind).__contains__, name)))
+        graph = capture(module, static_inputs(kind).__contains__, name)
+        graphs.append((kind, graph, graph_device(module)))
         return make_boxed_func(module.forward)
 
     torch._dynamo.reset()
@@ -63,7 +65,7 @@ def save_graph(
     paths = [path] if len(graphs) == 1 else [
         path.with_name(f"{path.stem}.{i}{path.suffix or '.kgraph'}") for i in range(len(graphs))
     ]
-    for target, (_, graph) in zip(paths, graphs, strict=True):
+    for target, (_, graph, _) in zip(paths, graphs, strict=True):
         target.write_bytes(_kiln.graph_to_bytes(graph))
     return paths
 
@@ -71,9 +73,9 @@ def save_graph(
 def explain(fn_or_module: Callable[..., Any], *args: Any) -> str:
     """What the server makes of one call: stages, kernels, library steps, fusion decisions."""
     settings = Settings.read(None)
-    client = make_client(settings, debug=True)
     lines = []
-    for kind, graph in _capture_all(fn_or_module, args, train=False):
+    for kind, graph, device in _capture_all(fn_or_module, args, train=False):
+        client = make_client(settings, device, debug=True)
         artifact = json.loads(client.compile(graph).describe_json())
         lines += [f"{kind} graph", *_describe(artifact)]
     return "\n".join(lines) if lines else "nothing was captured"

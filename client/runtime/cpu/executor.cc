@@ -1,13 +1,11 @@
 #include "client/runtime/cpu/executor.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "client/runtime/contract.h"
-#include "client/runtime/cpu/executor_run.h"
 #include "client/runtime/cpu/thread_pool.h"
+#include "client/runtime/program_run.h"
 #include "client/runtime/strided_copy.h"
 #include "kiln/v1/artifact.pb.h"
 #include "proto/base/status_macros.h"
@@ -16,98 +14,131 @@ namespace kiln::runtime {
 namespace {
 
 constexpr size_t kMostIdleWorkspaces = 4;
-constexpr size_t kMostPlans = 16;
 constexpr int kMostThreads = 1024;
 
-uint64_t NewId() {
-  static std::atomic<uint64_t> next{1};
-  return next.fetch_add(1);
-}
+struct CpuPrepared : kiln_prepared {
+  using kiln_prepared::kiln_prepared;
+  Block block;
+};
 
 }  // namespace
 
-Executor::Executor(const v1::Program& program, std::vector<Kernel> kernels,
-                   std::unique_ptr<const Contract> contract, int threads)
-    : id_(NewId()),
-      program_(program),
-      kernels_(std::move(kernels)),
-      contract_(std::move(contract)),
-      threads_(threads) {}
+// What a run writes to apart from outputs; belongs to one run at a time.
+struct CpuExecutor::Workspace {
+  absl::Status Prepare(const Plan& plan, int threads, absl::Span<const Block> constants);
 
-Executor::~Executor() {
+  uint64_t plan_id = 0;  // the plan that the pointers below are for; 0 for none
+  Block block;
+  Block prepared;  // of runs that are given nothing prepared
+  char* scratch = nullptr;
+  char* thread_scratch = nullptr;
+  std::vector<void*> pointers;   // by buffer
+  std::vector<void*> arguments;  // of the launch in progress
+};
+
+class CpuExecutor::OneRun final : private ProgramRun {
+ public:
+  OneRun(const CpuExecutor& executor, const Plan& plan, Workspace& workspace,
+         absl::Span<const kiln_tensor> inputs, const kiln_run_options* options)
+      : ProgramRun(executor.program(), plan, inputs, options, absl::MakeSpan(workspace.pointers)),
+        workspace_(workspace) {
+    context_.parallel_for = &ContextParallelFor;
+    context_.threads = 1;
+    context_.scratch = workspace.scratch;
+    context_.thread_scratch = workspace.thread_scratch;
+    if (executor.threads() > 1 && !plan.launches.empty()) {
+      ThreadPool& pool = executor.Pool();
+      pool_run_ = pool.Acquire();
+      if (pool_run_ != nullptr) {
+        context_.pool = pool_run_;
+        context_.threads = pool.threads();
+      }
+    }
+  }
+  ~OneRun() override {
+    if (pool_run_ != nullptr) pool_run_->Release();
+    if (constant_moved()) workspace_.plan_id = 0;  // its pointers are not the plan's any more
+  }
+
+  // `kept` may be null: then the prepare steps run as well.
+  absl::Status Run(const Block* kept, absl::Span<kiln_output> outputs) {
+    Block& own = workspace_.prepared;
+    if (kept == nullptr && own.capacity() < plan().prepared_bytes) {
+      own = Block();
+      KILN_ASSIGN_OR_RETURN(own, Block::Allocate(plan().prepared_bytes));
+    }
+    SetPointers(kept != nullptr ? kept->data() : own.data());
+    return ProgramRun::Run(kept != nullptr ? static_cast<size_t>(plan().prepare_steps) : 0,
+                           outputs);
+  }
+
+  // Runs the prepare steps alone, into a block of the plan's prepared_bytes.
+  absl::Status Prepare(char* block) {
+    SetPointers(block);
+    return RunSteps(0, static_cast<size_t>(plan().prepare_steps));
+  }
+
+ private:
+  absl::Status Launch(const PlanLaunch& launch) override {
+    const int* buffers = plan().launch_buffers.data() + launch.first_buffer;
+    for (int i = 0; i < launch.num_buffers; ++i) workspace_.arguments[i] = pointer(buffers[i]);
+    context_.thread_scratch_bytes = static_cast<long>(launch.thread_scratch_bytes);
+    const int result = launch.kernel(&context_, workspace_.arguments.data(), launch.symbols.data());
+    if (result == KILN_CPU_OK) return absl::OkStatus();
+    if (result == KILN_CPU_INDEX_OUT_OF_RANGE) {
+      return absl::OutOfRangeError(
+          absl::StrCat(KernelName(launch), ": an index is outside of its dimension"));
+    }
+    return absl::InternalError(absl::StrCat(KernelName(launch), " returned ", result));
+  }
+
+  absl::Status CopyWindow(const Window& to, const Window& from, absl::Span<const int64_t> sizes,
+                          int64_t element_bytes) override {
+    CopyStrided(static_cast<char*>(to.data), to.strides, static_cast<const char*>(from.data),
+                from.strides, sizes, element_bytes);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<SharedMemory*> AllocateOwn(int64_t bytes) override {
+    return AllocateShared(bytes);
+  }
+
+  void SetDevice(kiln_tensor& tensor) const override { tensor.device_type = KILN_CPU; }
+  absl::Status AfterCallback() override { return absl::OkStatus(); }
+
+  Workspace& workspace_;
+  ThreadPool::Run* pool_run_ = nullptr;  // its place, where it has one
+  KilnCpuContext context_{};
+};
+
+CpuExecutor::CpuExecutor(const v1::Program& program, std::vector<Kernel> kernels,
+                         std::unique_ptr<const Contract> contract, int threads)
+    : Executor(program, std::move(kernels), std::move(contract), KILN_CPU), threads_(threads) {}
+
+CpuExecutor::~CpuExecutor() {
   delete spare_.load();
 }
 
-absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const v1::Program& program,
-                                                           std::vector<Kernel> kernels,
-                                                           std::unique_ptr<const Contract> contract,
-                                                           int threads) {
+absl::StatusOr<std::unique_ptr<CpuExecutor>> CpuExecutor::Create(
+    const v1::Program& program, std::vector<Kernel> kernels,
+    std::unique_ptr<const Contract> contract, int threads) {
   if (threads < 1 || threads > kMostThreads) {
     return absl::InvalidArgumentError(
         absl::StrCat("threads is ", threads, "; expected 1 to ", kMostThreads));
   }
-  std::unique_ptr<Executor> executor(
-      new Executor(program, std::move(kernels), std::move(contract), threads));
+  std::unique_ptr<CpuExecutor> executor(
+      new CpuExecutor(program, std::move(kernels), std::move(contract), threads));
   KILN_RETURN_IF_ERROR(executor->Prepare());
-  return executor;
-}
-
-absl::Status Executor::Prepare() {
-  written_inputs_.assign(static_cast<size_t>(program_.inputs_size()), false);
-  KILN_RETURN_IF_ERROR(CheckLaunches(program_, kernels_, [this](int input) {
-    written_inputs_[static_cast<size_t>(input)] = true;
-    return contract_ == nullptr || contract_->MayWrite(input);
-  }));
-  prepared_inputs_.assign(written_inputs_.size(), false);
-  for (int i = 0; i < static_cast<int>(program_.prepare_steps()); ++i) {
-    for (uint32_t number : program_.steps(i).launch().buffers()) {
-      const v1::Buffer& buffer = program_.buffers(static_cast<int>(number));
-      if (buffer.kind() == v1::Buffer::KIND_INPUT) prepared_inputs_[buffer.index()] = true;
-    }
-  }
-  symbol_sources_ = FindSymbolSources(program_);
-  std::vector<int64_t> hints;
-  for (const SymbolSource& source : symbol_sources_) {
-    hints.push_back(source.fixed);
-    dynamic_ = dynamic_ || source.kind != SymbolSource::Kind::kNone;
-  }
-  KILN_ASSIGN_OR_RETURN(typical_plan_, MakeSoundPlan(hints));
-  for (const v1::Constant& constant : program_.constants()) {
+  for (const v1::Constant& constant : program.constants()) {
     KILN_ASSIGN_OR_RETURN(Block block,
                           Block::Allocate(static_cast<int64_t>(constant.data().size())));
     std::memcpy(block.data(), constant.data().data(), constant.data().size());
-    constants_.push_back(std::move(block));
+    executor->constants_.push_back(std::move(block));
   }
-  return absl::OkStatus();
+  return executor;
 }
 
-absl::StatusOr<std::shared_ptr<const Plan>> Executor::MakeSoundPlan(
-    absl::Span<const int64_t> symbols) const {
-  KILN_ASSIGN_OR_RETURN(Plan made, MakePlan(program_, kernels_, symbols));
-  if (contract_ != nullptr) KILN_RETURN_IF_ERROR(contract_->CheckPlan(made));
-  return std::make_shared<const Plan>(std::move(made));
-}
-
-absl::StatusOr<std::shared_ptr<const Plan>> Executor::PlanForInputs(
-    absl::Span<const kiln_tensor> inputs) const {
-  KILN_ASSIGN_OR_RETURN(std::vector<int64_t> symbols, ReadSymbols(symbol_sources_, inputs));
-  {
-    absl::MutexLock lock(&mutex_);
-    for (auto it = plans_.rbegin(); it != plans_.rend(); ++it) {
-      if ((*it)->symbols != symbols) continue;
-      std::shared_ptr<const Plan> plan = *it;
-      std::rotate(it.base() - 1, it.base(), plans_.end());
-      return plan;
-    }
-  }
-  KILN_ASSIGN_OR_RETURN(std::shared_ptr<const Plan> plan, MakeSoundPlan(symbols));
-  absl::MutexLock lock(&mutex_);
-  if (plans_.size() >= kMostPlans) plans_.erase(plans_.begin());
-  plans_.push_back(plan);
-  return plan;
-}
-
-absl::StatusOr<std::unique_ptr<Executor::Workspace>> Executor::TakeWorkspace(
+absl::StatusOr<std::unique_ptr<CpuExecutor::Workspace>> CpuExecutor::TakeWorkspace(
     const Plan& plan) const {
   std::unique_ptr<Workspace> workspace(spare_.exchange(nullptr, std::memory_order_acquire));
   if (workspace == nullptr) {
@@ -124,7 +155,7 @@ absl::StatusOr<std::unique_ptr<Executor::Workspace>> Executor::TakeWorkspace(
   return workspace;
 }
 
-void Executor::ReturnWorkspace(std::unique_ptr<Workspace> workspace) const {
+void CpuExecutor::ReturnWorkspace(std::unique_ptr<Workspace> workspace) const {
   Workspace* none = nullptr;
   if (spare_.compare_exchange_strong(none, workspace.get(), std::memory_order_release,
                                      std::memory_order_relaxed)) {
@@ -135,7 +166,7 @@ void Executor::ReturnWorkspace(std::unique_ptr<Workspace> workspace) const {
   if (idle_.size() < kMostIdleWorkspaces) idle_.push_back(std::move(workspace));
 }
 
-ThreadPool& Executor::Pool() const {
+ThreadPool& CpuExecutor::Pool() const {
   ThreadPool* pool = pool_.load(std::memory_order_acquire);
   if (pool == nullptr) {
     pool = &ThreadPool::Shared(threads_);
@@ -144,8 +175,8 @@ ThreadPool& Executor::Pool() const {
   return *pool;
 }
 
-absl::Status Executor::Workspace::Prepare(const Plan& plan, int threads,
-                                          absl::Span<const Block> constants) {
+absl::Status CpuExecutor::Workspace::Prepare(const Plan& plan, int threads,
+                                             absl::Span<const Block> constants) {
   // Forget the old plan first: an allocation below may fail.
   plan_id = 0;
   const int64_t needed =
@@ -172,50 +203,30 @@ absl::Status Executor::Workspace::Prepare(const Plan& plan, int threads,
   return absl::OkStatus();
 }
 
-absl::StatusOr<const Plan*> Executor::Guard(absl::Span<const kiln_tensor> inputs,
-                                            std::shared_ptr<const Plan>& made) const {
-  const Plan* plan = typical_plan_.get();
-  if (dynamic_) {
-    KILN_ASSIGN_OR_RETURN(made, PlanForInputs(inputs));
-    plan = made.get();
-  }
-  KILN_RETURN_IF_ERROR(CheckInputs(program_, *plan, inputs));
-  return plan;
-}
-
-absl::StatusOr<std::unique_ptr<kiln_prepared>> Executor::PrepareWeights(
+absl::StatusOr<std::unique_ptr<kiln_prepared>> CpuExecutor::PrepareWeights(
     absl::Span<const kiln_tensor> inputs) const {
-  KILN_RETURN_IF_ERROR(CheckCounts(program_, inputs, static_cast<size_t>(program_.outputs_size())));
   std::shared_ptr<const Plan> made;
-  KILN_ASSIGN_OR_RETURN(const Plan* plan, Guard(inputs, made));
-  auto prepared = std::make_unique<kiln_prepared>();
-  prepared->executor = id_;
+  KILN_ASSIGN_OR_RETURN(const Plan* plan,
+                        Guard(inputs, static_cast<size_t>(program().outputs_size()), made));
+  auto prepared = std::make_unique<CpuPrepared>(id());
   KILN_ASSIGN_OR_RETURN(prepared->block, Block::Allocate(plan->prepared_bytes));
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<Workspace> workspace, TakeWorkspace(*plan));
-  absl::Status status;
-  {
-    OneRun run(*this, *plan, *workspace, inputs, nullptr);
-    status = run.Prepare(prepared->block.data());
-  }
+  const absl::Status status =
+      OneRun(*this, *plan, *workspace, inputs, nullptr).Prepare(prepared->block.data());
   ReturnWorkspace(std::move(workspace));
   if (!status.ok()) return status;
   return prepared;
 }
 
-absl::Status Executor::Run(absl::Span<const kiln_tensor> inputs, absl::Span<kiln_output> outputs,
-                           const kiln_run_options* options) const {
-  KILN_RETURN_IF_ERROR(CheckCounts(program_, inputs, outputs.size()));
+absl::Status CpuExecutor::Run(absl::Span<const kiln_tensor> inputs, absl::Span<kiln_output> outputs,
+                              const kiln_run_options* options) const {
   std::shared_ptr<const Plan> made;
-  KILN_ASSIGN_OR_RETURN(const Plan* plan, Guard(inputs, made));
-  if (options != nullptr && options->prepared != nullptr && options->prepared->executor != id_) {
-    return absl::InvalidArgumentError("what is prepared is of another program");
-  }
+  KILN_ASSIGN_OR_RETURN(const Plan* plan, Guard(inputs, outputs.size(), made));
+  KILN_ASSIGN_OR_RETURN(const kiln_prepared* prepared, Prepared(options));
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<Workspace> workspace, TakeWorkspace(*plan));
-  absl::Status status;
-  {
-    OneRun run(*this, *plan, *workspace, inputs, options);
-    status = run.Run(outputs);
-  }
+  const Block* kept =
+      prepared != nullptr ? &static_cast<const CpuPrepared*>(prepared)->block : nullptr;
+  absl::Status status = OneRun(*this, *plan, *workspace, inputs, options).Run(kept, outputs);
   ReturnWorkspace(std::move(workspace));
   return status;
 }

@@ -122,12 +122,12 @@ absl::Status CheckRunsOnGpu(const Driver& driver, absl::string_view arch, int or
                    ") has compute capability ", capability.major, ".", capability.minor));
 }
 
-absl::Status CheckRunsOnSomeGpu(const Driver& driver, absl::string_view arch) {
+absl::StatusOr<int> FindGpuFor(const Driver& driver, absl::string_view arch) {
   KILN_ASSIGN_OR_RETURN(const int count, driver.DeviceCount());
   absl::Status first;
   for (int i = 0; i < count; ++i) {
     absl::Status status = CheckRunsOnGpu(driver, arch, i);
-    if (status.ok()) return status;
+    if (status.ok()) return i;
     if (first.ok()) first = std::move(status);
   }
   return first;

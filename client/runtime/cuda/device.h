@@ -24,7 +24,7 @@ absl::StatusOr<v1::Device> DescribeGpuNumber(const Driver& driver, int ordinal);
 
 // FAILED_PRECONDITION unless code for `arch` runs on the GPU of that number.
 absl::Status CheckRunsOnGpu(const Driver& driver, absl::string_view arch, int ordinal);
-// The same for at least one of this machine's.
-absl::Status CheckRunsOnSomeGpu(const Driver& driver, absl::string_view arch);
+// The number of this machine's first GPU that does; the same error where there is none.
+absl::StatusOr<int> FindGpuFor(const Driver& driver, absl::string_view arch);
 
 }  // namespace kiln::cuda

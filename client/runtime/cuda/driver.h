@@ -126,6 +126,7 @@ struct PoolProperties {
   F("cuMemAllocFromPoolAsync", allocate_async, (DevicePointer*, size_t bytes, Pool, Stream))      \
   F("cuMemFreeAsync", free_async, (DevicePointer, Stream))                                        \
   F("cuStreamCreate", make_stream, (Stream*, unsigned flags))                                     \
+  F("cuStreamDestroy_v2", destroy_stream, (Stream))                                               \
   F("cuStreamSynchronize", synchronize_stream, (Stream))                                          \
   F("cuStreamIsCapturing", stream_capture, (Stream, int* status))                                 \
   F("cuThreadExchangeStreamCaptureMode", exchange_capture_mode, (int* mode))

@@ -16,6 +16,7 @@ TEST(Device, EveryKnownTargetDescribesThisMachine) {
   for (absl::string_view target : KnownTargets()) {
     for (const char* arch : {"", "native"}) {
       auto device = DescribeDevice(target, arch, 3);
+      if (target == "ptx" && absl::IsFailedPrecondition(device.status())) continue;  // no GPU here
       ASSERT_TRUE(device.ok()) << target << " " << device.status();
       EXPECT_EQ(TargetName(device->target()), target);
       EXPECT_FALSE(device->arch().empty());
@@ -34,7 +35,7 @@ TEST(Device, UnknownNamesAreRefusedWithTheKnownOnes) {
   for (const char* target : {"gcu", "unknown", "CPP"}) {
     const absl::Status status = DescribeDevice(target, "", 1).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << target;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("known are cpp, null")) << target;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("known are cpp, ptx, null")) << target;
   }
   EXPECT_THAT(std::string(DescribeDevice("null", "znver4", 1).status().message()),
               HasSubstr("no architecture 'znver4'"));

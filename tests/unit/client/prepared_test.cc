@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "client/loader.h"
-#include "client/runtime/cpu/executor.h"
+#include "client/runtime/executor.h"
 #include "kiln/client.h"
 #include "tests/unit/client/artifacts.h"
 

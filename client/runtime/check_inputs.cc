@@ -1,11 +1,11 @@
-// The guards of a run: are these the tensors that the program was compiled for?
+#include "client/runtime/check_inputs.h"
+
 #include <algorithm>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/runtime/cpu/executor_run.h"
 #include "client/runtime/strided_copy.h"
 #include "kiln/v1/artifact.pb.h"
 
@@ -26,8 +26,14 @@ std::string DTypeText(int dtype) {
   return known.ok() ? std::string(DTypeName(*known)) : absl::StrCat("unknown dtype ", dtype);
 }
 
+std::string DeviceText(int type) {
+  if (type == KILN_CPU) return "the CPU";
+  if (type == KILN_CUDA) return "an NVIDIA GPU";
+  return absl::StrCat("a device of type ", type);
+}
+
 absl::Status CheckTensor(const v1::Program& program, int i, const PlanTensor& type,
-                         const kiln_tensor& tensor) {
+                         const kiln_tensor& tensor, kiln_device_type device) {
   const int ndim = static_cast<int>(type.sizes.size());
   if (tensor.dtype != DTypeToProto(type.dtype)) {
     return Bad(program, i,
@@ -49,9 +55,10 @@ absl::Status CheckTensor(const v1::Program& program, int i, const PlanTensor& ty
                absl::StrCat("has strides ", Sizes({tensor.strides, type.strides.size()}),
                             "; expected ", Sizes(type.strides)));
   }
-  if (tensor.device_type != KILN_CPU) {
-    return Bad(program, i,
-               absl::StrCat("is on a device of type ", tensor.device_type, "; expected the CPU"));
+  if (tensor.device_type != device) {
+    return Bad(
+        program, i,
+        absl::StrCat("is on ", DeviceText(tensor.device_type), "; expected ", DeviceText(device)));
   }
   if (type.reach_bytes > 0 && tensor.data == nullptr) return Bad(program, i, "has no data");
   return absl::OkStatus();
@@ -86,13 +93,22 @@ absl::Status CheckCounts(const v1::Program& program, absl::Span<const kiln_tenso
 }
 
 absl::Status CheckInputs(const v1::Program& program, const Plan& plan,
-                         absl::Span<const kiln_tensor> inputs) {
+                         absl::Span<const kiln_tensor> inputs, kiln_device_type device) {
+  int first = -1;  // tensor among the inputs
   for (size_t i = 0; i < inputs.size(); ++i) {
     const PlanInput& expected = plan.inputs[i];
     const int number = static_cast<int>(i);
-    absl::Status status = CheckTensor(program, number, expected.type, inputs[i]);
+    absl::Status status = CheckTensor(program, number, expected.type, inputs[i],
+                                      expected.is_tensor ? device : KILN_CPU);
     if (!status.ok()) return status;
-    if (expected.is_tensor) continue;
+    if (expected.is_tensor) {
+      if (first < 0) first = number;
+      const int index = inputs[i].device_index, expected_index = inputs[first].device_index;
+      if (device == KILN_CPU || index == expected_index) continue;
+      return Bad(program, number,
+                 absl::StrCat("is on GPU ", index, "; expected GPU ", expected_index, " as input ",
+                              first));
+    }
     if (inputs[i].data == nullptr) return Bad(program, number, "has no data");
     int64_t value = *static_cast<const int64_t*>(inputs[i].data);
     if (value != expected.value) {

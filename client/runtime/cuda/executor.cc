@@ -1,0 +1,350 @@
+#include "client/runtime/cuda/executor.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/runtime/cuda/copy.h"
+#include "client/runtime/cuda/device.h"
+#include "client/runtime/cuda/memory.h"
+#include "client/runtime/cuda/modules.h"
+#include "client/runtime/program_run.h"
+#include "client/status_bridge.h"
+#include "kiln/v1/artifact.pb.h"
+#include "proto/base/status_macros.h"
+
+namespace kiln::cuda {
+namespace {
+
+using runtime::Plan;
+using runtime::PlanLaunch;
+using runtime::SharedMemory;
+
+constexpr size_t kMostNames = 8;     // of kernels in one message
+constexpr int64_t kAlignment = 256;  // of workspace, scratch and what is prepared
+
+int64_t RoundUp(int64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+struct CudaPrepared : kiln_prepared {
+  CudaPrepared(uint64_t id, int gpu) : kiln_prepared(id), ordinal(gpu) {}
+  const int ordinal;
+  DeviceBlock block;
+};
+
+}  // namespace
+
+// What the program has on one GPU. Destroyed with the context current, and idle.
+struct CudaExecutor::OnGpu {
+  const Gpu* gpu = nullptr;
+  std::unique_ptr<Modules> modules;
+  DeviceBlock constants;
+  std::vector<void*> constant;  // addresses in the block
+  DevicePointer error = 0;      // the executor's error_, as the GPU sees it
+};
+
+// Before ProgramRun, which takes them.
+struct Addresses {
+  explicit Addresses(size_t count) : addresses_(count) {}
+  absl::InlinedVector<void*, 64> addresses_;  // by buffer
+};
+
+class CudaExecutor::OneRun final : private Addresses, private runtime::ProgramRun {
+ public:
+  OneRun(const CudaExecutor& executor, const OnGpu& on, const ContextScope& context,
+         const Plan& plan, absl::Span<const kiln_tensor> inputs, const kiln_run_options* options,
+         Stream stream)
+      : Addresses(plan.buffers.size()),
+        ProgramRun(executor.program(), plan, inputs, options, absl::MakeSpan(addresses_)),
+        executor_(executor),
+        on_(on),
+        context_(context),
+        stream_(stream) {}
+  ~OneRun() override {
+    // In the stream's order; a failure leaves the memory to the pool's end.
+    if (owned_ != 0) executor_.driver_.free_async(owned_, stream_);
+  }
+
+  // `kept` may be null: then the prepare steps run as well.
+  absl::Status Run(char* kept, absl::Span<kiln_output> outputs) {
+    const int64_t prepared = kept == nullptr ? RoundUp(plan().prepared_bytes) : 0;
+    KILN_ASSIGN_OR_RETURN(char* own, TakeScratch(prepared));
+    SetPointers(kept == nullptr ? own : kept);
+    return ProgramRun::Run(kept == nullptr ? 0 : static_cast<size_t>(plan().prepare_steps),
+                           outputs);
+  }
+
+  // Runs the prepare steps alone, into a block of the plan's prepared_bytes.
+  absl::Status Prepare(char* block) {
+    KILN_RETURN_IF_ERROR(TakeScratch(0).status());
+    SetPointers(block);
+    return RunSteps(0, static_cast<size_t>(plan().prepare_steps));
+  }
+
+ private:
+  // Memory for the workspace and scratch, to which it sets the pointers, and so much more, which it
+  // returns.
+  absl::StatusOr<char*> TakeScratch(int64_t more) {
+    const int64_t workspace = RoundUp(plan().workspace_bytes);
+    const int64_t scratch = RoundUp(plan().scratch_bytes);
+    const int64_t bytes = workspace + scratch + more;
+    void* data = nullptr;
+    if (bytes > 0 && options() != nullptr && options()->allocate_scratch != nullptr) {
+      KILN_RETURN_IF_ERROR(FromCStatus(options()->allocate_scratch(options()->user, bytes, &data)));
+      KILN_RETURN_IF_ERROR(context_.Renew());
+      if (data == nullptr || reinterpret_cast<uintptr_t>(data) % kAlignment != 0) {
+        return absl::InvalidArgumentError("allocate_scratch gave no memory aligned to 256 bytes");
+      }
+    } else if (bytes > 0) {
+      KILN_ASSIGN_OR_RETURN(owned_, on_.gpu->Allocate(bytes, stream_));
+      data = reinterpret_cast<void*>(owned_);
+    }
+    char* base = static_cast<char*>(data);
+    for (size_t i = 0; i < addresses_.size(); ++i) {
+      const runtime::PlanBuffer& buffer = plan().buffers[i];
+      if (buffer.kind == runtime::BufferKind::kWorkspace) {
+        addresses_[i] = base + buffer.workspace_offset;
+      } else if (buffer.kind == runtime::BufferKind::kConstant) {
+        addresses_[i] = on_.constant[static_cast<size_t>(buffer.index)];
+      }
+    }
+    scratch_ = base + workspace;
+    return base + workspace + scratch;
+  }
+
+  absl::Status Launch(const PlanLaunch& launch) override {
+    const runtime::PlanGrid& grid = launch.grid;
+    if (grid.blocks[0] == 0 || grid.blocks[1] == 0 || grid.blocks[2] == 0) return absl::OkStatus();
+    KILN_ASSIGN_OR_RETURN(const Function function,
+                          on_.modules->Find(launch.function, grid.shared_bytes));
+    absl::InlinedVector<uint64_t, 32> values;
+    const int* buffers = plan().launch_buffers.data() + launch.first_buffer;
+    for (int i = 0; i < launch.num_buffers; ++i) {
+      values.push_back(reinterpret_cast<uintptr_t>(pointer(buffers[i])));
+    }
+    for (const long symbol : launch.symbols) values.push_back(static_cast<uint64_t>(symbol));
+    values.push_back(launch.scratch_bytes > 0 ? reinterpret_cast<uintptr_t>(scratch_) : 0);
+    values.push_back(on_.error);
+    absl::InlinedVector<void*, 32> arguments;
+    for (uint64_t& value : values) arguments.push_back(&value);
+    const Driver& driver = executor_.driver_;
+    const Result result = driver.launch(function, grid.blocks[0], grid.blocks[1], grid.blocks[2],
+                                        grid.threads[0], grid.threads[1], grid.threads[2],
+                                        grid.shared_bytes, stream_, arguments.data(), nullptr);
+    if (result != kSuccess) {
+      return driver.Check(result, absl::StrCat("cannot launch ", KernelName(launch)));
+    }
+    return executor_.checks_launches_ ? CheckLaunch(launch) : absl::OkStatus();
+  }
+
+  absl::Status CheckLaunch(const PlanLaunch& launch) {
+    const Driver& driver = executor_.driver_;
+    int captured = 0;
+    if (driver.stream_capture(stream_, &captured) != kSuccess || captured != 0) {
+      return absl::OkStatus();
+    }
+    KILN_RETURN_IF_ERROR(driver.Check(driver.synchronize_stream(stream_), KernelName(launch)));
+    if (executor_.TakeError().ok()) return absl::OkStatus();
+    return absl::OutOfRangeError(
+        absl::StrCat(KernelName(launch), ": an index is outside of its dimension"));
+  }
+
+  absl::Status CopyWindow(const Window& to, const Window& from, absl::Span<const int64_t> sizes,
+                          int64_t element_bytes) override {
+    return CopyOnGpu(executor_.driver_, reinterpret_cast<DevicePointer>(to.data), to.strides,
+                     reinterpret_cast<DevicePointer>(from.data), from.strides, sizes, element_bytes,
+                     stream_);
+  }
+
+  absl::StatusOr<SharedMemory*> AllocateOwn(int64_t bytes) override {
+    return on_.gpu->AllocateShared(bytes, stream_);
+  }
+
+  void SetDevice(kiln_tensor& tensor) const override {
+    tensor.device_type = KILN_CUDA;
+    tensor.device_index = on_.gpu->ordinal;
+  }
+
+  absl::Status AfterCallback() override { return context_.Renew(); }
+
+  const CudaExecutor& executor_;
+  const OnGpu& on_;
+  const ContextScope& context_;
+  const Stream stream_;
+  DevicePointer owned_ = 0;  // of the runtime's pool
+  char* scratch_ = nullptr;
+};
+
+CudaExecutor::CudaExecutor(const v1::Program& program, std::vector<runtime::Kernel> kernels,
+                           std::vector<std::unique_ptr<const Archive>> archives, std::string arch,
+                           std::unique_ptr<const runtime::Contract> contract, const Driver& driver)
+    : Executor(program, std::move(kernels), std::move(contract), KILN_CUDA),
+      archives_(std::move(archives)),
+      arch_(std::move(arch)),
+      driver_(driver),
+      checks_launches_([] {
+        const char* value = std::getenv("KILN_CHECK_LAUNCHES");
+        return value != nullptr && std::strcmp(value, "1") == 0;
+      }()) {}
+
+absl::StatusOr<std::unique_ptr<CudaExecutor>> CudaExecutor::Create(
+    const v1::Program& program, std::vector<runtime::Kernel> kernels,
+    std::vector<std::unique_ptr<const Archive>> archives, std::string arch,
+    std::unique_ptr<const runtime::Contract> contract, const Driver& driver) {
+  std::unique_ptr<CudaExecutor> executor(new CudaExecutor(program, std::move(kernels),
+                                                          std::move(archives), std::move(arch),
+                                                          std::move(contract), driver));
+  KILN_RETURN_IF_ERROR(executor->Prepare());
+  if (executor->typical_plan().thread_scratch_bytes != 0) {
+    return absl::DataLossError("the artifact's program is for a GPU and wants scratch of threads");
+  }
+  return executor;
+}
+
+CudaExecutor::~CudaExecutor() {
+  bool idle = true;
+  for (const std::atomic<const OnGpu*>& slot : on_gpus_) {
+    const OnGpu* on = slot.load();
+    if (on == nullptr) continue;
+    const ContextScope context(driver_, on->gpu->context);
+    const RelaxedCaptureScope relaxed(driver_);
+    // What a GPU may still use stays: a leak, where the process would end otherwise.
+    if (context.status().ok() && driver_.synchronize() == kSuccess) {
+      delete on;
+    } else {
+      idle = false;
+    }
+  }
+  if (idle && error_.load() != nullptr) driver_.free_host(error_.load());
+}
+
+int CudaExecutor::OrdinalOf(const Plan& plan, absl::Span<const kiln_tensor> inputs) const {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (plan.inputs[i].is_tensor) return inputs[i].device_index;
+  }
+  Device device = 0;
+  return driver_.current_device(&device) == kSuccess ? device : 0;
+}
+
+absl::StatusOr<const CudaExecutor::OnGpu*> CudaExecutor::Use(int ordinal) const {
+  if (ordinal < 0 || ordinal >= kMostGpus) {
+    return absl::InvalidArgumentError(absl::StrCat("there is no GPU ", ordinal));
+  }
+  std::atomic<const OnGpu*>& slot = on_gpus_[static_cast<size_t>(ordinal)];
+  const OnGpu* on = slot.load(std::memory_order_acquire);
+  if (on != nullptr) return on;
+  absl::MutexLock lock(&mutex_);  // whoever else wants the GPU has to wait for this anyway
+  on = slot.load(std::memory_order_acquire);
+  if (on != nullptr) return on;
+  KILN_ASSIGN_OR_RETURN(std::unique_ptr<OnGpu> made, Load(ordinal));
+  on = made.release();
+  slot.store(on, std::memory_order_release);
+  return on;
+}
+
+absl::StatusOr<std::unique_ptr<CudaExecutor::OnGpu>> CudaExecutor::Load(int ordinal) const {
+  KILN_RETURN_IF_ERROR(CheckRunsOnGpu(driver_, arch_, ordinal));
+  KILN_ASSIGN_OR_RETURN(const Gpu* gpu, Gpu::Get(ordinal));
+  const ContextScope context(driver_, gpu->context);
+  KILN_RETURN_IF_ERROR(context.status());
+  auto on = std::make_unique<OnGpu>();
+  on->gpu = gpu;
+  const RelaxedCaptureScope relaxed(driver_);
+  KILN_ASSIGN_OR_RETURN(on->modules, Modules::Load(driver_, archives_));
+  int64_t bytes = 0;
+  std::vector<int64_t> offsets;
+  for (const v1::Constant& constant : program().constants()) {
+    offsets.push_back(bytes);
+    bytes += RoundUp(static_cast<int64_t>(constant.data().size()));
+  }
+  KILN_ASSIGN_OR_RETURN(on->constants, DeviceBlock::Allocate(*on->gpu, bytes));
+  KILN_ASSIGN_OR_RETURN(const std::unique_ptr<OwnStream> stream, OwnStream::Make(driver_));
+  for (int i = 0; i < program().constants_size(); ++i) {
+    const std::string& data = program().constants(i).data();
+    char* to = on->constants.data() + offsets[static_cast<size_t>(i)];
+    on->constant.push_back(to);
+    if (data.empty()) continue;
+    KILN_RETURN_IF_ERROR(
+        driver_.Check(driver_.copy_to_device(reinterpret_cast<DevicePointer>(to), data.data(),
+                                             data.size(), stream->get()),
+                      absl::StrCat("cannot copy constant ", i, " to GPU ", ordinal)));
+  }
+  KILN_RETURN_IF_ERROR(stream->Synchronize());
+  if (error_.load() == nullptr) {
+    void* word = nullptr;
+    KILN_RETURN_IF_ERROR(
+        driver_.Check(driver_.allocate_host(&word, sizeof(int), kHostPortable | kHostDeviceMap),
+                      "cannot allocate memory that the host and GPUs share"));
+    *static_cast<int*>(word) = 0;
+    error_.store(static_cast<int*>(word));
+  }
+  KILN_RETURN_IF_ERROR(driver_.Check(driver_.host_device_pointer(&on->error, error_.load(), 0),
+                                     "cannot show memory of the host to a GPU"));
+  return on;
+}
+
+absl::Status CudaExecutor::TakeError() const {
+  int* error = error_.load(std::memory_order_acquire);
+  if (error == nullptr || __atomic_load_n(error, __ATOMIC_ACQUIRE) == 0 ||
+      __atomic_exchange_n(error, 0, __ATOMIC_ACQ_REL) == 0) {
+    return absl::OkStatus();
+  }
+  std::vector<std::string> names;
+  for (const ArchivedKernel& kernel : archives_.front()->kernels()) {
+    if (names.size() == kMostNames) {
+      names.push_back("others");
+      break;
+    }
+    names.push_back(kernel.name);
+  }
+  return absl::OutOfRangeError(
+      absl::StrCat("a run of this program met an index outside of its dimension, in a kernel of ",
+                   absl::StrJoin(names, ", "), " (KILN_CHECK_LAUNCHES=1 tells which)"));
+}
+
+absl::StatusOr<std::unique_ptr<kiln_prepared>> CudaExecutor::PrepareWeights(
+    absl::Span<const kiln_tensor> inputs) const {
+  std::shared_ptr<const Plan> made;
+  KILN_ASSIGN_OR_RETURN(const Plan* plan,
+                        Guard(inputs, static_cast<size_t>(program().outputs_size()), made));
+  const int ordinal = OrdinalOf(*plan, inputs);
+  KILN_ASSIGN_OR_RETURN(const OnGpu* on, Use(ordinal));
+  const ContextScope context(driver_, on->gpu->context);
+  KILN_RETURN_IF_ERROR(context.status());
+  auto prepared = std::make_unique<CudaPrepared>(id(), ordinal);
+  KILN_ASSIGN_OR_RETURN(prepared->block, DeviceBlock::Allocate(*on->gpu, plan->prepared_bytes));
+  const RelaxedCaptureScope relaxed(driver_);
+  KILN_RETURN_IF_ERROR(driver_.Check(driver_.synchronize(), "cannot wait for the parameters"));
+  KILN_ASSIGN_OR_RETURN(const std::unique_ptr<OwnStream> stream, OwnStream::Make(driver_));
+  KILN_RETURN_IF_ERROR(OneRun(*this, *on, context, *plan, inputs, nullptr, stream->get())
+                           .Prepare(prepared->block.data()));
+  KILN_RETURN_IF_ERROR(stream->Synchronize());
+  KILN_RETURN_IF_ERROR(TakeError());
+  return prepared;
+}
+
+absl::Status CudaExecutor::Run(absl::Span<const kiln_tensor> inputs,
+                               absl::Span<kiln_output> outputs,
+                               const kiln_run_options* options) const {
+  std::shared_ptr<const Plan> made;
+  KILN_ASSIGN_OR_RETURN(const Plan* plan, Guard(inputs, outputs.size(), made));
+  KILN_ASSIGN_OR_RETURN(const kiln_prepared* prepared, Prepared(options));
+  const int ordinal = OrdinalOf(*plan, inputs);
+  const auto* kept = static_cast<const CudaPrepared*>(prepared);
+  if (kept != nullptr && kept->ordinal != ordinal) {
+    return absl::InvalidArgumentError(absl::StrCat("what is prepared is on GPU ", kept->ordinal,
+                                                   ", the inputs are on GPU ", ordinal));
+  }
+  KILN_RETURN_IF_ERROR(TakeError());
+  KILN_ASSIGN_OR_RETURN(const OnGpu* on, Use(ordinal));
+  const ContextScope context(driver_, on->gpu->context);
+  KILN_RETURN_IF_ERROR(context.status());
+  const Stream stream = options == nullptr ? nullptr : static_cast<Stream>(options->stream);
+  return OneRun(*this, *on, context, *plan, inputs, options, stream)
+      .Run(kept == nullptr ? nullptr : kept->block.data(), outputs);
+}
+
+}  // namespace kiln::cuda
