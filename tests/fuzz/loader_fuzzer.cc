@@ -65,7 +65,7 @@ kiln::runtime::Kernel KernelFor(const kiln::v1::Program& program,
   }
   interface->mutable_scratch_bytes()->set_value(launch.scratch_bytes().value());
   interface->mutable_thread_scratch_bytes()->set_value(launch.thread_scratch_bytes().value());
-  return {nullptr, std::move(interface)};
+  return {.interface = std::move(interface)};
 }
 
 void MakeThePlan(const kiln::v1::Program& program) {

@@ -376,7 +376,8 @@ typedef struct kiln_run_options {
 typedef struct kiln_prepared kiln_prepared;
 /* Takes `inputs` as kiln_program_run does and reads those alone for which
    kiln_program_prepares_input is 1. The memory is the program's prepared_bytes; the caller destroys
-   it. Errors as of a run; RESOURCE_EXHAUSTED where there is no memory. Thread-safe. */
+   it. Errors as of a run; RESOURCE_EXHAUSTED where there is no memory. Thread-safe. On a GPU it
+   waits for all of its work, before and after; not while a stream is being captured. */
 KILN_EXPORT kiln_status* kiln_program_prepare(const kiln_program* program,
                                               const kiln_tensor* inputs, size_t num_inputs,
                                               kiln_prepared** prepared);
@@ -418,8 +419,8 @@ KILN_EXPORT kiln_status* kiln_program_run(const kiln_program* program, const kil
    OUT_OF_RANGE comes from the program's next run, or from here, where everything that was started
    before and has been executed by now counts. It is then forgotten. Never waits. */
 KILN_EXPORT kiln_status* kiln_program_check(const kiln_program* program);
-/* Frees what the run itself allocated for these outputs and clears them; memory of a GPU when all
-   of its work has been executed. */
+/* Frees what the run itself allocated for these outputs and clears them; memory of a GPU in the
+   order of the run's stream, which must not have been destroyed. */
 KILN_EXPORT void kiln_outputs_release(kiln_output* outputs, size_t num_outputs);
 
 #ifdef __cplusplus

@@ -43,24 +43,22 @@ absl::StatusOr<std::unique_ptr<Gpu>> Make(const Driver& driver, int ordinal) {
   return std::unique_ptr<Gpu>(new Gpu{driver, ordinal, context, MakePool(driver, device)});
 }
 
-// Frees what the device may still use: first waits until it does not. Nothing can be done about a
-// failure, after which the memory stays.
-void FreeWhenIdle(const Gpu& gpu, DevicePointer data) {
-  if (data == 0) return;
-  const ContextScope scope(gpu.driver, gpu.context);
-  const RelaxedCaptureScope relaxed(gpu.driver);
-  if (scope.status().ok() && gpu.driver.synchronize() == kSuccess) gpu.driver.free(data);
-}
-
 struct SharedDeviceMemory : runtime::SharedMemory {
-  explicit SharedDeviceMemory(const Gpu& on)
+  SharedDeviceMemory(const Gpu& on, Stream in)
       : SharedMemory([](SharedMemory* memory) {
           auto* shared = static_cast<SharedDeviceMemory*>(memory);
-          FreeWhenIdle(shared->gpu, reinterpret_cast<DevicePointer>(shared->data));
+          const Driver& driver = shared->gpu.driver;
+          const ContextScope scope(driver, shared->gpu.context);
+          // Nothing can be done about a failure, after which the memory stays.
+          if (shared->data != nullptr && scope.status().ok()) {
+            driver.free_async(reinterpret_cast<DevicePointer>(shared->data), shared->stream);
+          }
           delete shared;
         }),
-        gpu(on) {}
+        gpu(on),
+        stream(in) {}
   const Gpu& gpu;
+  const Stream stream;
 };
 
 }  // namespace
@@ -98,13 +96,16 @@ absl::StatusOr<runtime::SharedMemory*> Gpu::AllocateShared(int64_t bytes, Stream
   if (bytes > 0) {
     KILN_ASSIGN_OR_RETURN(data, Allocate(bytes, stream));
   }
-  auto* shared = new SharedDeviceMemory(*this);
+  auto* shared = new SharedDeviceMemory(*this, stream);
   shared->data = reinterpret_cast<void*>(data);
   return shared;
 }
 
 DeviceBlock::~DeviceBlock() {
-  if (gpu_ != nullptr) FreeWhenIdle(*gpu_, data_);
+  if (gpu_ == nullptr || data_ == 0) return;
+  const ContextScope scope(gpu_->driver, gpu_->context);
+  const RelaxedCaptureScope relaxed(gpu_->driver);
+  if (scope.status().ok()) gpu_->driver.free(data_);  // which waits for the device
 }
 
 absl::StatusOr<DeviceBlock> DeviceBlock::Allocate(const Gpu& gpu, int64_t bytes) {

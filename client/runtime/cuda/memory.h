@@ -19,7 +19,7 @@ struct Gpu {
 
   // In the stream's order. With the context current, as those below.
   absl::StatusOr<DevicePointer> Allocate(int64_t bytes, Stream stream) const;
-  // For an output: freed when the whole context has done its work.
+  // For an output: freed in the order of that stream, which must still be there then.
   absl::StatusOr<runtime::SharedMemory*> AllocateShared(int64_t bytes, Stream stream) const;
 
   const Driver& driver;
@@ -28,8 +28,8 @@ struct Gpu {
   Pool pool = nullptr;  // null where the GPU has none
 };
 
-// A block for as long as the object lives; movable. It is freed when the context has done its work,
-// or never where that cannot be waited for (a lost context, or a capture in another thread).
+// A block for as long as the object lives; movable. Its end waits for the device, and disturbs no
+// stream capture.
 class DeviceBlock {
  public:
   DeviceBlock() = default;

@@ -149,6 +149,20 @@ TEST_F(Cuda, TheFirstRunMayBeCaptured) {
   EXPECT_EQ(First(outputs[0]), 22);
 }
 
+TEST_F(Cuda, AProgramMayEndDuringACapture) {
+  const OnDevice a({1, 2, 3, 4});
+  auto program = Load(OnGpu(PrepareAndAdd(4)));
+  auto prepared = program->loaded().executor().PrepareWeights({a.tensor, a.tensor});
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  auto outputs = program->Run({a.tensor, a.tensor});
+  ASSERT_TRUE(outputs.ok()) << outputs.status();
+  Fake().capturing = true;
+  prepared->reset();
+  *outputs = Outputs();
+  program.reset();
+  Fake().capturing = false;
+}
+
 TEST_F(Cuda, TakesTheCallersMemoryAndStream) {
   const auto program = Load(OnGpu(AddAndDouble(4)));
   const OnDevice a({1, 2, 3, 4}), b({10, 20, 30, 40}), out({0, 0, 0, 0}),

@@ -232,7 +232,11 @@ int cuCtxGetDevice(int* device) {
   return 0;
 }
 int cuCtxSynchronize() {
-  ENTER("cuCtxSynchronize", true, true);
+  ENTER("cuCtxSynchronize");
+  if (S().control.capturing) {
+    Misuse("cuCtxSynchronize in a capture");  // which it ends, in whatever mode
+    return kCaptureUnsupported;
+  }
   return Drain();
 }
 
@@ -247,7 +251,8 @@ int cuModuleLoadDataEx(void** module, const void* image, unsigned, int*, void**)
   return 0;
 }
 int cuModuleUnload(void* module) {
-  ENTER("cuModuleUnload");
+  ENTER("cuModuleUnload", true, true);
+  Drain();
   if (S().modules.erase(module) == 0) Misuse("an unload of what is no module");
   --S().control.modules;
   return 0;
@@ -293,7 +298,9 @@ int cuMemAlloc_v2(DevicePointer* data, size_t bytes) {
 }
 int cuMemFree_v2(DevicePointer data) {
   ENTER("cuMemFree", true, true);
-  if (!S().queue.empty()) Misuse("a free of memory that work may use");
+  const auto it = S().memory.find(static_cast<uintptr_t>(data));
+  if (it != S().memory.end() && it->second.pooled) Misuse("a free that does not wait");
+  Drain();  // as the driver waits for the device
   return Free(data);
 }
 int cuMemHostAlloc(void** data, size_t bytes, unsigned flags) {
@@ -303,7 +310,8 @@ int cuMemHostAlloc(void** data, size_t bytes, unsigned flags) {
   return 0;
 }
 int cuMemFreeHost(void* data) {
-  ENTER("cuMemFreeHost", false);
+  ENTER("cuMemFreeHost", false, true);
+  Drain();
   std::free(data);
   return 0;
 }
