@@ -51,6 +51,8 @@ class Cuda : public ::testing::Test {
     fresh.drain = Fake().drain;
     fresh.used_bytes = Fake().used_bytes;
     Fake() = fresh;
+    ASSERT_TRUE(cuda::Driver::Get().ok()) << cuda::Driver::Get().status();
+    Fake().calls.clear();
     Fake().kernels["test_add"] = {6, [](const std::vector<uint64_t>& a) {
                                     for (uint64_t i = 0; i < a[3]; ++i)
                                       At(a[2], i) = At(a[0], i) + At(a[1], i);
