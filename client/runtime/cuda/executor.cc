@@ -1,5 +1,6 @@
 #include "client/runtime/cuda/executor.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -22,8 +23,9 @@ using runtime::Plan;
 using runtime::PlanLaunch;
 using runtime::SharedMemory;
 
-constexpr size_t kMostNames = 8;     // of kernels in one message
-constexpr int64_t kAlignment = 256;  // of workspace, scratch and what is prepared
+constexpr size_t kMostNames = 8;                // of kernels in one message
+constexpr int64_t kAlignment = 256;             // of workspace, scratch and what is prepared
+constexpr DevicePointer kKernelAlignment = 16;  // of what kernels access
 
 int64_t RoundUp(int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -66,6 +68,9 @@ class CudaExecutor::OneRun final : private Addresses, private runtime::ProgramRu
   ~OneRun() override {
     // In the stream's order; a failure leaves the memory to the pool's end.
     if (owned_ != 0) executor_.driver_.free_async(owned_, stream_);
+    for (const Moved& moved : moved_) {
+      if (moved.owned) executor_.driver_.free_async(moved.copy, stream_);
+    }
   }
 
   // `kept` may be null: then the prepare steps run as well.
@@ -85,24 +90,63 @@ class CudaExecutor::OneRun final : private Addresses, private runtime::ProgramRu
   }
 
  private:
+  // A buffer whose memory kernels cannot take.
+  struct Moved {
+    int buffer = 0;
+    DevicePointer copy = 0;
+    bool owned = false;  // of the runtime's pool
+  };
+
+  absl::StatusOr<DevicePointer> Allocate(int64_t bytes, bool& owned) {
+    owned = options() == nullptr || options()->allocate_scratch == nullptr;
+    if (owned) return on_.gpu->Allocate(bytes, stream_);
+    void* data = nullptr;
+    KILN_RETURN_IF_ERROR(FromCStatus(options()->allocate_scratch(options()->user, bytes, &data)));
+    KILN_RETURN_IF_ERROR(context_.Renew());
+    if (data == nullptr || reinterpret_cast<uintptr_t>(data) % kAlignment != 0) {
+      return absl::InvalidArgumentError("allocate_scratch gave no memory aligned to 256 bytes");
+    }
+    return reinterpret_cast<DevicePointer>(data);
+  }
+
+  // Where a kernel finds the buffer: a copy, where a tensor of the caller's or of a library does
+  // not begin at a multiple of kKernelAlignment, as a view of part of another may not.
+  absl::StatusOr<DevicePointer> ForKernel(int buffer) {
+    const auto address = reinterpret_cast<DevicePointer>(pointer(buffer));
+    if (address % kKernelAlignment == 0) return address;
+    const int64_t bytes = plan().buffers[static_cast<size_t>(buffer)].type.reach_bytes;
+    auto moved = std::find_if(moved_.begin(), moved_.end(),
+                              [&](const Moved& m) { return m.buffer == buffer; });
+    if (moved == moved_.end()) {
+      bool owned = false;
+      KILN_ASSIGN_OR_RETURN(const DevicePointer copy, Allocate(RoundUp(bytes), owned));
+      moved_.push_back({buffer, copy, owned});
+      moved = moved_.end() - 1;
+    }
+    // Also of what the kernel only writes: it may not write all of it.
+    KILN_RETURN_IF_ERROR(CopyBytes(moved->copy, address, bytes));
+    return moved->copy;
+  }
+
+  absl::Status CopyBytes(DevicePointer to, DevicePointer from, int64_t bytes) {
+    const Driver& driver = executor_.driver_;
+    return driver.Check(driver.copy(to, from, static_cast<size_t>(bytes), stream_),
+                        "cannot copy a tensor to where kernels can take it");
+  }
+
   // Memory for the workspace and scratch, to which it sets the pointers, and so much more, which it
   // returns.
   absl::StatusOr<char*> TakeScratch(int64_t more) {
     const int64_t workspace = RoundUp(plan().workspace_bytes);
     const int64_t scratch = RoundUp(plan().scratch_bytes);
     const int64_t bytes = workspace + scratch + more;
-    void* data = nullptr;
-    if (bytes > 0 && options() != nullptr && options()->allocate_scratch != nullptr) {
-      KILN_RETURN_IF_ERROR(FromCStatus(options()->allocate_scratch(options()->user, bytes, &data)));
-      KILN_RETURN_IF_ERROR(context_.Renew());
-      if (data == nullptr || reinterpret_cast<uintptr_t>(data) % kAlignment != 0) {
-        return absl::InvalidArgumentError("allocate_scratch gave no memory aligned to 256 bytes");
-      }
-    } else if (bytes > 0) {
-      KILN_ASSIGN_OR_RETURN(owned_, on_.gpu->Allocate(bytes, stream_));
-      data = reinterpret_cast<void*>(owned_);
+    DevicePointer data = 0;
+    bool owned = false;
+    if (bytes > 0) {
+      KILN_ASSIGN_OR_RETURN(data, Allocate(bytes, owned));
     }
-    char* base = static_cast<char*>(data);
+    if (owned) owned_ = data;
+    char* base = reinterpret_cast<char*>(data);
     for (size_t i = 0; i < addresses_.size(); ++i) {
       const runtime::PlanBuffer& buffer = plan().buffers[i];
       if (buffer.kind == runtime::BufferKind::kWorkspace) {
@@ -123,7 +167,8 @@ class CudaExecutor::OneRun final : private Addresses, private runtime::ProgramRu
     absl::InlinedVector<uint64_t, 32> values;
     const int* buffers = plan().launch_buffers.data() + launch.first_buffer;
     for (int i = 0; i < launch.num_buffers; ++i) {
-      values.push_back(reinterpret_cast<uintptr_t>(pointer(buffers[i])));
+      KILN_ASSIGN_OR_RETURN(const DevicePointer address, ForKernel(buffers[i]));
+      values.push_back(address);
     }
     for (const long symbol : launch.symbols) values.push_back(static_cast<uint64_t>(symbol));
     values.push_back(launch.scratch_bytes > 0 ? reinterpret_cast<uintptr_t>(scratch_) : 0);
@@ -137,7 +182,21 @@ class CudaExecutor::OneRun final : private Addresses, private runtime::ProgramRu
     if (result != kSuccess) {
       return driver.Check(result, absl::StrCat("cannot launch ", KernelName(launch)));
     }
+    for (const Moved& moved : moved_) KILN_RETURN_IF_ERROR(GiveBack(launch, moved));
     return executor_.checks_launches_ ? CheckLaunch(launch) : absl::OkStatus();
+  }
+
+  // What the launch has written to the copy of a buffer.
+  absl::Status GiveBack(const PlanLaunch& launch, const Moved& moved) {
+    const auto number = static_cast<size_t>(&launch - plan().launches.data());
+    const v1::KernelInterface& interface = *executor_.kernels()[number].interface;
+    const int* buffers = plan().launch_buffers.data() + launch.first_buffer;
+    for (int i = 0; i < launch.num_buffers; ++i) {
+      if (buffers[i] != moved.buffer || !interface.buffers(i).written()) continue;
+      return CopyBytes(reinterpret_cast<DevicePointer>(pointer(moved.buffer)), moved.copy,
+                       plan().buffers[static_cast<size_t>(moved.buffer)].type.reach_bytes);
+    }
+    return absl::OkStatus();
   }
 
   absl::Status CheckLaunch(const PlanLaunch& launch) {
@@ -175,6 +234,7 @@ class CudaExecutor::OneRun final : private Addresses, private runtime::ProgramRu
   const ContextScope& context_;
   const Stream stream_;
   DevicePointer owned_ = 0;  // of the runtime's pool
+  absl::InlinedVector<Moved, 2> moved_;
   char* scratch_ = nullptr;
 };
 

@@ -140,6 +140,25 @@ TEST_F(Cuda, ARunWaitsForNothingAndAllocatesFromThePoolAlone) {
   EXPECT_EQ(Fake().calls["cuMemAllocFromPoolAsync"], 2);  // the output; workspace with scratch
 }
 
+TEST_F(Cuda, KernelsFindTensorsAtMultiplesOf16Bytes) {
+  const auto program = Load(OnGpu(AddAndDouble(4)));
+  OnDevice a({9, 1, 2, 3, 4}), b({10, 20, 30, 40});
+  a.size = 4;
+  a.tensor = Vector(reinterpret_cast<float*>(a.block.data()) + 1, a.size);  // a view of part of it
+  a.tensor.device_type = KILN_CUDA;
+  bool aligned = true;
+  const FakeKernel add = Fake().kernels["test_add"];
+  Fake().kernels["test_add"].body = [&](const std::vector<uint64_t>& arguments) {
+    for (size_t i = 0; i < 3; ++i) aligned &= arguments[i] % 16 == 0;
+    return add.body(arguments);
+  };
+  auto outputs = program->Run({a.tensor, b.tensor});
+  ASSERT_TRUE(outputs.ok()) << outputs.status();
+  Fake().drain();
+  EXPECT_TRUE(aligned);
+  EXPECT_EQ(static_cast<float*>((*outputs)[0].data)[3], 88);
+}
+
 TEST_F(Cuda, TheFirstRunMayBeCaptured) {
   const auto program = Load(OnGpu(AddAndDouble(4)));
   const OnDevice a({1, 2, 3, 4}), b({10, 20, 30, 40});
