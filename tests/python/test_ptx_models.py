@@ -1,0 +1,52 @@
+"""Models on target ptx without a GPU: what runs by kernels of ours and what by libraries; see ptx_models.py."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from conftest import BUILD
+
+HERE = pathlib.Path(__file__).parent
+# Products, convolutions, attention, scatters, scans, and what draws random numbers: what libraries have faster, or eager's bits of.
+OF_LIBRARIES = {
+    "aten.addmm.default",
+    "aten.bmm.default",
+    "aten.convolution.default",
+    "aten.convolution_backward.default",
+    "aten.cumsum.default",
+    "aten.embedding_dense_backward.default",
+    "aten.mm.default",
+    "aten.randint.low",
+    "aten._scaled_dot_product_flash_attention_for_cpu.default",
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default",
+}
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "resnet"])
+def test_all_but_products_is_kernels(name, server):
+    driver = BUILD / "tests" / "libkiln_fake_cuda.so"
+    if not driver.exists():
+        pytest.skip("the unit tests are not built")
+    done = subprocess.run(
+        [sys.executable, HERE / "ptx_models.py", server.address, name],
+        env={**os.environ, "KILN_LIBCUDA": str(driver), "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(line["dtype"], line["training"]) for line in lines] == [
+        ("float32", False),
+        ("bfloat16", False),
+        ("float32", True),
+    ]
+    for line in lines:
+        assert [g["kind"] for g in line["graphs"]] == (
+            ["forward", "backward"] if line["training"] else ["inference"]
+        )
+        for graph in line["graphs"]:
+            assert set(graph["library_ops"]) <= OF_LIBRARIES, graph
+            assert graph["native_steps"] > 0, graph
