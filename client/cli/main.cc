@@ -15,7 +15,7 @@ const std::vector<Command>& Commands() {
   static const auto* commands = new std::vector<Command>{
       {"status", "", "the server's health, version, targets, caches and queue", {}, RunStatus},
       {"compile",
-       "GRAPH [--target cpp|null] [--arch native|znver3|...] [-o OUT] [--emit "
+       "GRAPH [--target cpp|ptx|null] [--arch native|znver3|sm_90a|...] [-o OUT] [--emit "
        "artifact|source|asm|ir] "
        "[--stage NAME] [--fail-on-miss]",
        "compiles a saved graph; with --fail-on-miss only where a cache has it",
@@ -28,12 +28,12 @@ const std::vector<Command>& Commands() {
        {{"--inputs", "--expect", "--bench", "--threads"}, {"--check", "--fail-on-miss"}},
        RunRun},
       {"explain",
-       "GRAPH [--target cpp|null] [--arch native|znver3|...]",
+       "GRAPH [--target cpp|ptx|null] [--arch native|znver3|sm_90a|...]",
        "stages with times, fusion decisions with reasons, kernels, library steps",
        {{"--target", "--arch", "--threads"}, {}},
        RunExplain},
       {"explain-miss",
-       "GRAPH [--target cpp|null] [--arch native|znver3|...] [--threads N]",
+       "GRAPH [--target cpp|ptx|null] [--arch native|znver3|sm_90a|...] [--threads N]",
        "in what the graph's key differs from the nearest that the server has",
        {{"--target", "--arch", "--threads"}, {}},
        RunExplainMiss},
