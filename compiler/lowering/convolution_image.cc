@@ -236,7 +236,8 @@ class PhasedImage {
     const int64_t stride = c_.window.stride[d], taps = c_.window.kernel[d] / stride;
     const int64_t rest = c_.window.kernel[d] % stride;
     if (rest == 0) return {{0, stride, taps}};
-    if (stride == 1) return {{0, 1, taps}};
+    // Products of few channels are too short to be worth several: they take zeros for missing taps.
+    if (c_.in_channels < kChannelsOfPanel) return {{0, stride, taps + 1}};
     return {{0, rest, taps + 1}, {rest, stride, taps}};
   }
 
@@ -265,7 +266,7 @@ class PhasedImage {
       for (size_t d = 0; d < spatial_; ++d) {
         at.push_back(Taps{c_.window, d}.Kernel(ints_, offset(outer, d), inner[first_tap + d]));
       }
-      return k.Load(weight_, at);
+      return k.LoadMasked(weight_, at, InsideMask(k, weight_.sizes, at), 0);
     };
     product.b = [&](KernelBuilder& k, const Ints& outer, const Ints& inner) {
       Ints place;
