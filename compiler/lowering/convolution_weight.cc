@@ -103,8 +103,22 @@ class WeightEmitter {
       reach.push_back(ints_.Add(ints_.Mul(out_.sizes[d + 2], w.stride[d]), beyond));
     }
     const std::vector<int64_t> none(spatial_, 0);
-    padded_out_ = PadPlaces(n_, c_, out_, true, none, Spatial(out_.sizes));
-    padded_image_ = PadPlaces(n_, c_, image_, is_wide_, w.padding, reach);
+    // One batch element's places lie side by side: products take them where they are.
+    const bool is_flat = out_.sizes[0].is_const(1) && out_.dtype == c_.compute;
+    if (!is_flat) padded_out_ = PadPlaces(n_, c_, out_, true, none, Spatial(out_.sizes));
+    if (!is_flat || !ReadsPlacesAsTheyAre()) {
+      padded_image_ = PadPlaces(n_, c_, image_, is_wide_, w.padding, reach);
+    }
+  }
+
+  // Whether place q of the result is made of place q of the image alone.
+  bool ReadsPlacesAsTheyAre() const {
+    bool is_same = c_.window.Volume() == 1;
+    for (size_t d = 0; d < spatial_; ++d) {
+      is_same &= c_.window.stride[d] == 1 && c_.window.padding[d] == 0 &&
+                 image_.sizes[d + 2] == out_.sizes[d + 2];
+    }
+    return is_same;
   }
 
   // A weight for each part moves no more memory than the operands do.
@@ -138,7 +152,7 @@ class WeightEmitter {
 
   Scalar LoadOut(KernelBuilder& k, const Ints& outer, const Ints& at) const {
     const Ints place = Part(at, 1, spatial_);
-    if (is_blocked_) return LoadPadded(k, padded_out_, at[0], OutChannel(outer), place);
+    if (padded_out_) return LoadPadded(k, *padded_out_, at[0], OutChannel(outer), place);
     return k.Load(out_, Join({{at[0], OutChannel(outer)}, place}));
   }
 
@@ -149,7 +163,7 @@ class WeightEmitter {
     for (size_t d = 0; d < spatial_; ++d) {
       place.push_back(WindowIndex(ints_, c_.window, d, at[d + 1], offsets[d]));
     }
-    if (is_blocked_) return LoadPadded(k, padded_image_, at[0], channel, place);
+    if (padded_image_) return LoadPadded(k, *padded_image_, at[0], channel, place);
     const Ints source = Join({{at[0], channel}, place});
     return k.LoadMasked(image_, source, InsideMask(k, image_.sizes, source), 0);
   }
@@ -173,7 +187,7 @@ class WeightEmitter {
   const View& image_;
   const size_t spatial_;
   const bool is_blocked_, is_wide_;
-  Padded padded_out_, padded_image_;
+  std::optional<Padded> padded_out_, padded_image_;  // nothing where they are read in place
   std::optional<Parts> split_;
   size_t group_ = 0;  // the loop over groups: those over parts come before it
 };
