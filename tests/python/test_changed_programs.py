@@ -121,7 +121,7 @@ def test_an_error_out_of_the_middle_of_a_run_runs_eager(liar, monkeypatch):
         calls.append(tensors)
         raise RuntimeError("not enough memory: you tried to allocate it")
 
-    monkeypatch.setattr("kiln_torch.program.LibraryStep", lambda step: fail)
+    monkeypatch.setattr("kiln_torch.program.LibraryStep", lambda *_: fail)
     x = torch.randn(6, 3)
     fn, before = model("nothing"), x.clone()
     with pytest.warns(UserWarning, match="not enough memory"):

@@ -66,7 +66,7 @@ class BuildIds(unittest.TestCase):
         self.assertEqual(self.changed_by("compiler/schedule/cpu/choose.cc"), {"cpp"})
 
     def test_the_toolchain_is_its_users(self):
-        self.assertEqual(self.changed_by("compiler/toolchain/clang.cc"), {"cpp"})
+        self.assertEqual(self.changed_by("compiler/toolchain/clang.cc"), {"cpp", "ptx"})
 
     def test_what_no_target_claims_is_everyones(self):
         for path in ("compiler/codegen/target.h", "compiler/codegen/elsewhere/new.cc"):
