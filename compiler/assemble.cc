@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/grid.h"
+#include "compiler/ir/fixed_values.h"
 #include "compiler/sym_int.h"
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/graph.pb.h"
@@ -199,16 +200,6 @@ class Assembler {
   absl::flat_hash_map<ir::BufferId, uint32_t> numbers_;
 };
 
-// The verifier sees to it that such operations come first and store nothing else.
-bool StoresPrepared(const ir::Module& module, const ir::Operation& operation) {
-  bool stores = false;
-  ForEachInst(operation, [&](const ir::Inst& inst) {
-    stores |= inst.op == ir::ScalarOp::kStore &&
-              module.buffers[inst.buffer].kind == ir::BufferKind::kPrepared;
-  });
-  return stores;
-}
-
 }  // namespace
 
 absl::StatusOr<v1::Program> Assemble(const v1::Graph& graph, const ir::Module& module,
@@ -227,7 +218,7 @@ absl::StatusOr<v1::Program> Assemble(const v1::Graph& graph, const ir::Module& m
     const auto* library = std::get_if<ir::Library>(&module.operations[i]);
     KILN_RETURN_IF_ERROR(library != nullptr ? assembler.AddLibrary(*library)
                                             : assembler.AddLaunch(kernels[i]));
-    if (StoresPrepared(module, module.operations[i])) {
+    if (ir::StoresPrepared(module, KernelsOf(module.operations[i]))) {
       program.set_prepare_steps(static_cast<uint32_t>(i + 1));
     }
   }

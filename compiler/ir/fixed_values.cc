@@ -46,6 +46,17 @@ bool IsFixed(const Kernel& kernel, const std::function<bool(BufferId)>& is_fixed
          });
 }
 
+bool StoresPrepared(const Module& module, absl::Span<const Kernel> kernels) {
+  bool stores = false;
+  for (const Kernel& kernel : kernels) {
+    ForEachInst(kernel, [&](const Inst& inst) {
+      stores |=
+          inst.op == ScalarOp::kStore && module.buffers[inst.buffer].kind == BufferKind::kPrepared;
+    });
+  }
+  return stores;
+}
+
 bool IsCostly(const Kernel& kernel) {
   return std::any_of(kernel.phases.begin(), kernel.phases.end(), [](const Phase& phase) {
     return !phase.inner.empty() ||

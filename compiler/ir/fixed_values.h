@@ -16,6 +16,10 @@ bool IsFixed(const Inst& inst, const std::function<bool(BufferId)>& is_fixed);
 // read.
 bool IsFixed(const Kernel& kernel, const std::function<bool(BufferId)>& is_fixed);
 
+// Whether what one of the kernels stores is kept for many calls. Such operations come first and
+// store nothing else, as the verifier sees to.
+bool StoresPrepared(const Module& module, absl::Span<const Kernel> kernels);
+
 // Whether it computes what is worth a buffer of its own if it has to be computed but once: more
 // than moves and a few additions.
 bool IsCostly(const Kernel& kernel);

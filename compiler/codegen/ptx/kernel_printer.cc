@@ -82,7 +82,8 @@ class KernelPrinter : public source::TreePrinter {
                             std::string value) const override;
   void PrintTask(const source::Grid& grid, IntExpr chunks, Function& f);
   void Unknown(absl::string_view what) {
-    if (problem_.empty()) problem_ = StrCat("kernel @", tree_.name, ": target ptx has no ", what);
+    if (problem_.empty())
+      problem_ = StrCat("kernel @", tree_.name, ": target ptx does not print ", what);
   }
 
   absl::flat_hash_map<AllocId, Row> rows_;
@@ -230,8 +231,13 @@ void KernelPrinter::SyncBefore(const Node& node, Function& f) {
 }
 
 void KernelPrinter::PrintNode(const Node& node, Function& f) {
-  if (tree_.team > 1 && !f.body.lane_var()) SyncBefore(node, f);
+  if (tree_.team == 1 || f.body.lane_var()) return TreePrinter::PrintNode(node, f);
+  SyncBefore(node, f);
+  const Accesses before = pending_;
   TreePrinter::PrintNode(node, f);
+  // The threads may have met in a part that does not run each time.
+  pending_.loads.insert(before.loads.begin(), before.loads.end());
+  pending_.stores.insert(before.stores.begin(), before.stores.end());
 }
 
 void KernelPrinter::PrintCompute(const schedule::Compute& compute, Function& f) {

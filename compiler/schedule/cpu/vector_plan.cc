@@ -4,12 +4,9 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 
 namespace kiln::schedule::cpu {
 
-using ir::Inst;
 using ir::IntContext;
 using ir::IntExpr;
 using ir::ScalarOp;

@@ -8,6 +8,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "compiler/ir/fixed_values.h"
 #include "compiler/ir/interpret_impl.h"
 #include "compiler/schedule/nest.h"
 #include "compiler/schedule/ptx/team_plan.h"
@@ -50,7 +51,8 @@ class Splitter {
 
   // The kernel that reduces parts, and changes `kernel`; nothing where it stays as it is.
   std::optional<Kernel> Split(Kernel& kernel) {
-    if (!IsReduction(kernel) || StoresPrepared(kernel)) return std::nullopt;
+    // What is made once for many calls needs no haste.
+    if (!IsReduction(kernel) || ir::StoresPrepared(module_, {&kernel, 1})) return std::nullopt;
     loop_ = *absl::c_max_element(kernel.phases[0].inner, [&](IntExpr a, IntExpr b) {
       return ExtentHint(ints_, a) < ExtentHint(ints_, b);
     });
@@ -60,24 +62,12 @@ class Splitter {
   }
 
  private:
-  // What is made once for many calls needs no haste.
-  bool StoresPrepared(const Kernel& kernel) const {
-    bool stores = false;
-    ForEachInst(kernel, [&](const Inst& inst) {
-      stores |= inst.op == ScalarOp::kStore &&
-                module_.buffers[inst.buffer].kind == ir::BufferKind::kPrepared;
-    });
-    return stores;
-  }
-
   // How many parts of the loop; 1 where it is not worth it.
   int64_t ChooseParts(const Kernel& kernel) {
     absl::StatusOr<Nest> nest = BuildNest(module_, kernel, /*collapse=*/true);
     if (!nest.ok()) return 1;
     const TeamPlan plan = PlanTeam(ints_, *nest, device_);
-    int64_t points = 1;
-    for (IntExpr var : kernel.outer) points *= ExtentHint(ints_, var);
-    int64_t threads = points;
+    int64_t threads = PointsHint(ints_, kernel.outer);
     if (plan.outer) {
       threads /= plan.most_lanes;
     } else {

@@ -57,6 +57,8 @@ int DividingLanes(IntExpr extent, bool has_rows, int lanes) {
   return lanes;
 }
 
+}  // namespace
+
 int64_t PointsHint(IntContext& ints, const std::vector<IntExpr>& loops, IntExpr without) {
   int64_t points = 1;
   for (IntExpr var : loops) {
@@ -64,8 +66,6 @@ int64_t PointsHint(IntContext& ints, const std::vector<IntExpr>& loops, IntExpr 
   }
   return points;
 }
-
-}  // namespace
 
 int ComputeUnits(const DeviceInfo& device) {
   constexpr int kOfAnA100 = 108;
@@ -112,7 +112,7 @@ TeamPlan PlanTeam(IntContext& ints, const Nest& nest, const DeviceInfo& device) 
                                              : std::max(kWarp, PowerOfTwoFrom(vectors / few)));
   }
   plan.team = std::min(plan.team, kLargestBlock / 2);
-  const int64_t rows = PointsHint(ints, nest.outer, IntExpr());
+  const int64_t rows = PointsHint(ints, nest.outer);
   while (plan.team < kLargestBlock && plan.team < vectors && rows * plan.team < 256 * units) {
     plan.team *= 2;
   }

@@ -1,6 +1,9 @@
 // How many threads share a task, and how many lanes each has.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "compiler/schedule/device_info.h"
 #include "compiler/schedule/lanes_plan.h"
 #include "compiler/schedule/nest.h"
@@ -23,6 +26,10 @@ struct TeamPlan : LanesPlan {  // with all widths
 // access of each tensor a thread was best for element-wise kernels.
 // The device's multiprocessors, or a usual number of them.
 int ComputeUnits(const DeviceInfo& device);
+
+// Points of the loops at the hints of symbols, `without` left out.
+int64_t PointsHint(ir::IntContext& ints, const std::vector<ir::IntExpr>& loops,
+                   ir::IntExpr without = {});
 
 TeamPlan PlanTeam(ir::IntContext& ints, const Nest& nest, const DeviceInfo& device);
 
