@@ -166,15 +166,18 @@ absl::Status LowerAttention(NodeContext& n, const Positions& positions) {
   const Ints& q = a.query.sizes;
   KILN_RETURN_IF_ERROR(
       n.CheckSizes(n.Result(0).sizes, {q[0], q[1], q[2], a.value.sizes[3]}, "the result"));
+  const Ints row_sizes{q[0], q[1], q[2]};
+  const bool has_log_sums = n.num_results() > 1 && n.ResultUsed(1);
+  // Some GPU kernels pad it.
+  if (has_log_sums && n.Result(1).sizes != row_sizes) return n.Decline("with padded logsumexp");
   a.key = RepeatHeads(n, a.key, q[1]);
   a.value = RepeatHeads(n, a.value, q[1]);
   const Ints score_sizes{q[0], q[1], q[2], a.key.sizes[2]};
   KILN_ASSIGN_OR_RETURN(const View scores, EmitScores(n, a, score_sizes));
   const View weights = n.NewTemp(score_sizes, OperandType(a));
-  const View row_factor = n.NewTemp({q[0], q[1], q[2]}, scores.dtype);
+  const View row_factor = n.NewTemp(row_sizes, scores.dtype);
   std::optional<View> logsumexp;
-  if (n.num_results() > 1 && n.ResultUsed(1)) {
-    KILN_RETURN_IF_ERROR(n.CheckSizes(n.Result(1).sizes, {q[0], q[1], q[2]}, "logsumexp"));
+  if (has_log_sums) {
     logsumexp = n.NewResult(1);
     n.SetResult(1, *logsumexp);
   }

@@ -157,8 +157,8 @@ void FillEmptyResults(LoweringState& state, NodeContext& context) {
 }
 
 absl::Status CheckResultsSet(const LoweringState& state, const NodeContext& context) {
-  for (const graph::ValueRef result : context.node().results) {
-    if (state.used[result.id] && !state.values[result.id]) {
+  for (size_t i = 0; i < context.num_results(); ++i) {
+    if (context.ResultUsed(i) && !state.values[context.node().results[i].id]) {
       return context.Decline("of a result that is used");
     }
   }
@@ -289,9 +289,6 @@ absl::Status LowerNode(LoweringState& state, const LoweringOptions& options, con
       return Unsupported(node, ": it makes a size out of a tensor's value");
     }
     return absl::OkStatus();
-  }
-  if (std::any_of(node.results.begin(), node.results.end(), is_size)) {
-    return Unsupported(node, " for results that are sizes");
   }
   NodeContext context(state, node);
   if (LowerEmpty(context)) return absl::OkStatus();

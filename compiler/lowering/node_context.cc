@@ -261,6 +261,11 @@ absl::StatusOr<std::vector<int>> NodeContext::Dimensions(size_t position, absl::
   return dims;
 }
 
+bool NodeContext::ResultUsed(size_t i) const {
+  const int id = node_.results[i].id;
+  return state_.used[id] && !std::holds_alternative<IntExpr>(state_.graph.values[id]);
+}
+
 bool NodeContext::HasResult(size_t i) const {
   return std::holds_alternative<graph::TensorType>(state_.graph.values[node_.results[i].id]);
 }

@@ -93,7 +93,8 @@ class NodeContext {
   const graph::TensorType& Result(size_t i) const;
   // The recorded type of a tensor value.
   const graph::TensorType& TypeOf(graph::ValueRef value) const;
-  bool ResultUsed(size_t i) const { return state_.used[node_.results[i].id]; }
+  // False for a size as well: those who use it have its expression.
+  bool ResultUsed(size_t i) const;
   void SetResult(size_t i, View view) { state_.values[node_.results[i].id] = std::move(view); }
   // Sets result i after checking that `view` has the recorded type's sizes and dtype.
   absl::Status SetView(size_t i, View view);

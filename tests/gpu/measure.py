@@ -32,8 +32,8 @@ class Results:
         except Exception as error:
             self.failed.append(name)
             place = traceback.extract_tb(error.__traceback__)[-1]
-            text = str(error).strip().splitlines() or [""]
-            print(f"FAIL {name}: {type(error).__name__}: {text[0]} ({place.name}:{place.lineno})")
+            text = " | ".join(str(error).split("\n\n", 1)[0].strip().splitlines())
+            print(f"FAIL {name}: {type(error).__name__}: {text} ({place.name}:{place.lineno})")
         else:
             self.passed += 1
             print(f"ok   {name}")

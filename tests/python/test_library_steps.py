@@ -11,6 +11,7 @@ import kiln_torch
 LIBRARY = torch.library.Library("kiln_test", "DEF")
 LIBRARY.define("odd(Tensor x, str how) -> Tensor")
 LIBRARY.define("pair(Tensor x, str how) -> (Tensor, Tensor)")
+LIBRARY.define("sized(Tensor x) -> (Tensor, SymInt, Tensor, Tensor)")
 
 # What a kernel may return for a 4 x 4 float tensor where its meta function says "a new one".
 ODD = {
@@ -63,6 +64,8 @@ LIBRARY.impl("odd", odd, "CPU")
 LIBRARY.impl("odd", lambda x, how: torch.empty_like(x), "Meta")
 LIBRARY.impl("pair", lambda x, how: PAIRS[how](x), "CPU")
 LIBRARY.impl("pair", lambda x, how: (torch.empty_like(x), torch.empty_like(x)), "Meta")
+LIBRARY.impl("sized", lambda x: (x + 1, x.shape[0], None, x * 2), "CPU")
+LIBRARY.impl("sized", lambda x: (torch.empty_like(x), x.shape[0], None, torch.empty_like(x)), "Meta")
 
 
 def run(fn, *args, **options):
@@ -74,6 +77,19 @@ def run(fn, *args, **options):
 def same_values(actual, expected):
     for a, e in zip(actual, expected, strict=True):
         torch.testing.assert_close(a, e.to_dense().to(a.dtype), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_size_among_the_results(dynamic):
+    def fn(x):
+        a, size, _, b = torch.ops.kiln_test.sized(x)
+        return a * size, torch.arange(size), b, size
+
+    with torch.no_grad():
+        compiled = torch.compile(fn, backend="kiln", dynamic=dynamic, options={"fallback": "raise"})
+        for rows in (3, 5, 4):
+            x = torch.randn(rows, 2)
+            assert_same(compiled(x), fn(x))
 
 
 @pytest.mark.parametrize("how", ODD)
