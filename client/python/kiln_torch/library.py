@@ -182,8 +182,6 @@ _STATE_ON_CPU: dict[torch._ops.OpOverload, tuple[str, ...]] = {
     for op in (
         torch.ops.aten._scaled_dot_product_efficient_attention_backward,
         torch.ops.aten._efficient_attention_backward,
-        torch.ops.aten._scaled_dot_product_cudnn_attention_backward,
-        torch.ops.aten._cudnn_attention_backward,
     )
 }
 

@@ -112,35 +112,37 @@ KILN_FN KBest<T, 1> KFoldBestTeam(KBest<T, 1> best, char* slots) {
   return {KFromStored<T, 1>(Vec<KStored<T>, 1>(one.value)), Vec<long, 1>(one.number)};
 }
 
-// body<kTail>(first lane's index, active lanes, turn) over [begin, end), L lanes a thread in a
-// turn. kExact: the length is a multiple of L. kCount: how often each thread runs it, where that is
-// known and the same for all; else 0.
+// body<kTail>(first lane's index, active lanes, turn) for the L lanes from i < end on. kExact: they
+// end before `end`.
+template <int L, bool kExact, class I, class F>
+KILN_FN void KTurn(I i, I end, F body) {
+  if (kExact || i + L <= end) {
+    body.template operator()<false>(i, L, 0);
+  } else {
+    body.template operator()<true>(i, end - i, 0);
+  }
+}
+// The same over [begin, end), L lanes a thread in a turn. kExact: the length is a multiple of L.
+// kCount: how often each thread runs it, where that is known and the same for all; -1: at most
+// once; else 0.
 template <class I, int kTeam, int L, bool kExact, int kCount, class F>
 KILN_FN void KTeamLoop(int lane, I begin, I end, F body) {
+  const I first = begin + lane * L;
   if constexpr (kCount > 0) {
 #pragma clang loop unroll(full)
     for (int k = 0; k < kCount; ++k) {
-      body.template operator()<false>(begin + (k * kTeam + lane) * L, L, k);
+      body.template operator()<false>(first + k * kTeam * L, L, k);
     }
+  } else if constexpr (kCount < 0) {
+    if (first < end) KTurn<L, kExact>(first, end, body);
   } else {
 #pragma clang loop unroll(disable)
-    for (I i = begin + lane * L; i < end; i += kTeam * L) {
-      if (kExact || i + L <= end) {
-        body.template operator()<false>(i, L, 0);
-      } else {
-        body.template operator()<true>(i, end - i, 0);
-      }
-    }
+    for (I i = first; i < end; i += kTeam * L) KTurn<L, kExact>(i, end, body);
   }
 }
 // The same once, for the piece `number` of those that tasks take of [0, end).
 template <class I, int kTeam, int L, bool kExact, class F>
 KILN_FN void KTaskLanes(int lane, I number, I end, F body) {
   const I i = (number * kTeam + lane) * L;
-  if (i >= end) return;
-  if (kExact || i + L <= end) {
-    body.template operator()<false>(i, L, 0);
-  } else {
-    body.template operator()<true>(i, end - i, 0);
-  }
+  if (i < end) KTurn<L, kExact>(i, end, body);
 }

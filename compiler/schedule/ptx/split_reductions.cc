@@ -27,8 +27,9 @@ using ir::ValueId;
 // Elements that a thread should reduce of a part before cutting costs more than it gives.
 constexpr int64_t kLeastPart = 32;
 constexpr int64_t kMostParts = 1024;
-// Threads of a multiprocessor that hide its memory's latency with several accesses each.
-constexpr int64_t kThreadsToFill = 512;
+// Threads of a multiprocessor that hide its memory's latency: each with the accesses of several
+// rows of columns, or of a part of a row.
+constexpr int64_t kThreadsOfColumns = 512, kThreadsOfRows = 2048;
 
 // Whether all that the kernel's loops do is to reduce, and later phases take the results.
 bool IsReduction(const Kernel& kernel) {
@@ -76,7 +77,8 @@ class Splitter {
     const int64_t length = ExtentHint(ints_, loop_);
     // Of a row a thread's share is what its team leaves it.
     const int64_t most = length / (kLeastPart * (plan.outer ? 1 : plan.team));
-    const int64_t wanted = ComputeUnits(device_) * kThreadsToFill / std::max<int64_t>(1, threads);
+    const int64_t fill = plan.outer ? kThreadsOfColumns : kThreadsOfRows;
+    const int64_t wanted = ComputeUnits(device_) * fill / std::max<int64_t>(1, threads);
     const int64_t parts = std::min({wanted, most, kMostParts});
     if (parts < 2) return 1;
     const IntExpr extent = Extent(ints_, loop_);

@@ -73,7 +73,7 @@ void ExpectError(const std::string& from, const std::string& to, const std::stri
 }
 
 TEST(ScheduleTextTest, Errors) {
-  ExpectError(", task {", ", tasks {", "line 9: expected 'task' or 'vector'");
+  ExpectError(", task {", ", tasks {", "line 9: expected 'task', 'vector' or 'group'");
   ExpectError("in l2", "in l9", "line 10: expected 'reg', 'l1', 'l2' or 'global'");
   ExpectError("micro zero(a1[0]; 64)", "micro zero(a9[0]; 64)", "line 13: expected memory");
   ExpectError("micro zero(a1[0]; 64)", "micro zero(a1[0])", "line 13: expected ';'");

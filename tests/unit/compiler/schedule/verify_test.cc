@@ -140,7 +140,7 @@ TEST(ScheduleVerifyTest, TasksThatShareAnAccumulator) {
       %0 = load f32 @x[d0]
       update a0[0], %0
     })",
-                "tasks share an accumulator");
+                "tasks or groups share an accumulator");
 }
 
 TEST(ScheduleVerifyTest, StoresOfAllIterationsToOnePlace) {
