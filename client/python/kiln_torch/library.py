@@ -186,6 +186,22 @@ _STATE_ON_CPU: dict[torch._ops.OpOverload, tuple[str, ...]] = {
 }
 
 
+# Operators of torch's own with kernels of its own, which return plain tensors of new memory: nothing
+# of theirs is looked at after a call.
+_PLAIN_RESULTS = frozenset(
+    getattr(torch.ops.aten, name).default
+    for name in """
+    _efficient_attention_backward _efficient_attention_forward _flash_attention_backward
+    _flash_attention_forward _scaled_dot_product_cudnn_attention
+    _scaled_dot_product_cudnn_attention_backward _scaled_dot_product_efficient_attention
+    _scaled_dot_product_efficient_attention_backward _scaled_dot_product_flash_attention
+    _scaled_dot_product_flash_attention_backward addmm baddbmm bmm convolution
+    convolution_backward mm
+    """.split()
+    if hasattr(torch.ops.aten, name)
+)
+
+
 def _with_state_on_cpu(
     op: torch._ops.OpOverload, args: list[Any], names: Sequence[str]
 ) -> list[Any]:
@@ -211,6 +227,11 @@ def _unobserved() -> AbstractContextManager[Any]:
     return _disable_current_modes() if torch._C._len_torch_dispatch_stack() else nullcontext()
 
 
+def _is_observed() -> bool:
+    """Whether autograd or a dispatch mode would see an operator's call."""
+    return torch.is_grad_enabled() or torch._C._len_torch_dispatch_stack() > 0
+
+
 class LibraryStep:
     """Executes one kiln.v1.LibraryStep, given as protobuf JSON, on `device`."""
 
@@ -232,6 +253,16 @@ class LibraryStep:
             for named in step.get("kwargs", [])
         }
         self._taken = step.get("positions") or range(len(step.get("results", [])))
+        # Where each tensor goes, if nothing else differs from call to call.
+        self._slots = [i for i, arg in enumerate(self._args) if arg is _TENSOR]
+        slots = (_TENSOR, _NUMBER, _SIZE)
+        is_fixed = not self._kwargs and not any(
+            isinstance(arg, list) and any(item in slots or isinstance(item, list) for item in arg)
+            or arg is _NUMBER
+            or arg is _SIZE
+            for arg in self._args
+        )
+        self._is_plain = is_fixed and self._op in _PLAIN_RESULTS - _STATE_ON_CPU.keys()
 
     def __call__(
         self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]
@@ -240,6 +271,8 @@ class LibraryStep:
         arguments. They are plain memory of their own. Raises StepError; its cause is the operator's
         own error.
         """
+        if self._is_plain and not _is_observed():
+            return self._call_plain(tensors)
         next_tensor, next_size = iter(tensors), iter(sizes)
         args = [_fill(arg, next_tensor, next_size) for arg in self._args]
         kwargs = {name: _fill(arg, next_tensor, next_size) for name, arg in self._kwargs.items()}
@@ -257,6 +290,19 @@ class LibraryStep:
         # The program reuses the arguments' storage, so no result may lie in it.
         spans = [_span(tensor) for tensor in tensors]
         return [_copy(r) if _overlaps(_span(r), spans) else r for r in results]
+
+    def _call_plain(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What __call__ does, for an operator of _PLAIN_RESULTS."""
+        args = self._args.copy()
+        for slot, tensor in zip(self._slots, tensors, strict=True):
+            args[slot] = tensor
+        try:
+            results = self._op(*args)
+        except Exception as error:
+            raise StepError(f"{self._name} failed: {error}") from error
+        if isinstance(results, torch.Tensor):
+            return [results]
+        return [results[position] for position in self._taken]
 
     def fit(
         self,

@@ -59,7 +59,7 @@ class KernelPrinter : public source::TreePrinter {
   struct Row {
     int width = 0;
     bool own = true;  // each thread reads only what it stored itself
-    int turns = 0;    // that each thread takes of every loop, where that is known; else 0
+    int turns = 0;    // that a thread takes of every loop at most, where that is known; else 0
   };
 
   // Whether no index can leave 32 bits on the way to its value: those are cheaper to divide.
@@ -80,6 +80,11 @@ class KernelPrinter : public source::TreePrinter {
   std::string InnermostHint(const For& loop, const Function& f) const override;
   int64_t LanesOfThread(const Alloc& alloc) const override {
     return std::max<int64_t>(1, alloc.size.value() / team_);
+  }
+  // Of an array in registers.
+  int64_t LanesInRegisters(AllocId id) const {
+    const Row& row = rows_.at(id);
+    return static_cast<int64_t>(row.turns) * row.width / tree_.team;
   }
   std::string AcrossThreads(const Accumulator& acc, const std::string& type,
                             std::string value) const override;
@@ -175,13 +180,15 @@ void KernelPrinter::FindOwnRows(const schedule::Block& block, const For* lanes, 
   }
 }
 
-// Where all threads take the same whole number of turns, few enough to be unrolled; else 0.
+// How many turns of a loop a thread takes at most, where they are few enough to be unrolled; else
+// 0.
 int KernelPrinter::TurnsOf(const For& loop) const {
-  constexpr int64_t kMostUnrolled = 16;
+  constexpr int64_t kMostTurns = 64, kMostLanes = 128;
   const IntExpr length = ints_.Sub(loop.end, loop.begin);
   if (loop.binding != Binding::kVector || !length.is_const()) return 0;
-  const int64_t turns = length.value() / loop.width;
-  return length.value() % loop.width == 0 && turns <= kMostUnrolled ? static_cast<int>(turns) : 0;
+  const int64_t turns = (length.value() + loop.width - 1) / loop.width;
+  const int64_t lanes = turns * std::max(1, loop.width / tree_.team);
+  return turns <= kMostTurns && lanes <= kMostLanes ? static_cast<int>(turns) : 0;
 }
 
 // Whether no thread takes more than one turn: the loop ends at the latest `width` after it begins.
@@ -199,7 +206,7 @@ bool KernelPrinter::IsInRegisters(AllocId id) const {
   constexpr int64_t kMostBytes = 192;  // of 1020 that a thread may have at most
   const auto row = rows_.find(id);
   return row != rows_.end() && row->second.own && row->second.turns > 0 &&
-         LanesOfThread(tree_.allocs[id]) * DTypeSize(tree_.allocs[id].dtype) <= kMostBytes;
+         LanesInRegisters(id) * DTypeSize(tree_.allocs[id].dtype) <= kMostBytes;
 }
 
 void KernelPrinter::AddAccesses(const Node& node, Accesses& out) const {
@@ -311,9 +318,11 @@ void KernelPrinter::PrintVectorLoop(const For& loop, Function& f) {
                ">(lane, chunk, ", end, ", ", lambda, ");");
     return;
   }
-  const int turns = TurnsOf(loop) > 0 ? TurnsOf(loop) : IsOneTurn(loop) ? -1 : 0;
+  const int turns = IsOneTurn(loop) ? 1 : TurnsOf(loop);
+  const bool whole = multiples_.Is(ints_, length, loop.width);
   f.out.Line("KTeamLoop<", index_type_, ", kTeam, ", lanes, ", ", exact ? "true" : "false", ", ",
-             turns, ">(lane, ", begin, ", ", end, ", ", lambda, ");");
+             turns, ", ", whole ? "true" : "false", ">(lane, ", begin, ", ", end, ", ", lambda,
+             ");");
 }
 
 // Inside of it the team is a group.
@@ -351,7 +360,7 @@ void KernelPrinter::PrintArray(AllocId id, Function& f) {
     return Unknown("scratch memory");
   }
   if (f.body.lane_var() || IsInRegisters(id)) {
-    const int64_t size = f.body.lane_var() ? alloc.size.value() : LanesOfThread(alloc);
+    const int64_t size = f.body.lane_var() ? alloc.size.value() : LanesInRegisters(id);
     f.out.Line("alignas(16) ", type, " ", name, "[", size, "];");
     return;
   }
