@@ -21,7 +21,7 @@ namespace {
 constexpr int kMaxRounds = 10;
 constexpr size_t kMaxSiblings = 8;                // earlier readers of a buffer to pair with
 constexpr int kMaxDistance = 64;                  // operations between siblings
-constexpr int kMaxLaunchDistance = 1024;         // between small ones that share nothing
+constexpr int kMaxLaunchDistance = 1024;          // between small ones that share nothing
 constexpr double kMinSharedBytes = 4096;          // to join siblings of which one reduces
 constexpr double kMinPointwiseShared = 65536;     // to join pointwise siblings
 constexpr double kMostLaunchPoints = 1 << 22;     // of kernels that a launch costs much beside

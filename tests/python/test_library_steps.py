@@ -7,6 +7,7 @@ import torch
 from compare import assert_same
 
 import kiln_torch
+from kiln_torch.products import aligned_product
 
 LIBRARY = torch.library.Library("kiln_test", "DEF")
 LIBRARY.define("odd(Tensor x, str how) -> Tensor")
@@ -270,3 +271,47 @@ def test_gradients_of_complex_inputs():
     actual = torch.autograd.grad(torch.compile(fn, backend="kiln")(w), w)
     torch.testing.assert_close(actual, expected)
     assert kiln_torch.stats()["fallbacks"] == []
+
+
+def _view(tensor):
+    return {
+        "dtype": "DTYPE_BFLOAT16",
+        "sizes": [{"value": str(n)} for n in tensor.shape],
+        "strides": [{"value": str(n)} for n in tensor.stride()],
+    }
+
+
+def _matrix(rows, columns, turned):
+    if turned:
+        return torch.randn(columns, rows, dtype=torch.bfloat16).t()
+    return torch.randn(rows, columns, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("sizes", [(512, 4097, 1001), (512, 8192, 1001), (1001, 8192, 512)])
+def test_products_of_unaligned_rows(sizes, turned, biased):
+    m, k, n = sizes
+    matrices = [_matrix(m, k, turned[0]), _matrix(k, n, turned[1])]
+    args = [torch.randn(n, dtype=torch.bfloat16), *matrices] if biased else matrices
+    op = torch.ops.aten.addmm.default if biased else torch.ops.aten.mm.default
+    product = aligned_product(op, [_view(arg) for arg in args])
+    is_unaligned = any(max(x.stride()) % 8 for x in matrices) or n % 8 != 0
+    assert (product is not None) == is_unaligned
+    if product is not None:
+        got = product(*args)
+        assert got.is_contiguous() and got.dtype == torch.bfloat16
+        wide = op(*(arg.double() for arg in args))
+        assert float((got.double() - wide).abs().max()) <= 2**-7 * float(wide.abs().max())
+
+
+def test_products_that_stay_as_they_are():
+    a, b = _matrix(64, 64, False), _matrix(64, 1001, False)
+    mm = torch.ops.aten.mm.default
+    assert aligned_product(mm, [_view(a), _view(b)]) is None  # too small
+    a, b = _matrix(2048, 2048, False), _matrix(2048, 1001, False)
+    assert aligned_product(mm, [_view(a), _view(b)]) is not None
+    assert aligned_product(torch.ops.aten.bmm.default, [_view(a), _view(b)]) is None
+    assert aligned_product(mm, [_view(a) | {"dtype": "DTYPE_FLOAT32"}] * 2) is None
+    dynamic = _view(a) | {"sizes": [{"expr": {}}, {"value": "2048"}]}
+    assert aligned_product(mm, [dynamic, _view(b)]) is None

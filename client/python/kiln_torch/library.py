@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from kiln_torch.capture import DTYPE_NAMES
 from kiln_torch.devices import CPU, on_device
+from kiln_torch.products import aligned_product
 from kiln_torch.seeds import SEED
 
 _DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
@@ -186,15 +187,13 @@ _STATE_ON_CPU: dict[torch._ops.OpOverload, tuple[str, ...]] = {
 }
 
 
-# Operators of torch's own with kernels of its own, which return plain tensors of new memory: nothing
-# of theirs is looked at after a call.
+# Operators of torch's own with kernels of its own, which return plain tensors of new memory on the
+# device of their arguments: nothing of theirs is looked at after a call.
 _PLAIN_RESULTS = frozenset(
     getattr(torch.ops.aten, name).default
     for name in """
-    _efficient_attention_backward _efficient_attention_forward _flash_attention_backward
-    _flash_attention_forward _scaled_dot_product_cudnn_attention
-    _scaled_dot_product_cudnn_attention_backward _scaled_dot_product_efficient_attention
-    _scaled_dot_product_efficient_attention_backward _scaled_dot_product_flash_attention
+    _flash_attention_backward _flash_attention_forward _scaled_dot_product_cudnn_attention
+    _scaled_dot_product_cudnn_attention_backward _scaled_dot_product_flash_attention
     _scaled_dot_product_flash_attention_backward addmm baddbmm bmm convolution
     convolution_backward mm
     """.split()
@@ -262,7 +261,11 @@ class LibraryStep:
             or arg is _SIZE
             for arg in self._args
         )
-        self._is_plain = is_fixed and self._op in _PLAIN_RESULTS - _STATE_ON_CPU.keys()
+        self._is_plain = is_fixed and self._op in _PLAIN_RESULTS
+        self._call = self._op
+        if self._is_plain and device.type == "cuda":
+            views = [arg["tensor"] for arg in step.get("args", []) if "tensor" in arg]
+            self._call = aligned_product(self._op, views) or self._op
 
     def __call__(
         self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]
@@ -297,7 +300,7 @@ class LibraryStep:
         for slot, tensor in zip(self._slots, tensors, strict=True):
             args[slot] = tensor
         try:
-            results = self._op(*args)
+            results = self._call(*args)
         except Exception as error:
             raise StepError(f"{self._name} failed: {error}") from error
         if isinstance(results, torch.Tensor):

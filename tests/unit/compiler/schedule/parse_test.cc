@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "compiler/schedule/print.h"
+#include "compiler/schedule/verify.h"
 
 namespace kiln::schedule {
 namespace {
@@ -61,6 +62,27 @@ TEST(ScheduleTextTest, ComesBack) {
   absl::StatusOr<Scheduled> parsed = Parse(kEverything);
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(Print(parsed->module, parsed->trees), kEverything);
+}
+
+TEST(ScheduleTextTest, GroupsOfATeamComeBack) {
+  constexpr char kGroups[] = R"text(module {
+  buffer @x f32[8,64] strides[64,1] input(0)
+  buffer @y f32[8,64] strides[64,1] output
+  schedule @k team 128 {
+    for r0 < 8, group 32 {
+      for r1 < 64, vector 64 {
+        %0 = load f32 @x[64*r0 + r1]
+        store f32 @y[64*r0 + r1], %0
+      }
+    }
+  }
+  output @y sizes[8,64] strides[64,1] offset 0
+}
+)text";
+  absl::StatusOr<Scheduled> parsed = Parse(kGroups);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(Print(parsed->module, parsed->trees), kGroups);
+  EXPECT_EQ(Verify(parsed->module, parsed->trees[0]), absl::OkStatus());
 }
 
 void ExpectError(const std::string& from, const std::string& to, const std::string& what) {
