@@ -246,7 +246,8 @@ TEST(PtxTest, ARowKeepsWhatItsPhasesTake) {
   output @z sizes[40,1000] strides[1000,1] offset 0
 }
 )";
-  CheckModule(text, {.only_ptx = true});
+  // The reference rounds nothing.
+  CheckModule(text, {.tolerance = 0.01, .only_ptx = true});
   const std::string schedules = Compile(text).schedules;
   EXPECT_THAT(schedules, HasSubstr("open a0 bf16[1000] in l1"));
   EXPECT_THAT(schedules, Not(HasSubstr("open a1 bf16")));
