@@ -16,6 +16,7 @@ constexpr int kAccessBytes = 16, kWordBytes = 4;
 constexpr int kMostLanesOfThread = 8;
 constexpr int kElementsOfThread = 32;  // of a row
 constexpr int kWarp = 32;
+constexpr int kSectorBytes = 32;
 constexpr int kBlock = 256;
 constexpr int kLargestBlock = 1024;
 constexpr int kLongestRow = 64 * kLargestBlock;  // vectors that fit a block's registers
@@ -74,7 +75,7 @@ int ComputeUnits(const DeviceInfo& device) {
 }
 
 TeamPlan PlanTeam(IntContext& ints, const Nest& nest, const DeviceInfo& device) {
-  TeamPlan plan{PlanLanes(ints, nest, kWarp)};
+  TeamPlan plan{PlanLanes(ints, nest, {.width = kWarp, .sector_bytes = kSectorBytes})};
   const int units = ComputeUnits(device);
   if (plan.outer) {
     std::vector<const NestPhase*> all;
