@@ -287,20 +287,24 @@ def _matrix(rows, columns, turned):
     return torch.randn(rows, columns, dtype=torch.bfloat16)
 
 
-@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("bias", [None, (-1,), (1, -1), (-2, -1), (-2, 1), (1,)])
 @pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
-@pytest.mark.parametrize("sizes", [(512, 4097, 1001), (512, 8192, 1001), (1001, 8192, 512)])
-def test_products_of_unaligned_rows(sizes, turned, biased):
+@pytest.mark.parametrize("sizes", [(512, 8193, 1001), (512, 8192, 1001), (1001, 8192, 512)])
+def test_products_of_unaligned_sizes(sizes, turned, bias):
     m, k, n = sizes
     matrices = [_matrix(m, k, turned[0]), _matrix(k, n, turned[1])]
-    args = [torch.randn(n, dtype=torch.bfloat16), *matrices] if biased else matrices
-    op = torch.ops.aten.addmm.default if biased else torch.ops.aten.mm.default
+    op = torch.ops.aten.mm.default
+    args = matrices
+    if bias is not None:
+        shape = [{-1: n, -2: m}.get(size, size) for size in bias]
+        args = [100 * torch.randn(shape, dtype=torch.bfloat16), *matrices]
+        op = torch.ops.aten.addmm.default
     product = aligned_product(op, [_view(arg) for arg in args])
-    is_unaligned = any(max(x.stride()) % 8 for x in matrices) or n % 8 != 0
-    assert (product is not None) == is_unaligned
+    contiguous = (m if turned[0] else k), (k if turned[1] else n), n
+    assert (product is not None) == any(size % 8 for size in contiguous)
     if product is not None:
         got = product(*args)
-        assert got.is_contiguous() and got.dtype == torch.bfloat16
+        assert got.is_contiguous() and got.dtype == torch.bfloat16 and got.shape == (m, n)
         wide = op(*(arg.double() for arg in args))
         assert float((got.double() - wide).abs().max()) <= 2**-7 * float(wide.abs().max())
 
