@@ -32,6 +32,7 @@ PARTS = {
     "bench_kernels": ("bench", "kernels"),
     "bench_models": ("bench", "models"),
     "bench_training": ("bench", "training"),
+    "bench_profile": ("profiles", "training"),
 }
 
 

@@ -1,0 +1,56 @@
+"""The part of check.py that shows where a training step's time goes: its kernels on the GPU, by total
+time, the launches, and the processor's time, by Inductor and by Kiln."""
+
+from __future__ import annotations
+
+import collections
+import time
+
+import torch
+from bench import MODELS, Run, _sides, _step
+from measure import Results
+from torch.profiler import ProfilerActivity
+
+_CALLS, _ROWS = 3, 20
+
+
+def _show(name: str, run: Run) -> None:
+    for _ in range(3):
+        run()
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    for _ in range(_CALLS):
+        run()
+    on_cpu = time.perf_counter() - begin
+    torch.cuda.synchronize()
+    elapsed = time.perf_counter() - begin
+    activities = [ProfilerActivity.CUDA, ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities) as profile:
+        for _ in range(_CALLS):
+            run()
+        torch.cuda.synchronize()
+    busy: collections.Counter[str] = collections.Counter()
+    launches: collections.Counter[str] = collections.Counter()
+    for event in profile.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            busy[event.name] += event.device_time_total
+            launches[event.name] += 1
+    print(
+        f"\n{name}: {elapsed / _CALLS * 1e3:.2f} ms a step, {on_cpu / _CALLS * 1e3:.2f} ms of the "
+        f"CPU, GPU busy {busy.total() / _CALLS / 1e3:.2f} ms, {launches.total() / _CALLS:.0f} kernels"
+    )
+    for kernel, us in busy.most_common(_ROWS):
+        print(f"{us / _CALLS:9.1f} us {launches[kernel] / _CALLS:6.1f}x  {kernel[:100]}")
+
+
+def training(run: Results) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    for name, kind in (("gpt2 b4 s512 bf16", "AdamW"), ("resnet50 b32 fp32", "SGD")):
+        for side in ("inductor", "kiln"):
+            with run.case(f"profile {name} {side}"):
+                torch._dynamo.reset()
+                module, x, dtype = MODELS[name]()
+                module = module.cuda().to(dtype).train()
+                options = {"momentum": 0.9} if kind == "SGD" else {}
+                optimizer = getattr(torch.optim, kind)(module.parameters(), lr=1e-4, **options)
+                _show(f"{name} {kind}, {side}", _step(module, x, optimizer, _sides()[side]))
