@@ -10,6 +10,8 @@ import sys
 import small_models
 import torch
 from functorch.compile import make_boxed_func
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from kiln_torch import backend, program
 from kiln_torch.capture import capture
@@ -39,6 +41,28 @@ def graphs_of(name, dtype, training):
     return found
 
 
+def attention(op, dtype):
+    """What is made of a GPU's attention, whose kernels give sizes, random states and padded sums."""
+    with FakeTensorMode():
+        q = torch.empty(2, 3, 65, 64, device="cuda", dtype=dtype)
+        given = (None, True) if op != "flash" else ()  # no bias; the sums are wanted
+        run = getattr(torch.ops.aten, f"_scaled_dot_product_{op}_attention")
+
+        def fn(q):
+            results = run(q, q, q, *given, 0.1, True)
+            return [r * 2 if r.is_floating_point() else r for r in results if isinstance(r, torch.Tensor)]
+
+        module = make_fx(fn, tracing_mode="fake")(q)
+    settings = Settings(server=sys.argv[1], fallback="raise", prepare_memory=0)
+    graph = capture(module, lambda _: False)
+    return program.load_program(graph, settings, torch.device("cuda", 0)).info()
+
+
+if sys.argv[2:] == ["attention"]:
+    for op in ("flash", "efficient", "cudnn"):
+        for dtype in (torch.float16, torch.bfloat16):
+            print(json.dumps({"op": op, **attention(op, dtype)}, default=str), flush=True)
+    sys.exit()
 for name in sys.argv[2:]:
     for dtype, training in ((torch.float32, False), (torch.bfloat16, False), (torch.float32, True)):
         graphs = graphs_of(name, dtype, training)

@@ -25,8 +25,8 @@ OF_LIBRARIES = {
 }
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "resnet"])
-def test_all_but_products_is_kernels(name, server):
+def compiled(server, name):
+    """The lines of JSON that ptx_models.py prints for `name`."""
     driver = BUILD / "tests" / "libkiln_fake_cuda.so"
     if not driver.exists():
         pytest.skip("the unit tests are not built")
@@ -37,7 +37,12 @@ def test_all_but_products_is_kernels(name, server):
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "resnet"])
+def test_all_but_products_is_kernels(name, server):
+    lines = compiled(server, name)
     assert [(line["dtype"], line["training"]) for line in lines] == [
         ("float32", False),
         ("bfloat16", False),
@@ -50,3 +55,11 @@ def test_all_but_products_is_kernels(name, server):
         for graph in line["graphs"]:
             assert set(graph["library_ops"]) <= OF_LIBRARIES, graph
             assert graph["native_steps"] > 0, graph
+
+
+def test_attention_of_a_gpu_is_a_library_step(server):
+    lines = compiled(server, "attention")
+    assert [line["op"] for line in lines] == [op for op in ("flash", "efficient", "cudnn") for _ in "ab"]
+    for line in lines:
+        assert line["library_ops"] == {f"aten._scaled_dot_product_{line['op']}_attention.default": 1}
+        assert line["native_steps"] > 0

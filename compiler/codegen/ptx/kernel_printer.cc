@@ -187,7 +187,7 @@ int KernelPrinter::TurnsOf(const For& loop) const {
   const IntExpr length = ints_.Sub(loop.end, loop.begin);
   if (loop.binding != Binding::kVector || !length.is_const()) return 0;
   const int64_t turns = (length.value() + loop.width - 1) / loop.width;
-  const int64_t lanes = turns * std::max(1, loop.width / tree_.team);
+  const int64_t lanes = turns * std::max(1, loop.width / team_);
   return turns <= kMostTurns && lanes <= kMostLanes ? static_cast<int>(turns) : 0;
 }
 
@@ -414,9 +414,9 @@ absl::StatusOr<EmittedKernel> KernelPrinter::Print() {
   for (const For* row : grid.rows) tasks = ints_.Mul(tasks, ints_.CeilDiv(row->end, row->step));
   tasks = ints_.Mul(tasks, chunks);
   // Few tasks: more blocks, for more multiprocessors.
-  while (tasks.is_const() && threads > kWarp && tasks.value() * team < threads * kFewBlocks) {
-    threads = std::max(threads / 2, team);
-    if (threads == team) break;
+  while (tasks.is_const() && threads > std::max(kWarp, team) &&
+         tasks.value() * team < threads * kFewBlocks) {
+    threads /= 2;
   }
   const int teams = threads / team;
 

@@ -27,6 +27,7 @@ constexpr int kTileTeam = 256;
 constexpr int kSide = 64;
 constexpr int kAccessBytes = 16;
 constexpr int kMostTileLanes = 8;
+constexpr int64_t kTileBytes = 96 << 10;  // of a task, which every architecture has
 
 class Scheduler {
  public:
@@ -90,10 +91,14 @@ void Scheduler::AddTiles(IntExpr rows, Block& out) {
   Because("in tiles, as something is contiguous along another loop");
   const IntExpr lanes = plan_.lanes.var;
   std::vector<const Step*> turned, others;
+  int64_t bytes = 0;
   for (const Step& step : nest_.phases[0].steps) {
     if (!step.index || step.inst->buffer < 0) continue;
-    if (!builder_.IsStored(step.inst->buffer) && IsTurned(ints_, step, rows, lanes)) {
+    const int64_t more = kSide * (kSide + 1) * DTypeSize(step.inst->dtype);
+    if (!builder_.IsStored(step.inst->buffer) && IsTurned(ints_, step, rows, lanes) &&
+        bytes + more <= kTileBytes) {
       turned.push_back(&step);
+      bytes += more;
     } else if (const IntExpr along = ints_.CoefficientOf(step.index, lanes);
                along && along.is_const(1)) {
       others.push_back(&step);
