@@ -9,9 +9,11 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <iostream>
 
 #include "kiln/v1/worker.pb.h"
 #include "server/workers/sandbox.h"
+#include "server/workers/worker_process.h"
 
 namespace kiln::server {
 namespace {
@@ -26,6 +28,7 @@ constexpr char kPtx[] =
 // Runs `what` in a worker that may execute `program` alone.
 [[noreturn]] void Sealed(const std::string& program, bool (*what)()) {
   LimitProcess({.memory_bytes = int64_t{1} << 30});
+  dup2(STDERR_FILENO, kWorkerSocketFd);  // a task has its socket there
   if (!OpenPtxas(program).ok()) _exit(2);
   SealAssembler(kPtxasFd);
   _exit(what() ? 0 : 1);
@@ -79,8 +82,11 @@ TEST(Ptxas, TheRealOneMakesACubinAndRefusesWhatIsNoPtx) {
   if (FindPtxas("auto")->empty()) GTEST_SKIP() << "there is no ptxas";
   EXPECT_EXIT(Sealed(*FindPtxas("auto"),
                      [] {
-                       return !PtxasVersion().empty() && AssembleText(kPtx).ok() &&
-                              absl::IsInternal(AssembleText("garbage").status());
+                       const std::string version = PtxasVersion();
+                       const absl::Status made = AssembleText(kPtx).status();
+                       const absl::Status refused = AssembleText("garbage").status();
+                       std::cerr << version << "; " << made << "; " << refused << std::endl;
+                       return !version.empty() && made.ok() && absl::IsInternal(refused);
                      }),
               ExitedWithCode(0), "");
 }
