@@ -51,10 +51,11 @@ constexpr bool kVerifyPasses = true;
 constexpr bool kVerifyPasses = false;
 #endif
 
-fusion::FuseOptions MakeFuseOptions(const v1::PlanRequest& request) {
+fusion::FuseOptions MakeFuseOptions(const v1::PlanRequest& request, const codegen::Target& target) {
   const v1::CompileOptions& options = request.options();
   return {.enabled = !options.disable_fusion(),
           .disabled_passes = {options.disabled_passes().begin(), options.disabled_passes().end()},
+          .costly_launches = target.HasCostlyLaunches(),
           .verify_passes = kVerifyPasses || options.debug()};
 }
 
@@ -249,7 +250,7 @@ absl::StatusOr<v1::PlanResponse> PlanGraph(const v1::PlanRequest& request, const
     return lowering::Lower(graph, MakeLoweringOptions(request, *target), module);
   }));
   KILN_RETURN_IF_ERROR(stages.RunOnIr(
-      "fuse", [&] { return fusion::Fuse(module, MakeFuseOptions(request), &decisions); }));
+      "fuse", [&] { return fusion::Fuse(module, MakeFuseOptions(request, *target), &decisions); }));
   if (request.options().prepare_memory() > 0) {
     KILN_RETURN_IF_ERROR(stages.RunOnIr("prepare", [&] {
       return prepare::Prepare(*target, request.options().prepare_memory(), module);

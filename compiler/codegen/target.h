@@ -79,6 +79,8 @@ class Target {
   // Gives kernels of the verified module another form where they run better in it there: puts them
   // into repeats, to run tile by tile, or cuts reductions into parts.
   virtual void Tile(ir::Module&) const {}
+  // Whether a launch costs as much as a small kernel.
+  virtual bool HasCostlyLaunches() const { return false; }
   // Whether a kernel that one operator became is better left to a library that the client calls.
   virtual bool LeavesToLibraries(const ir::Kernel&) const { return false; }
   // How a kernel of the verified module runs there, or a repeat that Tile made. UNIMPLEMENTED for a

@@ -16,10 +16,13 @@ struct Pass {
   void (*run)(FusionGraph&);
 };
 
+constexpr char kLaunches[] = "launches";
+
 // Loops and reductions take their final form around the passes that join kernels.
 constexpr Pass kPasses[] = {
     {"collapse", RemoveUnitLoops}, {"inline", InlineProducers},       {"epilogue", FuseEpilogues},
-    {"merge", MergeKernels},       {"horizontal", MergeHorizontally}, {"split", SplitReductions},
+    {"merge", MergeKernels},       {"horizontal", MergeHorizontally}, {kLaunches, MergeLaunches},
+    {"split", SplitReductions},
 };
 
 }  // namespace
@@ -37,6 +40,7 @@ absl::Status Fuse(ir::Module& module, const FuseOptions& options,
     const std::vector<std::string>& disabled = options.disabled_passes;
     for (const Pass& pass : kPasses) {
       if (std::find(disabled.begin(), disabled.end(), pass.name) != disabled.end()) continue;
+      if (pass.name == kLaunches && !options.costly_launches) continue;
       pass.run(graph);
       if (!options.verify_passes) continue;
       KILN_RETURN_IF_ERROR(Annotate(graph.Verify(), absl::StrCat("after pass ", pass.name)));

@@ -18,10 +18,11 @@ struct Decision {
 };
 
 struct FuseOptions {
-  bool enabled = true;  // false: only dead code goes
-  std::vector<std::string>
-      disabled_passes;         // "collapse", "inline", "epilogue", "merge", "horizontal", "split"
-  bool verify_passes = false;  // also after each pass
+  bool enabled = true;                       // false: only dead code goes
+  std::vector<std::string> disabled_passes;  // "collapse", "inline", "epilogue", "merge",
+                                             // "horizontal", "launches", "split"
+  bool costly_launches = false;  // for a target where pass "launches" is worth its while
+  bool verify_passes = false;    // also after each pass
 };
 
 // In: a verified module as lowering makes it, one stored buffer a kernel. Out: an equivalent

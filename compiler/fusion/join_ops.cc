@@ -104,6 +104,18 @@ class Joiner {
         first_(*graph.Fusible(first)),
         second_(*graph.Fusible(second)) {}
 
+  absl::string_view RunUnrelated() {
+    if (!EqualExtents(first_.outer, second_.outer)) return "the loops do not correspond";
+    if (!FitsTogether(first_, second_)) return "the kernels together are too large";
+    if (!graph_.CanJoin(first_id_, second_id_)) return "another operation must run between them";
+    const LoopMatch match{RenameLoops(second_.outer, first_.outer), {}};
+    std::optional<Kernel> joined =
+        JoinKernels(graph_.module(), first_, second_, /*first_is_host=*/true, match);
+    if (!joined) return "one would read what another outer point stores";
+    Commit(*std::move(joined));
+    return "";
+  }
+
   absl::string_view Run(BufferId buffer) {
     if (second_.schedule == Schedule::kContraction) return "a contraction takes no prologue";
     if (first_.schedule == Schedule::kContraction && !IsPointwise(second_)) {
@@ -181,6 +193,10 @@ class Joiner {
 
 absl::string_view TryJoin(FusionGraph& graph, int first, int second, BufferId buffer) {
   return Joiner(graph, first, second).Run(buffer);
+}
+
+absl::string_view TryJoinUnrelated(FusionGraph& graph, int first, int second) {
+  return Joiner(graph, first, second).RunUnrelated();
 }
 
 }  // namespace kiln::fusion

@@ -12,4 +12,7 @@ namespace kiln::fusion {
 // an empty text then, else the reason why not. REQUIRES: both fusible; first before second.
 absl::string_view TryJoin(FusionGraph& graph, int first, int second, ir::BufferId buffer);
 
+// The same for kernels of equal outer loops, whatever they read.
+absl::string_view TryJoinUnrelated(FusionGraph& graph, int first, int second);
+
 }  // namespace kiln::fusion

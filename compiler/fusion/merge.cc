@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "compiler/fusion/join_ops.h"
 #include "compiler/fusion/passes.h"
@@ -12,15 +13,19 @@
 namespace kiln::fusion {
 
 using ir::BufferId;
+using ir::IntExpr;
 using ir::Kernel;
 
 namespace {
 
 constexpr int kMaxRounds = 10;
-constexpr size_t kMaxSiblings = 8;             // earlier readers of a buffer to pair with
-constexpr int kMaxDistance = 64;               // operations between siblings
-constexpr double kMinSharedBytes = 4096;       // to join siblings of which one reduces
-constexpr double kMinPointwiseShared = 65536;  // to join pointwise siblings
+constexpr size_t kMaxSiblings = 8;                // earlier readers of a buffer to pair with
+constexpr int kMaxDistance = 64;                  // operations between siblings
+constexpr int kMaxLaunchDistance = 1024;          // between small ones that share nothing
+constexpr double kMinSharedBytes = 4096;          // to join siblings of which one reduces
+constexpr double kMinPointwiseShared = 65536;     // to join pointwise siblings
+constexpr double kMostLaunchPoints = 1 << 22;     // of kernels that a launch costs much beside
+constexpr double kMostSerialLaunchPoints = 4096;  // of those that one block runs
 
 struct Pair {
   double saved_bytes;
@@ -144,6 +149,41 @@ void MergeHorizontally(FusionGraph& graph) {
            bytes >= kMinPointwiseShared;
   };
   Merger(graph, accepts).Run();
+}
+
+namespace {
+
+// A launch costs as much as what the kernel computes, which needs no other parallelism than that of
+// its outer points or is little.
+bool IsSmallLaunch(const ir::IntContext& ints, const Kernel& kernel) {
+  if (IsPointwise(kernel)) return Points(ints, kernel.outer) <= kMostLaunchPoints;
+  if (kernel.schedule != ir::Schedule::kLoops || Points(ints, kernel.outer) > 1) return false;
+  double inner = 0;
+  for (const ir::Phase& phase : kernel.phases) inner += Points(ints, phase.inner);
+  return inner <= kMostSerialLaunchPoints;
+}
+
+}  // namespace
+
+void MergeLaunches(FusionGraph& graph) {
+  // By loops the last kernel of these; one that takes no more makes room for the next.
+  absl::flat_hash_map<std::vector<IntExpr>, int> last;
+  const std::vector<int> order = graph.order();
+  for (const int id : order) {
+    const Kernel* kernel = graph.Fusible(id);
+    if (kernel == nullptr || !IsSmallLaunch(graph.ints(), *kernel)) continue;
+    std::vector<IntExpr> loops;
+    for (IntExpr var : kernel->outer) loops.push_back(var.extent());
+    const auto [open, is_new] = last.try_emplace(std::move(loops), id);
+    if (is_new) continue;
+    int first = std::exchange(open->second, id), second = id;
+    if (graph.op(first).position > graph.op(second).position) std::swap(first, second);
+    if (graph.op(second).position - graph.op(first).position > kMaxLaunchDistance) continue;
+    const absl::string_view objection = TryJoinUnrelated(graph, first, second);
+    graph.Record(first, second, objection.empty(),
+                 objection.empty() ? "one launch for both" : objection);
+    open->second = second;
+  }
 }
 
 }  // namespace kiln::fusion

@@ -26,6 +26,10 @@ void MergeKernels(FusionGraph& graph);
 // Joins independent pointwise kernels that read the same memory.
 void MergeHorizontally(FusionGraph& graph);
 
+// Joins small kernels of equal outer loops that have nothing to do with each other, as the updates
+// of an optimizer: for targets where a launch costs as much as they.
+void MergeLaunches(FusionGraph& graph);
+
 // Cuts long reductions that have few outer points into partial results and the rest.
 void SplitReductions(FusionGraph& graph);
 

@@ -1,6 +1,7 @@
 #include "compiler/schedule/lanes_plan.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
@@ -24,7 +25,8 @@ bool IsAccess(ScalarOp op) {
 // indirect access through one is a gather.
 class LaneCost {
  public:
-  LaneCost(IntContext& ints, int width) : ints_(ints), width_(width) {}
+  LaneCost(IntContext& ints, LanesTarget target)
+      : ints_(ints), width_(target.width), target_(target) {}
 
   // Of one vector of `width_` lanes of `var` through the phase's body.
   double OfVector(const NestPhase& phase, IntExpr var) {
@@ -43,10 +45,7 @@ class LaneCost {
         cost += 0.25;
       } else if (IsAccess(inst.op)) {
         IntExpr stride = indirect ? IntExpr() : LaneStride(ints_, step.index, var, width_);
-        const bool cheap = stride && (stride.is_const(1) || stride.is_const(0));
-        // In order, each lane walks a row of its own, and the rows lie far apart.
-        const double far = phase.ordered && !indirect ? 4 : 2;
-        cost += cheap ? 1 : far * width_;
+        cost += OfAccess(inst.dtype, stride, phase.ordered && !indirect);
       } else {
         cost += Info(inst.op).cost;
       }
@@ -55,12 +54,25 @@ class LaneCost {
   }
 
  private:
+  // Of one whose lanes are `stride` elements apart; null: anywhere.
+  double OfAccess(DType dtype, IntExpr stride, bool ordered) const {
+    if (stride && (stride.is_const(1) || stride.is_const(0))) return 1;
+    if (target_.sector_bytes > 0) {
+      // Each lane in a piece of memory of its own is the worst.
+      const double most = std::max(1.0, 1.0 * target_.sector_bytes / DTypeSize(dtype));
+      return stride && stride.is_const() ? std::min<double>(most, std::abs(stride.value())) : most;
+    }
+    // In order, each lane walks a row of its own, and the rows lie far apart.
+    return (ordered ? 4 : 2) * width_;
+  }
+
   bool Varying(ir::ValueId id) const {
     return std::find(varying_.begin(), varying_.end(), id) != varying_.end();
   }
 
   IntContext& ints_;
   int width_;
+  LanesTarget target_;
   std::vector<ir::ValueId> varying_;
 };
 
@@ -76,9 +88,9 @@ double VectorsPerPoint(IntContext& ints, IntExpr var, int width) {
   return static_cast<double>((extent + width - 1) / width) / static_cast<double>(extent);
 }
 
-double CostOfOuter(IntContext& ints, const Nest& nest, IntExpr var, int width) {
-  LaneCost lane_cost(ints, width);
-  const double vectors = Points(ints, nest.outer) * VectorsPerPoint(ints, var, width);
+double CostOfOuter(IntContext& ints, const Nest& nest, IntExpr var, LanesTarget target) {
+  LaneCost lane_cost(ints, target);
+  const double vectors = Points(ints, nest.outer) * VectorsPerPoint(ints, var, target.width);
   double cost = 0;
   for (const NestPhase& phase : nest.phases) {
     cost += vectors * Points(ints, phase.inner) * lane_cost.OfVector(phase, var);
@@ -95,26 +107,27 @@ double ScalarCost(const NestPhase& phase) {
 }
 
 // The best inner loop of a phase and its cost for one outer point.
-double CostOfInner(IntContext& ints, const NestPhase& phase, int width, IntExpr* best) {
+double CostOfInner(IntContext& ints, const NestPhase& phase, LanesTarget target, IntExpr* best) {
   double best_cost = 0;
   *best = IntExpr();
   for (size_t i = phase.inner.size(); i-- > 0;) {
     IntExpr var = phase.inner[i];
-    const double vectors = Points(ints, phase.inner) * VectorsPerPoint(ints, var, width);
-    const double cost = vectors * LaneCost(ints, width).OfVector(phase, var);
+    const double vectors = Points(ints, phase.inner) * VectorsPerPoint(ints, var, target.width);
+    const double cost = vectors * LaneCost(ints, target).OfVector(phase, var);
     if (*best && cost >= best_cost) continue;
     *best = var;
     best_cost = cost;
   }
   for (const Step& step : phase.steps) {
-    if (step.inst->op == ScalarOp::kReduce) best_cost += width;  // lanes are folded at the end
+    if (step.inst->op == ScalarOp::kReduce)
+      best_cost += target.width;  // lanes are folded at the end
   }
   return best_cost;
 }
 
 }  // namespace
 
-LanesPlan PlanLanes(IntContext& ints, const Nest& nest, int width) {
+LanesPlan PlanLanes(IntContext& ints, const Nest& nest, LanesTarget target) {
   LanesPlan plan;
   plan.phase_lanes.resize(nest.phases.size());
 
@@ -132,7 +145,7 @@ LanesPlan PlanLanes(IntContext& ints, const Nest& nest, int width) {
       inner_cost += rows * Points(ints, phase.inner) * ScalarCost(phase);
       continue;
     }
-    inner_cost += rows * CostOfInner(ints, phase, width, &plan.phase_lanes[i].var);
+    inner_cost += rows * CostOfInner(ints, phase, target, &plan.phase_lanes[i].var);
   }
 
   IntExpr best;
@@ -140,7 +153,7 @@ LanesPlan PlanLanes(IntContext& ints, const Nest& nest, int width) {
   std::vector<std::string> costs;
   if (any_inner) costs.push_back(absl::StrFormat("inner loops %.3g", inner_cost));
   for (size_t i = nest.outer.size(); i-- > 0;) {
-    const double cost = CostOfOuter(ints, nest, nest.outer[i], width);
+    const double cost = CostOfOuter(ints, nest, nest.outer[i], target);
     costs.push_back(absl::StrFormat("outer loop %d %.3g", i, cost));
     if ((best || any_inner) && cost >= best_cost) continue;
     best = nest.outer[i];

@@ -23,9 +23,18 @@ struct LanesPlan {
   std::string reason;              // for people
 };
 
+// What lanes are to the device.
+struct LanesTarget {
+  int width = 1;
+  // Of the pieces of memory that an access of all lanes takes, so that neighbouring lanes share
+  // them; 0 where only contiguous lanes are one access.
+  int sector_bytes = 0;
+};
+
 // By counting, for each candidate, the accesses of `width` neighbouring lanes that would be
-// contiguous, uniform or scattered, at the hints of symbols. Widths are left to the target.
-LanesPlan PlanLanes(ir::IntContext& ints, const Nest& nest, int width);
+// contiguous, uniform, apart or scattered, at the hints of symbols. The plan's widths are left to
+// the target.
+LanesPlan PlanLanes(ir::IntContext& ints, const Nest& nest, LanesTarget target);
 
 // Of a nest without inner loops whose lanes are of an outer one: another outer loop that something
 // is contiguous along which is scattered along the lanes; null where there is none.

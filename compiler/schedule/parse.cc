@@ -151,17 +151,19 @@ class Parser : public ir::Parser {
         KILN_ASSIGN_OR_RETURN(loop.step, Expr());
       }
     }
-    bool tasks = false, lanes = false;
+    bool tasks = false, lanes = false, groups = false;
     if (Accept(",")) {
-      tasks = Accept("task");
-      lanes = Accept("vector");
-      if (!tasks && !lanes) return Expected("'task' or 'vector'");
+      groups = Accept("group");
+      tasks = !groups && Accept("task");
+      lanes = !groups && Accept("vector");
+      if (!tasks && !lanes && !groups) return Expected("'task', 'vector' or 'group'");
     }
-    if (lanes) {
+    if (lanes || groups) {
       KILN_ASSIGN_OR_RETURN(loop.width, Constant());
     }
-    loop.binding = tasks ? (lanes ? Binding::kTaskVector : Binding::kTask)
-                         : (lanes ? Binding::kVector : Binding::kSerial);
+    loop.binding = groups  ? Binding::kGroup
+                   : tasks ? (lanes ? Binding::kTaskVector : Binding::kTask)
+                           : (lanes ? Binding::kVector : Binding::kSerial);
     KILN_RETURN_IF_ERROR(Expect("{"));
     const auto vars = vars_;
     vars_[variable.first] = loop.var;

@@ -79,6 +79,7 @@ class Printer {
       if (!loop.step.is_const(1)) StrAppend(&range, " step ", Expr(loop.step));
     }
     if (HasTasks(loop.binding)) StrAppend(&binding, ", task");
+    if (loop.binding == Binding::kGroup) StrAppend(&binding, ", group ", loop.width);
     if (HasLanes(loop.binding)) {
       StrAppend(&binding, HasTasks(loop.binding) ? " " : ", ", "vector ", loop.width);
     }

@@ -39,6 +39,8 @@ enum class Binding : uint8_t {
   kTask,        // tasks of a thread pool, each a run of neighbouring iterations; in any order
   kVector,      // `width` neighbouring iterations at a time, in lanes
   kTaskVector,  // both: tasks are runs of whole vectors
+  // Spread over groups of `width` threads of the team, in any order; lanes in it are theirs.
+  kGroup,
 };
 inline bool IsParallel(Binding binding) {
   return binding != Binding::kSerial;
@@ -82,7 +84,7 @@ using Block = std::vector<Node>;
 struct For {
   ir::IntExpr var, begin, end, step;
   Binding binding = Binding::kSerial;
-  int width = 1;  // lanes, of a vector loop
+  int width = 1;  // lanes, of a vector loop; threads, of one of groups
   Block body;
 };
 

@@ -110,8 +110,9 @@ class Verifier {
     if (HasLanes(loop.binding)) {
       if (lanes_ != nullptr) return Error("a vector loop stands in another");
       if (!loop.step.is_const(1)) return Error("a vector loop has steps");
-      const int lanes = loop.width / tree_.team;  // of a thread
-      if (loop.width < 2 || loop.width % tree_.team != 0 || lanes > kMostLanes) {
+      const int threads = group_ != nullptr ? group_->width : tree_.team;
+      const int lanes = loop.width / threads;  // of a thread
+      if (loop.width < 2 || loop.width % threads != 0 || lanes > kMostLanes) {
         return Error(StrCat("a vector loop has ", loop.width, " lanes"));
       }
     }
@@ -119,6 +120,15 @@ class Verifier {
       if (lanes_ != nullptr || serial_ > 0) return Error("a loop of tasks stands in another loop");
       if (loop.binding == Binding::kTask && !loop.begin.is_const(0)) {
         return Error("a loop of tasks does not begin at 0");
+      }
+    }
+    const bool groups = loop.binding == Binding::kGroup;
+    if (groups) {
+      if (lanes_ != nullptr || group_ != nullptr) {
+        return Error("a loop of groups stands in one of lanes or of groups");
+      }
+      if (loop.width < 1 || tree_.team % loop.width != 0) {
+        return Error(StrCat("a team of ", tree_.team, " has no groups of ", loop.width));
       }
     }
     // Within its variable's range: what was built on that range would be wrong otherwise.
@@ -129,6 +139,7 @@ class Verifier {
     const For* const outer_lanes = lanes_;
     if (HasLanes(loop.binding)) lanes_ = &loop;
     serial_ += loop.binding == Binding::kSerial;
+    if (groups) group_ = &loop;
     if (IsParallel(loop.binding)) parallel_.push_back({&loop, open_.size()});
     const size_t entries = scope_.entries.size();
     Declare(loop.var, {{}, loop.begin, loop.end, loop.step, {}});
@@ -138,6 +149,7 @@ class Verifier {
     scope_.entries.resize(entries);
     if (IsParallel(loop.binding)) parallel_.pop_back();
     serial_ -= loop.binding == Binding::kSerial;
+    if (groups) group_ = nullptr;
     lanes_ = outer_lanes;
     return absl::OkStatus();
   }
@@ -336,7 +348,9 @@ class Verifier {
     int64_t elements = 1;
     for (const Loop& loop : parallel_) {
       if (opened >= loop.opened) continue;
-      if (HasTasks(loop.loop->binding)) return Error("tasks share an accumulator");
+      if (!HasLanes(loop.loop->binding) || HasTasks(loop.loop->binding)) {
+        return Error("tasks or groups share an accumulator");
+      }
       element = ints_.Mod(loop.loop->var, loop.loop->width);
       elements = loop.loop->width;
       if (!multiples_.Is(ints_, loop.loop->begin, elements)) {
@@ -421,6 +435,7 @@ class Verifier {
   std::vector<Loop> parallel_;  // around the node
   const For* lanes_ = nullptr;  // the vector loop around it
   int serial_ = 0;              // loops around it
+  const For* group_ = nullptr;  // the loop of groups around it
   int64_t stack_bytes_ = 0;
 };
 

@@ -49,7 +49,8 @@ begins after that stage.
   --stop-after=STAGE    the last stage to run (default fusion)
   --start-from=STAGE    the first stage after ir: those between are left out
   --disable=PASS        leave out a pass: fusion as a whole, or its collapse, inline, epilogue,
-                        merge, horizontal, split or tile; may be repeated
+                        merge, horizontal, launches, split or tile; may be
+                        repeated
   --decisions           print fusion's decisions as comments
   --prepare=BYTES       of prepared buffers, at most (default 0: none)
   --windows=BYTES       in stage tile, instead of what the target would do: the longest chains of
@@ -199,24 +200,6 @@ std::string Size(ir::IntExpr size, const ir::Module& module) {
   });
 }
 
-absl::Status RunFusion(const Flags& flags, ir::Module& module) {
-  std::vector<fusion::Decision> decisions;
-  fusion::FuseOptions options;
-  for (const std::string& pass : flags.disabled) {
-    if (pass == "fusion") options.enabled = false;
-  }
-  options.disabled_passes = flags.disabled;
-  options.verify_passes = true;
-  KILN_RETURN_IF_ERROR(fusion::Fuse(module, options, &decisions));
-  KILN_RETURN_IF_ERROR(ir::Verify(module));
-  if (!flags.decisions) return absl::OkStatus();
-  for (const fusion::Decision& d : decisions) {
-    std::cout << "// " << (d.fused ? "fused " : "kept ") << d.producer << " and " << d.consumer
-              << ": " << d.reason << "\n";
-  }
-  return absl::OkStatus();
-}
-
 absl::Status RunMemory(bool print, ir::Module& module) {
   KILN_ASSIGN_OR_RETURN(memory::Plan plan, memory::PlanMemory(module));
   KILN_RETURN_IF_ERROR(memory::CheckPlan(module, plan));
@@ -240,6 +223,26 @@ absl::StatusOr<std::unique_ptr<codegen::Target>> MakeTarget(const Flags& flags) 
   device.features = flags.features;
   std::sort(device.features.begin(), device.features.end());
   return kind->make(std::move(device));
+}
+
+absl::Status RunFusion(const Flags& flags, ir::Module& module) {
+  KILN_ASSIGN_OR_RETURN(const std::unique_ptr<codegen::Target> target, MakeTarget(flags));
+  std::vector<fusion::Decision> decisions;
+  fusion::FuseOptions options;
+  options.costly_launches = target->HasCostlyLaunches();
+  for (const std::string& pass : flags.disabled) {
+    if (pass == "fusion") options.enabled = false;
+  }
+  options.disabled_passes = flags.disabled;
+  options.verify_passes = true;
+  KILN_RETURN_IF_ERROR(fusion::Fuse(module, options, &decisions));
+  KILN_RETURN_IF_ERROR(ir::Verify(module));
+  if (!flags.decisions) return absl::OkStatus();
+  for (const fusion::Decision& d : decisions) {
+    std::cout << "// " << (d.fused ? "fused " : "kept ") << d.producer << " and " << d.consumer
+              << ": " << d.reason << "\n";
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<schedule::Tree>> RunSchedule(const Flags& flags, ir::Module& module) {

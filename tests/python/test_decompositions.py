@@ -29,6 +29,12 @@ CALLS = 10  # of each ATen operator and dtype: some are in nearly every sample
 UNINITIALIZED = {aten.empty_like.default, aten.new_empty.default}
 
 
+@functools.cache
+def table():
+    """Of the CPU, and what is taken apart on a GPU alone."""
+    return decompositions("cuda") | decompositions()
+
+
 def compare(op, args, kwargs):
     """Calls `op` whole and taken apart; AssertionError where a result differs. The whole's result."""
     expected = op(*args, **kwargs)
@@ -36,7 +42,7 @@ def compare(op, args, kwargs):
         reference = op(*tree_map(to_double, args), **tree_map(to_double, kwargs))
     except (RuntimeError, NotImplementedError):
         reference = None  # such as operators of integers only
-    actual = decompositions()[op](*args, **kwargs)
+    actual = table()[op](*args, **kwargs)
     if actual is NotImplemented:
         return expected  # left whole in this case
     assert len(tree_leaves(actual)) == len(tree_leaves(expected)), "number of results"
@@ -69,7 +75,7 @@ class CrossReference(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if func not in decompositions() or self.calls[func] == CALLS:
+        if func not in table() or self.calls[func] == CALLS:
             return func(*args, **kwargs)
         self.calls[func] += 1
         try:
@@ -286,3 +292,11 @@ def test_every_entry_is_compared():
 def test_attention_is_not_taken_apart_by_torchs_rule():
     # It returns the weights in the place of the log-sum-exp.
     assert aten._scaled_dot_product_flash_attention_for_cpu.default not in decompositions()
+
+
+def test_a_log_softmax_is_taken_apart_on_a_gpu_alone():
+    op = aten._log_softmax.default
+    assert op in table() and op not in decompositions()
+    for dtype in SAMPLES:
+        assert cross_reference(dtype).calls[op] > 0
+        assert str(op) not in cross_reference(dtype).differences

@@ -7,6 +7,7 @@ import torch
 from compare import assert_same
 
 import kiln_torch
+from kiln_torch.products import aligned_product
 
 LIBRARY = torch.library.Library("kiln_test", "DEF")
 LIBRARY.define("odd(Tensor x, str how) -> Tensor")
@@ -270,3 +271,51 @@ def test_gradients_of_complex_inputs():
     actual = torch.autograd.grad(torch.compile(fn, backend="kiln")(w), w)
     torch.testing.assert_close(actual, expected)
     assert kiln_torch.stats()["fallbacks"] == []
+
+
+def _view(tensor):
+    return {
+        "dtype": "DTYPE_BFLOAT16",
+        "sizes": [{"value": str(n)} for n in tensor.shape],
+        "strides": [{"value": str(n)} for n in tensor.stride()],
+    }
+
+
+def _matrix(rows, columns, turned):
+    if turned:
+        return torch.randn(columns, rows, dtype=torch.bfloat16).t()
+    return torch.randn(rows, columns, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("bias", [None, (-1,), (1, -1), (-2, -1), (-2, 1), (1,)])
+@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("sizes", [(512, 8193, 1001), (512, 8192, 1001), (1001, 8192, 512)])
+def test_products_of_unaligned_sizes(sizes, turned, bias):
+    m, k, n = sizes
+    matrices = [_matrix(m, k, turned[0]), _matrix(k, n, turned[1])]
+    op = torch.ops.aten.mm.default
+    args = matrices
+    if bias is not None:
+        shape = [{-1: n, -2: m}.get(size, size) for size in bias]
+        args = [100 * torch.randn(shape, dtype=torch.bfloat16), *matrices]
+        op = torch.ops.aten.addmm.default
+    product = aligned_product(op, [_view(arg) for arg in args])
+    contiguous = (m if turned[0] else k), (k if turned[1] else n), n
+    assert (product is not None) == any(size % 8 for size in contiguous)
+    if product is not None:
+        got = product(*args)
+        assert got.is_contiguous() and got.dtype == torch.bfloat16 and got.shape == (m, n)
+        wide = op(*(arg.double() for arg in args))
+        assert float((got.double() - wide).abs().max()) <= 2**-7 * float(wide.abs().max())
+
+
+def test_products_that_stay_as_they_are():
+    a, b = _matrix(64, 64, False), _matrix(64, 1001, False)
+    mm = torch.ops.aten.mm.default
+    assert aligned_product(mm, [_view(a), _view(b)]) is None  # too small
+    a, b = _matrix(2048, 2048, False), _matrix(2048, 1001, False)
+    assert aligned_product(mm, [_view(a), _view(b)]) is not None
+    assert aligned_product(torch.ops.aten.bmm.default, [_view(a), _view(b)]) is None
+    assert aligned_product(mm, [_view(a) | {"dtype": "DTYPE_FLOAT32"}] * 2) is None
+    dynamic = _view(a) | {"sizes": [{"expr": {}}, {"value": "2048"}]}
+    assert aligned_product(mm, [dynamic, _view(b)]) is None

@@ -286,7 +286,7 @@ class RunState {
       const kiln_tensor declared = results[i];
       PyRef result = PyRef::Borrow(PyList_GetItem(made.get(), static_cast<Py_ssize_t>(i)));
       if (!TensorFromPython(api_, result.get(), &results[i]) ||
-          results[i].dtype != declared.dtype || !SameSizes(results[i], declared)) {
+          results[i].dtype != declared.dtype || !SameLayout(results[i], declared)) {
         PyErr_Clear();
         result = Fit(call, static_cast<int>(i), result.get(), declared, arguments.get());
         if (!result || !TensorFromPython(api_, result.get(), &results[i])) return false;
@@ -296,16 +296,37 @@ class RunState {
     return true;
   }
 
-  static bool SameSizes(const kiln_tensor& a, const kiln_tensor& b) {
-    return a.ndim == b.ndim && std::equal(a.sizes, a.sizes + a.ndim, b.sizes);
+  static bool SameLayout(const kiln_tensor& a, const kiln_tensor& b) {
+    if (a.ndim != b.ndim || !std::equal(a.sizes, a.sizes + a.ndim, b.sizes)) return false;
+    for (int32_t d = 0; d < a.ndim; ++d) {
+      if (a.sizes[d] == 0) return true;
+      if (a.sizes[d] > 1 && a.strides[d] != b.strides[d]) return false;
+    }
+    return true;
+  }
+  // Whether its elements fill memory without gaps, in whatever order of dimensions.
+  static bool IsDense(const kiln_tensor& tensor) {
+    std::vector<std::pair<int64_t, int64_t>> dims;  // stride and size
+    for (int32_t d = 0; d < tensor.ndim; ++d) {
+      if (tensor.sizes[d] != 1) dims.emplace_back(tensor.strides[d], tensor.sizes[d]);
+    }
+    std::sort(dims.begin(), dims.end());
+    int64_t elements = 1;
+    for (const auto& [stride, size] : dims) {
+      if (stride != elements) return false;
+      elements *= size;
+    }
+    return true;
   }
 
-  // A tensor of the declared type that the step's `fit` has written `result` to.
+  // A tensor of the declared type that the step's `fit` has written `result` to; contiguous where
+  // that type has gaps.
   PyRef Fit(PyObject* step, int number, PyObject* result, const kiln_tensor& declared,
             PyObject* arguments) {
     std::vector<int64_t> strides(declared.ndim);
     int64_t elements = 1;
     for (int32_t d = declared.ndim; d-- > 0; elements *= declared.sizes[d]) strides[d] = elements;
+    if (IsDense(declared)) strides.assign(declared.strides, declared.strides + declared.ndim);
     DLManagedTensorVersioned* memory = Allocate(api_, device_, declared.dtype, elements);
     if (memory == nullptr) return PyRef();
     PyRef fitted = TensorToPython(api_, memory, declared.ndim, declared.sizes, strides.data());

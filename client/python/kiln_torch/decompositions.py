@@ -60,10 +60,12 @@ DECOMPOSED = frozenset(
 _WHOLE_ON_CUDA = frozenset("_euclidean_dist baddbmm.default dot im2col mv vdot".split())
 
 # cuDNN's, which write to the running statistics and do not say so: taken apart as torch's own are.
+# Of a log-softmax only the maxima and sums of rows are then kept for the backward pass, and who
+# takes single elements computes these alone.
 _ONLY_ON_CUDA = frozenset(
     """
-    _batch_norm_no_update _batch_norm_with_update_functional batch_norm_backward cudnn_batch_norm
-    cudnn_batch_norm_backward
+    _batch_norm_no_update _batch_norm_with_update_functional _log_softmax batch_norm_backward
+    cudnn_batch_norm cudnn_batch_norm_backward
     """.split()
 )
 

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from kiln_torch.capture import DTYPE_NAMES
 from kiln_torch.devices import CPU, on_device
+from kiln_torch.products import aligned_product
 from kiln_torch.seeds import SEED
 
 _DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
@@ -182,10 +183,22 @@ _STATE_ON_CPU: dict[torch._ops.OpOverload, tuple[str, ...]] = {
     for op in (
         torch.ops.aten._scaled_dot_product_efficient_attention_backward,
         torch.ops.aten._efficient_attention_backward,
-        torch.ops.aten._scaled_dot_product_cudnn_attention_backward,
-        torch.ops.aten._cudnn_attention_backward,
     )
 }
+
+
+# Operators of torch's own with kernels of its own, which return plain tensors of new memory on the
+# device of their arguments: nothing of theirs is looked at after a call.
+_PLAIN_RESULTS = frozenset(
+    getattr(torch.ops.aten, name).default
+    for name in """
+    _flash_attention_backward _flash_attention_forward _scaled_dot_product_cudnn_attention
+    _scaled_dot_product_cudnn_attention_backward _scaled_dot_product_flash_attention
+    _scaled_dot_product_flash_attention_backward addmm baddbmm bmm convolution
+    convolution_backward mm
+    """.split()
+    if hasattr(torch.ops.aten, name)
+)
 
 
 def _with_state_on_cpu(
@@ -213,6 +226,11 @@ def _unobserved() -> AbstractContextManager[Any]:
     return _disable_current_modes() if torch._C._len_torch_dispatch_stack() else nullcontext()
 
 
+def _is_observed() -> bool:
+    """Whether autograd or a dispatch mode would see an operator's call."""
+    return torch.is_grad_enabled() or torch._C._len_torch_dispatch_stack() > 0
+
+
 class LibraryStep:
     """Executes one kiln.v1.LibraryStep, given as protobuf JSON, on `device`."""
 
@@ -234,6 +252,20 @@ class LibraryStep:
             for named in step.get("kwargs", [])
         }
         self._taken = step.get("positions") or range(len(step.get("results", [])))
+        # Where each tensor goes, if nothing else differs from call to call.
+        self._slots = [i for i, arg in enumerate(self._args) if arg is _TENSOR]
+        slots = (_TENSOR, _NUMBER, _SIZE)
+        is_fixed = not self._kwargs and not any(
+            isinstance(arg, list) and any(item in slots or isinstance(item, list) for item in arg)
+            or arg is _NUMBER
+            or arg is _SIZE
+            for arg in self._args
+        )
+        self._is_plain = is_fixed and self._op in _PLAIN_RESULTS
+        self._call = self._op
+        if self._is_plain and device.type == "cuda":
+            views = [arg["tensor"] for arg in step.get("args", []) if "tensor" in arg]
+            self._call = aligned_product(self._op, views) or self._op
 
     def __call__(
         self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]
@@ -242,6 +274,8 @@ class LibraryStep:
         arguments. They are plain memory of their own. Raises StepError; its cause is the operator's
         own error.
         """
+        if self._is_plain and not _is_observed():
+            return self._call_plain(tensors)
         next_tensor, next_size = iter(tensors), iter(sizes)
         args = [_fill(arg, next_tensor, next_size) for arg in self._args]
         kwargs = {name: _fill(arg, next_tensor, next_size) for name, arg in self._kwargs.items()}
@@ -259,6 +293,19 @@ class LibraryStep:
         # The program reuses the arguments' storage, so no result may lie in it.
         spans = [_span(tensor) for tensor in tensors]
         return [_copy(r) if _overlaps(_span(r), spans) else r for r in results]
+
+    def _call_plain(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What __call__ does, for an operator of _PLAIN_RESULTS."""
+        args = self._args.copy()
+        for slot, tensor in zip(self._slots, tensors, strict=True):
+            args[slot] = tensor
+        try:
+            results = self._call(*args)
+        except Exception as error:
+            raise StepError(f"{self._name} failed: {error}") from error
+        if isinstance(results, torch.Tensor):
+            return [results]
+        return [results[position] for position in self._taken]
 
     def fit(
         self,

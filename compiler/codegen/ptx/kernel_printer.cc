@@ -29,6 +29,7 @@ using source::Writer;
 
 constexpr int kWarp = 32;
 constexpr int kBlock = 256;          // threads, where teams share a block
+constexpr int kFewBlocks = 512;      // which fill a GPU
 constexpr int kSlotBytes = 32 * 16;  // what KAcrossTeam exchanges between warps
 
 // Memory of the kernel that nodes access, by buffer (from 0 on) or alloc (from -1 down).
@@ -41,12 +42,13 @@ int MemoryOf(const schedule::Compute& compute) {
 
 class KernelPrinter : public source::TreePrinter {
  public:
-  KernelPrinter(ir::Module& module, const schedule::Tree& tree) : TreePrinter(module, tree) {
+  KernelPrinter(ir::Module& module, const schedule::Tree& tree)
+      : TreePrinter(module, tree), team_(tree.team) {
     team_bytes_ = ints_.Const(0);
     first_lane_ = ints_.NewVar(ints_.Const(INT64_MAX));
     turn_ = ints_.NewVar(ints_.Const(INT32_MAX));
     names_.NameVar(turn_, "turn");
-    FindOwnRows(tree.body, nullptr);
+    FindOwnRows(tree.body, nullptr, false);
     if (FitsInt()) index_type_ = "int";
   }
 
@@ -57,13 +59,14 @@ class KernelPrinter : public source::TreePrinter {
   struct Row {
     int width = 0;
     bool own = true;  // each thread reads only what it stored itself
-    int turns = 0;    // that each thread takes of every loop, where that is known; else 0
+    int turns = 0;    // that a thread takes of every loop at most, where that is known; else 0
   };
 
   // Whether no index can leave 32 bits on the way to its value: those are cheaper to divide.
   bool FitsInt() const;
-  void FindOwnRows(const schedule::Block& block, const For* lanes);
+  void FindOwnRows(const schedule::Block& block, const For* lanes, bool in_group);
   int TurnsOf(const For& loop) const;
+  bool IsOneTurn(const For& loop) const;
   // A thread's part of such a row lies in its registers, one element after another.
   bool IsInRegisters(AllocId id) const;
   void AddAccesses(const Node& node, Accesses& out) const;
@@ -71,12 +74,17 @@ class KernelPrinter : public source::TreePrinter {
   void PrintNode(const Node& node, Function& f) override;
   void PrintCompute(const schedule::Compute& compute, Function& f) override;
   void PrintVectorLoop(const For& loop, Function& f) override;
+  void PrintGroupLoop(const For& loop, Function& f) override;
   void PrintArray(AllocId id, Function& f) override;
   void PrintMicro(const schedule::Micro&, Function&) override { Unknown("a micro-kernel"); }
-  // Several accesses under way at a time.
-  absl::string_view InnermostHint() const override { return "KILN_SOME_UNROLLED "; }
+  std::string InnermostHint(const For& loop, const Function& f) const override;
   int64_t LanesOfThread(const Alloc& alloc) const override {
-    return std::max<int64_t>(1, alloc.size.value() / tree_.team);
+    return std::max<int64_t>(1, alloc.size.value() / team_);
+  }
+  // Of an array in registers.
+  int64_t LanesInRegisters(AllocId id) const {
+    const Row& row = rows_.at(id);
+    return static_cast<int64_t>(row.turns) * row.width / tree_.team;
   }
   std::string AcrossThreads(const Accumulator& acc, const std::string& type,
                             std::string value) const override;
@@ -86,6 +94,8 @@ class KernelPrinter : public source::TreePrinter {
       problem_ = StrCat("kernel @", tree_.name, ": target ptx does not print ", what);
   }
 
+  int team_;  // threads that share the lanes of a loop here
+  absl::flat_hash_map<IntExpr, IntExpr> lets_;
   absl::flat_hash_map<AllocId, Row> rows_;
   Accesses pending_;  // since the team's threads last met
   IntExpr team_bytes_;
@@ -147,20 +157,22 @@ bool KernelPrinter::FitsInt() const {
   return std::max(bound, points) < 1 << 30;
 }
 
-// Of arrays that are accessed at a vector loop's own variable only, by loops of one width.
-void KernelPrinter::FindOwnRows(const schedule::Block& block, const For* lanes) {
+// Of arrays that are accessed at a vector loop's own variable only, by loops of one width that all
+// of the team runs.
+void KernelPrinter::FindOwnRows(const schedule::Block& block, const For* lanes, bool in_group) {
   for (const Node& node : block) {
     if (const auto* loop = std::get_if<For>(&node.value)) {
-      FindOwnRows(loop->body, HasLanes(loop->binding) ? loop : lanes);
+      FindOwnRows(loop->body, HasLanes(loop->binding) ? loop : lanes,
+                  in_group || loop->binding == Binding::kGroup);
     } else if (const auto* branch = std::get_if<schedule::If>(&node.value)) {
-      FindOwnRows(branch->then, lanes);
-      FindOwnRows(branch->otherwise, lanes);
+      FindOwnRows(branch->then, lanes, in_group);
+      FindOwnRows(branch->otherwise, lanes, in_group);
     } else if (const auto* compute = std::get_if<schedule::Compute>(&node.value)) {
       if (compute->alloc < 0) continue;
       Row& row = rows_[compute->alloc];
       const int width = lanes == nullptr ? 0 : lanes->width;
       const int turns = lanes == nullptr ? 0 : TurnsOf(*lanes);
-      row.own &= width > 0 && (row.width == 0 || row.width == width) &&
+      row.own &= !in_group && width > 0 && (row.width == 0 || row.width == width) &&
                  compute->inst.indices[0] == lanes->var;
       row.turns = row.width == 0 || row.turns == turns ? turns : 0;
       row.width = width;
@@ -168,20 +180,33 @@ void KernelPrinter::FindOwnRows(const schedule::Block& block, const For* lanes) 
   }
 }
 
-// Where all threads take the same whole number of turns, few enough to be unrolled; else 0.
+// How many turns of a loop a thread takes at most, where they are few enough to be unrolled; else
+// 0.
 int KernelPrinter::TurnsOf(const For& loop) const {
-  constexpr int64_t kMostUnrolled = 16;
+  constexpr int64_t kMostTurns = 64, kMostLanes = 128;
   const IntExpr length = ints_.Sub(loop.end, loop.begin);
   if (loop.binding != Binding::kVector || !length.is_const()) return 0;
-  const int64_t turns = length.value() / loop.width;
-  return length.value() % loop.width == 0 && turns <= kMostUnrolled ? static_cast<int>(turns) : 0;
+  const int64_t turns = (length.value() + loop.width - 1) / loop.width;
+  const int64_t lanes = turns * std::max(1, loop.width / tree_.team);
+  return turns <= kMostTurns && lanes <= kMostLanes ? static_cast<int>(turns) : 0;
+}
+
+// Whether no thread takes more than one turn: the loop ends at the latest `width` after it begins.
+bool KernelPrinter::IsOneTurn(const For& loop) const {
+  const auto let = lets_.find(loop.end);
+  const IntExpr end = let == lets_.end() ? loop.end : let->second;
+  const auto is_near = [&](IntExpr e) {
+    const IntExpr length = ints_.Sub(e, loop.begin);
+    return length.is_const() && length.value() <= loop.width;
+  };
+  return end.kind() == ir::IntKind::kMin ? absl::c_any_of(end.operands(), is_near) : is_near(end);
 }
 
 bool KernelPrinter::IsInRegisters(AllocId id) const {
   constexpr int64_t kMostBytes = 192;  // of 1020 that a thread may have at most
   const auto row = rows_.find(id);
   return row != rows_.end() && row->second.own && row->second.turns > 0 &&
-         LanesOfThread(tree_.allocs[id]) * DTypeSize(tree_.allocs[id].dtype) <= kMostBytes;
+         LanesInRegisters(id) * DTypeSize(tree_.allocs[id].dtype) <= kMostBytes;
 }
 
 void KernelPrinter::AddAccesses(const Node& node, Accesses& out) const {
@@ -224,7 +249,9 @@ void KernelPrinter::SyncBefore(const Node& node, Function& f) {
     pending_ = next;
     return;
   }
-  const bool is_leaf = !std::holds_alternative<For>(node.value) || HasLanes(loop->binding);
+  // The iterations that groups run touch nothing of each other's.
+  const bool is_leaf =
+      loop == nullptr || HasLanes(loop->binding) || loop->binding == Binding::kGroup;
   if (!is_leaf || std::holds_alternative<schedule::If>(node.value)) return;  // what is inside adds
   pending_.loads.insert(next.loads.begin(), next.loads.end());
   pending_.stores.insert(next.stores.begin(), next.stores.end());
@@ -232,6 +259,7 @@ void KernelPrinter::SyncBefore(const Node& node, Function& f) {
 
 void KernelPrinter::PrintNode(const Node& node, Function& f) {
   if (tree_.team == 1 || f.body.lane_var()) return TreePrinter::PrintNode(node, f);
+  if (const auto* let = std::get_if<schedule::Let>(&node.value)) lets_[let->var] = let->value;
   SyncBefore(node, f);
   const Accesses before = pending_;
   TreePrinter::PrintNode(node, f);
@@ -254,8 +282,17 @@ void KernelPrinter::PrintCompute(const schedule::Compute& compute, Function& f) 
   if (once) f.out.Line("}");
 }
 
+// Several accesses under way at a time: the more the less each brings.
+std::string KernelPrinter::InnermostHint(const For& loop, const Function& f) const {
+  constexpr size_t kSmallBody = 4;
+  constexpr int kLanesUnderWay = 32, kLeast = 8;
+  const bool is_small = f.body.lane_var() && loop.body.size() <= kSmallBody;
+  const int times = is_small ? std::max(kLeast, kLanesUnderWay / f.body.width()) : kLeast;
+  return StrCat("KILN_UNROLLED(", times, ") ");
+}
+
 void KernelPrinter::PrintVectorLoop(const For& loop, Function& f) {
-  const int lanes = loop.width / tree_.team;
+  const int lanes = loop.width / team_;
   const IntExpr length = ints_.Sub(loop.end, loop.begin);
   const bool exact = multiples_.Is(ints_, length, lanes);
   const std::string begin = Expr(loop.begin), end = Expr(loop.end);
@@ -281,8 +318,39 @@ void KernelPrinter::PrintVectorLoop(const For& loop, Function& f) {
                ">(lane, chunk, ", end, ", ", lambda, ");");
     return;
   }
+  const int turns = IsOneTurn(loop) ? 1 : TurnsOf(loop);
+  const bool whole = multiples_.Is(ints_, length, loop.width);
   f.out.Line("KTeamLoop<", index_type_, ", kTeam, ", lanes, ", ", exact ? "true" : "false", ", ",
-             TurnsOf(loop), ">(lane, ", begin, ", ", end, ", ", lambda, ");");
+             turns, ", ", whole ? "true" : "false", ">(lane, ", begin, ", ", end, ", ", lambda,
+             ");");
+}
+
+// Inside of it the team is a group.
+void KernelPrinter::PrintGroupLoop(const For& loop, Function& f) {
+  const Accesses before = std::exchange(pending_, {});
+  team_ = loop.width;
+  const int groups = tree_.team / team_;
+  const std::string begin = Expr(loop.begin), end = Expr(loop.end), step = Expr(loop.step);
+  const std::string name = NewVar(loop.var, 'g');
+  const std::string group = StrCat("KThread() % ", tree_.team, " / ", team_);
+  const IntExpr count = ints_.CeilDiv(ints_.Sub(loop.end, loop.begin), loop.step);
+  if (count.is_const() && count.value() % groups == 0) {
+    // All groups have as many iterations.
+    f.out.Line("KILN_ALL_UNROLLED for (int turn = 0; turn < ", count.value() / groups,
+               "; ++turn) {");
+    f.out.Line("const ", index_type_, " ", name, " = ", begin, " + (turn * ", groups, " + ", group,
+               ") * ", step, ";");
+  } else {
+    f.out.Line("KILN_UNROLLED(8) for (", index_type_, " ", name, " = ", begin, " + ", group, " * ",
+               step, ", ", name, "_end = ", end, "; ", name, " < ", name, "_end; ", name,
+               " += ", groups, " * ", step, ") {");
+  }
+  f.out.Line("constexpr int kTeam = ", team_, ";");
+  f.out.Line("const int lane = KThread() % kTeam;");
+  PrintBlock(loop.body, f);
+  f.out.Line("}");
+  team_ = tree_.team;
+  pending_ = before;
 }
 
 void KernelPrinter::PrintArray(AllocId id, Function& f) {
@@ -292,7 +360,7 @@ void KernelPrinter::PrintArray(AllocId id, Function& f) {
     return Unknown("scratch memory");
   }
   if (f.body.lane_var() || IsInRegisters(id)) {
-    const int64_t size = f.body.lane_var() ? alloc.size.value() : LanesOfThread(alloc);
+    const int64_t size = f.body.lane_var() ? alloc.size.value() : LanesInRegisters(id);
     f.out.Line("alignas(16) ", type, " ", name, "[", size, "];");
     return;
   }
@@ -337,7 +405,7 @@ absl::StatusOr<EmittedKernel> KernelPrinter::Print() {
 
   const int team = tree_.team;
   // A team that is more than a warp is a block.
-  const int threads = team > kWarp ? team : kBlock, teams = threads / team;
+  int threads = team > kWarp ? team : kBlock;
   IntExpr chunks = ints_.Const(1), tasks = ints_.Const(1);
   if (!grid.lanes.empty()) {
     const For& lanes = *grid.lanes[0];
@@ -345,6 +413,12 @@ absl::StatusOr<EmittedKernel> KernelPrinter::Print() {
   }
   for (const For* row : grid.rows) tasks = ints_.Mul(tasks, ints_.CeilDiv(row->end, row->step));
   tasks = ints_.Mul(tasks, chunks);
+  // Few tasks: more blocks, for more multiprocessors.
+  while (tasks.is_const() && threads > kWarp && tasks.value() * team < threads * kFewBlocks) {
+    threads = std::max(threads / 2, team);
+    if (threads == team) break;
+  }
+  const int teams = threads / team;
 
   Function f(ints_, tree_.num_values, names_);
   PrintTask(grid, chunks, f);

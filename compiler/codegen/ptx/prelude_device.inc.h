@@ -1,7 +1,10 @@
 // Goes on where prelude_core.inc.h ends: memory of an NVIDIA GPU, and what a C library has. Buffers
 // begin at multiples of 16 bytes.
 
-#define KILN_SOME_UNROLLED _Pragma("clang loop unroll_count(8)")
+#define KILN_ON_GPU
+#define KILN_PRAGMA(TEXT) _Pragma(#TEXT)
+#define KILN_UNROLLED(TIMES) KILN_PRAGMA(clang loop unroll_count(TIMES))
+#define KILN_ALL_UNROLLED _Pragma("clang loop unroll(full)")
 
 // ---- Memory --------------------------------------------------------------------------------
 
@@ -131,6 +134,18 @@ KILN_FN long KCheck(long index, long extent, int* error) {
   *error = 1;
   return 0;
 }
+
+// ---- What the machine computes by itself -----------------------------------------------------
+
+#ifdef __NVPTX__
+// 2^x and 1 / x within 2 units in the last place; what is subnormal counts as zero.
+KILN_FN float KMachineExp2(float x) {
+  return __nvvm_ex2_approx_ftz_f(x);
+}
+KILN_FN float KMachineInverse(float x) {
+  return __nvvm_rcp_approx_ftz_f(x);
+}
+#endif
 
 // ---- What a C library has ------------------------------------------------------------------
 

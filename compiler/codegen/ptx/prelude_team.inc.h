@@ -112,35 +112,40 @@ KILN_FN KBest<T, 1> KFoldBestTeam(KBest<T, 1> best, char* slots) {
   return {KFromStored<T, 1>(Vec<KStored<T>, 1>(one.value)), Vec<long, 1>(one.number)};
 }
 
-// body<kTail>(first lane's index, active lanes, turn) over [begin, end), L lanes a thread in a
-// turn. kExact: the length is a multiple of L. kCount: how often each thread runs it, where that is
-// known and the same for all; else 0.
-template <class I, int kTeam, int L, bool kExact, int kCount, class F>
+// body<kTail>(first lane's index, active lanes, turn) for the L lanes from i < end on. kExact: they
+// end before `end`.
+template <int L, bool kExact, class I, class F>
+KILN_FN void KTurn(I i, I end, int turn, F body) {
+  if (kExact || i + L <= end) {
+    body.template operator()<false>(i, L, turn);
+  } else {
+    body.template operator()<true>(i, end - i, turn);
+  }
+}
+// The same over [begin, end), L lanes a thread in a turn. kExact: the length is a multiple of L.
+// kTurns: how many turns a thread takes at most, where that is known, and exactly where kWhole;
+// else 0.
+template <class I, int kTeam, int L, bool kExact, int kTurns, bool kWhole, class F>
 KILN_FN void KTeamLoop(int lane, I begin, I end, F body) {
-  if constexpr (kCount > 0) {
+  const I first = begin + lane * L;
+  if constexpr (kTurns > 0) {
 #pragma clang loop unroll(full)
-    for (int k = 0; k < kCount; ++k) {
-      body.template operator()<false>(begin + (k * kTeam + lane) * L, L, k);
+    for (int k = 0; k < kTurns; ++k) {
+      const I i = first + k * kTeam * L;
+      if (kWhole) {
+        body.template operator()<false>(i, L, k);
+      } else if (i < end) {
+        KTurn<L, kExact>(i, end, k, body);
+      }
     }
   } else {
 #pragma clang loop unroll(disable)
-    for (I i = begin + lane * L; i < end; i += kTeam * L) {
-      if (kExact || i + L <= end) {
-        body.template operator()<false>(i, L, 0);
-      } else {
-        body.template operator()<true>(i, end - i, 0);
-      }
-    }
+    for (I i = first; i < end; i += kTeam * L) KTurn<L, kExact>(i, end, 0, body);
   }
 }
 // The same once, for the piece `number` of those that tasks take of [0, end).
 template <class I, int kTeam, int L, bool kExact, class F>
 KILN_FN void KTaskLanes(int lane, I number, I end, F body) {
   const I i = (number * kTeam + lane) * L;
-  if (i >= end) return;
-  if (kExact || i + L <= end) {
-    body.template operator()<false>(i, L, 0);
-  } else {
-    body.template operator()<true>(i, end - i, 0);
-  }
+  if (i < end) KTurn<L, kExact>(i, end, 0, body);
 }

@@ -55,6 +55,7 @@ class PtxTarget : public Target {
   absl::string_view name() const override { return "ptx"; }
 
   // Products go to tensor cores; sorts, scans and scatters would run one after another here.
+  bool HasCostlyLaunches() const override { return true; }
   bool LeavesToLibraries(const ir::Kernel& kernel) const override {
     return kernel.schedule == ir::Schedule::kContraction ||
            kernel.schedule == ir::Schedule::kSorting || ir::HasScatter(kernel) ||

@@ -75,6 +75,31 @@ KILN_FN Vec<float, W> KScale(Vec<float, W> x, Vec<float, W> n) {
 
 // ---- Exponentials --------------------------------------------------------------------------
 
+// 2^x and 1 / x where a GPU's approximations will do: for results that are no subnormals.
+#ifdef KILN_ON_GPU
+template <int W>
+KILN_FN Vec<float, W> KFastExp2(Vec<float, W> x) {
+#pragma clang loop unroll(full)
+  for (int i = 0; i < W; ++i) x[i] = KMachineExp2(x[i]);
+  return x;
+}
+template <int W>
+KILN_FN Vec<float, W> KFastInverse(Vec<float, W> x) {
+#pragma clang loop unroll(full)
+  for (int i = 0; i < W; ++i) x[i] = KMachineInverse(x[i]);
+  return x;
+}
+#endif
+// a / b for b in [1, inf].
+template <int W>
+KILN_FN Vec<float, W> KOver(Vec<float, W> a, Vec<float, W> b) {
+#ifdef KILN_ON_GPU
+  return a * KFastInverse(b);
+#else
+  return a / b;
+#endif
+}
+
 // p of e^x = 2^n (1 + p), |p| < 0.42: the argument reduced by n ln 2, whose high part has 15 bits.
 template <int W>
 KILN_FN Vec<float, W> KExpReduced(Vec<float, W> x, Vec<float, W>& n) {
@@ -88,11 +113,22 @@ KILN_FN Vec<float, W> KExpReduced(Vec<float, W> x, Vec<float, W>& n) {
 // 2^r for |r| <= 1/2.
 template <int W>
 KILN_FN Vec<float, W> KExp2Small(Vec<float, W> r) {
+#ifdef KILN_ON_GPU
+  return KFastExp2(r);
+#endif
   return KPoly(r, 1.0f, 0x1.62e43p-1f, 0x1.ebfbdcp-3f, 0x1.c6af7ap-5f, 0x1.3b2dep-7f,
                0x1.5f09a6p-10f, 0x1.416d08p-13f);
 }
 template <int W>
 KILN_FN Vec<float, W> KExp(Vec<float, W> x) {
+#ifdef KILN_ON_GPU
+  // 2^n 2^r with a normal 2^n, whatever is left for r.
+  using F = Vec<float, W>;
+  constexpr float kRounder = 0x1.8p+23f + 127;  // whose last bits are those of 2^n's exponent
+  const F t = KMad(KClamp(x, -87.0f, 88.0f), (F)(0x1.715476p+0f), (F)(kRounder)), k = t - kRounder;
+  const F left = KMad(k, (F)(-0x1.7f7d1cp-20f), KMad(k, (F)(-0x1.62e4p-1f), x));
+  return KFastExp2(left * 0x1.715476p+0f) * (F)(KBits(t) << 23);
+#endif
   Vec<float, W> n;
   const Vec<float, W> p = KExpReduced(KClamp(x, -104.0f, 89.0f), n);
   return KScale(p + 1.0f, n);
@@ -121,7 +157,7 @@ KILN_FN Vec<float, W> KSigmoid(Vec<float, W> x) {
   using F = Vec<float, W>;
   const F z = KExp(-__builtin_elementwise_abs(x));
   const F one_or_z = x < 0.0f ? z : (F)(1.0f);
-  return KMad(one_or_z, -z / (z + 1.0f), one_or_z);
+  return KMad(one_or_z, KOver(-z, z + 1.0f), one_or_z);
 }
 #ifdef __AVX512F__
 // An odd function as one polynomial for each of 32 centres 0, step, ...: row k of the table holds
@@ -333,11 +369,15 @@ KILN_FN Vec<float, W> KTanh(Vec<float, W> x) {
   const F tail =
       KPoly(u, -0x1.555532p-2f, 0x1.1106f8p-3f, -0x1.b83634p-5f, 0x1.51fe46p-6f, -0x1.752c6ep-8f);
   const F small = KMad(u * a, tail, a);
+#ifdef KILN_ON_GPU
+  const F e = KFastExp2(a * 0x1.715476p+1f);
+#else
   const F doubled = a + a;
   F n;
   F e = KExpReduced((F)(20.0f) < doubled ? (F)(20.0f) : doubled, n) + 1.0f;
   e = (F)(KBits(e) + (KWhole(n) << 23));
-  const F large = 1.0f - 2.0f / (e + 1.0f);
+#endif
+  const F large = 1.0f - KOver((F)(2.0f), e + 1.0f);
   return __builtin_elementwise_copysign(a >= 0.625f ? large : small, x);
 }
 // By the table; else below 1 an odd polynomial, above it 1 - 2^q(|x|) with q fitted to log2(erfc).

@@ -82,10 +82,15 @@ void TreePrinter::PrintFor(const For& loop, Function& f) {
   if (HasLanes(loop.binding)) return PrintVectorLoop(loop, f);
   // The rows of a grid are one loop around all, which PrintRows makes.
   if (loop.binding == Binding::kTask) return PrintBlock(loop.body, f);
+  if (loop.binding == Binding::kGroup) return PrintGroupLoop(loop, f);
+  PrintSerialLoop(loop, f);
+}
+
+void TreePrinter::PrintSerialLoop(const For& loop, Function& f) {
   const std::string begin = Expr(loop.begin), end = Expr(loop.end), step = Expr(loop.step);
   const std::string name = NewVar(loop.var, 'r');
-  f.out.Line(HasLoop(loop.body) ? "KILN_ROLLED " : InnermostHint(), "for (", index_type_, " ", name,
-             " = ", begin, ", ", name, "_end = ", end, "; ", name, " < ", name, "_end; ",
+  f.out.Line(HasLoop(loop.body) ? "KILN_ROLLED " : InnermostHint(loop, f), "for (", index_type_,
+             " ", name, " = ", begin, ", ", name, "_end = ", end, "; ", name, " < ", name, "_end; ",
              loop.step.is_const(1) ? StrCat("++", name) : StrCat(name, " += ", step), ") {");
   PrintBlock(loop.body, f);
   f.out.Line("}");

@@ -43,7 +43,11 @@ class TreePrinter {
   virtual void PrintMicro(const schedule::Micro& micro, Function& f) = 0;
   virtual void PrintCompute(const schedule::Compute& compute, Function& f) { f.body.Emit(compute); }
   // Before a serial loop without loops in it.
-  virtual absl::string_view InnermostHint() const { return ""; }
+  virtual std::string InnermostHint(const schedule::For&, const Function&) const { return ""; }
+  // A loop whose iterations are spread over groups of threads; one after another where there is
+  // one.
+  virtual void PrintGroupLoop(const schedule::For& loop, Function& f) { PrintSerialLoop(loop, f); }
+  void PrintSerialLoop(const schedule::For& loop, Function& f);
   // Of an accumulator with an element for each lane: those that one thread has.
   virtual int64_t LanesOfThread(const schedule::Alloc& alloc) const { return alloc.size.value(); }
   // A value of all threads that share a task from `value`, each one's; `type`: in C++.

@@ -66,7 +66,7 @@ int WidthFor(IntContext& ints, const std::vector<const NestPhase*>& phases, IntE
 
 VectorPlan PlanVectors(IntContext& ints, const Nest& nest, VectorIsa isa) {
   const int width = VectorBytes(isa) / 4;
-  VectorPlan plan{PlanLanes(ints, nest, width)};
+  VectorPlan plan{PlanLanes(ints, nest, {.width = width})};
   if (!plan.outer) {
     for (size_t i = 0; i < nest.phases.size(); ++i) {
       Lanes& lanes = plan.phase_lanes[i];

@@ -22,9 +22,11 @@ namespace {
 // Shared memory that the kept rows of a task may take: as many blocks as fill a multiprocessor's
 // threads should fit beside each other.
 constexpr int64_t kKeptBytes = 48 << 10;
-// Of a tile that turns what it reads: a warp reads and writes pieces of so many bytes.
-constexpr int kTileBytes = 128;
-constexpr int kWarp = 32;
+// Of tiles that turn what they read: threads that share one, its sides, and bytes of an access.
+constexpr int kTileTeam = 256;
+constexpr int kSide = 64;
+constexpr int kAccessBytes = 16;
+constexpr int kMostTileLanes = 8;
 
 class Scheduler {
  public:
@@ -55,6 +57,7 @@ class Scheduler {
     Scheduler& all_;
   };
 
+  int TileLanes(const std::vector<const Step*>& steps, IntExpr along, IntExpr across);
   void AddTiles(IntExpr rows, Block& out);
   void Because(std::string reason) { builder_.tree().reasons.push_back(std::move(reason)); }
 
@@ -67,48 +70,66 @@ class Scheduler {
   absl::flat_hash_map<const ir::Inst*, std::pair<AllocId, IntExpr>> turned_;
 };
 
-// Tiles of `rows` by lanes, a warp each: what is contiguous along the rows is read so into shared
-// memory, whose lines have a word more than lanes, so that reading them across meets every bank.
+// Lanes of a thread's access along one side of a tile: as many as all lines begin at multiples of.
+// `steps` access memory contiguously along `along`, a line for each value of `across`.
+int Scheduler::TileLanes(const std::vector<const Step*>& steps, IntExpr along, IntExpr across) {
+  int lanes = kMostTileLanes;
+  const auto divides = [&](IntExpr e) { return e && e.is_const() && e.value() % lanes == 0; };
+  for (const Step* step : steps) {
+    lanes = std::min<int>(lanes, kAccessBytes / DTypeSize(step->inst->dtype));
+    while (lanes > 2 && !divides(ints_.CoefficientOf(step->index, across))) lanes /= 2;
+  }
+  while (lanes > 2 && !divides(Extent(ints_, along))) lanes /= 2;
+  return lanes;
+}
+
+// Tiles of `rows` by lanes: groups of threads read lines of what is contiguous along the rows into
+// shared memory, whose lines have an element more than the tile, so that reading them across meets
+// every bank.
 void Scheduler::AddTiles(IntExpr rows, Block& out) {
   Because("in tiles, as something is contiguous along another loop");
   const IntExpr lanes = plan_.lanes.var;
-  int64_t least_size = 8;
-  std::vector<const Step*> turned;
+  std::vector<const Step*> turned, others;
   for (const Step& step : nest_.phases[0].steps) {
-    if (builder_.IsStored(step.inst->buffer) || !IsTurned(ints_, step, rows, lanes)) continue;
-    turned.push_back(&step);
-    least_size = std::min<int64_t>(least_size, DTypeSize(step.inst->dtype));
+    if (!step.index || step.inst->buffer < 0) continue;
+    if (!builder_.IsStored(step.inst->buffer) && IsTurned(ints_, step, rows, lanes)) {
+      turned.push_back(&step);
+    } else if (const IntExpr along = ints_.CoefficientOf(step.index, lanes);
+               along && along.is_const(1)) {
+      others.push_back(&step);
+    }
   }
-  const int side = std::max<int>(kWarp, kTileBytes / static_cast<int>(least_size));
-  const int tile_rows = kWarp, line = side + 1;
-  builder_.tree().team = plan_.team = kWarp;
+  builder_.tree().team = plan_.team = kTileTeam;
   const IntExpr num_lanes = Extent(ints_, lanes), num_rows = Extent(ints_, rows);
-  const IntExpr zero = ints_.Const(0);
+  const IntExpr zero = ints_.Const(0), side = ints_.Const(kSide);
 
   Block* at = &out;
   for (IntExpr var : nest_.outer) {
     if (var == lanes || var == rows) continue;
     at = &builder_.AddLoop(builder_.Whole(var, Binding::kTask), *at);
   }
+  const auto add_tiles = [&](IntExpr& begin, IntExpr extent) {
+    at = &builder_.AddSteps(begin, extent, zero, extent, side, Binding::kTask, *at);
+    const IntExpr end = ints_.Add(begin, side);
+    const bool whole = extent.is_const() && extent.value() % kSide == 0;
+    return whole ? end : builder_.Let(ints_.Min(end, extent), extent, *at);
+  };
   IntExpr block, tile;
-  at =
-      &builder_.AddSteps(block, num_lanes, zero, num_lanes, ints_.Const(side), Binding::kTask, *at);
-  at = &builder_.AddSteps(tile, num_rows, zero, num_rows, ints_.Const(tile_rows), Binding::kTask,
-                          *at);
-  const IntExpr block_end =
-      builder_.Let(ints_.Min(ints_.Add(block, side), num_lanes), num_lanes, *at);
-  const IntExpr tile_end =
-      builder_.Let(ints_.Min(ints_.Add(tile, tile_rows), num_rows), num_rows, *at);
+  const IntExpr block_end = add_tiles(block, num_lanes), tile_end = add_tiles(tile, num_rows);
+  const auto add_lines = [&](IntExpr var, IntExpr begin, IntExpr end, int lanes_of_thread) {
+    return &builder_.AddLoop({var, begin, end, Binding::kGroup, kSide / lanes_of_thread}, *at);
+  };
+  const int turned_lanes = TileLanes(turned, rows, lanes);
   for (const Step* step : turned) {
     const DType dtype = step->inst->dtype;
     const AllocId alloc =
-        builder_.Open({dtype, ints_.Const(tile_rows * line), Space::kL1, {}, false}, *at);
+        builder_.Open({dtype, ints_.Const(kSide * (kSide + 1)), Space::kL1, {}, false}, *at);
     const auto place = [&](IntExpr row, IntExpr lane) {
-      return ints_.Add(ints_.Mul(ints_.Sub(row, tile), line), ints_.Sub(lane, block));
+      return ints_.Add(ints_.Mul(ints_.Sub(row, tile), kSide + 1), ints_.Sub(lane, block));
     };
     const IntExpr lane = ints_.NewVar(num_lanes), row = ints_.NewVar(num_rows);
-    Block& lines = builder_.AddLoop({lane, block, block_end, Binding::kSerial, 1}, *at);
-    Block& across = builder_.AddLoop({row, tile, tile_end, Binding::kVector, kWarp}, lines);
+    Block& lines = *add_lines(lane, block, block_end, turned_lanes);
+    Block& across = builder_.AddLoop({row, tile, tile_end, Binding::kVector, kSide}, lines);
     Step read = *step;
     read.index = ints_.Substitute(step->index, {{rows, row}, {lanes, lane}});
     const ir::ValueId value = builder_.NewValue();
@@ -118,9 +139,9 @@ void Scheduler::AddTiles(IntExpr rows, Block& out) {
     builder_.Alias(step->inst->result, step->inst->result);
     turned_[step->inst] = {alloc, place(rows, lanes)};
   }
-  at = &builder_.AddLoop({rows, tile, tile_end, Binding::kSerial, 1}, *at);
-  plan_.lanes.width = side;
-  row_.AddLanesBody({lanes, block, block_end, Binding::kVector, side}, *at);
+  at = add_lines(rows, tile, tile_end, TileLanes(others, lanes, rows));
+  plan_.lanes.width = kSide;
+  row_.AddLanesBody({lanes, block, block_end, Binding::kVector, kSide}, *at);
 }
 
 Tree Scheduler::Run() && {

@@ -27,8 +27,9 @@ using ir::ValueId;
 // Elements that a thread should reduce of a part before cutting costs more than it gives.
 constexpr int64_t kLeastPart = 32;
 constexpr int64_t kMostParts = 1024;
-// Threads of a multiprocessor that hide its memory's latency with several accesses each.
-constexpr int64_t kThreadsToFill = 512;
+// Threads of a multiprocessor that hide its memory's latency: each with the accesses of several
+// rows of columns, or of a part of a row.
+constexpr int64_t kThreadsOfColumns = 512, kThreadsOfRows = 2048;
 
 // Whether all that the kernel's loops do is to reduce, and later phases take the results.
 bool IsReduction(const Kernel& kernel) {
@@ -53,17 +54,16 @@ class Splitter {
   std::optional<Kernel> Split(Kernel& kernel) {
     // What is made once for many calls needs no haste.
     if (!IsReduction(kernel) || ir::StoresPrepared(module_, {&kernel, 1})) return std::nullopt;
-    loop_ = *absl::c_max_element(kernel.phases[0].inner, [&](IntExpr a, IntExpr b) {
-      return ExtentHint(ints_, a) < ExtentHint(ints_, b);
-    });
-    const int64_t parts = ChooseParts(kernel);
-    if (parts < 2) return std::nullopt;
-    return Cut(kernel, parts);
+    const int64_t wanted = CountParts(kernel);
+    if (wanted < 2) return std::nullopt;
+    ChooseLoops(kernel.phases[0].inner, wanted);
+    if (!loop_ && whole_.empty()) return std::nullopt;
+    return Cut(kernel);
   }
 
  private:
-  // How many parts of the loop; 1 where it is not worth it.
-  int64_t ChooseParts(const Kernel& kernel) {
+  // How many parts of all that a point reduces are worth while.
+  int64_t CountParts(const Kernel& kernel) {
     absl::StatusOr<Nest> nest = BuildNest(module_, kernel, /*collapse=*/true);
     if (!nest.ok()) return 1;
     const TeamPlan plan = PlanTeam(ints_, *nest, device_);
@@ -73,55 +73,80 @@ class Splitter {
     } else {
       threads *= plan.team;
     }
-    const int64_t length = ExtentHint(ints_, loop_);
     // Of a row a thread's share is what its team leaves it.
+    const int64_t length = PointsHint(ints_, kernel.phases[0].inner);
     const int64_t most = length / (kLeastPart * (plan.outer ? 1 : plan.team));
-    const int64_t wanted = ComputeUnits(device_) * kThreadsToFill / std::max<int64_t>(1, threads);
-    const int64_t parts = std::min({wanted, most, kMostParts});
-    if (parts < 2) return 1;
-    const IntExpr extent = Extent(ints_, loop_);
-    if (!extent.is_const()) return parts;
-    for (int64_t n = parts; 2 * n > parts; --n) {
-      if (extent.value() % n == 0) return n;
-    }
-    return parts;
+    const int64_t fill = plan.outer ? kThreadsOfColumns : kThreadsOfRows;
+    const int64_t wanted = ComputeUnits(device_) * fill / std::max<int64_t>(1, threads);
+    return std::min({wanted, most, kMostParts});
   }
 
-  Kernel Cut(Kernel& kernel, int64_t parts) {
-    const IntExpr extent = Extent(ints_, loop_);
-    const IntExpr length = ints_.CeilDiv(extent, ints_.Const(parts));
+  // Loops that make `wanted` parts: outer ones whole, one after another, then pieces of the next.
+  void ChooseLoops(const std::vector<IntExpr>& loops, int64_t wanted) {
+    whole_.clear();
+    loop_ = IntExpr();
+    for (IntExpr var : loops) {
+      const int64_t extent = ExtentHint(ints_, var);
+      if (extent > wanted) {
+        loop_ = var;
+        pieces_ = DivideInto(Extent(ints_, var), wanted);
+        if (pieces_ < 2) loop_ = IntExpr();
+        return;
+      }
+      whole_.push_back(var);
+      wanted /= std::max<int64_t>(1, extent);
+    }
+  }
+
+  // As near to `wanted` pieces as make them equal, where some do.
+  static int64_t DivideInto(IntExpr extent, int64_t wanted) {
+    if (!extent.is_const()) return wanted;
+    for (int64_t n = wanted; 2 * n > wanted && n > 1; --n) {
+      if (extent.value() % n == 0) return n;
+    }
+    return wanted;
+  }
+
+  Kernel Cut(Kernel& kernel) {
     Kernel first;
     first.name = absl::StrCat(kernel.name, "_parts");
     first.origins = kernel.origins;
     first.num_values = kernel.num_values;
 
-    // Its loops: the part, those of the kernel, and the rest of the cut one.
+    // Its loops: those of the parts, those of the kernel, and the rest of the cut ones.
     IntContext::VarMap vars;
-    const IntExpr part = ints_.NewVar(ints_.Const(parts));
-    first.outer.push_back(part);
+    Phase merge;
+    const auto add_part = [&](IntExpr extent) {
+      merge.inner.push_back(ints_.NewVar(extent));
+      first.outer.push_back(ints_.NewVar(extent));
+      return first.outer.back();
+    };
+    for (IntExpr var : whole_) vars[var] = add_part(var.extent());
+    IntExpr part, extent, length;
+    if (loop_) {
+      extent = Extent(ints_, loop_);
+      length = ints_.CeilDiv(extent, ints_.Const(pieces_));
+      part = add_part(ints_.Const(pieces_));
+    }
     for (IntExpr var : kernel.outer) {
       first.outer.push_back(vars[var] = ints_.NewVar(var.extent()));
     }
     Phase& body = first.phases.emplace_back();
     IntExpr place;  // in the cut loop
     for (IntExpr var : kernel.phases[0].inner) {
+      if (absl::c_linear_search(whole_, var)) continue;
       const IntExpr mine = ints_.NewVar(var == loop_ ? length : var.extent());
       body.inner.push_back(mine);
-      vars[var] = mine;
-      if (var == loop_) place = ints_.Add(ints_.Mul(part, length), mine);
+      vars[var] = var == loop_ ? place = ints_.Add(ints_.Mul(part, length), mine) : mine;
     }
-    vars[loop_] = place;
-    const bool exact = extent.is_const() && extent.value() % parts == 0;
+    const bool exact = !loop_ || (extent.is_const() && extent.value() % pieces_ == 0);
     AddBody(kernel.phases[0], vars, exact ? IntExpr() : place, extent, first, body);
 
     // One buffer for each result, a part after another.
     Phase& last = first.phases.emplace_back();
-    Phase merge;
-    const IntExpr number = ints_.NewVar(ints_.Const(parts));
-    merge.inner.push_back(number);
     for (const Inst& inst : kernel.phases[0].body) {
       if (inst.op != ScalarOp::kReduce) continue;
-      const ir::BufferId buffer = AddParts(kernel, parts, inst);
+      const ir::BufferId buffer = AddParts(kernel, first.outer, inst);
       Inst store;
       store.op = ScalarOp::kStore;
       store.dtype = inst.dtype;
@@ -134,7 +159,7 @@ class Splitter {
       load.dtype = inst.dtype;
       load.result = kernel.num_values++;
       load.buffer = buffer;
-      load.indices = {number};
+      load.indices = merge.inner;
       for (IntExpr var : kernel.outer) load.indices.push_back(var);
       Inst reduce = inst;
       reduce.operands = {load.result};
@@ -207,13 +232,13 @@ class Splitter {
     }
   }
 
-  ir::BufferId AddParts(const Kernel& kernel, int64_t parts, const Inst& reduce) {
+  ir::BufferId AddParts(const Kernel& kernel, const std::vector<IntExpr>& loops,
+                        const Inst& reduce) {
     ir::Buffer buffer;
     buffer.name = absl::StrCat(kernel.name, "_part", reduce.result);
     buffer.dtype = reduce.dtype;
     buffer.kind = ir::BufferKind::kTemp;
-    buffer.sizes.push_back(ints_.Const(parts));
-    for (IntExpr var : kernel.outer) buffer.sizes.push_back(var.extent());
+    for (IntExpr var : loops) buffer.sizes.push_back(var.extent());
     buffer.strides = module_.ContiguousStrides(buffer.sizes);
     return module_.AddBuffer(std::move(buffer));
   }
@@ -221,7 +246,9 @@ class Splitter {
   ir::Module& module_;
   IntContext& ints_;
   const DeviceInfo& device_;
-  IntExpr loop_;
+  std::vector<IntExpr> whole_;  // loops of which each iteration is a part
+  IntExpr loop_;                // the one that is cut into pieces_, or null
+  int64_t pieces_ = 1;
 };
 
 }  // namespace

@@ -12,12 +12,14 @@ using ir::ScalarOp;
 
 namespace {
 
-constexpr int kAccessBytes = 16;
+constexpr int kAccessBytes = 16, kWordBytes = 4;
 constexpr int kMostLanesOfThread = 8;
 constexpr int kElementsOfThread = 32;  // of a row
 constexpr int kWarp = 32;
+constexpr int kSectorBytes = 32;
 constexpr int kBlock = 256;
 constexpr int kLargestBlock = 1024;
+constexpr int kLongestRow = 64 * kLargestBlock;  // vectors that fit a block's registers
 // Threads that a multiprocessor should have before lanes are taken together.
 constexpr int kThreadsToFill = 1024;
 
@@ -73,7 +75,7 @@ int ComputeUnits(const DeviceInfo& device) {
 }
 
 TeamPlan PlanTeam(IntContext& ints, const Nest& nest, const DeviceInfo& device) {
-  TeamPlan plan{PlanLanes(ints, nest, kWarp)};
+  TeamPlan plan{PlanLanes(ints, nest, {.width = kWarp, .sector_bytes = kSectorBytes})};
   const int units = ComputeUnits(device);
   if (plan.outer) {
     std::vector<const NestPhase*> all;
@@ -82,12 +84,14 @@ TeamPlan PlanTeam(IntContext& ints, const Nest& nest, const DeviceInfo& device) 
     const int64_t rows = PointsHint(ints, nest.outer, var);
     int lanes = DividingLanes(extent, nest.outer.size() > 1, LanesOfThread(ints, all, var));
     plan.most_lanes = lanes;
+    // A warp's access is 128 bytes at least.
+    const int least_lanes = std::max(1, lanes * kWordBytes / kAccessBytes);
     const int64_t length = ExtentHint(ints, var);
     // Loops inside have several accesses under way.
     const bool has_loops = std::any_of(nest.phases.begin(), nest.phases.end(),
                                        [](const NestPhase& phase) { return !phase.inner.empty(); });
     const int64_t fill = static_cast<int64_t>(units) * kThreadsToFill / (has_loops ? 4 : 1);
-    while (lanes > 1 && rows * (length / lanes) < fill) lanes /= 2;
+    while (lanes > least_lanes && rows * (length / lanes) < fill) lanes /= 2;
     const int64_t threads = (length + lanes - 1) / lanes;
     plan.team = std::min(kBlock, PowerOfTwoFrom(threads));
     // Small launches: more blocks.
@@ -111,7 +115,9 @@ TeamPlan PlanTeam(IntContext& ints, const Nest& nest, const DeviceInfo& device) 
         std::max(plan.team, vectors <= kWarp ? PowerOfTwoFrom(vectors)
                                              : std::max(kWarp, PowerOfTwoFrom(vectors / few)));
   }
-  plan.team = std::min(plan.team, kLargestBlock / 2);
+  // The largest blocks leave multiprocessors idle between them, but hold the longest rows.
+  const bool holds_longest = plan.team > kLargestBlock / 2 && vectors <= kLongestRow;
+  plan.team = std::min(plan.team, holds_longest ? kLargestBlock : kLargestBlock / 2);
   const int64_t rows = PointsHint(ints, nest.outer);
   while (plan.team < kLargestBlock && plan.team < vectors && rows * plan.team < 256 * units) {
     plan.team *= 2;

@@ -192,6 +192,14 @@ static char* KShared() { return kiln_emulated.shared(); }
 static void KBlockSync() { kiln_emulated.block_sync(); }
 static void KWarpSync(unsigned mask) { kiln_emulated.warp_sync(mask); }
 static int KShuffle(unsigned mask, int x, int other) { return kiln_emulated.shuffle(mask, x, other); }
+static float KMachineExp2(float x) {
+  const float y = __builtin_exp2f(x);
+  return y < 0x1p-126f ? 0.0f : y;
+}
+static float KMachineInverse(float x) {
+  const float y = 1 / x;
+  return y < 0x1p-126f && y > -0x1p-126f ? 0.0f : y;
+}
 )";
 }
 

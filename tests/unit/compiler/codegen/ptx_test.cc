@@ -203,8 +203,80 @@ TEST(PtxTest, TilesTurnWhatTheyRead) {
     CheckModule(TransposedSum(type, 70, 100), {.only_ptx = true});
   }
   CheckModule(TransposedSum("f32", 64, 64), {.only_ptx = true});
+  CheckModule(TransposedSum("bf16", 128, 192), {.only_ptx = true});
   CheckModule(TransposedSum("f32", 1, 40), {.only_ptx = true});
   EXPECT_THAT(Compile(TransposedSum("f32", 70, 100)).schedules, HasSubstr("in l1"));
+  // 16 bytes a thread along both sides where all lines begin at multiples of them.
+  const Made whole = Compile(TransposedSum("bf16", 128, 192));
+  EXPECT_THAT(whole.schedules, HasSubstr("group 8 {"));
+  EXPECT_THAT(whole.objects[0], HasSubstr("ld.global.v4"));
+  EXPECT_THAT(Compile(TransposedSum("bf16", 130, 190)).schedules, HasSubstr("group 32 {"));
+}
+
+// What both phases read and make is kept once: the sum, not its operands; narrow, as it was.
+TEST(PtxTest, ARowKeepsWhatItsPhasesTake) {
+  const std::string text = R"(module {
+  buffer @x bf16[40,1000] strides[1000,1] input(0)
+  buffer @y bf16[40,1000] strides[1000,1] input(1)
+  buffer @z f32[40,1000] strides[1000,1] output
+  kernel @norm (d0: 40) {
+    phase (r0: 1000) {
+      %0 = load bf16 @x[d0, r0]
+      %1 = cast f32 %0
+      %2 = load bf16 @y[d0, r0]
+      %3 = cast f32 %2
+      %4 = add f32 %1, %3
+      %5 = cast bf16 %4
+      %6 = cast f32 %5
+      %7 = mul f32 %6, %6
+      %8 = reduce.sum f32 %7
+    }
+    phase (r0: 1000) {
+      %9 = load bf16 @x[d0, r0]
+      %10 = cast f32 %9
+      %11 = load bf16 @y[d0, r0]
+      %12 = cast f32 %11
+      %13 = add f32 %10, %12
+      %14 = cast bf16 %13
+      %15 = cast f32 %14
+      %16 = mul f32 %15, %8
+      store f32 @z[d0, r0], %16
+    }
+  }
+  output @z sizes[40,1000] strides[1000,1] offset 0
+}
+)";
+  // The reference rounds nothing.
+  CheckModule(text, {.tolerance = 0.01, .only_ptx = true});
+  const std::string schedules = Compile(text).schedules;
+  EXPECT_THAT(schedules, HasSubstr("open a0 bf16[1000] in l1"));
+  EXPECT_THAT(schedules, Not(HasSubstr("open a1 bf16")));
+}
+
+// Gradients of a layer norm's weights: rows are two loops, one of which alone has too few parts.
+TEST(PtxTest, ReductionsAreCutAlongSeveralLoops) {
+  const std::string text = R"(module {
+  buffer @x f32[4,600,40] strides[24000,40,1] input(0)
+  buffer @w f32[2400,40] strides[40,1] input(1)
+  buffer @y f32[40] strides[1] output
+  kernel @sums (d0: 40) {
+    phase (r0: 4, r1: 600) {
+      %0 = load f32 @x[r0, r1, d0]
+      %1 = load f32 @w[600*r0 + r1, d0]
+      %2 = mul f32 %0, %1
+      %3 = reduce.sum f32 %2
+    }
+    phase () {
+      store f32 @y[d0], %3
+    }
+  }
+  output @y sizes[40] strides[1] offset 0
+}
+)";
+  CheckModule(text, {.only_ptx = true});
+  const Made made = Compile(text);
+  ASSERT_EQ(made.kernels.size(), 2);
+  EXPECT_THAT(made.schedules, HasSubstr("for d0 < 60, task {")) << "4 x 15 parts";
 }
 
 // A row is stored by its columns' threads and read by others: they have to meet.

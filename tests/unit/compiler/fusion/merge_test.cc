@@ -172,6 +172,48 @@ TEST(MergeTest, SiblingReductionsShareAPhase) {
   EXPECT_EQ(std::get<ir::Kernel>(fused.module.operations[0]).phases.size(), 2u) << fused.Text();
 }
 
+// Updates of four parameters, of which the last reads what the first has made.
+TEST(MergeTest, SmallKernelsOfEqualLoopsShareALaunch) {
+  const std::string update = R"(
+    kernel @k_N (d0: 300) from "update_N" {
+      phase () {
+        %0 = load f32 @x_N[d0]
+        %1 = load f32 @FROM[0]
+        %2 = mul f32 %0, %1
+        store f32 @y_N[d0], %2
+      }
+    }
+    kernel @step_N () from "step_N" {
+      phase (r0: 7) {
+        %0 = load f32 @x_N[r0]
+        %1 = reduce.sum f32 %0
+      }
+      phase () {
+        store f32 @s_N[], %1
+      }
+    })";
+  std::string buffers, kernels, outputs;
+  for (int n = 0; n < 4; ++n) {
+    const std::string number = std::to_string(n);
+    buffers += absl::StrReplaceAll(R"(
+    buffer @x_N f32[300] strides[1] input(N)
+    buffer @y_N f32[300] strides[1] output
+    buffer @s_N f32[] strides[] output)",
+                                   {{"_N", "_" + number}, {"(N)", "(" + number + ")"}});
+    kernels +=
+        absl::StrReplaceAll(update, {{"_N", "_" + number}, {"FROM", n == 3 ? "y_0" : "x_0"}});
+    outputs += absl::StrReplaceAll(R"(
+    output @y_N sizes[300] strides[1] offset 0
+    output @s_N sizes[] strides[] offset 0)",
+                                   {{"_N", "_" + number}});
+  }
+  const std::string text = "module {" + buffers + kernels + outputs + "\n}";
+  EXPECT_EQ(FuseAndCheck(text).NumKernels(), 8);
+  const FusedModule fused = FuseAndCheck(text, {.options = {.costly_launches = true}});
+  // All sums in one; of the updates the last waits for the first.
+  EXPECT_EQ(fused.NumKernels(), 3) << fused.Text();
+}
+
 TEST(MergeTest, NoCycleThroughAThirdKernel) {
   // @cols depends on @rows and @mix on both, but rows and columns have different loops.
   const FusedModule fused = FuseEveryWay(R"(module {

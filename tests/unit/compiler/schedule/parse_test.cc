@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "compiler/schedule/print.h"
+#include "compiler/schedule/verify.h"
 
 namespace kiln::schedule {
 namespace {
@@ -63,6 +64,27 @@ TEST(ScheduleTextTest, ComesBack) {
   EXPECT_EQ(Print(parsed->module, parsed->trees), kEverything);
 }
 
+TEST(ScheduleTextTest, GroupsOfATeamComeBack) {
+  constexpr char kGroups[] = R"text(module {
+  buffer @x f32[8,64] strides[64,1] input(0)
+  buffer @y f32[8,64] strides[64,1] output
+  schedule @k team 128 {
+    for r0 < 8, group 32 {
+      for r1 < 64, vector 64 {
+        %0 = load f32 @x[64*r0 + r1]
+        store f32 @y[64*r0 + r1], %0
+      }
+    }
+  }
+  output @y sizes[8,64] strides[64,1] offset 0
+}
+)text";
+  absl::StatusOr<Scheduled> parsed = Parse(kGroups);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(Print(parsed->module, parsed->trees), kGroups);
+  EXPECT_EQ(Verify(parsed->module, parsed->trees[0]), absl::OkStatus());
+}
+
 void ExpectError(const std::string& from, const std::string& to, const std::string& what) {
   std::string text = kEverything;
   ASSERT_THAT(text, HasSubstr(from));
@@ -73,7 +95,7 @@ void ExpectError(const std::string& from, const std::string& to, const std::stri
 }
 
 TEST(ScheduleTextTest, Errors) {
-  ExpectError(", task {", ", tasks {", "line 9: expected 'task' or 'vector'");
+  ExpectError(", task {", ", tasks {", "line 9: expected 'task', 'vector' or 'group'");
   ExpectError("in l2", "in l9", "line 10: expected 'reg', 'l1', 'l2' or 'global'");
   ExpectError("micro zero(a1[0]; 64)", "micro zero(a9[0]; 64)", "line 13: expected memory");
   ExpectError("micro zero(a1[0]; 64)", "micro zero(a1[0])", "line 13: expected ';'");

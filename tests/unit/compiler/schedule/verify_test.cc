@@ -140,7 +140,18 @@ TEST(ScheduleVerifyTest, TasksThatShareAnAccumulator) {
       %0 = load f32 @x[d0]
       update a0[0], %0
     })",
-                "tasks share an accumulator");
+                "tasks or groups share an accumulator");
+}
+
+TEST(ScheduleVerifyTest, Groups) {
+  // The trees of this test have teams of one thread.
+  ExpectRefused("for r0 < 4, group 2 {\n}", "a team of 1 has no groups of 2");
+  ExpectRefused("for r0 < 4, group 1 {\n for r1 < 4, group 1 {\n}\n}",
+                "in one of lanes or of groups");
+  ExpectRefused("for r0 < 4, vector 4 {\n for r1 < 4, group 1 {\n}\n}",
+                "in one of lanes or of groups");
+  ExpectRefused("for r0 < 4, group 1 {\n %0 = load f32 @x[r0]\n store f32 @y[3], %0\n}",
+                "each iteration of a parallel loop stores there");
 }
 
 TEST(ScheduleVerifyTest, StoresOfAllIterationsToOnePlace) {
