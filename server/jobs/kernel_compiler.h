@@ -38,15 +38,15 @@ struct KernelRequest {
   std::function<void(const KernelOutcome&)> done;
 };
 
-// Thread-safe. A worker's crash is retried once. What was compiled is put into `store` before
-// anyone hears of it; `memory` is that store's fastest tier. Must outlive every compile that it
-// started.
 // What makes machine code of kernels' objects, where the server has such a program.
 struct KernelAssembler {
   WorkerBackend* workers = nullptr;           // started with --ptxas; null where there is none
   std::function<void(bool ok)> on_assembled;  // thread-safe; for each kernel
 };
 
+// Thread-safe. A worker's crash is retried once. What was compiled is put into `store` before
+// anyone hears of it; `memory` is that store's fastest tier. Must outlive every compile that it
+// started.
 class KernelCompiler {
  public:
   KernelCompiler(WorkerBackend* workers, cache::Store* store, cache::Store* memory,

@@ -59,6 +59,29 @@ TEST(Ptxas, AProgramThatFailsOrMakesNothingIsAnError) {
               ExitedWithCode(0), "");
 }
 
+TEST(Ptxas, WhatAProgramMayDoInstead) {
+  EXPECT_EXIT(Sealed(KILN_FAKE_PTXAS "-works",
+                     [] {
+                       const auto made = AssembleText(kPtx);
+                       return made.ok() && PtxasVersion() == "0.1.2" &&
+                              made->cubin().find("made by a fake") != std::string::npos;
+                     }),
+              ExitedWithCode(0), "");
+  EXPECT_EXIT(Sealed(KILN_FAKE_PTXAS "-garbage",
+                     [] { return AssembleText(kPtx).status().message() == "ptxas made no cubin"; }),
+              ExitedWithCode(0), "");
+  // The system ends it at its limit on files, or the output is found to be too long.
+  EXPECT_EXIT(Sealed(KILN_FAKE_PTXAS "-flood",
+                     [] { return absl::IsInternal(AssembleText(kPtx).status()); }),
+              ExitedWithCode(0), "");
+  EXPECT_EXIT(Sealed(KILN_FAKE_PTXAS "-fail",
+                     [] {
+                       const absl::string_view why = AssembleText(kPtx).status().message();
+                       return why == "ptxas: exit 255 ptxas fatal : fake";
+                     }),
+              ExitedWithCode(0), "");
+}
+
 TEST(Ptxas, NoOtherProgramRunsThere) {
   EXPECT_EXIT(Sealed("/bin/true",
                      [] {
