@@ -318,7 +318,13 @@ absl::Status WarmUpForKernels(const v1::CompileKernelRequest& like) {
 absl::StatusOr<v1::LinkResponse> LinkKernels(const v1::LinkRequest& request) {
   KILN_ASSIGN_OR_RETURN(auto target, MakeTarget(request.device()));
   const std::vector<std::string> objects(request.objects().begin(), request.objects().end());
-  KILN_ASSIGN_OR_RETURN(std::vector<codegen::Binary> binaries, target->Link(objects));
+  std::vector<codegen::Binary> binaries;
+  if (request.cubins_size() > 0) {  // before the objects, as clients take the first that they can
+    const std::vector<std::string> cubins(request.cubins().begin(), request.cubins().end());
+    KILN_ASSIGN_OR_RETURN(binaries, target->LinkAssembled(objects, cubins));
+  }
+  KILN_ASSIGN_OR_RETURN(std::vector<codegen::Binary> linked, target->Link(objects));
+  for (codegen::Binary& binary : linked) binaries.push_back(std::move(binary));
   v1::LinkResponse response;
   for (codegen::Binary& binary : binaries) {
     if (binary.number == 0) {

@@ -207,6 +207,11 @@ constexpr Setting kSettings[] = {
      [](absl::string_view v, Config& c) { return SetTimeout(v, c.worker_timeout); }},
     {"worker-standby", "N", "processes that wait for kernels, of all workers together (32)",
      [](absl::string_view v, Config& c) { return SetInt(v, 0, 1024, c.worker_standby); }},
+    {"ptxas", "FILE|auto|none", "NVIDIA's assembler, for cubins beside PTX (none)",
+     [](absl::string_view v, Config& c) {
+       c.ptxas = std::string(v);
+       return absl::OkStatus();
+     }},
     {"sandbox", "require|warn", "whether a system that cannot confine workers is refused (warn)",
      [](absl::string_view v, Config& c) { return SetSandbox(v, c.sandbox_required); }},
     {"cache-max-size", "BYTES", "limit of the cache on disk, never passed; 32MiB or more (20GiB)",

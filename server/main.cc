@@ -59,6 +59,7 @@
 #include "server/web/http.h"
 #include "server/web/http_guard.h"
 #include "server/web/pages.h"
+#include "server/workers/ptxas.h"
 #include "server/workers/worker.h"
 #include "server/workers/worker_pool.h"
 
@@ -76,6 +77,8 @@ constexpr size_t kMaxQueuedLookups = 256;  // more are misses
 constexpr int kUpkeepThreads = 2;
 constexpr int kBackgroundNiceness = 2;  // between hits and the workers
 constexpr size_t kMaxQueuedCalls = 4096;
+constexpr absl::Duration kAssemblyLimit = absl::Seconds(30);
+constexpr absl::Duration kAssemblerStartLimit = absl::Seconds(10);
 constexpr absl::Duration kWorkerStartLimit = absl::Seconds(30);
 
 // The caches as they are stacked: memory over verified disk, each tier counted. Memory holds only
@@ -286,6 +289,22 @@ std::unique_ptr<SpanSink> StartTracing(const Config& config, Metrics& metrics) {
   return sink;
 }
 
+// Null where there is no ptxas, or no worker that may run it.
+std::unique_ptr<WorkerPool> StartAssemblers(WorkerPoolOptions options, const std::string& ptxas) {
+  if (ptxas.empty()) return nullptr;
+  options.command = {"/proc/self/exe", "worker", absl::StrCat("--ptxas=", ptxas)};
+  options.limits.task_timeout = std::min(options.limits.task_timeout, kAssemblyLimit);
+  options.standby = 0;
+  auto pool = std::make_unique<WorkerPool>(std::move(options));
+  if (pool->WaitUntilReady(kAssemblerStartLimit)) {
+    Log(LogLevel::kInfo, "kernels of GPUs get cubins", {{"ptxas", ptxas}});
+    return pool;
+  }
+  Log(LogLevel::kWarning, "ptxas cannot be used: kernels of GPUs are PTX alone",
+      {{"ptxas", ptxas}});
+  return nullptr;
+}
+
 // From here on everything exists; ends with a signal.
 int Serve(const Config& config, const sigset_t& signals) {
   const std::vector<CompilerTarget> targets = CompilerTargets();
@@ -310,6 +329,9 @@ int Serve(const Config& config, const sigset_t& signals) {
   const std::unique_ptr<SpanSink> spans = StartTracing(config, metrics);
   const absl::Cleanup stop_tracing = [] { InstallSpanSink(nullptr); };
 
+  const absl::StatusOr<std::string> ptxas = FindPtxas(config.ptxas);
+  if (!ptxas.ok()) return Fail(kExitBadConfig, ptxas.status());
+
   WorkerPoolOptions pool_options;
   pool_options.workers = config.workers;
   pool_options.limits = {config.worker_memory_bytes, config.worker_timeout};
@@ -326,8 +348,11 @@ int Serve(const Config& config, const sigset_t& signals) {
   Executor network(kNetworkThreads, kMaxQueuedLookups);
   Executor upkeep(kUpkeepThreads, kMaxQueuedCalls, kBackgroundNiceness);
   std::unique_ptr<KernelCompiler> kernels;
+  const std::unique_ptr<WorkerPool> assemblers = StartAssemblers(pool_options, *ptxas);
   WorkerPool pool(pool_options);
-  kernels = std::make_unique<KernelCompiler>(&pool, caches->all.get(), caches->memory.get());
+  kernels = std::make_unique<KernelCompiler>(
+      &pool, caches->all.get(), caches->memory.get(),
+      KernelAssembler{assemblers.get(), [&metrics](bool ok) { metrics.KernelAssembled(ok); }});
   ActivityLog activity;
   for (const auto& [tenant, weight] : config.tenant_weights) metrics.NameTenants({tenant});
   Broker broker(JobLimits(config),

@@ -116,6 +116,13 @@ class Target {
   // Numbers are from 0 on; at least one has each number that EmittedKernel::binary had.
   virtual absl::StatusOr<std::vector<Binary>> Link(absl::Span<const std::string> objects) const = 0;
 
+  // The same of machine code that an assembler made of the objects, one for each; nothing for
+  // targets without one.
+  virtual absl::StatusOr<std::vector<Binary>> LinkAssembled(absl::Span<const std::string>,
+                                                            absl::Span<const std::string>) const {
+    return std::vector<Binary>();
+  }
+
  private:
   virtual absl::StatusOr<schedule::Tree> ScheduleKernel(ir::Module& module,
                                                         const ir::Kernel& kernel) const = 0;

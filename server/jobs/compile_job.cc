@@ -304,6 +304,11 @@ class Job {
     {
       absl::MutexLock lock(&results_->mu);
       for (const KernelSlot& slot : results_->slots) link.add_objects(slot.compiled.object());
+      // A client loads all kernels of one kind of code.
+      if (std::all_of(results_->slots.begin(), results_->slots.end(),
+                      [](const KernelSlot& slot) { return !slot.compiled.cubin().empty(); })) {
+        for (const KernelSlot& slot : results_->slots) link.add_cubins(slot.compiled.cubin());
+      }
     }
     KILN_ASSIGN_OR_RETURN(v1::WorkerResponse response, OnWorker(std::move(request)));
     artifact_.set_binary(std::move(*response.mutable_link()->mutable_binary()));
@@ -329,6 +334,7 @@ class Job {
       info.set_object_digest(Sha256(slot.compiled.object()).ToHex());
       info.set_compile_ns(slot.compile_ns);
       info.set_cached(slot.cached);
+      info.set_assembler(slot.compiled.assembler());
     }
     int library_steps = 0;
     for (const v1::Step& step : plan_.program().steps()) {

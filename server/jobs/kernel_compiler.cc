@@ -101,21 +101,62 @@ void KernelCompiler::Finish(const std::shared_ptr<Flight>& flight,
         {{"kernel", flight->key.ShortHex()}});
     return Submit(flight);
   }
-  KernelOutcome outcome{.kernel = absl::InternalError("no answer"),
-                        .worker_deaths = flight->worker_deaths};
   if (!response.ok()) {
-    outcome.kernel = response.status();
-  } else {
-    auto shared = std::make_shared<const v1::WorkerResponse>(*std::move(response));
+    return Land(flight, {.kernel = response.status(), .worker_deaths = flight->worker_deaths});
+  }
+  if (WantsCubin(*flight)) return SubmitAssembly(flight, *std::move(response), compile_ns);
+  StoreAndLand(flight, *std::move(response), compile_ns, /*whole=*/true);
+}
+
+bool KernelCompiler::WantsCubin(const Flight& flight) const {
+  if (assembler_.workers == nullptr) return false;
+  const v1::Device& device = flight.request->compile_kernel().device();
+  return device.target() == v1::TARGET_PTX &&
+         std::any_of(device.binary_formats().begin(), device.binary_formats().end(),
+                     [](const auto& format) { return format.kind() == v1::BINARY_KIND_CUBIN; });
+}
+
+void KernelCompiler::SubmitAssembly(const std::shared_ptr<Flight>& flight,
+                                    v1::WorkerResponse response, int64_t compile_ns) {
+  auto request = std::make_shared<v1::WorkerRequest>();
+  request->mutable_assemble()->set_ptx(response.compile_kernel().object());
+  request->mutable_assemble()->set_arch(flight->request->compile_kernel().device().arch());
+  WorkerTask task;
+  task.request = std::move(request);
+  task.job = flight->job;
+  task.weight = flight->weight;
+  // Goes on without anyone who waits: what is stored is to be whole.
+  task.stopped = [] { return false; };
+  auto compiled = std::make_shared<v1::WorkerResponse>(std::move(response));
+  task.done = [this, flight, compiled, compile_ns](absl::StatusOr<v1::WorkerResponse> assembled) {
+    if (assembled.ok()) {
+      v1::CompileKernelResponse& kernel = *compiled->mutable_compile_kernel();
+      kernel.set_cubin(std::move(*assembled->mutable_assemble()->mutable_cubin()));
+      kernel.set_assembler(assembled->assemble().assembler());
+    } else {
+      Log(LogLevel::kWarning, "a kernel has no cubin, only PTX",
+          {{"kernel", flight->key.ShortHex()}, {"why", std::string(assembled.status().message())}});
+    }
+    if (assembler_.on_assembled) assembler_.on_assembled(assembled.ok());
+    StoreAndLand(flight, std::move(*compiled), compile_ns,
+                 /*whole=*/!absl::IsCancelled(assembled.status()));
+  };
+  assembler_.workers->Submit(std::move(task));
+}
+
+void KernelCompiler::StoreAndLand(const std::shared_ptr<Flight>& flight,
+                                  v1::WorkerResponse response, int64_t compile_ns, bool whole) {
+  auto shared = std::make_shared<const v1::WorkerResponse>(std::move(response));
+  if (whole) {
     absl::Status stored =
         store_.Put({cache::EntryKind::kKernel, flight->key},
                    cache::MakeEntry(shared->compile_kernel().SerializeAsString()));
     if (!stored.ok()) {
       Log(LogLevel::kWarning, "a kernel was not stored", {{"why", stored.ToString()}});
     }
-    outcome.kernel = CompiledKernel{std::move(shared), compile_ns};
   }
-  Land(flight, std::move(outcome));
+  Land(flight, {.kernel = CompiledKernel{std::move(shared), compile_ns},
+                .worker_deaths = flight->worker_deaths});
 }
 
 void KernelCompiler::Land(const std::shared_ptr<Flight>& flight, KernelOutcome outcome) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
@@ -37,13 +38,20 @@ struct KernelRequest {
   std::function<void(const KernelOutcome&)> done;
 };
 
+// What makes machine code of kernels' objects, where the server has such a program.
+struct KernelAssembler {
+  WorkerBackend* workers = nullptr;           // started with --ptxas; null where there is none
+  std::function<void(bool ok)> on_assembled;  // thread-safe; for each kernel
+};
+
 // Thread-safe. A worker's crash is retried once. What was compiled is put into `store` before
 // anyone hears of it; `memory` is that store's fastest tier. Must outlive every compile that it
 // started.
 class KernelCompiler {
  public:
-  KernelCompiler(WorkerBackend* workers, cache::Store* store, cache::Store* memory)
-      : workers_(*workers), store_(*store), memory_(*memory) {}
+  KernelCompiler(WorkerBackend* workers, cache::Store* store, cache::Store* memory,
+                 KernelAssembler assembler = {})
+      : workers_(*workers), store_(*store), memory_(*memory), assembler_(std::move(assembler)) {}
 
   void Compile(KernelRequest request);
 
@@ -54,12 +62,20 @@ class KernelCompiler {
   std::shared_ptr<const v1::WorkerResponse> FindInMemory(const Digest& key);
   void Submit(const std::shared_ptr<Flight>& flight);
   void Finish(const std::shared_ptr<Flight>& flight, absl::StatusOr<v1::WorkerResponse> response);
+  // Where the kernel's client can load a cubin, adds one to the response; no failure of that is one
+  // of the kernel's.
+  bool WantsCubin(const Flight& flight) const;
+  void SubmitAssembly(const std::shared_ptr<Flight>& flight, v1::WorkerResponse response,
+                      int64_t compile_ns);
+  void StoreAndLand(const std::shared_ptr<Flight>& flight, v1::WorkerResponse response,
+                    int64_t compile_ns, bool whole);
   // Tells all who wait, or tries again for one who came after the others had left.
   void Land(const std::shared_ptr<Flight>& flight, KernelOutcome outcome);
 
   WorkerBackend& workers_;
   cache::Store& store_;
   cache::Store& memory_;
+  const KernelAssembler assembler_;
   absl::Mutex mu_;
   absl::flat_hash_map<Digest, std::shared_ptr<Flight>> flights_ ABSL_GUARDED_BY(mu_);
 };

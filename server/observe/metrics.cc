@@ -100,6 +100,8 @@ struct Metrics::Families {
   Family<Counter>& worker_exits =
       AddCounter(registry, "kiln_worker_exits_total",
                  "Processes of workers and tasks that ended without a task's answer, by reason.");
+  Family<Counter>& cubins = AddCounter(registry, "kiln_cubins_total",
+                                       "Kernels of GPUs that ptxas took, or failed at, by result.");
   Family<Counter>& library_steps =
       AddCounter(registry, "kiln_library_steps_total",
                  "Operators of compiled graphs that were left to the client's library.");
@@ -228,6 +230,7 @@ Metrics::Metrics(absl::string_view version, absl::string_view compiler_build)
        {ExitReason::kNormal, ExitReason::kCrash, ExitReason::kTimeout, ExitReason::kMemory}) {
     families_->worker_exits.Add({{"reason", std::string(ExitReasonName(reason))}});
   }
+  for (const char* result : {"ok", "error"}) families_->cubins.Add({{"result", result}});
   for (const char* reason : {"queue_full", "refused", "unreachable"}) SpansDropped(reason, 0);
   for (const char* reason : {"queue_full", "limit", "draining", "graph_refused", "unauthenticated",
                              "permission_denied", "invalid_argument", "bad_graph", "unsupported"}) {
@@ -305,6 +308,10 @@ void Metrics::GraphRefused() {
 
 void Metrics::WorkerExited(ExitReason reason) {
   families_->worker_exits.Add({{"reason", std::string(ExitReasonName(reason))}}).Increment();
+}
+
+void Metrics::KernelAssembled(bool ok) {
+  families_->cubins.Add({{"result", ok ? "ok" : "error"}}).Increment();
 }
 
 void Metrics::LibraryStep(absl::string_view op) {

@@ -56,6 +56,7 @@ class Metrics {
   void KernelCompiled(absl::string_view target);
   void GraphRefused();
   void WorkerExited(ExitReason reason);
+  void KernelAssembled(bool ok);
   void LibraryStep(absl::string_view op);
   void TenantCompiled(absl::string_view tenant, const absl::Status& status);
   // `reason`: "queue", "evicted", "calls", "interprets", "bytes".

@@ -1,5 +1,6 @@
 #include "server/workers/sandbox.h"
 
+#include <fcntl.h>
 #include <grp.h>
 #include <linux/capability.h>
 #include <signal.h>
@@ -151,14 +152,44 @@ LandlockRuleset HandleAll(long abi) {
   return ruleset;
 }
 
-void LeaveFileSystems(Missing& missing) {
+#if defined(SYS_landlock_add_rule)
+// What a dynamic loader and the program itself need, reading and executing alone.
+bool AllowProgram(int ruleset, int program_fd) {
+  struct __attribute__((packed)) PathBeneath {
+    uint64_t allowed_access;
+    int32_t parent_fd;
+  };
+  constexpr int kPathBeneath = 1;
+  constexpr uint64_t kExecute = 1, kReadFile = 1 << 2;
+  const auto allow = [&](int fd) {
+    const PathBeneath rule = {kExecute | kReadFile, fd};
+    return syscall(SYS_landlock_add_rule, ruleset, kPathBeneath, &rule, 0) == 0;
+  };
+  for (const char* path : {"/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache"}) {
+    const int fd = open(path, O_PATH | O_CLOEXEC);
+    if (fd < 0) continue;
+    const bool allowed = allow(fd);
+    close(fd);
+    if (!allowed) return false;
+  }
+  return allow(program_fd);
+}
+#else
+bool AllowProgram(int, int) {
+  return false;
+}
+#endif
+
+// All but `program_fd`, where that is one.
+void LeaveFileSystems(Missing& missing, int program_fd = -1) {
 #if defined(SYS_landlock_create_ruleset) && defined(SYS_landlock_restrict_self)
   constexpr int kAskVersion = 1;
   long abi = syscall(SYS_landlock_create_ruleset, nullptr, 0, kAskVersion);
   if (abi >= 1) {
     LandlockRuleset ruleset = HandleAll(abi);
     auto fd = static_cast<int>(syscall(SYS_landlock_create_ruleset, &ruleset, sizeof(ruleset), 0));
-    bool sealed = fd >= 0 && syscall(SYS_landlock_restrict_self, fd, 0) == 0;
+    bool sealed = fd >= 0 && (program_fd < 0 || AllowProgram(fd, program_fd)) &&
+                  syscall(SYS_landlock_restrict_self, fd, 0) == 0;
     if (!sealed) Note("files can be read (landlock)", missing);
     if (fd >= 0) close(fd);
     return;
@@ -169,10 +200,10 @@ void LeaveFileSystems(Missing& missing) {
   Note("files can be read (landlock)", missing);
 }
 
-void Filter(Filtered who, Missing& missing) {
+void Filter(Filtered who, Missing& missing, int program_fd = -1) {
   if (kSanitized) {
     missing.push_back("no seccomp filter under a sanitizer");
-  } else if (absl::Status status = FilterSystemCalls(who); !status.ok()) {
+  } else if (absl::Status status = FilterSystemCalls(who, program_fd); !status.ok()) {
     missing.push_back(std::string(status.message()));
   }
 }
@@ -198,6 +229,14 @@ std::vector<std::string> SealWorker() {
   Missing missing;
   LeaveFileSystems(missing);
   Filter(Filtered::kWorker, missing);
+  return missing;
+}
+
+std::vector<std::string> SealAssembler(int program_fd) {
+  Missing missing;
+  LeaveFileSystems(missing, program_fd);
+  Limit(RLIMIT_NOFILE, program_fd / 2, "open files", missing);
+  Filter(Filtered::kAssembler, missing, program_fd);
   return missing;
 }
 

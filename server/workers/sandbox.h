@@ -30,6 +30,12 @@ std::vector<std::string> SealWorker();
 // no thread, no new memory file. Returns what this system did not allow.
 std::vector<std::string> SealTask();
 
+// Instead of both, in a worker that runs another program, and in all processes that it makes: what
+// a dynamic loader reads can be read (Landlock), and a program be executed only from `program_fd`.
+// That descriptor is open, closed on exec, and above all that such a process may open, so it stays
+// the one program. Returns what this system did not allow.
+std::vector<std::string> SealAssembler(int program_fd);
+
 // The largest memory file that a worker can make; it counts beside the limit on memory.
 int64_t MaxFileBytes(const SandboxLimits& limits);
 

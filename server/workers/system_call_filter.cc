@@ -118,6 +118,24 @@ constexpr int kAllowed[] = {
 // What else the warm process does, some of it in a task's process before that has its own filter.
 constexpr int kAllowedToWorkers[] = {__NR_memfd_create, __NR_prctl, __NR_tgkill};
 
+// What a program does beyond that while it starts, and the worker that waits for it.
+constexpr int kAllowedToAssemblers[] = {
+    __NR_wait4,
+    __NR_setitimer,
+    __NR_sched_get_priority_min,
+    __NR_sched_get_priority_max,
+    __NR_faccessat,
+    __NR_getcwd,
+    __NR_mmap,
+    __NR_mprotect,
+    __NR_openat,
+#ifdef __x86_64__
+    __NR_access,
+    __NR_arch_prctl,
+    __NR_open,
+#endif
+};
+
 // No flags and owners of open files, which other processes share: of standard error the server.
 constexpr uint32_t kFileControls[] = {F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD, F_SETFD, F_GETFL};
 
@@ -243,20 +261,27 @@ class Program {
   std::vector<sock_filter> instructions_;
 };
 
-Program MakeProgram(Filtered who) {
+Program MakeProgram(Filtered who, int program_fd) {
   Program program;
   program.LoadWord(offsetof(seccomp_data, arch));
   program.ReturnUnlessEqual(kAuditArch, kKill);
   program.LoadNumber();
 #ifdef __x86_64__
   program.ReturnIfAtLeast(__X32_SYSCALL_BIT, kKill);  // the same calls under other numbers
+#endif
+  if (who == Filtered::kAssembler) {
+    for (int number : kAllowedToAssemblers) program.ReturnIfCall(number, kAllow);
+    program.AllowCallWith(__NR_execveat, 0, static_cast<uint32_t>(program_fd));
+    program.AllowCallWith(__NR_clone, 0, SIGCHLD);
+  }
+#ifdef __x86_64__
   program.ForCallTestBits(__NR_open, 1, kWriteFlags, kKill, kAllow);
 #endif
   program.ForCallTestBits(__NR_openat, 2, kWriteFlags, kKill, kAllow);
   program.ForCallTestBits(__NR_mmap, 2, PROT_EXEC, Fail(EPERM), kAllow);
   program.ForCallTestBits(__NR_mprotect, 2, PROT_EXEC, Fail(EPERM), kAllow);
   for (uint32_t control : kFileControls) program.AllowCallWith(__NR_fcntl, 1, control);
-  if (who == Filtered::kWorker) {
+  if (who != Filtered::kTask) {
     program.AllowCallWith(__NR_clone, 0, kTaskCloneFlags);
     for (int number : kAllowedToWorkers) program.ReturnIfCall(number, kAllow);
   }
@@ -275,9 +300,9 @@ Program MakeProgram(Filtered who) {
 
 }  // namespace
 
-absl::Status FilterSystemCalls(Filtered who) {
+absl::Status FilterSystemCalls(Filtered who, int program_fd) {
   if (kAuditArch == 0) return absl::UnimplementedError("no seccomp filter for this processor");
-  Program program = MakeProgram(who);
+  Program program = MakeProgram(who, program_fd);
   sock_fprog filter = {static_cast<unsigned short>(program.instructions().size()),
                        program.instructions().data()};
   if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter, 0, 0) != 0) {

@@ -6,9 +6,10 @@
 namespace kiln::server {
 
 enum class Filtered {
-  kWorker,  // the warm process: also makes processes for tasks, and memory files and filters in
-            // them
-  kTask,    // a task's process: what runs the compiler on what a client sent
+  kWorker,     // the warm process: also makes processes for tasks, and memory files and filters in
+               // them
+  kAssembler,  // a worker whose tasks run one other program, and that program
+  kTask,       // a task's process: what runs the compiler on what a client sent
 };
 
 // Installs a seccomp filter in this process, for good; a task's lies on top of its worker's. What a
@@ -18,8 +19,10 @@ enum class Filtered {
 //     writing, tracing, mounts, namespaces, signals to others) ends the process with SIGSYS;
 //   - a thread fails with EAGAIN, executable memory with EPERM;
 //   - any other call fails with EPERM, so that a C library that tries something new still works.
+// To kAssembler a program may be executed from `program_fd` alone; it may map code and open files
+// for writing, which Landlock forbids it where that is there.
 // REQUIRES: one thread, and no_new_privs set. UNIMPLEMENTED where the kernel or the processor is
 // not one that this knows.
-absl::Status FilterSystemCalls(Filtered who);
+absl::Status FilterSystemCalls(Filtered who, int program_fd = -1);
 
 }  // namespace kiln::server

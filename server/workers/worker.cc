@@ -23,6 +23,7 @@
 #include "proto/base/log.h"
 #include "proto/base/scheduling.h"
 #include "server/workers/frame.h"
+#include "server/workers/ptxas.h"
 #include "server/workers/sandbox.h"
 #include "server/workers/task_process.h"
 #include "server/workers/worker_compiler.h"
@@ -35,10 +36,15 @@ struct WorkerFlags {
   int64_t parent_pid = 0;
   int64_t memory_bytes = 0;
   int64_t cpu_seconds = 0;
+  std::string ptxas;  // where set, the worker assembles and does nothing else
 };
 
 bool ParseFlags(absl::Span<char* const> arguments, WorkerFlags& flags) {
   for (absl::string_view argument : arguments) {
+    if (absl::ConsumePrefix(&argument, "--ptxas=")) {
+      flags.ptxas = std::string(argument);
+      continue;
+    }
     int64_t* value = absl::ConsumePrefix(&argument, "--parent-pid=")     ? &flags.parent_pid
                      : absl::ConsumePrefix(&argument, "--memory-bytes=") ? &flags.memory_bytes
                      : absl::ConsumePrefix(&argument, "--cpu-seconds=")  ? &flags.cpu_seconds
@@ -122,6 +128,9 @@ v1::WorkerResponse Serve(const WorkerCompiler& compiler, const v1::WorkerRequest
     }
     case v1::WorkerRequest::kInterpret:
       return Interpret(request.interpret(), cpu_seconds);
+    case v1::WorkerRequest::kAssemble:
+      status = absl::InternalError("this worker assembles nothing");
+      break;
     case v1::WorkerRequest::KIND_NOT_SET:
       status = absl::InternalError("a request without content");
   }
@@ -147,6 +156,42 @@ int RunTask(const v1::StartTask& start, int64_t cpu_seconds) {
   return 0;
 }
 
+// In the process of an assembler's task.
+int RunAssembly(int64_t cpu_seconds, const std::string& version) {
+  LimitProcessorTime(cpu_seconds);
+  v1::WorkerResponse response;
+  response.mutable_ready();
+  if (!Send(response).ok()) return 0;
+  absl::StatusOr<std::string> frame = ReadFrame(kWorkerSocketFd, {});
+  if (!frame.ok()) return 0;  // the server closed its end
+  v1::WorkerRequest request;
+  if (!request.ParseFromString(*frame) || !request.has_assemble()) return 1;
+  if (auto assembled = Assemble(request.assemble()); assembled.ok()) {
+    *response.mutable_assemble() = *std::move(assembled);
+    response.mutable_assemble()->set_assembler(absl::StrCat("ptxas ", version));
+  } else {
+    SetError(assembled.status(), response);
+  }
+  Send(response).IgnoreError();  // nobody is there then
+  return 0;
+}
+
+int RunAssembler(const WorkerFlags& flags, v1::WorkerResponse& ready) {
+  if (absl::Status status = OpenPtxas(flags.ptxas); !status.ok()) {
+    Log(LogLevel::kError, "there is no ptxas", {{"why", status.ToString()}});
+    return 1;
+  }
+  for (std::string& what : SealAssembler(kPtxasFd)) {
+    ready.mutable_ready()->add_not_isolated(std::move(what));
+  }
+  const std::string version = PtxasVersion();
+  if (!Send(ready).ok()) return 0;
+  return ServeTasks(
+      static_cast<pid_t>(flags.parent_pid),
+      {.prepare = [](const v1::CompileKernelRequest&) {},
+       .run = [&](const v1::StartTask&) { return RunAssembly(flags.cpu_seconds, version); }});
+}
+
 }  // namespace
 
 int RunWorker(absl::Span<char* const> arguments) {
@@ -160,6 +205,7 @@ int RunWorker(absl::Span<char* const> arguments) {
   v1::WorkerResponse ready;
   if (!BecomeWorker(flags, *ready.mutable_ready())) return 0;
   LimitProcessorTime(flags.cpu_seconds);
+  if (!flags.ptxas.empty()) return RunAssembler(flags, ready);
   if (absl::Status status = WarmUpTargets(); !status.ok()) {
     Log(LogLevel::kError, "the compiler does not work", {{"why", status.ToString()}});
     return 1;

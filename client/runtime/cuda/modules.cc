@@ -19,14 +19,16 @@ absl::StatusOr<std::unique_ptr<Modules>> Modules::Load(
   std::unique_ptr<Modules> modules(new Modules(driver));
   if (archives.empty()) return modules;  // of a program that launches nothing
   std::vector<std::string> errors;
+  absl::StatusCode code = absl::StatusCode::kFailedPrecondition;
   for (const std::unique_ptr<const Archive>& archive : archives) {
     const absl::Status status = modules->LoadAll(*archive);
     if (status.ok()) return modules;
-    if (!absl::IsFailedPrecondition(status)) return status;  // others would fare no better
+    if (absl::IsResourceExhausted(status)) return status;  // others would fare no better
+    code = status.code();
     errors.emplace_back(status.message());
     modules->UnloadAll();
   }
-  return absl::FailedPreconditionError(absl::StrJoin(errors, "; "));
+  return absl::Status(code, absl::StrJoin(errors, "; "));
 }
 
 Modules::~Modules() {

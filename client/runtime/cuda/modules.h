@@ -17,8 +17,9 @@ namespace kiln::cuda {
 // unloads.
 class Modules {
  public:
-  // Of archives with the same kernels, the first that the driver loads. FAILED_PRECONDITION with
-  // the driver's words for each that it does not.
+  // Of archives with the same kernels, the first that the driver loads, whatever it has against
+  // those before. With its words for each: RESOURCE_EXHAUSTED at once where memory is out, else the
+  // code of the last one's error.
   static absl::StatusOr<std::unique_ptr<Modules>> Load(
       const Driver& driver, absl::Span<const std::unique_ptr<const Archive>> archives);
   ~Modules();

@@ -109,11 +109,31 @@ class PtxTarget : public Target {
 
   std::string SampleSource() const override { return absl::StrCat(PtxPrelude(), kSampleSource); }
 
-  // An archive: "// kernel NAME OFFSET SIZE" and "// interface TEXT" for each kernel, an empty
-  // line, and the modules. Offsets count from the empty line's end.
+  // Both make an archive: "// kernel NAME OFFSET SIZE" and "// interface TEXT" for each kernel, an
+  // empty line, and the modules. Offsets count from the empty line's end.
   absl::StatusOr<std::vector<Binary>> Link(absl::Span<const std::string> objects) const override {
+    return Archive(objects, {}, BinaryKind::kPtx);
+  }
+
+  absl::StatusOr<std::vector<Binary>> LinkAssembled(
+      absl::Span<const std::string> objects, absl::Span<const std::string> codes) const override {
+    if (objects.size() != codes.size()) {
+      return absl::InternalError("there is not one cubin for each object");
+    }
+    return Archive(objects, codes, BinaryKind::kCubin);
+  }
+
+ private:
+  static constexpr absl::string_view kObjectKernel = "// kernel ";
+  static constexpr absl::string_view kObjectInterface = "// interface ";
+
+  // Modules are `codes`, or where there are none the objects themselves.
+  static absl::StatusOr<std::vector<Binary>> Archive(absl::Span<const std::string> objects,
+                                                     absl::Span<const std::string> codes,
+                                                     BinaryKind kind) {
     std::string index = "// kiln kernels 1\n", all;
-    for (absl::string_view rest : objects) {
+    for (size_t i = 0; i < objects.size(); ++i) {
+      absl::string_view rest = objects[i];
       const auto line = [&](absl::string_view mark) -> absl::StatusOr<absl::string_view> {
         const size_t end = rest.find('\n');
         if (!absl::StartsWith(rest, mark) || end == absl::string_view::npos) {
@@ -125,17 +145,14 @@ class PtxTarget : public Target {
       };
       KILN_ASSIGN_OR_RETURN(const absl::string_view name, line(kObjectKernel));
       KILN_ASSIGN_OR_RETURN(const absl::string_view interface, line(kObjectInterface));
+      if (!codes.empty()) rest = codes[i];
       absl::StrAppend(&index, "// kernel ", name, " ", all.size(), " ", rest.size(),
                       "\n// interface ", interface, "\n");
       absl::StrAppend(&all, rest);
     }
     return std::vector<Binary>{
-        {.number = kBinary, .kind = BinaryKind::kPtx, .data = absl::StrCat(index, "\n", all)}};
+        {.number = kBinary, .kind = kind, .data = absl::StrCat(index, "\n", all)}};
   }
-
- private:
-  static constexpr absl::string_view kObjectKernel = "// kernel ";
-  static constexpr absl::string_view kObjectInterface = "// interface ";
 
   absl::StatusOr<schedule::Tree> ScheduleKernel(ir::Module& module,
                                                 const ir::Kernel& kernel) const override {

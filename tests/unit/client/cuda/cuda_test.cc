@@ -396,15 +396,35 @@ TEST_F(Cuda, AConstantIsUploadedOnceAndItsOutputIsACopy) {
   EXPECT_EQ(Fake().calls["cuMemcpyHtoDAsync"], 1);
 }
 
+// The same kernels as modules that begin as cubins do.
+v1::Binary AsCubins(v1::Binary binary) {
+  binary.set_kind(v1::BINARY_KIND_CUBIN);
+  const size_t list = binary.data().find("\n\n") + 2;
+  for (size_t at = list; (at = binary.data().find("// ", at)) != std::string::npos; ++at) {
+    binary.mutable_data()->replace(at, 3, "ELF");
+  }
+  return binary;
+}
+
+// Whatever a driver has against a cubin, it may still compile the PTX.
+TEST_F(Cuda, ACubinThatTheDriverRefusesLeavesThePtx) {
+  v1::Artifact artifact = OnGpu(AddAndDouble(4));
+  const v1::Binary ptx = artifact.binaries(0);
+  *artifact.mutable_binaries(0) = AsCubins(ptx);
+  *artifact.add_binaries() = ptx;
+  Fake().refuses_cubins = true;
+  const OnDevice a({1, 2, 3, 4});
+  auto outputs = Load(artifact)->Run({a.tensor, a.tensor});
+  ASSERT_TRUE(outputs.ok()) << outputs.status();
+  EXPECT_EQ(First((*outputs)[0]), 4);
+  Fake().refuses_ptx = true;
+  const absl::Status none = Load(artifact)->Run({a.tensor, a.tensor}).status();
+  EXPECT_THAT(none.message(), HasSubstr("; ")) << "the driver's words for both";
+}
+
 TEST_F(Cuda, TheFirstBinaryThatTheDriverLoadsIsTaken) {
   v1::Artifact artifact = OnGpu(AddAndDouble(4));
-  v1::Binary other = artifact.binaries(0);
-  other.set_kind(v1::BINARY_KIND_CUBIN);
-  const size_t list = other.data().find("\n\n") + 2;
-  for (size_t at = list; (at = other.data().find("// ", at)) != std::string::npos; ++at) {
-    other.mutable_data()->replace(at, 2, "ELF", 2);
-  }
-  *artifact.add_binaries() = other;
+  *artifact.add_binaries() = AsCubins(artifact.binaries(0));
   Fake().refuses_ptx = true;
   const OnDevice a({1, 2, 3, 4});
   const auto program = Load(artifact);

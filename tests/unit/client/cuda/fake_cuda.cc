@@ -15,7 +15,8 @@ using kiln::cuda::Copy2D;
 using kiln::cuda::DevicePointer;
 using kiln::testing::FakeCuda;
 
-constexpr int kInvalidValue = 1, kOutOfMemory = 2, kInvalidContext = 201, kNoBinary = 209;
+constexpr int kInvalidValue = 1, kOutOfMemory = 2, kInvalidImage = 200, kInvalidContext = 201,
+              kNoBinary = 209;
 constexpr int kNotFound = 500, kCaptureUnsupported = 900;
 
 struct FakeModule {
@@ -244,6 +245,7 @@ int cuModuleLoadDataEx(void** module, const void* image, unsigned, int*, void**)
   ENTER("cuModuleLoadDataEx", true, true);
   const std::string text = static_cast<const char*>(image);
   if (S().control.refuses_ptx && text.rfind("//", 0) == 0) return kNoBinary;
+  if (S().control.refuses_cubins && text.rfind("ELF", 0) == 0) return kInvalidImage;
   auto made = std::make_unique<FakeModule>(FakeModule{text, Current()});
   *module = made.get();
   S().modules[*module] = std::move(made);

@@ -31,7 +31,8 @@ struct FakeCuda {
   bool pools = true;
   int64_t memory_bytes = int64_t{1} << 30;  // that can be allocated
   std::map<std::string, FakeKernel> kernels;
-  bool refuses_ptx = false;  // a module that begins with a comment does not load
+  bool refuses_ptx = false;     // a module that begins with a comment does not load
+  bool refuses_cubins = false;  // one that begins with ELF is invalid
   // Some stream is being captured: what waits or allocates fails, unless the thread has relaxed
   // that, and work is only recorded.
   bool capturing = false;

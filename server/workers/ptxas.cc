@@ -1,0 +1,203 @@
+#include "server/workers/ptxas.h"
+
+#include <elf.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "kiln/v1/worker.pb.h"
+#include "proto/base/status_macros.h"
+#include "server/workers/worker_process.h"
+
+extern char** environ;
+
+namespace kiln::server {
+namespace {
+
+constexpr size_t kMaxOutputBytes = 64 << 20;
+constexpr size_t kMaxLogBytes = 64 << 10;
+constexpr size_t kMaxWords = 400;  // of the program, in an error
+constexpr int kVersionSeconds = 5;
+constexpr uint16_t kElfMachineCuda = 190;
+
+// An executable ELF file: the filter runs one program, so no interpreter of scripts.
+bool IsProgram(const std::string& path) {
+  struct stat info = {};
+  if (stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return false;
+  if (access(path.c_str(), X_OK) != 0) return false;
+  const OwnedFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  char magic[SELFMAG] = {};
+  return file.get() >= 0 && read(file.get(), magic, SELFMAG) == SELFMAG &&
+         std::memcmp(magic, ELFMAG, SELFMAG) == 0;
+}
+
+std::vector<std::string> PlacesToLook() {
+  std::vector<std::string> places;
+  const char* path = getenv("PATH");
+  for (absl::string_view folder : absl::StrSplit(path == nullptr ? "" : path, ':')) {
+    if (absl::StartsWith(folder, "/")) places.push_back(absl::StrCat(folder, "/ptxas"));
+  }
+  for (const char* name : {"CUDA_HOME", "CUDA_PATH"}) {
+    if (const char* root = getenv(name)) places.push_back(absl::StrCat(root, "/bin/ptxas"));
+  }
+  std::vector<std::string> patterns = {"/usr/local/cuda/bin/ptxas", "/usr/local/cuda-*/bin/ptxas"};
+  std::vector<std::string> roots = {"/usr", "/usr/local"};
+  if (const char* environment = getenv("VIRTUAL_ENV")) roots.insert(roots.begin(), environment);
+  for (const std::string& root : roots) {
+    for (const char* packages : {"site-packages", "dist-packages"}) {
+      for (const char* wheel : {"cu*", "cuda_nvcc"}) {
+        patterns.push_back(
+            absl::StrCat(root, "/lib/python3*/", packages, "/nvidia/", wheel, "/bin/ptxas"));
+      }
+    }
+  }
+  for (const std::string& pattern : patterns) {
+    glob_t found = {};
+    if (glob(pattern.c_str(), 0, nullptr, &found) == 0) {
+      // The last name is the newest version's.
+      for (size_t i = found.gl_pathc; i > 0; --i) places.emplace_back(found.gl_pathv[i - 1]);
+    }
+    globfree(&found);
+  }
+  return places;
+}
+
+std::string ReadAll(int fd, size_t most) {
+  std::string bytes(most, '\0');
+  size_t size = 0;
+  while (size < most) {
+    const ssize_t got = pread(fd, bytes.data() + size, most - size, static_cast<off_t>(size));
+    if (got <= 0) break;
+    size += static_cast<size_t>(got);
+  }
+  bytes.resize(size);
+  return bytes;
+}
+
+absl::Status WriteAll(int fd, absl::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t put = write(fd, bytes.data(), bytes.size());
+    if (put <= 0) return absl::InternalError("no memory for what ptxas reads");
+    bytes.remove_prefix(static_cast<size_t>(put));
+  }
+  return absl::OkStatus();
+}
+
+[[noreturn]] void Become(const std::vector<std::string>& arguments, int log, int wall_seconds) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  rlimit no_process = {0, 0};
+  setrlimit(RLIMIT_NPROC, &no_process);
+  rlimit file_size = {kMaxOutputBytes, kMaxOutputBytes};
+  setrlimit(RLIMIT_FSIZE, &file_size);
+  itimerval limit = {};
+  limit.it_value.tv_sec = wall_seconds;
+  if (wall_seconds > 0) setitimer(ITIMER_REAL, &limit, nullptr);
+  dup2(log, STDOUT_FILENO);
+  dup2(log, STDERR_FILENO);
+  close(kWorkerSocketFd);  // what it says there would be taken for the task's answer
+  std::vector<char*> argv;
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  syscall(SYS_execveat, kPtxasFd, "", argv.data(), environ, AT_EMPTY_PATH);
+  _exit(127);
+}
+
+// Runs it to its end; what it printed. 0 seconds are no limit: the task has one.
+absl::StatusOr<std::string> RunPtxas(std::vector<std::string> arguments, int wall_seconds) {
+  const OwnedFd log(memfd_create("ptxas.log", 0));
+  arguments.insert(arguments.begin(), "ptxas");
+  const auto pid =
+      static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr));
+  if (pid < 0) return absl::ResourceExhaustedError(absl::StrCat("clone: ", strerror(errno)));
+  if (pid == 0) Become(arguments, log.get(), wall_seconds);
+  int status = 0;
+  while (waitpid(pid, &status, 0) < 0) {
+    if (errno != EINTR) return absl::InternalError(absl::StrCat("waitpid: ", strerror(errno)));
+  }
+  std::string printed = ReadAll(log.get(), kMaxLogBytes);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return printed;
+  std::string how = WIFSIGNALED(status) ? absl::StrCat("signal ", WTERMSIG(status))
+                                        : absl::StrCat("exit ", WEXITSTATUS(status));
+  return absl::InternalError(absl::StrCat("ptxas: ", how, " ", printed.substr(0, kMaxWords)));
+}
+
+bool IsCubin(absl::string_view bytes) {
+  Elf64_Ehdr header = {};
+  if (bytes.size() < sizeof(header)) return false;
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  return std::memcmp(header.e_ident, ELFMAG, SELFMAG) == 0 &&
+         header.e_ident[EI_CLASS] == ELFCLASS64 && header.e_machine == kElfMachineCuda;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> FindPtxas(absl::string_view setting) {
+  if (setting == "none") return "";
+  if (setting != "auto") {
+    std::string path(setting);
+    if (IsProgram(path)) return path;
+    return absl::NotFoundError(absl::StrCat("--ptxas: '", path, "' is no program (an ELF file)"));
+  }
+  for (std::string& place : PlacesToLook()) {
+    if (IsProgram(place)) return std::move(place);
+  }
+  return "";
+}
+
+absl::Status OpenPtxas(const std::string& path) {
+  const OwnedFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0 || dup3(file.get(), kPtxasFd, O_CLOEXEC) < 0) {
+    return absl::NotFoundError(absl::StrCat(path, ": ", strerror(errno)));
+  }
+  return absl::OkStatus();
+}
+
+std::string PtxasVersion() {
+  const absl::StatusOr<std::string> text = RunPtxas({"--version"}, kVersionSeconds);
+  if (!text.ok()) return "";
+  const size_t at = text->find(", V");  // "Cuda compilation tools, release 13.0, V13.0.88"
+  if (at == std::string::npos) return "";
+  absl::string_view rest = absl::string_view(*text).substr(at + 3);
+  const auto end = std::find_if(rest.begin(), rest.end(), [](char c) {
+    return !absl::ascii_isdigit(static_cast<unsigned char>(c)) && c != '.';
+  });
+  return std::string(rest.begin(), end);
+}
+
+absl::StatusOr<v1::AssembleResponse> Assemble(const v1::AssembleRequest& request) {
+  const OwnedFd ptx(memfd_create("ptx", 0)), cubin(memfd_create("cubin", 0));
+  KILN_RETURN_IF_ERROR(WriteAll(ptx.get(), request.ptx()));
+  KILN_RETURN_IF_ERROR(
+      RunPtxas({absl::StrCat("-arch=", request.arch()), absl::StrCat("/proc/self/fd/", ptx.get()),
+                "-o", absl::StrCat("/proc/self/fd/", cubin.get())},
+               /*wall_seconds=*/0)
+          .status());
+  struct stat info = {};
+  if (fstat(cubin.get(), &info) != 0 || info.st_size > static_cast<off_t>(kMaxOutputBytes)) {
+    return absl::InternalError("ptxas made too much");
+  }
+  v1::AssembleResponse response;
+  response.set_cubin(ReadAll(cubin.get(), static_cast<size_t>(info.st_size)));
+  if (!IsCubin(response.cubin())) return absl::InternalError("ptxas made no cubin");
+  return response;
+}
+
+}  // namespace kiln::server

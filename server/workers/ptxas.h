@@ -1,0 +1,40 @@
+// NVIDIA's assembler, which makes a GPU's machine code of PTX. It is another program: workers of a
+// class of their own, `kilnd worker --ptxas=FILE`, run it once for each task.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace kiln {
+namespace v1 {
+class AssembleRequest;
+class AssembleResponse;
+}  // namespace v1
+
+namespace server {
+
+// The descriptor that the program is executed from, and the only one that the filter of such a
+// worker lets a program be executed from. It is closed on exec, and no process behind the filter
+// gets another of that number (SealAssembler).
+inline constexpr int kPtxasFd = 63;
+
+// In the server: the program's path, "" where there is none. `setting` is that path, "none", or
+// "auto": the first of the PATH, CUDA_HOME, CUDA_PATH, /usr/local/cuda*, and Python's wheels of
+// CUDA's compiler. NOT_FOUND for a path without a program; a script is none.
+absl::StatusOr<std::string> FindPtxas(absl::string_view setting);
+
+// In the worker, before it is sealed: opens the program as kPtxasFd.
+absl::Status OpenPtxas(const std::string& path);
+
+// In a worker that is sealed: what the program calls its version, "13.0.88"; "" where it does not
+// say so within some seconds.
+std::string PtxasVersion();
+
+// In a task's process: a cubin. INTERNAL with the program's own words where it refuses the PTX, is
+// killed by a limit or makes no cubin.
+absl::StatusOr<v1::AssembleResponse> Assemble(const v1::AssembleRequest& request);
+
+}  // namespace server
+}  // namespace kiln

@@ -1,0 +1,97 @@
+// Machine code of GPUs beside PTX, through the whole service: by programs that stand for ptxas.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kiln/v1/artifact.pb.h"
+#include "tests/integration/calls.h"
+#include "tests/integration/graphs.h"
+#include "tests/integration/server_test.h"
+
+namespace kiln::integration {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Of a client whose driver takes cubins and PTX.
+v1::CompileRequest ForGpu(int64_t elements) {
+  v1::CompileRequest request = QuickRequest(elements);
+  v1::Device& device = *request.mutable_device();
+  device.set_target(v1::TARGET_PTX);
+  device.set_arch("sm_80");
+  for (v1::BinaryKind kind : {v1::BINARY_KIND_CUBIN, v1::BINARY_KIND_PTX}) {
+    device.add_binary_formats()->set_kind(kind);
+  }
+  return request;
+}
+
+class CubinTest : public ServerTest {
+ protected:
+  v1::Artifact Compile(const v1::CompileRequest& request) {
+    Answer answer = integration::Compile(stub(), request);
+    EXPECT_TRUE(answer.ok()) << Text(answer.status);
+    return answer.artifact;
+  }
+
+  double Cubins(const std::string& result) {
+    return Metrics().Sum("kiln_cubins_total", {{"result", result}});
+  }
+};
+
+TEST_F(CubinTest, AnArtifactHasCubinsThenPtxAndNamesTheAssembler) {
+  ASSERT_TRUE(StartServer({"--ptxas=" KILN_FAKE_PTXAS "-works"}));
+  const v1::Artifact artifact = Compile(ForGpu(64));
+  ASSERT_EQ(artifact.binaries_size(), 2);
+  EXPECT_EQ(artifact.binaries(0).kind(), v1::BINARY_KIND_CUBIN);
+  EXPECT_THAT(artifact.binaries(0).data(), HasSubstr("made by a fake"));
+  EXPECT_EQ(artifact.binaries(1).kind(), v1::BINARY_KIND_PTX);
+  EXPECT_EQ(Cubins("ok"), 1);
+  EXPECT_EQ(Cubins("error"), 0);
+  ASSERT_EQ(artifact.header().kernels_size(), 1);
+  EXPECT_EQ(artifact.header().kernels(0).assembler(), "ptxas 0.1.2");
+  // Another artifact's kernel comes from the cache, cubin and all.
+  v1::CompileRequest other = ForGpu(64);
+  other.mutable_options()->set_debug(true);
+  const v1::Artifact cached = Compile(other);
+  EXPECT_EQ(cached.binaries_size(), 2);
+  EXPECT_TRUE(cached.header().kernels(0).cached());
+  EXPECT_EQ(cached.header().kernels(0).assembler(), "ptxas 0.1.2");
+  EXPECT_EQ(Cubins("ok"), 1);
+}
+
+TEST_F(CubinTest, AnAssemblerThatFailsLeavesPtx) {
+  ASSERT_TRUE(StartServer({"--ptxas=" KILN_FAKE_PTXAS "-fail"}));
+  const v1::Artifact artifact = Compile(ForGpu(64));
+  ASSERT_EQ(artifact.binaries_size(), 1);
+  EXPECT_EQ(artifact.binaries(0).kind(), v1::BINARY_KIND_PTX);
+  EXPECT_EQ(Cubins("error"), 1);
+}
+
+TEST_F(CubinTest, AnAssemblerThatHangsIsEndedAndLeavesPtx) {
+  ASSERT_TRUE(StartServer({"--ptxas=" KILN_FAKE_PTXAS "-hang", "--worker-timeout=3s"}));
+  EXPECT_EQ(Compile(ForGpu(64)).binaries_size(), 1);
+  EXPECT_EQ(Cubins("error"), 1);
+  EXPECT_EQ(Compile(ForGpu(128)).binaries_size(), 1) << "the next one is tried";
+}
+
+TEST_F(CubinTest, WithoutOneThereIsPtxAlone) {
+  ASSERT_TRUE(StartServer());
+  EXPECT_EQ(Compile(ForGpu(64)).binaries_size(), 1);
+  EXPECT_EQ(Cubins("ok") + Cubins("error"), 0);
+}
+
+TEST_F(CubinTest, AClientThatTakesNoCubinsGetsNone) {
+  ASSERT_TRUE(StartServer({"--ptxas=" KILN_FAKE_PTXAS "-works"}));
+  v1::CompileRequest request = ForGpu(64);
+  request.mutable_device()->mutable_binary_formats()->DeleteSubrange(0, 1);
+  EXPECT_EQ(Compile(request).binaries_size(), 1);
+  EXPECT_EQ(Cubins("ok"), 0);
+}
+
+TEST_F(CubinTest, ANamedFileThatIsNoProgramIsAnErrorOfTheConfiguration) {
+  const Ended ended = RunToEnd({KILND, "--ptxas=/absent", "--listen=127.0.0.1:0"});
+  EXPECT_NE(ended.code, 0);
+  EXPECT_THAT(ended.errors, HasSubstr("'/absent' is no program"));
+}
+
+}  // namespace
+}  // namespace kiln::integration

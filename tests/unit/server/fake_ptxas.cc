@@ -1,0 +1,53 @@
+// Stands for ptxas in tests: makes an ELF file for CUDA of anything. Built with a KILN_FAKE of what
+// it does instead: `hang` forever, `flood` its output, write `garbage`, or `fail`.
+#include <elf.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+namespace {
+
+constexpr int kElfMachineCuda = 190;
+
+int Make(const char* path, const std::string& how) {
+  std::FILE* const out = std::fopen(path, "wb");
+  if (out == nullptr) return 3;
+  if (how == "flood") {
+    const std::string block(1 << 20, 'x');
+    for (int i = 0; i < 1024; ++i) std::fwrite(block.data(), 1, block.size(), out);
+  } else if (how == "garbage") {
+    std::fputs("no cubin, however long it may be: it does not begin as one would begin", out);
+  } else {
+    Elf64_Ehdr header = {};
+    std::memcpy(header.e_ident, ELFMAG, SELFMAG);
+    header.e_ident[EI_CLASS] = ELFCLASS64;
+    header.e_machine = kElfMachineCuda;
+    std::fwrite(&header, sizeof(header), 1, out);
+    std::fputs("made by a fake", out);
+  }
+  return std::fclose(out) == 0 ? 0 : 4;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string how = KILN_FAKE;
+  const char* output = nullptr;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--version") == 0) {
+      std::puts("Cuda compilation tools, release 0.1, V0.1.2");
+      return 0;
+    }
+    if (std::strcmp(argv[i], "-o") == 0 && i + 1 < argc) output = argv[i + 1];
+  }
+  if (how == "hang") {
+    for (;;) pause();
+  }
+  if (how == "fail") {
+    std::fputs("ptxas fatal : fake", stderr);
+    return 255;
+  }
+  return output == nullptr ? 2 : Make(output, how);
+}

@@ -1,0 +1,118 @@
+#include "server/workers/ptxas.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <iostream>
+
+#include "kiln/v1/worker.pb.h"
+#include "server/workers/sandbox.h"
+#include "server/workers/worker_process.h"
+
+namespace kiln::server {
+namespace {
+
+using ::testing::ExitedWithCode;
+using ::testing::HasSubstr;
+using ::testing::KilledBySignal;
+
+constexpr char kPtx[] =
+    ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 p) { ret; }\n";
+
+// Runs `what` in a worker that may execute `program` alone.
+[[noreturn]] void Sealed(const std::string& program, bool (*what)()) {
+  LimitProcess({.memory_bytes = int64_t{1} << 30});
+  dup2(STDERR_FILENO, kWorkerSocketFd);  // a task has its socket there
+  if (!OpenPtxas(program).ok()) _exit(2);
+  SealAssembler(kPtxasFd);
+  _exit(what() ? 0 : 1);
+}
+
+absl::StatusOr<v1::AssembleResponse> AssembleText(const std::string& ptx) {
+  v1::AssembleRequest request;
+  request.set_ptx(ptx);
+  request.set_arch("sm_80");
+  return Assemble(request);
+}
+
+TEST(Ptxas, AScriptOrNothingIsNoAssembler) {
+  const std::string script = ::testing::TempDir() + "/ptxas_script";
+  std::ofstream(script) << "#!/bin/sh\nsleep 1000\n";
+  chmod(script.c_str(), 0755);
+  EXPECT_THAT(FindPtxas(script).status().message(), HasSubstr("is no program"));
+  EXPECT_THAT(FindPtxas("/absent").status().message(), HasSubstr("'/absent'"));
+  EXPECT_EQ(*FindPtxas("none"), "");
+  EXPECT_EQ(*FindPtxas("/bin/true"), "/bin/true");
+}
+
+TEST(Ptxas, AProgramThatFailsOrMakesNothingIsAnError) {
+  EXPECT_EXIT(Sealed("/bin/false", [] { return absl::IsInternal(AssembleText(kPtx).status()); }),
+              ExitedWithCode(0), "");
+  EXPECT_EXIT(Sealed("/bin/true",
+                     [] { return AssembleText(kPtx).status().message() == "ptxas made no cubin"; }),
+              ExitedWithCode(0), "");
+}
+
+TEST(Ptxas, WhatAProgramMayDoInstead) {
+  EXPECT_EXIT(Sealed(KILN_FAKE_PTXAS "-works",
+                     [] {
+                       const auto made = AssembleText(kPtx);
+                       return made.ok() && PtxasVersion() == "0.1.2" &&
+                              made->cubin().find("made by a fake") != std::string::npos;
+                     }),
+              ExitedWithCode(0), "");
+  EXPECT_EXIT(Sealed(KILN_FAKE_PTXAS "-garbage",
+                     [] { return AssembleText(kPtx).status().message() == "ptxas made no cubin"; }),
+              ExitedWithCode(0), "");
+  // The system ends it at its limit on files, or the output is found to be too long.
+  EXPECT_EXIT(Sealed(KILN_FAKE_PTXAS "-flood",
+                     [] { return absl::IsInternal(AssembleText(kPtx).status()); }),
+              ExitedWithCode(0), "");
+  EXPECT_EXIT(Sealed(KILN_FAKE_PTXAS "-fail",
+                     [] {
+                       const std::string why(AssembleText(kPtx).status().message());
+                       return why.find("exit 255 ptxas fatal : fake") != std::string::npos;
+                     }),
+              ExitedWithCode(0), "");
+}
+
+TEST(Ptxas, NoOtherProgramRunsThere) {
+  EXPECT_EXIT(Sealed("/bin/true",
+                     [] {
+                       char* none[] = {nullptr};
+                       execve("/bin/true", none, none);
+                       return true;
+                     }),
+              KilledBySignal(SIGSYS), "");
+  EXPECT_EXIT(Sealed("/bin/true",
+                     [] {
+                       char* none[] = {nullptr};
+                       syscall(SYS_execveat, AT_FDCWD, "/bin/true", none, none, 0);
+                       return true;
+                     }),
+              KilledBySignal(SIGSYS), "");
+  EXPECT_EXIT(Sealed("/bin/true", [] { return dup3(2, kPtxasFd, O_CLOEXEC) < 0; }),
+              ExitedWithCode(0), "");
+}
+
+TEST(Ptxas, TheRealOneMakesACubinAndRefusesWhatIsNoPtx) {
+  if (FindPtxas("auto")->empty()) GTEST_SKIP() << "there is no ptxas";
+  EXPECT_EXIT(Sealed(*FindPtxas("auto"),
+                     [] {
+                       const std::string version = PtxasVersion();
+                       const absl::Status made = AssembleText(kPtx).status();
+                       const absl::Status refused = AssembleText("garbage").status();
+                       std::cerr << version << "; " << made << "; " << refused << std::endl;
+                       return !version.empty() && made.ok() && absl::IsInternal(refused);
+                     }),
+              ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace kiln::server
