@@ -1,8 +1,9 @@
 """Kiln on a GPU against eager and float64, and its speed: python tests/gpu/check.py [PART...]
 
-KILN_BUILD names a build folder or an unpacked portable pack; a kilnd of it is started and KILN_SERVER
-set. Without parts all but the bench run; `bench` is all of its parts. One line a case, then a summary; exit status 1 where a case
-failed, 77 without a CUDA device. Each part takes less than nine minutes.
+KILN_BUILD names a build folder or an unpacked portable pack; a kilnd of it is started and
+KILN_SERVER set. Without parts all but the bench run; `bench` is all of its parts. One line a case,
+then a summary; exit status 1 where a case failed, 77 without a CUDA device. Each part takes less
+than nine minutes; RESULTS.md has what they printed.
 """
 
 from __future__ import annotations

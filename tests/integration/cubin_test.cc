@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "kiln/v1/artifact.pb.h"
 #include "tests/integration/calls.h"
 #include "tests/integration/graphs.h"
@@ -88,7 +89,8 @@ TEST_F(CubinTest, AClientThatTakesNoCubinsGetsNone) {
 }
 
 TEST_F(CubinTest, ANamedFileThatIsNoProgramIsAnErrorOfTheConfiguration) {
-  const Ended ended = RunToEnd({KILND, "--ptxas=/absent", "--listen=127.0.0.1:0"});
+  const Ended ended = RunToEnd(
+      {KILND, "--ptxas=/absent", "--listen=127.0.0.1:0", absl::StrCat("--data-dir=", data_dir())});
   EXPECT_NE(ended.code, 0);
   EXPECT_THAT(ended.errors, HasSubstr("'/absent' is no program"));
 }
