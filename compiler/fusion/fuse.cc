@@ -14,14 +14,14 @@ namespace {
 struct Pass {
   const char* name;
   void (*run)(FusionGraph&);
+  bool FuseOptions::* wanted = nullptr;  // of a pass that not every target has
 };
-
-constexpr char kLaunches[] = "launches";
 
 // Loops and reductions take their final form around the passes that join kernels.
 constexpr Pass kPasses[] = {
-    {"collapse", RemoveUnitLoops}, {"inline", InlineProducers},       {"epilogue", FuseEpilogues},
-    {"merge", MergeKernels},       {"horizontal", MergeHorizontally}, {kLaunches, MergeLaunches},
+    {"collapse", RemoveUnitLoops},     {"inline", InlineProducers},
+    {"epilogue", FuseEpilogues},       {"merge", MergeKernels},
+    {"horizontal", MergeHorizontally}, {"launches", MergeLaunches, &FuseOptions::costly_launches},
     {"split", SplitReductions},
 };
 
@@ -40,7 +40,7 @@ absl::Status Fuse(ir::Module& module, const FuseOptions& options,
     const std::vector<std::string>& disabled = options.disabled_passes;
     for (const Pass& pass : kPasses) {
       if (std::find(disabled.begin(), disabled.end(), pass.name) != disabled.end()) continue;
-      if (pass.name == kLaunches && !options.costly_launches) continue;
+      if (pass.wanted != nullptr && !(options.*pass.wanted)) continue;
       pass.run(graph);
       if (!options.verify_passes) continue;
       KILN_RETURN_IF_ERROR(Annotate(graph.Verify(), absl::StrCat("after pass ", pass.name)));

@@ -105,15 +105,10 @@ class Joiner {
         second_(*graph.Fusible(second)) {}
 
   absl::string_view RunUnrelated() {
-    if (!EqualExtents(first_.outer, second_.outer)) return "the loops do not correspond";
-    if (!FitsTogether(first_, second_)) return "the kernels together are too large";
-    if (!graph_.CanJoin(first_id_, second_id_)) return "another operation must run between them";
-    const LoopMatch match{RenameLoops(second_.outer, first_.outer), {}};
-    std::optional<Kernel> joined =
-        JoinKernels(graph_.module(), first_, second_, /*first_is_host=*/true, match);
-    if (!joined) return "one would read what another outer point stores";
-    Commit(*std::move(joined));
-    return "";
+    if (!EqualExtents(first_.outer, second_.outer)) return kOtherLoops;
+    const absl::string_view obstacle = Obstacle();
+    if (!obstacle.empty()) return obstacle;
+    return Join(/*first_is_host=*/true, {RenameLoops(second_.outer, first_.outer), {}});
   }
 
   absl::string_view Run(BufferId buffer) {
@@ -121,15 +116,24 @@ class Joiner {
     if (first_.schedule == Schedule::kContraction && !IsPointwise(second_)) {
       return "a contraction takes pointwise epilogues only";
     }
-    if (!FitsTogether(first_, second_)) return "the kernels together are too large";
-    if (!graph_.CanJoin(first_id_, second_id_)) return "another operation must run between them";
+    const absl::string_view obstacle = Obstacle();
+    if (!obstacle.empty()) return obstacle;
     for (const bool first_is_host : HostOrder()) {
       if (Match(buffer, first_is_host)) return "";
     }
-    return objection_.empty() ? absl::string_view("the loops do not correspond") : objection_;
+    return objection_.empty() ? kOtherLoops : objection_;
   }
 
  private:
+  static constexpr absl::string_view kOtherLoops = "the loops do not correspond";
+
+  // What forbids every way to join them; empty where nothing does.
+  absl::string_view Obstacle() const {
+    if (!FitsTogether(first_, second_)) return "the kernels together are too large";
+    if (!graph_.CanJoin(first_id_, second_id_)) return "another operation must run between them";
+    return "";
+  }
+
   // Which kernel's loops to keep, the better choice first: reductions', else the finer ones.
   std::vector<bool> HostOrder() const {
     if (first_.schedule == Schedule::kContraction) return {true};
@@ -155,21 +159,21 @@ class Joiner {
           objection_ = objection;
           continue;
         }
-        std::optional<Kernel> joined =
-            JoinKernels(graph_.module(), first_, second_, first_is_host, *match);
-        if (!joined) {
-          objection_ = "one would read what another outer point stores";
-          continue;
-        }
-        if (AreIndicesTooLong(*joined, first_, second_)) {
-          objection_ = kLongIndices;
-          continue;
-        }
-        Commit(*std::move(joined));
-        return true;
+        objection_ = Join(first_is_host, *match);
+        if (objection_.empty()) return true;
       }
     }
     return false;
+  }
+
+  // Why this match will not do; empty where `second` stands for both now.
+  absl::string_view Join(bool first_is_host, const LoopMatch& match) {
+    std::optional<Kernel> joined =
+        JoinKernels(graph_.module(), first_, second_, first_is_host, match);
+    if (!joined) return "one would read what another outer point stores";
+    if (AreIndicesTooLong(*joined, first_, second_)) return kLongIndices;
+    Commit(*std::move(joined));
+    return "";
   }
 
   void Commit(Kernel joined) {

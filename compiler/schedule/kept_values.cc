@@ -103,7 +103,7 @@ class Finder {
   // What an earlier phase computes as well, for the same points.
   const First* FindEarlier(size_t phase, const Inst& inst, IntExpr extent) const;
   std::vector<const Inst*> FindLast(size_t phase, const std::vector<const Inst*>& again) const;
-  int64_t Bytes(const std::vector<const Inst*>& values) const;
+  static int64_t Bytes(const std::vector<const Inst*>& values);
   void Keep(const First& first, size_t phase, const Inst& inst, int64_t extent);
 
   IntContext& ints_;
@@ -150,7 +150,7 @@ std::vector<const Inst*> Finder::FindLast(size_t phase,
   return last;
 }
 
-int64_t Finder::Bytes(const std::vector<const Inst*>& values) const {
+int64_t Finder::Bytes(const std::vector<const Inst*>& values) {
   int64_t bytes = 0;
   for (const Inst* inst : values) bytes += DTypeSize(inst->dtype);
   return bytes;

@@ -20,7 +20,7 @@ SIDE = 8192
 Run = Callable[[], Any]
 
 
-def _sides(mode: str = "") -> dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]]:
+def sides(mode: str = "") -> dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]]:
     """What each side makes of a function, in that mode of torch.compile."""
     options = {"fallback": "raise", **({"mode": mode} if mode else {})}
     return {
@@ -117,7 +117,7 @@ def _time_kernels(run: Results) -> None:
                 torch._dynamo.reset()
                 runs = {
                     side: _replayed(lambda f=how(fn), args=args: f(*args))
-                    for side, how in _sides().items()
+                    for side, how in sides().items()
                 }
                 _row(name, _in_turns(runs), CALLS, 1e3, tensors * moved)
 
@@ -132,7 +132,7 @@ def _time_calls(run: Results) -> None:
             def often(f: Callable[..., Any]) -> Run:
                 return lambda: [f(x) for _ in range(1000)]
 
-            runs = {side: often(how(fn)) for side, how in _sides().items()}
+            runs = {side: often(how(fn)) for side, how in sides().items()}
             _row(name, _in_turns(runs), 1000, 1e3)
 
 
@@ -179,7 +179,7 @@ def _time_models(run: Results, mode: str) -> None:
             module = module.cuda().to(dtype).eval()
             runs: dict[str, Run] = {}
             first = {}
-            for side, how in _sides(mode).items():
+            for side, how in sides(mode).items():
                 runs[side] = lambda f=how(module): f(x)
                 first[side] = _first_call(runs[side])
                 for _ in range(3):  # replays are recorded in a later call
@@ -188,7 +188,16 @@ def _time_models(run: Results, mode: str) -> None:
             print(f"{'':6}first call: inductor {first['inductor']:.1f} s, kiln {first['kiln']:.1f} s")
 
 
-def _step(module: torch.nn.Module, x: torch.Tensor, optimizer: Any, how: Any) -> Run:
+TRAINED = (("gpt2 b4 s512 bf16", "AdamW"), ("resnet50 b32 fp32", "SGD"))
+
+
+def training_step(name: str, kind: str, how: Any) -> Run:
+    """One step of a model of MODELS by that optimizer: loss, backward and update by `how`."""
+    module, x, dtype = MODELS[name]()
+    module = module.cuda().to(dtype).train()
+    options = {"momentum": 0.9} if kind == "SGD" else {}
+    optimizer = getattr(torch.optim, kind)(module.parameters(), lr=1e-4, **options)
+
     def loss_of(x: torch.Tensor) -> torch.Tensor:
         logits = module(x)
         target = torch.arange(logits[..., 0].numel(), device="cuda") % logits.shape[-1]
@@ -206,16 +215,12 @@ def _step(module: torch.nn.Module, x: torch.Tensor, optimizer: Any, how: Any) ->
 
 def _time_training(run: Results) -> None:
     _head("Training step, loss, backward and optimizer compiled: ms")
-    for name, kind in (("gpt2 b4 s512 bf16", "AdamW"), ("resnet50 b32 fp32", "SGD")):
+    for name, kind in TRAINED:
         with run.case(f"bench training {name}"):
             torch._dynamo.reset()
             runs: dict[str, Run] = {}
-            for side, how in _sides().items():
-                module, x, dtype = MODELS[name]()
-                module = module.cuda().to(dtype).train()
-                options = {"momentum": 0.9} if kind == "SGD" else {}
-                optimizer = getattr(torch.optim, kind)(module.parameters(), lr=1e-4, **options)
-                runs[side] = _step(module, x, optimizer, how)
+            for side, how in sides().items():
+                runs[side] = training_step(name, kind, how)
                 runs[side]()
                 runs[side]()
             _row(f"{name} {kind}", _in_turns(runs), 1, 1.0)

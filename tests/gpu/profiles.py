@@ -7,7 +7,7 @@ import collections
 import time
 
 import torch
-from bench import MODELS, Run, _sides, _step
+from bench import TRAINED, Run, sides, training_step
 from measure import Results
 from torch.profiler import ProfilerActivity
 
@@ -45,12 +45,9 @@ def _show(name: str, run: Run) -> None:
 
 def training(run: Results) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    for name, kind in (("gpt2 b4 s512 bf16", "AdamW"), ("resnet50 b32 fp32", "SGD")):
+    for name, kind in TRAINED:
         for side in ("inductor", "kiln"):
             with run.case(f"profile {name} {side}"):
                 torch._dynamo.reset()
-                module, x, dtype = MODELS[name]()
-                module = module.cuda().to(dtype).train()
-                options = {"momentum": 0.9} if kind == "SGD" else {}
-                optimizer = getattr(torch.optim, kind)(module.parameters(), lr=1e-4, **options)
-                _show(f"{name} {kind}, {side}", _step(module, x, optimizer, _sides()[side]))
+                step = training_step(name, kind, sides()[side])
+                _show(f"{name} {kind}, {side}", step)

@@ -103,6 +103,12 @@ def _fill(value: Any, tensors: Iterator[torch.Tensor], sizes: Iterator[int]) -> 
     return value
 
 
+def _has_slot(value: Any) -> bool:
+    if isinstance(value, list):
+        return any(map(_has_slot, value))
+    return isinstance(value, _Slot)
+
+
 class StepError(Exception):
     """A library step gave no results that fit the graph. Its cause: the operator's own error."""
 
@@ -254,12 +260,8 @@ class LibraryStep:
         self._taken = step.get("positions") or range(len(step.get("results", [])))
         # Where each tensor goes, if nothing else differs from call to call.
         self._slots = [i for i, arg in enumerate(self._args) if arg is _TENSOR]
-        slots = (_TENSOR, _NUMBER, _SIZE)
         is_fixed = not self._kwargs and not any(
-            isinstance(arg, list) and any(item in slots or isinstance(item, list) for item in arg)
-            or arg is _NUMBER
-            or arg is _SIZE
-            for arg in self._args
+            _has_slot(arg) for arg in self._args if arg is not _TENSOR
         )
         self._is_plain = is_fixed and self._op in _PLAIN_RESULTS
         self._call = self._op
