@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "client/device.h"
 #include "client/program_info.h"
@@ -55,6 +56,7 @@ absl::StatusOr<std::unique_ptr<Client>> MakeClient(const Args& args, bool debug)
   KILN_ASSIGN_OR_RETURN(options.target, args.GetChoice("--target", "cpp", KnownTargets()));
   options.server = args.Get("--server", "");
   options.arch = args.Get("--arch", "native");
+  options.libraries = absl::StrSplit(args.Get("--libraries", ""), ',', absl::SkipEmpty());
   options.debug = debug;
   options.fail_on_miss = args.Has("--fail-on-miss");
   TakeSecurityFlags(args, options);

@@ -15,11 +15,13 @@ const std::vector<Command>& Commands() {
   static const auto* commands = new std::vector<Command>{
       {"status", "", "the server's health, version, targets, caches and queue", {}, RunStatus},
       {"compile",
-       "GRAPH [--target cpp|ptx|null] [--arch native|znver3|sm_90a|...] [-o OUT] [--emit "
+       "GRAPH [--target cpp|ptx|null] [--arch native|znver3|sm_90a|...] [--libraries torch] [-o "
+       "OUT] [--emit "
        "artifact|source|asm|ir] "
        "[--stage NAME] [--fail-on-miss]",
        "compiles a saved graph; with --fail-on-miss only where a cache has it",
-       {{"--target", "--arch", "-o", "--emit", "--stage", "--threads"}, {"--fail-on-miss"}},
+       {{"--target", "--arch", "--libraries", "-o", "--emit", "--stage", "--threads"},
+        {"--fail-on-miss"}},
        RunCompile},
       {"run",
        "GRAPH|ARTIFACT [--inputs random[:SEED]|FILE.npz] [--check | --expect FILE.npz] [--bench N] "
@@ -28,14 +30,15 @@ const std::vector<Command>& Commands() {
        {{"--inputs", "--expect", "--bench", "--threads"}, {"--check", "--fail-on-miss"}},
        RunRun},
       {"explain",
-       "GRAPH [--target cpp|ptx|null] [--arch native|znver3|sm_90a|...]",
+       "GRAPH [--target cpp|ptx|null] [--arch native|znver3|sm_90a|...] [--libraries torch]",
        "stages with times, fusion decisions with reasons, kernels, library steps",
-       {{"--target", "--arch", "--threads"}, {}},
+       {{"--target", "--arch", "--libraries", "--threads"}, {}},
        RunExplain},
       {"explain-miss",
-       "GRAPH [--target cpp|ptx|null] [--arch native|znver3|sm_90a|...] [--threads N]",
+       "GRAPH [--target cpp|ptx|null] [--arch native|znver3|sm_90a|...] [--libraries torch] "
+       "[--threads N]",
        "in what the graph's key differs from the nearest that the server has",
-       {{"--target", "--arch", "--threads"}, {}},
+       {{"--target", "--arch", "--libraries", "--threads"}, {}},
        RunExplainMiss},
       {"cache",
        "ls|stat|verify|clear|pin KEY|unpin KEY|rm KEY|export FILE [KEY...]|import FILE "

@@ -22,7 +22,7 @@ constexpr Pass kPasses[] = {
     {"collapse", RemoveUnitLoops},     {"inline", InlineProducers},
     {"epilogue", FuseEpilogues},       {"merge", MergeKernels},
     {"horizontal", MergeHorizontally}, {"launches", MergeLaunches, &FuseOptions::costly_launches},
-    {"split", SplitReductions},
+    {"split", SplitReductions},        {"layouts", ChooseLayouts},
 };
 
 }  // namespace

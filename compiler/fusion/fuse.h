@@ -20,7 +20,7 @@ struct Decision {
 struct FuseOptions {
   bool enabled = true;                       // false: only dead code goes
   std::vector<std::string> disabled_passes;  // "collapse", "inline", "epilogue", "merge",
-                                             // "horizontal", "launches", "split"
+                                             // "horizontal", "launches", "split", "layouts"
   bool costly_launches = false;  // for a target where pass "launches" is worth its while
   bool verify_passes = false;    // also after each pass
 };

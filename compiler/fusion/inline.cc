@@ -9,6 +9,7 @@
 #include "compiler/fusion/cost.h"
 #include "compiler/fusion/passes.h"
 #include "compiler/fusion/simplify_kernel.h"
+#include "compiler/fusion/strides.h"
 #include "compiler/fusion/substitute.h"
 
 namespace kiln::fusion {
@@ -160,6 +161,9 @@ void TryInline(FusionGraph& graph, int producer) {
     InlineInto(graph.module(), *source, joined.back());
     SimplifyKernel(joined.back());
     if (AreIndicesTooLong(joined.back(), *kernel, consumer)) verdict = {false, kLongIndices};
+    if (WouldCrossRows(graph, joined.back(), {kernel, &consumer})) {
+      verdict = {false, kCrossedRows};
+    }
   }
   for (int reader : kernels) graph.Record(producer, reader, verdict.inlined, verdict.reason);
   if (!verdict.inlined) return;

@@ -10,6 +10,7 @@
 #include "compiler/fusion/match_loops.h"
 #include "compiler/fusion/merge_phases.h"
 #include "compiler/fusion/simplify_kernel.h"
+#include "compiler/fusion/strides.h"
 
 namespace kiln::fusion {
 
@@ -172,6 +173,7 @@ class Joiner {
         JoinKernels(graph_.module(), first_, second_, first_is_host, match);
     if (!joined) return "one would read what another outer point stores";
     if (AreIndicesTooLong(*joined, first_, second_)) return kLongIndices;
+    if (WouldCrossRows(graph_, *joined, {&first_, &second_})) return kCrossedRows;
     Commit(*std::move(joined));
     return "";
   }

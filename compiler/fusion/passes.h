@@ -33,4 +33,7 @@ void MergeLaunches(FusionGraph& graph);
 // Cuts long reductions that have few outer points into partial results and the rest.
 void SplitReductions(FusionGraph& graph);
 
+// Orders the dimensions of temporary buffers in memory as the kernels that use them go through it.
+void ChooseLayouts(FusionGraph& graph);
+
 }  // namespace kiln::fusion

@@ -1,9 +1,9 @@
-"""Kiln on a GPU against eager and float64, and its speed: python tests/gpu/check.py [PART...]
+"""Kiln on a GPU against eager and float64, and its speed: python tests/gpu/check.py [--ptxas FILE] [PART...]
 
 KILN_BUILD names a build folder or an unpacked portable pack; a kilnd of it is started and
 KILN_SERVER set. Without parts all but the bench run; `bench` is all of its parts. One line a case,
-then a summary; exit status 1 where a case failed, 77 without a CUDA device. Each part takes less
-than nine minutes; RESULTS.md has what they printed.
+then what the server counted and a summary; exit status 1 where a case failed, 77 without a CUDA
+device. Each part takes less than nine minutes; RESULTS.md has what they printed.
 """
 
 from __future__ import annotations
@@ -12,11 +12,16 @@ import argparse
 import importlib
 import os
 import pathlib
+import re
 import sys
 import tempfile
 import time
+import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+from kilnd import BUILD, Server  # noqa: E402
+
 NO_DEVICE = 77
 # part: (module, function)
 PARTS = {
@@ -33,14 +38,28 @@ PARTS = {
     "bench_kernels": ("bench", "kernels"),
     "bench_models": ("bench", "models"),
     "bench_training": ("bench", "training"),
-    "bench_profile": ("profiles", "training"),
+    "profile_models": ("profiles", "models"),
+    "profile_training": ("profiles", "training"),
 }
+
+
+# What of the server's metrics is shown: compiled kernels, cubins, compile times.
+COUNTED = re.compile(r"kiln_(kernels_compiled|cubins|compile(_stage)?_duration_seconds_(sum|count))")
+
+
+def _show_counts(server: Server) -> None:
+    with urllib.request.urlopen(f"http://{server.http}/metrics") as page:
+        for line in page.read().decode().splitlines():
+            if COUNTED.match(line):
+                print(line)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
-    parts = parser.parse_args().parts or [part for part in PARTS if not part.startswith("bench")]
+    parser.add_argument("--ptxas", default="none", help="the server's option of that name")
+    options = parser.parse_args()
+    parts = options.parts or [part for part in PARTS if not part.startswith(("bench", "profile"))]
     if "bench" in parts:
         parts = [*parts, *(part for part in PARTS if part.startswith("bench_"))]
         parts.remove("bench")
@@ -53,15 +72,13 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("no CUDA device: nothing to check")
         return NO_DEVICE
-    sys.path[:0] = [str(HERE), str(HERE.parent)]
-    from kilnd import BUILD, Server
     from measure import Results
 
     sys.path.insert(0, str(BUILD / "python"))
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {BUILD}")
     run = Results()
     with tempfile.TemporaryDirectory(prefix="kiln-gpu-") as folder:
-        server = Server(pathlib.Path(folder) / "data")
+        server = Server(pathlib.Path(folder) / "data", f"--ptxas={options.ptxas}")
         os.environ["KILN_SERVER"] = server.address
         try:
             for part in parts:
@@ -70,6 +87,7 @@ def main() -> int:
                 begin = time.monotonic()
                 getattr(importlib.import_module(module), function)(run)
                 print(f"part {part}: {time.monotonic() - begin:.0f} s", flush=True)
+            _show_counts(server)
         finally:
             server.stop()
     return run.summary()

@@ -1,5 +1,5 @@
-"""The part of check.py that shows where a training step's time goes: its kernels on the GPU, by total
-time, the launches, and the processor's time, by Inductor and by Kiln."""
+"""The parts of check.py that show where a model's or a training step's time goes: its kernels on the GPU,
+by total time, the launches, and the processor's time, by Inductor and by Kiln."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import collections
 import time
 
 import torch
-from bench import TRAINED, Run, sides, training_step
+from bench import MODELS, TRAINED, Run, sides, training_step
 from measure import Results
 from torch.profiler import ProfilerActivity
 
@@ -41,6 +41,17 @@ def _show(name: str, run: Run) -> None:
     )
     for kernel, us in busy.most_common(_ROWS):
         print(f"{us / _CALLS:9.1f} us {launches[kernel] / _CALLS:6.1f}x  {kernel[:100]}")
+
+
+def models(run: Results) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    for name, make in MODELS.items():
+        for side in ("inductor", "kiln"):
+            with run.case(f"profile {name} {side}"), torch.no_grad():
+                torch._dynamo.reset()
+                module, x, dtype = make()
+                compiled = sides()[side](module.cuda().to(dtype).eval())
+                _show(f"{name}, {side}", lambda compiled=compiled, x=x: compiled(x))
 
 
 def training(run: Results) -> None:
