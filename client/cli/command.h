@@ -64,8 +64,8 @@ inline constexpr absl::string_view kSecurityFlags[] = {
     "--tls-ca", "--tls-cert", "--tls-key", "--token-file", "--public-key", "--known-servers"};
 void TakeSecurityFlags(const Args& args, ClientOptions& options);
 
-// --server, --timeout, --threads, --arch, --libraries, --target, --fail-on-miss and the flags above, in a
-// client.
+// --server, --timeout, --threads, --arch, --libraries, --target, --fail-on-miss and the flags
+// above, in a client.
 absl::StatusOr<std::unique_ptr<Client>> MakeClient(const Args& args, bool debug);
 
 // Loads GRAPH, the one positional argument, which must be a saved graph.

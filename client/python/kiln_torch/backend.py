@@ -22,6 +22,7 @@ from kiln_torch.capture import (
     number_inputs,
     number_outputs,
 )
+from kiln_torch.channels_last import channels_last
 from kiln_torch.check import Checked
 from kiln_torch.decompositions import decompositions
 from kiln_torch.devices import (
@@ -86,7 +87,9 @@ def _compile(
     parameters = static_inputs(kind)
     try:
         device = graph_device(module)
-        graph = capture(module, parameters.__contains__, name, _has_eager_random(settings))
+        is_ordered = kind == "inference" and device.type == "cuda"
+        captured = channels_last(module) if is_ordered else module
+        graph = capture(captured, parameters.__contains__, name, _has_eager_random(settings))
         client_of(settings, device)  # says what is wrong with the settings
     except (CaptureError, _kiln.Error) as error:
         return _fall_back(module, name, str(error), settings)

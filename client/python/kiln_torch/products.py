@@ -79,14 +79,17 @@ def aligned_product(
     (m, k), (_, n) = sizes
     if all(map(_is_aligned, sizes, strides)) and n % _UNIT == 0:
         return None
-    # The result's rows need no padding of their number, unless columns of the first are contiguous.
-    sides = _whole(m) if strides[0][0] == 1 else m, _whole(k), _whole(n)
+    has_bias = op is aten.addmm.default
+    # Rows of the first and columns of the second need padding only where they are contiguous; a bias
+    # is added to whole results.
+    columns = _whole(n) if has_bias or strides[1][1] == 1 else n
+    sides = _whole(m) if strides[0][0] == 1 else m, _whole(k), columns
     shapes = (sides[0], sides[1]), (sides[1], sides[2])
     copied = [
         shape != tuple(size) or not _is_aligned(size, stride)
         for shape, size, stride in zip(shapes, sizes, strides, strict=True)
     ]
-    is_cut = (sides[0], sides[2]) != (m, n)
+    is_cut = (sides[0], _whole(n)) != (m, n)
     elements = copied[0] * m * k + copied[1] * k * n + is_cut * m * n
     cost = (sum(copied) + is_cut) * _SECONDS_OF_A_COPY + elements * 4 * _SECONDS_OF_A_BYTE
     if 2 * m * n * k * _SECONDS_OF_AN_OPERATION < cost:
@@ -94,10 +97,13 @@ def aligned_product(
 
     def product(*args: torch.Tensor) -> torch.Tensor:
         *bias, a, b = args
-        bias = [_padded_bias(x, sides[0] - m, sides[2] - n) for x in bias]
         a = _padded(a, *shapes[0]) if copied[0] else a
         b = _padded(b, *shapes[1]) if copied[1] else b
-        result = op(*bias, a, b)
+        result = a.new_empty(sides[0], _whole(n))
+        if bias:
+            torch.addmm(_padded_bias(*bias, sides[0] - m, columns - n), a, b, out=result)
+        else:
+            torch.mm(a, b, out=result[:, :columns])
         return result[:m, :n].contiguous() if is_cut else result
 
     return product
