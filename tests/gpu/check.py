@@ -35,6 +35,7 @@ PARTS = {
     "random": ("training", "randomness"),
     "dynamic": ("running", "dynamic"),
     "running": ("running", "running"),
+    "parallel": ("parallel", "parallel"),
     "bench_kernels": ("bench", "kernels"),
     "bench_models": ("bench", "models"),
     "bench_training": ("bench", "training"),
@@ -76,6 +77,7 @@ def main() -> int:
 
     sys.path.insert(0, str(BUILD / "python"))
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {BUILD}")
+    torch.backends.cudnn.allow_tf32 = False  # what is measured turns it on
     run = Results()
     with tempfile.TemporaryDirectory(prefix="kiln-gpu-") as folder:
         server = Server(pathlib.Path(folder) / "data", f"--ptxas={options.ptxas}")

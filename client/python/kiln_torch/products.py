@@ -80,8 +80,8 @@ def aligned_product(
     if all(map(_is_aligned, sizes, strides)) and n % _UNIT == 0:
         return None
     has_bias = op is aten.addmm.default
-    # Rows of the first and columns of the second need padding only where they are contiguous; a bias
-    # is added to whole results.
+    # Rows of the first matrix and columns of the second need padding only where they are contiguous;
+    # a bias is added to whole results. Else the last few columns are a product of their own.
     columns = _whole(n) if has_bias or strides[1][1] == 1 else n
     sides = _whole(m) if strides[0][0] == 1 else m, _whole(k), columns
     shapes = (sides[0], sides[1]), (sides[1], sides[2])
@@ -94,16 +94,20 @@ def aligned_product(
     cost = (sum(copied) + is_cut) * _SECONDS_OF_A_COPY + elements * 4 * _SECONDS_OF_A_BYTE
     if 2 * m * n * k * _SECONDS_OF_AN_OPERATION < cost:
         return None
+    whole = columns // _UNIT * _UNIT
+    parts = [slice(0, whole), slice(whole, columns)]
+    parts = [part for part in parts if part.start != part.stop]
 
     def product(*args: torch.Tensor) -> torch.Tensor:
         *bias, a, b = args
         a = _padded(a, *shapes[0]) if copied[0] else a
         b = _padded(b, *shapes[1]) if copied[1] else b
-        result = a.new_empty(sides[0], _whole(n))
         if bias:
-            torch.addmm(_padded_bias(*bias, sides[0] - m, columns - n), a, b, out=result)
+            result = torch.addmm(_padded_bias(*bias, sides[0] - m, columns - n), a, b)
         else:
-            torch.mm(a, b, out=result[:, :columns])
+            result = a.new_empty(sides[0], _whole(n))
+            for part in parts:
+                torch.mm(a, b[:, part], out=result[:, part])
         return result[:m, :n].contiguous() if is_cut else result
 
     return product
