@@ -12,11 +12,11 @@ enum class FaultCode : uint8_t {
   kBadBinary = 3,
   kWrongProfile = 4,
   kNotFound = 5,
-  kTrap = 6,       // a kernel's own guard
-  kBounds = 7,     // an access outside of an allocation
-  kPoison = 8,     // a read of what was never written
-  kRace = 9,       // an access that an unfinished copy or another core's access does not allow
-  kProgram = 10,   // an instruction whose operands do not fit, a division by 0, a deadlock
+  kTrap = 6,      // a kernel's own guard
+  kBounds = 7,    // an access outside of an allocation
+  kPoison = 8,    // a read of what was never written
+  kRace = 9,      // an access that an unfinished copy or another core's access does not allow
+  kProgram = 10,  // an instruction whose operands do not fit, a division by 0, a deadlock
 };
 
 struct Fault {

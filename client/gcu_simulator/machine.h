@@ -73,8 +73,8 @@ class Machine {
   uint64_t Peak(Space space) const;  // since the last call of ResetPeak
   void ResetPeak();
 
-  // Runs a kernel to its end. A fault names kernel, core and instruction. What it has written by then
-  // stays written.
+  // Runs a kernel to its end. A fault names kernel, core and instruction. What it has written by
+  // then stays written.
   std::optional<Fault> Run(const Launch& launch, bool with_spans, Report& report);
 
  private:

@@ -1,5 +1,5 @@
-// A GCU binary as a checked plain structure. The loader refuses whatever proto/gcu/README.md does not
-// allow, so what runs a Program need not look at registers, types or labels again.
+// A GCU binary as a checked plain structure. The loader refuses whatever proto/gcu/README.md does
+// not allow, so what runs a Program need not look at registers, types or labels again.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace kiln::gcu_simulator {
 
-enum class Code : uint16_t;      // of instructions; instruction_table.h
+enum class Code : uint16_t;        // of instructions; instruction_table.h
 enum class ElementType : uint8_t;  // instruction_table.h
 
 struct Instruction {
@@ -41,8 +41,8 @@ struct Program {
   std::vector<Kernel> kernels;
 };
 
-// Reads a binary into `program`. A fault (kBadBinary) says what is wrong and at which offset; `program`
-// is unchanged then.
+// Reads a binary into `program`. A fault (kBadBinary) says what is wrong and at which offset;
+// `program` is unchanged then.
 std::optional<Fault> LoadProgram(const void* data, size_t size, Program& program);
 
 }  // namespace kiln::gcu_simulator

@@ -1,0 +1,16 @@
+// Vector instructions that are not element by element: fills, reductions, sums along an axis.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "client/gcu_simulator/core.h"
+
+namespace kiln::gcu_simulator {
+
+bool IsShaping(Code code);
+// REQUIRES: IsShaping; `tiles` are the instruction's.
+std::optional<Fault> RunShaping(Core& core, const Instruction& instruction,
+                                const std::vector<const Tile*>& tiles);
+
+}  // namespace kiln::gcu_simulator
