@@ -24,11 +24,7 @@ struct Side {
 
 std::optional<Fault> FindSide(Core& core, const Memories& memories, const Tile& tile, Side& side) {
   uint64_t begin = 0, end = 0;
-  if (tile.Elements() > kMostElements) return Misfit("a tile is too large");
-  if (!tile.Range(begin, end)) {
-    return Fault{FaultCode::kBounds, "no memory has an element at " + std::to_string(tile.address) +
-                                         " and what follows it, aligned to its type"};
-  }
+  tile.Range(begin, end);
   if (tile.space == Space::kL1) {
     if (end > core.l1.size()) {
       return Fault{FaultCode::kBounds, "a copy's tile at " + std::to_string(tile.address) +

@@ -15,7 +15,8 @@ struct Memories {
 };
 
 // Moves the elements at once and fills in what `copy` reads, writes and counts. The core's L1 is
-// taken until the copy is waited for. REQUIRES: an instruction of the unit Dma whose token is free.
+// taken until the copy is waited for. REQUIRES: an instruction of the unit Dma whose token is free
+// and whose tiles are as RunVector wants them.
 std::optional<Fault> RunCopy(Core& core, const Memories& memories, const Instruction& instruction,
                              PendingCopy& copy);
 

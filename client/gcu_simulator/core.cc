@@ -16,13 +16,10 @@ std::optional<Fault> CheckPlace(const Core& core, const Tile& tile) {
   if (tile.space != Space::kL1) {
     return Fault{FaultCode::kProgram, Describe(tile) + " is not in L1"};
   }
-  if (tile.Elements() > kMostElements) {
-    return Fault{FaultCode::kProgram, Describe(tile) + " is too large"};
-  }
   uint64_t begin = 0, end = 0;
-  if (!tile.Range(begin, end) || end > core.l1.size()) {
-    return Fault{FaultCode::kBounds, Describe(tile) +
-                                         " is not inside of L1, aligned to its type, which has " +
+  tile.Range(begin, end);
+  if (end > core.l1.size()) {
+    return Fault{FaultCode::kBounds, Describe(tile) + " is not inside of L1, which has " +
                                          std::to_string(core.l1.size()) + " bytes"};
   }
   return std::nullopt;

@@ -61,7 +61,8 @@ std::optional<Fault> WriteL1(Core& core, const Tile& tile, uint8_t*& data);
 // The instruction's tiles, in the order of its operands.
 std::vector<const Tile*> TilesOf(const Core& core, const Instruction& instruction);
 
-// Vector and matrix instructions; `cycles` and `macs` are what they took. REQUIRES: of that unit.
+// Vector and matrix instructions; `cycles` and `macs` are what they took. REQUIRES: of that unit,
+// with tiles whose Range is one and that have no more than kMostElements.
 std::optional<Fault> RunVector(Core& core, const Instruction& instruction, int64_t& cycles);
 std::optional<Fault> RunMatrix(Core& core, const Profile& profile, const Instruction& instruction,
                                int64_t& cycles, int64_t& macs);

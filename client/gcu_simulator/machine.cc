@@ -295,12 +295,19 @@ class LaunchRun {
     return std::nullopt;
   }
 
+  // Whether every tile is one that some memory could have; what else must hold depends on its use.
   static std::optional<Fault> CheckTiles(const Core& core, const Instruction& instruction) {
     for (const Tile* tile : TilesOf(core, instruction)) {
-      if (tile->type == ElementType::kNone) {
-        return Fault{
-            FaultCode::kProgram,
-            "tile register " + std::to_string(tile - core.tiles.data()) + " was not described"};
+      const std::string name = "tile register " + std::to_string(tile - core.tiles.data());
+      uint64_t begin = 0, end = 0;
+      if (tile->type == ElementType::kNone)
+        return Fault{FaultCode::kProgram, name + " was not described"};
+      if (tile->Elements() > kMostElements)
+        return Fault{FaultCode::kProgram, name + " has too many elements"};
+      if (!tile->Range(begin, end)) {
+        return Fault{FaultCode::kBounds,
+                     name + " has elements where no memory can have them, or begins at " +
+                         std::to_string(tile->address) + ", which its type does not divide"};
       }
     }
     return std::nullopt;
@@ -444,6 +451,10 @@ struct Machine::Impl {
 Machine::Machine(const Profile& profile)
     : profile_(profile), impl_(std::make_unique<Impl>(profile)) {}
 Machine::~Machine() = default;
+
+Space Machine::SpaceOf(uint64_t address) {
+  return address < kL3Begin ? Space::kL2 : Space::kL3;
+}
 
 uint64_t Machine::Allocate(Space space, uint64_t bytes) {
   return impl_->Of(space).Allocate(bytes);

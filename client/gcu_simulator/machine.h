@@ -58,6 +58,8 @@ class Machine {
 
   const Profile& profile() const { return profile_; }
 
+  // L3 and L2 have different addresses.
+  static Space SpaceOf(uint64_t address);
   // Memory of L3 or L2, in 512-byte units, contents undefined. 0: none is left.
   uint64_t Allocate(Space space, uint64_t bytes);
   // False where nothing was allocated at that address.

@@ -149,9 +149,6 @@ std::optional<Fault> RunMatrix(Core& core, const Profile& profile, const Instruc
   const std::vector<const Tile*> tiles = TilesOf(core, instruction);
   const Tile &c = *tiles[0], &a = *tiles[1], &b = *tiles[2];
   if (auto fault = CheckShapes(c, a, b)) return fault;
-  for (const Tile* tile : tiles) {
-    if (tile->Elements() > kMostElements) return Fault{FaultCode::kProgram, "a tile is too large"};
-  }
   if (MayOverlap(c, a) || MayOverlap(c, b)) {
     return Fault{FaultCode::kProgram, "the result overlaps an operand"};
   }

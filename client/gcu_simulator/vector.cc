@@ -292,7 +292,6 @@ std::optional<Fault> RunVector(Core& core, const Instruction& instruction, int64
   const std::vector<const Tile*> tiles = TilesOf(core, instruction);
   int64_t vectors = 0;
   for (const Tile* tile : tiles) {
-    if (tile->Elements() > kMostElements) return Misfit("a tile is too large");
     vectors = std::max(vectors, CountVectors(*tile));
   }
   cycles = kIssueCycles + vectors * RowOf(instruction.code).cycles;
