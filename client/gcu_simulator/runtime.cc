@@ -1,145 +1,38 @@
-// The C interface over Machine: handles, clocks, codes.
+// The C interface over Machine: arguments, clocks, codes.
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <mutex>
-#include <new>
+#include <iterator>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "client/gcu_simulator/machine.h"
-#include "client/include/gcu/gcu_runtime.h"
+#include "client/gcu_simulator/handles.h"
 #include "proto/gcu/instructions.inc.h"
 
+using kiln::gcu_simulator::AllContexts;
+using kiln::gcu_simulator::Fail;
 using kiln::gcu_simulator::Fault;
+using kiln::gcu_simulator::Find;
 using kiln::gcu_simulator::FindProfile;
+using kiln::gcu_simulator::From;
+using kiln::gcu_simulator::Guarded;
+using kiln::gcu_simulator::Invalid;
 using kiln::gcu_simulator::Kernel;
+using kiln::gcu_simulator::LastError;
 using kiln::gcu_simulator::Launch;
 using kiln::gcu_simulator::LoadProgram;
 using kiln::gcu_simulator::Machine;
 using kiln::gcu_simulator::Profile;
-using kiln::gcu_simulator::Program;
 using kiln::gcu_simulator::Report;
 using kiln::gcu_simulator::Space;
 using kiln::gcu_simulator::Span;
 
-struct gcu_stream {
-  gcu_context* context = nullptr;
-  int64_t clock_ps = 0;
-  bool has_report = false;
-  gcu_launch_report report{};
-};
-
-struct gcu_event {
-  gcu_context* context = nullptr;
-  bool is_recorded = false;
-  int64_t clock_ps = 0;
-};
-
-struct gcu_function {
-  gcu_context* context = nullptr;
-  const Kernel* kernel = nullptr;
-};
-
-struct gcu_module {
-  gcu_context* context = nullptr;
-  Program program;
-  std::vector<std::unique_ptr<gcu_function>> functions;  // one a kernel
-};
-
-struct gcu_context {
-  explicit gcu_context(const Profile& profile) : machine(profile) {}
-
-  Machine machine;
-  bool is_tracing = false;
-  std::vector<Span> spans;  // of launches since tracing began, on the streams' clocks
-  std::unordered_map<const void*, std::unique_ptr<gcu_stream>> streams;
-  std::unordered_map<const void*, std::unique_ptr<gcu_event>> events;
-  std::unordered_map<const void*, std::unique_ptr<gcu_module>> modules;
-};
-
 namespace {
 
 constexpr int64_t kPicosecondsPerSecond = 1'000'000'000'000, kCopyOverheadPs = 1'000'000;
-
-// One lock for all: a simulated device is no faster with more.
-std::mutex& Mutex() {
-  static auto* mutex = new std::mutex;
-  return *mutex;
-}
-
-using Contexts = std::unordered_map<const void*, std::unique_ptr<gcu_context>>;
-Contexts& AllContexts() {
-  static auto* contexts = new Contexts;
-  return *contexts;
-}
-
-thread_local std::string last_error;
-
-int Fail(int status, std::string text) {
-  last_error = std::move(text);
-  return status;
-}
-
-int Invalid(std::string text) {
-  return Fail(GCU_INVALID_ARGUMENT, std::move(text));
-}
-
-int From(const std::optional<Fault>& fault) {
-  return fault ? Fail(static_cast<int>(fault->code), fault->text) : GCU_OK;
-}
-
-// Runs `body` under the lock; nothing that it throws leaves the library.
-template <typename Body>
-int Guarded(const Body& body) {
-  try {
-    const std::lock_guard<std::mutex> lock(Mutex());
-    return body();
-  } catch (const std::bad_alloc&) {
-    return Fail(GCU_OUT_OF_MEMORY, "the host has no memory left");
-  } catch (const std::exception& error) {
-    return Fail(GCU_PROGRAM_FAULT, error.what());
-  }
-}
-
-gcu_context* Find(gcu_context_t handle) {
-  const auto it = AllContexts().find(handle);
-  return it == AllContexts().end() ? nullptr : it->second.get();
-}
-
-// Handles are only compared until they are known to be alive.
-template <typename Handle, typename Member>
-Handle* FindIn(Handle* handle, Member member) {
-  for (const auto& [key, context] : AllContexts()) {
-    const auto it = (context.get()->*member).find(handle);
-    if (it != (context.get()->*member).end()) return it->second.get();
-  }
-  return nullptr;
-}
-gcu_stream* Find(gcu_stream_t handle) {
-  return FindIn(handle, &gcu_context::streams);
-}
-gcu_event* Find(gcu_event_t handle) {
-  return FindIn(handle, &gcu_context::events);
-}
-gcu_module* Find(gcu_module_t handle) {
-  return FindIn(handle, &gcu_context::modules);
-}
-gcu_function* Find(gcu_function_t handle) {
-  for (const auto& [key, context] : AllContexts()) {
-    for (const auto& [module_key, module] : context->modules) {
-      for (const auto& function : module->functions) {
-        if (function.get() == handle) return function.get();
-      }
-    }
-  }
-  return nullptr;
-}
 
 int FindDevice(int device, const Profile*& profile) {
   if (device != 0) return Invalid("there is no device " + std::to_string(device));
@@ -281,7 +174,7 @@ const char* gcu_error_name(int status) {
 }
 
 const char* gcu_get_last_error() {
-  return last_error.c_str();
+  return LastError().c_str();
 }
 
 int gcu_get_device_count(int* count) {

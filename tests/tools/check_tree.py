@@ -46,8 +46,11 @@ ALLOWED = [
     ("compiler/lowering/", ("proto/base/", "compiler/graph/", "compiler/ir/")),
     ("compiler/fusion/", ("proto/base/", "compiler/ir/")),
     ("compiler/memory/", ("proto/base/", "compiler/ir/")),
+    ("compiler/toolchain/gcu/", ("proto/base/", "proto/gcu/")),
     ("compiler/toolchain/", ("proto/base/",)),
     ("compiler/", ("proto/", "compiler/")),
+    # The simulator shares the instruction table with the compiler, and nothing else.
+    ("client/gcu_simulator/", ("proto/gcu/", "client/gcu_simulator/", "client/include/gcu/")),
     ("client/", ("proto/", "client/")),
     ("server/workers/worker", ("proto/", "compiler/compiler.h")),
     ("server/workers/", ("proto/",)),
