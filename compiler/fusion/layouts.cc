@@ -29,7 +29,6 @@ namespace {
 // bytes, on the processor's lines and the GPU's sectors alike.
 constexpr double kApart = 8;
 constexpr double kMinBytes = 64 << 10;  // what is smaller is near in any order
-constexpr int kRounds = 2;              // in the first, only what is fixed says how a kernel walks
 
 using Steps = std::vector<int64_t>;  // by dimension of a buffer
 
@@ -49,7 +48,8 @@ struct Walk {
 
 class Layouts {
  public:
-  explicit Layouts(FusionGraph& graph) : graph_(graph), ints_(graph.ints()) {
+  explicit Layouts(FusionGraph& graph)
+      : graph_(graph), ints_(graph.ints()), uses_(graph.module().buffers.size()) {
     for (size_t b = 0; b < buffers().size(); ++b) {
       strides_.push_back(AtHints(buffers()[b].strides));
       free_.push_back(IsFree(static_cast<BufferId>(b)));
@@ -58,7 +58,7 @@ class Layouts {
       if (!graph.op(id).alive) continue;
       const auto* kernel = std::get_if<Kernel>(&graph.op(id).operation);
       if (kernel == nullptr) continue;
-      for (const Phase& phase : kernel->phases) walks_.push_back(WalkOf(id, *kernel, phase));
+      for (const Phase& phase : kernel->phases) AddWalk(id, *kernel, phase);
     }
   }
 
@@ -66,18 +66,21 @@ class Layouts {
     bool has_free = std::find(free_.begin(), free_.end(), true) != free_.end();
     if (!has_free) return;
     const std::vector<Steps> before = strides_;
-    for (int round = 0; round < kRounds; ++round) {
-      for (Walk& walk : walks_) walk.along = LoopAlong(walk, round > 0);
+    const std::vector<absl::Span<Walk>> kernels = WalksByKernel();
+    for (const bool counts_free : {false, true}) {
+      for (Walk& walk : walks_) {
+        if (!walk.along) walk.along = LoopAlong(walk, counts_free);
+      }
+      for (absl::Span<Walk> phases : kernels) {
+        for (Walk& walk : phases) {
+          if (!walk.along) walk.along = LoopAlongOfAnotherPhase(walk, phases);
+        }
+      }
       for (size_t b = 0; b < buffers().size(); ++b) {
         if (free_[b]) Choose(static_cast<BufferId>(b));
       }
     }
-    for (auto first = walks_.begin(); first != walks_.end();) {
-      const auto last =
-          std::find_if(first, walks_.end(), [&](const Walk& walk) { return walk.id != first->id; });
-      OrderLoops(absl::MakeConstSpan(&*first, last - first), before);
-      first = last;
-    }
+    for (absl::Span<Walk> phases : kernels) OrderLoops(phases, before);
   }
 
  private:
@@ -121,7 +124,7 @@ class Layouts {
     return strides;
   }
 
-  Walk WalkOf(int id, const Kernel& kernel, const Phase& phase) {
+  void AddWalk(int id, const Kernel& kernel, const Phase& phase) {
     std::vector<IntExpr> loops = kernel.outer;
     loops.insert(loops.end(), phase.inner.begin(), phase.inner.end());
     Walk walk{id, loops.size(), {}, {}};
@@ -129,9 +132,10 @@ class Layouts {
       if (inst.op != ScalarOp::kLoad && inst.op != ScalarOp::kStore) continue;
       Access access{inst.buffer, inst.op == ScalarOp::kStore, {}};
       for (IntExpr loop : loops) access.steps.push_back(StepsAlong(ints_, inst, loop));
+      uses_[inst.buffer].emplace_back(walks_.size(), walk.accesses.size());
       walk.accesses.push_back(std::move(access));
     }
-    return walk;
+    walks_.push_back(std::move(walk));
   }
 
   int64_t Stride(const Access& access, size_t loop, const Steps& strides) const {
@@ -154,13 +158,31 @@ class Layouts {
     return most - bytes.begin();
   }
 
+  std::vector<absl::Span<Walk>> WalksByKernel() {
+    std::vector<absl::Span<Walk>> kernels;
+    for (size_t first = 0, at = 1; at <= walks_.size(); ++at) {
+      if (at < walks_.size() && walks_[at].id == walks_[first].id) continue;
+      kernels.push_back(absl::MakeSpan(walks_).subspan(first, at - first));
+      first = at;
+    }
+    return kernels;
+  }
+
+  // A phase that sees no fixed memory goes over its rows as others of its kernel do over theirs.
+  static std::optional<size_t> LoopAlongOfAnotherPhase(const Walk& walk,
+                                                       absl::Span<const Walk> phases) {
+    for (const Walk& other : phases) {
+      if (other.loops == walk.loops && other.along) return other.along;
+    }
+    return std::nullopt;
+  }
+
   double Cost(BufferId id, const Steps& strides) {
     double cost = 0;
-    for (const Walk& walk : walks_) {
-      if (!walk.along) continue;
-      for (const Access& access : walk.accesses) {
-        if (access.buffer == id) cost += Stride(access, *walk.along, strides) <= 1 ? 1 : kApart;
-      }
+    for (const auto& [walk, access] : uses_[id]) {
+      if (!walks_[walk].along) continue;
+      const int64_t stride = Stride(walks_[walk].accesses[access], *walks_[walk].along, strides);
+      cost += stride <= 1 ? 1 : kApart;
     }
     return cost;
   }
@@ -210,9 +232,10 @@ class Layouts {
 
   FusionGraph& graph_;
   IntContext& ints_;
-  std::vector<Steps> strides_;  // by buffer, at the symbols' hints
-  std::vector<bool> free_;      // by buffer
-  std::vector<Walk> walks_;
+  std::vector<Steps> strides_;                                // by buffer, at the symbols' hints
+  std::vector<bool> free_;                                    // by buffer
+  std::vector<Walk> walks_;                                   // a kernel's stand together
+  std::vector<std::vector<std::pair<size_t, size_t>>> uses_;  // by buffer: walk, and its access
 };
 
 }  // namespace
