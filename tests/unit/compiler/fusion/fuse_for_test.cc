@@ -127,7 +127,8 @@ FusedModule FuseAndCheck(const std::string& text, const FuseCheck& check) {
 }
 
 FusedModule FuseEveryWay(const std::string& text, const FuseCheck& check) {
-  for (const char* pass : {"collapse", "inline", "epilogue", "merge", "horizontal", "split"}) {
+  for (const char* pass :
+       {"collapse", "inline", "epilogue", "merge", "horizontal", "split", "layouts"}) {
     SCOPED_TRACE(testing::Message() << "without " << pass);
     FuseCheck without = check;
     without.options.disabled_passes = {pass};
