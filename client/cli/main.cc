@@ -16,9 +16,7 @@ const std::vector<Command>& Commands() {
       {"status", "", "the server's health, version, targets, caches and queue", {}, RunStatus},
       {"compile",
        "GRAPH [--target cpp|ptx|null] [--arch native|znver3|sm_90a|...] [--libraries torch] [-o "
-       "OUT] [--emit "
-       "artifact|source|asm|ir] "
-       "[--stage NAME] [--fail-on-miss]",
+       "OUT] [--emit artifact|source|asm|ir] [--stage NAME] [--fail-on-miss]",
        "compiles a saved graph; with --fail-on-miss only where a cache has it",
        {{"--target", "--arch", "--libraries", "-o", "--emit", "--stage", "--threads"},
         {"--fail-on-miss"}},

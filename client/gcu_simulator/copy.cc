@@ -7,10 +7,6 @@
 namespace kiln::gcu_simulator {
 namespace {
 
-Fault Misfit(std::string text) {
-  return {FaultCode::kProgram, std::move(text)};
-}
-
 Fault Undefined() {
   return {FaultCode::kPoison, "a copy reads what was not written before"};
 }
@@ -106,15 +102,7 @@ std::optional<Fault> Pad(Core& core, const Instruction& instruction, const Tile&
   }
   const int64_t fill = core.scalars[instruction.registers[7]];
   const int size = ElementBytes(to.type);
-  const Walk walk = JointWalk({&to});
-  const int last = walk.rank - 1;
-  if (to.Elements() > 0) {
-    ForEachRow(walk, [&](const int64_t* offset) {
-      for (int64_t i = 0; i < walk.extents[last]; ++i) {
-        std::memcpy(to_side.data + (*offset + i * walk.strides[0][last]) * size, &fill, size);
-      }
-    });
-  }
+  ForEachElement(to, [&](int64_t at) { std::memcpy(to_side.data + at * size, &fill, size); });
   Tile to_part = to, from_part = from;
   uint8_t* to_data = to_side.data;
   const uint8_t* from_data = from_side.data;
@@ -193,8 +181,7 @@ std::optional<Fault> CheckShapes(Code code, const Tile& to, const Tile& from, co
 }  // namespace
 
 std::optional<Fault> RunCopy(Core& core, const Memories& memories, const Instruction& instruction,
-                             PendingCopy& copy) {
-  const std::vector<const Tile*> tiles = TilesOf(core, instruction);
+                             const Tiles& tiles, PendingCopy& copy) {
   const Tile &to = *tiles[0], &from = *tiles[1];
   const Tile* index = tiles.size() > 2 ? tiles[2] : nullptr;
   if (auto fault = CheckShapes(instruction.code, to, from, index)) return fault;
@@ -220,7 +207,6 @@ std::optional<Fault> RunCopy(Core& core, const Memories& memories, const Instruc
   }
   if (fault) return fault;
   if (!is_indexed && to.Elements() > 0) Define(to, to_side);
-  copy.token = instruction.registers[tiles.size()];
   copy.read = {from};
   copy.written = {to};
   const int64_t rows = is_indexed ? index->extents[0] : 1;

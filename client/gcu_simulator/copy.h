@@ -18,7 +18,7 @@ struct Memories {
 // taken until the copy is waited for. REQUIRES: an instruction of the unit Dma whose token is free
 // and whose tiles are as RunVector wants them.
 std::optional<Fault> RunCopy(Core& core, const Memories& memories, const Instruction& instruction,
-                             PendingCopy& copy);
+                             const Tiles& tiles, PendingCopy& copy);
 
 // Frees what the core's first copy with that token has taken of L1, and drops it.
 void Retire(Core& core, int token);

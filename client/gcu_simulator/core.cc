@@ -14,7 +14,7 @@ std::string Describe(const Tile& tile) {
 
 std::optional<Fault> CheckPlace(const Core& core, const Tile& tile) {
   if (tile.space != Space::kL1) {
-    return Fault{FaultCode::kProgram, Describe(tile) + " is not in L1"};
+    return Misfit(Describe(tile) + " is not in L1");
   }
   uint64_t begin = 0, end = 0;
   tile.Range(begin, end);
@@ -27,8 +27,8 @@ std::optional<Fault> CheckPlace(const Core& core, const Tile& tile) {
 
 }  // namespace
 
-std::vector<const Tile*> TilesOf(const Core& core, const Instruction& instruction) {
-  std::vector<const Tile*> tiles;
+Tiles TilesOf(const Core& core, const Instruction& instruction) {
+  Tiles tiles;
   size_t at = 0;
   for (const char* letter = RowOf(instruction.code).operands; *letter != 0; ++letter) {
     if (*letter == 'I' || *letter == 'L' || *letter == 'M') continue;
@@ -56,7 +56,7 @@ std::optional<Fault> ReadL1(Core& core, const Tile& tile, const uint8_t*& data) 
 std::optional<Fault> WriteL1(Core& core, const Tile& tile, uint8_t*& data) {
   if (auto fault = CheckPlace(core, tile)) return fault;
   if (HasTwice(tile)) {
-    return Fault{FaultCode::kProgram, Describe(tile) + " is written and has an element twice"};
+    return Misfit(Describe(tile) + " is written and has an element twice");
   }
   bool busy = false;
   ForEachRun(tile, [&](const Run& run) {

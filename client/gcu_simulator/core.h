@@ -4,7 +4,6 @@
 #include <array>
 #include <cstdint>
 #include <deque>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -59,12 +58,14 @@ std::optional<Fault> ReadL1(Core& core, const Tile& tile, const uint8_t*& data);
 std::optional<Fault> WriteL1(Core& core, const Tile& tile, uint8_t*& data);
 
 // The instruction's tiles, in the order of its operands.
-std::vector<const Tile*> TilesOf(const Core& core, const Instruction& instruction);
+using Tiles = std::vector<const Tile*>;
+Tiles TilesOf(const Core& core, const Instruction& instruction);
 
-// Vector and matrix instructions; `cycles` and `macs` are what they took. REQUIRES: of that unit,
-// with tiles whose Range is one and that have no more than kMostElements.
-std::optional<Fault> RunVector(Core& core, const Instruction& instruction, int64_t& cycles);
+// Vector and matrix instructions; `cycles` and `macs` are what they took. REQUIRES: of that unit;
+// `tiles` are the instruction's, their Range is one, and they have no more than kMostElements.
+std::optional<Fault> RunVector(Core& core, const Instruction& instruction, const Tiles& tiles,
+                               int64_t& cycles);
 std::optional<Fault> RunMatrix(Core& core, const Profile& profile, const Instruction& instruction,
-                               int64_t& cycles, int64_t& macs);
+                               const Tiles& tiles, int64_t& cycles, int64_t& macs);
 
 }  // namespace kiln::gcu_simulator

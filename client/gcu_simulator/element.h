@@ -13,6 +13,14 @@ inline bool IsFloating(ElementType type) {
   return type == ElementType::kF32 || type == ElementType::kF16 || type == ElementType::kBF16;
 }
 
+// Of i32, i8 and u8.
+inline int64_t LeastOf(ElementType type) {
+  return type == ElementType::kI32 ? INT32_MIN : type == ElementType::kI8 ? INT8_MIN : 0;
+}
+inline int64_t GreatestOf(ElementType type) {
+  return type == ElementType::kI32 ? INT32_MAX : type == ElementType::kI8 ? INT8_MAX : UINT8_MAX;
+}
+
 inline float FloatOfBits(uint32_t bits) {
   float value = 0;
   std::memcpy(&value, &bits, sizeof value);

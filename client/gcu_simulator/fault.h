@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 namespace kiln::gcu_simulator {
 
@@ -23,5 +24,10 @@ struct Fault {
   FaultCode code = FaultCode::kProgram;
   std::string text;
 };
+
+// An instruction whose operands do not fit.
+inline Fault Misfit(std::string text) {
+  return {FaultCode::kProgram, std::move(text)};
+}
 
 }  // namespace kiln::gcu_simulator

@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "client/gcu_simulator/arithmetic.h"
 #include "client/gcu_simulator/core.h"
 #include "client/gcu_simulator/races.h"
 
@@ -16,19 +17,10 @@ constexpr int64_t kLine = 64, kEngineBytesPerCycle = 128;
 constexpr int64_t kMostInstructions = int64_t{1} << 32;  // of a launch that is not taken for hung
 constexpr int64_t kL3LatencyPs = 500'000, kL2LatencyPs = 100'000;
 
-int64_t CeilDivide(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-
 // For at most 2^24 lines, whose product with 10^12 does not fit 64 bits.
 int64_t TimeOfBytes(int64_t bytes, int64_t bytes_per_s) {
   return static_cast<int64_t>((static_cast<__int128>(bytes) * kPicoseconds + bytes_per_s - 1) /
                               bytes_per_s);
-}
-
-int64_t FloorDivide(int64_t a, int64_t b) {
-  const int64_t q = a / b;
-  return q - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0);
 }
 
 int64_t Wrapped(Code code, int64_t a, int64_t b) {
@@ -129,8 +121,8 @@ class LaunchRun {
   }
 
   void BeginCopy(Core& core) {
+    int64_t begin = AskTime(core);
     PendingCopy& copy = core.copies[core.begun++];
-    int64_t begin = std::max(copy.issued_ps, core.engine_free_ps);
     if (copy.l3_lines > 0) begin = std::max(begin, l3_free_ps_);
     if (copy.l2_lines > 0) begin = std::max(begin, l2_free_ps_);
     const int64_t l3 = TimeOfBytes(copy.l3_lines * kLine, profile_.l3_bytes_per_s);
@@ -172,9 +164,8 @@ class LaunchRun {
     if (at_barrier == 0 || at_barrier + halted + waiting < cores_.size() || waiting > 0)
       return std::nullopt;
     if (halted > 0) {
-      return Fault{FaultCode::kProgram, "kernel '" + launch_.kernel->name + "': " +
-                                            std::to_string(halted) + " cores have halted and " +
-                                            std::to_string(at_barrier) + " wait at a barrier"};
+      return Misfit("kernel '" + launch_.kernel->name + "': " + std::to_string(halted) +
+                    " cores have halted and " + std::to_string(at_barrier) + " wait at a barrier");
     }
     if (auto fault = CheckRaces()) return fault;
     int64_t time = 0;
@@ -238,8 +229,7 @@ class LaunchRun {
     const uint32_t at = core.at++;
     const Instruction& instruction = launch_.kernel->instructions[at];
     if (++report_.instructions > kMostInstructions) {
-      return Fault{FaultCode::kProgram,
-                   "kernel '" + launch_.kernel->name + "' does not come to an end"};
+      return Misfit("kernel '" + launch_.kernel->name + "' does not come to an end");
     }
     std::optional<Fault> fault = Execute(core, at, instruction, RowOf(instruction.code));
     if (!fault) return std::nullopt;
@@ -255,7 +245,8 @@ class LaunchRun {
                                const InstructionRow& row) {
     const int64_t begin = core.time_ps;
     int64_t cycles = row.cycles, macs = 0;
-    std::optional<Fault> fault = CheckTiles(core, instruction);
+    const Tiles tiles = TilesOf(core, instruction);
+    std::optional<Fault> fault = CheckTiles(core, tiles);
     if (fault) return fault;
     switch (row.unit) {
       case Unit::kScalar:
@@ -266,13 +257,13 @@ class LaunchRun {
         break;
       case Unit::kDma:
         cycles = 1;
-        fault = IssueCopy(core, at, instruction);
+        fault = IssueCopy(core, at, instruction, tiles);
         break;
       case Unit::kVector:
-        fault = RunVector(core, instruction, cycles);
+        fault = RunVector(core, instruction, tiles, cycles);
         break;
       case Unit::kMatrix:
-        fault = RunMatrix(core, profile_, instruction, cycles, macs);
+        fault = RunMatrix(core, profile_, instruction, tiles, cycles, macs);
         break;
     }
     if (fault) return fault;
@@ -292,17 +283,15 @@ class LaunchRun {
   }
 
   // Whether every tile is one that some memory could have; what else must hold depends on its use.
-  static std::optional<Fault> CheckTiles(const Core& core, const Instruction& instruction) {
-    for (const Tile* tile : TilesOf(core, instruction)) {
-      const std::string name = "tile register " + std::to_string(tile - core.tiles.data());
+  static std::optional<Fault> CheckTiles(const Core& core, const Tiles& tiles) {
+    for (const Tile* tile : tiles) {
+      const auto name = [&] { return "tile register " + std::to_string(tile - core.tiles.data()); };
       uint64_t begin = 0, end = 0;
-      if (tile->type == ElementType::kNone)
-        return Fault{FaultCode::kProgram, name + " was not described"};
-      if (tile->Elements() > kMostElements)
-        return Fault{FaultCode::kProgram, name + " has too many elements"};
+      if (tile->type == ElementType::kNone) return Misfit(name() + " was not described");
+      if (tile->Elements() > kMostElements) return Misfit(name() + " has too many elements");
       if (!tile->Range(begin, end)) {
         return Fault{FaultCode::kBounds,
-                     name + " has elements where no memory can have them, or begins at " +
+                     name() + " has elements where no memory can have them, or begins at " +
                          std::to_string(tile->address) + ", which its type does not divide"};
       }
     }
@@ -320,16 +309,17 @@ class LaunchRun {
     if (!is_free) core.state = Core::State::kWaits;
   }
 
-  std::optional<Fault> IssueCopy(Core& core, uint32_t at, const Instruction& instruction) {
-    const size_t tiles = TilesOf(core, instruction).size();
-    if (core.FindCopy(instruction.registers[tiles]) != nullptr) {
-      return Fault{FaultCode::kProgram, "token k" + std::to_string(instruction.registers[tiles]) +
-                                            " is taken by a copy"};
+  std::optional<Fault> IssueCopy(Core& core, uint32_t at, const Instruction& instruction,
+                                 const Tiles& tiles) {
+    const int token = instruction.registers[tiles.size()];
+    if (core.FindCopy(token) != nullptr) {
+      return Misfit("token k" + std::to_string(token) + " is taken by a copy");
     }
     PendingCopy copy;
+    copy.token = token;
     copy.instruction = at;
     copy.issued_ps = core.time_ps;
-    if (auto fault = RunCopy(core, memories_, instruction, copy)) return fault;
+    if (auto fault = RunCopy(core, memories_, instruction, tiles, copy)) return fault;
     LogAccesses(core, copy);
     core.copies.push_back(std::move(copy));
     return std::nullopt;
@@ -354,7 +344,7 @@ class LaunchRun {
         break;
       case Code::kLoadArgument:
         if (immediate < 0 || immediate >= static_cast<int64_t>(launch_.arguments.size())) {
-          return Fault{FaultCode::kProgram, "there is no argument " + std::to_string(immediate)};
+          return Misfit("there is no argument " + std::to_string(immediate));
         }
         s[r[0]] = static_cast<int64_t>(launch_.arguments[immediate]);
         break;
@@ -370,7 +360,7 @@ class LaunchRun {
       case Code::kFloorDivide:
       case Code::kFloorModulo: {
         const int64_t a = s[r[1]], b = s[r[2]];
-        if (b == 0) return Fault{FaultCode::kProgram, "division by 0"};
+        if (b == 0) return Misfit("division by 0");
         const int64_t q = b == -1 ? Wrapped(Code::kMultiply, a, -1) : FloorDivide(a, b);
         s[r[0]] = instruction.code == Code::kFloorDivide ? q : b == -1 ? 0 : a - q * b;
         break;
@@ -419,8 +409,8 @@ class LaunchRun {
     } else if (instruction.code == Code::kDimension ||
                instruction.code == Code::kDimensionImmediate) {
       const int64_t extent = s[r[2]];
-      if (r[1] >= tile.rank) return Fault{FaultCode::kProgram, "the tile has no such dimension"};
-      if (extent < 0) return Fault{FaultCode::kProgram, "an extent of " + std::to_string(extent)};
+      if (r[1] >= tile.rank) return Misfit("the tile has no such dimension");
+      if (extent < 0) return Misfit("an extent of " + std::to_string(extent));
       tile.extents[r[1]] = extent;
       tile.strides[r[1]] = instruction.code == Code::kDimension ? s[r[3]] : instruction.immediate;
     }

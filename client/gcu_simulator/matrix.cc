@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "client/gcu_simulator/arithmetic.h"
 #include "client/gcu_simulator/core.h"
 #include "client/gcu_simulator/element.h"
 
@@ -11,10 +12,6 @@ namespace {
 
 constexpr int64_t kIssueCycles = 16, kSide = 16;
 constexpr int64_t kRows = 4, kColumns = 16;  // of a block that stays in registers
-
-int64_t CeilDivide(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 // c[r][n] += sum over k of a[r][k] * b[k][n], in ascending k; each product is rounded before it is
 // added. `b` has rows of `columns`, a multiple of kColumns.
@@ -58,64 +55,65 @@ void AddIntegers(const uint32_t* a, const uint32_t* b, uint32_t* c, int64_t rows
   AddProducts(a, b, c, rows, depth, columns);
 }
 
+// Rows along the last dimension, whose extent this is: as many as all others have elements.
+int64_t RowsOf(const Tile& tile, int64_t extent) {
+  return tile.Elements() / std::max<int64_t>(extent, 1);
+}
+
+// Calls visit(byte offset) for each row along the last dimension, in row-major order.
+template <typename Visit>
+void ForEachLine(const Tile& tile, const Visit& visit) {
+  Tile starts = tile;
+  starts.extents[tile.rank - 1] = 1;
+  if (tile.Elements() == 0) return;
+  ForEachElement(starts, [&](int64_t offset) { visit(offset * ElementBytes(tile.type)); });
+}
+
 // Elements in row-major order, rows of `columns`; what is past the tile's is 0.
 template <typename T>
 void Gather(const Tile& tile, const uint8_t* data, int64_t columns, std::vector<T>& out) {
-  const int last = tile.rank - 1;
-  const int64_t n = tile.extents[last], rows = tile.Elements() / std::max<int64_t>(n, 1);
-  out.assign(rows * columns, 0);
+  const int64_t n = tile.extents[tile.rank - 1], stride = tile.strides[tile.rank - 1];
+  out.assign(RowsOf(tile, n) * columns, 0);
   std::vector<int64_t> integers(n);
   T* to = out.data();
-  Tile line = tile;
-  line.extents[last] = 1;
-  std::array<int64_t, 4> at{};
-  for (int64_t r = 0; r < rows; ++r, to += columns) {
-    int64_t offset = 0;
-    for (int d = 0; d < last; ++d) offset += at[d] * tile.strides[d];
-    const uint8_t* from = data + offset * ElementBytes(tile.type);
+  ForEachLine(tile, [&](int64_t offset) {
     if constexpr (std::is_floating_point_v<T>) {
-      LoadFloats(tile.type, from, tile.strides[last], n, to);
+      LoadFloats(tile.type, data + offset, stride, n, to);
     } else {
-      LoadIntegers(tile.type, from, tile.strides[last], n, integers.data());
+      LoadIntegers(tile.type, data + offset, stride, n, integers.data());
       std::copy_n(integers.data(), n, to);
     }
-    for (int d = last - 1; d >= 0 && ++at[d] == tile.extents[d]; --d) at[d] = 0;
-  }
+    to += columns;
+  });
 }
 
 template <typename T>
 void Spread(const Tile& tile, const std::vector<T>& values, int64_t columns, uint8_t* data) {
-  const int last = tile.rank - 1;
-  const int64_t n = tile.extents[last], rows = tile.Elements() / std::max<int64_t>(n, 1);
-  const T* from = values.data();
-  std::array<int64_t, 4> at{};
+  const int64_t n = tile.extents[tile.rank - 1], stride = tile.strides[tile.rank - 1];
   std::vector<int64_t> integers(n);
-  for (int64_t r = 0; r < rows; ++r, from += columns) {
-    int64_t offset = 0;
-    for (int d = 0; d < last; ++d) offset += at[d] * tile.strides[d];
-    uint8_t* to = data + offset * ElementBytes(tile.type);
+  const T* from = values.data();
+  ForEachLine(tile, [&](int64_t offset) {
     if constexpr (std::is_floating_point_v<T>) {
-      StoreFloats(tile.type, from, tile.strides[last], n, to);
+      StoreFloats(tile.type, from, stride, n, data + offset);
     } else {
       std::copy_n(from, n, integers.data());
-      StoreIntegers(tile.type, integers.data(), tile.strides[last], n, to);
+      StoreIntegers(tile.type, integers.data(), stride, n, data + offset);
     }
-    for (int d = last - 1; d >= 0 && ++at[d] == tile.extents[d]; --d) at[d] = 0;
-  }
+    from += columns;
+  });
 }
 
 template <typename T, typename Add>
 void Multiply(const Tile& c, uint8_t* c_data, bool adds, const Tile& a, const uint8_t* a_data,
               const Tile& b, const uint8_t* b_data, const Add& add) {
-  const int64_t depth = b.extents[0], n = b.extents[1],
-                rows = a.Elements() / std::max<int64_t>(depth, 1);
+  const int64_t depth = b.extents[0], n = b.extents[1], rows = RowsOf(a, depth);
   const int64_t columns = CeilDivide(n, kColumns) * kColumns;
   static thread_local std::vector<T> left, right, sums;
   Gather(b, b_data, columns, right);
   if (adds) {
     Gather(c, c_data, columns, sums);
   } else {
-    sums.assign(c.Elements() / std::max<int64_t>(n, 1) * columns, 0);
+    sums.assign(RowsOf(c, n) * columns, 0);
   }
   if (depth > 0) {
     Gather(a, a_data, depth, left);
@@ -129,11 +127,11 @@ std::optional<Fault> CheckShapes(const Tile& c, const Tile& a, const Tile& b) {
       b.rank == 2 && a.rank == c.rank && (a.rank == 2 || a.rank == 3) &&
       a.extents[a.rank - 1] == b.extents[0] && c.extents[c.rank - 1] == b.extents[1] &&
       std::equal(a.extents.begin(), a.extents.begin() + a.rank - 1, c.extents.begin());
-  if (!fits) return Fault{FaultCode::kProgram, "the extents of a product do not fit"};
+  if (!fits) return Misfit("the extents of a product do not fit");
   const bool is_integral = a.type == ElementType::kI8;
   const bool has_types = a.type == b.type && (is_integral || IsFloating(a.type)) &&
                          c.type == (is_integral ? ElementType::kI32 : ElementType::kF32);
-  if (!has_types) return Fault{FaultCode::kProgram, "a product has no such types"};
+  if (!has_types) return Misfit("a product has no such types");
   return std::nullopt;
 }
 
@@ -145,12 +143,11 @@ int MacsOf(const Profile& profile, ElementType type) {
 }  // namespace
 
 std::optional<Fault> RunMatrix(Core& core, const Profile& profile, const Instruction& instruction,
-                               int64_t& cycles, int64_t& macs) {
-  const std::vector<const Tile*> tiles = TilesOf(core, instruction);
+                               const Tiles& tiles, int64_t& cycles, int64_t& macs) {
   const Tile &c = *tiles[0], &a = *tiles[1], &b = *tiles[2];
   if (auto fault = CheckShapes(c, a, b)) return fault;
   if (MayOverlap(c, a) || MayOverlap(c, b)) {
-    return Fault{FaultCode::kProgram, "the result overlaps an operand"};
+    return Misfit("the result overlaps an operand");
   }
   const uint8_t *a_data = nullptr, *b_data = nullptr, *old = nullptr;
   if (auto fault = ReadL1(core, a, a_data)) return fault;
@@ -166,8 +163,7 @@ std::optional<Fault> RunMatrix(Core& core, const Profile& profile, const Instruc
   } else {
     Multiply<float>(c, c_data, adds, a, a_data, b, b_data, AddFloats);
   }
-  const int64_t depth = b.extents[0], n = b.extents[1],
-                rows = c.Elements() / std::max<int64_t>(n, 1);
+  const int64_t depth = b.extents[0], n = b.extents[1], rows = RowsOf(c, n);
   cycles = kIssueCycles +
            rows * CeilDivide(depth, MacsOf(profile, a.type) / kSide) * CeilDivide(n, kSide);
   macs = rows * depth * n;

@@ -43,15 +43,23 @@ int FindDevice(int device, const Profile*& profile) {
              : Fail(GCU_NOT_FOUND, std::string("GCU_PROFILE names no profile: ") + name);
 }
 
+int FindSpace(int memory_type, Space& space) {
+  if (memory_type != GCU_MEMORY_L3 && memory_type != GCU_MEMORY_L2) {
+    return Invalid("there is no memory type " + std::to_string(memory_type));
+  }
+  space = memory_type == GCU_MEMORY_L2 ? Space::kL2 : Space::kL3;
+  return GCU_OK;
+}
+
 int Allocate(gcu_context_t handle, uint64_t size, int memory_type, gcu_address_t* address) {
   return Guarded([&] {
     gcu_context* context = Find(handle);
-    if (context == nullptr || address == nullptr)
+    if (context == nullptr || address == nullptr) {
       return Invalid("gcu_malloc: no such context, or no place for the address");
-    if (memory_type != GCU_MEMORY_L3 && memory_type != GCU_MEMORY_L2)
-      return Invalid("there is no memory type " + std::to_string(memory_type));
+    }
+    Space space = Space::kL3;
+    if (const int status = FindSpace(memory_type, space); status != GCU_OK) return status;
     if (size == 0) return Invalid("gcu_malloc of 0 bytes");
-    const Space space = memory_type == GCU_MEMORY_L2 ? Space::kL2 : Space::kL3;
     const uint64_t found = context->machine.Allocate(space, size);
     if (found == 0) {
       return Fail(GCU_OUT_OF_MEMORY, std::to_string(size) + " bytes do not fit beside the " +
@@ -67,12 +75,11 @@ int Release(gcu_context_t handle, gcu_address_t address, int memory_type) {
   return Guarded([&] {
     gcu_context* context = Find(handle);
     if (context == nullptr) return Invalid("gcu_free: no such context");
-    if (memory_type != GCU_MEMORY_L3 && memory_type != GCU_MEMORY_L2)
-      return Invalid("there is no memory type " + std::to_string(memory_type));
-    const bool freed =
-        context->machine.Free(memory_type == GCU_MEMORY_L2 ? Space::kL2 : Space::kL3, address);
-    return freed ? static_cast<int>(GCU_OK)
-                 : Invalid("nothing was allocated at " + std::to_string(address));
+    Space space = Space::kL3;
+    if (const int status = FindSpace(memory_type, space); status != GCU_OK) return status;
+    return context->machine.Free(space, address)
+               ? static_cast<int>(GCU_OK)
+               : Invalid("nothing was allocated at " + std::to_string(address));
   });
 }
 
@@ -93,21 +100,23 @@ int CopyBytes(Machine& machine, uint64_t to, uint64_t from, uint64_t size, int k
 }
 
 gcu_launch_report Told(const Report& report, const Machine& machine) {
-  return {report.time_ps,
-          report.l3_read_bytes,
-          report.l3_written_bytes,
-          report.l2_read_bytes,
-          report.l2_written_bytes,
-          report.l3_busy_ps,
-          report.l2_busy_ps,
-          report.dma_ps,
-          report.vector_ps,
-          report.matrix_ps,
-          report.scalar_ps,
-          report.waiting_ps,
-          report.macs,
-          report.instructions,
-          static_cast<int64_t>(machine.Peak(Space::kL2))};
+  return {
+      .time_ps = report.time_ps,
+      .l3_read_bytes = report.l3_read_bytes,
+      .l3_written_bytes = report.l3_written_bytes,
+      .l2_read_bytes = report.l2_read_bytes,
+      .l2_written_bytes = report.l2_written_bytes,
+      .l3_busy_ps = report.l3_busy_ps,
+      .l2_busy_ps = report.l2_busy_ps,
+      .dma_ps = report.dma_ps,
+      .vector_ps = report.vector_ps,
+      .matrix_ps = report.matrix_ps,
+      .scalar_ps = report.scalar_ps,
+      .waiting_ps = report.waiting_ps,
+      .macs = report.macs,
+      .instructions = report.instructions,
+      .l2_peak_bytes = static_cast<int64_t>(machine.Peak(Space::kL2)),
+  };
 }
 
 // The launch's own L2 memory, for as long as it runs.

@@ -12,10 +12,6 @@ namespace {
 
 constexpr size_t kRun = 8;  // numbers that are added from first to last
 
-Fault Misfit(std::string text) {
-  return {FaultCode::kProgram, std::move(text)};
-}
-
 bool IsReduction(Code code) {
   return code >= Code::kReduceSum && code <= Code::kReduceProduct;
 }
@@ -83,17 +79,6 @@ Tile Only(const Tile& tile, const Keep& keep) {
     if (!keep(d)) part.extents[d] = 1;
   }
   return part;
-}
-
-// Calls visit(offset of each element of `tile` in elements).
-template <typename Visit>
-void ForEachElement(const Tile& tile, const Visit& visit) {
-  if (tile.Elements() == 0) return;
-  const Walk walk = JointWalk({&tile});
-  const int last = walk.rank - 1;
-  ForEachRow(walk, [&](const int64_t* offset) {
-    for (int64_t i = 0; i < walk.extents[last]; ++i) visit(*offset + i * walk.strides[0][last]);
-  });
 }
 
 std::optional<Fault> RunFill(Core& core, const Instruction& instruction, const Tile& out) {
@@ -191,13 +176,8 @@ std::optional<Fault> RunReduction(Core& core, Code code, const Tile& out, const 
     constexpr float kInfinity = std::numeric_limits<float>::infinity();
     ReduceInto(code, Identity(code, -kInfinity, kInfinity), out, target, in, source);
   } else {
-    const int64_t least = in.type == ElementType::kI32  ? INT32_MIN
-                          : in.type == ElementType::kI8 ? INT8_MIN
-                                                        : 0;
-    const int64_t most = in.type == ElementType::kI32  ? INT32_MAX
-                         : in.type == ElementType::kI8 ? INT8_MAX
-                                                       : UINT8_MAX;
-    ReduceInto(code, Identity(code, least, most), out, target, in, source);
+    ReduceInto(code, Identity(code, LeastOf(in.type), GreatestOf(in.type)), out, target, in,
+               source);
   }
   return std::nullopt;
 }
@@ -273,8 +253,7 @@ bool IsShaping(Code code) {
   return code >= Code::kFill && code <= Code::kCumulativeSum;
 }
 
-std::optional<Fault> RunShaping(Core& core, const Instruction& instruction,
-                                const std::vector<const Tile*>& tiles) {
+std::optional<Fault> RunShaping(Core& core, const Instruction& instruction, const Tiles& tiles) {
   if (instruction.code == Code::kFill) return RunFill(core, instruction, *tiles[0]);
   if (instruction.code == Code::kIota) return RunIota(core, instruction, *tiles[0]);
   if (IsReduction(instruction.code))

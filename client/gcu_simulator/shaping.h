@@ -2,7 +2,6 @@
 #pragma once
 
 #include <optional>
-#include <vector>
 
 #include "client/gcu_simulator/core.h"
 
@@ -10,7 +9,6 @@ namespace kiln::gcu_simulator {
 
 bool IsShaping(Code code);
 // REQUIRES: IsShaping; `tiles` are the instruction's.
-std::optional<Fault> RunShaping(Core& core, const Instruction& instruction,
-                                const std::vector<const Tile*>& tiles);
+std::optional<Fault> RunShaping(Core& core, const Instruction& instruction, const Tiles& tiles);
 
 }  // namespace kiln::gcu_simulator

@@ -3,14 +3,12 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "client/gcu_simulator/arithmetic.h"
+
 namespace kiln::gcu_simulator {
 namespace {
 
 constexpr int64_t kLine = 64;
-
-int64_t CeilDivide(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 }  // namespace
 

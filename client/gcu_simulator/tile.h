@@ -68,6 +68,16 @@ void ForEachRow(const Walk& walk, const Visit& visit) {
   }
 }
 
+// Calls visit(offset in elements) for each element, in row-major order.
+template <typename Visit>
+void ForEachElement(const Tile& tile, const Visit& visit) {
+  const Walk walk = JointWalk({&tile});
+  const int last = walk.rank - 1;
+  ForEachRow(walk, [&](const int64_t* offset) {
+    for (int64_t i = 0; i < walk.extents[last]; ++i) visit(*offset + i * walk.strides[0][last]);
+  });
+}
+
 struct Run {
   uint64_t begin = 0, bytes = 0;  // `begin` is an address
 };

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "client/gcu_simulator/arithmetic.h"
 #include "client/gcu_simulator/core.h"
 #include "client/gcu_simulator/element.h"
 #include "client/gcu_simulator/shaping.h"
@@ -13,17 +14,11 @@ namespace {
 constexpr int64_t kChunk = 512;  // elements that are computed together
 constexpr int64_t kIssueCycles = 4;
 
-Fault Misfit(std::string text) {
-  return {FaultCode::kProgram, std::move(text)};
+int64_t Quotient(int64_t a, int64_t b) {
+  return b == 0 ? 0 : FloorDivide(a, b);
 }
 
-int64_t FloorDivide(int64_t a, int64_t b) {
-  if (b == 0) return 0;
-  const int64_t q = a / b;
-  return q - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0);
-}
-
-int64_t FloorModulo(int64_t a, int64_t b) {
+int64_t Remainder(int64_t a, int64_t b) {
   return b == 0 ? 0 : a - b * FloorDivide(a, b);
 }
 
@@ -138,9 +133,9 @@ bool ComputeIntegers(Code code, int64_t n, const int64_t* a, const int64_t* b, c
     case Code::kVectorMultiply:
       return binary([](int64_t x, int64_t y) { return x * y; }), true;
     case Code::kVectorDivide:
-      return binary(FloorDivide), true;
+      return binary(Quotient), true;
     case Code::kVectorModulo:
-      return binary(FloorModulo), true;
+      return binary(Remainder), true;
     case Code::kVectorMinimum:
       return binary([](int64_t x, int64_t y) { return std::min(x, y); }), true;
     case Code::kVectorMaximum:
@@ -178,13 +173,6 @@ void Compare(Code code, int64_t n, const T* a, const T* b, int64_t* out) {
   });
 }
 
-int64_t LeastOf(ElementType type) {
-  return type == ElementType::kI32 ? INT32_MIN : type == ElementType::kI8 ? INT8_MIN : 0;
-}
-int64_t GreatestOf(ElementType type) {
-  return type == ElementType::kI32 ? INT32_MAX : type == ElementType::kI8 ? INT8_MAX : UINT8_MAX;
-}
-
 // Truncates and saturates; NaN gives 0.
 int64_t IntegerOf(float x, ElementType type) {
   if (std::isnan(x)) return 0;
@@ -204,8 +192,7 @@ struct Row {
   }
 };
 
-std::optional<Fault> CheckElementwise(Code code, const Tile& out,
-                                      const std::vector<const Tile*>& in) {
+std::optional<Fault> CheckElementwise(Code code, const Tile& out, const Tiles& in) {
   for (const Tile* tile : in) {
     if (!tile->SameExtents(out)) return Misfit("operands have other extents than the result");
     if (MayOverlap(*tile, out) && !tile->SameDescription(out)) {
@@ -225,8 +212,7 @@ std::optional<Fault> CheckElementwise(Code code, const Tile& out,
   return std::nullopt;
 }
 
-std::optional<Fault> RunElementwise(Core& core, Code code, const Tile& out,
-                                    const std::vector<const Tile*>& in) {
+std::optional<Fault> RunElementwise(Core& core, Code code, const Tile& out, const Tiles& in) {
   if (auto fault = CheckElementwise(code, out, in)) return fault;
   const bool selects = code == Code::kSelect;
   const ElementType type = in[selects ? 1 : 0]->type;
@@ -288,12 +274,10 @@ std::optional<Fault> RunElementwise(Core& core, Code code, const Tile& out,
 
 }  // namespace
 
-std::optional<Fault> RunVector(Core& core, const Instruction& instruction, int64_t& cycles) {
-  const std::vector<const Tile*> tiles = TilesOf(core, instruction);
+std::optional<Fault> RunVector(Core& core, const Instruction& instruction, const Tiles& tiles,
+                               int64_t& cycles) {
   int64_t vectors = 0;
-  for (const Tile* tile : tiles) {
-    vectors = std::max(vectors, CountVectors(*tile));
-  }
+  for (const Tile* tile : tiles) vectors = std::max(vectors, CountVectors(*tile));
   cycles = kIssueCycles + vectors * RowOf(instruction.code).cycles;
   if (IsShaping(instruction.code)) return RunShaping(core, instruction, tiles);
   return RunElementwise(core, instruction.code, *tiles[0], {tiles.begin() + 1, tiles.end()});

@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 from measure import Results, compare, widened
-from training import MODELS, TIMES_EAGER
+from training import MODELS, TIMES_EAGER, training_loss
 
-F = torch.nn.functional
 RANKS, STEPS = 2, 3
 
 
@@ -35,9 +34,7 @@ def _train(module: torch.nn.Module, x: torch.Tensor, by_kiln: bool) -> list[torc
     optimizer = torch.optim.SGD(parallel.parameters(), lr=1e-2, momentum=0.9)
     losses = []
     for _ in range(STEPS):
-        logits = forward(x)
-        target = torch.arange(logits[..., 0].numel(), device=x.device) % logits.shape[-1]
-        loss = F.cross_entropy(logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32)), target)
+        loss = training_loss(forward, x)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -47,10 +47,11 @@ def models(run: Results) -> None:
                 check(lambda m, x: m(x), [frozen, x], TIMES_EAGER)
 
 
-def _loss(module: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+def training_loss(module: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
     logits = module(x)
     target = torch.arange(logits[..., 0].numel(), device="cuda") % logits.shape[-1]
-    return F.cross_entropy(logits.flatten(0, -2).float(), target)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return F.cross_entropy(logits.flatten(0, -2), target)
 
 
 def _trained(
@@ -62,7 +63,7 @@ def _trained(
     """Losses and parameters of a few steps; with Kiln the optimizer's step is compiled, too."""
     module = copy.deepcopy(module).train()
     optimizer = make(module.parameters())
-    loss_of = compiled(_loss) if by_kiln else _loss
+    loss_of = compiled(training_loss) if by_kiln else training_loss
     step = torch.compile(optimizer.step, backend="kiln", options={"fallback": "raise"})
     losses = []
     for _ in range(STEPS):
@@ -107,7 +108,7 @@ def _scaled(module: torch.nn.Module, x: torch.Tensor, dtype: torch.dtype, by_kil
 
     def loss_of(x: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cuda", dtype):
-            return _loss(module, x)
+            return training_loss(module, x)
 
     run: Callable[..., Any] = compiled(loss_of) if by_kiln else loss_of
     losses = []

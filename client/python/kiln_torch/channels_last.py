@@ -47,7 +47,9 @@ def _has_fixed_sizes(graph: torch.fx.Graph) -> bool:
 
 
 class _Rewrite:
-    """A copy of the graph, operator by operator, with the values that fake tensors give."""
+    """A copy of the graph, operator by operator, with the values that fake tensors give. REQUIRES:
+    every convolution suits.
+    """
 
     def __init__(self, module: torch.fx.GraphModule) -> None:
         self.graph = torch.fx.Graph()
@@ -67,7 +69,7 @@ class _Rewrite:
         copy = self.graph.node_copy(node, self.copies.__getitem__)
         if node.op != "call_function":
             return copy
-        if _is_convolution(node) and _suits(node):
+        if _is_convolution(node):
             operands = [self._in_order(arg, torch.channels_last) for arg in copy.args[:2]]
             copy.args = (*operands, *copy.args[2:])
             self._move_to_end(copy)
@@ -111,10 +113,9 @@ class _Rewrite:
         if not isinstance(before, torch.Tensor) or before.stride() == now.stride():
             return copy
         for order in (torch.contiguous_format, torch.channels_last):
-            if before.dim() == 4 or order == torch.contiguous_format:
-                ordered = self._in_order(copy, order)
-                if _value(ordered).stride() == before.stride():
-                    return ordered
+            ordered = self._in_order(copy, order)
+            if _value(ordered).stride() == before.stride():
+                return ordered
         raise ValueError(f"output {arg} has strides of its own")
 
 

@@ -95,8 +95,8 @@ def aligned_product(
     if 2 * m * n * k * _SECONDS_OF_AN_OPERATION < cost:
         return None
     whole = columns // _UNIT * _UNIT
-    parts = [slice(0, whole), slice(whole, columns)]
-    parts = [part for part in parts if part.start != part.stop]
+    bounds = (0, whole), (whole, columns)
+    parts = [slice(begin, end) for begin, end in bounds if begin != end]
 
     def product(*args: torch.Tensor) -> torch.Tensor:
         *bias, a, b = args

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -207,9 +208,8 @@ class Assembler {
   }
 
   static absl::Status AddTileType(absl::string_view text, Instruction& instruction) {
-    for (int modifier = 0; modifier < (KILN_GCU_MAX_RANK + 1) << 8; ++modifier) {
-      if (TileTypeText(static_cast<uint16_t>(modifier)) != text || text.empty()) continue;
-      instruction.modifier = static_cast<uint16_t>(modifier);
+    if (const std::optional<uint16_t> modifier = ParseTileType(text)) {
+      instruction.modifier = *modifier;
       return absl::OkStatus();
     }
     return Bad(absl::StrCat("expected a tile's type as l1.f32.2, got '", text, "'"));

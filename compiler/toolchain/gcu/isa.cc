@@ -5,6 +5,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace kiln::gcu {
 namespace {
@@ -25,6 +26,14 @@ constexpr Named kDtypes[] = {
     KILN_GCU_DTYPES(KILN_GCU_ROW)
 #undef KILN_GCU_ROW
 };
+
+template <size_t N>
+int CodeOf(const Named (&rows)[N], absl::string_view text) {
+  for (const Named& row : rows) {
+    if (text == row.text) return row.code;
+  }
+  return -1;
+}
 
 template <size_t N>
 const char* TextOf(const Named (&rows)[N], int code) {
@@ -139,7 +148,7 @@ absl::Status CheckKernel(const Kernel& kernel, const ProfileLimits& profile) {
 const std::vector<OpInfo>& AllOps() {
   static const auto* ops = new std::vector<OpInfo>{
 #define KILN_GCU_ROW(code, name, mnemonic, operands, unit, cycles) \
-  {Op::k##name, mnemonic, operands, Unit::k##unit, cycles},
+  {Op::k##name, mnemonic, operands},
       KILN_GCU_INSTRUCTIONS(KILN_GCU_ROW)
 #undef KILN_GCU_ROW
   };
@@ -171,6 +180,15 @@ std::string TileTypeText(uint16_t modifier) {
   const int rank = modifier >> 8;
   if (space == nullptr || dtype == nullptr || rank > KILN_GCU_MAX_RANK) return "";
   return absl::StrCat(space, ".", dtype, ".", rank);
+}
+
+std::optional<uint16_t> ParseTileType(absl::string_view text) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, '.');
+  if (parts.size() != 3) return std::nullopt;
+  const int space = CodeOf(kSpaces, parts[0]), dtype = CodeOf(kDtypes, parts[1]);
+  const int rank = parts[2].size() == 1 ? parts[2][0] - '0' : -1;
+  if (space < 0 || dtype < 0 || rank < 0 || rank > KILN_GCU_MAX_RANK) return std::nullopt;
+  return TileModifier(space, dtype, rank);
 }
 
 absl::Status Verify(const Module& module) {

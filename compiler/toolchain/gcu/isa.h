@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,14 +20,10 @@ enum class Op : uint16_t {
 #undef KILN_GCU_OP
 };
 
-enum class Unit : uint8_t { kScalar, kSync, kDma, kVector, kMatrix };
-
 struct OpInfo {
   Op op;
   const char* mnemonic;
   const char* operands;  // a letter each, as the table explains
-  Unit unit;
-  int cycles;
 };
 const OpInfo* FindOp(uint16_t code);               // null: there is none
 const OpInfo* FindOp(absl::string_view mnemonic);  // null: there is none
@@ -77,6 +74,8 @@ struct Module {
 uint16_t TileModifier(int space, int dtype, int rank);
 // "l1.f32.2"; empty where the specification has no such type.
 std::string TileTypeText(uint16_t modifier);
+// The type of that text; nothing where the specification has none.
+std::optional<uint16_t> ParseTileType(absl::string_view text);
 
 // Whether the module is one that loaders take: known profile, registers and tokens, labels inside
 // of their kernel, unused fields 0, no kernel that runs past its end. INVALID_ARGUMENT with the

@@ -1,7 +1,8 @@
 // A simulated device that runs programs given as text.
 #pragma once
 
-#include <cstring>
+#include <algorithm>
+#include <array>
 #include <string>
 #include <vector>
 
@@ -34,7 +35,7 @@ class Device {
 
   // Runs `body` as a kernel with that many arguments.
   std::optional<Fault> Run(const std::string& body, std::vector<uint64_t> arguments = {},
-                           uint64_t l2 = 0, bool with_spans = false) {
+                           std::array<uint32_t, 3> grid = {1, 1, 1}, bool with_spans = false) {
     std::string text =
         std::string(".gcu 1\n.profile ") + machine.profile().name + "\n.kernel test\n";
     for (size_t i = 0; i < arguments.size(); ++i) text += ".arg a" + std::to_string(i) + " int\n";
@@ -48,8 +49,8 @@ class Device {
     if (auto fault = LoadProgram(binary->data(), binary->size(), program)) return fault;
     Launch launch;
     launch.kernel = &program.kernels[0];
+    std::copy(grid.begin(), grid.end(), launch.grid);
     launch.arguments = std::move(arguments);
-    launch.l2_begin = l2;
     return machine.Run(launch, with_spans, report);
   }
 

@@ -360,11 +360,7 @@ TEST(GcuMachineTest, FreedMemoryIsHandedOutAgain) {
 TEST(GcuMachineTest, GridsRunCellByCell) {
   Device device;
   const uint64_t out = device.machine.Allocate(Space::kL3, 64);
-  const absl::StatusOr<gcu::Module> module = gcu::Assemble(R"(
-.gcu 1
-.profile gcu-16m
-.kernel cells
-.arg out l3 write
+  const auto fault = device.Run(R"(
   li s30, 0
   jne s0, s30, end
   arg s8, 0
@@ -381,14 +377,8 @@ TEST(GcuMachineTest, GridsRunCellByCell) {
   dma t0, t1, k0
 end:
   halt
-.end
-)");
-  ASSERT_TRUE(module.ok()) << module.status();
-  const std::string binary = *gcu::Encode(*module);
-  Program program;
-  ASSERT_FALSE(LoadProgram(binary.data(), binary.size(), program));
-  Launch launch{&program.kernels[0], {4, 3, 1}, {out}, 0};
-  const auto fault = device.machine.Run(launch, true, device.report);
+)",
+                                {out}, {4, 3, 1}, true);
   ASSERT_FALSE(fault) << TextOf(fault);
   std::vector<int32_t> expected(12);
   for (int i = 0; i < 12; ++i) expected[i] = 4 * i;
