@@ -126,7 +126,7 @@ absl::StatusOr<std::vector<NamedKernel>> EmitKernels(const codegen::Target& targ
     KILN_ASSIGN_OR_RETURN(named.emitted, target.Print(module, tree));
     KILN_ASSIGN_OR_RETURN(const std::string interface,
                           InterfaceOf(module, KernelsOf(operation), named.emitted));
-    named.emitted.source += target.InterfaceText(interface);
+    named.emitted.source += target.InterfaceText(interface, named.emitted.binary);
     named.symbol = absl::StrCat("kiln_", Sha256(named.emitted.source).ToHex().substr(0, 24));
     if (!known.insert(named.symbol).second) continue;
     source_bytes += named.emitted.source.size();

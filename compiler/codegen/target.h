@@ -99,8 +99,8 @@ class Target {
   // Both.
   absl::StatusOr<EmittedKernel> Emit(ir::Module& module, const ir::Operation& operation) const;
   // Text to append to a kernel's source that states `interface`, one line of
-  // kiln.v1.KernelInterface, where a client finds it in what was linked.
-  virtual std::string InterfaceText(absl::string_view interface) const = 0;
+  // kiln.v1.KernelInterface, where a client finds it in what was linked: in EmittedKernel::binary.
+  virtual std::string InterfaceText(absl::string_view interface, int binary) const = 0;
 
   // The key of Compile(job)'s answer: of all that the answer depends on and, so that other clients
   // and models find it, of nothing else. Compiles nothing, and takes hostile sources: the server

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "compiler/codegen/cpp/cpp_target.h"
+#include "compiler/codegen/gcu/gcu_target.h"
 #include "compiler/codegen/null/null_target.h"
 #include "compiler/codegen/ptx/ptx_target.h"
 
@@ -11,6 +12,7 @@ namespace kiln::codegen {
 const std::vector<TargetKind>& Targets() {
   static const auto* targets = new std::vector<TargetKind>{
       CppTargetKind(),
+      GcuTargetKind(),
       NullTargetKind(),
       PtxTargetKind(),
   };

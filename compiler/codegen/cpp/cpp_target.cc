@@ -41,7 +41,7 @@ class CppTarget : public Target {
     return emitted;
   }
 
-  std::string InterfaceText(absl::string_view interface) const override {
+  std::string InterfaceText(absl::string_view interface, int) const override {
     return absl::StrCat("\nextern \"C\" __attribute__((visibility(\"default\"))) const char ",
                         kSymbolPlaceholder, "_interface[] =\n    \"", absl::CEscape(interface),
                         "\";\n");

@@ -115,7 +115,7 @@ class NullTarget : public Target {
     return emitted;
   }
 
-  std::string InterfaceText(absl::string_view interface) const override {
+  std::string InterfaceText(absl::string_view interface, int) const override {
     return absl::StrCat("// interface: ", interface, "\n");
   }
 

@@ -76,7 +76,7 @@ class PtxTarget : public Target {
     return emitted;
   }
 
-  std::string InterfaceText(absl::string_view interface) const override {
+  std::string InterfaceText(absl::string_view interface, int) const override {
     return absl::StrCat(ptx::kInterfaceMark, interface, "\n");
   }
 

@@ -28,13 +28,16 @@ namespace kiln::codegen {
 using ir::IntExpr;
 
 std::unique_ptr<Target> TestTarget(const DeviceInfo& device) {
-  const bool is_gpu = absl::StartsWith(device.arch, "sm_");
-  return *(*FindTarget(is_gpu ? "ptx" : "cpp"))->make(device);
+  const absl::string_view name = absl::StartsWith(device.arch, "sm_")    ? "ptx"
+                                 : absl::StartsWith(device.arch, "gcu-") ? "gcu"
+                                                                         : "cpp";
+  return *(*FindTarget(name))->make(device);
 }
 
 DeviceInfo TestDevice(absl::string_view isa) {
   DeviceInfo device;
-  device.arch = isa == kPtxIsa ? "sm_90a" : "x86-64";
+  device.arch = isa == kPtxIsa ? "sm_90a" : isa == kGcuIsa ? "gcu-16m" : "x86-64";
+  if (isa == kGcuIsa) device.features = {"x86-64-v2"};
   if (isa == "avx2") {
     device.arch = "haswell";
     device.features = {"avx", "avx2", "bmi", "bmi2", "f16c", "fma", "sse4.1", "sse4.2"};
@@ -52,7 +55,8 @@ DeviceInfo TestDevice(absl::string_view isa) {
 }
 
 std::vector<std::string> RunnableIsas() {
-  std::vector<std::string> isas = {std::string(kPtxIsa), "x86-64"};
+  if (const char* only = std::getenv("KILN_TEST_ISA")) return {only};
+  std::vector<std::string> isas = {std::string(kPtxIsa), std::string(kGcuIsa), "x86-64"};
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) isas.push_back("avx2");
   if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl")) {
@@ -132,6 +136,12 @@ absl::StatusOr<std::unique_ptr<NativeModule>> NativeModule::Build(ir::Module& mo
       return absl::UnimplementedError("library steps do not run here");
     }
     KILN_ASSIGN_OR_RETURN(EmittedKernel emitted, target->Emit(module, operation));
+    if (target->name() == "gcu" && emitted.binary != 0) {
+      native->on_gcu_.push_back(true);
+      native->kernels_.push_back(std::move(emitted));
+      continue;
+    }
+    native->on_gcu_.push_back(false);
     const std::string symbol = absl::StrCat("kernel_", native->kernels_.size());
     std::vector<std::string> texts = {
         absl::StrReplaceAll(emitted.source, {{kSymbolPlaceholder, symbol}})};
@@ -143,7 +153,8 @@ absl::StatusOr<std::unique_ptr<NativeModule>> NativeModule::Build(ir::Module& mo
           absl::StrCat(emulated ? EmulatedPrelude() : "", emitted.prelude, text);
       const std::clock_t start = std::clock();
       toolchain::ClangJob job{.source = source, .arch = device.arch, .features = device.features};
-      if (emulated) job.arch = "x86-64";
+      if (target->name() != "cpp") job.arch = "x86-64";
+      if (target->name() == "gcu") job.features.clear();
       absl::StatusOr<toolchain::ClangOutput> output =
           toolchain::CompileCpp(toolchain::Prepare(job));
       if (!output.ok()) {
@@ -154,12 +165,16 @@ absl::StatusOr<std::unique_ptr<NativeModule>> NativeModule::Build(ir::Module& mo
     }
     native->kernels_.push_back(std::move(emitted));
   }
+  native->entries_.resize(native->kernels_.size());
+  if (target->name() == "gcu") native->gcu_ = std::make_unique<GcuDevice>(device.arch);
+  if (objects.empty()) return native;
   KILN_ASSIGN_OR_RETURN(const std::string linked, toolchain::LinkSharedObject(objects));
   KILN_ASSIGN_OR_RETURN(native->library_, LoadLibrary(linked));
   for (size_t i = 0; i < native->kernels_.size(); ++i) {
+    if (native->on_gcu_[i]) continue;
     void* entry = dlsym(native->library_, absl::StrCat("kernel_", i).c_str());
     if (entry == nullptr) return absl::InternalError("a kernel is not exported");
-    native->entries_.push_back(entry);
+    native->entries_[i] = entry;
   }
   return native;
 }
@@ -199,8 +214,21 @@ absl::StatusOr<int> NativeModule::RunOnGrid(size_t number) {
   return error;
 }
 
+absl::StatusOr<int> NativeModule::RunOnGcu(size_t number) {
+  const EmittedKernel& kernel = kernels_[number];
+  std::vector<HostBuffer> buffers;
+  for (ir::BufferId buffer : kernel.buffers) {
+    buffers.push_back({buffers_[buffer]->data(), buffers_[buffer]->bytes});
+  }
+  std::vector<int64_t> symbols;
+  for (int symbol : kernel.symbols) symbols.push_back(symbols_[symbol]);
+  KILN_RETURN_IF_ERROR(gcu_->Run(kernel.source, buffers, symbols).status());
+  return KILN_CPU_OK;
+}
+
 absl::StatusOr<int> NativeModule::RunKernel(size_t number, int threads) {
   const EmittedKernel& kernel = kernels_[number];
+  if (on_gcu_[number]) return RunOnGcu(number);
   if (!kernel.grid.blocks.empty()) return RunOnGrid(number);
   const int64_t thread_bytes = (Value(kernel.thread_scratch_bytes) + 63) / 64 * 64;
   Storage scratch(Value(kernel.scratch_bytes));

@@ -11,16 +11,19 @@
 #include "compiler/ir/interpret.h"
 #include "compiler/ir/module.h"
 #include "proto/base/random_inputs.h"
+#include "tests/unit/compiler/codegen/gcu_device.h"
 
 namespace kiln::codegen {
 
 // An NVIDIA GPU, whose kernels are emulated here (gpu_emulator.h).
 inline constexpr absl::string_view kPtxIsa = "ptx";
-// "x86-64", "avx2", "avx512" or kPtxIsa, as a client would describe it.
+// A GCU, which is simulated.
+inline constexpr absl::string_view kGcuIsa = "gcu";
+// "x86-64", "avx2", "avx512", kPtxIsa or kGcuIsa, as a client would describe it.
 DeviceInfo TestDevice(absl::string_view isa);
 // The target that is for it.
 std::unique_ptr<Target> TestTarget(const DeviceInfo& device);
-// Those that this machine can run.
+// Those that this machine can run; KILN_TEST_ISA names one, for developers.
 std::vector<std::string> RunnableIsas();
 
 class NativeModule {
@@ -48,13 +51,16 @@ class NativeModule {
   absl::Status Allocate(absl::Span<const HostTensor> inputs, absl::Span<const int64_t> symbols);
   absl::StatusOr<int> RunKernel(size_t number, int threads);
   absl::StatusOr<int> RunOnGrid(size_t number);
+  absl::StatusOr<int> RunOnGcu(size_t number);
   absl::Status CheckGuards() const;
   ir::ReferenceTensor ReadWindow(const ir::BufferWindow& window) const;
   int64_t Value(ir::IntExpr expr) const;
 
   ir::Module& module_;
   std::vector<EmittedKernel> kernels_;
-  std::vector<void*> entries_;
+  std::vector<void*> entries_;  // by kernel; null for a GCU's
+  std::vector<bool> on_gcu_;    // by kernel
+  std::unique_ptr<GcuDevice> gcu_;
   void* library_ = nullptr;
   double compile_seconds_ = 0;
   std::vector<int64_t> symbols_;

@@ -136,7 +136,7 @@ Made Compile(const std::string& text, const std::string& arch = "sm_90a") {
     absl::StrAppend(&made.schedules, schedule::Print(module, *tree));
     absl::StatusOr<EmittedKernel> emitted = target->Print(module, *tree);
     EXPECT_TRUE(emitted.ok()) << emitted.status();
-    emitted->source += target->InterfaceText("scratch_bytes {}");
+    emitted->source += target->InterfaceText("scratch_bytes {}", emitted->binary);
     const std::string name = StrCat("kernel_", made.kernels.size());
     const std::string source = StrCat(
         emitted->prelude, absl::StrReplaceAll(emitted->source, {{kSymbolPlaceholder, name}}));

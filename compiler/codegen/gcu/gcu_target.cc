@@ -1,0 +1,225 @@
+#include "compiler/codegen/gcu/gcu_target.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "compiler/codegen/cpp/cpp_target.h"
+#include "compiler/codegen/gcu/launch.h"
+#include "compiler/codegen/gcu/source_hash.h"
+#include "compiler/schedule/gcu/groups.h"
+#include "compiler/schedule/gcu/machine.h"
+#include "compiler/toolchain/gcu/assembly.h"
+#include "compiler/toolchain/gcu/binary.h"
+#include "proto/base/device_cpu_names.h"
+#include "proto/base/key.h"
+#include "proto/base/status_macros.h"
+
+namespace kiln::codegen {
+namespace {
+
+constexpr int kBinary = 1;
+constexpr absl::string_view kFirstLine = ".gcu ";
+constexpr absl::string_view kInterfaceMark = "; interface ";
+constexpr absl::string_view kObjectKernel = "// kernel ";
+constexpr absl::string_view kObjectInterface = "// interface ";
+
+constexpr absl::string_view kSampleSource =
+    ".gcu 1\n"
+    ".profile gcu-16m\n"
+    ".kernel kiln_sample\n"
+    ".l1 0\n"
+    ".l2 0\n"
+    "  halt\n"
+    ".end\n"
+    "; interface \n";
+
+class GcuTarget : public Target {
+ public:
+  GcuTarget(schedule::gcu::Machine machine, std::unique_ptr<Target> host)
+      : machine_(std::move(machine)), host_(std::move(host)) {}
+
+  absl::string_view name() const override { return "gcu"; }
+
+  void Tile(ir::Module& module) const override {
+    schedule::gcu::Group(module, machine_, [&](const ir::Operation& operation) {
+      return gcu::MakeLaunch(module, operation, machine_).status();
+    });
+  }
+
+  absl::StatusOr<std::optional<ir::Kernel>> PackOperand(ir::Module&, ir::Kernel&,
+                                                        int64_t) const override {
+    return std::nullopt;
+  }
+
+  // A tree without nodes is a launch of the device, whose program follows from the operation.
+  absl::StatusOr<EmittedKernel> Print(ir::Module& module,
+                                      const schedule::Tree& tree) const override {
+    if (!tree.body.empty()) return host_->Print(module, tree);
+    const auto operation = absl::c_find_if(module.operations, [&](const ir::Operation& candidate) {
+      return !std::holds_alternative<ir::Library>(candidate) && NameOf(candidate) == tree.name;
+    });
+    if (operation == module.operations.end()) {
+      return absl::InternalError(absl::StrCat("there is no operation @", tree.name));
+    }
+    KILN_ASSIGN_OR_RETURN(gcu::Launch launch, gcu::MakeLaunch(module, *operation, machine_));
+    launch.kernel.name = std::string(kSymbolPlaceholder);
+    kiln::gcu::Module program;
+    program.profile = machine_.profile;
+    program.kernels.push_back(std::move(launch.kernel));
+    KILN_RETURN_IF_ERROR(kiln::gcu::Verify(program));
+    EmittedKernel emitted;
+    emitted.source = kiln::gcu::Disassemble(program);
+    emitted.buffers = std::move(launch.buffers);
+    emitted.symbols = std::move(launch.symbols);
+    emitted.scratch_bytes = module.ints->Const(0);
+    emitted.thread_scratch_bytes = module.ints->Const(0);
+    emitted.binary = kBinary;
+    return emitted;
+  }
+
+  std::string InterfaceText(absl::string_view interface, int binary) const override {
+    if (binary != kBinary) return host_->InterfaceText(interface, binary);
+    return absl::StrCat(kInterfaceMark, interface, "\n");
+  }
+
+  Digest KeyOf(const KernelJob& job) const override {
+    if (!IsProgram(job.source)) return host_->KeyOf(job);
+    return KernelKey(absl::StrCat("gcu ", gcu::kSourceHash), {}, {job.source});
+  }
+
+  absl::StatusOr<CompiledKernel> Compile(const KernelJob& job) const override {
+    if (!IsProgram(job.source)) return host_->Compile(job);
+    const size_t at = job.source.rfind(kInterfaceMark);
+    if (at == absl::string_view::npos) {
+      return absl::InternalError("the source states no interface");
+    }
+    const absl::string_view text = job.source.substr(at + kInterfaceMark.size());
+    absl::StatusOr<kiln::gcu::Module> program = kiln::gcu::Assemble(job.source);
+    if (!program.ok()) return absl::InternalError(program.status().message());
+    if (program->kernels.size() != 1) return absl::InternalError("the source is not of one kernel");
+    if (program->profile != machine_.profile) {
+      return absl::InternalError("the source is for another profile");
+    }
+    KILN_ASSIGN_OR_RETURN(const std::string binary, kiln::gcu::Encode(*program));
+    CompiledKernel compiled;
+    compiled.object =
+        absl::StrCat(kObjectKernel, program->kernels[0].name, "\n", kObjectInterface,
+                     text.substr(0, text.find('\n')), "\n", binary);
+    if (job.want_assembly) compiled.assembly = kiln::gcu::Disassemble(*program);
+    return compiled;
+  }
+
+  absl::Status PrepareToCompile(const KernelJob& like) const override {
+    return host_->PrepareToCompile(like);
+  }
+
+  std::string SampleSource() const override { return host_->SampleSource(); }
+
+  // A shared object of the host's kernels, and an archive of the programs as target ptx has it.
+  absl::StatusOr<std::vector<Binary>> Link(absl::Span<const std::string> objects) const override {
+    std::vector<std::string> of_host;
+    std::string index = "// kiln kernels 1\n", all;
+    for (const std::string& object : objects) {
+      absl::string_view rest = object;
+      if (!absl::ConsumePrefix(&rest, kObjectKernel)) {
+        of_host.push_back(object);
+        continue;
+      }
+      const absl::string_view name = rest.substr(0, rest.find('\n'));
+      rest.remove_prefix(std::min(rest.size(), name.size() + 1));
+      if (!absl::ConsumePrefix(&rest, kObjectInterface)) {
+        return absl::InternalError("an object to link does not state its interface");
+      }
+      const absl::string_view interface = rest.substr(0, rest.find('\n'));
+      rest.remove_prefix(std::min(rest.size(), interface.size() + 1));
+      absl::StrAppend(&index, "// kernel ", name, " ", all.size(), " ", rest.size(),
+                      "\n// interface ", interface, "\n");
+      absl::StrAppend(&all, rest);
+    }
+    std::vector<Binary> binaries;
+    if (!of_host.empty()) {
+      KILN_ASSIGN_OR_RETURN(binaries, host_->Link(of_host));
+    }
+    if (!all.empty()) {
+      binaries.push_back({.number = kBinary,
+                          .kind = BinaryKind::kGcu,
+                          .data = absl::StrCat(index, "\n", all)});
+    }
+    return binaries;
+  }
+
+ private:
+  static bool IsProgram(absl::string_view source) { return absl::StartsWith(source, kFirstLine); }
+
+  absl::StatusOr<schedule::Tree> ScheduleKernel(ir::Module& module,
+                                                const ir::Kernel& kernel) const override {
+    absl::StatusOr<schedule::Tree> tree = TreeOf(module, kernel);
+    if (tree.ok() || !absl::IsUnimplemented(tree.status())) return tree;
+    // The host's: a declared step.
+    const absl::Status why = tree.status();
+    KILN_ASSIGN_OR_RETURN(tree, host_->Schedule(module, kernel));
+    tree->reasons.insert(tree->reasons.begin(), absl::StrCat("on the host: ", why.message()));
+    return tree;
+  }
+  absl::StatusOr<schedule::Tree> ScheduleRepeat(ir::Module& module,
+                                                const ir::Repeat& repeat) const override {
+    return TreeOf(module, repeat);
+  }
+
+  absl::StatusOr<schedule::Tree> TreeOf(ir::Module& module, const ir::Operation& operation) const {
+    KILN_ASSIGN_OR_RETURN(gcu::Launch launch, gcu::MakeLaunch(module, operation, machine_));
+    schedule::Tree tree;
+    tree.name = std::string(NameOf(operation));
+    for (const ir::Kernel& kernel : KernelsOf(operation)) {
+      for (const std::string& origin : kernel.origins) {
+        if (!absl::c_linear_search(tree.origins, origin)) tree.origins.push_back(origin);
+      }
+    }
+    tree.reasons = std::move(launch.reasons);
+    return tree;
+  }
+
+  const schedule::gcu::Machine machine_;
+  const std::unique_ptr<Target> host_;
+};
+
+// A GCU's features name what its host's processor is: "x86-64-v3".
+absl::StatusOr<std::unique_ptr<Target>> MakeGcuTarget(DeviceInfo device) {
+  std::optional<schedule::gcu::Machine> machine = schedule::gcu::FindMachine(device.arch);
+  if (!machine) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("target gcu has no architecture '", device.arch, "'; known are ",
+                     absl::StrJoin(schedule::gcu::KnownProfiles(), ", ")));
+  }
+  DeviceInfo host;
+  host.arch = device.features.empty() ? "x86-64-v2" : device.features[0];
+  const CpuModel* model = FindCpuModel(host.arch);
+  if (model == nullptr || device.features.size() > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a GCU's one feature is its host's processor, as x86-64-v3, not '", host.arch, "'"));
+  }
+  host.features = ExtensionsOf(*model);
+  return std::make_unique<GcuTarget>(*std::move(machine), MakeCppTarget(std::move(host)));
+}
+
+}  // namespace
+
+TargetKind GcuTargetKind() {
+  const TargetKind host = CppTargetKind();
+  TargetKind kind;
+  kind.name = "gcu";
+  kind.toolchain = host.toolchain;
+  kind.build = absl::StrCat(gcu::kSourceHash, " ", host.build);
+  kind.make = &MakeGcuTarget;
+  kind.after_fork = [] {};
+  kind.sample_device.arch = "gcu-16m";
+  kind.sample_source = kSampleSource;
+  return kind;
+}
+
+}  // namespace kiln::codegen

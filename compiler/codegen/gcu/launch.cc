@@ -1,0 +1,189 @@
+#include "compiler/codegen/gcu/launch.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "compiler/codegen/gcu/code.h"
+#include "compiler/codegen/gcu/stage.h"
+#include "compiler/schedule/gcu/form.h"
+#include "compiler/schedule/gcu/l2_plan.h"
+#include "compiler/schedule/gcu/tiling.h"
+#include "proto/base/status_macros.h"
+
+namespace kiln::codegen::gcu {
+namespace {
+
+using ir::BufferId;
+using ir::BufferKind;
+using ir::Inst;
+using ir::IntExpr;
+using ir::ScalarOp;
+using schedule::gcu::Form;
+using schedule::gcu::L2Plan;
+using schedule::gcu::Machine;
+using schedule::gcu::Tiling;
+
+class LaunchMaker {
+ public:
+  LaunchMaker(ir::Module& module, const ir::Operation& operation, const Machine& machine)
+      : module_(module), ints_(*module.ints), operation_(operation), machine_(machine) {}
+
+  absl::StatusOr<Launch> Run() {
+    const absl::Span<const ir::Kernel> kernels = KernelsOf(operation_);
+    const auto* repeat = std::get_if<ir::Repeat>(&operation_);
+    if (repeat != nullptr && (repeat->steps.size() > 1 || !repeat->windows.empty() ||
+                              repeat->before + repeat->after > 0)) {
+      return absl::UnimplementedError("the GCU runs groups tile by tile in one loop");
+    }
+    placements_.resize(module_.buffers.size());
+    in_l2_.assign(module_.buffers.size(), false);
+    FindBuffers(kernels);
+    KILN_ASSIGN_OR_RETURN(const L2Plan plan, schedule::gcu::PlanL2(module_, operation_));
+    if (plan.bytes > machine_.l2_bytes) {
+      return absl::UnimplementedError(absl::StrCat("the group needs ", plan.bytes,
+                                                   " bytes of L2, which has ", machine_.l2_bytes));
+    }
+    for (const schedule::gcu::L2Buffer& buffer : plan.buffers) {
+      placements_[buffer.buffer] = {.space = Space::kL2,
+                                    .argument = -1,
+                                    .offset = buffer.offset,
+                                    .sizes = buffer.sizes,
+                                    .strides = buffer.strides,
+                                    .dtype = module_.buffers[buffer.buffer].dtype};
+      in_l2_[buffer.buffer] = true;
+    }
+    code_.SetFirstSymbol(static_cast<int>(launch_.buffers.size()));
+    if (repeat != nullptr && !repeat->steps.empty()) {
+      KILN_RETURN_IF_ERROR(AddTiles(*repeat));
+    } else {
+      for (const ir::Kernel& kernel : kernels) KILN_RETURN_IF_ERROR(AddStage(kernel));
+    }
+    code_.Emit(Op::kHalt);
+    KILN_RETURN_IF_ERROR(code_.status());
+    launch_.kernel.instructions = code_.Finish();
+    launch_.kernel.l1_bytes = static_cast<uint32_t>(l1_bytes_);
+    launch_.kernel.l2_bytes = static_cast<uint32_t>(plan.bytes);
+    return std::move(launch_);
+  }
+
+ private:
+  // The launch's arguments: buffers in L3 in order of first use, then all symbols.
+  void FindBuffers(absl::Span<const ir::Kernel> kernels) {
+    std::map<BufferId, uint8_t> access;
+    for (const ir::Kernel& kernel : kernels) {
+      ir::ForEachInst(kernel, [&](const Inst& inst) {
+        if (inst.op != ScalarOp::kLoad && inst.op != ScalarOp::kStore) return;
+        const ir::Buffer& buffer = module_.buffers[inst.buffer];
+        if (buffer.kind == BufferKind::kTile) return;
+        if (!access.contains(inst.buffer)) {
+          placements_[inst.buffer] = {.space = Space::kL3,
+                                      .argument = static_cast<int>(launch_.buffers.size()),
+                                      .offset = 0,
+                                      .sizes = buffer.sizes,
+                                      .strides = buffer.strides,
+                                      .dtype = buffer.dtype};
+          launch_.buffers.push_back(inst.buffer);
+        }
+        access[inst.buffer] |= inst.op == ScalarOp::kLoad ? kiln::gcu::kRead : kiln::gcu::kWritten;
+      });
+    }
+    for (size_t i = 0; i < launch_.buffers.size(); ++i) {
+      launch_.kernel.arguments.push_back({.name = absl::StrCat("b", i),
+                                          .kind = kiln::gcu::ArgumentKind::kL3Pointer,
+                                          .access = access[launch_.buffers[i]]});
+    }
+    for (size_t i = 0; i < ints_.symbols().size(); ++i) {
+      launch_.symbols.push_back(static_cast<int>(i));
+      launch_.kernel.arguments.push_back({.name = absl::StrCat("s", i),
+                                          .kind = kiln::gcu::ArgumentKind::kInteger,
+                                          .access = 0});
+    }
+  }
+
+  absl::Status AddStage(const ir::Kernel& kernel) {
+    KILN_ASSIGN_OR_RETURN(Form form, schedule::gcu::MakeForm(module_, kernel));
+    // A tile that turns out too large is made smaller.
+    absl::Status last;
+    for (int64_t l1 = machine_.l1_bytes; l1 > machine_.l1_bytes / 32; l1 = l1 * 2 / 3) {
+      const Tiling tiling = schedule::gcu::ChooseTiling(module_, form, in_l2_, machine_, l1);
+      Code attempt = code_;
+      const absl::StatusOr<int64_t> bytes =
+          AppendStage(module_, form, tiling, placements_, machine_, attempt);
+      if (!bytes.ok()) {
+        last = bytes.status();
+        continue;
+      }
+      code_ = std::move(attempt);
+      code_.Emit(Op::kBarrier);
+      l1_bytes_ = std::max(l1_bytes_, *bytes);
+      AddReason(form, tiling);
+      return absl::OkStatus();
+    }
+    return last;
+  }
+
+  void AddReason(const Form& form, const Tiling& tiling) {
+    const schedule::gcu::Cost cost =
+        schedule::gcu::CostOf(module_, form, tiling, in_l2_, machine_);
+    std::vector<std::string> tiles;
+    for (size_t l = 0; l < form.loops.size(); ++l) {
+      tiles.push_back(absl::StrCat(
+          tiling.tile[l], "/", schedule::gcu::TypicalOf(ints_, form.loops[l].extent),
+          static_cast<int>(l) == tiling.blocked ? " in steps" : tiling.serial[l] ? " serial" : ""));
+    }
+    launch_.reasons.push_back(absl::StrCat(
+        form.kernel.name, ": ", tiling.matrix ? "matrix" : "vector", ", tile (",
+        absl::StrJoin(tiles, ", "), "), predicted ", cost.seconds * 1e6, " us: compute ",
+        cost.compute * 1e6, ", L3 ", cost.l3 * 1e6, ", L2 ", cost.l2 * 1e6));
+  }
+
+  // All kernels on one tile of the first loop, then on the next.
+  absl::Status AddTiles(const ir::Repeat& repeat) {
+    const int64_t step = repeat.steps[0];
+    const IntExpr extent = repeat.kernels[0].outer[0].extent();
+    const IntExpr tile = ints_.NewVar(extent);
+    const int at = code_.NewRegister();
+    code_.Let(tile, InRegister(at));
+    const Label top = code_.NewLabel(), end = code_.NewLabel();
+    code_.Set(at, Known(0));
+    if (!extent.is_const()) {
+      const int scope = code_.mark();
+      code_.JumpIf(Op::kJumpGreaterEqual, InRegister(at), code_.Evaluate(extent), end);
+      code_.Release(scope);
+    }
+    code_.Bind(top);
+    for (const ir::Kernel& kernel : repeat.kernels) {
+      KILN_RETURN_IF_ERROR(
+          AddStage(schedule::gcu::ForTile(module_, kernel, tile, extent, step)));
+    }
+    code_.Emit(Op::kAddImmediate, {at, at}, step);
+    const int scope = code_.mark();
+    code_.JumpIf(Op::kJumpLess, InRegister(at), code_.Evaluate(extent), top);
+    code_.Release(scope);
+    code_.Bind(end);
+    return absl::OkStatus();
+  }
+
+  ir::Module& module_;
+  ir::IntContext& ints_;
+  const ir::Operation& operation_;
+  const Machine& machine_;
+  Launch launch_;
+  Code code_;
+  std::vector<Placement> placements_;
+  schedule::gcu::InL2 in_l2_;
+  int64_t l1_bytes_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<Launch> MakeLaunch(ir::Module& module, const ir::Operation& operation,
+                                  const Machine& machine) {
+  return LaunchMaker(module, operation, machine).Run();
+}
+
+}  // namespace kiln::codegen::gcu

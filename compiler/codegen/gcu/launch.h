@@ -1,0 +1,25 @@
+// A kernel, or a group of them, as one program of the GCU: a launch.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "compiler/ir/module.h"
+#include "compiler/schedule/gcu/machine.h"
+#include "compiler/toolchain/gcu/isa.h"
+
+namespace kiln::codegen::gcu {
+
+struct Launch {
+  kiln::gcu::Kernel kernel;           // without a name
+  std::vector<ir::BufferId> buffers;  // in L3: its first arguments, in order
+  std::vector<int> symbols;           // the arguments after them
+  std::vector<std::string> reasons;   // how it runs, for people
+};
+
+// UNIMPLEMENTED where the machine lacks something, or on-chip memory is too small.
+absl::StatusOr<Launch> MakeLaunch(ir::Module& module, const ir::Operation& operation,
+                                  const schedule::gcu::Machine& machine);
+
+}  // namespace kiln::codegen::gcu

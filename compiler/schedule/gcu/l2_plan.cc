@@ -1,0 +1,136 @@
+#include "compiler/schedule/gcu/l2_plan.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+#include <variant>
+
+#include "absl/algorithm/container.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+
+namespace kiln::schedule::gcu {
+namespace {
+
+using ir::BufferId;
+using ir::Inst;
+using ir::IntExpr;
+using ir::ScalarOp;
+
+constexpr int64_t kAlignment = 512;
+
+// Contiguous, in the order of dimensions that `strides` has.
+std::vector<IntExpr> Packed(ir::IntContext& ints, const std::vector<IntExpr>& sizes,
+                            const std::vector<IntExpr>& strides) {
+  std::vector<size_t> order(sizes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  const auto typical = [&](IntExpr expr) {
+    return expr.is_const() ? expr.value() : ints.EvaluateAtHints(expr);
+  };
+  absl::c_stable_sort(order,
+                      [&](size_t a, size_t b) { return typical(strides[a]) > typical(strides[b]); });
+  std::vector<IntExpr> out(sizes.size());
+  IntExpr stride = ints.Const(1);
+  for (size_t i = order.size(); i-- > 0;) {
+    out[order[i]] = stride;
+    stride = ints.Mul(stride, sizes[order[i]]);
+  }
+  return out;
+}
+
+// Places in the order of sizes, each at the lowest offset that is free while it lives.
+void Place(L2Plan& plan) {
+  std::vector<size_t> order(plan.buffers.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  absl::c_stable_sort(
+      order, [&](size_t a, size_t b) { return plan.buffers[a].bytes > plan.buffers[b].bytes; });
+  std::vector<const L2Buffer*> placed;
+  for (size_t i : order) {
+    L2Buffer& buffer = plan.buffers[i];
+    std::vector<std::pair<int64_t, int64_t>> taken;
+    for (const L2Buffer* other : placed) {
+      if (other->last < buffer.first || buffer.last < other->first) continue;
+      taken.emplace_back(other->offset, other->offset + other->bytes);
+    }
+    absl::c_sort(taken);
+    int64_t at = 0;
+    for (const auto& [begin, end] : taken) {
+      if (begin - at >= buffer.bytes) break;
+      at = std::max(at, end);
+    }
+    buffer.offset = at;
+    plan.bytes = std::max(plan.bytes, at + buffer.bytes);
+    placed.push_back(&buffer);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<L2Plan> PlanL2(ir::Module& module, const ir::Operation& operation) {
+  ir::IntContext& ints = *module.ints;
+  L2Plan plan;
+  const auto* repeat = std::get_if<ir::Repeat>(&operation);
+  if (repeat == nullptr) return plan;
+  absl::flat_hash_map<BufferId, size_t> known;
+  for (size_t k = 0; k < repeat->kernels.size(); ++k) {
+    absl::Status status;
+    ir::ForEachInst(repeat->kernels[k], [&](const Inst& inst) {
+      if (inst.op != ScalarOp::kLoad && inst.op != ScalarOp::kStore) return;
+      const ir::Buffer& buffer = module.buffers[inst.buffer];
+      if (buffer.kind != ir::BufferKind::kTile) return;
+      const auto [at, added] = known.try_emplace(inst.buffer, plan.buffers.size());
+      if (!added) {
+        plan.buffers[at->second].last = k;
+        return;
+      }
+      L2Buffer& out = plan.buffers.emplace_back();
+      out.buffer = inst.buffer;
+      out.first = out.last = k;
+      out.sizes = buffer.sizes;
+      if (!repeat->steps.empty()) {
+        const IntExpr loop = repeat->kernels[k].outer[0];
+        const auto dim = absl::c_find(inst.indices, loop);
+        if (dim != inst.indices.end()) {
+          out.sizes[static_cast<size_t>(dim - inst.indices.begin())] =
+              ints.Min(ints.Const(repeat->steps[0]), loop.extent());
+        }
+      }
+      out.strides = Packed(ints, out.sizes, buffer.strides);
+      IntExpr elements = ints.Const(1);
+      for (IntExpr size : out.sizes) elements = ints.Mul(elements, size);
+      const ir::IntRange range = elements.range();
+      if (range.max == ir::IntRange::kMaxInt || range.max > (int64_t{1} << 40)) {
+        status = absl::UnimplementedError(absl::StrCat("@", buffer.name, " has no largest size"));
+        return;
+      }
+      const int64_t bytes = range.max * DTypeSize(buffer.dtype);
+      out.bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    });
+    if (!status.ok()) return status;
+  }
+  Place(plan);
+  return plan;
+}
+
+ir::Kernel ForTile(ir::Module& module, const ir::Kernel& kernel, IntExpr tile, IntExpr extent,
+                   int64_t step) {
+  ir::IntContext& ints = *module.ints;
+  ir::Kernel out = kernel;
+  const IntExpr loop = kernel.outer[0];
+  const bool even = extent.is_const() && extent.value() % step == 0;
+  const IntExpr inside = ints.NewVar(
+      even ? ints.Const(step) : ints.Min(ints.Const(step), ints.Sub(extent, tile)));
+  const ir::IntContext::VarMap absolute = {{loop, ints.Add(tile, inside)}};
+  const ir::IntContext::VarMap local = {{loop, inside}};
+  out.outer[0] = inside;
+  for (ir::Phase& phase : out.phases) {
+    for (Inst& inst : phase.body) {
+      const bool on_chip =
+          inst.buffer >= 0 && module.buffers[inst.buffer].kind == ir::BufferKind::kTile;
+      for (IntExpr& index : inst.indices) index = ints.Substitute(index, on_chip ? local : absolute);
+    }
+  }
+  return out;
+}
+
+}  // namespace kiln::schedule::gcu

@@ -1,0 +1,42 @@
+// Runs programs of target gcu on the simulator.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace kiln::codegen {
+
+struct HostBuffer {
+  char* data = nullptr;
+  size_t bytes = 0;
+};
+
+// What a launch took, as simulated.
+struct GcuTimes {
+  double seconds = 0;
+  int64_t l3_bytes = 0, l2_bytes = 0, macs = 0;
+};
+
+class GcuDevice {
+ public:
+  explicit GcuDevice(const std::string& profile);
+  ~GcuDevice();
+
+  // `source` is the text of one kernel. Its buffers are copied to the device before and from it
+  // after. INTERNAL with the simulator's fault.
+  absl::StatusOr<GcuTimes> Run(absl::string_view source, absl::Span<const HostBuffer> buffers,
+                               absl::Span<const int64_t> symbols);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kiln::codegen
