@@ -46,7 +46,7 @@ class GcuTarget : public Target {
   absl::string_view name() const override { return "gcu"; }
 
   void Tile(ir::Module& module) const override {
-    schedule::gcu::Group(module, machine_, [&](const ir::Operation& operation) {
+    schedule::gcu::Group(module, machine_, {}, [&](const ir::Operation& operation) {
       return gcu::MakeLaunch(module, operation, machine_).status();
     });
   }

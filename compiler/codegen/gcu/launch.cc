@@ -1,6 +1,7 @@
 #include "compiler/codegen/gcu/launch.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <utility>
 
@@ -65,6 +66,7 @@ class LaunchMaker {
     code_.Emit(Op::kHalt);
     KILN_RETURN_IF_ERROR(code_.status());
     launch_.kernel.instructions = code_.Finish();
+    launch_.predicted_seconds += static_cast<double>(machine_.launch_ns) * 1e-9;
     launch_.kernel.l1_bytes = static_cast<uint32_t>(l1_bytes_);
     launch_.kernel.l2_bytes = static_cast<uint32_t>(plan.bytes);
     return std::move(launch_);
@@ -129,6 +131,7 @@ class LaunchMaker {
   void AddReason(const Form& form, const Tiling& tiling) {
     const schedule::gcu::Cost cost =
         schedule::gcu::CostOf(module_, form, tiling, in_l2_, machine_);
+    launch_.predicted_seconds += cost.seconds * repetitions_;
     std::vector<std::string> tiles;
     for (size_t l = 0; l < form.loops.size(); ++l) {
       tiles.push_back(absl::StrCat(
@@ -156,6 +159,8 @@ class LaunchMaker {
       code_.Release(scope);
     }
     code_.Bind(top);
+    const auto all = static_cast<double>(schedule::gcu::TypicalOf(ints_, extent));
+    repetitions_ = std::ceil(all / static_cast<double>(step));
     for (const ir::Kernel& kernel : repeat.kernels) {
       KILN_RETURN_IF_ERROR(
           AddStage(schedule::gcu::ForTile(module_, kernel, tile, extent, step)));
@@ -177,6 +182,7 @@ class LaunchMaker {
   std::vector<Placement> placements_;
   schedule::gcu::InL2 in_l2_;
   int64_t l1_bytes_ = 0;
+  double repetitions_ = 1;  // of the stages
 };
 
 }  // namespace

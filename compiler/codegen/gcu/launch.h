@@ -16,6 +16,7 @@ struct Launch {
   std::vector<ir::BufferId> buffers;  // in L3: its first arguments, in order
   std::vector<int> symbols;           // the arguments after them
   std::vector<std::string> reasons;   // how it runs, for people
+  double predicted_seconds = 0;
 };
 
 // UNIMPLEMENTED where the machine lacks something, or on-chip memory is too small.

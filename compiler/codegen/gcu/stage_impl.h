@@ -96,6 +96,7 @@ class StageCoder {
   void IssueIfChanged(Staged& staged, const Place& next, const std::vector<Scalar>& current);
   View ViewOf(const Staged& staged, const Access& access, const Place& place);
   void Store(const ir::Inst& inst, const Place& place);
+  int64_t MostBytes(ir::ValueId value) const;
   Scalar BaseAddress(const Placement& placement);
 
   // stage_values.cc: what is computed.

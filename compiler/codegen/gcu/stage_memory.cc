@@ -131,6 +131,8 @@ void StageCoder::PlanStores() {
     store_tokens_[&inst] = token;
     const ir::ValueId value = inst.operands.back();
     tokens_of_value_[value].push_back(token);
+    // Before anything else is given memory: nothing may be written there while it is copied.
+    if (!store_slots_.contains(value)) store_slots_[value] = l1_.Take(MostBytes(value));
     if (definitions_[value]->op == ScalarOp::kLoad) {
       const Access& load = form_.AccessOf(*definitions_[value]);
       if (!definitions_[value]->has_mask || load.mask_is_clip) {
@@ -138,6 +140,19 @@ void StageCoder::PlanStores() {
       }
     }
   }
+}
+
+// Of a tile of the value, at most.
+int64_t StageCoder::MostBytes(ir::ValueId value) const {
+  int64_t elements = 1;
+  for (int l : form_.LoopsOf(phase_of_[value])) {
+    if (form_.loops[l].phase >= 0 &&
+        (tiling_.serial[l] || definitions_[value]->op == ScalarOp::kReduce)) {
+      continue;
+    }
+    elements *= tiling_.tile[l];
+  }
+  return elements * SizeOf(TypeOf(form_.types[value]));
 }
 
 Scalar StageCoder::BaseAddress(const Placement& placement) {

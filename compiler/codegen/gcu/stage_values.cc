@@ -200,9 +200,7 @@ View StageCoder::NewView(Type type, const std::vector<bool>& dims, ir::ValueId s
     return view;
   }
   if (stored_as != ir::kNoValue && IsStored(stored_as)) {
-    const auto [at, added] = store_slots_.try_emplace(stored_as, 0);
-    if (added) at->second = l1_.Take(bytes);
-    view.address = at->second;
+    view.address = store_slots_.at(stored_as);
     for (int token : tokens_of_value_.at(stored_as)) code_.Wait(token);
     return view;
   }
@@ -310,7 +308,7 @@ void StageCoder::Compute(const Inst& inst, int phase, const Place& place) {
       const ir::ValueId value = inst.operands.back();
       const View& from = Of(value);
       const ScalarOp made = definitions_[value]->op;
-      const bool own = store_slots_.contains(value) && store_slots_.at(value) == from.address;
+      const bool own = from.slot < 0 && from.staged < 0 && store_slots_.at(value) == from.address;
       if (!own && (made != ScalarOp::kLoad || from.slot >= 0)) {
         View out = NewView(from.type, from.dims, value, place);
         Apply(Op::kVectorCopy, out, {&from}, place);

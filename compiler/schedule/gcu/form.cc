@@ -99,6 +99,10 @@ class FormMaker {
         form_.loops.push_back({var, var.extent(), static_cast<int>(p)});
       }
     }
+    for (const Loop& loop : form_.loops) {
+      const bool may_be_empty = loop.extent.range().min < 1;
+      if (loop.extent.is_const(0) || (loop.phase >= 0 && may_be_empty)) return Lacks("empty loop");
+    }
     form_.types.assign(static_cast<size_t>(kernel.num_values), DType::kF32);
     ranges_.resize(form_.types.size());
     definitions_.assign(form_.types.size(), nullptr);

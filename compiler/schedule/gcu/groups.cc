@@ -2,6 +2,8 @@
 
 namespace kiln::schedule::gcu {
 
-void Group(ir::Module&, const Machine&, const Trial&) {}
+void Group(ir::Module&, const Machine&, const std::vector<std::string>&, const Trial&) {}
+
+void LayOut(ir::Module&) {}
 
 }  // namespace kiln::schedule::gcu

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "compiler/ir/module.h"
@@ -15,6 +17,12 @@ using Trial = std::function<absl::Status(const ir::Operation&)>;
 
 // Lays out temporary buffers for the device, and puts kernels into Repeats: without steps where all
 // that they hand on fits L2, with steps where it does tile by tile.
-void Group(ir::Module& module, const Machine& machine, const Trial& trial);
+// `without`: strategies that are left out, "afe" or "tlf".
+void Group(ir::Module& module, const Machine& machine, const std::vector<std::string>& without,
+           const Trial& trial);
+
+// The first of it alone: temporary buffers that only kernels see get the order of dimensions in
+// which contractions store columns side by side.
+void LayOut(ir::Module& module);
 
 }  // namespace kiln::schedule::gcu

@@ -1,0 +1,189 @@
+// What the launches of a graph take on a simulated GCU, beside what the compiler predicts.
+//
+//   gcu_times GRAPH.kgraph [--profile=gcu-16m] [--unfused] [--without=PASS,...] [--launches]
+//
+// --unfused: a launch for each operator. --without: passes to leave out (afe, tlf, those of fusion).
+// Times are of launches alone: what runs on the host is named, and copies to the device are not
+// counted. Tensors hold random numbers; results are not looked at.
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "compiler/codegen/gcu/launch.h"
+#include "compiler/fusion/fuse.h"
+#include "compiler/graph/import.h"
+#include "compiler/ir/identity.h"
+#include "compiler/ir/verify.h"
+#include "compiler/lowering/lower.h"
+#include "compiler/schedule/gcu/groups.h"
+#include "compiler/toolchain/gcu/assembly.h"
+#include "kiln/v1/graph.pb.h"
+#include "proto/base/status_macros.h"
+#include "tests/unit/compiler/codegen/gcu_device.h"
+
+namespace kiln {
+namespace {
+
+struct Options {
+  std::string graph, profile = "gcu-16m";
+  bool unfused = false, launches = false;
+  std::vector<std::string> without;
+};
+
+class Bench {
+ public:
+  Bench(const Options& options, const schedule::gcu::Machine& machine)
+      : options_(options), machine_(machine), device_(options.profile) {}
+
+  absl::Status Run() {
+    std::ifstream in(options_.graph, std::ios::binary);
+    v1::Graph graph;
+    if (!in || !graph.ParseFromIstream(&in)) {
+      return absl::InvalidArgumentError(absl::StrCat(options_.graph, " is no graph"));
+    }
+    const absl::Time begin = absl::Now();
+    KILN_ASSIGN_OR_RETURN(graph::Graph imported, graph::Import(graph, *module_.ints));
+    KILN_RETURN_IF_ERROR(lowering::Lower(imported, {}, module_));
+    KILN_RETURN_IF_ERROR(fusion::Fuse(
+        module_, {.enabled = !options_.unfused, .disabled_passes = options_.without}, nullptr));
+    if (!options_.unfused) {
+      schedule::gcu::Group(module_, machine_, options_.without, [&](const ir::Operation& operation) {
+        return codegen::gcu::MakeLaunch(module_, operation, machine_).status();
+      });
+      KILN_RETURN_IF_ERROR(ir::Verify(module_));
+    } else {
+      schedule::gcu::LayOut(module_);
+    }
+    const double grouped = absl::ToDoubleSeconds(absl::Now() - begin);
+    double codegen = 0, run = 0;
+    const std::vector<ir::Identity> identities = ir::Identify(module_);
+    std::vector<double> seconds(module_.operations.size()), predicted(module_.operations.size());
+    double total = 0, total_predicted = 0, errors = 0;
+    int launches = 0, on_host = 0;
+    codegen::GcuTimes sum;
+    for (size_t i = 0; i < module_.operations.size(); ++i) {
+      const ir::Operation& operation = module_.operations[i];
+      if (const size_t first = identities[i].first; first != i) {
+        seconds[i] = seconds[first];
+        predicted[i] = predicted[first];
+      } else {
+        const absl::Time start = absl::Now();
+        absl::StatusOr<codegen::gcu::Launch> launch =
+            codegen::gcu::MakeLaunch(module_, operation, machine_);
+        codegen += absl::ToDoubleSeconds(absl::Now() - start);
+        if (!launch.ok()) {
+          std::printf("host: %s: %s\n", std::string(NameOf(operation)).c_str(),
+                      std::string(launch.status().message()).c_str());
+          ++on_host;
+          continue;
+        }
+        const absl::Time at = absl::Now();
+        KILN_ASSIGN_OR_RETURN(const codegen::GcuTimes times, Launch(*launch));
+        run += absl::ToDoubleSeconds(absl::Now() - at);
+        seconds[i] = times.seconds;
+        predicted[i] = launch->predicted_seconds;
+        sum.l3_bytes += times.l3_bytes;
+        sum.l2_bytes += times.l2_bytes;
+        sum.macs += times.macs;
+        if (options_.launches) {
+          std::printf("%s: %.1f us, predicted %.1f, L3 %.2f MB, L2 %.2f MB, %.1f MMAC\n",
+                      std::string(NameOf(operation)).c_str(), times.seconds * 1e6,
+                      predicted[i] * 1e6, static_cast<double>(times.l3_bytes) / 1e6,
+                      static_cast<double>(times.l2_bytes) / 1e6,
+                      static_cast<double>(times.macs) / 1e6);
+          for (const std::string& reason : launch->reasons) std::printf("    %s\n", reason.c_str());
+        }
+      }
+      if (seconds[i] == 0) continue;
+      ++launches;
+      total += seconds[i];
+      total_predicted += predicted[i];
+      errors += std::abs(predicted[i] / seconds[i] - 1);
+    }
+    std::printf(
+        "%s%s: %d launches, %d on the host: %.3f ms, predicted %.3f ms (mean error of a launch "
+        "%.0f %%); compiled in %.2f s (code %.2f), simulated in %.2f s\n",
+        options_.graph.c_str(), options_.unfused ? " unfused" : "", launches, on_host, total * 1e3,
+        total_predicted * 1e3, launches == 0 ? 0 : errors / launches * 100, grouped + codegen,
+        codegen, run);
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::StatusOr<codegen::GcuTimes> Launch(codegen::gcu::Launch& launch) {
+    std::vector<std::string> data;
+    std::vector<int64_t> symbols;
+    for (const ir::IntContext::SymbolInfo& symbol : module_.ints->symbols()) {
+      symbols.push_back(symbol.hint);
+    }
+    for (ir::BufferId id : launch.buffers) {
+      const ir::Buffer& buffer = module_.buffers[id];
+      const int64_t bytes = module_.ints->EvaluateAtHints(ir::SizeBytes(*module_.ints, buffer));
+      std::string& bits = data.emplace_back(static_cast<size_t>(bytes), '\0');
+      if (buffer.dtype != DType::kF32) continue;
+      for (size_t i = 0; i + 4 <= bits.size(); i += 4) {
+        const float value = static_cast<float>(random_() % 2048) / 1024 - 1;
+        std::memcpy(&bits[i], &value, 4);
+      }
+    }
+    std::vector<codegen::HostBuffer> buffers;
+    for (std::string& bits : data) buffers.push_back({bits.data(), bits.size()});
+    kiln::gcu::Module program;
+    program.profile = machine_.profile;
+    launch.kernel.name = "launch";
+    program.kernels.push_back(launch.kernel);
+    return device_.Run(kiln::gcu::Disassemble(program), buffers, symbols);
+  }
+
+  const Options& options_;
+  const schedule::gcu::Machine& machine_;
+  ir::Module module_;
+  codegen::GcuDevice device_;
+  std::minstd_rand random_;
+};
+
+int Main(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    absl::string_view argument = argv[i];
+    if (absl::ConsumePrefix(&argument, "--profile=")) {
+      options.profile = std::string(argument);
+    } else if (absl::ConsumePrefix(&argument, "--without=")) {
+      options.without = absl::StrSplit(argument, ',');
+    } else if (argument == "--unfused") {
+      options.unfused = true;
+    } else if (argument == "--launches") {
+      options.launches = true;
+    } else {
+      options.graph = std::string(argument);
+    }
+  }
+  const auto machine = schedule::gcu::FindMachine(options.profile);
+  if (!machine || options.graph.empty()) {
+    std::fprintf(stderr, "gcu_times GRAPH.kgraph [--profile=NAME] [--unfused] [--without=PASS,...] "
+                         "[--launches]\n");
+    return 2;
+  }
+  const absl::Status status = Bench(options, *machine).Run();
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  return 1;
+}
+
+}  // namespace
+}  // namespace kiln
+
+int main(int argc, char** argv) {
+  return kiln::Main(argc, argv);
+}
