@@ -55,6 +55,7 @@ bool IsBetween(const Repeat& repeat, size_t number) {
 }
 
 std::vector<IntExpr> TiledLoops(const Repeat& repeat, size_t number) {
+  if (repeat.steps.empty()) return {};
   const Kernel& kernel = repeat.kernels[number];
   const bool is_between = IsBetween(repeat, number);
   const bool adds = is_between && AddsUp(kernel);

@@ -190,13 +190,16 @@ struct TileWindow {
 // tile itself; those of others may have other lengths. What is stored for two tiles, or not for all
 // of a loop, is a kTile buffer.
 //
+// Without steps everything is one tile: kernels that are one launch of a device, where what they
+// hand on may stay on the chip.
+//
 // Sums over the last tiled loop: the first `before` and the last `after` kernels lack that loop,
 // and run before and after all of its tiles. Of the kernels between, one that AddsUp has it as the
 // loop of its first phase and adds the sum of each tile to a buffer that a kernel before has made
 // and that only those after load; tiles of that loop run in order then.
 struct Repeat {
   std::string name;
-  std::vector<int64_t> steps;   // each at least 1
+  std::vector<int64_t> steps;   // each at least 1; none: everything is one tile
   std::vector<Kernel> kernels;  // in an order that respects every dependence
   size_t before = 0, after = 0;
   // By kernel, for each step; empty where every kernel runs the tile itself, as it does where there

@@ -22,11 +22,13 @@ class RepeatVerifier {
   absl::Status Run() {
     const size_t count = repeat_.kernels.size();
     if (count == 0) return Error("has no kernels");
-    if (repeat_.steps.empty()) return Error("has no steps");
     for (const int64_t step : repeat_.steps) {
       if (step < 1) return Error(absl::StrCat("has a step of ", step));
     }
     if (repeat_.before + repeat_.after >= count) return Error("has no kernel in its last loop");
+    if (repeat_.steps.empty() && (repeat_.before + repeat_.after > 0 || !repeat_.windows.empty())) {
+      return Error("has sums or windows and no steps");
+    }
     if (repeat_.before + repeat_.after > 0 && repeat_.steps.back() == 1) {
       return Error("sums over tiles of one iteration");
     }
@@ -87,7 +89,7 @@ class RepeatVerifier {
   absl::Status CheckLoops(size_t number) {
     const Kernel& kernel = repeat_.kernels[number];
     const bool is_between = IsBetween(repeat_, number);
-    const bool adds = is_between && AddsUp(kernel);
+    const bool adds = is_between && AddsUp(kernel) && !repeat_.steps.empty();
     const size_t tiled = repeat_.steps.size() - (is_between && !adds ? 0 : 1);
     if (kernel.outer.size() < tiled) {
       return Error(absl::StrCat("has a kernel @", kernel.name, " of fewer loops than steps"));

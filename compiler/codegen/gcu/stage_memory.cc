@@ -208,9 +208,12 @@ void StageCoder::Issue(const Staged& staged, const Place& place, Scalar offset) 
     dim.stride = code_.Multiply(stride, Known(step));
     const schedule::gcu::Clip& clip = access.clips[d];
     if (clip.begin || clip.end) {
-      const Scalar begin = clip.begin ? code_.Evaluate(clip.begin) : Known(0);
+      // What of the box is there.
+      const Scalar begin =
+          code_.Max(clip.begin ? code_.Evaluate(clip.begin) : Known(0), low);
       const Scalar end =
-          clip.end ? code_.Evaluate(clip.end) : code_.Evaluate(placement.sizes[d]);
+          code_.Min(clip.end ? code_.Evaluate(clip.end) : code_.Evaluate(placement.sizes[d]),
+                    code_.Add(low, dim.extent));
       dim.clipped = true;
       dim.low = code_.Subtract(begin, low);
       dim.from_extent = code_.Max(code_.Subtract(end, begin), Known(0));
