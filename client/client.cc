@@ -62,6 +62,10 @@ absl::StatusOr<Outputs> Program::Run(absl::Span<const kiln_tensor> inputs) const
   return outputs;
 }
 
+std::string Program::LastRun() const {
+  return loaded_->executor().LastRun();
+}
+
 const v1::Artifact& Program::artifact() const {
   return loaded_->artifact();
 }

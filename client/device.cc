@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/runtime/cuda/device.h"
+#include "client/runtime/gcu/runtime.h"
 #include "kiln/v1/device.pb.h"
 #include "proto/base/device_cpu.h"
 #include "proto/base/target_name.h"
@@ -31,6 +32,7 @@ struct KnownTarget {
 constexpr KnownTarget kTargets[] = {
     {v1::TARGET_CPP, &DescribeCpu},
     {v1::TARGET_PTX, &cuda::DescribeGpuOrNative},
+    {v1::TARGET_GCU, &gcu::DescribeGcuOrNative},
     {v1::TARGET_NULL, &DescribeNull},
 };
 

@@ -10,10 +10,12 @@
 #include "client/runtime/contract.h"
 #include "client/runtime/cpu/executor.h"
 #include "client/runtime/cpu/shared_object.h"
-#include "client/runtime/cuda/archive.h"
+#include "client/runtime/archive.h"
 #include "client/runtime/cuda/device.h"
 #include "client/runtime/cuda/driver.h"
 #include "client/runtime/cuda/executor.h"
+#include "client/runtime/gcu/accelerator.h"
+#include "client/runtime/gcu/runtime.h"
 #include "kiln/v1/artifact.pb.h"
 #include "proto/base/device_cpu.h"
 #include "proto/base/digest.h"
@@ -40,9 +42,14 @@ absl::Status CheckHeader(const v1::ArtifactHeader& header) {
     KILN_ASSIGN_OR_RETURN(const cuda::Driver* driver, cuda::Driver::Get());
     return cuda::FindGpuFor(*driver, header.arch()).status();
   }
-  return absl::FailedPreconditionError(absl::StrCat("the artifact is for target ",
-                                                    TargetName(header.target()),
-                                                    "; this client runs programs for cpp and ptx"));
+  if (header.target() == v1::TARGET_GCU) {
+    KILN_ASSIGN_OR_RETURN(const gcu::Runtime* runtime, gcu::Runtime::Get());
+    KILN_RETURN_IF_ERROR(gcu::CheckRunsOnGcu(*runtime, header.arch()));
+    return header.features().empty() ? absl::OkStatus() : CheckRunsOnHost(header.features(0), {});
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("the artifact is for target ", TargetName(header.target()),
+                   "; this client runs programs for cpp, ptx and gcu"));
 }
 
 // That every launch names a binary that is there; the first one is looked for with its kernels.
@@ -134,17 +141,62 @@ absl::StatusOr<std::unique_ptr<Executor>> LoadForCpu(v1::Artifact& artifact,
                              threads > 0 ? threads : PhysicalProcessors());
 }
 
+// Launches of binary 1 are the device's, others calls of the shared object, if there is one.
+absl::StatusOr<std::unique_ptr<Executor>> LoadForGcu(v1::Artifact& artifact,
+                                                     std::unique_ptr<const Contract> contract,
+                                                     std::unique_ptr<SharedObject>& object,
+                                                     int threads) {
+  KILN_ASSIGN_OR_RETURN(const gcu::Runtime* runtime, gcu::Runtime::Get());
+  v1::Program of_host, of_device;
+  for (int i = 0; i < artifact.program().steps_size(); ++i) {
+    const v1::Step& step = artifact.program().steps(i);
+    if (!step.has_launch()) continue;
+    if (step.launch().has_grid() || step.launch().binary() > 1) {
+      return absl::DataLossError(
+          absl::StrCat("step ", i, " of the artifact launches no kernel of a GCU or its host"));
+    }
+    *(step.launch().binary() == 0 ? of_host : of_device).add_steps() = step;
+  }
+  if (!artifact.binary().empty()) {
+    KILN_ASSIGN_OR_RETURN(object, SharedObject::Load(artifact.binary()));
+    artifact.mutable_binary()->clear();
+    artifact.mutable_binary()->shrink_to_fit();
+  }
+  KILN_ASSIGN_OR_RETURN(std::vector<Kernel> host_kernels, FindKernels(of_host, object.get()));
+  std::vector<Kernel> device_kernels;
+  std::unique_ptr<const Accelerator> accelerator;
+  for (v1::Binary& binary : *artifact.mutable_binaries()) {
+    if (binary.number() != 1 || binary.kind() != v1::BINARY_KIND_GCU || accelerator != nullptr) {
+      return absl::DataLossError("the artifact has code that nothing uses");
+    }
+    KILN_ASSIGN_OR_RETURN(const std::unique_ptr<const Archive> archive,
+                          Archive::Parse(std::move(*binary.mutable_data())));
+    binary.clear_data();
+    KILN_ASSIGN_OR_RETURN(device_kernels, FindKernels(of_device, *archive));
+    KILN_ASSIGN_OR_RETURN(accelerator, gcu::MakeAccelerator(*runtime, *archive));
+  }
+  std::vector<Kernel> kernels;
+  size_t next_host = 0, next_device = 0;
+  for (const v1::Step& step : artifact.program().steps()) {
+    if (!step.has_launch()) continue;
+    kernels.push_back(step.launch().binary() == 0 ? host_kernels[next_host++]
+                                                  : device_kernels[next_device++]);
+  }
+  return CpuExecutor::Create(artifact.program(), std::move(kernels), std::move(contract),
+                             threads > 0 ? threads : PhysicalProcessors(), std::move(accelerator));
+}
+
 // The archives of binary 1 that this client can load, taken out of the artifact.
-absl::StatusOr<std::vector<std::unique_ptr<const cuda::Archive>>> TakeArchives(
+absl::StatusOr<std::vector<std::unique_ptr<const Archive>>> TakeArchives(
     v1::Artifact& artifact) {
-  std::vector<std::unique_ptr<const cuda::Archive>> archives;
+  std::vector<std::unique_ptr<const Archive>> archives;
   for (v1::Binary& binary : *artifact.mutable_binaries()) {
     if (binary.number() != 1) return absl::DataLossError("the artifact has code that nothing uses");
     if (binary.kind() != v1::BINARY_KIND_PTX && binary.kind() != v1::BINARY_KIND_CUBIN) continue;
     KILN_ASSIGN_OR_RETURN(archives.emplace_back(),
-                          cuda::Archive::Parse(std::move(*binary.mutable_data())));
+                          Archive::Parse(std::move(*binary.mutable_data())));
     binary.clear_data();
-    KILN_RETURN_IF_ERROR(cuda::CheckAlike(*archives.front(), *archives.back()));
+    KILN_RETURN_IF_ERROR(CheckAlike(*archives.front(), *archives.back()));
   }
   if (!archives.empty()) return archives;
   return absl::FailedPreconditionError("the artifact has neither PTX nor a cubin");
@@ -163,11 +215,11 @@ absl::StatusOr<std::unique_ptr<Executor>> LoadForGpu(v1::Artifact& artifact,
     if (step.launch().has_grid() && step.launch().binary() == 1) continue;
     return absl::DataLossError(absl::StrCat("step ", i, " launches no kernel of a GPU"));
   }
-  std::vector<std::unique_ptr<const cuda::Archive>> archives;
+  std::vector<std::unique_ptr<const Archive>> archives;
   std::vector<Kernel> kernels;
   if (launches) {
     KILN_ASSIGN_OR_RETURN(archives, TakeArchives(artifact));
-    KILN_ASSIGN_OR_RETURN(kernels, cuda::FindKernels(artifact.program(), *archives.front()));
+    KILN_ASSIGN_OR_RETURN(kernels, FindKernels(artifact.program(), *archives.front()));
   }
   KILN_ASSIGN_OR_RETURN(const cuda::Driver* driver, cuda::Driver::Get());
   return cuda::CudaExecutor::Create(artifact.program(), std::move(kernels), std::move(archives),
@@ -230,6 +282,9 @@ absl::StatusOr<std::unique_ptr<LoadedProgram>> LoadedProgram::Load(absl::string_
   }
   if (artifact.header().target() == v1::TARGET_PTX) {
     KILN_ASSIGN_OR_RETURN(parts->executor, LoadForGpu(artifact, std::move(contract)));
+  } else if (artifact.header().target() == v1::TARGET_GCU) {
+    KILN_ASSIGN_OR_RETURN(parts->executor,
+                          LoadForGcu(artifact, std::move(contract), parts->object, threads));
   } else {
     KILN_ASSIGN_OR_RETURN(parts->executor,
                           LoadForCpu(artifact, std::move(contract), parts->object, threads));

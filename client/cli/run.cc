@@ -183,6 +183,7 @@ absl::StatusOr<Report> CheckExpected(const std::vector<kiln_output>& outputs,
 
 void Print(const Loaded& loaded, const Report& report, bool checked, int64_t bench,
            const Timing& timing, bool json) {
+  const std::string device = loaded.program->LastRun();
   if (json) {
     std::vector<std::string> outputs;
     for (const std::string& text : report.outputs) outputs.push_back(JsonQuote(text));
@@ -197,6 +198,7 @@ void Print(const Loaded& loaded, const Report& report, bool checked, int64_t ben
       absl::StrAppend(&text, ", \"bench\": {\"runs\": ", bench,
                       ", \"median_ms\": ", timing.median_ms, ", \"min_ms\": ", timing.min_ms, "}");
     }
+    if (!device.empty()) absl::StrAppend(&text, ", \"device\": ", JsonQuote(device));
     std::printf("%s}\n", text.c_str());
     return;
   }
@@ -204,6 +206,7 @@ void Print(const Loaded& loaded, const Report& report, bool checked, int64_t ben
   for (size_t i = 0; i < report.outputs.size(); ++i) {
     std::printf("output %-3zu %s\n", i, report.outputs[i].c_str());
   }
+  if (!device.empty()) std::printf("device     %s\n", device.c_str());
   if (checked && report.wrong.empty()) {
     std::printf(
         "check      %d outputs equal the reference (largest error %.2g of what is allowed)\n",

@@ -348,6 +348,17 @@ int gcu_module_get_function(gcu_module_t handle, const char* name, gcu_function_
   });
 }
 
+int gcu_function_get_l2_bytes(gcu_function_t handle, uint64_t* bytes) {
+  return Guarded([&] {
+    const gcu_function* function = Find(handle);
+    if (function == nullptr || bytes == nullptr) {
+      return Invalid("gcu_function_get_l2_bytes: no such function, or no place for the number");
+    }
+    *bytes = function->kernel->l2_bytes;
+    return static_cast<int>(GCU_OK);
+  });
+}
+
 int gcu_function_get_argument_count(gcu_function_t handle, uint32_t* count) {
   return Guarded([&] {
     const gcu_function* function = Find(handle);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -46,6 +47,8 @@ class Executor {
   // See kiln_program_check.
   virtual absl::Status TakeError() const = 0;
   virtual int threads() const = 0;  // of the CPU, that a run uses
+  // What the last run did on a device that tells, for people; "" of others.
+  virtual std::string LastRun() const { return ""; }
 
   // Whether PrepareWeights reads the input.
   bool PreparesInput(size_t input) const { return prepared_inputs_[input]; }

@@ -21,7 +21,7 @@ namespace kiln::runtime {
 
 struct Kernel {
   KilnCpuKernel entry = nullptr;  // of a CPU
-  int function = -1;              // of a GPU: its number in the program's cuda::Archive
+  int function = -1;              // of a GPU: its number in the program's runtime::Archive
   std::shared_ptr<const v1::KernelInterface> interface;  // not null; launches of a kernel share it
 };
 

@@ -148,6 +148,7 @@ absl::Status ProgramRun::CallLibrary(const PlanLibrary& step) {
   }
   absl::InlinedVector<kiln_tensor, 8> tensors;
   for (const PlanView& view : step.tensors) {
+    KILN_RETURN_IF_ERROR(BeforeUse(view.buffer, false));
     tensors.push_back(Describe(view.type, Address(view)));
   }
   absl::InlinedVector<kiln_tensor, 4> results;
@@ -163,6 +164,7 @@ absl::Status ProgramRun::CallLibrary(const PlanLibrary& step) {
   }
   KILN_RETURN_IF_ERROR(AfterCallback());
   for (size_t i = 0; i < step.results.size(); ++i) {
+    KILN_RETURN_IF_ERROR(BeforeUse(step.results[i], true));
     KILN_RETURN_IF_ERROR(TakeResult(step, static_cast<int>(i), results[i]));
   }
   return absl::OkStatus();
@@ -213,6 +215,8 @@ absl::Status ProgramRun::TakeResult(const PlanLibrary& step, int result,
 
 absl::Status ProgramRun::Copy(const PlanCopy& copy) {
   if (copy.from.type.reach_bytes == 0) return absl::OkStatus();
+  KILN_RETURN_IF_ERROR(BeforeUse(copy.from.buffer, false));
+  KILN_RETURN_IF_ERROR(BeforeUse(copy.to.buffer, true));
   return CopyWindow({Address(copy.to), copy.to.type.strides},
                     {Address(copy.from), copy.from.type.strides}, copy.from.type.sizes,
                     DTypeSize(copy.from.type.dtype));
@@ -244,6 +248,7 @@ absl::Status ProgramRun::FillOutput(const PlanOutput& from, kiln_output& to) {
   to.data = nullptr;
   to.owner = nullptr;
   if (from.kind != KILN_TENSOR) return absl::OkStatus();
+  KILN_RETURN_IF_ERROR(BeforeUse(from.view.buffer, false));
   const PlanTensor& type = from.view.type;
   to.dtype = DTypeToProto(type.dtype);
   to.ndim = static_cast<int32_t>(type.sizes.size());

@@ -64,6 +64,8 @@ class ProgramRun {
   virtual absl::StatusOr<SharedMemory*> AllocateOwn(int64_t bytes) = 0;
   // What tensors of a library step have as their device.
   virtual void SetDevice(kiln_tensor& tensor) const = 0;
+  // Before a library step, a copy or the caller uses the buffer here.
+  virtual absl::Status BeforeUse(int, bool /*writes*/) { return absl::OkStatus(); }
   // After each call of the caller's code. OK where the run can go on.
   virtual absl::Status AfterCallback() = 0;
 

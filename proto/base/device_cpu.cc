@@ -119,11 +119,7 @@ std::string ReadCpuName() {
   for (; found != nullptr; found = FindCpuModel(found->parent)) {
     if (HostHasAll(ExtensionsOf(*found))) return std::string(found->name);
   }
-  std::string best = "x86-64";
-  for (const char* level : {"x86-64-v2", "x86-64-v3", "x86-64-v4"}) {
-    if (HostHasAll(ExtensionsOf(*FindCpuModel(level)))) best = level;
-  }
-  return best;
+  return HostCpuLevel();
 }
 
 std::string ReadLine(const std::string& path) {
@@ -167,6 +163,14 @@ std::string BrandString() {
 }
 
 }  // namespace
+
+std::string HostCpuLevel() {
+  std::string best = "x86-64";
+  for (const char* level : {"x86-64-v2", "x86-64-v3", "x86-64-v4"}) {
+    if (HostHasAll(ExtensionsOf(*FindCpuModel(level)))) best = level;
+  }
+  return best;
+}
 
 const std::vector<std::string>& HostCpuFeatures() {
   static const auto* features = new std::vector<std::string>(ReadFeatures());

@@ -21,6 +21,9 @@ const std::vector<std::string>& HostCpuFeatures();
 // Never a name whose extensions this CPU lacks: a virtual machine may hide some.
 const std::string& HostCpuName();
 
+// The highest of x86-64, x86-64-v2, x86-64-v3 and x86-64-v4 that this CPU reaches.
+std::string HostCpuLevel();
+
 // Cores that this process may run on, counting hyper-threads of a core once; at least 1.
 int PhysicalProcessors();
 

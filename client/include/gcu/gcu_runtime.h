@@ -111,6 +111,8 @@ GCU_API int gcu_module_load(gcu_context_t context, const void* binary, size_t si
 GCU_API int gcu_module_unload(gcu_module_t module); /* its functions go with it */
 GCU_API int gcu_module_get_function(gcu_module_t module, const char* name,
                                     gcu_function_t* function);
+/* L2 memory of its own that a launch of the kernel needs. */
+GCU_API int gcu_function_get_l2_bytes(gcu_function_t function, uint64_t* bytes);
 GCU_API int gcu_function_get_argument_count(gcu_function_t function, uint32_t* count);
 GCU_API int gcu_function_get_argument(gcu_function_t function, uint32_t number,
                                       gcu_argument_info* info);

@@ -130,6 +130,10 @@ class KILN_EXPORT Program {
   absl::StatusOr<Outputs> Run(absl::Span<const kiln_tensor> inputs) const;
 
   // Header, program and debug part; the machine code is left out.
+  // What the last run did on a GCU, for people: its profile, launches and their simulated time;
+  // "" for other devices.
+  std::string LastRun() const;
+
   const v1::Artifact& artifact() const;
   const runtime::LoadedProgram& loaded() const { return *loaded_; }
 

@@ -41,6 +41,7 @@ class CpuExecutor::OneRun final : private ProgramRun {
   OneRun(const CpuExecutor& executor, const Plan& plan, Workspace& workspace,
          absl::Span<const kiln_tensor> inputs, const kiln_run_options* options)
       : ProgramRun(executor.program(), plan, inputs, options, absl::MakeSpan(workspace.pointers)),
+        executor_(executor),
         workspace_(workspace) {
     context_.parallel_for = &ContextParallelFor;
     context_.threads = 1;
@@ -68,19 +69,53 @@ class CpuExecutor::OneRun final : private ProgramRun {
       KILN_ASSIGN_OR_RETURN(own, Block::Allocate(plan().prepared_bytes));
     }
     SetPointers(kept != nullptr ? kept->data() : own.data());
-    return ProgramRun::Run(kept != nullptr ? static_cast<size_t>(plan().prepare_steps) : 0,
-                           outputs);
+    KILN_RETURN_IF_ERROR(BeginOnDevice());
+    KILN_RETURN_IF_ERROR(ProgramRun::Run(
+        kept != nullptr ? static_cast<size_t>(plan().prepare_steps) : 0, outputs));
+    return BringBack(BufferKind::kInput);
   }
 
   // Runs the prepare steps alone, into a block of the plan's prepared_bytes.
   absl::Status Prepare(char* block) {
     SetPointers(block);
-    return RunSteps(0, static_cast<size_t>(plan().prepare_steps));
+    KILN_RETURN_IF_ERROR(BeginOnDevice());
+    KILN_RETURN_IF_ERROR(RunSteps(0, static_cast<size_t>(plan().prepare_steps)));
+    return BringBack(BufferKind::kPrepared);
   }
 
  private:
+  absl::Status BeginOnDevice() {
+    if (executor_.accelerator_ == nullptr) return absl::OkStatus();
+    KILN_ASSIGN_OR_RETURN(on_device_, executor_.accelerator_->Begin(plan()));
+    return absl::OkStatus();
+  }
+
+  // What the device has stored to buffers of the kind.
+  absl::Status BringBack(BufferKind kind) {
+    for (size_t i = 0; on_device_ != nullptr && i < plan().buffers.size(); ++i) {
+      if (plan().buffers[i].kind != kind) continue;
+      KILN_RETURN_IF_ERROR(BeforeUse(static_cast<int>(i), false));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status BeforeUse(int buffer, bool writes) override {
+    if (on_device_ == nullptr) return absl::OkStatus();
+    return on_device_->ToHost(buffer, pointer(buffer), writes);
+  }
+
   absl::Status Launch(const PlanLaunch& launch) override {
     const int* buffers = plan().launch_buffers.data() + launch.first_buffer;
+    if (on_device_ != nullptr) {
+      const Kernel& kernel =
+          executor_.kernels()[static_cast<size_t>(&launch - plan().launches.data())];
+      if (launch.kernel == nullptr) {
+        return on_device_->Launch(launch, kernel, workspace_.pointers);
+      }
+      for (int i = 0; i < launch.num_buffers; ++i) {
+        KILN_RETURN_IF_ERROR(BeforeUse(buffers[i], kernel.interface->buffers(i).written()));
+      }
+    }
     for (int i = 0; i < launch.num_buffers; ++i) workspace_.arguments[i] = pointer(buffers[i]);
     context_.thread_scratch_bytes = static_cast<long>(launch.thread_scratch_bytes);
     const int result = launch.kernel(&context_, workspace_.arguments.data(), launch.symbols.data());
@@ -106,14 +141,19 @@ class CpuExecutor::OneRun final : private ProgramRun {
   void SetDevice(kiln_tensor& tensor) const override { tensor.device_type = KILN_CPU; }
   absl::Status AfterCallback() override { return absl::OkStatus(); }
 
+  const CpuExecutor& executor_;
   Workspace& workspace_;
+  std::unique_ptr<Accelerator::Run> on_device_;  // null where all launches are the host's
   ThreadPool::Run* pool_run_ = nullptr;  // its place, where it has one
   KilnCpuContext context_{};
 };
 
 CpuExecutor::CpuExecutor(const v1::Program& program, std::vector<Kernel> kernels,
-                         std::unique_ptr<const Contract> contract, int threads)
-    : Executor(program, std::move(kernels), std::move(contract), KILN_CPU), threads_(threads) {}
+                         std::unique_ptr<const Contract> contract, int threads,
+                         std::unique_ptr<const Accelerator> accelerator)
+    : Executor(program, std::move(kernels), std::move(contract), KILN_CPU),
+      threads_(threads),
+      accelerator_(std::move(accelerator)) {}
 
 CpuExecutor::~CpuExecutor() {
   delete spare_.load();
@@ -121,13 +161,15 @@ CpuExecutor::~CpuExecutor() {
 
 absl::StatusOr<std::unique_ptr<CpuExecutor>> CpuExecutor::Create(
     const v1::Program& program, std::vector<Kernel> kernels,
-    std::unique_ptr<const Contract> contract, int threads) {
+    std::unique_ptr<const Contract> contract, int threads,
+    std::unique_ptr<const Accelerator> accelerator) {
   if (threads < 1 || threads > kMostThreads) {
     return absl::InvalidArgumentError(
         absl::StrCat("threads is ", threads, "; expected 1 to ", kMostThreads));
   }
   std::unique_ptr<CpuExecutor> executor(
-      new CpuExecutor(program, std::move(kernels), std::move(contract), threads));
+      new CpuExecutor(program, std::move(kernels), std::move(contract), threads,
+                      std::move(accelerator)));
   KILN_RETURN_IF_ERROR(executor->Prepare());
   for (const v1::Constant& constant : program.constants()) {
     KILN_ASSIGN_OR_RETURN(Block block,

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -18,14 +19,38 @@ namespace kiln::runtime {
 
 class ThreadPool;
 
+// What runs those launches of a program that are no calls of this machine's: a device that has
+// memory of its own, and tensors that lie on the host. Thread-safe.
+class Accelerator {
+ public:
+  virtual ~Accelerator() = default;
+
+  // One run; it knows of each buffer where what was last stored is: on the host, the device or
+  // both. Of one thread at a time.
+  class Run {
+   public:
+    virtual ~Run() = default;
+    // `data` is where the host has the buffer; `kernel` that of the launch.
+    virtual absl::Status Launch(const PlanLaunch& launch, const Kernel& kernel,
+                                absl::Span<void* const> data) = 0;
+    // Before the host uses a buffer at `data`; where it `writes`, only the host has it then.
+    virtual absl::Status ToHost(int buffer, void* data, bool writes) = 0;
+  };
+  virtual absl::StatusOr<std::unique_ptr<Run>> Begin(const Plan& plan) const = 0;
+  // What the last run did there, for people; "" where there was none.
+  virtual std::string LastRun() const = 0;
+};
+
 // A run takes a workspace that no other run uses (kept for later runs), and the process's threads
 // where nobody else holds them.
 class CpuExecutor final : public Executor {
  public:
-  // As Executor's constructor and Prepare; `kernels` have their entries.
+  // As Executor's constructor and Prepare; `kernels` have their entries, but for those of
+  // `accelerator`, which may be null.
   static absl::StatusOr<std::unique_ptr<CpuExecutor>> Create(
       const v1::Program& program, std::vector<Kernel> kernels,
-      std::unique_ptr<const Contract> contract, int threads);
+      std::unique_ptr<const Contract> contract, int threads,
+      std::unique_ptr<const Accelerator> accelerator = nullptr);
   ~CpuExecutor() override;
 
   absl::Status Run(absl::Span<const kiln_tensor> inputs, absl::Span<kiln_output> outputs,
@@ -34,18 +59,23 @@ class CpuExecutor final : public Executor {
       absl::Span<const kiln_tensor> inputs) const override;
   absl::Status TakeError() const override { return absl::OkStatus(); }  // a run has told it
   int threads() const override { return threads_; }
+  std::string LastRun() const override {
+    return accelerator_ == nullptr ? "" : accelerator_->LastRun();
+  }
 
  private:
   struct Workspace;
   class OneRun;
 
   CpuExecutor(const v1::Program& program, std::vector<Kernel> kernels,
-              std::unique_ptr<const Contract> contract, int threads);
+              std::unique_ptr<const Contract> contract, int threads,
+              std::unique_ptr<const Accelerator> accelerator);
   absl::StatusOr<std::unique_ptr<Workspace>> TakeWorkspace(const Plan& plan) const;
   void ReturnWorkspace(std::unique_ptr<Workspace> workspace) const;
   ThreadPool& Pool() const;
 
   const int threads_;
+  const std::unique_ptr<const Accelerator> accelerator_;
   std::vector<Block> constants_;
 
   // What most runs need, without a lock: the process's threads, once some run asked for them, and a

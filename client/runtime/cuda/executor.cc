@@ -239,7 +239,7 @@ class CudaExecutor::OneRun final : private Addresses, private runtime::ProgramRu
 };
 
 CudaExecutor::CudaExecutor(const v1::Program& program, std::vector<runtime::Kernel> kernels,
-                           std::vector<std::unique_ptr<const Archive>> archives, std::string arch,
+                           std::vector<std::unique_ptr<const runtime::Archive>> archives, std::string arch,
                            std::unique_ptr<const runtime::Contract> contract, const Driver& driver)
     : Executor(program, std::move(kernels), std::move(contract), KILN_CUDA),
       archives_(std::move(archives)),
@@ -252,7 +252,7 @@ CudaExecutor::CudaExecutor(const v1::Program& program, std::vector<runtime::Kern
 
 absl::StatusOr<std::unique_ptr<CudaExecutor>> CudaExecutor::Create(
     const v1::Program& program, std::vector<runtime::Kernel> kernels,
-    std::vector<std::unique_ptr<const Archive>> archives, std::string arch,
+    std::vector<std::unique_ptr<const runtime::Archive>> archives, std::string arch,
     std::unique_ptr<const runtime::Contract> contract, const Driver& driver) {
   std::unique_ptr<CudaExecutor> executor(new CudaExecutor(program, std::move(kernels),
                                                           std::move(archives), std::move(arch),
@@ -350,7 +350,7 @@ absl::Status CudaExecutor::TakeError() const {
     return absl::OkStatus();
   }
   std::vector<std::string> names;
-  for (const ArchivedKernel& kernel : archives_.front()->kernels()) {
+  for (const runtime::ArchivedKernel& kernel : archives_.front()->kernels()) {
     if (names.size() == kMostNames) {
       names.push_back("others");
       break;

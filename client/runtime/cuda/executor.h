@@ -9,7 +9,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "client/runtime/cuda/archive.h"
+#include "client/runtime/archive.h"
 #include "client/runtime/cuda/driver.h"
 #include "client/runtime/executor.h"
 
@@ -23,7 +23,7 @@ class CudaExecutor final : public runtime::Executor {
   // no GPU yet. Errors as Executor::Prepare.
   static absl::StatusOr<std::unique_ptr<CudaExecutor>> Create(
       const v1::Program& program, std::vector<runtime::Kernel> kernels,
-      std::vector<std::unique_ptr<const Archive>> archives, std::string arch,
+      std::vector<std::unique_ptr<const runtime::Archive>> archives, std::string arch,
       std::unique_ptr<const runtime::Contract> contract, const Driver& driver);
   // Waits for the GPUs that it was used on.
   ~CudaExecutor() override;
@@ -42,7 +42,7 @@ class CudaExecutor final : public runtime::Executor {
   static constexpr int kMostGpus = 64;
 
   CudaExecutor(const v1::Program& program, std::vector<runtime::Kernel> kernels,
-               std::vector<std::unique_ptr<const Archive>> archives, std::string arch,
+               std::vector<std::unique_ptr<const runtime::Archive>> archives, std::string arch,
                std::unique_ptr<const runtime::Contract> contract, const Driver& driver);
   // The GPU of the inputs; of the context that is current, else the first, where there are none.
   int OrdinalOf(const runtime::Plan& plan, absl::Span<const kiln_tensor> inputs) const;
@@ -50,7 +50,7 @@ class CudaExecutor final : public runtime::Executor {
   absl::StatusOr<std::unique_ptr<OnGpu>> Load(int ordinal) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const std::vector<std::unique_ptr<const Archive>> archives_;
+  const std::vector<std::unique_ptr<const runtime::Archive>> archives_;
   const std::string arch_;
   const Driver& driver_;
   const bool checks_launches_;  // KILN_CHECK_LAUNCHES=1: wait for each and name the one that fails

@@ -15,12 +15,12 @@ constexpr uint32_t kSharedBytesOfAll = 48 << 10;
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Modules>> Modules::Load(
-    const Driver& driver, absl::Span<const std::unique_ptr<const Archive>> archives) {
+    const Driver& driver, absl::Span<const std::unique_ptr<const runtime::Archive>> archives) {
   std::unique_ptr<Modules> modules(new Modules(driver));
   if (archives.empty()) return modules;  // of a program that launches nothing
   std::vector<std::string> errors;
   absl::StatusCode code = absl::StatusCode::kFailedPrecondition;
-  for (const std::unique_ptr<const Archive>& archive : archives) {
+  for (const std::unique_ptr<const runtime::Archive>& archive : archives) {
     const absl::Status status = modules->LoadAll(*archive);
     if (status.ok()) return modules;
     if (absl::IsResourceExhausted(status)) return status;  // others would fare no better
@@ -40,9 +40,9 @@ void Modules::UnloadAll() {
   loaded_.clear();
 }
 
-absl::Status Modules::LoadAll(const Archive& archive) {
+absl::Status Modules::LoadAll(const runtime::Archive& archive) {
   archive_ = &archive;
-  for (const ArchivedKernel& kernel : archive.kernels()) {
+  for (const runtime::ArchivedKernel& kernel : archive.kernels()) {
     KILN_ASSIGN_OR_RETURN(const Module module, LoadOne(kernel));
     Loaded& loaded = loaded_.emplace_back();
     loaded.module = module;
@@ -61,7 +61,7 @@ absl::Status Modules::LoadAll(const Archive& archive) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Module> Modules::LoadOne(const ArchivedKernel& kernel) const {
+absl::StatusOr<Module> Modules::LoadOne(const runtime::ArchivedKernel& kernel) const {
   const std::string terminated(kernel.module);  // as PTX must be; a cubin knows its size
   char log[2048] = {};
   int options[] = {kJitErrorLog, kJitErrorLogBytes};

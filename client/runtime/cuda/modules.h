@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
-#include "client/runtime/cuda/archive.h"
+#include "client/runtime/archive.h"
 #include "client/runtime/cuda/driver.h"
 
 namespace kiln::cuda {
@@ -21,7 +21,7 @@ class Modules {
   // those before. With its words for each: RESOURCE_EXHAUSTED at once where memory is out, else the
   // code of the last one's error.
   static absl::StatusOr<std::unique_ptr<Modules>> Load(
-      const Driver& driver, absl::Span<const std::unique_ptr<const Archive>> archives);
+      const Driver& driver, absl::Span<const std::unique_ptr<const runtime::Archive>> archives);
   ~Modules();
   Modules(const Modules&) = delete;
   Modules& operator=(const Modules&) = delete;
@@ -36,12 +36,12 @@ class Modules {
     Function function = nullptr;
   };
   explicit Modules(const Driver& driver) : driver_(driver) {}
-  absl::Status LoadAll(const Archive& archive);
+  absl::Status LoadAll(const runtime::Archive& archive);
   void UnloadAll();
-  absl::StatusOr<Module> LoadOne(const ArchivedKernel& kernel) const;
+  absl::StatusOr<Module> LoadOne(const runtime::ArchivedKernel& kernel) const;
 
   const Driver& driver_;
-  const Archive* archive_ = nullptr;  // for names; outlives this
+  const runtime::Archive* archive_ = nullptr;  // for names; outlives this
   std::vector<Loaded> loaded_;
   mutable absl::Mutex mutex_;
   // What each function was allowed so far, where that is more than any may have.

@@ -1,4 +1,4 @@
-#include "client/runtime/cuda/archive.h"
+#include "client/runtime/archive.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace kiln::testing {
 namespace {
 
-using cuda::Archive;
+using Archive;
 using ::testing::HasSubstr;
 
 constexpr char kInterface[] = "// interface grid { blocks { value: 1 } threads { value: 1 } }\n";
@@ -23,7 +23,7 @@ std::string Refusal(const std::string& text) {
   return std::string(status.message());
 }
 
-TEST(CudaArchive, HasTheKernelsThatItNames) {
+TEST(ArchiveTest, HasTheKernelsThatItNames) {
   auto archive = Archive::Parse(absl::StrCat("// kiln kernels 1\n// kernel a 3 2\n", kInterface,
                                              "// kernel b 0 3\n", kInterface, "\n\n\nxyz"));
   ASSERT_TRUE(archive.ok()) << archive.status();
@@ -34,7 +34,7 @@ TEST(CudaArchive, HasTheKernelsThatItNames) {
   EXPECT_TRUE(Archive::Parse("// kiln kernels 1\n\n").ok());
 }
 
-TEST(CudaArchive, RefusesWhatIsNoneWithThePlace) {
+TEST(ArchiveTest, RefusesWhatIsNoneWithThePlace) {
   const auto one = [](const std::string& line) {
     return Refusal(absl::StrCat("// kiln kernels 1\n", line, "\n", kInterface, "\nabc"));
   };
@@ -60,7 +60,7 @@ TEST(CudaArchive, RefusesWhatIsNoneWithThePlace) {
       HasSubstr("another kernel's module"));
 }
 
-TEST(CudaArchive, AnyDamageIsRefusedOrHarmless) {
+TEST(ArchiveTest, AnyDamageIsRefusedOrHarmless) {
   const std::string whole = TestArchive();
   ASSERT_TRUE(Archive::Parse(whole).ok());
   const unsigned seed = 20;
@@ -92,7 +92,7 @@ TEST(CudaArchive, AnyDamageIsRefusedOrHarmless) {
   }
 }
 
-TEST(CudaArchive, BinariesOfOneNumberHoldTheSameKernels) {
+TEST(ArchiveTest, BinariesOfOneNumberHoldTheSameKernels) {
   const auto parse = [](const std::string& text) { return *Archive::Parse(text); };
   const std::string a = absl::StrCat("// kiln kernels 1\n// kernel a 0 1\n", kInterface, "\nabc");
   EXPECT_TRUE(CheckAlike(*parse(a), *parse(absl::StrReplaceAll(a, {{"\nabc", "\nxyz"}}))).ok());

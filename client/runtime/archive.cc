@@ -1,4 +1,4 @@
-#include "client/runtime/cuda/archive.h"
+#include "client/runtime/archive.h"
 
 #include <algorithm>
 
@@ -12,7 +12,7 @@
 #include "kiln/v1/artifact.pb.h"
 #include "proto/base/status_macros.h"
 
-namespace kiln::cuda {
+namespace kiln::runtime {
 namespace {
 
 constexpr absl::string_view kFirstLine = "// kiln kernels 1";
@@ -91,7 +91,7 @@ absl::StatusOr<std::unique_ptr<const Archive>> Archive::Parse(std::string data) 
       return Bad(absl::StrCat("line ", i + 2), "states no interface");
     }
     absl::StatusOr<std::shared_ptr<const v1::KernelInterface>> interface =
-        runtime::ParseInterface(kernel.interface_text);
+        ParseInterface(kernel.interface_text);
     if (!interface.ok()) return Bad(absl::StrCat("line ", i + 2), "states no interface");
     kernel.interface = *std::move(interface);
   }
@@ -99,20 +99,20 @@ absl::StatusOr<std::unique_ptr<const Archive>> Archive::Parse(std::string data) 
   return archive;
 }
 
-absl::StatusOr<std::vector<runtime::Kernel>> FindKernels(const v1::Program& program,
+absl::StatusOr<std::vector<Kernel>> FindKernels(const v1::Program& program,
                                                          const Archive& archive) {
   absl::flat_hash_map<absl::string_view, int> numbers;
   for (const ArchivedKernel& kernel : archive.kernels()) {
     numbers.emplace(kernel.name, static_cast<int>(numbers.size()));
   }
-  std::vector<runtime::Kernel> kernels;
+  std::vector<Kernel> kernels;
   for (const v1::Step& step : program.steps()) {
     if (!step.has_launch()) continue;
     const auto found = numbers.find(step.launch().kernel());
     if (found == numbers.end()) {
       return Bad("the list of kernels", absl::StrCat("lacks '", step.launch().kernel(), "'"));
     }
-    runtime::Kernel& kernel = kernels.emplace_back();
+    Kernel& kernel = kernels.emplace_back();
     kernel.function = found->second;
     kernel.interface = archive.kernels()[static_cast<size_t>(found->second)].interface;
   }
@@ -127,4 +127,4 @@ absl::Status CheckAlike(const Archive& a, const Archive& b) {
   return alike ? absl::OkStatus() : Bad("the list of kernels", "differs between its binaries");
 }
 
-}  // namespace kiln::cuda
+}  // namespace kiln::runtime

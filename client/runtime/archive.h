@@ -1,11 +1,11 @@
-// The kernels of a program for GPUs, as its artifact holds them.
+// The kernels of a program for a GPU or GCU, as its artifact holds them.
 //
 // An archive is text up to the first empty line:
 //   // kiln kernels 1
 //   // kernel NAME OFFSET SIZE
 //   // interface TEXT                 KernelInterface in protobuf's text format; a pair a kernel
 // and then the bytes of all modules. OFFSET counts from the byte after the empty line. A module is
-// PTX, not zero-terminated, or a cubin, and defines the entry NAME.
+// PTX, not zero-terminated, a cubin or a GCU's binary, and defines the entry NAME.
 #pragma once
 
 #include <memory>
@@ -20,12 +20,11 @@ namespace v1 {
 class KernelInterface;
 class Program;
 }  // namespace v1
-namespace runtime {
-struct Kernel;
-}
 }  // namespace kiln
 
-namespace kiln::cuda {
+namespace kiln::runtime {
+
+struct Kernel;
 
 struct ArchivedKernel {
   std::string name;
@@ -53,10 +52,10 @@ class Archive {
 };
 
 // The kernel of each launch step, in order; DATA_LOSS for one that the archive lacks.
-absl::StatusOr<std::vector<runtime::Kernel>> FindKernels(const v1::Program& program,
+absl::StatusOr<std::vector<Kernel>> FindKernels(const v1::Program& program,
                                                          const Archive& archive);
 
 // DATA_LOSS unless both hold the same kernels with the same interfaces, in one order.
 absl::Status CheckAlike(const Archive& a, const Archive& b);
 
-}  // namespace kiln::cuda
+}  // namespace kiln::runtime
