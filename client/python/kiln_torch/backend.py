@@ -296,7 +296,7 @@ def kiln_backend(
 ) -> Callable[..., Any]:
     """Backend for torch.compile, found through the entry point group torch_dynamo_backends.
 
-    `options`: server, fallback, timeout_s, threads, arch, debug_dir, mode, check, fallback_random,
+    `options`: server, fallback, timeout_s, threads, arch, device, debug_dir, mode, check, fallback_random,
     fail_on_miss, prepare_memory, local_cache, tenant, priority and those of security; see Settings.
     Raises ValueError for an unknown option.
 

@@ -22,11 +22,6 @@ CPU = torch.device("cpu")
 _ANYWHERE = ("aten", "prims")
 
 
-def target_of(device: torch.device) -> str:
-    """The compiler's name of what runs there."""
-    return "ptx" if device.type == "cuda" else "cpp"
-
-
 def _tensors(node: torch.fx.Node) -> Iterator[torch.Tensor]:
     value = node.meta.get("val")
     if node.op == "get_attr" and value is None:

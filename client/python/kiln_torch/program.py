@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from kiln_torch import _kiln
-from kiln_torch.devices import CPU, target_of
+from kiln_torch.devices import CPU
 from kiln_torch.library import LibraryStep
 from kiln_torch.settings import FROM_LIBRARY, Settings
 
@@ -27,7 +27,7 @@ def make_client(
         fail_on_miss=settings.fail_on_miss,
         prepare_memory=settings.prepare_memory,
         arch=settings.arch_of(device.type),
-        target=target_of(device),
+        target=settings.target_of(device.type),
         **given,
     )
 

@@ -39,6 +39,8 @@ class Settings:
     # several kinds then share them. "": this machine's. One that begins with "sm_" is a GPU's
     # instead, for graphs on CUDA devices, such as "sm_80".
     arch: str = ""
+    # What graphs on the CPU run on instead: a GCU, by the name of its profile, such as "gcu-16m".
+    device: str = ""
     debug_dir: str = ""
     # Or "progressive": eager until the artifact arrives. "reduce-overhead": a GPU's inference graphs
     # are replayed as one CUDA graph.
@@ -63,7 +65,15 @@ class Settings:
 
     def arch_of(self, device_type: str) -> str:
         """Of the compiler, for "cpu" or "cuda"; "": what this machine has."""
+        if self.device and device_type == "cpu":
+            return self.device
         return self.arch if self.arch.startswith("sm_") == (device_type == "cuda") else ""
+
+    def target_of(self, device_type: str) -> str:
+        """The compiler's name of what runs a graph on "cpu" or "cuda"."""
+        if device_type == "cuda":
+            return "ptx"
+        return "gcu" if self.device else "cpp"
 
     def from_library(self) -> tuple[str, ...]:
         """The values of FROM_LIBRARY, in that order."""
@@ -97,6 +107,10 @@ class Settings:
         if settings.prepare_memory < 0:
             raise ValueError(
                 f"kiln option prepare_memory is {settings.prepare_memory}; expected 0 or more bytes"
+            )
+        if settings.device and not settings.device.startswith("gcu-"):
+            raise ValueError(
+                f"kiln option device is {settings.device!r}; expected a GCU's profile, as 'gcu-16m'"
             )
         for name, choices in (("fallback", ("eager", "raise")), ("mode", MODES)):
             value = getattr(settings, name)
