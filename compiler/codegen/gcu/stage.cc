@@ -285,8 +285,11 @@ void StageCoder::RunBody(int phase, const Place& place) {
   }
   // What earlier phases store is there once it is stored.
   for (const Staged* staged : late) {
-    for (const auto& [inst, token] : store_tokens_) {
-      if (inst->buffer == staged->access->inst->buffer) code_.Wait(token);
+    for (const Access& access : form_.accesses) {
+      if (access.inst->op == ScalarOp::kStore &&
+          access.inst->buffer == staged->access->inst->buffer) {
+        code_.Wait(store_tokens_.at(access.inst));
+      }
     }
   }
   for (const Staged* staged : late) Issue(*staged, place, Known(0));

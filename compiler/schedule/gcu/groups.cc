@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "compiler/ir/identity.h"
 #include "compiler/schedule/gcu/form.h"
 #include "compiler/schedule/gcu/l2_plan.h"
 #include "compiler/schedule/gcu/tiling.h"
@@ -126,7 +127,8 @@ class Analyzer {
         tlf_(!absl::c_linear_search(without, "tlf")),
         trial_(trial),
         uses_(module),
-        own_(OwnBuffers(module, uses_)) {}
+        own_(OwnBuffers(module, uses_)),
+        identities_(ir::Identify(module)) {}
 
   void Run() {
     const size_t count = module_.operations.size();
@@ -390,7 +392,7 @@ class Analyzer {
 
   // What the kernel takes: all of it, or one tile of its loop.
   double Seconds(size_t k, int loop, int64_t step, const std::vector<bool>& in_l2) {
-    std::string key = absl::StrCat(k, ",", loop, ",", step, ":");
+    std::string key = absl::StrCat(identities_[k].first, ",", loop, ",", step, ":");
     ir::ForEachInst(KernelAt(k), [&](const Inst& inst) {
       if (IsAccess(inst)) key += in_l2[inst.buffer] ? '1' : '0';
     });
@@ -435,6 +437,7 @@ class Analyzer {
   const Trial& trial_;
   const BufferUses uses_;
   const std::vector<bool> own_;
+  const std::vector<ir::Identity> identities_;  // equal kernels cost the same
   std::vector<Choice> chosen_;
   absl::flat_hash_map<std::string, double> seconds_;
 };

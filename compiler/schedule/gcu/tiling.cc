@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
+#include <utility>
 
 #include "absl/algorithm/container.h"
 
@@ -26,13 +28,120 @@ int64_t DeviceSize(DType dtype) {
   return dtype == DType::kI64 ? 4 : DTypeSize(dtype);
 }
 
+// The extent of one dimension of a load's box, and the step in it.
+std::pair<int64_t, int64_t> BoxOfDimension(const std::vector<int64_t>& extents,
+                                           const Tiling& tiling, const Access& access, int d) {
+  const Affine& index = access.indices[d];
+  int64_t step = 0, reach = 0;
+  for (size_t l = 0; l < extents.size(); ++l) {
+    const int64_t c = std::abs(index.coefficients[l]);
+    if (c == 0) continue;
+    const int64_t range = tiling.serial[l] ? extents[l] : tiling.tile[l];
+    if (range > 1) step = std::gcd(step, c);
+    reach += c * (range - 1);
+  }
+  if (step == 0 || access.clips[d].begin || access.clips[d].end) step = 1;
+  return {reach / step + 1, step};
+}
+
+// What estimates for all tilings of a kernel have in common.
+struct Facts {
+  struct Reach {
+    const Access* access = nullptr;
+    bool is_load = false;
+    bool in_l2 = false;
+    int64_t size = 0;              // bytes of an element
+    std::vector<int64_t> strides;  // of the buffer, by dimension
+    std::vector<int> dims;         // from the least stride on
+    std::vector<int64_t> linear;   // stride by loop
+    std::vector<bool> depends;     // by loop
+    int same_as = -1;              // an earlier load that has the same box, whatever the tiling
+  };
+  struct Work {
+    int64_t operations = 0, cycles = 0;  // of a vector
+    int64_t stored_bytes = 0;            // of an iteration
+  };
+
+  Facts(const ir::Module& module, const Form& form, const InL2& in_l2) {
+    for (const Loop& loop : form.loops) {
+      extents.push_back(TypicalOf(*module.ints, loop.extent));
+      outer.push_back(loop.phase < 0);
+    }
+    for (size_t p = 0; p < form.kernel.phases.size(); ++p) {
+      loops.push_back(form.LoopsOf(static_cast<int>(p)));
+      Work& phase = work.emplace_back();
+      for (const Inst& inst : form.kernel.phases[p].body) {
+        if (inst.op == ScalarOp::kStore) phase.stored_bytes += DeviceSize(inst.dtype);
+        if (inst.op == ScalarOp::kLoad || inst.op == ScalarOp::kStore ||
+            inst.op == ScalarOp::kConst) {
+          continue;
+        }
+        ++phase.operations;
+        phase.cycles += ir::IsElementary(inst.op) ? 4 : 1;
+      }
+    }
+    for (const Access& access : form.accesses) {
+      Reach& reach = reaches.emplace_back();
+      const ir::Buffer& buffer = module.buffers[access.inst->buffer];
+      reach.access = &access;
+      reach.is_load = access.inst->op == ScalarOp::kLoad;
+      reach.in_l2 = in_l2[access.inst->buffer];
+      reach.size = DeviceSize(buffer.dtype);
+      reach.linear.assign(form.loops.size(), 0);
+      reach.depends.assign(form.loops.size(), false);
+      for (size_t d = 0; d < access.indices.size(); ++d) {
+        reach.strides.push_back(TypicalOf(*module.ints, buffer.strides[d]));
+        reach.dims.push_back(static_cast<int>(d));
+        for (size_t l = 0; l < form.loops.size(); ++l) {
+          const int64_t c = access.indices[d].coefficients[l];
+          reach.linear[l] += c * reach.strides[d];
+          if (c != 0) reach.depends[l] = true;
+        }
+      }
+      absl::c_stable_sort(reach.dims,
+                          [&](int a, int b) { return reach.strides[a] < reach.strides[b]; });
+      for (size_t i = 0; i + 1 < reaches.size() && reach.is_load; ++i) {
+        if (IsSame(form, *reaches[i].access, access)) {
+          reach.same_as = static_cast<int>(i);
+          break;
+        }
+      }
+    }
+  }
+
+  // Outer loops with the same coefficients, inner loops with some of the same length.
+  static bool IsSame(const Form& form, const Access& a, const Access& b) {
+    if (a.inst->op != b.inst->op || a.inst->buffer != b.inst->buffer) return false;
+    for (size_t d = 0; d < a.indices.size(); ++d) {
+      if (a.indices[d].rest != b.indices[d].rest) return false;
+      int64_t inner_a = 0, inner_b = 0;
+      for (size_t l = 0; l < form.loops.size(); ++l) {
+        const int64_t x = a.indices[d].coefficients[l], y = b.indices[d].coefficients[l];
+        if (form.loops[l].phase < 0) {
+          if (x != y) return false;
+          continue;
+        }
+        const auto length = static_cast<int64_t>(
+            reinterpret_cast<uintptr_t>(form.loops[l].extent.node()) >> 3);
+        inner_a += x * length;
+        inner_b += y * length;
+      }
+      if (inner_a != inner_b) return false;
+    }
+    return true;
+  }
+
+  std::vector<int64_t> extents;         // by loop
+  std::vector<bool> outer;              // by loop
+  std::vector<std::vector<int>> loops;  // by phase
+  std::vector<Work> work;               // by phase
+  std::vector<Reach> reaches;
+};
+
 class Estimate {
  public:
-  Estimate(const ir::Module& module, const Form& form, const Tiling& tiling, const InL2& in_l2,
-           const Machine& machine)
-      : module_(module), form_(form), tiling_(tiling), in_l2_(in_l2), machine_(machine) {
-    for (const Loop& loop : form.loops) extents_.push_back(TypicalOf(*module.ints, loop.extent));
-  }
+  Estimate(const Facts& facts, const Tiling& tiling, const Machine& machine)
+      : facts_(facts), extents_(facts.extents), tiling_(tiling), machine_(machine) {}
 
   Cost Run() {
     Cost cost;
@@ -61,63 +170,53 @@ class Estimate {
 
   static int64_t Lines(int64_t run_bytes) { return CeilDiv(run_bytes, kLineBytes) * kLineBytes; }
 
-  // Of a box of a buffer: 64-byte lines of its contiguous runs.
-  int64_t BoxBytes(const Access& access, const Box& box) const {
-    const ir::Buffer& buffer = module_.buffers[access.inst->buffer];
-    const int64_t size = DeviceSize(buffer.dtype);
-    std::vector<std::pair<int64_t, size_t>> order;  // stride, dimension
-    for (size_t d = 0; d < box.extents.size(); ++d) {
-      if (box.extents[d] == 1) continue;
-      order.emplace_back(TypicalOf(*module_.ints, buffer.strides[d]) * box.steps[d], d);
+  // Of a box: its elements, and the bytes of 64-byte lines of its contiguous runs.
+  std::pair<int64_t, int64_t> BoxBytes(const Facts::Reach& reach) const {
+    int64_t elements = 1, run = 1;
+    bool contiguous = true;
+    for (int d : reach.dims) {
+      const auto [extent, step] = BoxOfDimension(facts_.extents, tiling_, *reach.access, d);
+      elements = std::min(elements * extent, kMostElements * 16);
+      if (extent == 1) continue;
+      contiguous = contiguous && reach.strides[d] * step == run;
+      if (contiguous) run *= extent;
     }
-    absl::c_sort(order);
-    int64_t run = 1;
-    for (const auto& [stride, d] : order) {
-      if (stride != run) break;
-      run *= box.extents[d];
-    }
-    return box.elements / run * Lines(run * size);
+    return {elements, elements / run * Lines(run * reach.size)};
   }
 
-  int64_t StoreBytes(const Access& access) const {
-    const int64_t size = DeviceSize(module_.buffers[access.inst->buffer].dtype);
-    std::vector<std::pair<int64_t, int>> order;
-    int64_t elements = 1;
-    for (int l : form_.LoopsOf(access.phase)) {
-      const int64_t stride = LinearOf(access, l);
-      const int64_t extent = form_.loops[l].phase < 0 ? tiling_.tile[l] : extents_[l];
-      if (extent <= 1) continue;
+  int64_t StoreBytes(const Facts::Reach& reach) const {
+    int64_t elements = 1, run = 1;
+    // Loops from the least stride on, few as they are.
+    int64_t below = -1;
+    for (bool more = true; more;) {
+      more = false;
+      int64_t least = std::numeric_limits<int64_t>::max(), extent = 1;
+      for (int l : facts_.loops[reach.access->phase]) {
+        const int64_t stride = std::abs(reach.linear[l]);
+        const int64_t own = facts_.outer[l] ? tiling_.tile[l] : extents_[l];
+        if (own <= 1 || stride <= below || stride >= least) continue;
+        least = stride;
+        extent = own;
+        more = true;
+      }
+      if (!more) break;
+      below = least;
       elements *= extent;
-      order.emplace_back(std::abs(stride), l);
+      if (least == run) run *= extent;
     }
-    absl::c_sort(order);
-    int64_t run = 1;
-    for (const auto& [stride, l] : order) {
-      if (stride != run) break;
-      run *= form_.loops[l].phase < 0 ? tiling_.tile[l] : extents_[l];
-    }
-    return elements / std::max<int64_t>(run, 1) * Lines(run * size);
-  }
-
-  int64_t LinearOf(const Access& access, int loop) const {
-    const ir::Buffer& buffer = module_.buffers[access.inst->buffer];
-    int64_t stride = 0;
-    for (size_t d = 0; d < access.indices.size(); ++d) {
-      stride += access.indices[d].coefficients[loop] * TypicalOf(*module_.ints, buffer.strides[d]);
-    }
-    return stride;
+    return elements / std::max<int64_t>(run, 1) * Lines(run * reach.size);
   }
 
   // How often a core loads the access's box, for all of its items.
-  int64_t Loads(const Access& access, int64_t items, int64_t blocks) const {
+  int64_t Loads(const Facts::Reach& reach, int64_t items, int64_t blocks) const {
     // Tiles of the loops behind the last one that the box depends on find it loaded.
     int64_t loads = 1, count = 1;
     bool blocked = false;
     for (int l : tiling_.order) {
       count *= Count(l);
-      if (Depends(access, l) && Count(l) > 1) loads = count;
+      if (reach.depends[l] && Count(l) > 1) loads = count;
     }
-    if (tiling_.blocked >= 0 && blocks > 1 && Depends(access, tiling_.blocked)) {
+    if (tiling_.blocked >= 0 && blocks > 1 && reach.depends[tiling_.blocked]) {
       loads = items;
       blocked = true;
     }
@@ -127,32 +226,19 @@ class Estimate {
     return blocked ? loads * blocks : loads;
   }
 
-  bool Depends(const Access& access, int loop) const {
-    return absl::c_any_of(access.indices,
-                          [&](const Affine& index) { return index.coefficients[loop] != 0; });
-  }
-
   void AddMemory(int64_t items, int64_t blocks, Cost& cost) {
-    std::vector<std::pair<ir::BufferId, std::string>> seen;
-    for (const Access& access : form_.accesses) {
-      const ir::BufferId buffer = access.inst->buffer;
-      const bool is_load = access.inst->op == ScalarOp::kLoad;
+    for (const Facts::Reach& reach : facts_.reaches) {
       int64_t bytes = 0;
-      if (is_load) {
-        const Box box = BoxOf(module_, form_, tiling_, access);
-        int64_t own = box.elements * DeviceSize(module_.buffers[buffer].dtype);
-        std::string key;
-        for (size_t d = 0; d < box.extents.size(); ++d) {
-          key += std::to_string(box.extents[d]) + " ";
-        }
-        if (absl::c_linear_search(seen, std::make_pair(buffer, key))) continue;
-        seen.emplace_back(buffer, key);
-        bytes = BoxBytes(access, box) * Loads(access, items, blocks);
+      if (reach.is_load) {
+        if (reach.same_as >= 0) continue;
+        const auto [elements, lines] = BoxBytes(reach);
+        const int64_t own = elements * reach.size;
+        bytes = lines * Loads(reach, items, blocks);
         cost.l1_bytes += own > 2048 ? 2 * own + 128 : own + 64;
       } else {
-        bytes = StoreBytes(access) * items;
+        bytes = StoreBytes(reach) * items;
       }
-      (in_l2_[buffer] ? cost.l2_bytes : cost.l3_bytes) += bytes;
+      (reach.in_l2 ? cost.l2_bytes : cost.l3_bytes) += bytes;
     }
     cost.l1_bytes += ValueBytes();
     cost.l3 = static_cast<double>(cost.l3_bytes) / static_cast<double>(machine_.l3_rate);
@@ -160,9 +246,9 @@ class Estimate {
   }
 
   // Elements of a tile of the phase's loops.
-  int64_t TileElements(int phase) const {
+  int64_t TileElements(size_t phase) const {
     int64_t elements = 1;
-    for (int l : form_.LoopsOf(phase)) {
+    for (int l : facts_.loops[phase]) {
       if (!tiling_.serial[l]) elements *= tiling_.tile[l];
     }
     return elements;
@@ -171,19 +257,12 @@ class Estimate {
   // Values that live at one time: a guess from the length of the body.
   int64_t ValueBytes() const {
     int64_t most = 0, stored = 0;
-    for (size_t p = 0; p < form_.kernel.phases.size(); ++p) {
-      int64_t operations = 0;
-      for (const Inst& inst : form_.kernel.phases[p].body) {
-        if (inst.op == ScalarOp::kStore) {
-          stored += TileElements(static_cast<int>(p)) * DeviceSize(inst.dtype);
-        }
-        operations += IsWork(inst.op) ? 1 : 0;
-      }
+    for (size_t p = 0; p < facts_.work.size(); ++p) {
       const bool matrix = p == 0 && tiling_.matrix;
-      const int64_t values = std::min<int64_t>(operations, 4);
-      int64_t elements = TileElements(static_cast<int>(p));
-      if (matrix) elements = MatrixElements();
-      most = std::max(most, elements * 4 * (matrix ? 1 : values));
+      const int64_t elements = matrix ? MatrixElements() : TileElements(p);
+      stored += TileElements(p) * facts_.work[p].stored_bytes;
+      const int64_t values = matrix ? 1 : std::min<int64_t>(facts_.work[p].operations, 4);
+      most = std::max(most, elements * 4 * values);
     }
     if (tiling_.matrix) most += MatrixElements() * 4;
     return most + stored + 16384;
@@ -191,35 +270,26 @@ class Estimate {
 
   int64_t MatrixElements() const {
     int64_t elements = 1;
-    for (size_t l = 0; l < form_.loops.size(); ++l) {
-      if (form_.loops[l].phase < 0) elements *= tiling_.tile[l];
+    for (size_t l = 0; l < extents_.size(); ++l) {
+      if (facts_.outer[l]) elements *= tiling_.tile[l];
     }
     return elements;
   }
 
-  static bool IsWork(ScalarOp op) {
-    return op != ScalarOp::kLoad && op != ScalarOp::kStore && op != ScalarOp::kConst;
-  }
-
   int64_t ItemCycles(int64_t blocks) const {
     int64_t cycles = 0;
-    for (size_t p = 0; p < form_.kernel.phases.size(); ++p) {
-      const auto phase = static_cast<int>(p);
+    for (size_t p = 0; p < facts_.work.size(); ++p) {
       if (p == 0 && tiling_.matrix) {
         cycles += MatrixCycles() * blocks;
         continue;
       }
       int64_t serial = 1;
-      for (int l : form_.LoopsOf(phase)) {
-        if (form_.loops[l].phase < 0) continue;
-        serial *= tiling_.serial[l] ? extents_[l] : Count(l);
+      for (int l : facts_.loops[p]) {
+        if (!facts_.outer[l]) serial *= tiling_.serial[l] ? extents_[l] : Count(l);
       }
-      const int64_t elements = TileElements(phase);
-      for (const Inst& inst : form_.kernel.phases[p].body) {
-        if (!IsWork(inst.op)) continue;
-        const int64_t weight = ir::IsElementary(inst.op) ? 4 : 1;
-        cycles += serial * (kScalarCycles + weight * CeilDiv(elements * 4, kVectorBytes));
-      }
+      const int64_t vectors = CeilDiv(TileElements(p) * 4, kVectorBytes);
+      cycles += serial * (kScalarCycles * facts_.work[p].operations +
+                          facts_.work[p].cycles * vectors);
     }
     return cycles;
   }
@@ -229,8 +299,8 @@ class Estimate {
     int64_t rows = 1, columns = 1, serial = 1;
     for (int l : roles.rows) rows *= tiling_.tile[l];
     for (int l : roles.columns) columns *= tiling_.tile[l];
-    for (size_t l = 0; l < form_.loops.size(); ++l) {
-      if (form_.loops[l].phase == 0 && tiling_.serial[l]) serial *= extents_[l];
+    for (int l : facts_.loops[0]) {
+      if (!facts_.outer[l] && tiling_.serial[l]) serial *= extents_[l];
     }
     const int64_t lanes = machine_.Macs(roles.dtype) / 16;
     const int64_t depth = std::min(tiling_.tile[roles.depth], extents_[roles.depth]);
@@ -238,12 +308,10 @@ class Estimate {
            CeilDiv(rows * columns * 4, kVectorBytes);
   }
 
-  const ir::Module& module_;
-  const Form& form_;
+  const Facts& facts_;
+  const std::vector<int64_t>& extents_;
   const Tiling& tiling_;
-  const InL2& in_l2_;
   const Machine& machine_;
-  std::vector<int64_t> extents_;  // by loop
 };
 
 // What candidates have in common.
@@ -251,9 +319,12 @@ class Chooser {
  public:
   Chooser(const ir::Module& module, const Form& form, const InL2& in_l2, const Machine& machine,
           int64_t l1_bytes)
-      : module_(module), form_(form), in_l2_(in_l2), machine_(machine), l1_bytes_(l1_bytes) {
-    for (const Loop& loop : form.loops) extents_.push_back(TypicalOf(*module.ints, loop.extent));
-  }
+      : module_(module),
+        form_(form),
+        facts_(module, form, in_l2),
+        extents_(facts_.extents),
+        machine_(machine),
+        l1_bytes_(l1_bytes) {}
 
   Tiling Run() {
     Tiling base;
@@ -275,7 +346,7 @@ class Chooser {
 
  private:
   void Try(const Tiling& tiling) {
-    const Cost cost = CostOf(module_, form_, tiling, in_l2_, machine_);
+    const Cost cost = Estimate(facts_, tiling, machine_).Run();
     const bool fits = cost.l1_bytes <= l1_bytes_;
     const bool better = !found_ || (fits && !best_fits_) ||
                         (fits == best_fits_ && (fits ? cost.seconds < best_cost_.seconds
@@ -518,10 +589,10 @@ class Chooser {
 
   const ir::Module& module_;
   const Form& form_;
-  const InL2& in_l2_;
+  const Facts facts_;
+  const std::vector<int64_t>& extents_;
   const Machine& machine_;
   const int64_t l1_bytes_;
-  std::vector<int64_t> extents_;
   bool found_ = false, best_fits_ = false;
   Tiling best_;
   Cost best_cost_;
@@ -544,30 +615,21 @@ bool IsPart(const Form& form, const Tiling& tiling, int loop) {
 }
 
 Box BoxOf(const ir::Module& module, const Form& form, const Tiling& tiling, const Access& access) {
+  std::vector<int64_t> extents;
+  for (const Loop& loop : form.loops) extents.push_back(TypicalOf(*module.ints, loop.extent));
   Box box;
   for (size_t d = 0; d < access.indices.size(); ++d) {
-    const Affine& index = access.indices[d];
-    int64_t step = 0, reach = 0;
-    for (size_t l = 0; l < form.loops.size(); ++l) {
-      const int64_t c = std::abs(index.coefficients[l]);
-      if (c == 0) continue;
-      const int64_t range = tiling.serial[l] ? TypicalOf(*module.ints, form.loops[l].extent)
-                                             : tiling.tile[l];
-      if (range > 1) step = std::gcd(step, c);
-      reach += c * (range - 1);
-    }
-    if (step == 0 || access.clips[d].begin || access.clips[d].end) step = 1;
+    const auto [extent, step] =
+        BoxOfDimension(extents, tiling, access, static_cast<int>(d));
     box.steps.push_back(step);
-    box.extents.push_back(reach / step + 1);
-    box.elements *= box.extents.back();
-    box.elements = std::min(box.elements, kMostElements * 16);
+    box.extents.push_back(extent);
   }
   return box;
 }
 
 Cost CostOf(const ir::Module& module, const Form& form, const Tiling& tiling, const InL2& in_l2,
             const Machine& machine) {
-  return Estimate(module, form, tiling, in_l2, machine).Run();
+  return Estimate(Facts(module, form, in_l2), tiling, machine).Run();
 }
 
 Tiling ChooseTiling(const ir::Module& module, const Form& form, const InL2& in_l2,

@@ -52,9 +52,7 @@ Tiling ChooseTiling(const ir::Module& module, const Form& form, const InL2& in_l
 // A load's box of its buffer for one tile: the extent of each dimension and the step in it.
 struct Box {
   std::vector<int64_t> extents, steps;
-  int64_t elements = 1;
 };
-// `whole`: by loop, whether all of it is in the box, not a tile.
 Box BoxOf(const ir::Module& module, const Form& form, const Tiling& tiling, const Access& access);
 
 // Whether a tile has but a part of the loop, whatever the sizes are at run time.
