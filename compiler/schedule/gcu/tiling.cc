@@ -17,7 +17,9 @@ using ir::ScalarOp;
 constexpr int kMostRank = 4;
 constexpr int64_t kVectorBytes = 512, kLineBytes = 64;
 constexpr int64_t kMostElements = int64_t{1} << 22;  // of a tile; the specification allows 2^24
-constexpr double kLatency = 500e-9;
+constexpr double kLatency = 500e-9, kL2Latency = 100e-9;  // of a copy
+constexpr double kEngineBytes = 128;                      // that a core's copies move in a cycle
+constexpr double kStageOverhead = 500e-9;                 // a barrier, and what stands before tiles
 constexpr int64_t kScalarCycles = 25;  // what describing a vector instruction's tiles takes
 
 int64_t CeilDiv(int64_t a, int64_t b) {
@@ -155,11 +157,16 @@ class Estimate {
     const double step_scalar = 60.0 * cycle;
     cost.compute = static_cast<double>(per_core) *
                    (item_cycles * cycle + step_scalar * static_cast<double>(blocks));
-    const double memory = std::max({cost.l3, cost.l2, cost.compute});
-    // The first tile's load and the last one's store overlap with nothing.
+    // Loads run one step ahead: a step takes no less than its loads do, from their issue on.
     const double steps = static_cast<double>(std::max<int64_t>(per_core * blocks, 1));
+    const double latency = cost.l3_bytes > 0 ? kLatency : kL2Latency;
+    const double bytes = static_cast<double>(cost.l3_bytes + cost.l2_bytes);
+    const double engine = bytes / static_cast<double>(machine_.cores) * cycle / kEngineBytes;
+    cost.engine = steps * latency + engine;
+    // The first tile's load and the last one's store overlap with nothing.
     const double edges = std::max(cost.l3, cost.l2) / steps;
-    cost.seconds = memory + edges + kLatency;
+    cost.seconds =
+        std::max({cost.l3, cost.l2, cost.compute, cost.engine}) + edges + latency + kStageOverhead;
     return cost;
   }
 
