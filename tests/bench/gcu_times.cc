@@ -1,6 +1,6 @@
 // What the launches of a graph take on a simulated GCU, beside what the compiler predicts.
 //
-//   gcu_times GRAPH.kgraph [--profile=gcu-16m] [--unfused] [--without=PASS,...] [--launches]
+//   gcu_times GRAPH.kgraph [--profile=gcu-16m] [--unfused] [--without=PASS,...] [--launches | --stages]
 //
 // --unfused: a launch for each operator. --without: passes to leave out (afe, tlf, those of fusion).
 // Times are of launches alone: what runs on the host is named, and copies to the device are not
@@ -37,7 +37,7 @@ namespace {
 
 struct Options {
   std::string graph, profile = "gcu-16m";
-  bool unfused = false, launches = false;
+  bool unfused = false, launches = false, stages = false;
   std::vector<std::string> without;
 };
 
@@ -103,6 +103,7 @@ class Bench {
                       static_cast<double>(times.l2_bytes) / 1e6,
                       static_cast<double>(times.macs) / 1e6);
           for (const std::string& reason : launch->reasons) std::printf("    %s\n", reason.c_str());
+          if (options_.stages) KILN_RETURN_IF_ERROR(Stages(operation));
         }
       }
       if (seconds[i] == 0) continue;
@@ -146,6 +147,28 @@ class Bench {
     return device_.Run(kiln::gcu::Disassemble(program), buffers, symbols);
   }
 
+  // What each kernel of a group adds: the group up to it against the group before it.
+  absl::Status Stages(const ir::Operation& operation) {
+    const auto* repeat = std::get_if<ir::Repeat>(&operation);
+    if (repeat == nullptr) return absl::OkStatus();
+    ir::Repeat part = *repeat;
+    part.kernels.clear();
+    double before = static_cast<double>(machine_.launch_ns) * 1e-9;
+    double predicted_before = before;
+    for (const ir::Kernel& kernel : repeat->kernels) {
+      part.kernels.push_back(kernel);
+      KILN_ASSIGN_OR_RETURN(codegen::gcu::Launch launch,
+                            codegen::gcu::MakeLaunch(module_, part, machine_));
+      KILN_ASSIGN_OR_RETURN(const codegen::GcuTimes times, Launch(launch));
+      std::printf("  stage %6.1f us, predicted %6.1f: %s\n", (times.seconds - before) * 1e6,
+                  (launch.predicted_seconds - predicted_before) * 1e6,
+                  launch.reasons.back().c_str());
+      before = times.seconds;
+      predicted_before = launch.predicted_seconds;
+    }
+    return absl::OkStatus();
+  }
+
   const Options& options_;
   const schedule::gcu::Machine& machine_;
   ir::Module module_;
@@ -163,8 +186,9 @@ int Main(int argc, char** argv) {
       options.without = absl::StrSplit(argument, ',');
     } else if (argument == "--unfused") {
       options.unfused = true;
-    } else if (argument == "--launches") {
+    } else if (argument == "--launches" || argument == "--stages") {
       options.launches = true;
+      options.stages = options.stages || argument == "--stages";
     } else {
       options.graph = std::string(argument);
     }
@@ -172,7 +196,7 @@ int Main(int argc, char** argv) {
   const auto machine = schedule::gcu::FindMachine(options.profile);
   if (!machine || options.graph.empty()) {
     std::fprintf(stderr, "gcu_times GRAPH.kgraph [--profile=NAME] [--unfused] [--without=PASS,...] "
-                         "[--launches]\n");
+                         "[--launches | --stages]\n");
     return 2;
   }
   const absl::Status status = Bench(options, *machine).Run();

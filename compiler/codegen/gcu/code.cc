@@ -53,6 +53,14 @@ int64_t SizeOf(Type type) {
 
 Code::Code() : next_register_(kFirstRegister) {}
 
+Code Code::Empty() const {
+  Code out;
+  out.leaves_ = leaves_;
+  out.first_symbol_ = first_symbol_;
+  out.next_register_ = next_register_;
+  return out;
+}
+
 void Code::Fail(absl::Status status) {
   if (status_.ok()) status_ = std::move(status);
 }
@@ -260,12 +268,6 @@ void Code::Fill(const Tile& to, int64_t bits) {
   const int value = Load(Known(bits));
   Emit(Op::kFill, {Describe(to), value});
   Release(before);
-}
-
-int Code::NewToken() {
-  const int token = next_token_;
-  next_token_ = (next_token_ + 1) % KILN_GCU_TOKENS;
-  return token;
 }
 
 void Code::Copy(const Tile& to, const Tile& from, int token) {

@@ -55,6 +55,9 @@ class Code {
  public:
   Code();
 
+  // Another one, with the same meaning of expressions and the same registers taken.
+  Code Empty() const;
+
   // The first thing that went wrong: out of registers, a tile of more than four dimensions.
   const absl::Status& status() const { return status_; }
   void Fail(absl::Status status);
@@ -95,7 +98,6 @@ class Code {
   void Fill(const Tile& to, int64_t bits);
 
   // A copy; it waits for the token first, which `Wait` waits for.
-  int NewToken();
   void Copy(const Tile& to, const Tile& from, int token);
   void CopyPadded(const Tile& to, const Tile& from, absl::Span<const Scalar> low, int64_t fill_bits,
                   int token);
@@ -115,7 +117,6 @@ class Code {
   int first_symbol_ = -1;
   int next_register_;
   int next_tile_ = 0;
-  int next_token_ = 0;
 };
 
 }  // namespace kiln::codegen::gcu

@@ -61,7 +61,7 @@ class LaunchMaker {
     if (repeat != nullptr && !repeat->steps.empty()) {
       KILN_RETURN_IF_ERROR(AddTiles(*repeat));
     } else {
-      for (const ir::Kernel& kernel : kernels) KILN_RETURN_IF_ERROR(AddStage(kernel));
+      KILN_RETURN_IF_ERROR(AddStages({kernels.begin(), kernels.end()}));
     }
     code_.Emit(Op::kHalt);
     KILN_RETURN_IF_ERROR(code_.status());
@@ -93,6 +93,8 @@ class LaunchMaker {
         access[inst.buffer] |= inst.op == ScalarOp::kLoad ? kiln::gcu::kRead : kiln::gcu::kWritten;
       });
     }
+    fixed_.assign(module_.buffers.size(), false);
+    for (const auto& [buffer, how] : access) fixed_[buffer] = (how & kiln::gcu::kWritten) == 0;
     for (size_t i = 0; i < launch_.buffers.size(); ++i) {
       launch_.kernel.arguments.push_back({.name = absl::StrCat("b", i),
                                           .kind = kiln::gcu::ArgumentKind::kL3Pointer,
@@ -106,31 +108,65 @@ class LaunchMaker {
     }
   }
 
-  absl::Status AddStage(const ir::Kernel& kernel) {
-    KILN_ASSIGN_OR_RETURN(Form form, schedule::gcu::MakeForm(module_, kernel));
-    // A tile that turns out too large is made smaller.
-    absl::Status last;
-    for (int64_t l1 = machine_.l1_bytes; l1 > machine_.l1_bytes / 32; l1 = l1 * 2 / 3) {
-      const Tiling tiling = schedule::gcu::ChooseTiling(module_, form, in_l2_, machine_, l1);
-      Code attempt = code_;
-      const absl::StatusOr<int64_t> bytes =
-          AppendStage(module_, form, tiling, placements_, machine_, attempt);
-      if (!bytes.ok()) {
-        last = bytes.status();
-        continue;
+  struct Step {
+    Form form;
+    Tiling tiling;
+    schedule::gcu::Cost cost;
+    StageBytes bytes;
+  };
+
+  // The kernels one after another, with a barrier behind each.
+  absl::Status AddStages(std::vector<ir::Kernel> kernels) {
+    std::vector<Step> steps;
+    for (ir::Kernel& kernel : kernels) {
+      KILN_ASSIGN_OR_RETURN(Step step, Plan(std::move(kernel)));
+      steps.push_back(std::move(step));
+    }
+    bool prefetched = false;
+    for (size_t i = 0; i < steps.size(); ++i) {
+      StageOptions options{.odd = i % 2 == 1, .fixed = &fixed_, .prefetched = prefetched};
+      // In what this one leaves of L1, the next one's first loads.
+      prefetched = i + 1 < steps.size() && steps[i + 1].bytes.fixed > 0 &&
+                   steps[i].bytes.all + steps[i + 1].bytes.fixed <= machine_.l1_bytes;
+      const StageOptions next{.odd = i % 2 == 0, .fixed = &fixed_};
+      if (prefetched) {
+        options.at_last = [&](Code& code) {
+          AppendPrefetch(module_, steps[i + 1].form, steps[i + 1].tiling, placements_, machine_,
+                         next, code);
+        };
       }
-      code_ = std::move(attempt);
+      KILN_RETURN_IF_ERROR(AppendStage(module_, steps[i].form, steps[i].tiling, placements_,
+                                       machine_, options, code_)
+                               .status());
       code_.Emit(Op::kBarrier);
-      l1_bytes_ = std::max(l1_bytes_, *bytes);
-      AddReason(form, tiling);
-      return absl::OkStatus();
+      AddReason(steps[i]);
+    }
+    l1_bytes_ = machine_.l1_bytes;
+    return absl::OkStatus();
+  }
+
+  // How the kernel runs: a tile that turns out too large is made smaller.
+  absl::StatusOr<Step> Plan(ir::Kernel kernel) {
+    Step step;
+    KILN_ASSIGN_OR_RETURN(step.form, schedule::gcu::MakeForm(module_, std::move(kernel)));
+    absl::Status last;
+    for (int64_t l1 = machine_.l1_bytes * 3 / 4; l1 > machine_.l1_bytes / 32; l1 = l1 * 2 / 3) {
+      step.tiling = schedule::gcu::ChooseTiling(module_, step.form, in_l2_, machine_, l1);
+      Code attempt = code_.Empty();
+      const absl::StatusOr<StageBytes> bytes = AppendStage(
+          module_, step.form, step.tiling, placements_, machine_, {.fixed = &fixed_}, attempt);
+      if (bytes.ok()) {
+        step.bytes = *bytes;
+        step.cost = schedule::gcu::CostOf(module_, step.form, step.tiling, in_l2_, machine_);
+        return step;
+      }
+      last = bytes.status();
     }
     return last;
   }
 
-  void AddReason(const Form& form, const Tiling& tiling) {
-    const schedule::gcu::Cost cost =
-        schedule::gcu::CostOf(module_, form, tiling, in_l2_, machine_);
+  void AddReason(const Step& step) {
+    const auto& [form, tiling, cost, bytes] = step;
     launch_.predicted_seconds += cost.seconds * repetitions_;
     std::vector<std::string> tiles;
     for (size_t l = 0; l < form.loops.size(); ++l) {
@@ -161,10 +197,11 @@ class LaunchMaker {
     code_.Bind(top);
     const auto all = static_cast<double>(schedule::gcu::TypicalOf(ints_, extent));
     repetitions_ = std::ceil(all / static_cast<double>(step));
+    std::vector<ir::Kernel> kernels;
     for (const ir::Kernel& kernel : repeat.kernels) {
-      KILN_RETURN_IF_ERROR(
-          AddStage(schedule::gcu::ForTile(module_, kernel, tile, extent, step)));
+      kernels.push_back(schedule::gcu::ForTile(module_, kernel, tile, extent, step));
     }
+    KILN_RETURN_IF_ERROR(AddStages(std::move(kernels)));
     code_.Emit(Op::kAddImmediate, {at, at}, step);
     const int scope = code_.mark();
     code_.JumpIf(Op::kJumpLess, InRegister(at), code_.Evaluate(extent), top);
@@ -181,6 +218,7 @@ class LaunchMaker {
   Code code_;
   std::vector<Placement> placements_;
   schedule::gcu::InL2 in_l2_;
+  std::vector<bool> fixed_;  // by buffer: in L3, and the launch only loads it
   int64_t l1_bytes_ = 0;
   double repetitions_ = 1;  // of the stages
 };

@@ -6,6 +6,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/gcu/stage_impl.h"
+#include "proto/gcu/instructions.inc.h"
 
 namespace kiln::codegen::gcu {
 
@@ -13,14 +14,17 @@ using ir::Inst;
 using ir::ScalarOp;
 
 StageCoder::StageCoder(ir::Module& module, const Form& form, const Tiling& tiling,
-                       const std::vector<Placement>& placements, const Machine& machine, Code& code)
+                       const std::vector<Placement>& placements, const Machine& machine,
+                       const StageOptions& options, Code& code)
     : module_(module),
       ints_(*module.ints),
       form_(form),
       tiling_(tiling),
       placements_(placements),
       machine_(machine),
-      code_(code) {
+      options_(options),
+      code_(code),
+      l1_(machine.l1_bytes, options.odd) {
   const auto count = static_cast<size_t>(form.kernel.num_values);
   views_.resize(count);
   definitions_.assign(count, nullptr);
@@ -76,115 +80,161 @@ Scalar StageCoder::ExtentOf(int loop, Scalar begin) {
   return code_.Min(Known(tile), code_.Subtract(code_.Evaluate(extent), begin));
 }
 
-absl::StatusOr<int64_t> StageCoder::Run() {
-  const int before = code_.mark();
+// Half of them are of odd stages.
+int StageCoder::NewToken() {
+  constexpr int kHalf = KILN_GCU_TOKENS / 2;
+  return tokens_++ % kHalf + (options_.odd ? kHalf : 0);
+}
+
+void StageCoder::Plan() {
   CountTiles();
+  for (size_t l = 0; l < form_.loops.size(); ++l) {
+    if (!counts_[l].is(1)) moving_.push_back(static_cast<int>(l));
+  }
   PlanLoads();
   PlanStores();
-  if (!code_.status().ok()) return code_.status();
+}
 
-  // This core's items: a run of neighbours.
+// This core's steps: those of a run of neighbouring tiles. Core c has the tiles from c * n / cores
+// on.
+void StageCoder::FindSteps(int step, int end) {
+  const int scope = code_.mark();
   Scalar items = Known(1);
   for (int l : tiling_.order) items = code_.Multiply(items, counts_[l]);
   const Scalar blocks = tiling_.blocked < 0 ? Known(1) : counts_[tiling_.blocked];
-  const int step = code_.NewRegister(), end = code_.NewRegister();
-  {
-    const int scope = code_.mark();
-    const Scalar core = InRegister(0), cores = InRegister(1);
-    // A block that is split to the end: items 0 to n - 1 of core c are from c * n / cores on.
-    code_.Set(step, code_.Multiply(code_.Divide(code_.Multiply(core, items), cores), blocks));
-    const Scalar next = code_.Add(core, Known(1));
-    code_.Set(end, code_.Multiply(code_.Divide(code_.Multiply(next, items), cores), blocks));
-    code_.Release(scope);
-  }
-  Place current, next;
-  current.begins.assign(form_.loops.size(), Known(0));
-  next.begins = current.begins;
-  std::vector<int> moving;
+  const Scalar core = InRegister(0), cores = InRegister(1);
+  code_.Set(step, code_.Multiply(code_.Divide(code_.Multiply(core, items), cores), blocks));
+  const Scalar next = code_.Add(core, Known(1));
+  code_.Set(end, code_.Multiply(code_.Divide(code_.Multiply(next, items), cores), blocks));
+  code_.Release(scope);
+}
+
+void StageCoder::TakeBegins(Place& place) {
+  place.begins.assign(form_.loops.size(), Known(0));
+  for (int l : moving_) place.begins[l] = InRegister(code_.NewRegister());
+}
+
+void StageCoder::SetExtents(Place& place) {
+  place.extents.assign(form_.loops.size(), Known(1));
   for (size_t l = 0; l < form_.loops.size(); ++l) {
-    if (counts_[l].is(1)) continue;
-    moving.push_back(static_cast<int>(l));
-    current.begins[l] = InRegister(code_.NewRegister());
-    next.begins[l] = InRegister(code_.NewRegister());
+    if (tiling_.serial[l]) continue;
+    const auto loop = static_cast<int>(l);
+    if (form_.loops[l].phase < 0 || loop == tiling_.blocked) {
+      place.extents[l] = ExtentOf(loop, place.begins[l]);
+    } else if (schedule::gcu::IsPart(form_, tiling_, loop)) {
+      place.extents[l] = Known(0);  // set where its loop runs
+    } else {
+      place.extents[l] = Known(form_.loops[l].extent.value());
+    }
   }
+}
+
+// The first step's loads, and those of what all steps need.
+void StageCoder::IssueFirst(const Place& first, bool fixed, bool others) {
+  for (const Staged& staged : staged_) {
+    if (staged.late || !(staged.fixed ? fixed : others)) continue;
+    if (staged.twice || staged.depends.empty()) Issue(staged, first, Known(0));
+  }
+}
+
+void StageCoder::Prefetch() {
+  const int before = code_.mark();
+  Plan();
+  const int step = code_.NewRegister(), end = code_.NewRegister();
+  FindSteps(step, end);
+  Place first;
+  TakeBegins(first);
+  const Label none = code_.NewLabel();
+  code_.JumpIf(Op::kJumpGreaterEqual, InRegister(step), InRegister(end), none);
+  Decode(InRegister(step), first.begins);
+  SetExtents(first);
+  IssueFirst(first, true, false);
+  code_.Bind(none);
+  code_.Release(before);
+}
+
+absl::StatusOr<StageBytes> StageCoder::Run() {
+  const int before = code_.mark();
+  Plan();
+  if (!code_.status().ok()) return code_.status();
+  const int step = code_.NewRegister(), end = code_.NewRegister();
+  FindSteps(step, end);
+  Place current, next;
+  TakeBegins(current);
+  TakeBegins(next);
   for (Staged& staged : staged_) {
     if (!staged.twice) continue;
     staged.parity = code_.NewRegister();
     staged.next_parity = code_.NewRegister();
   }
-  const Label done = code_.NewLabel(), top = code_.NewLabel();
-  code_.JumpIf(Op::kJumpGreaterEqual, InRegister(step), InRegister(end), done);
-
-  // The first tile's loads, and those of what all tiles need.
-  Decode(InRegister(step), next.begins);
-  const auto extents_at = [&](Place& place) {
-    place.extents.assign(form_.loops.size(), Known(1));
-    for (size_t l = 0; l < form_.loops.size(); ++l) {
-      if (tiling_.serial[l]) continue;
-      const bool outer = form_.loops[l].phase < 0;
-      if (outer || static_cast<int>(l) == tiling_.blocked) {
-        place.extents[l] = ExtentOf(static_cast<int>(l), place.begins[l]);
-      } else if (schedule::gcu::IsPart(form_, tiling_, static_cast<int>(l))) {
-        place.extents[l] = Known(0);  // set where its loop runs
-      } else {
-        place.extents[l] = Known(form_.loops[l].extent.value());
-      }
-    }
+  const auto ahead = [&] {
+    if (options_.at_last) options_.at_last(code_);
   };
+  const Label idle = code_.NewLabel(), done = code_.NewLabel(), top = code_.NewLabel();
+  code_.JumpIf(Op::kJumpGreaterEqual, InRegister(step), InRegister(end), idle);
+  Decode(InRegister(step), next.begins);
   {
     const int scope = code_.mark();
-    extents_at(next);
-    for (Staged& staged : staged_) {
-      if (staged.late) continue;
+    SetExtents(next);
+    for (const Staged& staged : staged_) {
       if (staged.twice) code_.Set(staged.next_parity, Known(0));
-      if (staged.twice || staged.depends.empty()) Issue(staged, next, Known(0));
     }
+    IssueFirst(next, !options_.prefetched, true);
     code_.Release(scope);
   }
-  for (int l : moving) code_.Set(current.begins[l].reg, Known(-1));
+  for (int l : moving_) code_.Set(current.begins[l].reg, Known(-1));
 
   code_.Bind(top);
   for (Staged& staged : staged_) {
     if (staged.late || staged.twice || staged.depends.empty()) continue;
     const int scope = code_.mark();
-    extents_at(next);
+    SetExtents(next);
     IssueIfChanged(staged, next, current.begins);
     code_.Release(scope);
   }
-  for (int l : moving) code_.Set(current.begins[l].reg, next.begins[l]);
-  for (Staged& staged : staged_) {
+  for (int l : moving_) code_.Set(current.begins[l].reg, next.begins[l]);
+  for (const Staged& staged : staged_) {
     if (staged.twice) code_.Set(staged.parity, InRegister(staged.next_parity));
   }
   const int in_step = code_.mark();
-  extents_at(current);
+  SetExtents(current);
   for (const Staged& staged : staged_) {
     if (!staged.late) code_.Wait(staged.token);
   }
   code_.Emit(Op::kAddImmediate, {step, step}, 1);
-  const Label last = code_.NewLabel();
+  const Label last = code_.NewLabel(), issued = code_.NewLabel();
   code_.JumpIf(Op::kJumpGreaterEqual, InRegister(step), InRegister(end), last);
   {
     const int scope = code_.mark();
     Decode(InRegister(step), next.begins);
-    extents_at(next);
+    SetExtents(next);
     for (Staged& staged : staged_) {
       if (!staged.late && staged.twice) IssueIfChanged(staged, next, current.begins);
     }
     code_.Release(scope);
   }
+  code_.Jump(issued);
   code_.Bind(last);
+  ahead();
+  code_.Bind(issued);
   RunStep(current);
   code_.Release(in_step);
   code_.JumpIf(Op::kJumpLess, InRegister(step), InRegister(end), top);
+  code_.Jump(done);
+  code_.Bind(idle);
+  ahead();
   code_.Bind(done);
-  code_.Emit(Op::kWaitAll);
+  // Not for what was just issued for the next stage.
+  for (const Access& access : form_.accesses) {
+    if (access.inst->op == ScalarOp::kStore) code_.Wait(store_tokens_.at(access.inst));
+  }
   code_.Release(before);
   if (!code_.status().ok()) return code_.status();
   if (l1_.peak() > machine_.l1_bytes) {
     return absl::UnimplementedError(
         absl::StrCat("a tile needs ", l1_.peak(), " bytes of L1, which has ", machine_.l1_bytes));
   }
-  return l1_.peak();
+  return StageBytes{.all = l1_.peak(), .fixed = fixed_bytes_};
 }
 
 void StageCoder::RunStep(const Place& place) {
@@ -307,10 +357,17 @@ void StageCoder::RunBody(int phase, const Place& place) {
   }
 }
 
-absl::StatusOr<int64_t> AppendStage(ir::Module& module, const Form& form, const Tiling& tiling,
-                                    const std::vector<Placement>& placements,
-                                    const Machine& machine, Code& code) {
-  return StageCoder(module, form, tiling, placements, machine, code).Run();
+absl::StatusOr<StageBytes> AppendStage(ir::Module& module, const Form& form, const Tiling& tiling,
+                                       const std::vector<Placement>& placements,
+                                       const Machine& machine, const StageOptions& options,
+                                       Code& code) {
+  return StageCoder(module, form, tiling, placements, machine, options, code).Run();
+}
+
+void AppendPrefetch(ir::Module& module, const Form& form, const Tiling& tiling,
+                    const std::vector<Placement>& placements, const Machine& machine,
+                    const StageOptions& options, Code& code) {
+  StageCoder(module, form, tiling, placements, machine, options, code).Prefetch();
 }
 
 }  // namespace kiln::codegen::gcu

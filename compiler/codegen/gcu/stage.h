@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,11 +24,32 @@ struct Placement {
   DType dtype = DType::kF32;
 };
 
-// Appends the kernel to `code`. `placements` has those of its buffers, by buffer. Bytes of L1 that
-// it takes; UNIMPLEMENTED where the machine lacks something, or L1 is too small.
-absl::StatusOr<int64_t> AppendStage(ir::Module& module, const schedule::gcu::Form& form,
-                                    const schedule::gcu::Tiling& tiling,
-                                    const std::vector<Placement>& placements,
-                                    const schedule::gcu::Machine& machine, Code& code);
+struct StageOptions {
+  // L1 is taken from its end and the other half of the tokens, so that a stage and the next one
+  // take different ones.
+  bool odd = false;
+  // By buffer: what nobody stores while the program runs; the first loads of it may be made ahead.
+  const std::vector<bool>* fixed = nullptr;
+  bool prefetched = false;             // they were
+  std::function<void(Code&)> at_last;  // called where the stage's own loads are all issued
+};
+
+struct StageBytes {
+  int64_t all = 0;    // of L1
+  int64_t fixed = 0;  // of those, for loads of fixed buffers; at the beginning
+};
+
+// Appends the kernel to `code`. `placements` has those of its buffers, by buffer. UNIMPLEMENTED
+// where the machine lacks something, or L1 is too small.
+absl::StatusOr<StageBytes> AppendStage(ir::Module& module, const schedule::gcu::Form& form,
+                                       const schedule::gcu::Tiling& tiling,
+                                       const std::vector<Placement>& placements,
+                                       const schedule::gcu::Machine& machine,
+                                       const StageOptions& options, Code& code);
+
+// Appends the first loads of fixed buffers that the stage makes.
+void AppendPrefetch(ir::Module& module, const schedule::gcu::Form& form,
+                    const schedule::gcu::Tiling& tiling, const std::vector<Placement>& placements,
+                    const schedule::gcu::Machine& machine, const StageOptions& options, Code& code);
 
 }  // namespace kiln::codegen::gcu

@@ -25,15 +25,18 @@ Type TypeOf(DType dtype);
 // The bits of a number of that type.
 int64_t BitsOf(Type type, double number);
 
-// Memory of L1 for values, first fit.
+// Memory of L1 for values, first fit; from the end on where it is mirrored.
 class L1 {
  public:
+  L1(int64_t bytes, bool mirrored) : bytes_(bytes), mirrored_(mirrored) {}
   int64_t Take(int64_t bytes);
   void Give(int64_t address);
   int64_t peak() const { return peak_; }
 
  private:
-  std::map<int64_t, int64_t> taken_;  // address, bytes
+  const int64_t bytes_;
+  const bool mirrored_;
+  std::map<int64_t, int64_t> taken_;  // distance from the beginning, bytes
   int64_t peak_ = 0;
 };
 
@@ -58,6 +61,7 @@ struct Staged {
   int64_t bytes = 0, address = 0;
   bool twice = false;         // while one tile is computed with, the next one arrives
   bool late = false;          // is loaded where it is used
+  bool fixed = false;         // nobody stores it while the program runs
   std::vector<int> depends;   // loops whose tile says which box it is
   int parity = -1, next_parity = -1;  // registers: bytes to add to the address
   int token = -1;
@@ -67,9 +71,11 @@ struct Staged {
 class StageCoder {
  public:
   StageCoder(ir::Module& module, const Form& form, const Tiling& tiling,
-             const std::vector<Placement>& placements, const Machine& machine, Code& code);
+             const std::vector<Placement>& placements, const Machine& machine,
+             const StageOptions& options, Code& code);
 
-  absl::StatusOr<int64_t> Run();
+  absl::StatusOr<StageBytes> Run();
+  void Prefetch();
 
  private:
   // Of one tile: the first iteration of each loop, and how many there are.
@@ -78,6 +84,12 @@ class StageCoder {
   };
 
   // stage.cc: the loop over tiles.
+  void Plan();
+  void FindSteps(int step, int end);
+  void TakeBegins(Place& place);
+  void SetExtents(Place& place);
+  void IssueFirst(const Place& first, bool fixed, bool others);
+  int NewToken();
   void CountTiles();
   void Decode(Scalar step, std::vector<Scalar>& begins);
   Scalar ExtentOf(int loop, Scalar begin);
@@ -127,8 +139,12 @@ class StageCoder {
   const Tiling& tiling_;
   const std::vector<Placement>& placements_;
   const Machine& machine_;
+  const StageOptions& options_;
   Code& code_;
   L1 l1_;
+  int tokens_ = 0;            // taken so far
+  int64_t fixed_bytes_ = 0;   // of L1
+  std::vector<int> moving_;   // loops of more than one tile
 
   std::vector<Scalar> counts_;  // tiles, by loop
   std::vector<Staged> staged_;

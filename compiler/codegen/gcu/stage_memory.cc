@@ -31,11 +31,16 @@ int64_t L1::Take(int64_t bytes) {
   }
   taken_[address] = bytes;
   peak_ = std::max(peak_, address + bytes);
-  return address;
+  return mirrored_ ? bytes_ - address - bytes : address;
 }
 
 void L1::Give(int64_t address) {
-  taken_.erase(address);
+  if (!mirrored_) {
+    taken_.erase(address);
+    return;
+  }
+  std::erase_if(taken_,
+                [&](const auto& piece) { return bytes_ - piece.first - piece.second == address; });
 }
 
 // What an earlier phase of the kernel stores, and what is a part of an inner loop that is no step,
@@ -117,9 +122,19 @@ void StageCoder::PlanLoads() {
     staged_of_[access.inst] = at->second;
     if (!added) continue;
     staged.twice = !staged.late && !staged.depends.empty() && staged.bytes > kSmall;
-    staged.address = l1_.Take(staged.twice ? 2 * staged.bytes : staged.bytes);
-    staged.token = code_.NewToken();
+    staged.fixed = !staged.late && options_.fixed != nullptr &&
+                   (*options_.fixed)[access.inst->buffer] &&
+                   (staged.twice || staged.depends.empty());
     staged_.push_back(std::move(staged));
+  }
+  // What may be loaded ahead of the stage comes first.
+  for (const bool fixed : {true, false}) {
+    for (Staged& staged : staged_) {
+      if (staged.fixed != fixed) continue;
+      staged.address = l1_.Take(staged.twice ? 2 * staged.bytes : staged.bytes);
+      staged.token = NewToken();
+    }
+    if (fixed) fixed_bytes_ = l1_.peak();
   }
 }
 
@@ -127,7 +142,7 @@ void StageCoder::PlanStores() {
   for (const Access& access : form_.accesses) {
     const Inst& inst = *access.inst;
     if (inst.op != ScalarOp::kStore) continue;
-    const int token = code_.NewToken();
+    const int token = NewToken();
     store_tokens_[&inst] = token;
     const ir::ValueId value = inst.operands.back();
     tokens_of_value_[value].push_back(token);
