@@ -139,6 +139,27 @@ std::optional<Fold> FoldOf(ReduceKind kind, Type type) {
 
 }  // namespace
 
+namespace {
+
+// Neighbouring dimensions become one where they are one in every tile: instructions count whole
+// vectors for each run.
+void JoinDimensions(std::vector<Tile>& tiles) {
+  for (size_t d = tiles[0].dims.size(); d-- > 1;) {
+    const Scalar extent = tiles[0].dims[d].extent, around = tiles[0].dims[d - 1].extent;
+    if (!extent.known() || !around.known()) continue;
+    const bool join = absl::c_all_of(tiles, [&](const Tile& tile) {
+      return tile.dims[d - 1].stride.value == tile.dims[d].stride.value * extent.value;
+    });
+    if (!join) continue;
+    for (Tile& tile : tiles) {
+      tile.dims[d - 1] = {Known(extent.value * around.value), tile.dims[d].stride};
+      tile.dims.erase(tile.dims.begin() + static_cast<ptrdiff_t>(d));
+    }
+  }
+}
+
+}  // namespace
+
 Type TypeOf(DType dtype) {
   switch (dtype) {
     case DType::kF16:
@@ -236,9 +257,12 @@ Tile StageCoder::TileOf(const View& view, const std::vector<bool>& dims, const P
 void StageCoder::Apply(Op op, const View& to, std::initializer_list<const View*> from,
                        const Place& place) {
   const int scope = code_.mark();
-  std::vector<Tile> operands;
-  for (const View* view : from) operands.push_back(TileOf(*view, to.dims, place));
-  code_.Vector(op, TileOf(to, to.dims, place), operands);
+  std::vector<Tile> tiles = {TileOf(to, to.dims, place)};
+  for (const View* view : from) tiles.push_back(TileOf(*view, to.dims, place));
+  JoinDimensions(tiles);
+  const Tile result = tiles[0];
+  tiles.erase(tiles.begin());
+  code_.Vector(op, result, tiles);
   code_.Release(scope);
 }
 

@@ -18,7 +18,7 @@ constexpr int kMostRank = 4;
 constexpr int64_t kVectorBytes = 512, kLineBytes = 64;
 constexpr int64_t kMostElements = int64_t{1} << 22;  // of a tile; the specification allows 2^24
 constexpr double kLatency = 500e-9, kL2Latency = 100e-9;  // of a copy
-constexpr double kEngineBytes = 128;                      // that a core's copies move in a cycle
+constexpr double kStepCycles = 60;                        // for the numbers of the next tile
 constexpr double kStageOverhead = 500e-9;                 // a barrier, and what stands before tiles
 constexpr int64_t kScalarCycles = 25;  // what describing a vector instruction's tiles takes
 
@@ -61,6 +61,7 @@ struct Facts {
   };
   struct Work {
     int64_t operations = 0, cycles = 0;  // of a vector
+    int64_t spread = 0;  // operations that repeat an operand over rows of another
     int64_t stored_bytes = 0;            // of an iteration
   };
 
@@ -69,15 +70,21 @@ struct Facts {
       extents.push_back(TypicalOf(*module.ints, loop.extent));
       outer.push_back(loop.phase < 0);
     }
+    std::vector<uint64_t> dims(static_cast<size_t>(form.kernel.num_values), 0);
     for (size_t p = 0; p < form.kernel.phases.size(); ++p) {
       loops.push_back(form.LoopsOf(static_cast<int>(p)));
       Work& phase = work.emplace_back();
       for (const Inst& inst : form.kernel.phases[p].body) {
         if (inst.op == ScalarOp::kStore) phase.stored_bytes += DeviceSize(inst.dtype);
+        if (inst.result != ir::kNoValue) dims[inst.result] = DimsOf(form, inst, dims);
         if (inst.op == ScalarOp::kLoad || inst.op == ScalarOp::kStore ||
             inst.op == ScalarOp::kConst) {
           continue;
         }
+        const bool spreads = absl::c_any_of(inst.operands, [&](ir::ValueId operand) {
+          return dims[operand] != 0 && dims[operand] != dims[inst.result];
+        });
+        if (spreads && inst.op != ScalarOp::kReduce) ++phase.spread;
         ++phase.operations;
         phase.cycles += ir::IsElementary(inst.op) ? 4 : 1;
       }
@@ -109,6 +116,28 @@ struct Facts {
         }
       }
     }
+  }
+
+  // The loops that a value depends on, a bit each.
+  static uint64_t DimsOf(const Form& form, const Inst& inst, const std::vector<uint64_t>& dims) {
+    uint64_t out = 0;
+    if (inst.op == ScalarOp::kLoad) {
+      for (const Affine& index : form.AccessOf(inst).indices) {
+        for (size_t l = 0; l < form.loops.size() && l < 64; ++l) {
+          if (index.coefficients[l] != 0) out |= uint64_t{1} << l;
+        }
+      }
+      return out;
+    }
+    for (ir::ValueId operand : inst.operands) out |= dims[operand];
+    for (size_t l = 0; l < form.loops.size() && l < 64; ++l) {
+      if (inst.op == ScalarOp::kReduce && form.loops[l].phase >= 0) out &= ~(uint64_t{1} << l);
+      if (inst.op == ScalarOp::kReduce && form.loops[l].phase < 0) out |= uint64_t{1} << l;
+      if (inst.op == ScalarOp::kIndex && ir::ContainsVar(inst.indices[0], form.loops[l].var)) {
+        out |= uint64_t{1} << l;
+      }
+    }
+    return out;
   }
 
   // Outer loops with the same coefficients, inner loops with some of the same length.
@@ -153,20 +182,23 @@ class Estimate {
     const int64_t per_core = CeilDiv(items, machine_.cores);
     AddMemory(items, blocks, cost);
     const double cycle = 1.0 / static_cast<double>(machine_.clock_hz);
-    const auto item_cycles = static_cast<double>(ItemCycles(blocks));
-    const double step_scalar = 60.0 * cycle;
-    cost.compute = static_cast<double>(per_core) *
-                   (item_cycles * cycle + step_scalar * static_cast<double>(blocks));
-    // Loads run one step ahead: a step takes no less than its loads do, from their issue on.
     const double steps = static_cast<double>(std::max<int64_t>(per_core * blocks, 1));
+    const double step = static_cast<double>(ItemCycles(blocks)) * cycle /
+                            static_cast<double>(blocks) + kStepCycles * cycle;
+    cost.compute = steps * step;
+    // Loads run one step ahead: a step takes no less than its loads, all cores' together, from
+    // their issue on; and one whose loads include a box that others kept takes that much longer.
     const double latency = cost.l3_bytes > 0 ? kLatency : kL2Latency;
-    const double bytes = static_cast<double>(cost.l3_bytes + cost.l2_bytes);
-    const double engine = bytes / static_cast<double>(machine_.cores) * cycle / kEngineBytes;
-    cost.engine = steps * latency + engine;
-    // The first tile's load and the last one's store overlap with nothing.
-    const double edges = std::max(cost.l3, cost.l2) / steps;
-    cost.seconds =
-        std::max({cost.l3, cost.l2, cost.compute, cost.engine}) + edges + latency + kStageOverhead;
+    // Long ones hide the latency behind those of other cores.
+    const double copies = each_step_ + latency * std::max(0.0, 1 - each_step_ / (4 * latency));
+    double seconds = steps * std::max(step, copies);
+    double first = latency + each_step_ / static_cast<double>(machine_.cores);
+    for (const auto& [times, burst] : bursts_) {
+      first += burst;
+      if (times < 1.5) continue;  // once, at the beginning
+      seconds += (times - 1) * std::max(0.0, copies + burst - std::max(step, copies));
+    }
+    cost.seconds = std::max({seconds, cost.l3, cost.l2}) + first + kStageOverhead;
     return cost;
   }
 
@@ -240,16 +272,32 @@ class Estimate {
         if (reach.same_as >= 0) continue;
         const auto [elements, lines] = BoxBytes(reach);
         const int64_t own = elements * reach.size;
-        bytes = lines * Loads(reach, items, blocks);
+        const int64_t loads = Loads(reach, items, blocks);
+        bytes = lines * loads;
         cost.l1_bytes += own > 2048 ? 2 * own + 128 : own + 64;
+        const int64_t cores = std::min<int64_t>(items, machine_.cores);
+        const double burst = Seconds(reach, lines * cores);
+        if (loads * 10 >= items * blocks * 9 && items * blocks > cores) {
+          each_step_ += burst;
+        } else {
+          bursts_.emplace_back(static_cast<double>(loads) / static_cast<double>(cores), burst);
+        }
       } else {
         bytes = StoreBytes(reach) * items;
+        each_step_ += Seconds(reach, bytes) /
+                      static_cast<double>(CeilDiv(items, machine_.cores) * blocks);
       }
       (reach.in_l2 ? cost.l2_bytes : cost.l3_bytes) += bytes;
     }
     cost.l1_bytes += ValueBytes();
     cost.l3 = static_cast<double>(cost.l3_bytes) / static_cast<double>(machine_.l3_rate);
     cost.l2 = static_cast<double>(cost.l2_bytes) / static_cast<double>(machine_.l2_rate);
+  }
+
+  // Of the channel that the buffer's memory has.
+  double Seconds(const Facts::Reach& reach, int64_t bytes) const {
+    return static_cast<double>(bytes) /
+           static_cast<double>(reach.in_l2 ? machine_.l2_rate : machine_.l3_rate);
   }
 
   // Elements of a tile of the phase's loops.
@@ -295,8 +343,16 @@ class Estimate {
         if (!facts_.outer[l]) serial *= tiling_.serial[l] ? extents_[l] : Count(l);
       }
       const int64_t vectors = CeilDiv(TileElements(p) * 4, kVectorBytes);
+      // An operand that is repeated counts whole vectors for each row.
+      int64_t row = 1;
+      for (int l : tiling_.lanes) {
+        if (!facts_.outer[l] && !absl::c_linear_search(facts_.loops[p], l)) continue;
+        if (!tiling_.serial[l] && tiling_.tile[l] > 1) row = tiling_.tile[l];
+      }
+      const int64_t rows = TileElements(p) / row * CeilDiv(row * 4, kVectorBytes);
       cycles += serial * (kScalarCycles * facts_.work[p].operations +
-                          facts_.work[p].cycles * vectors);
+                          facts_.work[p].cycles * vectors +
+                          facts_.work[p].spread * std::max<int64_t>(0, rows - vectors));
     }
     return cycles;
   }
@@ -319,6 +375,8 @@ class Estimate {
   const std::vector<int64_t>& extents_;
   const Tiling& tiling_;
   const Machine& machine_;
+  double each_step_ = 0;                            // copies of every step, all cores' together
+  std::vector<std::pair<double, double>> bursts_;  // of other loads: how often, and how long
 };
 
 // What candidates have in common.
@@ -439,9 +497,12 @@ class Chooser {
         rows.empty() ? one : Parts(extents_[rows.back()], 1, 1024);
     const auto outer_rows = rows.size() < 2 ? one : Parts(extents_[rows[0]], 1, 1024);
     const bool dynamic_depth = !form_.loops[roles.depth].extent.is_const();
-    const auto depths = Parts(std::max<int64_t>(extents_[roles.depth], 1), 16, 4096);
+    const int64_t all = std::max<int64_t>(extents_[roles.depth], 1);
+    std::vector<int64_t> depths = {std::min<int64_t>(all, 4096)};
+    for (const int64_t depth : {1024, 512, 256, 128, 64}) {
+      if (depth < all) depths.push_back(depth);
+    }
     for (const int64_t depth : depths) {
-      if (depth < extents_[roles.depth] && depth < 64 && depth != depths.back()) continue;
       Tiling tiling = base;
       tiling.tile[roles.depth] = depth;
       if (depth < extents_[roles.depth] || dynamic_depth) tiling.blocked = roles.depth;
@@ -461,7 +522,6 @@ class Chooser {
           }
         }
       }
-      if (best_fits_ && depth >= 1024) break;
     }
   }
 

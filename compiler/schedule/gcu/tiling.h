@@ -30,7 +30,6 @@ struct Tiling {
 struct Cost {
   double seconds = 0;
   double compute = 0;     // of the slowest core
-  double engine = 0;      // of its copies, with their latencies
   double l3 = 0, l2 = 0;  // of the channels
   int64_t l3_bytes = 0, l2_bytes = 0;
   int64_t l1_bytes = 0;
