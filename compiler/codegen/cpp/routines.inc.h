@@ -92,9 +92,14 @@ KILN_FN void KTranspose4(const T* from, long from_stride, T* to, long to_stride)
 
 template <int kRows, int kLanes, class T>
 void KTransposeTile<kRows, kLanes, T>::Run(const T* from, T* to) {
+  static_assert(kRows % 4 == 0);
+  constexpr long kWhole = kLanes / 4 * 4;  // six lanes are three vectors of two doubles
   KILN_ROLLED for (long row = 0; row < kRows; row += 4) {
-    KILN_ROLLED for (long lane = 0; lane < kLanes; lane += 4) {
+    KILN_ROLLED for (long lane = 0; lane < kWhole; lane += 4) {
       KTranspose4(from + row * kLanes + lane, kLanes, to + lane * kRows + row, kRows);
+    }
+    KILN_ROLLED for (long lane = kWhole; lane < kLanes; ++lane) {
+      KILN_ROLLED for (long r = row; r < row + 4; ++r) to[lane * kRows + r] = from[r * kLanes + lane];
     }
   }
 }

@@ -34,6 +34,8 @@ TEST(PackedTest, WeightsOfEveryLayoutAndType) {
     for (bool transposed : {false, true}) {
       CheckModule(Linear(21, 75, 46, type, transposed),
                   {.tolerance = 1e-4, .prepare_bytes = 1 << 20, .packed = 1});
+      // And where nothing is prepared: tiles of every number of lanes are turned.
+      CheckModule(Linear(21, 75, 46, type, transposed), {.tolerance = 1e-4});
     }
   }
 }
