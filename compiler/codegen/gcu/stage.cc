@@ -75,6 +75,7 @@ void StageCoder::Decode(Scalar step, std::vector<Scalar>& begins) {
 Scalar StageCoder::ExtentOf(int loop, Scalar begin) {
   const ir::IntExpr extent = form_.loops[loop].extent;
   const int64_t tile = tiling_.tile[loop];
+  if (tile == 1) return Known(1);
   if (extent.is_const() && extent.value() % tile == 0) return Known(tile);
   if (extent.is_const() && extent.value() <= tile) return Known(extent.value());
   return code_.Min(Known(tile), code_.Subtract(code_.Evaluate(extent), begin));

@@ -1,0 +1,185 @@
+"""Models on a simulated GCU through torch.compile(options={"device": "gcu-16m"}), against eager."""
+
+import json
+import os
+import subprocess
+
+import pytest
+import small_models
+import torch
+from cases import CASES
+from compare import assert_same, double_reference
+from conftest import BUILD
+from model_step import compare_step
+
+import kiln_torch
+
+OPTIONS = {"device": "gcu-16m", "fallback": "raise"}
+F = torch.nn.functional
+
+
+@pytest.fixture(autouse=True)
+def report(tmp_path, monkeypatch):
+    """Lines of JSON, one a launch: that something ran on the device at all."""
+    path = tmp_path / "launches.jsonl"
+    monkeypatch.setenv("KILN_GCU_REPORT", str(path))
+
+    def launches():
+        if not path.exists():
+            return []
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+    return launches
+
+
+def check(fn, args, report, dynamic=False, tol=1e-4):
+    compiled = torch.compile(fn, backend="kiln", dynamic=dynamic, options=OPTIONS)
+    with torch.no_grad():
+        for given in args:
+            reference = None
+            if any(a.dtype == torch.float32 for a in given):
+                reference = double_reference(fn, given)
+            assert_same(compiled(*given), fn(*given), reference, tol=tol)
+    assert report(), "nothing ran on the device"
+
+
+@pytest.mark.parametrize("name", ["mlp", "resnet", "bert", "gpt2", "unet", "mobilenet"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_models(name, dtype, report):
+    model, inputs = small_models.make(small_models.MODELS[name])
+    model = model.eval().to(dtype)
+    inputs = {k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs.items()}
+    compiled = torch.compile(model, backend="kiln", options=OPTIONS)
+    with torch.no_grad():
+        expected, actual = model(**inputs), compiled(**inputs)
+    if hasattr(expected, "to_tuple"):
+        expected, actual = expected.to_tuple(), actual.to_tuple()
+    assert_same(actual, expected, tol={torch.float32: 1e-3, torch.bfloat16: 4e-2, torch.float16: 1e-2}[dtype])
+    assert report()
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [("resnet", "float32"), ("bert", "float32"), ("bert", "bfloat16"), ("unet", "autocast")],
+)
+def test_a_training_step_equals_eagers(name, precision, report, monkeypatch):
+    monkeypatch.setenv("KILN_DEVICE", "gcu-16m")
+    model, inputs = small_models.make(small_models.MODELS[name])
+    assert compare_step(model, inputs, precision, then=[inputs])["fallbacks"] == []
+    assert report()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 13])
+def test_gradients_of_reductions_with_few_rows(rows, report):
+    """One row a program is where such a compiler once gave wrong gradients, and right results."""
+
+    def step(run, x, w):
+        x, w = x.clone().requires_grad_(), w.clone().requires_grad_()
+        y = run(x, w)
+        y.square().sum().backward()
+        return y.detach(), x.grad, w.grad
+
+    def fn(x, w):
+        y = F.layer_norm(x @ w, (w.shape[1],)).softmax(-1)
+        return y * y.amax(1, keepdim=True) + x.sum(1, keepdim=True).logsumexp(0)
+
+    x, w = torch.randn(rows, 37), torch.randn(37, 53)
+    actual = step(torch.compile(fn, backend="kiln", options=OPTIONS), x, w)
+    expected = step(fn, x, w)
+    reference = step(fn, x.double(), w.double())
+    assert_same(actual, expected, reference)
+    assert report()
+
+
+def test_batches_of_any_size(report):
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, padding=1),
+        torch.nn.BatchNorm2d(8),
+        torch.nn.ReLU(),
+        torch.nn.MaxPool2d(2),
+        torch.nn.Conv2d(8, 16, 3, stride=2, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.AdaptiveAvgPool2d(1),
+        torch.nn.Flatten(),
+        torch.nn.Linear(16, 5),
+    ).eval()
+    batches = [(torch.randn(n, 3, 20, 20),) for n in (2, 7, 3, 33, 16, 64, 5)]
+    torch._dynamo.mark_dynamic(batches[0][0], 0)
+    check(model, batches, report, dynamic=True)
+
+
+@pytest.mark.parametrize("images", [8, 21])
+def test_groups_that_run_tile_by_tile(images, report):
+    """Activations larger than L2: some launch loops over images, the last tile may be shorter."""
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(4, 32, 3, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(32, 32, 3, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(32, 4, 1),
+    ).eval()
+    check(model, [(torch.randn(images, 4, 96, 96),)], report)
+    assert any(line["l2_peak_bytes"] > 1 << 20 for line in report())
+    assert all(line["l2_peak_bytes"] <= 16 << 20 for line in report())
+
+
+def test_what_the_device_lacks_runs_on_the_host(report):
+    """64-bit indices, a sort and float64 between launches: declared steps, and their data follow."""
+
+    def fn(x, table, index):
+        y = torch.relu(x @ x.t()) + table[index].sum(1, keepdim=True)
+        order = y.argsort(dim=1)
+        return torch.gather(y * 2, 1, order), y.double().sum(), (y + 1).to(torch.int64)
+
+    check(fn, [(torch.randn(9, 9), torch.randn(30, 4), torch.randint(0, 30, (9,)))], report)
+
+
+def test_inputs_that_a_graph_updates(report):
+    def fn(x, state):
+        state.mul_(0.5).add_(x.tanh())
+        return state.sum(0)
+
+    compiled = torch.compile(fn, backend="kiln", options=OPTIONS)
+    x, a, b = torch.randn(6, 8), torch.zeros(6, 8), torch.zeros(6, 8)
+    with torch.no_grad():
+        for _ in range(3):
+            assert_same(compiled(x, a), fn(x, b))
+            assert_same(a, b)
+    assert report()
+
+
+def test_the_command_line_compiles_runs_and_tells_the_time(tmp_path, server):
+    model = torch.nn.Sequential(torch.nn.Linear(40, 24), torch.nn.GELU(), torch.nn.Linear(24, 8))
+    [graph] = kiln_torch.save_graph(model.eval(), (torch.randn(5, 40),), tmp_path / "m.kgraph")
+    environment = {**os.environ, "KILN_SERVER": server.address}
+
+    def kiln(*arguments):
+        command = [str(BUILD / "bin" / "kiln"), *map(str, arguments)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    target = ("--target", "gcu", "--arch", "gcu-16m")
+    assert "for gcu-16m" in kiln("compile", graph, *target, "-o", tmp_path / "m.kiln")
+    ran = kiln("run", graph, *target, "--check")
+    assert "outputs equal the reference" in ran
+    assert "gcu-16m, 1 launch, " in ran
+    assert "gcu-16m, 1 launch, " in kiln("run", tmp_path / "m.kiln")
+    source = kiln("compile", graph, *target, "--emit", "source")
+    assert ".profile gcu-16m" in source and "m.mul" in source
+
+
+def test_an_unknown_device_is_named():
+    with pytest.raises(ValueError, match="expected a GCU's profile"):
+        torch.compile(lambda x: x + 1, backend="kiln", options={"device": "tpu"})(torch.ones(2))
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES[::4]])
+def test_operators(case, tmp_path):
+    args = case.make()
+    with torch.no_grad():
+        reference = None
+        if any(a.dtype == torch.float32 for a in args):
+            reference = double_reference(case.fn, args)
+        actual = torch.compile(case.fn, backend="kiln", options=OPTIONS)(*args)
+        assert_same(actual, case.fn(*args), reference, tol=case.tol)
