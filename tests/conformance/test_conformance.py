@@ -21,17 +21,28 @@ def on(target):
         yield pytest.param(case, id=case.name, marks=marks)
 
 
-@pytest.mark.parametrize("case", on("cpp"))
-def test_cpp(case):
+def check(case, **options):
     args = case.make()
     with torch.no_grad():
         expected = case.fn(*args)
         reference = None
         if any(a.dtype == torch.float32 for a in args):
             reference = double_reference(case.fn, args)
-        actual = torch.compile(case.fn, backend="kiln", options={"fallback": "raise"})(*args)
+        run = torch.compile(case.fn, backend="kiln", options={"fallback": "raise", **options})
+        actual = run(*args)
     assert_same(actual, expected, reference, tol=case.tol)
     assert kiln_torch.stats()["steps"]["library"] == 0, kiln_torch.stats()["library_ops"]
+
+
+@pytest.mark.parametrize("case", on("cpp"))
+def test_cpp(case):
+    check(case)
+
+
+@pytest.mark.parametrize("case", on("gcu"))
+def test_gcu(case):
+    """On the simulated device, and on its host what it lacks."""
+    check(case, device="gcu-16m")
 
 
 @pytest.mark.parametrize("case", on("interpreter"))

@@ -66,6 +66,7 @@ class LaunchMaker {
     code_.Emit(Op::kHalt);
     KILN_RETURN_IF_ERROR(code_.status());
     launch_.kernel.instructions = code_.Finish();
+    AddSymbols();
     launch_.predicted_seconds += static_cast<double>(machine_.launch_ns) * 1e-9;
     launch_.kernel.l1_bytes = static_cast<uint32_t>(l1_bytes_);
     launch_.kernel.l2_bytes = static_cast<uint32_t>(plan.bytes);
@@ -73,7 +74,7 @@ class LaunchMaker {
   }
 
  private:
-  // The launch's arguments: buffers in L3 in order of first use, then all symbols.
+  // The launch's first arguments: buffers in L3 in order of first use.
   void FindBuffers(absl::Span<const ir::Kernel> kernels) {
     std::map<BufferId, uint8_t> access;
     for (const ir::Kernel& kernel : kernels) {
@@ -100,11 +101,22 @@ class LaunchMaker {
                                           .kind = kiln::gcu::ArgumentKind::kL3Pointer,
                                           .access = access[launch_.buffers[i]]});
     }
-    for (size_t i = 0; i < ints_.symbols().size(); ++i) {
-      launch_.symbols.push_back(static_cast<int>(i));
-      launch_.kernel.arguments.push_back({.name = absl::StrCat("s", i),
-                                          .kind = kiln::gcu::ArgumentKind::kInteger,
-                                          .access = 0});
+  }
+
+  // Symbols that the program reads become arguments, behind the buffers.
+  void AddSymbols() {
+    const auto first = static_cast<int64_t>(launch_.buffers.size());
+    for (kiln::gcu::Instruction& instruction : launch_.kernel.instructions) {
+      if (instruction.op != Op::kLoadArgument || instruction.immediate < first) continue;
+      const auto id = static_cast<int>(instruction.immediate - first);
+      auto at = absl::c_find(launch_.symbols, id);
+      if (at == launch_.symbols.end()) {
+        launch_.kernel.arguments.push_back({.name = absl::StrCat("s", launch_.symbols.size()),
+                                            .kind = kiln::gcu::ArgumentKind::kInteger,
+                                            .access = 0});
+        at = launch_.symbols.insert(at, id);
+      }
+      instruction.immediate = first + (at - launch_.symbols.begin());
     }
   }
 

@@ -151,7 +151,9 @@ class Analyzer {
     size_t next = 0;
     for (const Choice& choice : chosen_) {
       while (next < choice.begin) operations.push_back(std::move(module_.operations[next++]));
-      operations.push_back(Make(choice));
+      std::optional<ir::Operation> made = Make(choice);
+      if (!made) continue;  // its kernels stay apart
+      operations.push_back(*std::move(made));
       next = choice.end;
     }
     while (next < count) operations.push_back(std::move(module_.operations[next++]));
@@ -403,7 +405,6 @@ class Analyzer {
       std::rotate(kernel.outer.begin(), kernel.outer.begin() + loop,
                   kernel.outer.begin() + loop + 1);
       const IntExpr extent = kernel.outer[0].extent();
-      kernel.outer[0] = kernel.outer[0];
       kernel = ForTile(module_, kernel, ints_.NewVar(extent), extent, step);
     }
     const absl::StatusOr<Form> form = MakeForm(module_, std::move(kernel));
@@ -413,12 +414,13 @@ class Analyzer {
     return seconds = CostOf(module_, *form, tiling, in_l2, machine_).seconds;
   }
 
-  ir::Operation Make(const Choice& choice) {
+  // Nothing where it turns out that the device cannot run it so.
+  std::optional<ir::Operation> Make(const Choice& choice) {
     ir::Repeat repeat;
     repeat.name = KernelAt(choice.begin).name;
     if (choice.step > 0) repeat.steps = {choice.step};
     for (size_t k = choice.begin; k < choice.end; ++k) {
-      Kernel kernel = std::move(std::get<Kernel>(module_.operations[k]));
+      Kernel kernel = KernelAt(k);
       if (choice.step > 0) {
         const int loop = choice.loops[k - choice.begin];
         std::rotate(kernel.outer.begin(), kernel.outer.begin() + loop,
@@ -427,7 +429,10 @@ class Analyzer {
       repeat.kernels.push_back(std::move(kernel));
     }
     for (BufferId id : choice.kept) module_.buffers[id].kind = BufferKind::kTile;
-    return repeat;
+    ir::Operation operation = std::move(repeat);
+    if (trial_(operation).ok()) return operation;
+    for (BufferId id : choice.kept) module_.buffers[id].kind = BufferKind::kTemp;
+    return std::nullopt;
   }
 
   ir::Module& module_;
