@@ -270,6 +270,10 @@ absl::StatusOr<v1::PlanResponse> PlanGraph(const v1::PlanRequest& request, const
     return absl::OkStatus();
   }));
   stages.Keep("schedule", [&] { return schedule::Print(module, trees); });
+  if (request.options().debug()) {
+    const std::string picture = target->Picture(module);
+    if (!picture.empty()) stages.Keep("picture", [&] { return picture; });
+  }
   KILN_RETURN_IF_ERROR(stages.Run("emit", [&]() -> absl::Status {
     const size_t most_bytes = kSourceBytes + kSourceBytesPerByte * graph_bytes;
     KILN_ASSIGN_OR_RETURN(kernels, EmitKernels(*target, module, identities, trees, stop, most_bytes,

@@ -98,6 +98,9 @@ class Target {
                                               const schedule::Tree& tree) const = 0;
   // Both.
   absl::StatusOr<EmittedKernel> Emit(ir::Module& module, const ir::Operation& operation) const;
+  // An SVG document of what the device's memories hold while the module runs; empty for targets
+  // without one.
+  virtual std::string Picture(ir::Module&) const { return ""; }
   // Text to append to a kernel's source that states `interface`, one line of
   // kiln.v1.KernelInterface, where a client finds it in what was linked: in EmittedKernel::binary.
   virtual std::string InterfaceText(absl::string_view interface, int binary) const = 0;

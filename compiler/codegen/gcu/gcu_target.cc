@@ -6,6 +6,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "compiler/codegen/cpp/cpp_target.h"
@@ -13,6 +14,7 @@
 #include "compiler/codegen/gcu/source_hash.h"
 #include "compiler/schedule/gcu/groups.h"
 #include "compiler/schedule/gcu/machine.h"
+#include "compiler/schedule/gcu/picture.h"
 #include "compiler/toolchain/gcu/assembly.h"
 #include "compiler/toolchain/gcu/binary.h"
 #include "proto/base/device_cpu_names.h"
@@ -49,6 +51,21 @@ class GcuTarget : public Target {
     schedule::gcu::Group(module, machine_, {}, [&](const ir::Operation& operation) {
       return gcu::MakeLaunch(module, operation, machine_).status();
     });
+  }
+
+  std::string Picture(ir::Module& module) const override {
+    std::vector<schedule::gcu::PicturedLaunch> launches;
+    for (const ir::Operation& operation : module.operations) {
+      if (!std::holds_alternative<ir::Repeat>(operation)) continue;
+      absl::StatusOr<gcu::Launch> launch = gcu::MakeLaunch(module, operation, machine_);
+      if (!launch.ok()) continue;
+      schedule::gcu::PicturedLaunch& pictured = launches.emplace_back();
+      pictured.name = std::string(NameOf(operation));
+      for (const ir::Kernel& kernel : KernelsOf(operation)) pictured.kernels.push_back(kernel.name);
+      pictured.seconds = std::move(launch->stage_seconds);
+      pictured.plan = std::move(launch->l2);
+    }
+    return schedule::gcu::PictureL2(module, launches, machine_);
   }
 
   absl::StatusOr<std::optional<ir::Kernel>> PackOperand(ir::Module&, ir::Kernel&,
@@ -181,7 +198,31 @@ class GcuTarget : public Target {
       }
     }
     tree.reasons = std::move(launch.reasons);
+    if (const auto* repeat = std::get_if<ir::Repeat>(&operation)) {
+      tree.reasons.insert(tree.reasons.begin(), ReasonOf(module, *repeat, launch));
+    }
     return tree;
+  }
+
+  // How a group runs, and what it gains.
+  std::string ReasonOf(ir::Module& module, const ir::Repeat& repeat,
+                       const gcu::Launch& launch) const {
+    std::string how = "AFE: everything in one launch";
+    if (!repeat.steps.empty()) {
+      const ir::IntExpr extent = repeat.kernels[0].outer[0].extent();
+      how = "TLF: tiles of " + std::to_string(repeat.steps[0]);
+      if (extent.is_const()) {
+        absl::StrAppend(&how, ", ", (extent.value() + repeat.steps[0] - 1) / repeat.steps[0],
+                        " of them");
+      } else {
+        absl::StrAppend(&how, ", as many as the size at run time needs (DAFE)");
+      }
+    }
+    return absl::StrFormat(
+        "%s; %d kernels; L2 peak %.2f of %.0f MiB; predicted %.1f us, unfused %.1f us", how,
+        repeat.kernels.size(), static_cast<double>(launch.l2.bytes) / (1 << 20),
+        static_cast<double>(machine_.l2_bytes) / (1 << 20), launch.predicted_seconds * 1e6,
+        gcu::UnfusedSeconds(module, repeat, machine_) * 1e6);
   }
 
   const schedule::gcu::Machine machine_;

@@ -70,6 +70,7 @@ class LaunchMaker {
     launch_.predicted_seconds += static_cast<double>(machine_.launch_ns) * 1e-9;
     launch_.kernel.l1_bytes = static_cast<uint32_t>(l1_bytes_);
     launch_.kernel.l2_bytes = static_cast<uint32_t>(plan.bytes);
+    launch_.l2 = plan;
     return std::move(launch_);
   }
 
@@ -180,6 +181,7 @@ class LaunchMaker {
   void AddReason(const Step& step) {
     const auto& [form, tiling, cost, bytes] = step;
     launch_.predicted_seconds += cost.seconds * repetitions_;
+    launch_.stage_seconds.push_back(cost.seconds * repetitions_);
     std::vector<std::string> tiles;
     for (size_t l = 0; l < form.loops.size(); ++l) {
       tiles.push_back(absl::StrCat(
@@ -236,6 +238,21 @@ class LaunchMaker {
 };
 
 }  // namespace
+
+double UnfusedSeconds(ir::Module& module, const ir::Operation& operation,
+                      const Machine& machine) {
+  double seconds = 0;
+  const schedule::gcu::InL2 nothing(module.buffers.size(), false);
+  for (const ir::Kernel& kernel : KernelsOf(operation)) {
+    seconds += static_cast<double>(machine.launch_ns) * 1e-9;
+    const absl::StatusOr<Form> form = schedule::gcu::MakeForm(module, kernel);
+    if (!form.ok()) continue;
+    const Tiling tiling =
+        schedule::gcu::ChooseTiling(module, *form, nothing, machine, machine.l1_bytes * 3 / 4);
+    seconds += schedule::gcu::CostOf(module, *form, tiling, nothing, machine).seconds;
+  }
+  return seconds;
+}
 
 absl::StatusOr<Launch> MakeLaunch(ir::Module& module, const ir::Operation& operation,
                                   const Machine& machine) {

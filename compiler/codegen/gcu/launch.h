@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "compiler/ir/module.h"
+#include "compiler/schedule/gcu/l2_plan.h"
 #include "compiler/schedule/gcu/machine.h"
 #include "compiler/toolchain/gcu/isa.h"
 
@@ -17,7 +18,13 @@ struct Launch {
   std::vector<int> symbols;           // the arguments after them
   std::vector<std::string> reasons;   // how it runs, for people
   double predicted_seconds = 0;
+  std::vector<double> stage_seconds;  // predicted, of each kernel, all its tiles
+  schedule::gcu::L2Plan l2;
 };
+
+// What the operation takes where each of its kernels is a launch of its own: seconds, predicted.
+double UnfusedSeconds(ir::Module& module, const ir::Operation& operation,
+                      const schedule::gcu::Machine& machine);
 
 // UNIMPLEMENTED where the machine lacks something, or on-chip memory is too small.
 absl::StatusOr<Launch> MakeLaunch(ir::Module& module, const ir::Operation& operation,
