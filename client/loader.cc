@@ -7,10 +7,10 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "client/runtime/archive.h"
 #include "client/runtime/contract.h"
 #include "client/runtime/cpu/executor.h"
 #include "client/runtime/cpu/shared_object.h"
-#include "client/runtime/archive.h"
 #include "client/runtime/cuda/device.h"
 #include "client/runtime/cuda/driver.h"
 #include "client/runtime/cuda/executor.h"
@@ -187,8 +187,7 @@ absl::StatusOr<std::unique_ptr<Executor>> LoadForGcu(v1::Artifact& artifact,
 }
 
 // The archives of binary 1 that this client can load, taken out of the artifact.
-absl::StatusOr<std::vector<std::unique_ptr<const Archive>>> TakeArchives(
-    v1::Artifact& artifact) {
+absl::StatusOr<std::vector<std::unique_ptr<const Archive>>> TakeArchives(v1::Artifact& artifact) {
   std::vector<std::unique_ptr<const Archive>> archives;
   for (v1::Binary& binary : *artifact.mutable_binaries()) {
     if (binary.number() != 1) return absl::DataLossError("the artifact has code that nothing uses");

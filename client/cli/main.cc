@@ -15,26 +15,30 @@ const std::vector<Command>& Commands() {
   static const auto* commands = new std::vector<Command>{
       {"status", "", "the server's health, version, targets, caches and queue", {}, RunStatus},
       {"compile",
-       "GRAPH [--target cpp|ptx|gcu|null] [--arch native|znver3|sm_90a|gcu-16m|...] [--libraries torch] [-o "
+       "GRAPH [--target cpp|ptx|gcu|null] [--arch native|znver3|sm_90a|gcu-16m|...] [--libraries "
+       "torch] [-o "
        "OUT] [--emit artifact|source|asm|ir] [--stage NAME] [--fail-on-miss]",
        "compiles a saved graph; with --fail-on-miss only where a cache has it",
        {{"--target", "--arch", "--libraries", "-o", "--emit", "--stage", "--threads"},
         {"--fail-on-miss"}},
        RunCompile},
       {"run",
-       "GRAPH|ARTIFACT [--target cpp|ptx|gcu] [--arch NAME] [--inputs random[:SEED]|FILE.npz] [--check "
+       "GRAPH|ARTIFACT [--target cpp|ptx|gcu] [--arch NAME] [--inputs random[:SEED]|FILE.npz] "
+       "[--check "
        "| --expect FILE.npz] [--bench N] [--threads N] [--fail-on-miss]",
        "runs a saved graph or an artifact on this machine and its devices",
        {{"--target", "--arch", "--inputs", "--expect", "--bench", "--threads"},
         {"--check", "--fail-on-miss"}},
        RunRun},
       {"explain",
-       "GRAPH [--target cpp|ptx|gcu|null] [--arch native|znver3|sm_90a|gcu-16m|...] [--libraries torch]",
+       "GRAPH [--target cpp|ptx|gcu|null] [--arch native|znver3|sm_90a|gcu-16m|...] [--libraries "
+       "torch]",
        "stages with times, fusion decisions with reasons, kernels, library steps",
        {{"--target", "--arch", "--libraries", "--threads"}, {}},
        RunExplain},
       {"explain-miss",
-       "GRAPH [--target cpp|ptx|gcu|null] [--arch native|znver3|sm_90a|gcu-16m|...] [--libraries torch] "
+       "GRAPH [--target cpp|ptx|gcu|null] [--arch native|znver3|sm_90a|gcu-16m|...] [--libraries "
+       "torch] "
        "[--threads N]",
        "in what the graph's key differs from the nearest that the server has",
        {{"--target", "--arch", "--libraries", "--threads"}, {}},

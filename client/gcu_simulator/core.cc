@@ -40,6 +40,13 @@ Tiles TilesOf(const Core& core, const Instruction& instruction) {
 
 std::optional<Fault> ReadL1(Core& core, const Tile& tile, const uint8_t*& data) {
   if (auto fault = CheckPlace(core, tile)) return fault;
+  data = core.l1.data() + tile.address;
+  // Mostly all from its first to its last byte is as it should be.
+  uint64_t begin = 0, end = 0;
+  tile.Range(begin, end);
+  if (core.defined.HasAll(begin, end - begin) && !core.being_written.HasAny(begin, end - begin)) {
+    return std::nullopt;
+  }
   bool defined = true, busy = false;
   ForEachRun(tile, [&](const Run& run) {
     defined &= core.defined.HasAll(run.begin, run.bytes);
@@ -49,7 +56,6 @@ std::optional<Fault> ReadL1(Core& core, const Tile& tile, const uint8_t*& data) 
     return Fault{FaultCode::kRace, Describe(tile) + " is read while a copy writes to it"};
   }
   if (!defined) return Fault{FaultCode::kPoison, Describe(tile) + " was not written before"};
-  data = core.l1.data() + tile.address;
   return std::nullopt;
 }
 

@@ -100,7 +100,7 @@ absl::StatusOr<std::unique_ptr<const Archive>> Archive::Parse(std::string data) 
 }
 
 absl::StatusOr<std::vector<Kernel>> FindKernels(const v1::Program& program,
-                                                         const Archive& archive) {
+                                                const Archive& archive) {
   absl::flat_hash_map<absl::string_view, int> numbers;
   for (const ArchivedKernel& kernel : archive.kernels()) {
     numbers.emplace(kernel.name, static_cast<int>(numbers.size()));

@@ -52,8 +52,7 @@ class Archive {
 };
 
 // The kernel of each launch step, in order; DATA_LOSS for one that the archive lacks.
-absl::StatusOr<std::vector<Kernel>> FindKernels(const v1::Program& program,
-                                                         const Archive& archive);
+absl::StatusOr<std::vector<Kernel>> FindKernels(const v1::Program& program, const Archive& archive);
 
 // DATA_LOSS unless both hold the same kernels with the same interfaces, in one order.
 absl::Status CheckAlike(const Archive& a, const Archive& b);

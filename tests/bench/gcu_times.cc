@@ -1,10 +1,11 @@
 // What the launches of a graph take on a simulated GCU, beside what the compiler predicts.
 //
-//   gcu_times GRAPH.kgraph [--profile=gcu-16m] [--unfused] [--without=PASS,...] [--launches | --stages]
+//   gcu_times GRAPH.kgraph [--profile=gcu-16m] [--unfused] [--without=PASS,...] [--launches |
+//   --stages]
 //
-// --unfused: a launch for each operator. --without: passes to leave out (afe, tlf, those of fusion).
-// Times are of launches alone: what runs on the host is named, and copies to the device are not
-// counted. Tensors hold random numbers; results are not looked at.
+// --unfused: a launch for each operator. --without: passes to leave out (afe, tlf, those of
+// fusion). Times are of launches alone: what runs on the host is named, and copies to the device
+// are not counted. Tensors hold random numbers; results are not looked at.
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -13,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
@@ -58,9 +59,10 @@ class Bench {
     KILN_RETURN_IF_ERROR(fusion::Fuse(
         module_, {.enabled = !options_.unfused, .disabled_passes = options_.without}, nullptr));
     if (!options_.unfused) {
-      schedule::gcu::Group(module_, machine_, options_.without, [&](const ir::Operation& operation) {
-        return codegen::gcu::MakeLaunch(module_, operation, machine_).status();
-      });
+      schedule::gcu::Group(module_, machine_, options_.without,
+                           [&](const ir::Operation& operation) {
+                             return codegen::gcu::MakeLaunch(module_, operation, machine_).status();
+                           });
       KILN_RETURN_IF_ERROR(ir::Verify(module_));
     } else {
       schedule::gcu::LayOut(module_);
@@ -195,8 +197,9 @@ int Main(int argc, char** argv) {
   }
   const auto machine = schedule::gcu::FindMachine(options.profile);
   if (!machine || options.graph.empty()) {
-    std::fprintf(stderr, "gcu_times GRAPH.kgraph [--profile=NAME] [--unfused] [--without=PASS,...] "
-                         "[--launches | --stages]\n");
+    std::fprintf(stderr,
+                 "gcu_times GRAPH.kgraph [--profile=NAME] [--unfused] [--without=PASS,...] "
+                 "[--launches | --stages]\n");
     return 2;
   }
   const absl::Status status = Bench(options, *machine).Run();

@@ -70,8 +70,8 @@ class CpuExecutor::OneRun final : private ProgramRun {
     }
     SetPointers(kept != nullptr ? kept->data() : own.data());
     KILN_RETURN_IF_ERROR(BeginOnDevice());
-    KILN_RETURN_IF_ERROR(ProgramRun::Run(
-        kept != nullptr ? static_cast<size_t>(plan().prepare_steps) : 0, outputs));
+    KILN_RETURN_IF_ERROR(
+        ProgramRun::Run(kept != nullptr ? static_cast<size_t>(plan().prepare_steps) : 0, outputs));
     return BringBack(BufferKind::kInput);
   }
 
@@ -144,7 +144,7 @@ class CpuExecutor::OneRun final : private ProgramRun {
   const CpuExecutor& executor_;
   Workspace& workspace_;
   std::unique_ptr<Accelerator::Run> on_device_;  // null where all launches are the host's
-  ThreadPool::Run* pool_run_ = nullptr;  // its place, where it has one
+  ThreadPool::Run* pool_run_ = nullptr;          // its place, where it has one
   KilnCpuContext context_{};
 };
 
@@ -167,9 +167,8 @@ absl::StatusOr<std::unique_ptr<CpuExecutor>> CpuExecutor::Create(
     return absl::InvalidArgumentError(
         absl::StrCat("threads is ", threads, "; expected 1 to ", kMostThreads));
   }
-  std::unique_ptr<CpuExecutor> executor(
-      new CpuExecutor(program, std::move(kernels), std::move(contract), threads,
-                      std::move(accelerator)));
+  std::unique_ptr<CpuExecutor> executor(new CpuExecutor(
+      program, std::move(kernels), std::move(contract), threads, std::move(accelerator)));
   KILN_RETURN_IF_ERROR(executor->Prepare());
   for (const v1::Constant& constant : program.constants()) {
     KILN_ASSIGN_OR_RETURN(Block block,

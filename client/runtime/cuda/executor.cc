@@ -239,8 +239,9 @@ class CudaExecutor::OneRun final : private Addresses, private runtime::ProgramRu
 };
 
 CudaExecutor::CudaExecutor(const v1::Program& program, std::vector<runtime::Kernel> kernels,
-                           std::vector<std::unique_ptr<const runtime::Archive>> archives, std::string arch,
-                           std::unique_ptr<const runtime::Contract> contract, const Driver& driver)
+                           std::vector<std::unique_ptr<const runtime::Archive>> archives,
+                           std::string arch, std::unique_ptr<const runtime::Contract> contract,
+                           const Driver& driver)
     : Executor(program, std::move(kernels), std::move(contract), KILN_CUDA),
       archives_(std::move(archives)),
       arch_(std::move(arch)),

@@ -37,18 +37,19 @@ class GcuAccelerator final : public runtime::Accelerator {
       Function function;
       function.name = kernel.name;
       const std::string what = absl::StrCat("cannot load kernel ", kernel.name);
-      KILN_RETURN_IF_ERROR(runtime_.Check(
-          runtime_.module_load(runtime_.context, kernel.module.data(), kernel.module.size(),
-                               &function.module),
-          what));
+      KILN_RETURN_IF_ERROR(
+          runtime_.Check(runtime_.module_load(runtime_.context, kernel.module.data(),
+                                              kernel.module.size(), &function.module),
+                         what));
       functions_.push_back(function);
       Function& loaded = functions_.back();
       KILN_RETURN_IF_ERROR(runtime_.Check(
-          runtime_.module_get_function(loaded.module, kernel.name.c_str(), &loaded.function), what));
+          runtime_.module_get_function(loaded.module, kernel.name.c_str(), &loaded.function),
+          what));
       KILN_RETURN_IF_ERROR(runtime_.Check(
           runtime_.function_get_argument_count(loaded.function, &loaded.arguments), what));
-      KILN_RETURN_IF_ERROR(runtime_.Check(
-          runtime_.function_get_l2_bytes(loaded.function, &loaded.l2_bytes), what));
+      KILN_RETURN_IF_ERROR(
+          runtime_.Check(runtime_.function_get_l2_bytes(loaded.function, &loaded.l2_bytes), what));
     }
     return absl::OkStatus();
   }
@@ -122,16 +123,15 @@ class GcuAccelerator::OneRun final : public runtime::Accelerator::Run {
     }
     for (const long symbol : launch.symbols) values.push_back(static_cast<uint64_t>(symbol));
     if (values.size() != function.arguments) {
-      return absl::DataLossError(absl::StrCat("kernel ", function.name, " has ",
-                                              function.arguments, " arguments, not ",
-                                              values.size()));
+      return absl::DataLossError(absl::StrCat("kernel ", function.name, " has ", function.arguments,
+                                              " arguments, not ", values.size()));
     }
     std::vector<void*> arguments;
     for (uint64_t& value : values) arguments.push_back(&value);
-    KILN_RETURN_IF_ERROR(runtime_.Check(
-        runtime_.launch_kernel(function.function, 1, 1, 1, 0, 0, 0, arguments.data(),
-                               function.l2_bytes, stream_),
-        absl::StrCat("kernel ", function.name)));
+    KILN_RETURN_IF_ERROR(
+        runtime_.Check(runtime_.launch_kernel(function.function, 1, 1, 1, 0, 0, 0, arguments.data(),
+                                              function.l2_bytes, stream_),
+                       absl::StrCat("kernel ", function.name)));
     for (int i = 0; i < launch.num_buffers; ++i) {
       if (!kernel.interface->buffers(i).written()) continue;
       buffers_[static_cast<size_t>(buffers[i])].on_device = true;
@@ -211,16 +211,15 @@ class GcuAccelerator::OneRun final : public runtime::Accelerator::Run {
     }
     std::fputs(
         absl::StrCat("{\"kernel\": \"", function.name, "\", \"time_ps\": ", report.time_ps,
-                     ", \"l3_read_bytes\": ", report.l3_read_bytes,
-                     ", \"l3_written_bytes\": ", report.l3_written_bytes,
-                     ", \"l2_read_bytes\": ", report.l2_read_bytes,
+                     ", \"l3_read_bytes\": ", report.l3_read_bytes, ", \"l3_written_bytes\": ",
+                     report.l3_written_bytes, ", \"l2_read_bytes\": ", report.l2_read_bytes,
                      ", \"l2_written_bytes\": ", report.l2_written_bytes,
-                     ", \"l3_busy_ps\": ", report.l3_busy_ps, ", \"l2_busy_ps\": ",
-                     report.l2_busy_ps, ", \"dma_ps\": ", report.dma_ps, ", \"vector_ps\": ",
-                     report.vector_ps, ", \"matrix_ps\": ", report.matrix_ps,
-                     ", \"scalar_ps\": ", report.scalar_ps, ", \"waiting_ps\": ",
-                     report.waiting_ps, ", \"macs\": ", report.macs, ", \"instructions\": ",
-                     report.instructions, ", \"l2_peak_bytes\": ", report.l2_peak_bytes, "}\n")
+                     ", \"l3_busy_ps\": ", report.l3_busy_ps,
+                     ", \"l2_busy_ps\": ", report.l2_busy_ps, ", \"dma_ps\": ", report.dma_ps,
+                     ", \"vector_ps\": ", report.vector_ps, ", \"matrix_ps\": ", report.matrix_ps,
+                     ", \"scalar_ps\": ", report.scalar_ps, ", \"waiting_ps\": ", report.waiting_ps,
+                     ", \"macs\": ", report.macs, ", \"instructions\": ", report.instructions,
+                     ", \"l2_peak_bytes\": ", report.l2_peak_bytes, "}\n")
             .c_str(),
         file);
     std::fclose(file);

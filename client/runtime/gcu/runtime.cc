@@ -43,23 +43,22 @@ absl::StatusOr<std::unique_ptr<const Runtime>> Load() {
     if (tried.empty()) tried = dlerror();
   }
   if (handle == nullptr) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "there is no runtime of a GCU here: ", tried, "; KILN_LIBGCU names one elsewhere"));
+    return absl::FailedPreconditionError(absl::StrCat("there is no runtime of a GCU here: ", tried,
+                                                      "; KILN_LIBGCU names one elsewhere"));
   }
   auto runtime = std::make_unique<Runtime>();
-#define KILN_GCU_FIND(name)                                                                   \
-  runtime->name = reinterpret_cast<decltype(runtime->name)>(dlsym(handle, "gcu_" #name));     \
-  if (runtime->name == nullptr) {                                                             \
-    return absl::FailedPreconditionError(                                                     \
-        absl::StrCat(kLibrary, " has no function gcu_" #name));                               \
+#define KILN_GCU_FIND(name)                                                                      \
+  runtime->name = reinterpret_cast<decltype(runtime->name)>(dlsym(handle, "gcu_" #name));        \
+  if (runtime->name == nullptr) {                                                                \
+    return absl::FailedPreconditionError(absl::StrCat(kLibrary, " has no function gcu_" #name)); \
   }
   KILN_GCU_FUNCTIONS(KILN_GCU_FIND)
 #undef KILN_GCU_FIND
   int count = 0;
   KILN_RETURN_IF_ERROR(runtime->Check(runtime->get_device_count(&count), "cannot count GCUs"));
   if (count == 0) return absl::FailedPreconditionError("this machine has no GCU");
-  absl::Status status =
-      runtime->Check(runtime->get_device_properties(0, &runtime->properties), "cannot describe GCU 0");
+  absl::Status status = runtime->Check(runtime->get_device_properties(0, &runtime->properties),
+                                       "cannot describe GCU 0");
   if (status.ok()) {
     status = runtime->Check(runtime->context_create(0, &runtime->context), "cannot use GCU 0");
   }
@@ -104,9 +103,8 @@ absl::StatusOr<v1::Device> DescribeGcuOrNative(absl::string_view arch, int threa
 
 absl::Status CheckRunsOnGcu(const Runtime& runtime, absl::string_view profile) {
   if (profile == runtime.properties.name) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("the program is for a ", profile,
-                                                    "; the device here is a ",
-                                                    runtime.properties.name));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the program is for a ", profile, "; the device here is a ", runtime.properties.name));
 }
 
 }  // namespace kiln::gcu

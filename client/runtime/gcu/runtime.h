@@ -18,25 +18,25 @@ class Device;
 namespace kiln::gcu {
 
 // X(name) of each function that is used.
-#define KILN_GCU_FUNCTIONS(X)     \
-  X(error_name)                   \
-  X(get_last_error)               \
-  X(get_device_count)             \
-  X(get_device_properties)        \
-  X(context_create)               \
-  X(stream_create)                \
-  X(stream_destroy)               \
-  X(malloc)                       \
-  X(free)                         \
-  X(memcpy)                       \
-  X(module_load)                  \
-  X(module_unload)                \
-  X(module_get_function)          \
-  X(function_get_argument_count)  \
-  X(function_get_l2_bytes)        \
-  X(launch_kernel)                \
-  X(stream_get_report)            \
-  X(set_tracing)                  \
+#define KILN_GCU_FUNCTIONS(X)    \
+  X(error_name)                  \
+  X(get_last_error)              \
+  X(get_device_count)            \
+  X(get_device_properties)       \
+  X(context_create)              \
+  X(stream_create)               \
+  X(stream_destroy)              \
+  X(malloc)                      \
+  X(free)                        \
+  X(memcpy)                      \
+  X(module_load)                 \
+  X(module_unload)               \
+  X(module_get_function)         \
+  X(function_get_argument_count) \
+  X(function_get_l2_bytes)       \
+  X(launch_kernel)               \
+  X(stream_get_report)           \
+  X(set_tracing)                 \
   X(write_trace)
 
 struct Runtime {

@@ -99,7 +99,8 @@ void KTransposeTile<kRows, kLanes, T>::Run(const T* from, T* to) {
       KTranspose4(from + row * kLanes + lane, kLanes, to + lane * kRows + row, kRows);
     }
     KILN_ROLLED for (long lane = kWhole; lane < kLanes; ++lane) {
-      KILN_ROLLED for (long r = row; r < row + 4; ++r) to[lane * kRows + r] = from[r * kLanes + lane];
+      KILN_ROLLED for (long r = row; r < row + 4; ++r) to[lane * kRows + r] =
+          from[r * kLanes + lane];
     }
   }
 }

@@ -124,9 +124,8 @@ class GcuTarget : public Target {
     }
     KILN_ASSIGN_OR_RETURN(const std::string binary, kiln::gcu::Encode(*program));
     CompiledKernel compiled;
-    compiled.object =
-        absl::StrCat(kObjectKernel, program->kernels[0].name, "\n", kObjectInterface,
-                     text.substr(0, text.find('\n')), "\n", binary);
+    compiled.object = absl::StrCat(kObjectKernel, program->kernels[0].name, "\n", kObjectInterface,
+                                   text.substr(0, text.find('\n')), "\n", binary);
     if (job.want_assembly) compiled.assembly = kiln::gcu::Disassemble(*program);
     return compiled;
   }
@@ -163,9 +162,8 @@ class GcuTarget : public Target {
       KILN_ASSIGN_OR_RETURN(binaries, host_->Link(of_host));
     }
     if (!all.empty()) {
-      binaries.push_back({.number = kBinary,
-                          .kind = BinaryKind::kGcu,
-                          .data = absl::StrCat(index, "\n", all)});
+      binaries.push_back(
+          {.number = kBinary, .kind = BinaryKind::kGcu, .data = absl::StrCat(index, "\n", all)});
     }
     return binaries;
   }

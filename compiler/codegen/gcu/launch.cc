@@ -184,9 +184,11 @@ class LaunchMaker {
     launch_.stage_seconds.push_back(cost.seconds * repetitions_);
     std::vector<std::string> tiles;
     for (size_t l = 0; l < form.loops.size(); ++l) {
-      tiles.push_back(absl::StrCat(
-          tiling.tile[l], "/", schedule::gcu::TypicalOf(ints_, form.loops[l].extent),
-          static_cast<int>(l) == tiling.blocked ? " in steps" : tiling.serial[l] ? " serial" : ""));
+      tiles.push_back(absl::StrCat(tiling.tile[l], "/",
+                                   schedule::gcu::TypicalOf(ints_, form.loops[l].extent),
+                                   static_cast<int>(l) == tiling.blocked ? " in steps"
+                                   : tiling.serial[l]                    ? " serial"
+                                                                         : ""));
     }
     launch_.reasons.push_back(absl::StrCat(
         form.kernel.name, ": ", tiling.matrix ? "matrix" : "vector", ", tile (",
@@ -239,8 +241,7 @@ class LaunchMaker {
 
 }  // namespace
 
-double UnfusedSeconds(ir::Module& module, const ir::Operation& operation,
-                      const Machine& machine) {
+double UnfusedSeconds(ir::Module& module, const ir::Operation& operation, const Machine& machine) {
   double seconds = 0;
   const schedule::gcu::InL2 nothing(module.buffers.size(), false);
   for (const ir::Kernel& kernel : KernelsOf(operation)) {

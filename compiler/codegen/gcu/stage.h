@@ -18,8 +18,8 @@ namespace kiln::codegen::gcu {
 // Where a buffer lies, and how.
 struct Placement {
   Space space = Space::kL3;
-  int argument = -1;   // in L3: the launch's argument with its address
-  int64_t offset = 0;  // in L2: bytes from the launch's own memory on
+  int argument = -1;                        // in L3: the launch's argument with its address
+  int64_t offset = 0;                       // in L2: bytes from the launch's own memory on
   std::vector<ir::IntExpr> sizes, strides;  // elements
   DType dtype = DType::kF32;
 };

@@ -59,13 +59,13 @@ struct Staged {
   std::vector<int64_t> extents, steps, strides;  // by dimension: in L1
   std::vector<int> dims;                         // of the buffer, from the outermost
   int64_t bytes = 0, address = 0;
-  bool twice = false;         // while one tile is computed with, the next one arrives
-  bool late = false;          // is loaded where it is used
-  bool fixed = false;         // nobody stores it while the program runs
-  std::vector<int> depends;   // loops whose tile says which box it is
+  bool twice = false;                 // while one tile is computed with, the next one arrives
+  bool late = false;                  // is loaded where it is used
+  bool fixed = false;                 // nobody stores it while the program runs
+  std::vector<int> depends;           // loops whose tile says which box it is
   int parity = -1, next_parity = -1;  // registers: bytes to add to the address
   int token = -1;
-  std::vector<int> stores;    // tokens of stores that read it
+  std::vector<int> stores;  // tokens of stores that read it
 };
 
 class StageCoder {
@@ -142,20 +142,20 @@ class StageCoder {
   const StageOptions& options_;
   Code& code_;
   L1 l1_;
-  int tokens_ = 0;            // taken so far
-  int64_t fixed_bytes_ = 0;   // of L1
-  std::vector<int> moving_;   // loops of more than one tile
+  int tokens_ = 0;           // taken so far
+  int64_t fixed_bytes_ = 0;  // of L1
+  std::vector<int> moving_;  // loops of more than one tile
 
   std::vector<Scalar> counts_;  // tiles, by loop
   std::vector<Staged> staged_;
   absl::flat_hash_map<const ir::Inst*, size_t> staged_of_;  // by load
   absl::flat_hash_map<const ir::Inst*, int> store_tokens_;
-  absl::flat_hash_map<ir::ValueId, int64_t> store_slots_;   // of values that are stored
+  absl::flat_hash_map<ir::ValueId, int64_t> store_slots_;  // of values that are stored
   absl::flat_hash_map<ir::ValueId, std::vector<int>> tokens_of_value_;
-  std::vector<View> views_;             // by value
+  std::vector<View> views_;  // by value
   std::vector<const ir::Inst*> definitions_;
-  std::vector<int> last_use_;           // by value: the number of the last instruction
-  std::vector<int> phase_of_;           // by value
+  std::vector<int> last_use_;  // by value: the number of the last instruction
+  std::vector<int> phase_of_;  // by value
 };
 
 }  // namespace kiln::codegen::gcu

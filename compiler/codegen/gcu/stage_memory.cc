@@ -184,9 +184,9 @@ void StageCoder::Issue(const Staged& staged, const Place& place, Scalar offset) 
   for (int token : staged.stores) code_.Wait(token);
 
   struct Dim {
-    Scalar extent, stride;              // of the buffer's side
-    Scalar from_extent;                 // the same, but of what a clip leaves of the buffer
-    int64_t local = 0;                  // stride in L1
+    Scalar extent, stride;  // of the buffer's side
+    Scalar from_extent;     // the same, but of what a clip leaves of the buffer
+    int64_t local = 0;      // stride in L1
     bool clipped = false;
     Scalar low;
     bool whole = false;  // all of a dimension of known size
@@ -224,8 +224,7 @@ void StageCoder::Issue(const Staged& staged, const Place& place, Scalar offset) 
     const schedule::gcu::Clip& clip = access.clips[d];
     if (clip.begin || clip.end) {
       // What of the box is there.
-      const Scalar begin =
-          code_.Max(clip.begin ? code_.Evaluate(clip.begin) : Known(0), low);
+      const Scalar begin = code_.Max(clip.begin ? code_.Evaluate(clip.begin) : Known(0), low);
       const Scalar end =
           code_.Min(clip.end ? code_.Evaluate(clip.end) : code_.Evaluate(placement.sizes[d]),
                     code_.Add(low, dim.extent));
@@ -271,13 +270,11 @@ void StageCoder::Issue(const Staged& staged, const Place& place, Scalar offset) 
     padded = padded || dim.clipped;
   }
   to.address = code_.Add(offset, Known(staged.address));
-  from.address =
-      code_.Add(BaseAddress(placement), code_.Multiply(start, Known(SizeOf(type))));
+  from.address = code_.Add(BaseAddress(placement), code_.Multiply(start, Known(SizeOf(type))));
   if (padded) {
-    const double number =
-        inst.dtype == DType::kBool || IsInteger(inst.dtype)
-            ? static_cast<double>(inst.immediate_int)
-            : inst.immediate_float;
+    const double number = inst.dtype == DType::kBool || IsInteger(inst.dtype)
+                              ? static_cast<double>(inst.immediate_int)
+                              : inst.immediate_float;
     code_.CopyPadded(to, from, lows, access.mask_is_clip ? BitsOf(type, number) : 0, staged.token);
   } else {
     code_.Copy(to, from, staged.token);
@@ -297,8 +294,7 @@ void StageCoder::IssueIfChanged(Staged& staged, const Place& next,
   code_.Bind(changed);
   if (staged.twice) {
     const int scope = code_.mark();
-    code_.Set(staged.next_parity,
-              code_.Subtract(Known(staged.bytes), InRegister(staged.parity)));
+    code_.Set(staged.next_parity, code_.Subtract(Known(staged.bytes), InRegister(staged.parity)));
     code_.Release(scope);
     Issue(staged, next, InRegister(staged.next_parity));
   } else {
@@ -326,8 +322,8 @@ View StageCoder::ViewOf(const Staged& staged, const Access& access, const Place&
       stride += c / staged.steps[d] * staged.strides[d];
       if (c < 0) {
         // The first iteration is at the box's end.
-        const Scalar extent = tiling_.serial[l] ? Known(form_.loops[l].extent.value())
-                                                : place.extents[l];
+        const Scalar extent =
+            tiling_.serial[l] ? Known(form_.loops[l].extent.value()) : place.extents[l];
         if (!extent.known()) {
           code_.Fail(absl::UnimplementedError("a load runs backwards over a part of a loop"));
           continue;
@@ -381,8 +377,7 @@ void StageCoder::Store(const Inst& inst, const Place& place) {
     dims[l] = true;
     to.dims.push_back({place.extents[l], stride});
   }
-  to.address =
-      code_.Add(BaseAddress(placement), code_.Multiply(start, Known(SizeOf(to.type))));
+  to.address = code_.Add(BaseAddress(placement), code_.Multiply(start, Known(SizeOf(to.type))));
   const Tile from = TileOf(view, dims, place);
   code_.Copy(to, from, token);
   code_.Release(scope);

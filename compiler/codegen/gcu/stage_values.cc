@@ -216,8 +216,8 @@ View StageCoder::NewView(Type type, const std::vector<bool>& dims, ir::ValueId s
   }
   const int64_t bytes = elements * SizeOf(type);
   if (bytes > machine_.l1_bytes) {
-    code_.Fail(absl::UnimplementedError(
-        absl::StrCat("a tile of ", bytes, " bytes is larger than L1")));
+    code_.Fail(
+        absl::UnimplementedError(absl::StrCat("a tile of ", bytes, " bytes is larger than L1")));
     return view;
   }
   if (stored_as != ir::kNoValue && IsStored(stored_as)) {
@@ -230,8 +230,8 @@ View StageCoder::NewView(Type type, const std::vector<bool>& dims, ir::ValueId s
   return view;
 }
 
-View StageCoder::Like(Type type, std::initializer_list<const View*> operands,
-                      ir::ValueId stored_as, const Place& place) {
+View StageCoder::Like(Type type, std::initializer_list<const View*> operands, ir::ValueId stored_as,
+                      const Place& place) {
   std::vector<bool> dims(form_.loops.size(), false);
   for (const View* operand : operands) {
     for (size_t l = 0; l < dims.size(); ++l) dims[l] = dims[l] || operand->dims[l];
@@ -292,8 +292,8 @@ void StageCoder::Compute(const Inst& inst, int phase, const Place& place) {
     case ScalarOp::kConst: {
       const bool integral = inst.dtype == DType::kBool || IsInteger(inst.dtype);
       Of(inst.result) =
-          Constant(TypeOf(inst.dtype), integral ? static_cast<double>(inst.immediate_int)
-                                                : inst.immediate_float);
+          Constant(TypeOf(inst.dtype),
+                   integral ? static_cast<double>(inst.immediate_int) : inst.immediate_float);
       return;
     }
     case ScalarOp::kIndex:
@@ -316,9 +316,8 @@ void StageCoder::Compute(const Inst& inst, int phase, const Place& place) {
       }
       if (inst.has_mask && !access.mask_is_clip) {
         const bool integral = inst.dtype == DType::kBool || IsInteger(inst.dtype);
-        View other =
-            Constant(view.type, integral ? static_cast<double>(inst.immediate_int)
-                                         : inst.immediate_float);
+        View other = Constant(
+            view.type, integral ? static_cast<double>(inst.immediate_int) : inst.immediate_float);
         const View& mask = Of(inst.operands.back());
         View out = Like(view.type, {&view, &mask}, inst.result, place);
         Apply(Op::kSelect, out, {&mask, &view, &other}, place);
@@ -355,7 +354,6 @@ void StageCoder::Compute(const Inst& inst, int phase, const Place& place) {
 }
 
 void StageCoder::ComputeOp(const Inst& inst, const Place& place) {
-
   const auto operand = [&](size_t i) -> const View& { return Of(inst.operands[i]); };
   const auto finish = [&](View view) { Of(inst.result) = std::move(view); };
   const Type type = TypeOf(inst.dtype);
@@ -452,8 +450,8 @@ void StageCoder::ComputeOp(const Inst& inst, const Place& place) {
     }
     case ScalarOp::kLog2:
     case ScalarOp::kLog10: {
-      View scale = Constant(type, inst.op == ScalarOp::kLog2 ? 1.4426950408889634
-                                                             : 0.43429448190325182);
+      View scale =
+          Constant(type, inst.op == ScalarOp::kLog2 ? 1.4426950408889634 : 0.43429448190325182);
       View log = Unary(Op::kLogarithm, operand(0), place);
       View out = NewView(type, operand(0).dims, inst.result, place);
       Apply(Op::kVectorMultiply, out, {&log, &scale}, place);
@@ -523,8 +521,7 @@ void StageCoder::Cast(const Inst& inst, const Place& place) {
 
 // An affine index: a number for each iteration.
 void StageCoder::Index(const Inst& inst, const Place& place) {
-  const std::optional<Affine> affine =
-      schedule::gcu::AffineOf(ints_, form_.loops, inst.indices[0]);
+  const std::optional<Affine> affine = schedule::gcu::AffineOf(ints_, form_.loops, inst.indices[0]);
   if (!affine) {
     code_.Fail(Lacks("index that is no sum of loops"));
     Of(inst.result) = Constant(Type::kI32, 0);
@@ -564,8 +561,8 @@ void StageCoder::Index(const Inst& inst, const Place& place) {
       GiveBack(scale);
       iota = scaled;
     }
-    View next = Like(Type::kI32, {&sum, &iota}, i + 1 == moving.size() ? inst.result : ir::kNoValue,
-                     place);
+    View next =
+        Like(Type::kI32, {&sum, &iota}, i + 1 == moving.size() ? inst.result : ir::kNoValue, place);
     Apply(Op::kVectorAdd, next, {&sum, &iota}, place);
     GiveBack(sum);
     GiveBack(iota);
@@ -626,8 +623,8 @@ void StageCoder::Reduce(const Inst& inst, int phase, const Place& place) {
     for (int l : tiling_.lanes) {
       if (!from->dims[l] || place.extents[l].is(1)) continue;
       const bool is_inner = absl::c_linear_search(inner, l);
-      target.dims.push_back({is_inner ? Known(1) : place.extents[l],
-                             Known(is_inner ? 0 : to.strides[l])});
+      target.dims.push_back(
+          {is_inner ? Known(1) : place.extents[l], Known(is_inner ? 0 : to.strides[l])});
       if (l == axis) axis_at = at;
       ++at;
     }
@@ -705,15 +702,15 @@ void StageCoder::MultiplyMatrices(const Place& place) {
   if (!steps && !single) InitializeSums(0, place);
   // The operands over all that was loaded.
   Place whole = place;
-  for (int l : serial) whole.extents[l] = form_.loops[l].extent.is_const()
-                                              ? Known(form_.loops[l].extent.value())
-                                              : Known(0);
+  for (int l : serial)
+    whole.extents[l] =
+        form_.loops[l].extent.is_const() ? Known(form_.loops[l].extent.value()) : Known(0);
   std::vector<bool> needed(views_.size(), false);
   needed[roles.a] = needed[roles.b] = true;
   for (size_t i = body.size(); i-- > 0;) {
     if (body[i].result == ir::kNoValue || !needed[body[i].result]) continue;
-    const bool is_clip = body[i].op == ScalarOp::kLoad && body[i].has_mask &&
-                         form_.AccessOf(body[i]).mask_is_clip;
+    const bool is_clip =
+        body[i].op == ScalarOp::kLoad && body[i].has_mask && form_.AccessOf(body[i]).mask_is_clip;
     if (is_clip) continue;
     for (ir::ValueId operand : body[i].operands) needed[operand] = true;
   }
@@ -752,8 +749,7 @@ void StageCoder::MultiplyMatrices(const Place& place) {
       if (view.parity >= 0) tile.address = code_.Add(InRegister(view.parity), tile.address);
       for (int l : serial) {
         tile.address = code_.Add(
-            tile.address,
-            code_.Multiply(at.begins[l], Known(view.strides[l] * SizeOf(view.type))));
+            tile.address, code_.Multiply(at.begins[l], Known(view.strides[l] * SizeOf(view.type))));
       }
       for (int l : loops) {
         tile.dims.push_back(l < 0 ? TileDim{Known(1), Known(0)}

@@ -150,7 +150,9 @@ class FormMaker {
   absl::Status TypeIndex(const Inst& inst) {
     Range range;
     const auto of = [&](size_t i) { return ranges_[inst.operands[i]]; };
-    const auto wide = [&](size_t i) { return definitions_[inst.operands[i]]->dtype == DType::kI64; };
+    const auto wide = [&](size_t i) {
+      return definitions_[inst.operands[i]]->dtype == DType::kI64;
+    };
     switch (inst.op) {
       case ScalarOp::kConst:
         range = {inst.immediate_int, inst.immediate_int};
@@ -167,9 +169,8 @@ class FormMaker {
         range = {of(0).min - of(1).max, of(0).max - of(1).min};
         break;
       case ScalarOp::kMul: {
-        const auto [low, high] =
-            std::minmax({of(0).min * of(1).min, of(0).min * of(1).max, of(0).max * of(1).min,
-                         of(0).max * of(1).max});
+        const auto [low, high] = std::minmax({of(0).min * of(1).min, of(0).min * of(1).max,
+                                              of(0).max * of(1).min, of(0).max * of(1).max});
         range = {low, high};
         break;
       }
@@ -306,7 +307,7 @@ class FormMaker {
   ir::Module& module_;
   ir::IntContext& ints_;
   Form& form_;
-  std::vector<Range> ranges_;               // by value, of 64-bit ones
+  std::vector<Range> ranges_;             // by value, of 64-bit ones
   std::vector<const Inst*> definitions_;  // by value
 };
 
@@ -324,8 +325,7 @@ std::vector<int> Form::LoopsOf(int phase) const {
   return out;
 }
 
-std::optional<Affine> AffineOf(ir::IntContext& ints, const std::vector<Loop>& loops,
-                               IntExpr expr) {
+std::optional<Affine> AffineOf(ir::IntContext& ints, const std::vector<Loop>& loops, IntExpr expr) {
   Affine affine;
   ir::IntContext::VarMap zeros;
   for (const Loop& loop : loops) {

@@ -62,12 +62,12 @@ std::optional<Affine> AffineOf(ir::IntContext& ints, const std::vector<Loop>& lo
 // What a matrix instruction computes of a contraction: C[rows.., column] += A[rows.., depth] *
 // B[depth, column]. Numbers of loops.
 struct MatrixRoles {
-  std::vector<int> rows;   // that A's operand has and B's has not
+  std::vector<int> rows;  // that A's operand has and B's has not
   std::vector<int> columns;
-  std::vector<int> batch;  // outer loops of both, or neither
-  int depth = -1;          // the inner loop that instructions sum over
+  std::vector<int> batch;                          // outer loops of both, or neither
+  int depth = -1;                                  // the inner loop that instructions sum over
   ir::ValueId a = ir::kNoValue, b = ir::kNoValue;  // the product's operands, before casts
-  DType dtype = DType::kF32;                        // of A and B
+  DType dtype = DType::kF32;                       // of A and B
 };
 // Nothing for kernels that no matrix instruction helps: depthwise convolutions, types it lacks.
 std::optional<MatrixRoles> RolesOf(const ir::Module& module, const Form& form);

@@ -164,9 +164,9 @@ class Analyzer {
   struct Choice {
     size_t begin = 0, end = 0;
     double seconds = kNever;
-    int64_t step = 0;           // iterations of a tile; 0: everything is one
-    std::vector<int> loops;     // the tiled loop of each kernel
-    std::vector<BufferId> kept; // buffers in L2
+    int64_t step = 0;            // iterations of a tile; 0: everything is one
+    std::vector<int> loops;      // the tiled loop of each kernel
+    std::vector<BufferId> kept;  // buffers in L2
   };
 
   const Kernel& KernelAt(size_t i) const { return std::get<Kernel>(module_.operations[i]); }
@@ -376,8 +376,8 @@ class Analyzer {
   // Bytes of L2 that the choice takes at most, for tiles of `step`.
   int64_t Peak(const Choice& choice, int64_t step, IntExpr extent) const {
     int64_t peak = 0;
-    const int64_t most = std::max<int64_t>(1, extent.is_const() ? extent.value()
-                                                                : TypicalOf(ints_, extent));
+    const int64_t most =
+        std::max<int64_t>(1, extent.is_const() ? extent.value() : TypicalOf(ints_, extent));
     for (size_t k = choice.begin; k < choice.end; ++k) {
       int64_t live = 0;
       for (BufferId id : choice.kept) {

@@ -27,8 +27,8 @@ std::vector<IntExpr> Packed(ir::IntContext& ints, const std::vector<IntExpr>& si
   const auto typical = [&](IntExpr expr) {
     return expr.is_const() ? expr.value() : ints.EvaluateAtHints(expr);
   };
-  absl::c_stable_sort(order,
-                      [&](size_t a, size_t b) { return typical(strides[a]) > typical(strides[b]); });
+  absl::c_stable_sort(
+      order, [&](size_t a, size_t b) { return typical(strides[a]) > typical(strides[b]); });
   std::vector<IntExpr> out(sizes.size());
   IntExpr stride = ints.Const(1);
   for (size_t i = order.size(); i-- > 0;) {
@@ -118,8 +118,8 @@ ir::Kernel ForTile(ir::Module& module, const ir::Kernel& kernel, IntExpr tile, I
   ir::Kernel out = kernel;
   const IntExpr loop = kernel.outer[0];
   const bool even = extent.is_const() && extent.value() % step == 0;
-  const IntExpr inside = ints.NewVar(
-      even ? ints.Const(step) : ints.Min(ints.Const(step), ints.Sub(extent, tile)));
+  const IntExpr inside =
+      ints.NewVar(even ? ints.Const(step) : ints.Min(ints.Const(step), ints.Sub(extent, tile)));
   const ir::IntContext::VarMap absolute = {{loop, ints.Add(tile, inside)}};
   const ir::IntContext::VarMap local = {{loop, inside}};
   out.outer[0] = inside;
@@ -127,7 +127,8 @@ ir::Kernel ForTile(ir::Module& module, const ir::Kernel& kernel, IntExpr tile, I
     for (Inst& inst : phase.body) {
       const bool on_chip =
           inst.buffer >= 0 && module.buffers[inst.buffer].kind == ir::BufferKind::kTile;
-      for (IntExpr& index : inst.indices) index = ints.Substitute(index, on_chip ? local : absolute);
+      for (IntExpr& index : inst.indices)
+        index = ints.Substitute(index, on_chip ? local : absolute);
     }
   }
   return out;

@@ -14,7 +14,8 @@ constexpr const char* kColors[] = {"#4e79a7", "#f28e2b", "#59a14f", "#b07aa1",
                                    "#76b7b2", "#edc948", "#9c755f", "#e15759"};
 
 std::string Escape(const std::string& text) {
-  return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
+  return absl::StrReplaceAll(text,
+                             {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
 }
 
 // One launch's panel, its upper left corner at (0, 0).
@@ -36,8 +37,7 @@ std::string Panel(const ir::Module& module, const PicturedLaunch& launch, const 
       kHeight);
   for (int part = 0; part <= 4; ++part) {
     const int64_t byte = machine.l2_bytes / 4 * part;
-    absl::StrAppendFormat(&out,
-                          "<text x=\"%g\" y=\"%g\" text-anchor=\"end\">%.0f MiB</text>\n",
+    absl::StrAppendFormat(&out, "<text x=\"%g\" y=\"%g\" text-anchor=\"end\">%.0f MiB</text>\n",
                           kMargin - 6, y(byte) + 4, static_cast<double>(byte) / (1 << 20));
   }
   size_t color = 0;
@@ -53,8 +53,8 @@ std::string Panel(const ir::Module& module, const PicturedLaunch& launch, const 
         kColors[color++ % std::size(kColors)], name, static_cast<double>(buffer.bytes) / (1 << 20),
         Escape(launch.kernels[buffer.first]), Escape(launch.kernels[buffer.last]));
     if (right - left > 60 && bottom - top > 12) {
-      absl::StrAppendFormat(&out, "<text x=\"%.2f\" y=\"%.2f\" fill=\"#fff\">%s</text>\n",
-                            left + 3, (top + bottom) / 2 + 4,
+      absl::StrAppendFormat(&out, "<text x=\"%.2f\" y=\"%.2f\" fill=\"#fff\">%s</text>\n", left + 3,
+                            (top + bottom) / 2 + 4,
                             name.substr(0, static_cast<size_t>((right - left) / 7)));
     }
   }

@@ -61,7 +61,7 @@ struct Facts {
   };
   struct Work {
     int64_t operations = 0, cycles = 0;  // of a vector
-    int64_t spread = 0;  // operations that repeat an operand over rows of another
+    int64_t spread = 0;                  // operations that repeat an operand over rows of another
     int64_t stored_bytes = 0;            // of an iteration
   };
 
@@ -152,8 +152,8 @@ struct Facts {
           if (x != y) return false;
           continue;
         }
-        const auto length = static_cast<int64_t>(
-            reinterpret_cast<uintptr_t>(form.loops[l].extent.node()) >> 3);
+        const auto length =
+            static_cast<int64_t>(reinterpret_cast<uintptr_t>(form.loops[l].extent.node()) >> 3);
         inner_a += x * length;
         inner_b += y * length;
       }
@@ -183,8 +183,9 @@ class Estimate {
     AddMemory(items, blocks, cost);
     const double cycle = 1.0 / static_cast<double>(machine_.clock_hz);
     const double steps = static_cast<double>(std::max<int64_t>(per_core * blocks, 1));
-    const double step = static_cast<double>(ItemCycles(blocks)) * cycle /
-                            static_cast<double>(blocks) + kStepCycles * cycle;
+    const double step =
+        static_cast<double>(ItemCycles(blocks)) * cycle / static_cast<double>(blocks) +
+        kStepCycles * cycle;
     cost.compute = steps * step;
     // Loads run one step ahead: a step takes no less than its loads, all cores' together, from
     // their issue on; and one whose loads include a box that others kept takes that much longer.
@@ -284,8 +285,8 @@ class Estimate {
         }
       } else {
         bytes = StoreBytes(reach) * items;
-        each_step_ += Seconds(reach, bytes) /
-                      static_cast<double>(CeilDiv(items, machine_.cores) * blocks);
+        each_step_ +=
+            Seconds(reach, bytes) / static_cast<double>(CeilDiv(items, machine_.cores) * blocks);
       }
       (reach.in_l2 ? cost.l2_bytes : cost.l3_bytes) += bytes;
     }
@@ -350,9 +351,9 @@ class Estimate {
         if (!tiling_.serial[l] && tiling_.tile[l] > 1) row = tiling_.tile[l];
       }
       const int64_t rows = TileElements(p) / row * CeilDiv(row * 4, kVectorBytes);
-      cycles += serial * (kScalarCycles * facts_.work[p].operations +
-                          facts_.work[p].cycles * vectors +
-                          facts_.work[p].spread * std::max<int64_t>(0, rows - vectors));
+      cycles +=
+          serial * (kScalarCycles * facts_.work[p].operations + facts_.work[p].cycles * vectors +
+                    facts_.work[p].spread * std::max<int64_t>(0, rows - vectors));
     }
     return cycles;
   }
@@ -375,7 +376,7 @@ class Estimate {
   const std::vector<int64_t>& extents_;
   const Tiling& tiling_;
   const Machine& machine_;
-  double each_step_ = 0;                            // copies of every step, all cores' together
+  double each_step_ = 0;                           // copies of every step, all cores' together
   std::vector<std::pair<double, double>> bursts_;  // of other loads: how often, and how long
 };
 
@@ -450,7 +451,8 @@ class Chooser {
       for (const Affine& index : access.indices) {
         if (index.coefficients[loop] == 0) continue;
         for (size_t l = 0; l < form_.loops.size(); ++l) {
-          if (form_.loops[l].phase < 0 && index.coefficients[l] != 0 && extents_[l] > 1) return true;
+          if (form_.loops[l].phase < 0 && index.coefficients[l] != 0 && extents_[l] > 1)
+            return true;
         }
       }
     }
@@ -493,8 +495,7 @@ class Chooser {
     }
     const std::vector<int64_t> one = {1};
     const auto columns = column < 0 ? one : Parts(extents_[column], 16, 2048);
-    const auto inner_rows =
-        rows.empty() ? one : Parts(extents_[rows.back()], 1, 1024);
+    const auto inner_rows = rows.empty() ? one : Parts(extents_[rows.back()], 1, 1024);
     const auto outer_rows = rows.size() < 2 ? one : Parts(extents_[rows[0]], 1, 1024);
     const bool dynamic_depth = !form_.loops[roles.depth].extent.is_const();
     const int64_t all = std::max<int64_t>(extents_[roles.depth], 1);
@@ -686,8 +687,7 @@ Box BoxOf(const ir::Module& module, const Form& form, const Tiling& tiling, cons
   for (const Loop& loop : form.loops) extents.push_back(TypicalOf(*module.ints, loop.extent));
   Box box;
   for (size_t d = 0; d < access.indices.size(); ++d) {
-    const auto [extent, step] =
-        BoxOfDimension(extents, tiling, access, static_cast<int>(d));
+    const auto [extent, step] = BoxOfDimension(extents, tiling, access, static_cast<int>(d));
     box.steps.push_back(step);
     box.extents.push_back(extent);
   }

@@ -187,8 +187,7 @@ ir::Module ParseFor(const std::string& text, const DeviceInfo& device,
   const auto is_repeat = [](const ir::Operation& operation) {
     return std::holds_alternative<ir::Repeat>(operation);
   };
-  const auto repeats =
-      std::count_if(module.operations.begin(), module.operations.end(), is_repeat);
+  const auto repeats = std::count_if(module.operations.begin(), module.operations.end(), is_repeat);
   if (target->name() != "gcu") {  // which makes one of what it can
     EXPECT_EQ(repeats, target->name() == "ptx" ? 0 : options.repeats) << made;
   }

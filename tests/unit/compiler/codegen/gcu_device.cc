@@ -33,8 +33,7 @@ absl::StatusOr<GcuTimes> GcuDevice::Run(absl::string_view source,
   KILN_ASSIGN_OR_RETURN(const kiln::gcu::Module module, kiln::gcu::Assemble(source));
   KILN_ASSIGN_OR_RETURN(const std::string binary, kiln::gcu::Encode(module));
   gcu_simulator::Program program;
-  KILN_RETURN_IF_ERROR(
-      check(gcu_simulator::LoadProgram(binary.data(), binary.size(), program)));
+  KILN_RETURN_IF_ERROR(check(gcu_simulator::LoadProgram(binary.data(), binary.size(), program)));
   gcu_simulator::Launch launch;
   launch.kernel = &program.kernels[0];
   std::vector<std::pair<Space, uint64_t>> taken;

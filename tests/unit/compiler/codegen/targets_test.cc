@@ -101,9 +101,10 @@ TEST_P(EveryTarget, EmitsAKernelThatItCompilesToABinaryThatItLinks) {
   EXPECT_THAT(emitted->source, HasSubstr(std::string(kSymbolPlaceholder)));
   EXPECT_THAT(emitted->buffers, ElementsAre(0, 1));
   EXPECT_THAT(emitted->symbols, ElementsAre(0));
-  const std::string source = absl::StrReplaceAll(
-      absl::StrCat(emitted->prelude, emitted->source, target->InterfaceText("buffers { }", emitted->binary)),
-      {{kSymbolPlaceholder, "kiln_relu"}});
+  const std::string source =
+      absl::StrReplaceAll(absl::StrCat(emitted->prelude, emitted->source,
+                                       target->InterfaceText("buffers { }", emitted->binary)),
+                          {{kSymbolPlaceholder, "kiln_relu"}});
   auto compiled = target->Compile({.source = source});
   ASSERT_TRUE(compiled.ok()) << compiled.status();
   std::vector<std::string> objects = {compiled->object};
