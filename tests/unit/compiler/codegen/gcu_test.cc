@@ -1,0 +1,245 @@
+// What target gcu chooses, and whether its predictions hold on the simulator. Its results are
+// compared by all other tests of this folder.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "compiler/codegen/gcu/launch.h"
+#include "compiler/codegen/targets.h"
+#include "compiler/ir/parse.h"
+#include "compiler/ir/verify.h"
+#include "compiler/schedule/gcu/groups.h"
+#include "compiler/schedule/gcu/l2_plan.h"
+#include "compiler/toolchain/gcu/assembly.h"
+#include "tests/unit/compiler/codegen/gcu_device.h"
+#include "tests/unit/compiler/codegen/native_run.h"
+
+namespace kiln::codegen {
+namespace {
+
+using ::testing::HasSubstr;
+
+const schedule::gcu::Machine& Reference() {
+  static const auto* machine = new schedule::gcu::Machine(*schedule::gcu::FindMachine("gcu-16m"));
+  return *machine;
+}
+
+// `depth` convolutions of 3 x 3 over `images` pictures of `size` x `size` and `channels` channels.
+std::string Chain(int images, int channels, int size, int depth) {
+  const std::string shape =
+      absl::StrCat("f32[", images, ",", channels, ",", size, ",", size, "] strides[",
+                   channels * size * size, ",", size * size, ",", size, ",1]");
+  std::string text = absl::StrCat("module {\n buffer @t0 ", shape, " input(0)\n");
+  for (int i = 0; i < depth; ++i) {
+    absl::StrAppend(&text, " buffer @w", i, " f32[", channels, ",", channels, ",3,3] strides[",
+                    channels * 9, ",9,3,1] input(", i + 1, ")\n buffer @t", i + 1, " ", shape,
+                    i + 1 == depth ? " output\n" : " temp\n");
+  }
+  for (int i = 0; i < depth; ++i) {
+    absl::StrAppend(
+        &text, " kernel @k", i, " contraction (d0: ", images, ", d1: ", channels, ", d2: ", size,
+        ", d3: ", size, ") {\n phase (r0: ", channels, ", r1: 3, r2: 3) {\n %0 = load f32 @w", i,
+        "[d1, r0, r1, r2]\n %1 = index i64 d2 + r1 - 1\n %2 = const i64 0\n %3 = ge bool %1, %2\n"
+        " %4 = const i64 ",
+        size,
+        "\n %5 = lt bool %1, %4\n %6 = and bool %3, %5\n"
+        " %7 = index i64 d3 + r2 - 1\n %8 = ge bool %7, %2\n %9 = and bool %6, %8\n"
+        " %10 = lt bool %7, %4\n %11 = and bool %9, %10\n %12 = load f32 @t",
+        i,
+        "[d0, r0, d2 + r1 - 1, d3 + r2 - 1] if %11 else 0\n %13 = mul f32 %0, %12\n"
+        " %14 = reduce.sum f32 %13\n }\n phase () {\n %15 = const f32 0\n"
+        " %16 = max f32 %15, %14\n store f32 @t",
+        i + 1, "[d0, d1, d2, d3], %16\n }\n }\n");
+  }
+  return absl::StrCat(text, " output @t", depth, " sizes[", images, ",", channels, ",", size, ",",
+                      size, "] strides[", channels * size * size, ",", size * size, ",", size,
+                      ",1] offset 0\n}\n");
+}
+
+void Group(ir::Module& module, const std::vector<std::string>& without = {}) {
+  schedule::gcu::Group(module, Reference(), without, [&](const ir::Operation& operation) {
+    return gcu::MakeLaunch(module, operation, Reference()).status();
+  });
+  ASSERT_EQ(ir::Verify(module), absl::OkStatus());
+}
+
+// Seconds on the simulator, with zeros everywhere.
+double Simulate(const ir::Module& module, const gcu::Launch& launch) {
+  kiln::gcu::Module program;
+  program.profile = Reference().profile;
+  program.kernels = {launch.kernel};
+  program.kernels[0].name = "launch";
+  std::vector<std::string> data;
+  for (ir::BufferId buffer : launch.buffers) {
+    const int64_t bytes = ir::SizeBytes(*module.ints, module.buffers[buffer]).value();
+    data.emplace_back(static_cast<size_t>(bytes), '\0');
+  }
+  std::vector<HostBuffer> buffers;
+  for (std::string& bytes : data) buffers.push_back({bytes.data(), bytes.size()});
+  GcuDevice device(Reference().profile);
+  const absl::StatusOr<GcuTimes> times = device.Run(kiln::gcu::Disassemble(program), buffers, {});
+  EXPECT_TRUE(times.ok()) << times.status();
+  return times.ok() ? times->seconds : 0;
+}
+
+TEST(GcuGroups, WhatFitsIsOneLaunchAndStaysOnTheChip) {
+  ir::Module module = *ir::Parse(Chain(1, 16, 28, 4));
+  Group(module);
+  ASSERT_EQ(module.operations.size(), 1u);
+  const auto& repeat = std::get<ir::Repeat>(module.operations[0]);
+  EXPECT_TRUE(repeat.steps.empty());
+  EXPECT_EQ(repeat.kernels.size(), 4u);
+  const auto launch = gcu::MakeLaunch(module, module.operations[0], Reference());
+  ASSERT_TRUE(launch.ok()) << launch.status();
+  EXPECT_EQ(launch->l2.buffers.size(), 3u);
+  EXPECT_EQ(launch->buffers.size(), 6u);  // weights, input, output
+}
+
+TEST(GcuGroups, WhatDoesNotFitRunsTileByTileOfTheBatch) {
+  ir::Module module = *ir::Parse(Chain(64, 16, 112, 4));  // 51 MB a tensor
+  Group(module);
+  bool tiled = false;
+  for (const ir::Operation& operation : module.operations) {
+    const auto launch = gcu::MakeLaunch(module, operation, Reference());
+    ASSERT_TRUE(launch.ok()) << launch.status();
+    EXPECT_LE(launch->kernel.l2_bytes, static_cast<uint32_t>(Reference().l2_bytes));
+    const auto* repeat = std::get_if<ir::Repeat>(&operation);
+    tiled = tiled || (repeat != nullptr && !repeat->steps.empty());
+  }
+  EXPECT_TRUE(tiled);
+  ir::Module whole = *ir::Parse(Chain(64, 16, 112, 4));
+  Group(whole, {"tlf"});
+  for (const ir::Operation& operation : whole.operations) {
+    const auto* repeat = std::get_if<ir::Repeat>(&operation);
+    EXPECT_TRUE(repeat == nullptr || repeat->steps.empty());
+  }
+  ir::Module apart = *ir::Parse(Chain(64, 16, 112, 4));
+  Group(apart, {"afe", "tlf"});
+  EXPECT_EQ(apart.operations.size(), 4u);
+}
+
+TEST(GcuGroups, BuffersThatLiveTogetherLieApart) {
+  ir::Module module = *ir::Parse(Chain(2, 32, 40, 6));
+  Group(module);
+  ASSERT_EQ(module.operations.size(), 1u);
+  const auto plan = schedule::gcu::PlanL2(module, module.operations[0]);
+  ASSERT_TRUE(plan.ok());
+  ASSERT_EQ(plan->buffers.size(), 5u);
+  int64_t all = 0;
+  for (const auto& a : plan->buffers) {
+    all += a.bytes;
+    EXPECT_LE(a.offset + a.bytes, plan->bytes);
+    for (const auto& b : plan->buffers) {
+      if (&a == &b || a.last < b.first || b.last < a.first) continue;
+      EXPECT_TRUE(a.offset + a.bytes <= b.offset || b.offset + b.bytes <= a.offset);
+    }
+  }
+  EXPECT_LT(plan->bytes, all);  // places of dead buffers are taken again
+}
+
+TEST(GcuGroups, PredictionsHoldOnTheSimulator) {
+  double error = 0;
+  int count = 0;
+  for (const std::string& text :
+       {Chain(1, 16, 28, 4), Chain(2, 64, 28, 3), Chain(24, 32, 28, 3), Chain(1, 256, 14, 3)}) {
+    ir::Module module = *ir::Parse(text);
+    Group(module);
+    for (const ir::Operation& operation : module.operations) {
+      const auto launch = gcu::MakeLaunch(module, operation, Reference());
+      ASSERT_TRUE(launch.ok()) << launch.status();
+      const double seconds = Simulate(module, *launch);
+      ASSERT_GT(seconds, 0);
+      error += std::abs(launch->predicted_seconds / seconds - 1);
+      ++count;
+    }
+  }
+  EXPECT_LT(error / count, 0.15);
+}
+
+TEST(GcuGroups, FusedIsFasterThanUnfusedWhereActivationsAreLong) {
+  ir::Module fused = *ir::Parse(Chain(1, 16, 96, 4)), apart = *ir::Parse(Chain(1, 16, 96, 4));
+  Group(fused);
+  Group(apart, {"afe", "tlf"});
+  ASSERT_EQ(fused.operations.size(), 1u);
+  double together = 0, alone = 0;
+  for (auto [module, sum] : {std::pair(&fused, &together), std::pair(&apart, &alone)}) {
+    for (const ir::Operation& operation : module->operations) {
+      const auto launch = gcu::MakeLaunch(*module, operation, Reference());
+      ASSERT_TRUE(launch.ok()) << launch.status();
+      *sum += Simulate(*module, *launch);
+    }
+  }
+  EXPECT_LT(together * 1.3, alone);
+}
+
+constexpr char kIndices[] = R"(module {
+  buffer @x i64[8] strides[1] input(0)
+  buffer @y i64[8] strides[1] output
+  kernel @k (d0: 8) {
+    phase () {
+      %0 = load i64 @x[d0]
+      %1 = add i64 %0, %0
+      store i64 @y[d0], %1
+    }
+  }
+  output @y sizes[8] strides[1] offset 0
+}
+)";
+
+TEST(GcuTarget, WhatTheDeviceLacksIsAKernelOfTheHost) {
+  ir::Module module = *ir::Parse(kIndices);
+  const auto target = TestTarget(TestDevice(kGcuIsa));
+  auto tree = target->Schedule(module, module.operations[0]);
+  ASSERT_TRUE(tree.ok()) << tree.status();
+  ASSERT_FALSE(tree->reasons.empty());
+  EXPECT_THAT(tree->reasons[0], HasSubstr("on the host: the GCU has no"));
+  const auto emitted = target->Print(module, *tree);
+  ASSERT_TRUE(emitted.ok()) << emitted.status();
+  EXPECT_EQ(emitted->binary, 0);
+}
+
+TEST(GcuTarget, PrintsTheSameTextAgain) {
+  const auto target = TestTarget(TestDevice(kGcuIsa));
+  std::vector<std::string> texts;
+  for (int i = 0; i < 2; ++i) {
+    ir::Module module = *ir::Parse(Chain(3, 16, 28, 3));
+    target->Tile(module);
+    std::string& text = texts.emplace_back();
+    for (const ir::Operation& operation : module.operations) {
+      const auto emitted = target->Emit(module, operation);
+      ASSERT_TRUE(emitted.ok()) << emitted.status();
+      EXPECT_EQ(emitted->binary, 1);
+      text += emitted->source;
+    }
+  }
+  EXPECT_EQ(texts[0], texts[1]);
+}
+
+TEST(GcuTarget, OtherDevicesAreRefused) {
+  const TargetKind& kind = **FindTarget("gcu");
+  DeviceInfo device;
+  device.arch = "gcu-1";
+  EXPECT_THAT(std::string(kind.make(device).status().message()),
+              HasSubstr("known are gcu-16m, gcu-s60"));
+  device.arch = "gcu-16m";
+  device.features = {"pdp-11"};
+  EXPECT_THAT(std::string(kind.make(device).status().message()), HasSubstr("not 'pdp-11'"));
+}
+
+TEST(GcuTarget, DrawsWhatLiesInL2) {
+  const auto target = TestTarget(TestDevice(kGcuIsa));
+  ir::Module module = *ir::Parse(Chain(1, 16, 28, 4));
+  target->Tile(module);
+  const std::string picture = target->Picture(module);
+  EXPECT_THAT(picture, HasSubstr("<svg "));
+  EXPECT_THAT(picture, HasSubstr("k0: 4 kernels, L2 peak"));
+  EXPECT_THAT(picture, HasSubstr("<title>t2: "));
+}
+
+}  // namespace
+}  // namespace kiln::codegen
