@@ -25,6 +25,7 @@ program() {
 program "$build/bin/kilnd" "$pack/bin/kilnd"
 program "$build/bin/kiln" "$pack/bin/kiln"
 program "$build/lib/libkiln.so" "$pack/lib/libkiln.so"
+program "$build/lib/libgcu_runtime.so" "$pack/lib/libgcu_runtime.so"
 program "$build/python/kiln_torch/_kiln.abi3.so" "$pack/python/kiln_torch/_kiln.abi3.so"
 install -m 644 -t "$pack/python/kiln_torch" "$root"/client/python/kiln_torch/*.py
 install -D -m 644 -t "$pack/python/kiln_torch-$version.dist-info" \

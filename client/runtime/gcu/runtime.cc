@@ -26,8 +26,7 @@ std::vector<std::string> Places() {
   const size_t slash = self.rfind('/');
   if (slash == std::string::npos) return places;
   const std::string folder = self.substr(0, slash);
-  for (const char* relative : {"/", "/../lib/", "/../lib64/", "/../client/gcu_simulator/",
-                               "/gcu_simulator/", "/../../client/gcu_simulator/"}) {
+  for (const char* relative : {"/", "/../lib/"}) {
     places.push_back(absl::StrCat(folder, relative, kLibrary));
   }
   return places;

@@ -48,7 +48,7 @@ struct Runtime {
   gcu_device_properties properties{};
 
   // Loaded once: what $KILN_LIBGCU names, else libgcu_runtime.so where the loader looks, beside
-  // this library or program, or where the build has it. FAILED_PRECONDITION where there is none, or
+  // this library or program, or in lib beside its folder. FAILED_PRECONDITION where there is none, or
   // it has no device.
   static absl::StatusOr<const Runtime*> Get();
   // `code` as a status: "WHAT: the runtime's text".
