@@ -12,7 +12,7 @@
 namespace kiln::testing {
 namespace {
 
-using Archive;
+using runtime::Archive;
 using ::testing::HasSubstr;
 
 constexpr char kInterface[] = "// interface grid { blocks { value: 1 } threads { value: 1 } }\n";
