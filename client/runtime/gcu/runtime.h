@@ -48,8 +48,8 @@ struct Runtime {
   gcu_device_properties properties{};
 
   // Loaded once: what $KILN_LIBGCU names, else libgcu_runtime.so where the loader looks, beside
-  // this library or program, or in lib beside its folder. FAILED_PRECONDITION where there is none, or
-  // it has no device.
+  // this library or program, or in lib beside its folder. FAILED_PRECONDITION where there is none,
+  // or it has no device.
   static absl::StatusOr<const Runtime*> Get();
   // `code` as a status: "WHAT: the runtime's text".
   absl::Status Check(int code, absl::string_view what) const;
