@@ -145,15 +145,15 @@ TEST_F(NullTargetTest, TheCommandLineCompilesForItAndRefusesToRunIt) {
   EXPECT_THAT(Kiln({"compile", graph, "--target=null"}).output, HasSubstr("memory in"));
   EXPECT_THAT(Kiln({"compile", graph, "--target=null", "--emit", "source"}).output,
               HasSubstr("schedule @kiln_"));
-  EXPECT_THAT(Kiln({"status"}).output, HasSubstr("targets    cpp, ptx, null"));
+  EXPECT_THAT(Kiln({"status"}).output, HasSubstr("targets    cpp, ptx, gcu, null"));
   EXPECT_THAT(Kiln({"explain-miss", graph, "--target=null"}).output, HasSubstr("hit: "));
 
   Ended run = Kiln({"run", file});
   EXPECT_EQ(run.code, 1);
   EXPECT_THAT(run.errors, StartsWith("kiln: the artifact is for target null; this client runs"));
-  Ended unknown = Kiln({"compile", graph, "--target=gcu"});
+  Ended unknown = Kiln({"compile", graph, "--target=tpu"});
   EXPECT_EQ(unknown.code, 2);
-  EXPECT_THAT(unknown.errors, HasSubstr("--target is 'gcu'; expected cpp, ptx, null"));
+  EXPECT_THAT(unknown.errors, HasSubstr("--target is 'tpu'; expected cpp, ptx, gcu, null"));
 }
 
 TEST_F(NullTargetTest, ADeviceThatIsNoneOfItsIsRefused) {

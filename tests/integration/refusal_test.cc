@@ -108,7 +108,7 @@ TEST_F(RefusalTest, AnEmptyRequestIsInvalid) {
 
 TEST_F(RefusalTest, ATargetThatIsNotBuiltInIsUnimplemented) {
   v1::CompileRequest request = QuickRequest(64);
-  request.mutable_device()->set_target(v1::TARGET_GCU);
+  request.mutable_device()->set_target(static_cast<v1::Target>(99));
   Answer answer = Compile(stub(), request);
   EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::UNIMPLEMENTED) << Text(answer.status);
 }

@@ -18,6 +18,7 @@
 #include "compiler/toolchain/gcu/assembly.h"
 #include "compiler/toolchain/gcu/binary.h"
 #include "proto/base/device_cpu_names.h"
+#include "proto/base/digest.h"
 #include "proto/base/key.h"
 #include "proto/base/status_macros.h"
 
@@ -253,7 +254,10 @@ TargetKind GcuTargetKind() {
   TargetKind kind;
   kind.name = "gcu";
   kind.toolchain = host.toolchain;
-  kind.build = absl::StrCat(gcu::kSourceHash, " ", host.build);
+  // The host's sources and toolchain are this target's, too.
+  kind.build =
+      absl::StrCat(Sha256(absl::StrCat(gcu::kSourceHash, host.build)).ToHex().substr(0, 16), " ",
+                   kind.toolchain);
   kind.make = &MakeGcuTarget;
   kind.after_fork = [] {};
   kind.sample_device.arch = "gcu-16m";

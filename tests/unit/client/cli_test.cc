@@ -47,7 +47,7 @@ TEST(Cli, WrongUseExitsWithTwoAndASentence) {
   ExpectUsage("compile a.kgraph --emit fortran", "expected artifact, source, asm, ir");
   ExpectUsage("compile a.kgraph --stage fuse", "--stage goes with --emit ir");
   ExpectUsage("compile a.kgraph --arch z80", "unknown CPU 'z80'");
-  ExpectUsage("compile a.kgraph --target gcu", "--target is 'gcu'");
+  ExpectUsage("compile a.kgraph --target tpu", "--target is 'tpu'");
   ExpectUsage("run a.kgraph --bench 0", "--bench is '0'");
   ExpectUsage("run a.kgraph --threads x", "--threads is 'x'");
   ExpectUsage("cache", "takes one of ls, stat, verify, clear");

@@ -32,10 +32,10 @@ TEST(Device, TheTargetIsCppUnlessSaid) {
 }
 
 TEST(Device, UnknownNamesAreRefusedWithTheKnownOnes) {
-  for (const char* target : {"gcu", "unknown", "CPP"}) {
+  for (const char* target : {"tpu", "unknown", "CPP"}) {
     const absl::Status status = DescribeDevice(target, "", 1).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << target;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("known are cpp, ptx, null")) << target;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("known are cpp, ptx, gcu, null")) << target;
   }
   EXPECT_THAT(std::string(DescribeDevice("null", "znver4", 1).status().message()),
               HasSubstr("no architecture 'znver4'"));
