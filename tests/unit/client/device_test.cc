@@ -35,7 +35,8 @@ TEST(Device, UnknownNamesAreRefusedWithTheKnownOnes) {
   for (const char* target : {"tpu", "unknown", "CPP"}) {
     const absl::Status status = DescribeDevice(target, "", 1).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << target;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("known are cpp, ptx, gcu, null")) << target;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("known are cpp, ptx, gcu, null"))
+        << target;
   }
   EXPECT_THAT(std::string(DescribeDevice("null", "znver4", 1).status().message()),
               HasSubstr("no architecture 'znver4'"));
