@@ -4,6 +4,7 @@
 #include "absl/strings/str_join.h"
 #include "kiln/v1/device.pb.h"
 #include "proto/base/device_cpu.h"
+#include "proto/base/device_memory.h"
 #include "proto/gcu/instructions.inc.h"
 
 namespace kiln {
@@ -21,14 +22,6 @@ constexpr KnownGcu kGcus[] = {
     KILN_GCU_PROFILES(KILN_GCU_KNOWN)
 #undef KILN_GCU_KNOWN
 };
-
-void AddMemory(v1::Device& device, v1::MemorySpace::Kind kind, int64_t bytes,
-               int64_t bytes_per_second) {
-  v1::MemorySpace& space = *device.add_memory_spaces();
-  space.set_kind(kind);
-  space.set_bytes(bytes);
-  space.set_bytes_per_second(bytes_per_second);
-}
 
 }  // namespace
 

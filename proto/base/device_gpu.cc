@@ -5,6 +5,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "kiln/v1/device.pb.h"
+#include "proto/base/device_memory.h"
 
 namespace kiln {
 namespace {
@@ -27,14 +28,6 @@ constexpr KnownGpu kGpus[] = {
     {"sm_90", 132, 1980, 3352320000000, 50 << 20, 228 << 10, 256 << 10},
     {"sm_90a", 132, 1980, 3352320000000, 50 << 20, 228 << 10, 256 << 10},
 };
-
-void AddMemory(v1::Device& device, v1::MemorySpace::Kind kind, int64_t bytes,
-               int64_t bytes_per_second) {
-  v1::MemorySpace& space = *device.add_memory_spaces();
-  space.set_kind(kind);
-  space.set_bytes(bytes);
-  space.set_bytes_per_second(bytes_per_second);
-}
 
 // 90 for "sm_90" and "sm_90a"; 0 for a name of another form.
 int NumberOf(absl::string_view arch, bool& exact) {

@@ -28,7 +28,6 @@
 #include "compiler/ir/verify.h"
 #include "compiler/lowering/lower.h"
 #include "compiler/schedule/gcu/groups.h"
-#include "compiler/toolchain/gcu/assembly.h"
 #include "kiln/v1/graph.pb.h"
 #include "proto/base/status_macros.h"
 #include "tests/unit/compiler/codegen/gcu_device.h"
@@ -124,7 +123,7 @@ class Bench {
   }
 
  private:
-  absl::StatusOr<codegen::GcuTimes> Launch(codegen::gcu::Launch& launch) {
+  absl::StatusOr<codegen::GcuTimes> Launch(const codegen::gcu::Launch& launch) {
     std::vector<std::string> data;
     std::vector<int64_t> symbols;
     for (const ir::IntContext::SymbolInfo& symbol : module_.ints->symbols()) {
@@ -142,11 +141,7 @@ class Bench {
     }
     std::vector<codegen::HostBuffer> buffers;
     for (std::string& bits : data) buffers.push_back({bits.data(), bits.size()});
-    kiln::gcu::Module program;
-    program.profile = machine_.profile;
-    launch.kernel.name = "launch";
-    program.kernels.push_back(launch.kernel);
-    return device_.Run(kiln::gcu::Disassemble(program), buffers, symbols);
+    return device_.Run(launch.kernel, buffers, symbols);
   }
 
   // What each kernel of a group adds: the group up to it against the group before it.

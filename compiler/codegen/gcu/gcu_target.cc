@@ -8,10 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "compiler/codegen/cpp/cpp_target.h"
 #include "compiler/codegen/gcu/launch.h"
 #include "compiler/codegen/gcu/source_hash.h"
+#include "compiler/codegen/kernel_archive.h"
 #include "compiler/schedule/gcu/groups.h"
 #include "compiler/schedule/gcu/machine.h"
 #include "compiler/schedule/gcu/picture.h"
@@ -28,8 +28,6 @@ namespace {
 constexpr int kBinary = 1;
 constexpr absl::string_view kFirstLine = ".gcu ";
 constexpr absl::string_view kInterfaceMark = "; interface ";
-constexpr absl::string_view kObjectKernel = "// kernel ";
-constexpr absl::string_view kObjectInterface = "// interface ";
 
 constexpr absl::string_view kSampleSource =
     ".gcu 1\n"
@@ -125,8 +123,8 @@ class GcuTarget : public Target {
     }
     KILN_ASSIGN_OR_RETURN(const std::string binary, kiln::gcu::Encode(*program));
     CompiledKernel compiled;
-    compiled.object = absl::StrCat(kObjectKernel, program->kernels[0].name, "\n", kObjectInterface,
-                                   text.substr(0, text.find('\n')), "\n", binary);
+    compiled.object =
+        KernelObject(program->kernels[0].name, text.substr(0, text.find('\n')), binary);
     if (job.want_assembly) compiled.assembly = kiln::gcu::Disassemble(*program);
     return compiled;
   }
@@ -137,34 +135,19 @@ class GcuTarget : public Target {
 
   std::string SampleSource() const override { return host_->SampleSource(); }
 
-  // A shared object of the host's kernels, and an archive of the programs as target ptx has it.
+  // A shared object of the host's kernels, and an archive of the programs.
   absl::StatusOr<std::vector<Binary>> Link(absl::Span<const std::string> objects) const override {
-    std::vector<std::string> of_host;
-    std::string index = "// kiln kernels 1\n", all;
+    std::vector<std::string> of_host, programs;
     for (const std::string& object : objects) {
-      absl::string_view rest = object;
-      if (!absl::ConsumePrefix(&rest, kObjectKernel)) {
-        of_host.push_back(object);
-        continue;
-      }
-      const absl::string_view name = rest.substr(0, rest.find('\n'));
-      rest.remove_prefix(std::min(rest.size(), name.size() + 1));
-      if (!absl::ConsumePrefix(&rest, kObjectInterface)) {
-        return absl::InternalError("an object to link does not state its interface");
-      }
-      const absl::string_view interface = rest.substr(0, rest.find('\n'));
-      rest.remove_prefix(std::min(rest.size(), interface.size() + 1));
-      absl::StrAppend(&index, "// kernel ", name, " ", all.size(), " ", rest.size(),
-                      "\n// interface ", interface, "\n");
-      absl::StrAppend(&all, rest);
+      (IsKernelObject(object) ? programs : of_host).push_back(object);
     }
     std::vector<Binary> binaries;
     if (!of_host.empty()) {
       KILN_ASSIGN_OR_RETURN(binaries, host_->Link(of_host));
     }
-    if (!all.empty()) {
-      binaries.push_back(
-          {.number = kBinary, .kind = BinaryKind::kGcu, .data = absl::StrCat(index, "\n", all)});
+    if (!programs.empty()) {
+      KILN_ASSIGN_OR_RETURN(std::string archive, KernelArchive(programs));
+      binaries.push_back({.number = kBinary, .kind = BinaryKind::kGcu, .data = std::move(archive)});
     }
     return binaries;
   }

@@ -53,8 +53,7 @@ class LaunchMaker {
                                     .argument = -1,
                                     .offset = buffer.offset,
                                     .sizes = buffer.sizes,
-                                    .strides = buffer.strides,
-                                    .dtype = module_.buffers[buffer.buffer].dtype};
+                                    .strides = buffer.strides};
       in_l2_[buffer.buffer] = true;
     }
     code_.SetFirstSymbol(static_cast<int>(launch_.buffers.size()));
@@ -88,8 +87,7 @@ class LaunchMaker {
                                       .argument = static_cast<int>(launch_.buffers.size()),
                                       .offset = 0,
                                       .sizes = buffer.sizes,
-                                      .strides = buffer.strides,
-                                      .dtype = buffer.dtype};
+                                      .strides = buffer.strides};
           launch_.buffers.push_back(inst.buffer);
         }
         access[inst.buffer] |= inst.op == ScalarOp::kLoad ? kiln::gcu::kRead : kiln::gcu::kWritten;

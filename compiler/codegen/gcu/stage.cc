@@ -32,6 +32,7 @@ StageCoder::StageCoder(ir::Module& module, const Form& form, const Tiling& tilin
   phase_of_.assign(count, 0);
   int number = 0;
   for (size_t p = 0; p < form.kernel.phases.size(); ++p) {
+    first_of_phase_.push_back(number);
     for (const Inst& inst : form.kernel.phases[p].body) {
       if (inst.result != ir::kNoValue) {
         definitions_[inst.result] = &inst;
@@ -41,6 +42,7 @@ StageCoder::StageCoder(ir::Module& module, const Form& form, const Tiling& tilin
       ++number;
     }
   }
+  first_of_phase_.push_back(number);
 }
 
 void StageCoder::CountTiles() {
@@ -59,12 +61,11 @@ void StageCoder::Decode(Scalar step, std::vector<Scalar>& begins) {
   if (tiling_.blocked >= 0) order.push_back(tiling_.blocked);
   const int before = code_.mark();
   Scalar rest = step;
-  bool slower = false;  // whether a slower loop has more than one tile
   for (size_t i = order.size(); i-- > 0;) {
     const int l = order[i];
     if (counts_[l].is(1)) continue;
-    slower = false;
-    for (size_t j = 0; j < i; ++j) slower = slower || !counts_[order[j]].is(1);
+    const bool slower = std::any_of(order.begin(), order.begin() + static_cast<ptrdiff_t>(i),
+                                    [&](int other) { return !counts_[other].is(1); });
     const Scalar index = slower ? code_.Modulo(rest, counts_[l]) : rest;
     code_.Set(begins[l].reg, code_.Multiply(index, Known(tiling_.tile[l])));
     if (slower) rest = code_.Divide(rest, counts_[l]);
@@ -240,7 +241,7 @@ absl::StatusOr<StageBytes> StageCoder::Run() {
 
 void StageCoder::RunStep(const Place& place) {
   const int blocked = tiling_.blocked;
-  const bool steps = blocked >= 0 && !counts_[blocked].is(1);
+  const bool steps = HasSteps();
   const Label summed = code_.NewLabel(), end = code_.NewLabel();
   if (steps) {
     code_.JumpIf(Op::kJumpNotEqual, place.begins[blocked], Known(0), summed);
@@ -260,6 +261,12 @@ void StageCoder::RunStep(const Place& place) {
   for (View& view : views_) GiveBack(view);
 }
 
+std::vector<bool> StageCoder::OuterDims() const {
+  std::vector<bool> dims;
+  for (const Loop& loop : form_.loops) dims.push_back(loop.phase < 0);
+  return dims;
+}
+
 bool StageCoder::HasLoops(int phase) const {
   for (int l : form_.LoopsOf(phase)) {
     if (form_.loops[l].phase < 0) continue;
@@ -274,8 +281,7 @@ void StageCoder::RunPhase(int phase, const Place& place) {
     MultiplyMatrices(place);
     return;
   }
-  const bool steps = phase == 0 && tiling_.blocked >= 0 && !counts_[tiling_.blocked].is(1);
-  if (!steps && HasLoops(phase)) InitializeSums(phase, place);
+  if (!(phase == 0 && HasSteps()) && HasLoops(phase)) InitializeSums(phase, place);
   std::vector<int> loops;
   for (int l : form_.LoopsOf(phase)) {
     if (form_.loops[l].phase < 0 || l == tiling_.blocked) continue;
@@ -286,10 +292,7 @@ void StageCoder::RunPhase(int phase, const Place& place) {
   // What lives on was made in loops, or is a phase's without any.
   for (ir::ValueId v = 0; v < static_cast<ir::ValueId>(views_.size()); ++v) {
     if (definitions_[v] == nullptr || phase_of_[v] > phase) continue;
-    int number = 0, last = -1;
-    for (int p = 0; p <= phase; ++p) number += static_cast<int>(form_.kernel.phases[p].body.size());
-    last = last_use_[v];
-    if (last < number) GiveBack(views_[v]);
+    if (last_use_[v] < first_of_phase_[phase + 1]) GiveBack(views_[v]);
   }
 }
 
@@ -345,8 +348,7 @@ void StageCoder::RunBody(int phase, const Place& place) {
   }
   for (const Staged* staged : late) Issue(*staged, place, Known(0));
   for (const Staged* staged : late) code_.Wait(staged->token);
-  int number = 0;
-  for (int p = 0; p < phase; ++p) number += static_cast<int>(form_.kernel.phases[p].body.size());
+  int number = first_of_phase_[phase];
   for (const Inst& inst : form_.kernel.phases[phase].body) {
     Compute(inst, phase, place);
     // Values of this phase that nothing reads any more.

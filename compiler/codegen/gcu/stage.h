@@ -21,7 +21,6 @@ struct Placement {
   int argument = -1;                        // in L3: the launch's argument with its address
   int64_t offset = 0;                       // in L2: bytes from the launch's own memory on
   std::vector<ir::IntExpr> sizes, strides;  // elements
-  DType dtype = DType::kF32;
 };
 
 struct StageOptions {

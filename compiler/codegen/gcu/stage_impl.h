@@ -16,6 +16,7 @@ namespace kiln::codegen::gcu {
 using schedule::gcu::Access;
 using schedule::gcu::Affine;
 using schedule::gcu::Form;
+using schedule::gcu::Lacks;
 using schedule::gcu::Loop;
 using schedule::gcu::Machine;
 using schedule::gcu::Tiling;
@@ -24,6 +25,8 @@ using schedule::gcu::Tiling;
 Type TypeOf(DType dtype);
 // The bits of a number of that type.
 int64_t BitsOf(Type type, double number);
+// Of a constant, or of a load where its mask is false.
+double ImmediateOf(const ir::Inst& inst);
 
 // Memory of L1 for values, first fit; from the end on where it is mirrored.
 class L1 {
@@ -116,13 +119,13 @@ class StageCoder {
   void ComputeOp(const ir::Inst& inst, const Place& place);
   void Cast(const ir::Inst& inst, const Place& place);
   void Index(const ir::Inst& inst, const Place& place);
-  void Reduce(const ir::Inst& inst, int phase, const Place& place);
-  void InitializeSums(int phase, const Place& place);
-  void MultiplyMatrices(const Place& place);
   View Constant(Type type, double number);
+  void Fill(const View& view, double number, const Place& place);
   View NewView(Type type, const std::vector<bool>& dims, ir::ValueId stored_as, const Place& place);
   View Like(Type type, std::initializer_list<const View*> operands, ir::ValueId stored_as,
             const Place& place);
+  // It takes registers, as TileOf does.
+  Scalar AddressOf(const View& view);
   // Its elements at the iterations of the loops `dims`, in the order of lanes. It takes registers.
   Tile TileOf(const View& view, const std::vector<bool>& dims, const Place& place);
   void Apply(Op op, const View& to, std::initializer_list<const View*> from, const Place& place);
@@ -132,6 +135,14 @@ class StageCoder {
   View& Of(ir::ValueId value) { return views_[value]; }
   bool IsStored(ir::ValueId value) const;
   bool HasLoops(int phase) const;
+  // Whether the first phase's sums are added up over several steps.
+  bool HasSteps() const { return tiling_.blocked >= 0 && !counts_[tiling_.blocked].is(1); }
+  std::vector<bool> OuterDims() const;
+
+  // stage_sums.cc: what is summed up.
+  void Reduce(const ir::Inst& inst, int phase, const Place& place);
+  void InitializeSums(int phase, const Place& place);
+  void MultiplyMatrices(const Place& place);
 
   ir::Module& module_;
   ir::IntContext& ints_;
@@ -154,8 +165,9 @@ class StageCoder {
   absl::flat_hash_map<ir::ValueId, std::vector<int>> tokens_of_value_;
   std::vector<View> views_;  // by value
   std::vector<const ir::Inst*> definitions_;
-  std::vector<int> last_use_;  // by value: the number of the last instruction
-  std::vector<int> phase_of_;  // by value
+  std::vector<int> last_use_;        // by value: the number of the last instruction
+  std::vector<int> phase_of_;        // by value
+  std::vector<int> first_of_phase_;  // the number of each phase's first instruction, and the end
 };
 
 }  // namespace kiln::codegen::gcu

@@ -205,10 +205,6 @@ void StageCoder::Issue(const Staged& staged, const Place& place, Scalar offset) 
       if (tiling_.serial[l]) {
         extent = Known(form_.loops[l].extent.value());
         begin = Known(0);
-      } else if (form_.loops[l].phase >= 0 && static_cast<int>(l) != tiling_.blocked &&
-                 !schedule::gcu::IsPart(form_, tiling_, static_cast<int>(l))) {
-        extent = Known(form_.loops[l].extent.value());
-        begin = Known(0);
       }
       low = code_.Add(low, code_.Multiply(begin, Known(c)));
       const Scalar last = code_.Multiply(code_.Add(extent, Known(-1)), Known(std::abs(c)));
@@ -272,10 +268,8 @@ void StageCoder::Issue(const Staged& staged, const Place& place, Scalar offset) 
   to.address = code_.Add(offset, Known(staged.address));
   from.address = code_.Add(BaseAddress(placement), code_.Multiply(start, Known(SizeOf(type))));
   if (padded) {
-    const double number = inst.dtype == DType::kBool || IsInteger(inst.dtype)
-                              ? static_cast<double>(inst.immediate_int)
-                              : inst.immediate_float;
-    code_.CopyPadded(to, from, lows, access.mask_is_clip ? BitsOf(type, number) : 0, staged.token);
+    code_.CopyPadded(to, from, lows, access.mask_is_clip ? BitsOf(type, ImmediateOf(inst)) : 0,
+                     staged.token);
   } else {
     code_.Copy(to, from, staged.token);
   }
@@ -331,15 +325,8 @@ View StageCoder::ViewOf(const Staged& staged, const Access& access, const Place&
         view.address += -c / staged.steps[d] * staged.strides[d] * (extent.value - 1) * size;
       }
     }
-    if (!has) continue;
-    if (tiling_.serial[l]) {
-      // Matrices take them from here.
-      view.strides[l] = stride;
-      view.dims[l] = true;
-      continue;
-    }
     view.strides[l] = stride;
-    view.dims[l] = true;
+    view.dims[l] = has;
   }
   return view;
 }

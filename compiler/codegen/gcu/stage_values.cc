@@ -13,12 +13,7 @@ namespace kiln::codegen::gcu {
 namespace {
 
 using ir::Inst;
-using ir::ReduceKind;
 using ir::ScalarOp;
-
-absl::Status Lacks(absl::string_view what) {
-  return absl::UnimplementedError(absl::StrCat("the GCU has no ", what));
-}
 
 std::optional<Op> UnaryOp(ScalarOp op) {
   switch (op) {
@@ -100,43 +95,6 @@ bool IsFloatType(Type type) {
   return type == Type::kF32 || type == Type::kF16 || type == Type::kBF16;
 }
 
-// What a reduction folds with, over a tile and of two parts; and what it begins with.
-struct Fold {
-  Op reduce, combine;
-  double identity;
-};
-
-std::optional<Fold> FoldOf(ReduceKind kind, Type type) {
-  const double infinity = std::numeric_limits<double>::infinity();
-  double least = -infinity, greatest = infinity;
-  if (type == Type::kI32) {
-    least = std::numeric_limits<int32_t>::min();
-    greatest = std::numeric_limits<int32_t>::max();
-  } else if (type == Type::kI8) {
-    least = -128;
-    greatest = 127;
-  } else if (type == Type::kU8) {
-    least = 0;
-    greatest = 255;
-  }
-  switch (kind) {
-    case ReduceKind::kSum:
-      return Fold{Op::kReduceSum, Op::kVectorAdd, 0};
-    case ReduceKind::kProd:
-      return Fold{Op::kReduceProduct, Op::kVectorMultiply, 1};
-    case ReduceKind::kMax:
-      return Fold{Op::kReduceMaximum, Op::kVectorMaximum, least};
-    case ReduceKind::kMin:
-      return Fold{Op::kReduceMinimum, Op::kVectorMinimum, greatest};
-    case ReduceKind::kAny:
-      return Fold{Op::kReduceMaximum, Op::kVectorMaximum, 0};
-    case ReduceKind::kAll:
-      return Fold{Op::kReduceMinimum, Op::kVectorMinimum, 1};
-    default:
-      return std::nullopt;
-  }
-}
-
 }  // namespace
 
 namespace {
@@ -192,6 +150,11 @@ int64_t BitsOf(Type type, double number) {
   }
 }
 
+double ImmediateOf(const Inst& inst) {
+  const bool integral = inst.dtype == DType::kBool || IsInteger(inst.dtype);
+  return integral ? static_cast<double>(inst.immediate_int) : inst.immediate_float;
+}
+
 bool StageCoder::IsStored(ir::ValueId value) const {
   return tokens_of_value_.contains(value);
 }
@@ -239,14 +202,19 @@ View StageCoder::Like(Type type, std::initializer_list<const View*> operands, ir
   return NewView(type, dims, stored_as, place);
 }
 
+Scalar StageCoder::AddressOf(const View& view) {
+  Scalar address = Known(view.address);
+  if (view.parity >= 0) address = code_.Add(InRegister(view.parity), address);
+  for (const auto& [reg, scale] : view.moves) {
+    address = code_.Add(address, code_.Multiply(InRegister(reg), Known(scale)));
+  }
+  return address;
+}
+
 Tile StageCoder::TileOf(const View& view, const std::vector<bool>& dims, const Place& place) {
   Tile tile;
   tile.type = view.type;
-  tile.address = Known(view.address);
-  if (view.parity >= 0) tile.address = code_.Add(InRegister(view.parity), tile.address);
-  for (const auto& [reg, scale] : view.moves) {
-    tile.address = code_.Add(tile.address, code_.Multiply(InRegister(reg), Known(scale)));
-  }
+  tile.address = AddressOf(view);
   for (int l : tiling_.lanes) {
     if (!dims[l] || place.extents[l].is(1)) continue;
     tile.dims.push_back({place.extents[l], Known(view.strides[l])});
@@ -278,6 +246,12 @@ View StageCoder::Binary(Op op, const View& a, const View& b, const Place& place)
   return out;
 }
 
+void StageCoder::Fill(const View& view, double number, const Place& place) {
+  const int scope = code_.mark();
+  code_.Fill(TileOf(view, view.dims, place), BitsOf(view.type, number));
+  code_.Release(scope);
+}
+
 View StageCoder::Constant(Type type, double number) {
   View view = NewView(type, std::vector<bool>(form_.loops.size(), false), ir::kNoValue, Place());
   Tile tile;
@@ -289,13 +263,9 @@ View StageCoder::Constant(Type type, double number) {
 
 void StageCoder::Compute(const Inst& inst, int phase, const Place& place) {
   switch (inst.op) {
-    case ScalarOp::kConst: {
-      const bool integral = inst.dtype == DType::kBool || IsInteger(inst.dtype);
-      Of(inst.result) =
-          Constant(TypeOf(inst.dtype),
-                   integral ? static_cast<double>(inst.immediate_int) : inst.immediate_float);
+    case ScalarOp::kConst:
+      Of(inst.result) = Constant(TypeOf(inst.dtype), ImmediateOf(inst));
       return;
-    }
     case ScalarOp::kIndex:
       Index(inst, place);
       return;
@@ -315,9 +285,7 @@ void StageCoder::Compute(const Inst& inst, int phase, const Place& place) {
         view.dims[l] = false;
       }
       if (inst.has_mask && !access.mask_is_clip) {
-        const bool integral = inst.dtype == DType::kBool || IsInteger(inst.dtype);
-        View other = Constant(
-            view.type, integral ? static_cast<double>(inst.immediate_int) : inst.immediate_float);
+        View other = Constant(view.type, ImmediateOf(inst));
         const View& mask = Of(inst.operands.back());
         View out = Like(view.type, {&view, &mask}, inst.result, place);
         Apply(Op::kSelect, out, {&mask, &view, &other}, place);
@@ -570,207 +538,6 @@ void StageCoder::Index(const Inst& inst, const Place& place) {
   }
   code_.Release(scope);
   Of(inst.result) = sum;
-}
-
-// The accumulators of the phase's reductions, as they begin.
-void StageCoder::InitializeSums(int phase, const Place& place) {
-  for (const Inst& inst : form_.kernel.phases[phase].body) {
-    if (inst.op != ScalarOp::kReduce) continue;
-    const Type type = TypeOf(inst.dtype);
-    const std::optional<Fold> fold = FoldOf(inst.reduce_kind, type);
-    if (!fold) {
-      code_.Fail(Lacks(absl::StrCat("reduction ", ir::ReduceKindName(inst.reduce_kind))));
-      return;
-    }
-    std::vector<bool> dims(form_.loops.size(), false);
-    for (size_t l = 0; l < dims.size(); ++l) dims[l] = form_.loops[l].phase < 0;
-    View sums = NewView(type, dims, ir::kNoValue, place);
-    const int scope = code_.mark();
-    code_.Fill(TileOf(sums, dims, place), BitsOf(type, fold->identity));
-    code_.Release(scope);
-    Of(inst.result) = sums;
-  }
-}
-
-void StageCoder::Reduce(const Inst& inst, int phase, const Place& place) {
-  const View* from = &Of(inst.operands[0]);
-  std::vector<bool> outer = from->dims;
-  std::vector<int> inner;  // that instructions reduce
-  bool lacks = false;
-  for (int l : form_.LoopsOf(phase)) {
-    if (form_.loops[l].phase < 0) continue;
-    outer[l] = false;
-    if (tiling_.serial[l]) continue;
-    inner.push_back(l);
-    lacks = lacks || (!from->dims[l] && !place.extents[l].is(1));
-  }
-  const bool loops =
-      HasLoops(phase) || (phase == 0 && tiling_.blocked >= 0 && !counts_[tiling_.blocked].is(1));
-  View spread;
-  if (lacks) {  // the same number for each iteration of a loop
-    std::vector<bool> dims = from->dims;
-    for (int l : inner) dims[l] = true;
-    spread = NewView(from->type, dims, ir::kNoValue, place);
-    Apply(Op::kVectorCopy, spread, {from}, place);
-    from = &spread;
-  }
-  const auto reduced = [&](Op op, const View& to, int axis) {
-    const int scope = code_.mark();
-    Tile source = TileOf(*from, from->dims, place), target;
-    target.type = to.type;
-    target.address = Known(to.address);
-    int at = 0, axis_at = 0;
-    for (int l : tiling_.lanes) {
-      if (!from->dims[l] || place.extents[l].is(1)) continue;
-      const bool is_inner = absl::c_linear_search(inner, l);
-      target.dims.push_back(
-          {is_inner ? Known(1) : place.extents[l], Known(is_inner ? 0 : to.strides[l])});
-      if (l == axis) axis_at = at;
-      ++at;
-    }
-    if (axis < 0) {
-      code_.Vector(op, target, {source});
-    } else {
-      const int d = code_.Describe(target), s = code_.Describe(source);
-      code_.Emit(op, {d, s, axis_at});
-    }
-    code_.Release(scope);
-  };
-  if (ir::IsArg(inst.reduce_kind)) {
-    int axis = -1;
-    for (int l : inner) {
-      if (place.extents[l].is(1)) continue;
-      if (axis >= 0) code_.Fail(Lacks("place of an extreme in several dimensions"));
-      axis = l;
-    }
-    if (loops) code_.Fail(Lacks("place of an extreme in a row that is longer than L1"));
-    View out = NewView(Type::kI32, outer, ir::kNoValue, place);
-    if (axis < 0) {
-      const int scope = code_.mark();
-      code_.Fill(TileOf(out, outer, place), 0);
-      code_.Release(scope);
-    } else {
-      reduced(inst.reduce_kind == ReduceKind::kArgMax ? Op::kArgMaximum : Op::kArgMinimum, out,
-              axis);
-    }
-    GiveBack(spread);
-    Of(inst.result) = out;
-    return;
-  }
-  const std::optional<Fold> fold = FoldOf(inst.reduce_kind, TypeOf(inst.dtype));
-  if (!fold) {
-    code_.Fail(Lacks(absl::StrCat("reduction ", ir::ReduceKindName(inst.reduce_kind))));
-    Of(inst.result) = Constant(TypeOf(inst.dtype), 0);
-    return;
-  }
-  bool any = false;
-  for (int l : inner) any = any || !place.extents[l].is(1);
-  if (!loops) {
-    View out = NewView(from->type, outer, ir::kNoValue, place);
-    if (any) {
-      reduced(fold->reduce, out, -1);
-    } else {
-      Apply(Op::kVectorCopy, out, {from}, place);
-    }
-    GiveBack(spread);
-    Of(inst.result) = out;
-    return;
-  }
-  View part;
-  if (any) {
-    part = NewView(from->type, outer, ir::kNoValue, place);
-    reduced(fold->reduce, part, -1);
-  }
-  View& sums = Of(inst.result);
-  Apply(fold->combine, sums, {&sums, any ? &part : from}, place);
-  GiveBack(part);
-  GiveBack(spread);
-}
-
-void StageCoder::MultiplyMatrices(const Place& place) {
-  const schedule::gcu::MatrixRoles& roles = *tiling_.matrix;
-  const std::vector<Inst>& body = form_.kernel.phases[0].body;
-  const Inst& reduce = body.back();
-  const bool steps = tiling_.blocked >= 0 && !counts_[tiling_.blocked].is(1);
-  std::vector<int> serial;
-  for (size_t l = 0; l < form_.loops.size(); ++l) {
-    if (form_.loops[l].phase == 0 && tiling_.serial[l] && !form_.loops[l].extent.is_const(1)) {
-      serial.push_back(static_cast<int>(l));
-    }
-  }
-  const bool single = !steps && serial.empty();
-  if (!steps && !single) InitializeSums(0, place);
-  // The operands over all that was loaded.
-  Place whole = place;
-  for (int l : serial)
-    whole.extents[l] =
-        form_.loops[l].extent.is_const() ? Known(form_.loops[l].extent.value()) : Known(0);
-  std::vector<bool> needed(views_.size(), false);
-  needed[roles.a] = needed[roles.b] = true;
-  for (size_t i = body.size(); i-- > 0;) {
-    if (body[i].result == ir::kNoValue || !needed[body[i].result]) continue;
-    const bool is_clip =
-        body[i].op == ScalarOp::kLoad && body[i].has_mask && form_.AccessOf(body[i]).mask_is_clip;
-    if (is_clip) continue;
-    for (ir::ValueId operand : body[i].operands) needed[operand] = true;
-  }
-  for (const Inst& inst : body) {
-    if (inst.result == ir::kNoValue) {
-      code_.Fail(Lacks("store in the middle of a product"));
-    } else if (needed[inst.result]) {
-      Compute(inst, 0, whole);
-    }
-  }
-  if (single) {
-    std::vector<bool> dims(form_.loops.size(), false);
-    for (size_t l = 0; l < dims.size(); ++l) dims[l] = form_.loops[l].phase < 0;
-    Of(reduce.result) = NewView(Type::kF32, dims, ir::kNoValue, place);
-  }
-  const View &a = Of(roles.a), &b = Of(roles.b), &c = Of(reduce.result);
-  std::vector<int> rows;
-  int column = -1;
-  for (int l : tiling_.lanes) {
-    const bool long_one = !place.extents[l].is(1);
-    if (absl::c_linear_search(roles.rows, l) && long_one) rows.push_back(l);
-    if (absl::c_linear_search(roles.columns, l) && long_one) {
-      if (column >= 0) code_.Fail(Lacks("product of more dimensions"));
-      column = l;
-    }
-    if (absl::c_linear_search(roles.batch, l) && long_one) code_.Fail(Lacks("batch in a tile"));
-  }
-  if (rows.size() > 2) code_.Fail(Lacks("product of more rows"));
-  Place inside = place;
-  InSerialLoops(serial, 0, inside, [&](const Place& at) {
-    const int scope = code_.mark();
-    const auto operand = [&](const View& view, std::vector<int> loops) {
-      Tile tile;
-      tile.type = view.type;
-      tile.address = Known(view.address);
-      if (view.parity >= 0) tile.address = code_.Add(InRegister(view.parity), tile.address);
-      for (int l : serial) {
-        tile.address = code_.Add(
-            tile.address, code_.Multiply(at.begins[l], Known(view.strides[l] * SizeOf(view.type))));
-      }
-      for (int l : loops) {
-        tile.dims.push_back(l < 0 ? TileDim{Known(1), Known(0)}
-                                  : TileDim{place.extents[l], Known(view.strides[l])});
-      }
-      return tile;
-    };
-    const auto with = [&](std::vector<int> loops, int last) {
-      if (loops.empty()) loops.push_back(-1);
-      loops.push_back(last);
-      return loops;
-    };
-    const Tile to = operand(c, with(rows, column));
-    const Tile left = operand(a, with(rows, roles.depth));
-    const Tile right = operand(b, {roles.depth, column});
-    code_.Vector(single ? Op::kMatrixMultiply : Op::kMatrixMultiplyAdd, to, {left, right});
-    code_.Release(scope);
-  });
-  for (const Inst& inst : body) {
-    if (inst.result != ir::kNoValue && inst.result != reduce.result) GiveBack(Of(inst.result));
-  }
 }
 
 }  // namespace kiln::codegen::gcu

@@ -3,10 +3,10 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "compiler/codegen/kernel_archive.h"
 #include "compiler/codegen/ptx/kernel_printer.h"
 #include "compiler/codegen/ptx/source_hash.h"
 #include "compiler/schedule/ptx/schedule.h"
@@ -95,8 +95,7 @@ class PtxTarget : public Target {
     KILN_ASSIGN_OR_RETURN(toolchain::ClangOutput output, toolchain::CompileCpp(Invocation(job)));
     KILN_ASSIGN_OR_RETURN(const std::string ptx, WithThreads(std::move(output.object), threads));
     CompiledKernel compiled;
-    compiled.object = absl::StrCat(kObjectKernel, kernel, "\n", kObjectInterface,
-                                   Marked(text, ptx::kInterfaceMark), "\n", ptx);
+    compiled.object = KernelObject(kernel, Marked(text, ptx::kInterfaceMark), ptx);
     if (job.want_assembly) compiled.assembly = ptx;
     return compiled;
   }
@@ -109,8 +108,6 @@ class PtxTarget : public Target {
 
   std::string SampleSource() const override { return absl::StrCat(PtxPrelude(), kSampleSource); }
 
-  // Both make an archive: "// kernel NAME OFFSET SIZE" and "// interface TEXT" for each kernel, an
-  // empty line, and the modules. Offsets count from the empty line's end.
   absl::StatusOr<std::vector<Binary>> Link(absl::Span<const std::string> objects) const override {
     return Archive(objects, {}, BinaryKind::kPtx);
   }
@@ -124,34 +121,11 @@ class PtxTarget : public Target {
   }
 
  private:
-  static constexpr absl::string_view kObjectKernel = "// kernel ";
-  static constexpr absl::string_view kObjectInterface = "// interface ";
-
-  // Modules are `codes`, or where there are none the objects themselves.
   static absl::StatusOr<std::vector<Binary>> Archive(absl::Span<const std::string> objects,
                                                      absl::Span<const std::string> codes,
                                                      BinaryKind kind) {
-    std::string index = "// kiln kernels 1\n", all;
-    for (size_t i = 0; i < objects.size(); ++i) {
-      absl::string_view rest = objects[i];
-      const auto line = [&](absl::string_view mark) -> absl::StatusOr<absl::string_view> {
-        const size_t end = rest.find('\n');
-        if (!absl::StartsWith(rest, mark) || end == absl::string_view::npos) {
-          return absl::InternalError("an object to link does not name its kernel");
-        }
-        const absl::string_view text = rest.substr(mark.size(), end - mark.size());
-        rest.remove_prefix(end + 1);
-        return text;
-      };
-      KILN_ASSIGN_OR_RETURN(const absl::string_view name, line(kObjectKernel));
-      KILN_ASSIGN_OR_RETURN(const absl::string_view interface, line(kObjectInterface));
-      if (!codes.empty()) rest = codes[i];
-      absl::StrAppend(&index, "// kernel ", name, " ", all.size(), " ", rest.size(),
-                      "\n// interface ", interface, "\n");
-      absl::StrAppend(&all, rest);
-    }
-    return std::vector<Binary>{
-        {.number = kBinary, .kind = kind, .data = absl::StrCat(index, "\n", all)}};
+    KILN_ASSIGN_OR_RETURN(std::string archive, KernelArchive(objects, codes));
+    return std::vector<Binary>{{.number = kBinary, .kind = kind, .data = std::move(archive)}};
   }
 
   absl::StatusOr<schedule::Tree> ScheduleKernel(ir::Module& module,

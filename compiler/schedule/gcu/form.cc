@@ -18,10 +18,6 @@ using ir::ScalarOp;
 
 constexpr int kMostSplits = 64;
 
-absl::Status Lacks(absl::string_view what) {
-  return absl::UnimplementedError(absl::StrCat("the GCU has no ", what));
-}
-
 // A quotient or remainder of a loop variable by a constant that divides its extent.
 struct Split {
   IntExpr var;
@@ -312,6 +308,10 @@ class FormMaker {
 };
 
 }  // namespace
+
+absl::Status Lacks(absl::string_view what) {
+  return absl::UnimplementedError(absl::StrCat("the GCU has no ", what));
+}
 
 const Access& Form::AccessOf(const Inst& inst) const {
   return *absl::c_find_if(accesses, [&](const Access& access) { return access.inst == &inst; });

@@ -51,6 +51,9 @@ struct Form {
   std::vector<int> LoopsOf(int phase) const;
 };
 
+// UNIMPLEMENTED: "the GCU has no WHAT".
+absl::Status Lacks(absl::string_view what);
+
 // UNIMPLEMENTED with what the device lacks: 64-bit numbers, sorts, scatters, ... `module` gets new
 // variables.
 absl::StatusOr<Form> MakeForm(ir::Module& module, ir::Kernel kernel);

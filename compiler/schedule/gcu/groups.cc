@@ -43,18 +43,6 @@ std::vector<bool> OwnBuffers(const ir::Module& module, const BufferUses& uses) {
   return own;
 }
 
-// The order of dimensions, outermost first, by numbers that fall from the outermost on.
-void Permute(ir::Module& module, ir::Buffer& buffer, const std::vector<int64_t>& weights) {
-  std::vector<size_t> order(weights.size());
-  for (size_t d = 0; d < order.size(); ++d) order[d] = d;
-  absl::c_stable_sort(order, [&](size_t a, size_t b) { return weights[a] > weights[b]; });
-  IntExpr stride = module.ints->Const(1);
-  for (size_t i = order.size(); i-- > 0;) {
-    buffer.strides[order[i]] = stride;
-    stride = module.ints->Mul(stride, buffer.sizes[order[i]]);
-  }
-}
-
 // Whether every index is a loop's variable of its own, or a number; the loop by dimension, -1.
 std::optional<std::vector<int>> PlainLoops(const Form& form, const Access& access) {
   std::vector<int> loops;
@@ -112,7 +100,8 @@ void LayOutStores(ir::Module& module, const std::vector<bool>& own, const Kernel
       }
       if (!all) continue;
     }
-    Permute(module, module.buffers[id], weights);
+    ir::Buffer& stored = module.buffers[id];
+    stored.strides = PackedStrides(*module.ints, stored.sizes, weights);
   }
 }
 
@@ -132,10 +121,13 @@ class Analyzer {
 
   void Run() {
     const size_t count = module_.operations.size();
-    std::vector<bool> on_device(count);
+    std::vector<bool> runs(count), on_device(count);
     for (size_t i = 0; i < count; ++i) {
       const auto* kernel = std::get_if<Kernel>(&module_.operations[i]);
-      on_device[i] = kernel != nullptr && MayGroup(i) && trial_(*kernel).ok();
+      if (kernel == nullptr) continue;
+      const size_t first = identities_[i].first;
+      runs[i] = first < i ? runs[first] : trial_(*kernel).ok();
+      on_device[i] = runs[i] && MayGroup(i);
     }
     for (size_t begin = 0; begin < count;) {
       if (!on_device[begin]) {
@@ -210,6 +202,9 @@ class Analyzer {
     }
   }
 
+  // Of L2, but for what first fit leaves between buffers.
+  int64_t Room() const { return machine_.l2_bytes - machine_.l2_bytes / 16; }
+
   double Launch() const { return static_cast<double>(machine_.launch_ns) * 1e-9; }
 
   // Groups that begin with that kernel.
@@ -276,8 +271,7 @@ class Analyzer {
           at = k;
         }
       }
-      // Room for what first fit leaves between buffers.
-      if (peak <= machine_.l2_bytes - machine_.l2_bytes / 16) return kept;
+      if (peak <= Room()) return kept;
       double worst = -1;
       BufferId out = -1;
       for (BufferId id : kept) {
@@ -310,14 +304,14 @@ class Analyzer {
       choice.kept = HandedOn(begin, j + 1);
       // Buffers that kernels after the group load as well stay in L3, whole.
       const int64_t one = Peak(choice, 1, extent);
-      if (one > machine_.l2_bytes - machine_.l2_bytes / 16) return;
+      if (one > Room()) return;
       std::vector<int64_t> steps;
       for (int64_t step = 1; step < all; step = step < 4 ? step + 1 : step + step / 2) {
         const int64_t tiles = (all + step - 1) / step;
         steps.push_back((all + tiles - 1) / tiles);
       }
       for (int64_t step : steps) {
-        if (Peak(choice, step, extent) > machine_.l2_bytes - machine_.l2_bytes / 16) break;
+        if (Peak(choice, step, extent) > Room()) break;
         choice.step = step;
         choice.seconds = Launch();
         const std::vector<bool> in_l2 = AsSet(choice.kept);
@@ -376,8 +370,7 @@ class Analyzer {
   // Bytes of L2 that the choice takes at most, for tiles of `step`.
   int64_t Peak(const Choice& choice, int64_t step, IntExpr extent) const {
     int64_t peak = 0;
-    const int64_t most =
-        std::max<int64_t>(1, extent.is_const() ? extent.value() : TypicalOf(ints_, extent));
+    const int64_t most = std::max<int64_t>(1, TypicalOf(ints_, extent));
     for (size_t k = choice.begin; k < choice.end; ++k) {
       int64_t live = 0;
       for (BufferId id : choice.kept) {

@@ -8,6 +8,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "compiler/schedule/gcu/tiling.h"
 
 namespace kiln::schedule::gcu {
 namespace {
@@ -18,25 +19,6 @@ using ir::IntExpr;
 using ir::ScalarOp;
 
 constexpr int64_t kAlignment = 512;
-
-// Contiguous, in the order of dimensions that `strides` has.
-std::vector<IntExpr> Packed(ir::IntContext& ints, const std::vector<IntExpr>& sizes,
-                            const std::vector<IntExpr>& strides) {
-  std::vector<size_t> order(sizes.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  const auto typical = [&](IntExpr expr) {
-    return expr.is_const() ? expr.value() : ints.EvaluateAtHints(expr);
-  };
-  absl::c_stable_sort(
-      order, [&](size_t a, size_t b) { return typical(strides[a]) > typical(strides[b]); });
-  std::vector<IntExpr> out(sizes.size());
-  IntExpr stride = ints.Const(1);
-  for (size_t i = order.size(); i-- > 0;) {
-    out[order[i]] = stride;
-    stride = ints.Mul(stride, sizes[order[i]]);
-  }
-  return out;
-}
 
 // Places in the order of sizes, each at the lowest offset that is free while it lives.
 void Place(L2Plan& plan) {
@@ -65,6 +47,20 @@ void Place(L2Plan& plan) {
 }
 
 }  // namespace
+
+std::vector<IntExpr> PackedStrides(ir::IntContext& ints, const std::vector<IntExpr>& sizes,
+                                   const std::vector<int64_t>& weights) {
+  std::vector<size_t> order(sizes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  absl::c_stable_sort(order, [&](size_t a, size_t b) { return weights[a] > weights[b]; });
+  std::vector<IntExpr> strides(sizes.size());
+  IntExpr stride = ints.Const(1);
+  for (size_t i = order.size(); i-- > 0;) {
+    strides[order[i]] = stride;
+    stride = ints.Mul(stride, sizes[order[i]]);
+  }
+  return strides;
+}
 
 absl::StatusOr<L2Plan> PlanL2(ir::Module& module, const ir::Operation& operation) {
   ir::IntContext& ints = *module.ints;
@@ -95,7 +91,9 @@ absl::StatusOr<L2Plan> PlanL2(ir::Module& module, const ir::Operation& operation
               ints.Min(ints.Const(repeat->steps[0]), loop.extent());
         }
       }
-      out.strides = Packed(ints, out.sizes, buffer.strides);
+      std::vector<int64_t> weights;
+      for (IntExpr stride : buffer.strides) weights.push_back(TypicalOf(ints, stride));
+      out.strides = PackedStrides(ints, out.sizes, weights);
       IntExpr elements = ints.Const(1);
       for (IntExpr size : out.sizes) elements = ints.Mul(elements, size);
       const ir::IntRange range = elements.range();

@@ -22,6 +22,10 @@ struct L2Plan {
   int64_t bytes = 0;  // the peak
 };
 
+// Strides without gaps, with dimensions in the order of their weights: the greatest is outermost.
+std::vector<ir::IntExpr> PackedStrides(ir::IntContext& ints, const std::vector<ir::IntExpr>& sizes,
+                                       const std::vector<int64_t>& weights);
+
 // Places for the kTile buffers of a Repeat; nothing for a Kernel. UNIMPLEMENTED for sizes without
 // bounds.
 absl::StatusOr<L2Plan> PlanL2(ir::Module& module, const ir::Operation& operation);

@@ -4,10 +4,8 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "compiler/ir/module.h"
 #include "compiler/schedule/gcu/form.h"
 #include "compiler/schedule/gcu/machine.h"

@@ -26,11 +26,27 @@ GcuDevice::~GcuDevice() = default;
 absl::StatusOr<GcuTimes> GcuDevice::Run(absl::string_view source,
                                         absl::Span<const HostBuffer> buffers,
                                         absl::Span<const int64_t> symbols) {
+  KILN_ASSIGN_OR_RETURN(const kiln::gcu::Module module, kiln::gcu::Assemble(source));
+  return RunModule(module, buffers, symbols);
+}
+
+absl::StatusOr<GcuTimes> GcuDevice::Run(const kiln::gcu::Kernel& kernel,
+                                        absl::Span<const HostBuffer> buffers,
+                                        absl::Span<const int64_t> symbols) {
+  kiln::gcu::Module module;
+  module.profile = impl_->machine.profile().name;
+  module.kernels = {kernel};
+  if (kernel.name.empty()) module.kernels[0].name = "launch";
+  return RunModule(module, buffers, symbols);
+}
+
+absl::StatusOr<GcuTimes> GcuDevice::RunModule(const kiln::gcu::Module& module,
+                                              absl::Span<const HostBuffer> buffers,
+                                              absl::Span<const int64_t> symbols) {
   gcu_simulator::Machine& machine = impl_->machine;
   const auto check = [](std::optional<Fault> fault) {
     return fault ? absl::InternalError(fault->text) : absl::OkStatus();
   };
-  KILN_ASSIGN_OR_RETURN(const kiln::gcu::Module module, kiln::gcu::Assemble(source));
   KILN_ASSIGN_OR_RETURN(const std::string binary, kiln::gcu::Encode(module));
   gcu_simulator::Program program;
   KILN_RETURN_IF_ERROR(check(gcu_simulator::LoadProgram(binary.data(), binary.size(), program)));

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "compiler/toolchain/gcu/isa.h"
 
 namespace kiln::codegen {
 
@@ -33,8 +34,16 @@ class GcuDevice {
   // after. INTERNAL with the simulator's fault.
   absl::StatusOr<GcuTimes> Run(absl::string_view source, absl::Span<const HostBuffer> buffers,
                                absl::Span<const int64_t> symbols);
+  // The same of a kernel of the device's profile.
+  absl::StatusOr<GcuTimes> Run(const kiln::gcu::Kernel& kernel,
+                               absl::Span<const HostBuffer> buffers,
+                               absl::Span<const int64_t> symbols);
 
  private:
+  absl::StatusOr<GcuTimes> RunModule(const kiln::gcu::Module& module,
+                                     absl::Span<const HostBuffer> buffers,
+                                     absl::Span<const int64_t> symbols);
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

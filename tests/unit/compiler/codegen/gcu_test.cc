@@ -15,7 +15,6 @@
 #include "compiler/ir/verify.h"
 #include "compiler/schedule/gcu/groups.h"
 #include "compiler/schedule/gcu/l2_plan.h"
-#include "compiler/toolchain/gcu/assembly.h"
 #include "tests/unit/compiler/codegen/gcu_device.h"
 #include "tests/unit/compiler/codegen/native_run.h"
 
@@ -70,10 +69,6 @@ void Group(ir::Module& module, const std::vector<std::string>& without = {}) {
 
 // Seconds on the simulator, with zeros everywhere.
 double Simulate(const ir::Module& module, const gcu::Launch& launch) {
-  kiln::gcu::Module program;
-  program.profile = Reference().profile;
-  program.kernels = {launch.kernel};
-  program.kernels[0].name = "launch";
   std::vector<std::string> data;
   for (ir::BufferId buffer : launch.buffers) {
     const int64_t bytes = ir::SizeBytes(*module.ints, module.buffers[buffer]).value();
@@ -82,7 +77,7 @@ double Simulate(const ir::Module& module, const gcu::Launch& launch) {
   std::vector<HostBuffer> buffers;
   for (std::string& bytes : data) buffers.push_back({bytes.data(), bytes.size()});
   GcuDevice device(Reference().profile);
-  const absl::StatusOr<GcuTimes> times = device.Run(kiln::gcu::Disassemble(program), buffers, {});
+  const absl::StatusOr<GcuTimes> times = device.Run(launch.kernel, buffers, {});
   EXPECT_TRUE(times.ok()) << times.status();
   return times.ok() ? times->seconds : 0;
 }

@@ -1,0 +1,33 @@
+// The model of time that tilings are chosen by.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "compiler/ir/module.h"
+#include "compiler/schedule/gcu/form.h"
+#include "compiler/schedule/gcu/machine.h"
+#include "compiler/schedule/gcu/tiling.h"
+
+namespace kiln::schedule::gcu {
+
+// Of one kernel, for many tilings of it. What is given must outlive it.
+class CostModel {
+ public:
+  CostModel(const ir::Module& module, const Form& form, const InL2& in_l2, const Machine& machine);
+  ~CostModel();
+
+  Cost Of(const Tiling& tiling) const;
+  // As TypicalOf has them, by loop.
+  const std::vector<int64_t>& extents() const;
+
+ private:
+  struct Facts;
+  class Estimate;
+
+  const std::unique_ptr<const Facts> facts_;
+  const Machine& machine_;
+};
+
+}  // namespace kiln::schedule::gcu
