@@ -2,13 +2,14 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
+
+#include "client/gcu_simulator/zeroed_array.h"
 
 namespace kiln::gcu_simulator {
 
 class ByteSet {
  public:
-  explicit ByteSet(uint64_t bytes) : words_((bytes + 63) / 64, 0) {}
+  explicit ByteSet(uint64_t bytes) : words_((bytes + 63) / 64) {}
 
   void Add(uint64_t begin, uint64_t size) {
     ForEachWord(begin, size, [](uint64_t& w, uint64_t m) { w |= m; });
@@ -48,7 +49,7 @@ class ByteSet {
     Each(words_, begin, size, visit);
   }
 
-  std::vector<uint64_t> words_;
+  ZeroedArray<uint64_t> words_;
 };
 
 }  // namespace kiln::gcu_simulator

@@ -13,6 +13,7 @@
 #include "client/gcu_simulator/machine.h"
 #include "client/gcu_simulator/program.h"
 #include "client/gcu_simulator/tile.h"
+#include "client/gcu_simulator/zeroed_array.h"
 
 namespace kiln::gcu_simulator {
 
@@ -33,7 +34,7 @@ struct Core {
   int number = 0;
   std::array<int64_t, KILN_GCU_SCALAR_REGISTERS> scalars{};
   std::array<Tile, KILN_GCU_TILE_REGISTERS> tiles{};
-  std::vector<uint8_t> l1;
+  ZeroedArray<uint8_t> l1;
   ByteSet defined, being_written, being_read;  // of L1; the last two by copies not waited for
   std::deque<PendingCopy> copies;              // not waited for, in the order of issue
   size_t begun = 0;                            // of `copies`, those that the engine has begun
