@@ -131,8 +131,9 @@ std::optional<Fault> MoveRows(bool gathers, const Tile& to, const Side& to_side,
     int32_t at = 0;
     std::memcpy(&at, indices + i * index.strides[0] * 4, sizeof at);
     if (at < 0 || at >= indexed.extents[0]) {
-      return Misfit("index " + std::to_string(at) + " at " + std::to_string(i) + " is outside of " +
-                    std::to_string(indexed.extents[0]) + " rows");
+      return Fault{FaultCode::kIndex, "index " + std::to_string(at) + " at " + std::to_string(i) +
+                                          " is outside of " + std::to_string(indexed.extents[0]) +
+                                          " rows"};
     }
     const int64_t to_row = gathers ? i : at, from_row = gathers ? at : i;
     const Side source = RowOf(from, from_side, from_row), target = RowOf(to, to_side, to_row);

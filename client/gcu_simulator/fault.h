@@ -18,6 +18,7 @@ enum class FaultCode : uint8_t {
   kPoison = 8,    // a read of what was never written
   kRace = 9,      // an access that an unfinished copy or another core's access does not allow
   kProgram = 10,  // an instruction whose operands do not fit, a division by 0, a deadlock
+  kIndex = 11,    // an index of a gather or scatter outside of the rows
 };
 
 struct Fault {

@@ -177,7 +177,7 @@ const char* gcu_error_name(int status) {
   constexpr const char* kNames[] = {"GCU_OK",         "GCU_INVALID_ARGUMENT", "GCU_OUT_OF_MEMORY",
                                     "GCU_BAD_BINARY", "GCU_WRONG_PROFILE",    "GCU_NOT_FOUND",
                                     "GCU_TRAP",       "GCU_BOUNDS",           "GCU_POISON",
-                                    "GCU_RACE",       "GCU_PROGRAM_FAULT"};
+                                    "GCU_RACE",       "GCU_PROGRAM_FAULT",    "GCU_INDEX"};
   return status >= 0 && status < static_cast<int>(std::size(kNames)) ? kNames[status]
                                                                      : "an unknown status";
 }

@@ -34,7 +34,8 @@ enum gcu_status {
   GCU_BOUNDS = 7, /* an access outside of an allocation */
   GCU_POISON = 8, /* a read of what was never written */
   GCU_RACE = 9,   /* an access that another one, not waited for, forbids */
-  GCU_PROGRAM_FAULT = 10
+  GCU_PROGRAM_FAULT = 10,
+  GCU_INDEX = 11 /* an index of a gather or scatter outside of the rows */
 };
 
 typedef struct gcu_context* gcu_context_t;
