@@ -147,6 +147,14 @@ absl::StatusOr<std::unique_ptr<Executor>> LoadForGcu(v1::Artifact& artifact,
                                                      std::unique_ptr<SharedObject>& object,
                                                      int threads) {
   KILN_ASSIGN_OR_RETURN(const gcu::Runtime* runtime, gcu::Runtime::Get());
+  // Each buffer has a place of its own on the device.
+  std::set<uint32_t> inputs;
+  for (const v1::Buffer& buffer : artifact.program().buffers()) {
+    if (buffer.kind() == v1::Buffer::KIND_INPUT && !inputs.insert(buffer.index()).second) {
+      return absl::DataLossError(
+          absl::StrCat("two buffers of the artifact are of input ", buffer.index()));
+    }
+  }
   v1::Program of_host, of_device;
   for (int i = 0; i < artifact.program().steps_size(); ++i) {
     const v1::Step& step = artifact.program().steps(i);

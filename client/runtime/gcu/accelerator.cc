@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
+#include "client/runtime/memory.h"
+#include "client/runtime/strided_copy.h"
 #include "kiln/v1/artifact.pb.h"
 #include "proto/base/status_macros.h"
 
@@ -21,9 +23,41 @@ struct Function {
   std::string name;
   gcu_module_t module = nullptr;
   gcu_function_t function = nullptr;
-  uint32_t arguments = 0;
   uint64_t l2_bytes = 0;
 };
+
+// That the kernel takes what its interface states: the buffers, then the sizes. What it writes and
+// the interface does not say would stay on the device.
+absl::Status CheckArguments(const Runtime& runtime, const Function& function,
+                            const v1::KernelInterface& interface) {
+  constexpr uint32_t kPointerToL3 = 1, kInteger = 3, kWritten = 2;
+  const auto buffers = static_cast<uint32_t>(interface.buffers_size());
+  const uint32_t expected = buffers + static_cast<uint32_t>(interface.sizes_size());
+  const auto bad = [&](absl::string_view what) {
+    return absl::DataLossError(absl::StrCat("kernel ", function.name, " ", what));
+  };
+  uint32_t count = 0;
+  KILN_RETURN_IF_ERROR(
+      runtime.Check(runtime.function_get_argument_count(function.function, &count),
+                    absl::StrCat("cannot count the arguments of kernel ", function.name)));
+  if (count != expected) {
+    return bad(absl::StrCat("has ", count, " arguments; its interface states ", expected));
+  }
+  for (uint32_t i = 0; i < count; ++i) {
+    gcu_argument_info info;
+    KILN_RETURN_IF_ERROR(
+        runtime.Check(runtime.function_get_argument(function.function, i, &info),
+                      absl::StrCat("cannot read argument ", i, " of kernel ", function.name)));
+    if (info.kind != (i < buffers ? kPointerToL3 : kInteger)) {
+      return bad(absl::StrCat("has argument ", i, " of another kind than its interface states"));
+    }
+    const bool writes = (info.access & kWritten) != 0;
+    if (writes && !interface.buffers(static_cast<int>(i)).written()) {
+      return bad(absl::StrCat("writes to buffer ", i, ", which its interface does not say"));
+    }
+  }
+  return absl::OkStatus();
+}
 
 class GcuAccelerator final : public runtime::Accelerator {
  public:
@@ -46,8 +80,7 @@ class GcuAccelerator final : public runtime::Accelerator {
       KILN_RETURN_IF_ERROR(runtime_.Check(
           runtime_.module_get_function(loaded.module, kernel.name.c_str(), &loaded.function),
           what));
-      KILN_RETURN_IF_ERROR(runtime_.Check(
-          runtime_.function_get_argument_count(loaded.function, &loaded.arguments), what));
+      KILN_RETURN_IF_ERROR(CheckArguments(runtime_, loaded, *kernel.interface));
       KILN_RETURN_IF_ERROR(
           runtime_.Check(runtime_.function_get_l2_bytes(loaded.function, &loaded.l2_bytes), what));
     }
@@ -96,13 +129,13 @@ class GcuAccelerator::OneRun final : public runtime::Accelerator::Run {
       runtime_.free(runtime_.context, address, GCU_MEMORY_L3);
     }
     if (stream_ != nullptr) runtime_.stream_destroy(stream_);
-    if (launches_ > 0) {
-      owner_.Note(absl::StrFormat("%s, %d %s, %.1f us", runtime_.properties.name, launches_,
-                                  launches_ == 1 ? "launch" : "launches",
-                                  static_cast<double>(time_ps_) * 1e-6));
-    }
-    if (const char* path = std::getenv("KILN_GCU_TRACE")) {
-      runtime_.write_trace(runtime_.context, path);
+    if (launches_ == 0) return;
+    owner_.Note(absl::StrFormat("%s, %d %s, %.1f us", runtime_.properties.name, launches_,
+                                launches_ == 1 ? "launch" : "launches",
+                                static_cast<double>(time_ps_) * 1e-6));
+    // It could be written when the runtime was loaded, and nothing but a picture is lost.
+    if (!runtime_.trace_path.empty()) {
+      runtime_.write_trace(runtime_.context, runtime_.trace_path.c_str());
     }
   }
 
@@ -122,10 +155,6 @@ class GcuAccelerator::OneRun final : public runtime::Accelerator::Run {
       values.push_back(address);
     }
     for (const long symbol : launch.symbols) values.push_back(static_cast<uint64_t>(symbol));
-    if (values.size() != function.arguments) {
-      return absl::DataLossError(absl::StrCat("kernel ", function.name, " has ", function.arguments,
-                                              " arguments, not ", values.size()));
-    }
     std::vector<void*> arguments;
     for (uint64_t& value : values) arguments.push_back(&value);
     KILN_RETURN_IF_ERROR(
@@ -142,12 +171,8 @@ class GcuAccelerator::OneRun final : public runtime::Accelerator::Run {
 
   absl::Status ToHost(int number, void* data, bool writes) override {
     Buffer& buffer = buffers_[static_cast<size_t>(number)];
-    const int64_t bytes = plan_.buffers[static_cast<size_t>(number)].type.reach_bytes;
-    if (buffer.on_device && !buffer.on_host && bytes > 0) {
-      KILN_RETURN_IF_ERROR(runtime_.Check(
-          runtime_.memcpy(runtime_.context, reinterpret_cast<uintptr_t>(data), buffer.address,
-                          static_cast<uint64_t>(bytes), GCU_DEVICE_TO_HOST),
-          "cannot copy a tensor from the GCU"));
+    if (buffer.on_device && !buffer.on_host) {
+      KILN_RETURN_IF_ERROR(ReadBack(buffer, plan_.buffers[static_cast<size_t>(number)], data));
     }
     if (buffer.on_device) buffer.on_host = true;
     if (writes) {
@@ -195,6 +220,31 @@ class GcuAccelerator::OneRun final : public runtime::Accelerator::Run {
       buffer.on_device = true;
     }
     return buffer.address;
+  }
+
+  // Of an input that was written its own elements alone: what lies between them may be another
+  // tensor's, which has changed since.
+  absl::Status ReadBack(const Buffer& buffer, const runtime::PlanBuffer& info, void* data) {
+    const runtime::PlanTensor& type = info.type;
+    const int64_t element_bytes = DTypeSize(type.dtype);
+    int64_t bytes = element_bytes;
+    for (const int64_t size : type.sizes) bytes *= size;
+    if (info.kind != runtime::BufferKind::kInput || bytes == type.reach_bytes) {
+      return CopyToHost(data, buffer.address, type.reach_bytes);
+    }
+    KILN_ASSIGN_OR_RETURN(const runtime::Block whole, runtime::Block::Allocate(type.reach_bytes));
+    KILN_RETURN_IF_ERROR(CopyToHost(whole.data(), buffer.address, type.reach_bytes));
+    runtime::CopyStrided(static_cast<char*>(data), type.strides, whole.data(), type.strides,
+                         type.sizes, element_bytes);
+    return absl::OkStatus();
+  }
+
+  absl::Status CopyToHost(void* data, gcu_address_t address, int64_t bytes) {
+    if (bytes == 0) return absl::OkStatus();
+    return runtime_.Check(
+        runtime_.memcpy(runtime_.context, reinterpret_cast<uintptr_t>(data), address,
+                        static_cast<uint64_t>(bytes), GCU_DEVICE_TO_HOST),
+        "cannot copy a tensor from the GCU");
   }
 
   absl::Status AddReport(const Function& function) {

@@ -34,10 +34,11 @@ std::vector<std::string> Places() {
 
 absl::StatusOr<std::unique_ptr<const Runtime>> Load() {
   void* handle = nullptr;
-  std::string tried;
+  std::string tried, library;
   for (const std::string& place : Places()) {
     // Never closed: what it made may be in use until the process ends.
     handle = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);
+    library = place;
     if (handle != nullptr) break;
     if (tried.empty()) tried = dlerror();
   }
@@ -46,10 +47,10 @@ absl::StatusOr<std::unique_ptr<const Runtime>> Load() {
                                                       "; KILN_LIBGCU names one elsewhere"));
   }
   auto runtime = std::make_unique<Runtime>();
-#define KILN_GCU_FIND(name)                                                                      \
-  runtime->name = reinterpret_cast<decltype(runtime->name)>(dlsym(handle, "gcu_" #name));        \
-  if (runtime->name == nullptr) {                                                                \
-    return absl::FailedPreconditionError(absl::StrCat(kLibrary, " has no function gcu_" #name)); \
+#define KILN_GCU_FIND(name)                                                                     \
+  runtime->name = reinterpret_cast<decltype(runtime->name)>(dlsym(handle, "gcu_" #name));       \
+  if (runtime->name == nullptr) {                                                               \
+    return absl::FailedPreconditionError(absl::StrCat(library, " has no function gcu_" #name)); \
   }
   KILN_GCU_FUNCTIONS(KILN_GCU_FIND)
 #undef KILN_GCU_FIND
@@ -62,7 +63,13 @@ absl::StatusOr<std::unique_ptr<const Runtime>> Load() {
     status = runtime->Check(runtime->context_create(0, &runtime->context), "cannot use GCU 0");
   }
   if (!status.ok()) return absl::FailedPreconditionError(status.message());
-  if (std::getenv("KILN_GCU_TRACE") != nullptr) runtime->set_tracing(runtime->context, 1);
+  const char* trace = std::getenv("KILN_GCU_TRACE");
+  if (trace == nullptr || *trace == '\0') return runtime;
+  runtime->trace_path = trace;
+  if (runtime->set_tracing(runtime->context, 1) != GCU_OK ||
+      runtime->write_trace(runtime->context, trace) != GCU_OK) {
+    return absl::InvalidArgumentError(absl::StrCat("KILN_GCU_TRACE: cannot write ", trace));
+  }
   return runtime;
 }
 
@@ -71,10 +78,12 @@ absl::StatusCode CodeOf(int code) {
     case GCU_OUT_OF_MEMORY:
       return absl::StatusCode::kResourceExhausted;
     case GCU_BAD_BINARY:
+    case GCU_NOT_FOUND:  // a kernel in its module
       return absl::StatusCode::kDataLoss;
     case GCU_WRONG_PROFILE:
-    case GCU_NOT_FOUND:
       return absl::StatusCode::kFailedPrecondition;
+    case GCU_INDEX:
+      return absl::StatusCode::kOutOfRange;
     default:
       return absl::StatusCode::kInternal;
   }

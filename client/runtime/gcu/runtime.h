@@ -33,6 +33,7 @@ namespace kiln::gcu {
   X(module_unload)               \
   X(module_get_function)         \
   X(function_get_argument_count) \
+  X(function_get_argument)       \
   X(function_get_l2_bytes)       \
   X(launch_kernel)               \
   X(stream_get_report)           \
@@ -46,10 +47,12 @@ struct Runtime {
 
   gcu_context_t context = nullptr;  // the process's, of device 0
   gcu_device_properties properties{};
+  std::string trace_path;  // $KILN_GCU_TRACE when the runtime was loaded; "": nothing is traced
 
   // Loaded once: what $KILN_LIBGCU names, else libgcu_runtime.so where the loader looks, beside
   // this library or program, or in lib beside its folder. FAILED_PRECONDITION where there is none,
-  // or it has no device.
+  // or it lacks a function, or has no device; INVALID_ARGUMENT where $KILN_GCU_TRACE cannot be
+  // written.
   static absl::StatusOr<const Runtime*> Get();
   // `code` as a status: "WHAT: the runtime's text".
   absl::Status Check(int code, absl::string_view what) const;
