@@ -226,16 +226,14 @@ class GcuAccelerator::OneRun final : public runtime::Accelerator::Run {
   // tensor's, which has changed since.
   absl::Status ReadBack(const Buffer& buffer, const runtime::PlanBuffer& info, void* data) {
     const runtime::PlanTensor& type = info.type;
-    const int64_t element_bytes = DTypeSize(type.dtype);
-    int64_t bytes = element_bytes;
-    for (const int64_t size : type.sizes) bytes *= size;
-    if (info.kind != runtime::BufferKind::kInput || bytes == type.reach_bytes) {
+    if (info.kind != runtime::BufferKind::kInput || type.reach_bytes == 0 ||
+        runtime::IsContiguous(type.sizes, type.strides)) {
       return CopyToHost(data, buffer.address, type.reach_bytes);
     }
     KILN_ASSIGN_OR_RETURN(const runtime::Block whole, runtime::Block::Allocate(type.reach_bytes));
     KILN_RETURN_IF_ERROR(CopyToHost(whole.data(), buffer.address, type.reach_bytes));
     runtime::CopyStrided(static_cast<char*>(data), type.strides, whole.data(), type.strides,
-                         type.sizes, element_bytes);
+                         type.sizes, DTypeSize(type.dtype));
     return absl::OkStatus();
   }
 

@@ -36,7 +36,7 @@ TEST_F(Gcu, StepsOfDeviceAndHostTakeWhatTheOtherSideMade) {
   const uint32_t sum = made.Workspace(0), more = made.Workspace(1);
   const uint32_t out = made.Buffer(v1::Buffer::KIND_OUTPUT);
   made.Launch("gcu_add", {0, 1, sum});
-  made.Launch("test_add", {sum, 0, more});
+  made.Launch("test_add", {sum, sum, more});
   made.Launch("gcu_add", {more, sum, out});
   made.Output(out);
   const auto program = LoadGcu(made.OnGcu());
@@ -45,8 +45,8 @@ TEST_F(Gcu, StepsOfDeviceAndHostTakeWhatTheOtherSideMade) {
     Values a = Iota(100, 1.0f + static_cast<float>(round)), b(100, 0.5f);
     const auto result = RunOn(*program, {&a, &b});
     ASSERT_TRUE(result.ok()) << result.status();
-    for (size_t i = 0; i < 100; ++i) EXPECT_EQ((*result)[0][i], 3 * a[i] + 2 * b[i]);
-    // Only what the other side lacks is copied: a, b and more; sum and out.
+    for (size_t i = 0; i < 100; ++i) EXPECT_EQ((*result)[0][i], 3 * (a[i] + b[i]));
+    // Once, and only what the other side lacks is copied: a, b and more; sum and out.
     EXPECT_EQ(ReadGcuWatch().copies_to_device, 3);
     EXPECT_EQ(ReadGcuWatch().bytes_to_device, 3 * 400);
     EXPECT_EQ(ReadGcuWatch().copies_to_host, 2);
