@@ -1,8 +1,7 @@
 #include "client/gcu_simulator/memory.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <utility>
+#include <new>
 
 namespace kiln::gcu_simulator {
 namespace {
@@ -14,10 +13,6 @@ uint64_t InUnits(uint64_t bytes) {
 }
 
 }  // namespace
-
-// Zeroed lazily by the system, so that a large block costs what is touched of it.
-Memory::Block::Block(uint64_t size)
-    : size(size), data(static_cast<uint8_t*>(std::calloc(size, 1)), std::free), defined(size) {}
 
 Memory::Memory(std::string name, uint64_t begin, uint64_t bytes)
     : name_(std::move(name)), begin_(begin), end_(begin + bytes) {}
@@ -31,9 +26,11 @@ uint64_t Memory::Allocate(uint64_t bytes) {
     at = address + InUnits(block->size);
   }
   if (end_ - at < size) return 0;
-  auto block = std::make_unique<Block>(bytes);
-  if (block->data == nullptr) return 0;
-  blocks_.emplace(at, std::move(block));
+  try {
+    blocks_.emplace(at, std::make_unique<Block>(bytes));
+  } catch (const std::bad_alloc&) {
+    return 0;
+  }
   used_ += size;
   peak_ = std::max(peak_, used_);
   return at;

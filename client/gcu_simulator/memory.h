@@ -9,6 +9,7 @@
 
 #include "client/gcu_simulator/byte_set.h"
 #include "client/gcu_simulator/fault.h"
+#include "client/gcu_simulator/zeroed_array.h"
 
 namespace kiln::gcu_simulator {
 
@@ -18,9 +19,9 @@ class Memory {
   Memory(std::string name, uint64_t begin, uint64_t bytes);
 
   struct Block {
-    explicit Block(uint64_t size);
+    explicit Block(uint64_t size) : size(size), data(size), defined(size) {}
     uint64_t size;
-    std::unique_ptr<uint8_t, void (*)(void*)> data;
+    ZeroedArray<uint8_t> data;
     ByteSet defined;
   };
 
@@ -34,7 +35,7 @@ class Memory {
   struct Place {
     Block* block = nullptr;
     uint64_t offset = 0;
-    uint8_t* data() const { return block->data.get() + offset; }
+    uint8_t* data() const { return block->data.data() + offset; }
   };
   // The allocation that has all those bytes; else a fault that says what lies near.
   std::optional<Fault> Find(uint64_t address, uint64_t bytes, Place& place) const;

@@ -141,19 +141,22 @@ TEST_F(GcuErrors, EveryCallMayFail) {
 }
 
 TEST_F(GcuErrors, MemoryThatTheDeviceDoesNotHaveIsAnError) {
-  Made made(10, 2);
-  made.Launch("gcu_add", {0, 1, made.Workspace(0)});
-  made.Launch("gcu_add", {2, 1, made.Buffer(v1::Buffer::KIND_OUTPUT)});
-  made.Output(3);
-  *made.program().mutable_workspace_bytes() = Size(int64_t{40} << 30);
-  const auto program = LoadGcu(made.OnGcu());
+  const auto program = LoadGcu(OneAdd());
   Values a(10, 1), b(10, 1);
+  const gcu::Runtime& runtime = **gcu::Runtime::Get();
+  gcu_address_t most = 0;  // another's, so that there is room for two of three tensors
+  ASSERT_EQ(
+      runtime.malloc(runtime.context, runtime.properties.l3_bytes - 1024, GCU_MEMORY_L3, &most),
+      GCU_OK);
   for (int round = 0; round < 2; ++round) {
     const absl::Status status = RunOn(*program, {&a, &b}).status();
     EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
-    // The host's memory is asked first.
-    EXPECT_THAT(status.message(), ::testing::ContainsRegex("429496[0-9]+ bytes"));
+    EXPECT_THAT(status.message(), HasSubstr("cannot allocate 40 bytes on the GCU: GCU_OUT_OF_MEMOR"
+                                            "Y: 40 bytes do not fit beside the 34359738368 that"));
+    EXPECT_EQ(ReadGcuWatch().blocks, 1);
   }
+  ASSERT_EQ(runtime.free(runtime.context, most, GCU_MEMORY_L3), GCU_OK);
+  EXPECT_EQ((*RunOn(*program, {&a, &b}))[0], Values(10, 2));
 }
 
 TEST_F(GcuErrors, AnIndexOutsideOfItsDimensionIsAnIndexErrorOfItsKernel) {
