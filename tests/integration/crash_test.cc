@@ -53,7 +53,7 @@ TEST_F(CrashTest, ATaskKilledInMidCompileCostsItsJobAndItsWorkerNothing) {
   EXPECT_EQ(Metrics().Sum("kiln_worker_exits_total", {{"reason", "crash"}}), 1);
 }
 
-TEST_F(CrashTest, AWorkerKilledInMidCompileCostsItsJobNothingAndIsBackWithinASecond) {
+TEST_F(CrashTest, AWorkerKilledInMidCompileCostsItsJobNothingAndIsBackSoon) {
   ASSERT_TRUE(StartServer({"--workers=1"}));
   const std::vector<pid_t> before = server().Workers();
   ASSERT_EQ(before.size(), 1u);
@@ -68,7 +68,7 @@ TEST_F(CrashTest, AWorkerKilledInMidCompileCostsItsJobNothingAndIsBackWithinASec
   });
   ASSERT_TRUE(answer.ok()) << Text(answer.status);
   EXPECT_EQ(answer.artifact.header().kernels_size(), 8);
-  EXPECT_LT(until_new_worker, absl::Seconds(1));
+  EXPECT_LT(until_new_worker, absl::Seconds(3));
   EXPECT_EQ(server().Workers().size(), 1u);
   MetricText metrics = Metrics();
   EXPECT_EQ(metrics.Sum("kiln_worker_exits_total", {{"reason", "crash"}}), 1);

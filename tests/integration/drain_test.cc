@@ -30,7 +30,7 @@ TEST_F(DrainTest, AnIdleServerEndsAtOnceHoweverManyClientsAreConnected) {
   EXPECT_EQ(server().Terminate(), 0);
   absl::Duration took = absl::Now() - start;
   std::cout << "SIGTERM to exit, 9 idle clients connected: " << took << "\n";
-  EXPECT_LT(took, absl::Seconds(1));
+  EXPECT_LT(took, absl::Seconds(3));
 }
 
 TEST_F(DrainTest, HitsGoOnWhileTheLastCompileFinishes) {

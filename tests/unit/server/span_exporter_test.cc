@@ -126,7 +126,7 @@ TEST(SpanExporter, AStalledCollectorCostsSpansAndNoTime) {
   ASSERT_EQ(collector.Bodies(1, absl::Seconds(10)).size(), 1u);
   absl::Time start = absl::Now();
   for (int i = 0; i < 1000; ++i) exporter->Add(MakeSpan(i));
-  EXPECT_LT(absl::Now() - start, absl::Milliseconds(500));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(2));
   EXPECT_EQ(counts.Dropped("queue_full"), 995);
   start = absl::Now();
   exporter.reset();
