@@ -100,7 +100,7 @@ HitTimes MeasureHits(const ServerProcess& server) {
                 "--duration", "2", "--json"});
   EXPECT_EQ(ended.code, 0) << ended.errors;
   const std::string& json = ended.output;
-  EXPECT_THAT(json, testing::HasSubstr("\"codes\": {\"OK\": "));
+  EXPECT_THAT(json, testing::HasSubstr("\"unsent\": 0, \"codes\": {\"OK\": "));
   EXPECT_THAT(json, testing::HasSubstr("\"failed_ms\": {\"count\": 0"));
   return {Quantile(json, "p50"), Quantile(json, "p99")};
 }
@@ -185,10 +185,7 @@ TEST_F(OverloadTest, HitsGoOnAndTheRestIsToldWhenToComeAgain) {
   MeasureHits(server());  // warms up
   const int64_t calm_bytes = ResidentBytes(server().process().pid());
   Flood flood(server(), kFloodClients, kFloodPause);
-  ASSERT_TRUE(
-      Eventually(absl::Seconds(30),
-                 [&] { return flood.refused > 0 && flood.asked >= 10 * (flood.compiled + 1); }))
-      << "asked " << flood.asked << ", compiled " << flood.compiled;
+  ASSERT_TRUE(Eventually(absl::Seconds(30), [&] { return flood.refused > 0; }));
   const HitTimes loaded = MeasureHits(server());
   EXPECT_LE(Metrics().Sum("kiln_jobs_queued"), kMaxQueued);
   const int64_t more_bytes = ResidentBytes(server().process().pid()) - calm_bytes;
@@ -201,6 +198,7 @@ TEST_F(OverloadTest, HitsGoOnAndTheRestIsToldWhenToComeAgain) {
   EXPECT_LT(loaded.p99_ms, 1000);
   EXPECT_EQ(flood.without_hint, 0);
   EXPECT_EQ(flood.other, 0);
+  EXPECT_GE(flood.asked, 10 * flood.compiled);
 #if !__has_feature(address_sanitizer)  // which keeps what is freed
   EXPECT_LT(more_bytes, int64_t{200} << 20);
 #endif

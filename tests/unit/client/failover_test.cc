@@ -158,7 +158,7 @@ TEST_F(FailoverTest, TheTimeLimitCoversEveryAttempt) {
   const absl::Duration first = absl::Now() - start;
   EXPECT_TRUE(absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) << status;
   EXPECT_THAT(status.message(), HasSubstr(silent.address()));
-  EXPECT_LT(first, absl::Seconds(3));
+  EXPECT_LT(first, absl::Seconds(1.5));  // two attempts would take 2 s
   start = absl::Now();
   for (int i = 0; i < 20; ++i) EXPECT_FALSE(client->Compile(Graph(i)).ok());
   const absl::Duration others = absl::Now() - start;
@@ -222,7 +222,7 @@ TEST_F(FailoverTest, ABusyServersHintIsHonoured) {
   start = absl::Now();
   EXPECT_TRUE(absl::IsResourceExhausted(
       client->Compile(Graph(1), nullptr, absl::Milliseconds(200)).status()));
-  EXPECT_LT(absl::Now() - start, absl::Seconds(3));
+  EXPECT_LT(absl::Now() - start, absl::Milliseconds(700));
 }
 
 TEST_F(FailoverTest, RefusalsAreNotRepeated) {
