@@ -27,6 +27,8 @@ std::string IdentityWriter::Text(const Operation& operation, std::vector<BufferI
       for (const TileWindow& w : windows)
         absl::StrAppend(&out, w.scale, " ", w.low, " ", w.high, " ");
     }
+    for (IntExpr symbol : repeat->by) absl::StrAppend(&out, "by ", sizes_.Text(symbol), " ");
+    for (const RepeatVersion& version : repeat->versions) out += VersionText(names_, version);
   }
   for (const Kernel& kernel : KernelsOf(operation)) AppendKernel(kernel, out);
   for (BufferId buffer : buffers) AppendBuffer(module_.buffers[buffer], out);

@@ -131,6 +131,8 @@ class IntContext {
   int64_t Evaluate(IntExpr expr, const std::function<int64_t(IntExpr)>& leaf) const;
   // With each symbol at its hint; REQUIRES: no variable in it.
   int64_t EvaluateAtHints(IntExpr expr) const;
+  // REQUIRES: kSymbol
+  void SetHint(IntExpr symbol, int64_t hint);
 
   const std::vector<SymbolInfo>& symbols() const;
   const std::vector<VarInfo>& vars() const;

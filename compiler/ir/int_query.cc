@@ -271,6 +271,10 @@ int64_t IntContext::EvaluateAtHints(IntExpr expr) const {
   });
 }
 
+void IntContext::SetHint(IntExpr symbol, int64_t hint) {
+  impl_->symbols[symbol.id()].hint = hint;
+}
+
 uint32_t TreeSize(IntExpr expr) {
   return expr.node()->tree_size;
 }

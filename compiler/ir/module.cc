@@ -67,6 +67,19 @@ std::vector<IntExpr> TiledLoops(const Repeat& repeat, size_t number) {
   return loops;
 }
 
+Repeat OfVersion(const Repeat& repeat, const RepeatVersion& version) {
+  Repeat out;
+  out.name = repeat.name;
+  out.kernels = repeat.kernels;
+  if (version.step == 0) return out;
+  out.steps = {version.step};
+  for (size_t k = 0; k < out.kernels.size(); ++k) {
+    const auto loop = out.kernels[k].outer.begin() + version.loops[k];
+    std::rotate(out.kernels[k].outer.begin(), loop, loop + 1);
+  }
+  return out;
+}
+
 absl::string_view NameOf(const Operation& operation) {
   if (const auto* kernel = std::get_if<Kernel>(&operation)) return kernel->name;
   if (const auto* repeat = std::get_if<Repeat>(&operation)) return repeat->name;

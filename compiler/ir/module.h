@@ -47,6 +47,12 @@
 //       kernel @convolution contraction (d0: 112, d1: 64, d2: 112) { ... }
 //       kernel @pool (d0: 56, d1: 64, d2: 56) { ... }
 //     }
+//     repeat @layers by(s0) {
+//       version most(64) keeps(@a, @b)
+//       version step 32 loops(0, 1) keeps(@a)
+//       kernel @first (d0: s0, d1: 768) { ... }
+//       kernel @second (d0: 768, d1: s0) { ... }
+//     }
 //     library "aten.topk.default" from "topk" (@y sizes[...] ..., int 5) -> (_, @indices)
 //     output @y ...
 //   }
@@ -177,6 +183,15 @@ struct TileWindow {
   friend bool operator==(const TileWindow&, const TileWindow&) = default;
 };
 
+// How a Repeat runs for some sizes of its symbols.
+struct RepeatVersion {
+  std::vector<int64_t> most;   // by symbol: sizes above are for a later version; none: of the last
+  int64_t step = 0;            // iterations of a tile; 0: everything is one tile
+  std::vector<int64_t> loops;  // where there is a step, by kernel: which outer loop is tiled
+  // Temporary buffers of this repeat alone of which but one tile exists at a time.
+  std::vector<BufferId> keeps;
+};
+
 // Kernels that give what they would give one after another, but are run tile by tile: all of them
 // on one tile, then on the next, so that what one hands to a later one need never lie in memory
 // whole. The first loops of `Kernel::outer` are tiled, as many as there are steps, and equally long
@@ -197,6 +212,9 @@ struct TileWindow {
 // and run before and after all of its tiles. Of the kernels between, one that AddsUp has it as the
 // loop of its first phase and adds the sum of each tile to a buffer that a kernel before has made
 // and that only those after load; tiles of that loop run in order then.
+//
+// Versions: where sizes are known at run time only, the first one whose `most` are not exceeded is
+// run. Each is a repeat of its own (OfVersion), without windows and sums; `steps` are none then.
 struct Repeat {
   std::string name;
   std::vector<int64_t> steps;   // each at least 1; none: everything is one tile
@@ -205,6 +223,8 @@ struct Repeat {
   // By kernel, for each step; empty where every kernel runs the tile itself, as it does where there
   // are sums.
   std::vector<std::vector<TileWindow>> windows;
+  std::vector<IntExpr> by;  // symbols, which versions are chosen by
+  std::vector<RepeatVersion> versions;
 
   TileWindow WindowOf(size_t kernel, size_t loop) const {
     return windows.empty() ? TileWindow() : windows[kernel][loop];
@@ -218,6 +238,9 @@ bool AddsUp(const Kernel& kernel);
 // The tiled loops of kernel `number`, one for each step; the last is null where the kernel lacks
 // it.
 std::vector<IntExpr> TiledLoops(const Repeat& repeat, size_t number);
+
+// What the version runs: tiled loops come first in its kernels.
+Repeat OfVersion(const Repeat& repeat, const RepeatVersion& version);
 
 // A window on a buffer as a library step sees it.
 struct BufferWindow {

@@ -60,4 +60,7 @@ class ExprWriter {
 std::string InstText(const Module& module, const ModuleNames& names, const VarNames& vars,
                      const Inst& inst, absl::string_view place = "");
 
+// "version most(64) step 2 loops(0, 1) keeps(@a)"
+std::string VersionText(const ModuleNames& names, const RepeatVersion& version);
+
 }  // namespace kiln::ir

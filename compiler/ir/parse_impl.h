@@ -68,6 +68,9 @@ class Parser {
   absl::StatusOr<Kernel> KernelDefinition();
   absl::Status RepeatDefinition();
   absl::Status Windows(std::vector<TileWindow>& windows);
+  absl::StatusOr<std::vector<IntExpr>> Symbols();
+  absl::StatusOr<RepeatVersion> Version();
+  absl::StatusOr<std::vector<int64_t>> Numbers();
   absl::StatusOr<size_t> KernelCount(absl::string_view word);
   absl::StatusOr<std::vector<IntExpr>> Loops(char prefix);
   absl::Status PhaseDefinition(Kernel& kernel);

@@ -29,18 +29,19 @@ absl::StatusOr<Kernel> Parser::KernelDefinition() {
 absl::Status Parser::RepeatDefinition() {
   Repeat repeat;
   KILN_ASSIGN_OR_RETURN(repeat.name, Take(TokenKind::kName, "a repeat's name"));
-  KILN_RETURN_IF_ERROR(Expect("steps"));
-  KILN_RETURN_IF_ERROR(Expect("("));
-  while (!At(")")) {
-    if (!repeat.steps.empty()) KILN_RETURN_IF_ERROR(Expect(","));
-    if (repeat.steps.size() == kMaxDimensions) return Error("too many steps");
-    KILN_ASSIGN_OR_RETURN(int64_t step, Int());
-    repeat.steps.push_back(step);
+  const bool has_versions = Accept("by");
+  if (has_versions) {
+    KILN_ASSIGN_OR_RETURN(repeat.by, Symbols());
+  } else {
+    KILN_RETURN_IF_ERROR(Expect("steps"));
+    KILN_ASSIGN_OR_RETURN(repeat.steps, Numbers());
+    KILN_ASSIGN_OR_RETURN(repeat.before, KernelCount("before"));
+    KILN_ASSIGN_OR_RETURN(repeat.after, KernelCount("after"));
   }
-  Advance();
-  KILN_ASSIGN_OR_RETURN(repeat.before, KernelCount("before"));
-  KILN_ASSIGN_OR_RETURN(repeat.after, KernelCount("after"));
   KILN_RETURN_IF_ERROR(Expect("{"));
+  while (has_versions && Accept("version")) {
+    KILN_ASSIGN_OR_RETURN(repeat.versions.emplace_back(), Version());
+  }
   std::vector<std::vector<TileWindow>> windows;
   bool has_windows = false;
   while (!At("}")) {
@@ -59,6 +60,58 @@ absl::Status Parser::RepeatDefinition() {
   }
   module_.operations.push_back(std::move(repeat));
   return absl::OkStatus();
+}
+
+// "(s0, s1)"
+absl::StatusOr<std::vector<IntExpr>> Parser::Symbols() {
+  std::vector<IntExpr> symbols;
+  KILN_RETURN_IF_ERROR(Expect("("));
+  while (!At(")")) {
+    if (!symbols.empty()) KILN_RETURN_IF_ERROR(Expect(","));
+    const auto symbol = symbols_.find(token_.text);
+    if (token_.kind != TokenKind::kIdentifier || symbol == symbols_.end()) {
+      return Expected("a symbol");
+    }
+    if (symbols.size() == kMaxDimensions) return Error("too many symbols");
+    symbols.push_back(symbol->second);
+    Advance();
+  }
+  Advance();
+  return symbols;
+}
+
+// "most(64) step 2 loops(0, 1) keeps(@a, @b)", each part where it is there.
+absl::StatusOr<RepeatVersion> Parser::Version() {
+  RepeatVersion version;
+  if (Accept("most")) {
+    KILN_ASSIGN_OR_RETURN(version.most, Numbers());
+  }
+  if (Accept("step")) {
+    KILN_ASSIGN_OR_RETURN(version.step, Int());
+    KILN_RETURN_IF_ERROR(Expect("loops"));
+    KILN_ASSIGN_OR_RETURN(version.loops, Numbers());
+  }
+  if (!Accept("keeps")) return version;
+  KILN_RETURN_IF_ERROR(Expect("("));
+  while (!At(")")) {
+    if (!version.keeps.empty()) KILN_RETURN_IF_ERROR(Expect(","));
+    KILN_ASSIGN_OR_RETURN(version.keeps.emplace_back(), BufferRef());
+  }
+  Advance();
+  return version;
+}
+
+// "(64, 128)"
+absl::StatusOr<std::vector<int64_t>> Parser::Numbers() {
+  std::vector<int64_t> numbers;
+  KILN_RETURN_IF_ERROR(Expect("("));
+  while (!At(")")) {
+    if (!numbers.empty()) KILN_RETURN_IF_ERROR(Expect(","));
+    if (numbers.size() == kMaxListLength) return Error("too many numbers");
+    KILN_ASSIGN_OR_RETURN(numbers.emplace_back(), Int());
+  }
+  Advance();
+  return numbers;
 }
 
 // "(1 from 0 to 0, 2 from -1 to 1)": one for each step.

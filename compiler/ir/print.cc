@@ -198,11 +198,19 @@ std::string TileWindowText(const std::vector<TileWindow>& windows) {
 std::string Printer::TextOf(const Operation& operation) const {
   if (const auto* kernel = std::get_if<Kernel>(&operation)) return TextOf(*kernel);
   const Repeat& repeat = std::get<Repeat>(operation);
-  std::string out = absl::StrCat("  repeat ", NameText(repeat.name), " steps(",
-                                 absl::StrJoin(repeat.steps, ", "), ")");
+  std::string out = absl::StrCat("  repeat ", NameText(repeat.name));
+  if (repeat.versions.empty()) {
+    absl::StrAppend(&out, " steps(", absl::StrJoin(repeat.steps, ", "), ")");
+  } else {
+    const auto symbol = [&](std::string* text, IntExpr s) { *text += sizes_.Text(s); };
+    absl::StrAppend(&out, " by(", absl::StrJoin(repeat.by, ", ", symbol), ")");
+  }
   if (repeat.before > 0) absl::StrAppend(&out, " before(", repeat.before, ")");
   if (repeat.after > 0) absl::StrAppend(&out, " after(", repeat.after, ")");
   absl::StrAppend(&out, " {\n");
+  for (const RepeatVersion& version : repeat.versions) {
+    absl::StrAppend(&out, "    ", VersionText(names_, version), "\n");
+  }
   for (size_t k = 0; k < repeat.kernels.size(); ++k) {
     if (!repeat.windows.empty()) absl::StrAppend(&out, TileWindowText(repeat.windows[k]));
     const std::string text = TextOf(repeat.kernels[k]);
@@ -288,6 +296,22 @@ std::string Printer::OutputText(const ModuleOutput& output) const {
 }
 
 }  // namespace
+
+std::string VersionText(const ModuleNames& names, const RepeatVersion& version) {
+  std::string out = "version";
+  if (!version.most.empty()) {
+    absl::StrAppend(&out, " most(", absl::StrJoin(version.most, ", "), ")");
+  }
+  if (version.step > 0) {
+    absl::StrAppend(&out, " step ", version.step, " loops(", absl::StrJoin(version.loops, ", "),
+                    ")");
+  }
+  if (!version.keeps.empty()) {
+    const auto name = [&](std::string* text, BufferId id) { *text += names.buffers[id]; };
+    absl::StrAppend(&out, " keeps(", absl::StrJoin(version.keeps, ", ", name), ")");
+  }
+  return out;
+}
 
 std::string InstText(const Module& module, const ModuleNames& names, const VarNames& vars,
                      const Inst& inst, absl::string_view place) {

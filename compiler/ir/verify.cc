@@ -42,6 +42,13 @@ class ModuleVerifier {
   absl::Status Run() {
     for (const Buffer& buffer : module_.buffers) KILN_RETURN_IF_ERROR(CheckBuffer(buffer));
     for (size_t i = 0; i < module_.operations.size(); ++i) {
+      const auto* repeat = std::get_if<Repeat>(&module_.operations[i]);
+      if (repeat == nullptr) continue;
+      for (const RepeatVersion& version : repeat->versions) {
+        for (const BufferId id : version.keeps) repeat_of_.try_emplace(id, static_cast<int>(i));
+      }
+    }
+    for (size_t i = 0; i < module_.operations.size(); ++i) {
       const Operation& operation = module_.operations[i];
       if (const auto* library = std::get_if<Library>(&operation)) {
         KILN_RETURN_IF_ERROR(CheckLibrary(*library, step_++));
@@ -73,7 +80,9 @@ class ModuleVerifier {
     for (const Kernel& kernel : KernelsOf(operation)) {
       for (const Phase& phase : kernel.phases) {
         for (const Inst& inst : phase.body) {
-          if (inst.buffer < 0 || module_.buffers[inst.buffer].kind != BufferKind::kTile) continue;
+          if (inst.buffer < 0) continue;
+          const bool is_tile = module_.buffers[inst.buffer].kind == BufferKind::kTile;
+          if (!is_tile && !repeat_of_.contains(inst.buffer)) continue;
           const int owner = repeat_of_.try_emplace(inst.buffer, number).first->second;
           if (owner == number && std::holds_alternative<Repeat>(operation)) continue;
           return absl::InternalError(absl::StrCat("kernel @", kernel.name, " uses @",
@@ -140,7 +149,8 @@ class ModuleVerifier {
       return absl::InternalError(absl::StrCat(where, " has a window on @", buffer.name, " ", what));
     };
     if (!kernels_.IsWritten(window.buffer)) return fail("before anything is stored there");
-    if (buffer.kind == BufferKind::kTile) return fail("which never lies in memory whole");
+    if (repeat_of_.contains(window.buffer) || buffer.kind == BufferKind::kTile)
+      return fail("which never lies in memory whole");
     if (window.sizes.size() != window.strides.size()) {
       return fail("with unequal numbers of sizes and strides");
     }
@@ -175,8 +185,9 @@ class ModuleVerifier {
 
   const Module& module_;
   KernelVerifier kernels_;
-  int step_ = 0;                                  // kernels and library steps so far
-  absl::flat_hash_map<BufferId, int> repeat_of_;  // of kTile buffers: the operation
+  int step_ = 0;  // kernels and library steps so far
+  // Of buffers that lie nowhere whole, at least in some version: the operation.
+  absl::flat_hash_map<BufferId, int> repeat_of_;
 };
 
 }  // namespace

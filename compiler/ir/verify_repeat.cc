@@ -17,7 +17,9 @@ constexpr int64_t kMostReach = int64_t{1} << 30;  // of a window, far from overf
 
 class RepeatVerifier {
  public:
-  RepeatVerifier(const Module& module, const Repeat& repeat) : module_(module), repeat_(repeat) {}
+  // `keeps`: buffers that are as if they were kTile ones.
+  RepeatVerifier(const Module& module, const Repeat& repeat, const std::vector<BufferId>& keeps)
+      : module_(module), repeat_(repeat), keeps_(keeps) {}
 
   absl::Status Run() {
     const size_t count = repeat_.kernels.size();
@@ -156,7 +158,8 @@ class RepeatVerifier {
     }
     const Use& stored = first->second;
     if (stored.inst->op == ScalarOp::kLoad) return absl::OkStatus();  // made before the repeat
-    const bool handed_on = stored.kernel != number || buffer.kind == BufferKind::kTile;
+    const bool handed_on = stored.kernel != number || buffer.kind == BufferKind::kTile ||
+                           absl::c_linear_search(keeps_, inst.buffer);
     if (!handed_on) return absl::OkStatus();
     // Of what is stored in each tile of the last loop the others have one tile at a time.
     const size_t loops =
@@ -194,16 +197,57 @@ class RepeatVerifier {
 
   const Module& module_;
   const Repeat& repeat_;
+  const std::vector<BufferId>& keeps_;
   std::vector<std::vector<IntExpr>> loops_;       // the tiled ones, by kernel
   absl::flat_hash_map<size_t, IntExpr> extents_;  // of each tiled loop
   absl::flat_hash_map<BufferId, Use> first_uses_;
   absl::flat_hash_set<BufferId> added_to_;
 };
 
+absl::Status CheckVersions(const Module& module, const Repeat& repeat) {
+  const auto error = [&](absl::string_view what) {
+    return absl::InternalError(absl::StrCat("repeat @", repeat.name, " ", what));
+  };
+  if (repeat.by.empty() || repeat.versions.empty()) return error("has versions by no symbol");
+  if (!repeat.steps.empty() || !repeat.windows.empty() || repeat.before + repeat.after > 0) {
+    return error("has versions, and steps, windows or sums of its own");
+  }
+  for (size_t i = 0; i < repeat.by.size(); ++i) {
+    if (repeat.by[i].kind() != IntKind::kSymbol) return error("has versions by what is no symbol");
+  }
+  for (const RepeatVersion& version : repeat.versions) {
+    const bool is_last = &version == &repeat.versions.back();
+    if (version.most.size() != (is_last ? 0 : repeat.by.size())) {
+      return error(is_last ? "has no version for all sizes" : "has a version of other symbols");
+    }
+    const bool fits = version.step > 0 ? version.loops.size() == repeat.kernels.size()
+                                       : version.step == 0 && version.loops.empty();
+    if (!fits) return error("has a version whose loops are not those of its kernels");
+    for (size_t k = 0; k < version.loops.size(); ++k) {
+      const auto loops = static_cast<int64_t>(repeat.kernels[k].outer.size());
+      if (version.loops[k] < 0 || version.loops[k] >= loops) {
+        return error(
+            absl::StrCat("has a version of a loop that @", repeat.kernels[k].name, " has not"));
+      }
+    }
+    for (const BufferId kept : version.keeps) {
+      const BufferKind kind = module.buffers[kept].kind;
+      if (kind != BufferKind::kTemp && kind != BufferKind::kTile) {
+        return error(absl::StrCat("keeps @", module.buffers[kept].name, ", which others see"));
+      }
+    }
+    KILN_RETURN_IF_ERROR(RepeatVerifier(module, OfVersion(repeat, version), version.keeps).Run());
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckRepeat(const Module& module, const Repeat& repeat) {
-  return RepeatVerifier(module, repeat).Run();
+  if (repeat.versions.empty() && repeat.by.empty()) {
+    return RepeatVerifier(module, repeat, {}).Run();
+  }
+  return CheckVersions(module, repeat);
 }
 
 }  // namespace kiln::ir

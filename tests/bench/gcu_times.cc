@@ -1,11 +1,13 @@
 // What the launches of a graph take on a simulated GCU, beside what the compiler predicts.
 //
-//   gcu_times GRAPH.kgraph [--profile=gcu-16m] [--unfused] [--without=PASS,...] [--launches |
-//   --stages]
+//   gcu_times GRAPH.kgraph [--profile=gcu-16m] [--unfused] [--without=PASS,...]
+//   [--sizes=N,...] [--launches | --stages]
 //
-// --unfused: a launch for each operator. --without: passes to leave out (afe, tlf, those of
-// fusion). Times are of launches alone: what runs on the host is named, and copies to the device
-// are not counted. Tensors hold random numbers; results are not looked at.
+// --unfused: a launch for each operator. --without: passes to leave out (afe, tlf, dafe, those of
+// fusion). --sizes: of the graph's symbols in order, where they are not to be their hints; what is
+// predicted is for typical sizes of the version that runs. Times are of launches alone: what runs
+// on the host is named, and copies to the device are not counted. Tensors hold random numbers;
+// results are not looked at.
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -28,6 +30,7 @@
 #include "compiler/ir/verify.h"
 #include "compiler/lowering/lower.h"
 #include "compiler/schedule/gcu/groups.h"
+#include "compiler/schedule/gcu/layout.h"
 #include "kiln/v1/graph.pb.h"
 #include "proto/base/status_macros.h"
 #include "tests/unit/compiler/codegen/gcu_device.h"
@@ -39,6 +42,7 @@ struct Options {
   std::string graph, profile = "gcu-16m";
   bool unfused = false, launches = false, stages = false;
   std::vector<std::string> without;
+  std::vector<int64_t> sizes;
 };
 
 class Bench {
@@ -65,6 +69,14 @@ class Bench {
       KILN_RETURN_IF_ERROR(ir::Verify(module_));
     } else {
       schedule::gcu::LayOut(module_);
+    }
+    for (size_t i = 0; i < options_.sizes.size(); ++i) {
+      const auto& symbols = module_.ints->symbols();
+      if (i >= symbols.size()) return absl::InvalidArgumentError("there are fewer symbols");
+      if (options_.sizes[i] < symbols[i].min || options_.sizes[i] > symbols[i].max) {
+        return absl::InvalidArgumentError(absl::StrCat(symbols[i].name, " is from ", symbols[i].min,
+                                                       " to ", symbols[i].max));
+      }
     }
     const double grouped = absl::ToDoubleSeconds(absl::Now() - begin);
     double codegen = 0, run = 0;
@@ -93,7 +105,8 @@ class Bench {
         KILN_ASSIGN_OR_RETURN(const codegen::GcuTimes times, Launch(*launch));
         run += absl::ToDoubleSeconds(absl::Now() - at);
         seconds[i] = times.seconds;
-        predicted[i] = launch->predicted_seconds;
+        const codegen::gcu::LaunchVersion& version = VersionFor(*launch, operation);
+        predicted[i] = version.seconds;
         sum.l3_bytes += times.l3_bytes;
         sum.l2_bytes += times.l2_bytes;
         sum.macs += times.macs;
@@ -103,7 +116,7 @@ class Bench {
                       predicted[i] * 1e6, static_cast<double>(times.l3_bytes) / 1e6,
                       static_cast<double>(times.l2_bytes) / 1e6,
                       static_cast<double>(times.macs) / 1e6);
-          for (const std::string& reason : launch->reasons) std::printf("    %s\n", reason.c_str());
+          for (const std::string& reason : version.reasons) std::printf("    %s\n", reason.c_str());
           if (options_.stages) KILN_RETURN_IF_ERROR(Stages(operation));
         }
       }
@@ -123,15 +136,34 @@ class Bench {
   }
 
  private:
+  // Of a symbol.
+  int64_t Size(int id) const {
+    const auto i = static_cast<size_t>(id);
+    return i < options_.sizes.size() ? options_.sizes[i] : module_.ints->symbols()[i].hint;
+  }
+
+  // What the launch runs for these sizes.
+  const codegen::gcu::LaunchVersion& VersionFor(const codegen::gcu::Launch& launch,
+                                                const ir::Operation& operation) const {
+    const std::vector<ir::IntExpr> symbols = schedule::gcu::SymbolsOf(operation);
+    for (const codegen::gcu::LaunchVersion& version : launch.versions) {
+      const std::vector<int64_t>& most = version.plan.bucket.most;
+      bool fits = true;
+      for (size_t i = 0; i < most.size(); ++i) fits = fits && Size(symbols[i].id()) <= most[i];
+      if (fits) return version;
+    }
+    return launch.versions.back();
+  }
+
   absl::StatusOr<codegen::GcuTimes> Launch(const codegen::gcu::Launch& launch) {
     std::vector<std::string> data;
     std::vector<int64_t> symbols;
-    for (const ir::IntContext::SymbolInfo& symbol : module_.ints->symbols()) {
-      symbols.push_back(symbol.hint);
-    }
+    for (int id : launch.symbols) symbols.push_back(Size(id));
     for (ir::BufferId id : launch.buffers) {
       const ir::Buffer& buffer = module_.buffers[id];
-      const int64_t bytes = module_.ints->EvaluateAtHints(ir::SizeBytes(*module_.ints, buffer));
+      const int64_t bytes =
+          module_.ints->Evaluate(ir::SizeBytes(*module_.ints, buffer),
+                                 [&](ir::IntExpr symbol) { return Size(symbol.id()); });
       std::string& bits = data.emplace_back(static_cast<size_t>(bytes), '\0');
       if (buffer.dtype != DType::kF32) continue;
       for (size_t i = 0; i + 4 <= bits.size(); i += 4) {
@@ -147,7 +179,7 @@ class Bench {
   // What each kernel of a group adds: the group up to it against the group before it.
   absl::Status Stages(const ir::Operation& operation) {
     const auto* repeat = std::get_if<ir::Repeat>(&operation);
-    if (repeat == nullptr) return absl::OkStatus();
+    if (repeat == nullptr || !repeat->versions.empty()) return absl::OkStatus();
     ir::Repeat part = *repeat;
     part.kernels.clear();
     double before = static_cast<double>(machine_.launch_ns) * 1e-9;
@@ -158,10 +190,10 @@ class Bench {
                             codegen::gcu::MakeLaunch(module_, part, machine_));
       KILN_ASSIGN_OR_RETURN(const codegen::GcuTimes times, Launch(launch));
       std::printf("  stage %6.1f us, predicted %6.1f: %s\n", (times.seconds - before) * 1e6,
-                  (launch.predicted_seconds - predicted_before) * 1e6,
-                  launch.reasons.back().c_str());
+                  (launch.versions[0].seconds - predicted_before) * 1e6,
+                  launch.versions[0].reasons.back().c_str());
       before = times.seconds;
-      predicted_before = launch.predicted_seconds;
+      predicted_before = launch.versions[0].seconds;
     }
     return absl::OkStatus();
   }
@@ -181,6 +213,10 @@ int Main(int argc, char** argv) {
       options.profile = std::string(argument);
     } else if (absl::ConsumePrefix(&argument, "--without=")) {
       options.without = absl::StrSplit(argument, ',');
+    } else if (absl::ConsumePrefix(&argument, "--sizes=")) {
+      for (absl::string_view size : absl::StrSplit(argument, ',')) {
+        if (!absl::SimpleAtoi(size, &options.sizes.emplace_back())) options.graph.clear();
+      }
     } else if (argument == "--unfused") {
       options.unfused = true;
     } else if (argument == "--launches" || argument == "--stages") {
@@ -194,7 +230,7 @@ int Main(int argc, char** argv) {
   if (!machine || options.graph.empty()) {
     std::fprintf(stderr,
                  "gcu_times GRAPH.kgraph [--profile=NAME] [--unfused] [--without=PASS,...] "
-                 "[--launches | --stages]\n");
+                 "[--sizes=N,...] [--launches | --stages]\n");
     return 2;
   }
   const absl::Status status = Bench(options, *machine).Run();

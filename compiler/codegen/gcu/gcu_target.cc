@@ -58,11 +58,18 @@ class GcuTarget : public Target {
       if (!std::holds_alternative<ir::Repeat>(operation)) continue;
       absl::StatusOr<gcu::Launch> launch = gcu::MakeLaunch(module, operation, machine_);
       if (!launch.ok()) continue;
-      schedule::gcu::PicturedLaunch& pictured = launches.emplace_back();
-      pictured.name = std::string(NameOf(operation));
-      for (const ir::Kernel& kernel : KernelsOf(operation)) pictured.kernels.push_back(kernel.name);
-      pictured.seconds = std::move(launch->stage_seconds);
-      pictured.plan = std::move(launch->l2);
+      for (gcu::LaunchVersion& version : launch->versions) {
+        schedule::gcu::PicturedLaunch& pictured = launches.emplace_back();
+        pictured.name = std::string(NameOf(operation));
+        if (launch->versions.size() > 1) {
+          absl::StrAppend(&pictured.name, " for ", SizesOf(module, operation, version));
+        }
+        for (const ir::Kernel& kernel : version.plan.kernels) {
+          pictured.kernels.push_back(kernel.name);
+        }
+        pictured.seconds = std::move(version.stage_seconds);
+        pictured.plan = std::move(version.l2);
+      }
     }
     return schedule::gcu::PictureL2(module, launches, machine_);
   }
@@ -179,32 +186,43 @@ class GcuTarget : public Target {
         if (!absl::c_linear_search(tree.origins, origin)) tree.origins.push_back(origin);
       }
     }
-    tree.reasons = std::move(launch.reasons);
-    if (const auto* repeat = std::get_if<ir::Repeat>(&operation)) {
-      tree.reasons.insert(tree.reasons.begin(), ReasonOf(module, *repeat, launch));
+    for (gcu::LaunchVersion& version : launch.versions) {
+      if (std::holds_alternative<ir::Repeat>(operation)) {
+        const std::string sizes =
+            launch.versions.size() > 1
+                ? absl::StrCat("DAFE, for ", SizesOf(module, operation, version), ": ")
+                : "";
+        const double unfused = gcu::UnfusedSeconds(module, schedule::gcu::SymbolsOf(operation),
+                                                   version.plan, machine_);
+        tree.reasons.push_back(absl::StrCat(sizes, ReasonOf(version, unfused)));
+      }
+      absl::c_move(version.reasons, std::back_inserter(tree.reasons));
     }
     return tree;
   }
 
+  static std::string SizesOf(const ir::Module& module, const ir::Operation& operation,
+                             const gcu::LaunchVersion& version) {
+    return TextOf(*module.ints, schedule::gcu::SymbolsOf(operation), version.plan.bucket);
+  }
+
   // How a group runs, and what it gains.
-  std::string ReasonOf(ir::Module& module, const ir::Repeat& repeat,
-                       const gcu::Launch& launch) const {
+  std::string ReasonOf(const gcu::LaunchVersion& version, double unfused) const {
+    const schedule::gcu::Version& plan = version.plan;
     std::string how = "AFE: everything in one launch";
-    if (!repeat.steps.empty()) {
-      const ir::IntExpr extent = repeat.kernels[0].outer[0].extent();
-      how = "TLF: tiles of " + std::to_string(repeat.steps[0]);
+    if (plan.step > 0) {
+      const ir::IntExpr extent = plan.kernels[0].outer[0].extent();
+      how = absl::StrCat("TLF: tiles of ", plan.step, ", ");
       if (extent.is_const()) {
-        absl::StrAppend(&how, ", ", (extent.value() + repeat.steps[0] - 1) / repeat.steps[0],
-                        " of them");
+        absl::StrAppend(&how, (extent.value() + plan.step - 1) / plan.step, " of them");
       } else {
-        absl::StrAppend(&how, ", as many as the size at run time needs (DAFE)");
+        absl::StrAppend(&how, "as many as the size at run time needs");
       }
     }
     return absl::StrFormat(
         "%s; %d kernels; L2 peak %.2f of %.0f MiB; predicted %.1f us, unfused %.1f us", how,
-        repeat.kernels.size(), static_cast<double>(launch.l2.bytes) / (1 << 20),
-        static_cast<double>(machine_.l2_bytes) / (1 << 20), launch.predicted_seconds * 1e6,
-        gcu::UnfusedSeconds(module, repeat, machine_) * 1e6);
+        plan.kernels.size(), static_cast<double>(version.l2.bytes) / (1 << 20),
+        static_cast<double>(machine_.l2_bytes) / (1 << 20), version.seconds * 1e6, unfused * 1e6);
   }
 
   const schedule::gcu::Machine machine_;

@@ -24,9 +24,9 @@ using ir::Inst;
 using ir::IntExpr;
 using ir::ScalarOp;
 using schedule::gcu::Form;
-using schedule::gcu::L2Plan;
 using schedule::gcu::Machine;
 using schedule::gcu::Tiling;
+using schedule::gcu::Version;
 
 class LaunchMaker {
  public:
@@ -34,60 +34,51 @@ class LaunchMaker {
       : module_(module), ints_(*module.ints), operation_(operation), machine_(machine) {}
 
   absl::StatusOr<Launch> Run() {
-    const absl::Span<const ir::Kernel> kernels = KernelsOf(operation_);
-    const auto* repeat = std::get_if<ir::Repeat>(&operation_);
-    if (repeat != nullptr && (repeat->steps.size() > 1 || !repeat->windows.empty() ||
-                              repeat->before + repeat->after > 0)) {
-      return absl::UnimplementedError("the GCU runs groups tile by tile in one loop");
-    }
-    placements_.resize(module_.buffers.size());
-    in_l2_.assign(module_.buffers.size(), false);
-    FindBuffers(kernels);
-    KILN_ASSIGN_OR_RETURN(const L2Plan plan, schedule::gcu::PlanL2(module_, operation_));
-    if (plan.bytes > machine_.l2_bytes) {
-      return absl::UnimplementedError(absl::StrCat("the group needs ", plan.bytes,
-                                                   " bytes of L2, which has ", machine_.l2_bytes));
-    }
-    for (const schedule::gcu::L2Buffer& buffer : plan.buffers) {
-      placements_[buffer.buffer] = {.space = Space::kL2,
-                                    .argument = -1,
-                                    .offset = buffer.offset,
-                                    .sizes = buffer.sizes,
-                                    .strides = buffer.strides};
-      in_l2_[buffer.buffer] = true;
-    }
+    KILN_ASSIGN_OR_RETURN(std::vector<Version> versions,
+                          schedule::gcu::VersionsOf(module_, operation_));
+    const std::vector<IntExpr> symbols = schedule::gcu::SymbolsOf(operation_);
+    FindBuffers(versions);
     code_.SetFirstSymbol(static_cast<int>(launch_.buffers.size()));
-    if (repeat != nullptr && !repeat->steps.empty()) {
-      KILN_RETURN_IF_ERROR(AddTiles(*repeat));
-    } else {
-      KILN_RETURN_IF_ERROR(AddStages({kernels.begin(), kernels.end()}));
+    for (Version& version : versions) {
+      const schedule::gcu::AtTypicalSizes sizes(ints_, symbols, version.bucket);
+      LaunchVersion& out = launch_.versions.emplace_back();
+      KILN_ASSIGN_OR_RETURN(out.l2, schedule::gcu::PlanL2(module_, symbols, version));
+      if (out.l2.bytes > machine_.l2_bytes) {
+        return absl::UnimplementedError(absl::StrCat(
+            "the group needs ", out.l2.bytes, " bytes of L2, which has ", machine_.l2_bytes));
+      }
+      out.plan = std::move(version);
+      KILN_RETURN_IF_ERROR(AddVersion(symbols, out));
     }
-    code_.Emit(Op::kHalt);
     KILN_RETURN_IF_ERROR(code_.status());
     launch_.kernel.instructions = code_.Finish();
     AddSymbols();
-    launch_.predicted_seconds += static_cast<double>(machine_.launch_ns) * 1e-9;
-    launch_.kernel.l1_bytes = static_cast<uint32_t>(l1_bytes_);
-    launch_.kernel.l2_bytes = static_cast<uint32_t>(plan.bytes);
-    launch_.l2 = plan;
+    launch_.kernel.l1_bytes = static_cast<uint32_t>(machine_.l1_bytes);
+    for (const LaunchVersion& version : launch_.versions) {
+      const auto bytes = static_cast<uint32_t>(version.l2.bytes);
+      launch_.kernel.l2_bytes = std::max(launch_.kernel.l2_bytes, bytes);
+    }
     return std::move(launch_);
   }
 
  private:
-  // The launch's first arguments: buffers in L3 in order of first use.
-  void FindBuffers(absl::Span<const ir::Kernel> kernels) {
+  // The launch's first arguments: buffers in L3, at least in one version, in order of first use.
+  void FindBuffers(const std::vector<Version>& versions) {
+    in_l3_.resize(module_.buffers.size());
     std::map<BufferId, uint8_t> access;
-    for (const ir::Kernel& kernel : kernels) {
+    for (const ir::Kernel& kernel : KernelsOf(operation_)) {
       ir::ForEachInst(kernel, [&](const Inst& inst) {
         if (inst.op != ScalarOp::kLoad && inst.op != ScalarOp::kStore) return;
         const ir::Buffer& buffer = module_.buffers[inst.buffer];
-        if (buffer.kind == BufferKind::kTile) return;
+        if (absl::c_all_of(versions, [&](const Version& v) { return v.keeps[inst.buffer]; })) {
+          return;
+        }
         if (!access.contains(inst.buffer)) {
-          placements_[inst.buffer] = {.space = Space::kL3,
-                                      .argument = static_cast<int>(launch_.buffers.size()),
-                                      .offset = 0,
-                                      .sizes = buffer.sizes,
-                                      .strides = buffer.strides};
+          in_l3_[inst.buffer] = {.space = Space::kL3,
+                                 .argument = static_cast<int>(launch_.buffers.size()),
+                                 .offset = 0,
+                                 .sizes = buffer.sizes,
+                                 .strides = buffer.strides};
           launch_.buffers.push_back(inst.buffer);
         }
         access[inst.buffer] |= inst.op == ScalarOp::kLoad ? kiln::gcu::kRead : kiln::gcu::kWritten;
@@ -100,6 +91,32 @@ class LaunchMaker {
                                           .kind = kiln::gcu::ArgumentKind::kL3Pointer,
                                           .access = access[launch_.buffers[i]]});
     }
+  }
+
+  // What runs where no size is above the version's, and then ends.
+  absl::Status AddVersion(const std::vector<IntExpr>& symbols, LaunchVersion& version) {
+    version_ = &version;
+    repetitions_ = 1;
+    placements_ = in_l3_;
+    for (const schedule::gcu::L2Buffer& buffer : version.l2.buffers) {
+      placements_[buffer.buffer] = {.space = Space::kL2,
+                                    .argument = -1,
+                                    .offset = buffer.offset,
+                                    .sizes = buffer.sizes,
+                                    .strides = buffer.strides};
+    }
+    const Label next = code_.NewLabel();
+    const Version& plan = version.plan;
+    for (size_t i = 0; i < plan.bucket.most.size(); ++i) {
+      const int scope = code_.mark();
+      code_.JumpIf(Op::kJumpLess, Known(plan.bucket.most[i]), code_.Evaluate(symbols[i]), next);
+      code_.Release(scope);
+    }
+    KILN_RETURN_IF_ERROR(plan.step > 0 ? AddTiles(plan) : AddStages(plan.kernels));
+    code_.Emit(Op::kHalt);
+    code_.Bind(next);
+    version.seconds += static_cast<double>(machine_.launch_ns) * 1e-9;
+    return absl::OkStatus();
   }
 
   // Symbols that the program reads become arguments, behind the buffers.
@@ -152,7 +169,6 @@ class LaunchMaker {
       code_.Emit(Op::kBarrier);
       AddReason(steps[i]);
     }
-    l1_bytes_ = machine_.l1_bytes;
     return absl::OkStatus();
   }
 
@@ -162,13 +178,15 @@ class LaunchMaker {
     KILN_ASSIGN_OR_RETURN(step.form, schedule::gcu::MakeForm(module_, std::move(kernel)));
     absl::Status last;
     for (int64_t l1 = machine_.l1_bytes * 3 / 4; l1 > machine_.l1_bytes / 32; l1 = l1 * 2 / 3) {
-      step.tiling = schedule::gcu::ChooseTiling(module_, step.form, in_l2_, machine_, l1);
+      step.tiling =
+          schedule::gcu::ChooseTiling(module_, step.form, version_->plan.keeps, machine_, l1);
       Code attempt = code_.Empty();
       const absl::StatusOr<StageBytes> bytes = AppendStage(
           module_, step.form, step.tiling, placements_, machine_, {.fixed = &fixed_}, attempt);
       if (bytes.ok()) {
         step.bytes = *bytes;
-        step.cost = schedule::gcu::CostOf(module_, step.form, step.tiling, in_l2_, machine_);
+        step.cost =
+            schedule::gcu::CostOf(module_, step.form, step.tiling, version_->plan.keeps, machine_);
         return step;
       }
       last = bytes.status();
@@ -178,8 +196,8 @@ class LaunchMaker {
 
   void AddReason(const Step& step) {
     const auto& [form, tiling, cost, bytes] = step;
-    launch_.predicted_seconds += cost.seconds * repetitions_;
-    launch_.stage_seconds.push_back(cost.seconds * repetitions_);
+    version_->seconds += cost.seconds * repetitions_;
+    version_->stage_seconds.push_back(cost.seconds * repetitions_);
     std::vector<std::string> tiles;
     for (size_t l = 0; l < form.loops.size(); ++l) {
       tiles.push_back(absl::StrCat(tiling.tile[l], "/",
@@ -188,16 +206,16 @@ class LaunchMaker {
                                    : tiling.serial[l]                    ? " serial"
                                                                          : ""));
     }
-    launch_.reasons.push_back(absl::StrCat(
+    version_->reasons.push_back(absl::StrCat(
         form.kernel.name, ": ", tiling.matrix ? "matrix" : "vector", ", tile (",
         absl::StrJoin(tiles, ", "), "), predicted ", cost.seconds * 1e6, " us: compute ",
         cost.compute * 1e6, ", L3 ", cost.l3 * 1e6, ", L2 ", cost.l2 * 1e6));
   }
 
   // All kernels on one tile of the first loop, then on the next.
-  absl::Status AddTiles(const ir::Repeat& repeat) {
-    const int64_t step = repeat.steps[0];
-    const IntExpr extent = repeat.kernels[0].outer[0].extent();
+  absl::Status AddTiles(const Version& plan) {
+    const int64_t step = plan.step;
+    const IntExpr extent = plan.kernels[0].outer[0].extent();
     const IntExpr tile = ints_.NewVar(extent);
     const int at = code_.NewRegister();
     code_.Let(tile, InRegister(at));
@@ -212,8 +230,8 @@ class LaunchMaker {
     const auto all = static_cast<double>(schedule::gcu::TypicalOf(ints_, extent));
     repetitions_ = std::ceil(all / static_cast<double>(step));
     std::vector<ir::Kernel> kernels;
-    for (const ir::Kernel& kernel : repeat.kernels) {
-      kernels.push_back(schedule::gcu::ForTile(module_, kernel, tile, extent, step));
+    for (const ir::Kernel& kernel : plan.kernels) {
+      kernels.push_back(schedule::gcu::ForTile(module_, kernel, plan.keeps, tile, extent, step));
     }
     KILN_RETURN_IF_ERROR(AddStages(std::move(kernels)));
     code_.Emit(Op::kAddImmediate, {at, at}, step);
@@ -230,19 +248,22 @@ class LaunchMaker {
   const Machine& machine_;
   Launch launch_;
   Code code_;
+  std::vector<Placement> in_l3_;
+  // Of the version that is being added:
+  LaunchVersion* version_ = nullptr;
   std::vector<Placement> placements_;
-  schedule::gcu::InL2 in_l2_;
   std::vector<bool> fixed_;  // by buffer: in L3, and the launch only loads it
-  int64_t l1_bytes_ = 0;
-  double repetitions_ = 1;  // of the stages
+  double repetitions_ = 1;   // of the stages
 };
 
 }  // namespace
 
-double UnfusedSeconds(ir::Module& module, const ir::Operation& operation, const Machine& machine) {
+double UnfusedSeconds(ir::Module& module, const std::vector<IntExpr>& symbols,
+                      const Version& version, const Machine& machine) {
+  const schedule::gcu::AtTypicalSizes sizes(*module.ints, symbols, version.bucket);
   double seconds = 0;
   const schedule::gcu::InL2 nothing(module.buffers.size(), false);
-  for (const ir::Kernel& kernel : KernelsOf(operation)) {
+  for (const ir::Kernel& kernel : version.kernels) {
     seconds += static_cast<double>(machine.launch_ns) * 1e-9;
     const absl::StatusOr<Form> form = schedule::gcu::MakeForm(module, kernel);
     if (!form.ok()) continue;

@@ -12,19 +12,28 @@
 
 namespace kiln::codegen::gcu {
 
+// One of the ways in which a launch runs, for sizes that are known at run time only.
+struct LaunchVersion {
+  schedule::gcu::Version plan;
+  schedule::gcu::L2Plan l2;
+  std::vector<std::string> reasons;  // how its kernels run, for people
+  // Predicted, for typical sizes.
+  double seconds = 0;
+  std::vector<double> stage_seconds;  // of each kernel, all its tiles
+};
+
 struct Launch {
   kiln::gcu::Kernel kernel;           // without a name
   std::vector<ir::BufferId> buffers;  // in L3: its first arguments, in order
   std::vector<int> symbols;           // the arguments after them
-  std::vector<std::string> reasons;   // how it runs, for people
-  double predicted_seconds = 0;
-  std::vector<double> stage_seconds;  // predicted, of each kernel, all its tiles
-  schedule::gcu::L2Plan l2;
+  std::vector<LaunchVersion>
+      versions;  // in the order in which the program tries them; at least one
 };
 
-// What the operation takes where each of its kernels is a launch of its own: seconds, predicted.
-double UnfusedSeconds(ir::Module& module, const ir::Operation& operation,
-                      const schedule::gcu::Machine& machine);
+// What the version takes where each of its kernels is a launch of its own: seconds, predicted.
+// `symbols`: those of its bucket.
+double UnfusedSeconds(ir::Module& module, const std::vector<ir::IntExpr>& symbols,
+                      const schedule::gcu::Version& version, const schedule::gcu::Machine& machine);
 
 // UNIMPLEMENTED where the machine lacks something, or on-chip memory is too small.
 absl::StatusOr<Launch> MakeLaunch(ir::Module& module, const ir::Operation& operation,

@@ -18,13 +18,13 @@ using ir::ScalarOp;
 
 constexpr int kMostSplits = 64;
 
-// A quotient or remainder of a loop variable by a constant that divides its extent.
+// A quotient or remainder of a loop variable by a size that divides its extent.
 struct Split {
   IntExpr var;
-  int64_t by = 0;
+  IntExpr by;
 };
 
-void FindSplit(IntExpr expr, std::optional<Split>& found) {
+void FindSplit(ir::IntContext& ints, IntExpr expr, std::optional<Split>& found) {
   if (found) return;
   const IntKind kind = expr.kind();
   if (kind == IntKind::kConst || kind == IntKind::kSymbol || kind == IntKind::kVar ||
@@ -33,20 +33,21 @@ void FindSplit(IntExpr expr, std::optional<Split>& found) {
   }
   if (kind == IntKind::kFloorDiv || kind == IntKind::kMod) {
     const IntExpr dividend = expr.operands()[0], divisor = expr.operands()[1];
-    if (dividend.kind() == IntKind::kVar && divisor.is_const() && dividend.extent().is_const() &&
-        divisor.value() > 1 && dividend.extent().value() > divisor.value() &&
-        dividend.extent().value() % divisor.value() == 0) {
-      found = Split{dividend, divisor.value()};
+    const bool is_size = divisor.range().min > 1 && !ir::ContainsKind(divisor, IntKind::kVar) &&
+                         !ir::ContainsKind(divisor, IntKind::kIndirect);
+    if (dividend.kind() == IntKind::kVar && is_size && dividend.extent() != divisor &&
+        ints.Mod(dividend.extent(), divisor).is_const(0)) {
+      found = Split{dividend, divisor};
       return;
     }
   }
-  for (IntExpr operand : expr.operands()) FindSplit(operand, found);
+  for (IntExpr operand : expr.operands()) FindSplit(ints, operand, found);
 }
 
-std::optional<Split> FindSplit(const ir::Kernel& kernel) {
+std::optional<Split> FindSplit(ir::IntContext& ints, const ir::Kernel& kernel) {
   std::optional<Split> found;
   ir::ForEachInst(kernel, [&](const Inst& inst) {
-    for (IntExpr index : inst.indices) FindSplit(index, found);
+    for (IntExpr index : inst.indices) FindSplit(ints, index, found);
   });
   if (!found) return found;
   bool own = absl::c_linear_search(kernel.outer, found->var);
@@ -59,8 +60,8 @@ std::optional<Split> FindSplit(const ir::Kernel& kernel) {
 // The variable as two, in all loops and indices.
 void Apply(ir::Module& module, const Split& split, ir::Kernel& kernel) {
   ir::IntContext& ints = *module.ints;
-  const IntExpr high = ints.NewVar(ints.Const(split.var.extent().value() / split.by));
-  const IntExpr low = ints.NewVar(ints.Const(split.by));
+  const IntExpr high = ints.NewVar(ints.FloorDiv(split.var.extent(), split.by));
+  const IntExpr low = ints.NewVar(split.by);
   const ir::IntContext::VarMap map = {{split.var, ints.Add(ints.Mul(high, split.by), low)}};
   const auto replace = [&](std::vector<IntExpr>& loops) {
     const auto at = absl::c_find(loops, split.var);
@@ -85,7 +86,7 @@ class FormMaker {
     ir::Kernel& kernel = form_.kernel;
     if (kernel.schedule == ir::Schedule::kSorting) return Lacks("sort");
     for (int i = 0; i < kMostSplits; ++i) {
-      const std::optional<Split> split = FindSplit(kernel);
+      const std::optional<Split> split = FindSplit(ints_, kernel);
       if (!split) break;
       Apply(module_, *split, kernel);
     }

@@ -10,8 +10,10 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/ir/identity.h"
+#include "compiler/schedule/gcu/buckets.h"
 #include "compiler/schedule/gcu/form.h"
 #include "compiler/schedule/gcu/l2_plan.h"
+#include "compiler/schedule/gcu/layout.h"
 #include "compiler/schedule/gcu/tiling.h"
 #include "compiler/schedule/tileable.h"
 
@@ -32,79 +34,6 @@ bool IsAccess(const Inst& inst) {
   return inst.op == ScalarOp::kLoad || inst.op == ScalarOp::kStore;
 }
 
-// Temporary buffers that nobody but kernels sees, and one of them stores.
-std::vector<bool> OwnBuffers(const ir::Module& module, const BufferUses& uses) {
-  std::vector<bool> own(module.buffers.size());
-  for (size_t b = 0; b < own.size(); ++b) {
-    const auto id = static_cast<BufferId>(b);
-    own[b] = module.buffers[b].kind == BufferKind::kTemp && uses.StorerOf(id) &&
-             !uses.LoadersOf(id).empty();
-  }
-  return own;
-}
-
-// Whether every index is a loop's variable of its own, or a number; the loop by dimension, -1.
-std::optional<std::vector<int>> PlainLoops(const Form& form, const Access& access) {
-  std::vector<int> loops;
-  for (const Affine& index : access.indices) {
-    int loop = -1;
-    for (size_t l = 0; l < form.loops.size(); ++l) {
-      if (index.coefficients[l] == 0) continue;
-      if (index.coefficients[l] != 1 || loop >= 0) return std::nullopt;
-      loop = static_cast<int>(l);
-    }
-    loops.push_back(loop);
-  }
-  return loops;
-}
-
-void LayOutStores(ir::Module& module, const std::vector<bool>& own, const Kernel& kernel) {
-  const absl::StatusOr<Form> form = MakeForm(module, kernel);
-  if (!form.ok()) return;
-  const std::optional<MatrixRoles> roles = RolesOf(module, *form);
-  for (const Access& access : form->accesses) {
-    const BufferId id = access.inst->buffer;
-    if (access.inst->op != ScalarOp::kStore || !own[id]) continue;
-    const std::optional<std::vector<int>> loops = PlainLoops(*form, access);
-    if (!loops) continue;
-    std::vector<int64_t> weights;
-    if (roles) {
-      for (int l : *loops) {
-        const bool column = absl::c_linear_search(roles->columns, l);
-        weights.push_back(l < 0 ? 1000 : column ? -1 - l : 900 - l);
-      }
-    } else {
-      // As the largest buffer that it is made of lies.
-      const Access* from = nullptr;
-      int64_t most = 0;
-      for (const Access& load : form->accesses) {
-        if (load.inst->op != ScalarOp::kLoad) continue;
-        const ir::Buffer& buffer = module.buffers[load.inst->buffer];
-        const int64_t size = TypicalOf(*module.ints, ir::NumElements(*module.ints, buffer));
-        if (size > most) {
-          most = size;
-          from = &load;
-        }
-      }
-      if (from == nullptr) continue;
-      const ir::Buffer& buffer = module.buffers[from->inst->buffer];
-      bool all = true;
-      for (int l : *loops) {
-        int64_t stride = 0;
-        for (size_t d = 0; l >= 0 && d < from->indices.size(); ++d) {
-          stride += std::abs(from->indices[d].coefficients[l]) *
-                    TypicalOf(*module.ints, buffer.strides[d]);
-        }
-        all = all && (l < 0 || stride != 0 || form->loops[l].extent.is_const(1));
-        weights.push_back(l < 0 ? int64_t{1} << 60 : stride);
-      }
-      if (!all) continue;
-    }
-    ir::Buffer& stored = module.buffers[id];
-    stored.strides = PackedStrides(*module.ints, stored.sizes, weights);
-  }
-}
-
 class Analyzer {
  public:
   Analyzer(ir::Module& module, const Machine& machine, const std::vector<std::string>& without,
@@ -114,6 +43,7 @@ class Analyzer {
         machine_(machine),
         afe_(!absl::c_linear_search(without, "afe")),
         tlf_(!absl::c_linear_search(without, "tlf")),
+        dafe_(!absl::c_linear_search(without, "dafe")),
         trial_(trial),
         uses_(module),
         own_(OwnBuffers(module, uses_)),
@@ -141,24 +71,27 @@ class Analyzer {
     }
     std::vector<ir::Operation> operations;
     size_t next = 0;
-    for (const Choice& choice : chosen_) {
-      while (next < choice.begin) operations.push_back(std::move(module_.operations[next++]));
-      std::optional<ir::Operation> made = Make(choice);
-      if (!made) continue;  // its kernels stay apart
-      operations.push_back(*std::move(made));
-      next = choice.end;
+    for (Group& group : made_) {
+      while (next < group.begin) operations.push_back(std::move(module_.operations[next++]));
+      operations.emplace_back(std::move(group.repeat));
+      next = group.end;
     }
     while (next < count) operations.push_back(std::move(module_.operations[next++]));
     module_.operations = std::move(operations);
   }
 
  private:
-  struct Choice {
-    size_t begin = 0, end = 0;
+  // How a group runs in one bucket.
+  struct Way {
     double seconds = kNever;
     int64_t step = 0;            // iterations of a tile; 0: everything is one
-    std::vector<int> loops;      // the tiled loop of each kernel
+    std::vector<int64_t> loops;  // the tiled loop of each kernel
     std::vector<BufferId> kept;  // buffers in L2
+  };
+  struct Choice {
+    size_t begin = 0, end = 0;
+    double cost = kNever;   // in all buckets: seconds beside those of the kernels on their own
+    std::vector<Way> ways;  // by bucket
   };
 
   const Kernel& KernelAt(size_t i) const { return std::get<Kernel>(module_.operations[i]); }
@@ -182,15 +115,15 @@ class Analyzer {
   // The cheapest way to cut the kernels from `begin` to `end` into launches.
   void Split(size_t begin, size_t end) {
     const size_t count = end - begin;
+    SetBuckets(begin, end);
     std::vector<double> best(count + 1, kNever);
     std::vector<Choice> how(count + 1);
     best[0] = 0;
     for (size_t i = 0; i < count; ++i) {
-      std::vector<Choice> choices = From(begin + i, end);
-      for (Choice& choice : choices) {
+      for (Choice& choice : From(begin + i, end)) {
         const size_t j = choice.end - begin;
-        if (best[i] + choice.seconds < best[j]) {
-          best[j] = best[i] + choice.seconds;
+        if (best[i] + choice.cost < best[j]) {
+          best[j] = best[i] + choice.cost;
           how[j] = std::move(choice);
         }
       }
@@ -198,8 +131,49 @@ class Analyzer {
     std::vector<Choice> chosen;
     for (size_t j = count; j > 0; j = how[j].begin - begin) chosen.push_back(how[j]);
     for (auto choice = chosen.rbegin(); choice != chosen.rend(); ++choice) {
-      if (choice->end - choice->begin > 1 || choice->step > 0) chosen_.push_back(*choice);
+      if (std::optional<ir::Repeat> made = Make(*choice)) {
+        made_.push_back({choice->begin, choice->end, *std::move(made)});
+      }
     }
+  }
+
+  // The sizes that these kernels are planned for, one after another.
+  void SetBuckets(size_t begin, size_t end) {
+    symbols_.clear();
+    std::vector<std::vector<int64_t>> limits;
+    if (dafe_) {
+      std::vector<Kernel> kernels;
+      for (size_t k = begin; k < end; ++k) kernels.push_back(KernelAt(k));
+      symbols_ = SymbolsOf(module_, kernels);
+    }
+    if (!symbols_.empty()) {
+      const std::vector<BufferId> handed_on = HandedOn(begin, end);
+      limits = ChooseLimits(ints_, symbols_, [&](const Bucket& bucket) {
+        return PeakOf(handed_on, begin, end, SizesIn(bucket)).first <= Room();
+      });
+    }
+    buckets_ = BucketsOf(ints_, symbols_, limits);
+    bytes_.clear();
+    apart_.clear();
+    if (!symbols_.empty()) seconds_.clear();
+    for (bucket_ = 0; bucket_ < buckets_.size(); ++bucket_) {
+      const AtTypicalSizes sizes(ints_, symbols_, buckets_[bucket_]);
+      bytes_.push_back(SizesIn(buckets_[bucket_]));
+      const std::vector<bool> nothing(module_.buffers.size());
+      double apart = 0;
+      for (size_t k = begin; k < end; ++k) apart += Launch() + Seconds(k, -1, 0, nothing);
+      apart_.push_back(apart);
+    }
+  }
+
+  // Bytes by buffer, at most, for those that kernels may hand on.
+  std::vector<int64_t> SizesIn(const Bucket& bucket) const {
+    std::vector<int64_t> bytes(module_.buffers.size(), 0);
+    for (size_t b = 0; b < bytes.size(); ++b) {
+      const ir::Buffer& buffer = module_.buffers[b];
+      if (own_[b]) bytes[b] = MostBytes(ints_, symbols_, bucket, buffer.sizes, buffer.dtype);
+    }
+    return bytes;
   }
 
   // Of L2, but for what first fit leaves between buffers.
@@ -207,23 +181,41 @@ class Analyzer {
 
   double Launch() const { return static_cast<double>(machine_.launch_ns) * 1e-9; }
 
-  // Groups that begin with that kernel.
+  // Groups that begin with that kernel, and run in all buckets.
   std::vector<Choice> From(size_t begin, size_t end) {
-    std::vector<Choice> out;
-    Choice whole{.begin = begin, .end = begin + 1};
-    for (size_t j = begin + 1; j <= end && (afe_ || j == begin + 1); ++j) {
-      whole.end = j;
-      whole.kept = Keep(begin, j);
-      whole.seconds = Launch();
-      const std::vector<bool> in_l2 = AsSet(whole.kept);
-      for (size_t k = begin; k < j; ++k) whole.seconds += Seconds(k, -1, 0, in_l2);
-      out.push_back(whole);
+    std::vector<Choice> choices;
+    for (size_t j = begin + 1; j <= end; ++j) {
+      choices.push_back({.begin = begin, .end = j, .cost = 0, .ways = {}});
     }
-    if (!tlf_) return out;
-    for (size_t l = 0; l < KernelAt(begin).outer.size(); ++l) {
-      AddTiled(begin, end, static_cast<int>(l), out);
+    for (bucket_ = 0; bucket_ < buckets_.size(); ++bucket_) {
+      const AtTypicalSizes sizes(ints_, symbols_, buckets_[bucket_]);
+      std::vector<Way> ways(choices.size());  // by end
+      AddWhole(begin, ways);
+      for (size_t l = 0; tlf_ && l < KernelAt(begin).outer.size(); ++l) {
+        AddTiled(begin, end, static_cast<int>(l), ways);
+      }
+      for (size_t i = 0; i < choices.size(); ++i) {
+        choices[i].cost += ways[i].seconds / apart_[bucket_];
+        choices[i].ways.push_back(std::move(ways[i]));
+      }
     }
-    return out;
+    return choices;
+  }
+
+  static void Improve(Way& way, Way other) {
+    if (other.seconds < way.seconds) way = std::move(other);
+  }
+
+  void AddWhole(size_t begin, std::vector<Way>& ways) {
+    for (size_t i = 0; i < (afe_ ? ways.size() : 1); ++i) {
+      const size_t end = begin + i + 1;
+      Way way;
+      way.kept = Keep(begin, end);
+      way.seconds = Launch();
+      const std::vector<bool> in_l2 = AsSet(way.kept);
+      for (size_t k = begin; k < end; ++k) way.seconds += Seconds(k, -1, 0, in_l2);
+      Improve(ways[i], std::move(way));
+    }
   }
 
   std::vector<bool> AsSet(const std::vector<BufferId>& ids) const {
@@ -245,32 +237,30 @@ class Analyzer {
     return out;
   }
 
-  int64_t Bytes(BufferId id) const {
-    const IntExpr bytes = ir::SizeBytes(ints_, module_.buffers[id]);
-    const int64_t most = bytes.range().max;
-    return most == ir::IntRange::kMaxInt ? int64_t{1} << 50 : most;
-  }
-
   size_t LastUse(BufferId id) const { return uses_.LoadersOf(id).back(); }
+
+  // The most bytes of these that live at once, and the kernel where they do.
+  std::pair<int64_t, size_t> PeakOf(const std::vector<BufferId>& kept, size_t begin, size_t end,
+                                    const std::vector<int64_t>& bytes) const {
+    std::pair<int64_t, size_t> peak = {0, begin};
+    for (size_t k = begin; k < end; ++k) {
+      int64_t live = 0;
+      for (BufferId id : kept) {
+        if (*uses_.StorerOf(id) <= k && k <= LastUse(id)) live += bytes[id] + 512;
+      }
+      if (live > peak.first) peak = {live, k};
+    }
+    return peak;
+  }
 
   // Of those the ones that stay in L2: where together they do not fit, those go that take the most
   // room for the longest time beside how often they are used.
   std::vector<BufferId> Keep(size_t begin, size_t end) const {
+    const std::vector<int64_t>& bytes = bytes_[bucket_];
     std::vector<BufferId> kept = HandedOn(begin, end);
-    std::erase_if(kept, [&](BufferId id) { return Bytes(id) > machine_.l2_bytes; });
+    std::erase_if(kept, [&](BufferId id) { return bytes[id] > machine_.l2_bytes; });
     while (true) {
-      int64_t peak = 0;
-      size_t at = begin;
-      for (size_t k = begin; k < end; ++k) {
-        int64_t live = 0;
-        for (BufferId id : kept) {
-          if (*uses_.StorerOf(id) <= k && k <= LastUse(id)) live += Bytes(id) + 512;
-        }
-        if (live > peak) {
-          peak = live;
-          at = k;
-        }
-      }
+      const auto [peak, at] = PeakOf(kept, begin, end, bytes);
       if (peak <= Room()) return kept;
       double worst = -1;
       BufferId out = -1;
@@ -289,43 +279,60 @@ class Analyzer {
   }
 
   // Groups whose kernels run tile by tile of the first one's loop `loop`.
-  void AddTiled(size_t begin, size_t end, int loop, std::vector<Choice>& out) {
+  void AddTiled(size_t begin, size_t end, int loop, std::vector<Way>& ways) {
     const IntExpr extent = KernelAt(begin).outer[loop].extent();
     if (extent.is_const(1)) return;
     const int64_t all = TypicalOf(ints_, extent);
-    std::vector<int> loops = {loop};
-    absl::flat_hash_map<BufferId, size_t> dims;  // of what is handed on: the tiled dimension
+    Dims dims;
     if (!AddStores(begin, loop, dims)) return;
+    std::vector<int64_t> loops = {loop};
     for (size_t j = begin + 1; j < end; ++j) {
       const std::optional<int> next = LoopOf(j, extent, dims);
       if (!next || !AddStores(j, *next, dims)) return;
       loops.push_back(*next);
-      Choice choice{.begin = begin, .end = j + 1, .step = 1, .loops = loops};
-      choice.kept = HandedOn(begin, j + 1);
       // Buffers that kernels after the group load as well stay in L3, whole.
-      const int64_t one = Peak(choice, 1, extent);
-      if (one > Room()) return;
+      Way way{.step = 1, .loops = loops, .kept = HandedOn(begin, j + 1)};
+      const auto fits = [&](int64_t step) {
+        return PeakOf(way.kept, begin, j + 1, TileBytes(way.kept, dims, step)).first <= Room();
+      };
+      if (!fits(1)) return;
       std::vector<int64_t> steps;
       for (int64_t step = 1; step < all; step = step < 4 ? step + 1 : step + step / 2) {
         const int64_t tiles = (all + step - 1) / step;
         steps.push_back((all + tiles - 1) / tiles);
       }
       for (int64_t step : steps) {
-        if (Peak(choice, step, extent) > Room()) break;
-        choice.step = step;
-        choice.seconds = Launch();
-        const std::vector<bool> in_l2 = AsSet(choice.kept);
+        if (!fits(step)) break;
+        way.step = step;
+        way.seconds = Launch();
+        const std::vector<bool> in_l2 = AsSet(way.kept);
         const double tiles = static_cast<double>((all + step - 1) / step);
         for (size_t k = begin; k <= j; ++k) {
-          choice.seconds += tiles * Seconds(k, loops[k - begin], step, in_l2);
+          way.seconds += tiles * Seconds(k, static_cast<int>(loops[k - begin]), step, in_l2);
         }
-        out.push_back(choice);
+        Improve(ways[j - begin], way);
       }
     }
   }
 
+  using Dims = absl::flat_hash_map<BufferId, size_t>;  // of what is handed on: the tiled dimension
+
+  // Bytes by buffer where the tiled dimension has `step` elements.
+  std::vector<int64_t> TileBytes(const std::vector<BufferId>& kept, const Dims& dims,
+                                 int64_t step) const {
+    std::vector<int64_t> bytes(module_.buffers.size(), 0);
+    for (BufferId id : kept) {
+      const ir::Buffer& buffer = module_.buffers[id];
+      std::vector<IntExpr> sizes = buffer.sizes;
+      IntExpr& tiled = sizes[dims.at(id)];
+      tiled = ints_.Min(ints_.Const(step), tiled);
+      bytes[id] = MostBytes(ints_, symbols_, buckets_[bucket_], sizes, buffer.dtype);
+    }
+    return bytes;
+  }
+
   // Whether the kernel stores each buffer at its tiled loop, in one dimension, which is noted.
-  bool AddStores(size_t k, int loop, absl::flat_hash_map<BufferId, size_t>& dims) const {
+  bool AddStores(size_t k, int loop, Dims& dims) const {
     const Kernel& kernel = KernelAt(k);
     bool plain = true;
     ir::ForEachInst(kernel, [&](const Inst& inst) {
@@ -342,8 +349,7 @@ class Analyzer {
   }
 
   // The loop of the kernel that is tiled where its operands are: nothing where it is none.
-  std::optional<int> LoopOf(size_t k, IntExpr extent,
-                            const absl::flat_hash_map<BufferId, size_t>& dims) const {
+  std::optional<int> LoopOf(size_t k, IntExpr extent, const Dims& dims) const {
     const Kernel& kernel = KernelAt(k);
     std::optional<int> found;
     bool fits = true;
@@ -367,27 +373,10 @@ class Analyzer {
     return std::nullopt;
   }
 
-  // Bytes of L2 that the choice takes at most, for tiles of `step`.
-  int64_t Peak(const Choice& choice, int64_t step, IntExpr extent) const {
-    int64_t peak = 0;
-    const int64_t most = std::max<int64_t>(1, TypicalOf(ints_, extent));
-    for (size_t k = choice.begin; k < choice.end; ++k) {
-      int64_t live = 0;
-      for (BufferId id : choice.kept) {
-        if (*uses_.StorerOf(id) > k || LastUse(id) < k) continue;
-        const int64_t bytes = extent.is_const()
-                                  ? Bytes(id)
-                                  : TypicalOf(ints_, ir::SizeBytes(ints_, module_.buffers[id]));
-        live += (bytes + most - 1) / most * step + 512;
-      }
-      peak = std::max(peak, live);
-    }
-    return peak;
-  }
-
   // What the kernel takes: all of it, or one tile of its loop.
   double Seconds(size_t k, int loop, int64_t step, const std::vector<bool>& in_l2) {
-    std::string key = absl::StrCat(identities_[k].first, ",", loop, ",", step, ":");
+    std::string key = absl::StrCat(symbols_.empty() ? "" : absl::StrCat(bucket_, ":"),
+                                   identities_[k].first, ",", loop, ",", step, ":");
     ir::ForEachInst(KernelAt(k), [&](const Inst& inst) {
       if (IsAccess(inst)) key += in_l2[inst.buffer] ? '1' : '0';
     });
@@ -398,7 +387,8 @@ class Analyzer {
       std::rotate(kernel.outer.begin(), kernel.outer.begin() + loop,
                   kernel.outer.begin() + loop + 1);
       const IntExpr extent = kernel.outer[0].extent();
-      kernel = ForTile(module_, kernel, ints_.NewVar(extent), extent, step);
+      kernel =
+          ForTile(module_, kernel, InL2(in_l2.size(), false), ints_.NewVar(extent), extent, step);
     }
     const absl::StatusOr<Form> form = MakeForm(module_, std::move(kernel));
     double& seconds = seconds_[key];
@@ -407,47 +397,61 @@ class Analyzer {
     return seconds = CostOf(module_, *form, tiling, in_l2, machine_).seconds;
   }
 
-  // Nothing where it turns out that the device cannot run it so.
-  std::optional<ir::Operation> Make(const Choice& choice) {
+  // Nothing where its kernel stays apart, or it turns out that the device cannot run them so.
+  std::optional<ir::Repeat> Make(const Choice& choice) {
+    if (choice.end - choice.begin == 1 && choice.ways.size() == 1 && choice.ways[0].step == 0) {
+      return std::nullopt;
+    }
     ir::Repeat repeat;
     repeat.name = KernelAt(choice.begin).name;
-    if (choice.step > 0) repeat.steps = {choice.step};
-    for (size_t k = choice.begin; k < choice.end; ++k) {
-      Kernel kernel = KernelAt(k);
-      if (choice.step > 0) {
-        const int loop = choice.loops[k - choice.begin];
-        std::rotate(kernel.outer.begin(), kernel.outer.begin() + loop,
-                    kernel.outer.begin() + loop + 1);
-      }
-      repeat.kernels.push_back(std::move(kernel));
+    for (size_t k = choice.begin; k < choice.end; ++k) repeat.kernels.push_back(KernelAt(k));
+    // What every version keeps never lies in memory.
+    std::vector<BufferId> tiles = choice.ways[0].kept;
+    for (size_t b = 0; b < choice.ways.size(); ++b) {
+      const Way& way = choice.ways[b];
+      std::erase_if(tiles, [&](BufferId id) { return !absl::c_linear_search(way.kept, id); });
+      const bool goes_on = !repeat.versions.empty() && way.step > 0 &&
+                           repeat.versions.back().step == way.step &&
+                           repeat.versions.back().loops == way.loops;
+      if (!goes_on) repeat.versions.emplace_back();  // else tiles are the same
+      repeat.versions.back() = {
+          .most = buckets_[b].most, .step = way.step, .loops = way.loops, .keeps = way.kept};
     }
-    for (BufferId id : choice.kept) module_.buffers[id].kind = BufferKind::kTile;
-    ir::Operation operation = std::move(repeat);
-    if (trial_(operation).ok()) return operation;
-    for (BufferId id : choice.kept) module_.buffers[id].kind = BufferKind::kTemp;
+    if (repeat.versions.size() == 1) {
+      repeat = ir::OfVersion(repeat, repeat.versions[0]);
+    } else {
+      repeat.by = symbols_;
+    }
+    for (BufferId id : tiles) module_.buffers[id].kind = BufferKind::kTile;
+    if (trial_(repeat).ok()) return repeat;
+    for (BufferId id : tiles) module_.buffers[id].kind = BufferKind::kTemp;
     return std::nullopt;
   }
 
   ir::Module& module_;
   ir::IntContext& ints_;
   const Machine& machine_;
-  const bool afe_, tlf_;
+  const bool afe_, tlf_, dafe_;
   const Trial& trial_;
   const BufferUses uses_;
   const std::vector<bool> own_;
   const std::vector<ir::Identity> identities_;  // equal kernels cost the same
-  std::vector<Choice> chosen_;
+  struct Group {
+    size_t begin, end;
+    ir::Repeat repeat;
+  };
+  std::vector<Group> made_;
+
+  // Of the kernels that are being cut:
+  std::vector<IntExpr> symbols_;
+  std::vector<Bucket> buckets_;
+  size_t bucket_ = 0;                        // that is being planned for
+  std::vector<std::vector<int64_t>> bytes_;  // by bucket and buffer, at most
+  std::vector<double> apart_;                // by bucket: seconds as launches of their own
   absl::flat_hash_map<std::string, double> seconds_;
 };
 
 }  // namespace
-
-void LayOut(ir::Module& module) {
-  const std::vector<bool> own = OwnBuffers(module, BufferUses(module));
-  for (const ir::Operation& operation : module.operations) {
-    if (const auto* kernel = std::get_if<Kernel>(&operation)) LayOutStores(module, own, *kernel);
-  }
-}
 
 void Group(ir::Module& module, const Machine& machine, const std::vector<std::string>& without,
            const Trial& trial) {

@@ -16,13 +16,10 @@ namespace kiln::schedule::gcu {
 using Trial = std::function<absl::Status(const ir::Operation&)>;
 
 // Lays out temporary buffers for the device, and puts kernels into Repeats: without steps where all
-// that they hand on fits L2, with steps where it does tile by tile.
-// `without`: strategies that are left out, "afe" or "tlf".
+// that they hand on fits L2, with steps where it does tile by tile, with a version for each range
+// of sizes that are known at run time only. `without`: strategies that are left out, "afe", "tlf"
+// or "dafe".
 void Group(ir::Module& module, const Machine& machine, const std::vector<std::string>& without,
            const Trial& trial);
-
-// The first of it alone: temporary buffers that only kernels see get the order of dimensions in
-// which contractions store columns side by side.
-void LayOut(ir::Module& module);
 
 }  // namespace kiln::schedule::gcu

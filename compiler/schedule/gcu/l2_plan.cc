@@ -62,18 +62,62 @@ std::vector<IntExpr> PackedStrides(ir::IntContext& ints, const std::vector<IntEx
   return strides;
 }
 
-absl::StatusOr<L2Plan> PlanL2(ir::Module& module, const ir::Operation& operation) {
+std::vector<IntExpr> SymbolsOf(const ir::Operation& operation) {
+  const auto* repeat = std::get_if<ir::Repeat>(&operation);
+  return repeat == nullptr ? std::vector<IntExpr>() : repeat->by;
+}
+
+absl::StatusOr<std::vector<Version>> VersionsOf(const ir::Module& module,
+                                                const ir::Operation& operation) {
+  std::vector<Version> versions;
+  InL2 tiles(module.buffers.size(), false);
+  for (size_t b = 0; b < tiles.size(); ++b) {
+    tiles[b] = module.buffers[b].kind == ir::BufferKind::kTile;
+  }
+  const auto add = [&](const ir::Repeat& repeat) {
+    Version& version = versions.emplace_back();
+    version.kernels = repeat.kernels;
+    version.step = repeat.steps.empty() ? 0 : repeat.steps[0];
+    version.keeps = tiles;
+  };
+  const auto* repeat = std::get_if<ir::Repeat>(&operation);
+  if (repeat == nullptr) {
+    const absl::Span<const ir::Kernel> kernels = KernelsOf(operation);
+    versions.push_back({.kernels = {kernels.begin(), kernels.end()},
+                        .step = 0,
+                        .keeps = std::move(tiles),
+                        .bucket = {}});
+    return versions;
+  }
+  if (repeat->steps.size() > 1 || !repeat->windows.empty() || repeat->before + repeat->after > 0) {
+    return absl::UnimplementedError("the GCU runs groups tile by tile in one loop");
+  }
+  if (repeat->versions.empty()) {
+    add(*repeat);
+    return versions;
+  }
+  std::vector<std::vector<int64_t>> limits;
+  for (const ir::RepeatVersion& version : repeat->versions) {
+    add(ir::OfVersion(*repeat, version));
+    for (const BufferId id : version.keeps) versions.back().keeps[id] = true;
+    if (!version.most.empty()) limits.push_back(version.most);
+  }
+  const std::vector<Bucket> buckets = BucketsOf(*module.ints, repeat->by, limits);
+  for (size_t v = 0; v < versions.size(); ++v) versions[v].bucket = buckets[v];
+  return versions;
+}
+
+absl::StatusOr<L2Plan> PlanL2(ir::Module& module, const std::vector<IntExpr>& symbols,
+                              const Version& version) {
   ir::IntContext& ints = *module.ints;
   L2Plan plan;
-  const auto* repeat = std::get_if<ir::Repeat>(&operation);
-  if (repeat == nullptr) return plan;
   absl::flat_hash_map<BufferId, size_t> known;
-  for (size_t k = 0; k < repeat->kernels.size(); ++k) {
+  for (size_t k = 0; k < version.kernels.size(); ++k) {
     absl::Status status;
-    ir::ForEachInst(repeat->kernels[k], [&](const Inst& inst) {
+    ir::ForEachInst(version.kernels[k], [&](const Inst& inst) {
       if (inst.op != ScalarOp::kLoad && inst.op != ScalarOp::kStore) return;
       const ir::Buffer& buffer = module.buffers[inst.buffer];
-      if (buffer.kind != ir::BufferKind::kTile) return;
+      if (!version.keeps[inst.buffer]) return;
       const auto [at, added] = known.try_emplace(inst.buffer, plan.buffers.size());
       if (!added) {
         plan.buffers[at->second].last = k;
@@ -83,25 +127,21 @@ absl::StatusOr<L2Plan> PlanL2(ir::Module& module, const ir::Operation& operation
       out.buffer = inst.buffer;
       out.first = out.last = k;
       out.sizes = buffer.sizes;
-      if (!repeat->steps.empty()) {
-        const IntExpr loop = repeat->kernels[k].outer[0];
+      if (version.step > 0) {
+        const IntExpr loop = version.kernels[k].outer[0];
         const auto dim = absl::c_find(inst.indices, loop);
         if (dim != inst.indices.end()) {
           out.sizes[static_cast<size_t>(dim - inst.indices.begin())] =
-              ints.Min(ints.Const(repeat->steps[0]), loop.extent());
+              ints.Min(ints.Const(version.step), loop.extent());
         }
       }
       std::vector<int64_t> weights;
       for (IntExpr stride : buffer.strides) weights.push_back(TypicalOf(ints, stride));
       out.strides = PackedStrides(ints, out.sizes, weights);
-      IntExpr elements = ints.Const(1);
-      for (IntExpr size : out.sizes) elements = ints.Mul(elements, size);
-      const ir::IntRange range = elements.range();
-      if (range.max == ir::IntRange::kMaxInt || range.max > (int64_t{1} << 40)) {
+      const int64_t bytes = MostBytes(ints, symbols, version.bucket, out.sizes, buffer.dtype);
+      if (bytes == kNoLimit) {
         status = absl::UnimplementedError(absl::StrCat("@", buffer.name, " has no largest size"));
-        return;
       }
-      const int64_t bytes = range.max * DTypeSize(buffer.dtype);
       out.bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
     });
     if (!status.ok()) return status;
@@ -110,8 +150,8 @@ absl::StatusOr<L2Plan> PlanL2(ir::Module& module, const ir::Operation& operation
   return plan;
 }
 
-ir::Kernel ForTile(ir::Module& module, const ir::Kernel& kernel, IntExpr tile, IntExpr extent,
-                   int64_t step) {
+ir::Kernel ForTile(ir::Module& module, const ir::Kernel& kernel, const InL2& keeps, IntExpr tile,
+                   IntExpr extent, int64_t step) {
   ir::IntContext& ints = *module.ints;
   ir::Kernel out = kernel;
   const IntExpr loop = kernel.outer[0];
@@ -123,8 +163,7 @@ ir::Kernel ForTile(ir::Module& module, const ir::Kernel& kernel, IntExpr tile, I
   out.outer[0] = inside;
   for (ir::Phase& phase : out.phases) {
     for (Inst& inst : phase.body) {
-      const bool on_chip =
-          inst.buffer >= 0 && module.buffers[inst.buffer].kind == ir::BufferKind::kTile;
+      const bool on_chip = inst.buffer >= 0 && keeps[inst.buffer];
       for (IntExpr& index : inst.indices)
         index = ints.Substitute(index, on_chip ? local : absolute);
     }

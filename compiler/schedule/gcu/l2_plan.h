@@ -6,6 +6,8 @@
 
 #include "absl/status/statusor.h"
 #include "compiler/ir/module.h"
+#include "compiler/schedule/gcu/buckets.h"
+#include "compiler/schedule/gcu/tiling.h"
 
 namespace kiln::schedule::gcu {
 
@@ -26,13 +28,27 @@ struct L2Plan {
 std::vector<ir::IntExpr> PackedStrides(ir::IntContext& ints, const std::vector<ir::IntExpr>& sizes,
                                        const std::vector<int64_t>& weights);
 
-// Places for the kTile buffers of a Repeat; nothing for a Kernel. UNIMPLEMENTED for sizes without
-// bounds.
-absl::StatusOr<L2Plan> PlanL2(ir::Module& module, const ir::Operation& operation);
+// What an operation runs for the sizes of a bucket.
+struct Version {
+  std::vector<ir::Kernel> kernels;
+  int64_t step = 0;  // iterations of a tile of the kernels' first loops; 0: everything is one tile
+  InL2 keeps;
+  Bucket bucket;
+};
+// In the order in which they are tried; one where the operation has no versions. UNIMPLEMENTED for
+// Repeats of several steps, windows or sums.
+absl::StatusOr<std::vector<Version>> VersionsOf(const ir::Module& module,
+                                                const ir::Operation& operation);
+// What these are chosen by; nothing where there is one.
+std::vector<ir::IntExpr> SymbolsOf(const ir::Operation& operation);
 
-// The kernel of a Repeat for the tile of its first loop that begins at `tile`, at most `step`
-// iterations of all `extent`: kTile buffers have one tile.
-ir::Kernel ForTile(ir::Module& module, const ir::Kernel& kernel, ir::IntExpr tile,
-                   ir::IntExpr extent, int64_t step);
+// Places for what it keeps. UNIMPLEMENTED for sizes without bounds.
+absl::StatusOr<L2Plan> PlanL2(ir::Module& module, const std::vector<ir::IntExpr>& symbols,
+                              const Version& version);
+
+// The kernel for the tile of its first loop that begins at `tile`, at most `step` iterations of all
+// `extent`: what is kept has one tile.
+ir::Kernel ForTile(ir::Module& module, const ir::Kernel& kernel, const InL2& keeps,
+                   ir::IntExpr tile, ir::IntExpr extent, int64_t step);
 
 }  // namespace kiln::schedule::gcu

@@ -12,6 +12,7 @@
 #include "compiler/codegen/gcu/launch.h"
 #include "compiler/codegen/targets.h"
 #include "compiler/ir/parse.h"
+#include "compiler/ir/print.h"
 #include "compiler/ir/verify.h"
 #include "compiler/schedule/gcu/groups.h"
 #include "compiler/schedule/gcu/l2_plan.h"
@@ -91,7 +92,7 @@ TEST(GcuGroups, WhatFitsIsOneLaunchAndStaysOnTheChip) {
   EXPECT_EQ(repeat.kernels.size(), 4u);
   const auto launch = gcu::MakeLaunch(module, module.operations[0], Reference());
   ASSERT_TRUE(launch.ok()) << launch.status();
-  EXPECT_EQ(launch->l2.buffers.size(), 3u);
+  EXPECT_EQ(launch->versions[0].l2.buffers.size(), 3u);
   EXPECT_EQ(launch->buffers.size(), 6u);  // weights, input, output
 }
 
@@ -122,7 +123,9 @@ TEST(GcuGroups, BuffersThatLiveTogetherLieApart) {
   ir::Module module = *ir::Parse(Chain(2, 32, 40, 6));
   Group(module);
   ASSERT_EQ(module.operations.size(), 1u);
-  const auto plan = schedule::gcu::PlanL2(module, module.operations[0]);
+  const auto versions = schedule::gcu::VersionsOf(module, module.operations[0]);
+  ASSERT_TRUE(versions.ok());
+  const auto plan = schedule::gcu::PlanL2(module, {}, versions->front());
   ASSERT_TRUE(plan.ok());
   ASSERT_EQ(plan->buffers.size(), 5u);
   int64_t all = 0;
@@ -149,7 +152,7 @@ TEST(GcuGroups, PredictionsHoldOnTheSimulator) {
       ASSERT_TRUE(launch.ok()) << launch.status();
       const double seconds = Simulate(module, *launch);
       ASSERT_GT(seconds, 0);
-      error += std::abs(launch->predicted_seconds / seconds - 1);
+      error += std::abs(launch->versions[0].seconds / seconds - 1);
       ++count;
     }
   }
@@ -170,6 +173,120 @@ TEST(GcuGroups, FusedIsFasterThanUnfusedWhereActivationsAreLong) {
     }
   }
   EXPECT_LT(together * 1.3, alone);
+}
+
+// Each row's shares of its sum: rows of 256 KiB, of which so many are known at run time only.
+std::string Shares(int64_t most_rows) {
+  const std::string shape = "f32[s0,65536] strides[65536,1]";
+  return absl::StrCat("module {\n symbol s0 [1, ", most_rows, "] hint 4\n buffer @x ", shape,
+                      " input(0)\n buffer @t ", shape,
+                      " temp\n buffer @u f32[s0] strides[1] temp\n buffer @y ", shape,
+                      R"( output
+  kernel @exps (d0: s0, d1: 65536) {
+    phase () {
+      %0 = load f32 @x[d0, d1]
+      %1 = exp f32 %0
+      store f32 @t[d0, d1], %1
+    }
+  }
+  kernel @sums (d0: s0) {
+    phase (r0: 65536) {
+      %0 = load f32 @t[d0, r0]
+      %1 = reduce.sum f32 %0
+    }
+    phase () {
+      store f32 @u[d0], %1
+    }
+  }
+  kernel @shares (d0: s0, d1: 65536) {
+    phase () {
+      %0 = load f32 @t[d0, d1]
+      %1 = load f32 @u[d0]
+      %2 = div f32 %0, %1
+      store f32 @y[d0, d1], %2
+    }
+  }
+  output @y sizes[s0,65536] strides[65536,1] offset 0
+}
+)");
+}
+
+TEST(GcuGroups, SizesOfRunTimeHaveVersions) {
+  ir::Module module = *ir::Parse(Shares(1 << 20));
+  Group(module);
+  ASSERT_EQ(module.operations.size(), 1u);
+  const auto& repeat = std::get<ir::Repeat>(module.operations[0]);
+  ASSERT_GT(repeat.versions.size(), 1u);
+  EXPECT_EQ(ir::Print(*ir::Parse(ir::Print(module))), ir::Print(module));
+  const auto launch = gcu::MakeLaunch(module, module.operations[0], Reference());
+  ASSERT_TRUE(launch.ok()) << launch.status();
+  EXPECT_LE(launch->kernel.l2_bytes, static_cast<uint32_t>(Reference().l2_bytes));
+  // All that fits is kept whole by the version for the largest such size, and not for one more.
+  const gcu::LaunchVersion* whole = nullptr;
+  for (const gcu::LaunchVersion& version : launch->versions) {
+    if (version.plan.step == 0 && !version.plan.bucket.most.empty()) whole = &version;
+  }
+  ASSERT_NE(whole, nullptr);
+  EXPECT_EQ(whole->l2.buffers.size(), 2u);
+  const int64_t rows = whole->plan.bucket.most[0];
+  EXPECT_GE(rows, 55);
+  EXPECT_LE(rows, Reference().l2_bytes / (65536 * 4));
+  EXPECT_TRUE(launch->versions.back().plan.bucket.most.empty());
+  EXPECT_GT(launch->versions.back().plan.step, 0);
+
+  ir::Module plain = *ir::Parse(Shares(1 << 20));
+  Group(plain, {"dafe"});
+  for (const ir::Operation& operation : plain.operations) {
+    const auto* one = std::get_if<ir::Repeat>(&operation);
+    EXPECT_TRUE(one == nullptr || one->versions.empty());
+  }
+}
+
+// Sizes at the limits of versions, and beyond them.
+TEST(GcuGroups, EveryVersionIsRight) {
+  ir::Module module = *ir::Parse(Shares(200));
+  Group(module);
+  std::vector<int64_t> sizes = {1};
+  for (const ir::RepeatVersion& version : std::get<ir::Repeat>(module.operations[0]).versions) {
+    if (version.most.empty()) continue;
+    sizes.insert(sizes.end(), {version.most[0], version.most[0] + 1});
+  }
+  ASSERT_GE(sizes.size(), 5u);
+  const auto launch = gcu::MakeLaunch(module, module.operations[0], Reference());
+  ASSERT_TRUE(launch.ok()) << launch.status();
+  GcuDevice device(Reference().profile);
+  for (const int64_t rows : sizes) {
+    std::vector<std::vector<float>> tensors;
+    const std::vector<float>*x = nullptr, *y = nullptr;
+    tensors.reserve(launch->buffers.size());
+    for (const ir::BufferId id : launch->buffers) {
+      const ir::Buffer& buffer = module.buffers[id];
+      auto& tensor = tensors.emplace_back(static_cast<size_t>(rows) * 65536);
+      if (buffer.kind == ir::BufferKind::kOutput) y = &tensor;
+      if (buffer.kind != ir::BufferKind::kInput) continue;
+      x = &tensor;
+      for (size_t i = 0; i < tensor.size(); ++i) {
+        tensor[i] = static_cast<float>(i * 7919 % 1009) / 500 - 1;
+      }
+    }
+    ASSERT_TRUE(x != nullptr && y != nullptr);
+    std::vector<HostBuffer> buffers;
+    for (std::vector<float>& tensor : tensors) {
+      buffers.push_back(
+          {reinterpret_cast<char*>(tensor.data()), tensor.size() * sizeof(tensor[0])});
+    }
+    const auto times = device.Run(launch->kernel, buffers, std::vector<int64_t>{rows});
+    ASSERT_TRUE(times.ok()) << rows << " rows: " << times.status();
+    for (int64_t row = 0; row < rows; ++row) {
+      const size_t begin = static_cast<size_t>(row) * 65536;
+      double sum = 0;
+      for (size_t i = begin; i < begin + 65536; ++i) sum += std::exp(double{(*x)[i]});
+      for (size_t i = begin; i < begin + 65536; ++i) {
+        const double expected = std::exp(double{(*x)[i]}) / sum;
+        ASSERT_NEAR((*y)[i], expected, 1e-4 * expected) << rows << " rows, element " << i;
+      }
+    }
+  }
 }
 
 constexpr char kIndices[] = R"(module {

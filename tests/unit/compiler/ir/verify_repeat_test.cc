@@ -106,6 +106,84 @@ TEST(VerifyRepeat, TilesOfOthers) {
               "kernel @later uses @t, a tile of another operation");
 }
 
+// @t is kept in one version, @u in both; the second kernel's loops stand in another order.
+constexpr absl::string_view kVersions = R"(module {
+  symbol s0 [2, 512] hint 16
+  symbol s1 [1, 64] hint 8
+  buffer @x f32[s1,s0] strides[s0,1] input(0)
+  buffer @t f32[s1,s0] strides[s0,1] temp
+  buffer @u f32[s1,s0] strides[s0,1] tile
+  buffer @y f32[s1,s0] strides[s0,1] output
+  repeat @all by(s1, s0) {
+    version most(8, 64) keeps(@t, @u)
+    version step 4 loops(0, 1, 0) keeps(@u)
+    kernel @first (d0: s1, d1: s0) {
+      phase () {
+        %0 = load f32 @x[d0, d1]
+        %1 = exp f32 %0
+        store f32 @t[d0, d1], %1
+      }
+    }
+    kernel @second (d0: s0, d1: s1) {
+      phase () {
+        %0 = load f32 @t[d1, d0]
+        store f32 @u[d1, d0], %0
+      }
+    }
+    kernel @third (d0: s1, d1: s0) {
+      phase () {
+        %0 = load f32 @u[d0, d1]
+        store f32 @y[d0, d1], %0
+      }
+    }
+  }
+  output @y sizes[s1,s0] strides[s0,1] offset 0
+}
+)";
+
+TEST(VerifyRepeat, VersionsPassAndPrintAsTheyWereRead) {
+  EXPECT_EQ(VerifyChanged({}, kVersions), absl::OkStatus());
+  EXPECT_EQ(Print(*Parse(kVersions)), kVersions);
+}
+
+TEST(VerifyRepeat, OfVersionTurnsTheTiledLoopsToTheFront) {
+  const Module module = *Parse(kVersions);
+  const auto& repeat = std::get<Repeat>(module.operations[0]);
+  const Repeat second = OfVersion(repeat, repeat.versions[1]);
+  EXPECT_EQ(second.steps, std::vector<int64_t>{4});
+  for (const Kernel& kernel : second.kernels) {
+    EXPECT_EQ(kernel.outer[0].extent(), repeat.by[0]) << kernel.name;
+  }
+  EXPECT_TRUE(OfVersion(repeat, repeat.versions[0]).steps.empty());
+}
+
+TEST(VerifyRepeat, Versions) {
+  const auto expect_wrong = [](const Changes& changes, absl::string_view message) {
+    ExpectWrong(changes, message, kVersions);
+  };
+  expect_wrong({{"by(s1, s0)", "by()"}}, "repeat @all has versions by no symbol");
+  expect_wrong({{"most(8, 64)", "most(8)"}}, "has a version of other symbols");
+  expect_wrong({{"version step 4", "version most(9, 9) step 4"}}, "has no version for all sizes");
+  expect_wrong({{"most(8, 64)", ""}}, "has a version of other symbols");
+  expect_wrong({{"loops(0, 1, 0)", "loops(0, 1)"}}, "whose loops are not those of its kernels");
+  expect_wrong({{"loops(0, 1, 0)", "loops(0, 2, 0)"}}, "of a loop that @second has not");
+  expect_wrong({{"step 4", "step -4"}}, "whose loops are not those of its kernels");
+  expect_wrong({{"loops(0, 1, 0)", "loops(0, 0, 0)"}}, "whose loop 0 is not as long");
+  expect_wrong({{"keeps(@t, @u)", "keeps(@y)"}}, "keeps @y, which others see");
+  // What lies on the chip of one version is nobody else's.
+  expect_wrong({{"output @y sizes", "output @t sizes"}}, "never lies in memory whole");
+  expect_wrong({{"  output @y", R"(  kernel @later (d0: s1, d1: s0) {
+    phase () {
+      %0 = load f32 @t[d0, d1]
+    }
+  }
+  output @y)"}},
+               "kernel @later uses @t, a tile of another operation");
+  // A version's tiles are as independent as those of any repeat.
+  expect_wrong({{"%0 = load f32 @u[d0, d1]", "%0 = load f32 @u[s1 - 1 - d0, d1]"}},
+               "kernel @third that reaches @u outside of its tile");
+}
+
 // Products of rows of @x with @w, of tiles of their depth one after another.
 constexpr absl::string_view kSums = R"(module {
   buffer @x f32[4,96,8] strides[768,8,1] input(0)
