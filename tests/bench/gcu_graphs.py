@@ -2,8 +2,9 @@
 
     python tests/bench/gcu_graphs.py FOLDER MODEL[:BATCH] ...
 
-MODEL: one of tests/bench/models.py, or `mlp`. BATCH: a number, 1 unless said; or `dynamic`, for a
-symbol captured at batch 8. The file is FOLDER/MODEL-BATCH.kgraph.
+MODEL: one of tests/bench/models.py, or `mlp`. BATCH: a number, 1 unless said; `dynamic`, for a symbol
+captured at batch 8; or `length`, for one sequence of a length that is a symbol. The file is
+FOLDER/MODEL-BATCH.kgraph.
 """
 
 import sys
@@ -29,11 +30,11 @@ def main() -> None:
         batch = batch or "1"
         torch.manual_seed(0)
         model, args = mlp() if name == "mlp" else MODELS[name]()
-        size = 8 if batch == "dynamic" else int(batch)
+        size = int(batch) if batch.isdigit() else {"dynamic": 8, "length": 1}[batch]
         args = tuple(arg if arg is None else arg.repeat(size, *[1] * (arg.dim() - 1)) for arg in args)
-        if batch == "dynamic":
-            for arg in filter(torch.is_tensor, args):
-                torch._dynamo.mark_dynamic(arg, 0)
+        for arg in filter(torch.is_tensor, args):
+            if not batch.isdigit():
+                torch._dynamo.mark_dynamic(arg, ["dynamic", "length"].index(batch))
         for path in kiln_torch.save_graph(model, args, folder / f"{name}-{batch}.kgraph"):
             print(path)
 

@@ -1,7 +1,9 @@
 """Models on a simulated GCU through torch.compile(options={"device": "gcu-16m"}), against eager."""
 
+import functools
 import json
 import os
+import re
 import subprocess
 
 import pytest
@@ -29,6 +31,15 @@ def report(tmp_path, monkeypatch):
         return [json.loads(line) for line in path.read_text().splitlines()]
 
     return launches
+
+
+def run_kiln(server, *arguments):
+    """What the command prints."""
+    command = [str(BUILD / "bin" / "kiln"), *map(str, arguments)]
+    environment = {**os.environ, "KILN_SERVER": server.address}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def check(fn, args, report, dynamic=False, tol=1e-4):
@@ -122,6 +133,25 @@ def test_groups_that_run_tile_by_tile(images, report):
     assert all(line["l2_peak_bytes"] <= 16 << 20 for line in report())
 
 
+def test_sizes_of_run_time_choose_among_versions(report, tmp_path, server):
+    """Small batches stay on the chip whole, large ones run tile by tile, in one program."""
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(4, 16, 3, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(16, 16, 3, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(16, 4, 1),
+    ).eval()
+    # Sizes below 16 would be another graph: torch's convolution asks for them apart.
+    batches = [(torch.randn(images, 4, 64, 64),) for images in (20, 16, 27, 32, 75)]
+    torch._dynamo.mark_dynamic(batches[0][0], 0)
+    check(model, batches, report, dynamic=True)
+    [graph] = kiln_torch.save_graph(model, batches[0], tmp_path / "m.kgraph")
+    told = run_kiln(server, "explain", graph, "--target", "gcu", "--arch", "gcu-16m")
+    assert re.search(r"DAFE, for s\d+ <= \d+: AFE: everything in one launch", told), told
+    assert re.search(r"DAFE, for other sizes: TLF: tiles of \d+", told), told
+
+
 def test_what_the_device_lacks_runs_on_the_host(report):
     """64-bit indices, a sort and float64 between launches: declared steps, and their data follow."""
 
@@ -150,13 +180,7 @@ def test_inputs_that_a_graph_updates(report):
 def test_the_command_line_compiles_runs_and_tells_the_time(tmp_path, server):
     model = torch.nn.Sequential(torch.nn.Linear(40, 24), torch.nn.GELU(), torch.nn.Linear(24, 8))
     [graph] = kiln_torch.save_graph(model.eval(), (torch.randn(5, 40),), tmp_path / "m.kgraph")
-    environment = {**os.environ, "KILN_SERVER": server.address}
-
-    def kiln(*arguments):
-        command = [str(BUILD / "bin" / "kiln"), *map(str, arguments)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+    kiln = functools.partial(run_kiln, server)
 
     target = ("--target", "gcu", "--arch", "gcu-16m")
     assert "for gcu-16m" in kiln("compile", graph, *target, "-o", tmp_path / "m.kiln")

@@ -12,7 +12,7 @@ namespace {
 using ir::IntExpr;
 
 constexpr int64_t kScale = 1024;                   // of sizes beside their hints
-constexpr int64_t kMostScale = int64_t{1} << 30;   // far above any size in use
+constexpr int64_t kMostScale = kScale << 14;       // above sizes in use, far from overflow
 constexpr int64_t kMostSize = int64_t{1} << 40;    // of a symbol; far from overflow
 constexpr int64_t kFirstStep = 64, kNextStep = 8;  // between limits
 
@@ -90,8 +90,9 @@ std::vector<std::vector<int64_t>> ChooseLimits(const ir::IntContext& ints,
     (fit ? largest : above) = middle;
   }
   std::vector<int64_t> scales = {largest / kFirstStep, largest / kNextStep, largest};
-  // Where the sizes in use do not fit, these have versions nevertheless.
+  // The sizes in use have versions of their own, whether they do not fit or far larger ones do.
   if (largest < kScale) scales.insert(scales.end(), {kScale, kScale * kNextStep});
+  if (largest > kScale * kFirstStep) scales = {kScale, kScale * kNextStep, largest};
   std::vector<std::vector<int64_t>> limits;
   for (const int64_t scale : scales) {
     std::vector<int64_t> sizes = SizesAt(ints, symbols, scale);
@@ -102,18 +103,27 @@ std::vector<std::vector<int64_t>> ChooseLimits(const ir::IntContext& ints,
   return limits;
 }
 
-int64_t MostBytes(ir::IntContext& ints, const std::vector<IntExpr>& symbols, const Bucket& bucket,
-                  const std::vector<IntExpr>& sizes, DType dtype) {
+std::vector<int64_t> MostOf(ir::IntContext& ints, const std::vector<IntExpr>& symbols,
+                            const Bucket& bucket, const std::vector<IntExpr>& sizes) {
   ir::IntContext::VarMap limited;
   for (size_t i = 0; i < bucket.most.size(); ++i) {
     limited[symbols[i]] = ints.Min(symbols[i], ints.Const(bucket.most[i]));
   }
-  int64_t bytes = DTypeSize(dtype);
+  std::vector<int64_t> most;
   for (IntExpr size : sizes) {
-    const int64_t most = std::max<int64_t>(
-        0, limited.empty() ? size.range().max : ints.Substitute(size, limited).range().max);
-    if (most > 0 && bytes > kNoLimit / most) return kNoLimit;
-    bytes *= most;
+    const IntExpr inside =
+        limited.empty() || size.is_const() ? size : ints.Substitute(size, limited);
+    most.push_back(std::clamp<int64_t>(inside.range().max, 0, kNoLimit));
+  }
+  return most;
+}
+
+int64_t Bytes(const std::vector<int64_t>& sizes, DType dtype) {
+  if (absl::c_linear_search(sizes, 0)) return 0;
+  int64_t bytes = DTypeSize(dtype);
+  for (const int64_t size : sizes) {
+    if (bytes > kNoLimit / size) return kNoLimit;
+    bytes *= size;
   }
   return bytes;
 }

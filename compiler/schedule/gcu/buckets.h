@@ -30,11 +30,13 @@ std::vector<std::vector<int64_t>> ChooseLimits(const ir::IntContext& ints,
                                                const std::vector<ir::IntExpr>& symbols,
                                                const Fits& fits);
 
-// Bytes of a buffer without gaps, at most, for sizes in the bucket; kNoLimit where that is not
-// known, or more than any memory.
+// The greatest values of sizes in the bucket; kNoLimit where that is not known, or more than any
+// memory.
 inline constexpr int64_t kNoLimit = int64_t{1} << 50;
-int64_t MostBytes(ir::IntContext& ints, const std::vector<ir::IntExpr>& symbols,
-                  const Bucket& bucket, const std::vector<ir::IntExpr>& sizes, DType dtype);
+std::vector<int64_t> MostOf(ir::IntContext& ints, const std::vector<ir::IntExpr>& symbols,
+                            const Bucket& bucket, const std::vector<ir::IntExpr>& sizes);
+// Bytes of a buffer of these sizes, without gaps; at most kNoLimit.
+int64_t Bytes(const std::vector<int64_t>& sizes, DType dtype);
 
 // "s0 <= 64, s1 <= 128"; "other sizes".
 std::string TextOf(const ir::IntContext& ints, const std::vector<ir::IntExpr>& symbols,

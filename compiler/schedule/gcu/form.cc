@@ -6,6 +6,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "compiler/schedule/gcu/split.h"
 #include "proto/base/status_macros.h"
 
 namespace kiln::schedule::gcu {
@@ -18,66 +19,6 @@ using ir::ScalarOp;
 
 constexpr int kMostSplits = 64;
 
-// A quotient or remainder of a loop variable by a size that divides its extent.
-struct Split {
-  IntExpr var;
-  IntExpr by;
-};
-
-void FindSplit(ir::IntContext& ints, IntExpr expr, std::optional<Split>& found) {
-  if (found) return;
-  const IntKind kind = expr.kind();
-  if (kind == IntKind::kConst || kind == IntKind::kSymbol || kind == IntKind::kVar ||
-      kind == IntKind::kIndirect) {
-    return;
-  }
-  if (kind == IntKind::kFloorDiv || kind == IntKind::kMod) {
-    const IntExpr dividend = expr.operands()[0], divisor = expr.operands()[1];
-    const bool is_size = divisor.range().min > 1 && !ir::ContainsKind(divisor, IntKind::kVar) &&
-                         !ir::ContainsKind(divisor, IntKind::kIndirect);
-    if (dividend.kind() == IntKind::kVar && is_size && dividend.extent() != divisor &&
-        ints.Mod(dividend.extent(), divisor).is_const(0)) {
-      found = Split{dividend, divisor};
-      return;
-    }
-  }
-  for (IntExpr operand : expr.operands()) FindSplit(ints, operand, found);
-}
-
-std::optional<Split> FindSplit(ir::IntContext& ints, const ir::Kernel& kernel) {
-  std::optional<Split> found;
-  ir::ForEachInst(kernel, [&](const Inst& inst) {
-    for (IntExpr index : inst.indices) FindSplit(ints, index, found);
-  });
-  if (!found) return found;
-  bool own = absl::c_linear_search(kernel.outer, found->var);
-  for (const ir::Phase& phase : kernel.phases) {
-    own = own || absl::c_linear_search(phase.inner, found->var);
-  }
-  return own ? found : std::nullopt;
-}
-
-// The variable as two, in all loops and indices.
-void Apply(ir::Module& module, const Split& split, ir::Kernel& kernel) {
-  ir::IntContext& ints = *module.ints;
-  const IntExpr high = ints.NewVar(ints.FloorDiv(split.var.extent(), split.by));
-  const IntExpr low = ints.NewVar(split.by);
-  const ir::IntContext::VarMap map = {{split.var, ints.Add(ints.Mul(high, split.by), low)}};
-  const auto replace = [&](std::vector<IntExpr>& loops) {
-    const auto at = absl::c_find(loops, split.var);
-    if (at == loops.end()) return;
-    *at = high;
-    loops.insert(at + 1, low);
-  };
-  replace(kernel.outer);
-  for (ir::Phase& phase : kernel.phases) {
-    replace(phase.inner);
-    for (Inst& inst : phase.body) {
-      for (IntExpr& index : inst.indices) index = ints.Substitute(index, map);
-    }
-  }
-}
-
 class FormMaker {
  public:
   FormMaker(ir::Module& module, Form& form) : module_(module), ints_(*module.ints), form_(form) {}
@@ -88,7 +29,7 @@ class FormMaker {
     for (int i = 0; i < kMostSplits; ++i) {
       const std::optional<Split> split = FindSplit(ints_, kernel);
       if (!split) break;
-      Apply(module_, *split, kernel);
+      Apply(ints_, *split, kernel);
     }
     for (IntExpr var : kernel.outer) form_.loops.push_back({var, var.extent(), -1});
     for (size_t p = 0; p < kernel.phases.size(); ++p) {

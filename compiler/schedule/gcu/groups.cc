@@ -149,16 +149,16 @@ class Analyzer {
     if (!symbols_.empty()) {
       const std::vector<BufferId> handed_on = HandedOn(begin, end);
       limits = ChooseLimits(ints_, symbols_, [&](const Bucket& bucket) {
-        return PeakOf(handed_on, begin, end, SizesIn(bucket)).first <= Room();
+        return PeakOf(handed_on, begin, end, BytesOf(handed_on, SizesIn(bucket, handed_on)))
+                   .first <= Room();
       });
     }
     buckets_ = BucketsOf(ints_, symbols_, limits);
-    bytes_.clear();
+    sizes_.clear();
     apart_.clear();
-    if (!symbols_.empty()) seconds_.clear();
     for (bucket_ = 0; bucket_ < buckets_.size(); ++bucket_) {
       const AtTypicalSizes sizes(ints_, symbols_, buckets_[bucket_]);
-      bytes_.push_back(SizesIn(buckets_[bucket_]));
+      sizes_.push_back(SizesIn(buckets_[bucket_], HandedOn(begin, end)));
       const std::vector<bool> nothing(module_.buffers.size());
       double apart = 0;
       for (size_t k = begin; k < end; ++k) apart += Launch() + Seconds(k, -1, 0, nothing);
@@ -166,13 +166,20 @@ class Analyzer {
     }
   }
 
-  // Bytes by buffer, at most, for those that kernels may hand on.
-  std::vector<int64_t> SizesIn(const Bucket& bucket) const {
-    std::vector<int64_t> bytes(module_.buffers.size(), 0);
-    for (size_t b = 0; b < bytes.size(); ++b) {
-      const ir::Buffer& buffer = module_.buffers[b];
-      if (own_[b]) bytes[b] = MostBytes(ints_, symbols_, bucket, buffer.sizes, buffer.dtype);
+  using Sizes = absl::flat_hash_map<BufferId, std::vector<int64_t>>;  // of dimensions, at most
+
+  Sizes SizesIn(const Bucket& bucket, const std::vector<BufferId>& buffers) const {
+    Sizes sizes;
+    for (BufferId id : buffers) {
+      sizes[id] = MostOf(ints_, symbols_, bucket, module_.buffers[id].sizes);
     }
+    return sizes;
+  }
+
+  // In the buffers' order.
+  std::vector<int64_t> BytesOf(const std::vector<BufferId>& buffers, const Sizes& sizes) const {
+    std::vector<int64_t> bytes;
+    for (BufferId id : buffers) bytes.push_back(Bytes(sizes.at(id), module_.buffers[id].dtype));
     return bytes;
   }
 
@@ -239,15 +246,18 @@ class Analyzer {
 
   size_t LastUse(BufferId id) const { return uses_.LoadersOf(id).back(); }
 
-  // The most bytes of these that live at once, and the kernel where they do.
+  // The most bytes of these buffers that live at once, and the kernel where they do.
   std::pair<int64_t, size_t> PeakOf(const std::vector<BufferId>& kept, size_t begin, size_t end,
                                     const std::vector<int64_t>& bytes) const {
+    std::vector<int64_t> more(end - begin + 1, 0);
+    for (size_t i = 0; i < kept.size(); ++i) {
+      more[*uses_.StorerOf(kept[i]) - begin] += bytes[i] + 512;
+      more[LastUse(kept[i]) + 1 - begin] -= bytes[i] + 512;
+    }
     std::pair<int64_t, size_t> peak = {0, begin};
+    int64_t live = 0;
     for (size_t k = begin; k < end; ++k) {
-      int64_t live = 0;
-      for (BufferId id : kept) {
-        if (*uses_.StorerOf(id) <= k && k <= LastUse(id)) live += bytes[id] + 512;
-      }
+      live += more[k - begin];
       if (live > peak.first) peak = {live, k};
     }
     return peak;
@@ -256,11 +266,13 @@ class Analyzer {
   // Of those the ones that stay in L2: where together they do not fit, those go that take the most
   // room for the longest time beside how often they are used.
   std::vector<BufferId> Keep(size_t begin, size_t end) const {
-    const std::vector<int64_t>& bytes = bytes_[bucket_];
     std::vector<BufferId> kept = HandedOn(begin, end);
-    std::erase_if(kept, [&](BufferId id) { return bytes[id] > machine_.l2_bytes; });
+    const Sizes& sizes = sizes_[bucket_];
+    std::erase_if(kept, [&](BufferId id) {
+      return Bytes(sizes.at(id), module_.buffers[id].dtype) > machine_.l2_bytes;
+    });
     while (true) {
-      const auto [peak, at] = PeakOf(kept, begin, end, bytes);
+      const auto [peak, at] = PeakOf(kept, begin, end, BytesOf(kept, sizes));
       if (peak <= Room()) return kept;
       double worst = -1;
       BufferId out = -1;
@@ -317,16 +329,15 @@ class Analyzer {
 
   using Dims = absl::flat_hash_map<BufferId, size_t>;  // of what is handed on: the tiled dimension
 
-  // Bytes by buffer where the tiled dimension has `step` elements.
+  // Where the tiled dimension has `step` elements.
   std::vector<int64_t> TileBytes(const std::vector<BufferId>& kept, const Dims& dims,
                                  int64_t step) const {
-    std::vector<int64_t> bytes(module_.buffers.size(), 0);
+    std::vector<int64_t> bytes;
     for (BufferId id : kept) {
-      const ir::Buffer& buffer = module_.buffers[id];
-      std::vector<IntExpr> sizes = buffer.sizes;
-      IntExpr& tiled = sizes[dims.at(id)];
-      tiled = ints_.Min(ints_.Const(step), tiled);
-      bytes[id] = MostBytes(ints_, symbols_, buckets_[bucket_], sizes, buffer.dtype);
+      std::vector<int64_t> sizes = sizes_[bucket_].at(id);
+      int64_t& tiled = sizes[dims.at(id)];
+      tiled = std::min(tiled, step);
+      bytes.push_back(Bytes(sizes, module_.buffers[id].dtype));
     }
     return bytes;
   }
@@ -375,8 +386,10 @@ class Analyzer {
 
   // What the kernel takes: all of it, or one tile of its loop.
   double Seconds(size_t k, int loop, int64_t step, const std::vector<bool>& in_l2) {
-    std::string key = absl::StrCat(symbols_.empty() ? "" : absl::StrCat(bucket_, ":"),
-                                   identities_[k].first, ",", loop, ",", step, ":");
+    std::string key = absl::StrCat(identities_[k].first, ",", loop, ",", step, ":");
+    for (size_t i = 0; i < symbols_.size(); ++i) {
+      absl::StrAppend(&key, symbols_[i].id(), "=", buckets_[bucket_].typical[i], ",");
+    }
     ir::ForEachInst(KernelAt(k), [&](const Inst& inst) {
       if (IsAccess(inst)) key += in_l2[inst.buffer] ? '1' : '0';
     });
@@ -445,9 +458,9 @@ class Analyzer {
   // Of the kernels that are being cut:
   std::vector<IntExpr> symbols_;
   std::vector<Bucket> buckets_;
-  size_t bucket_ = 0;                        // that is being planned for
-  std::vector<std::vector<int64_t>> bytes_;  // by bucket and buffer, at most
-  std::vector<double> apart_;                // by bucket: seconds as launches of their own
+  size_t bucket_ = 0;          // that is being planned for
+  std::vector<Sizes> sizes_;   // by bucket: of what is handed on
+  std::vector<double> apart_;  // by bucket: seconds as launches of their own
   absl::flat_hash_map<std::string, double> seconds_;
 };
 

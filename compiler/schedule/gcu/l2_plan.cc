@@ -138,7 +138,7 @@ absl::StatusOr<L2Plan> PlanL2(ir::Module& module, const std::vector<IntExpr>& sy
       std::vector<int64_t> weights;
       for (IntExpr stride : buffer.strides) weights.push_back(TypicalOf(ints, stride));
       out.strides = PackedStrides(ints, out.sizes, weights);
-      const int64_t bytes = MostBytes(ints, symbols, version.bucket, out.sizes, buffer.dtype);
+      const int64_t bytes = Bytes(MostOf(ints, symbols, version.bucket, out.sizes), buffer.dtype);
       if (bytes == kNoLimit) {
         status = absl::UnimplementedError(absl::StrCat("@", buffer.name, " has no largest size"));
       }

@@ -6,6 +6,7 @@
 #include "absl/algorithm/container.h"
 #include "compiler/schedule/gcu/form.h"
 #include "compiler/schedule/gcu/l2_plan.h"
+#include "compiler/schedule/gcu/split.h"
 #include "compiler/schedule/gcu/tiling.h"
 
 namespace kiln::schedule::gcu {
@@ -92,6 +93,7 @@ std::vector<bool> OwnBuffers(const ir::Module& module, const BufferUses& uses) {
 
 void LayOut(ir::Module& module) {
   const std::vector<bool> own = OwnBuffers(module, BufferUses(module));
+  Unflatten(module, own);
   for (const ir::Operation& operation : module.operations) {
     if (const auto* kernel = std::get_if<Kernel>(&operation)) LayOutStores(module, own, *kernel);
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "compiler/codegen/gcu/launch.h"
 #include "compiler/codegen/targets.h"
 #include "compiler/ir/parse.h"
@@ -16,6 +17,8 @@
 #include "compiler/ir/verify.h"
 #include "compiler/schedule/gcu/groups.h"
 #include "compiler/schedule/gcu/l2_plan.h"
+#include "compiler/schedule/gcu/layout.h"
+#include "tests/unit/compiler/codegen/check_module.h"
 #include "tests/unit/compiler/codegen/gcu_device.h"
 #include "tests/unit/compiler/codegen/native_run.h"
 
@@ -287,6 +290,96 @@ TEST(GcuGroups, EveryVersionIsRight) {
       }
     }
   }
+}
+
+// Rows of sequences of `batch`, normed, then two products over all of them as one matrix.
+std::string Sequences(const std::string& symbol, const std::string& batch) {
+  return absl::StrReplaceAll(R"(module {
+SYMBOL  buffer @x f32[BATCH,24,32] strides[768,32,1] input(0)
+  buffer @w f32[32,32] strides[32,1] input(1)
+  buffer @n f32[BATCH,24,32] strides[768,32,1] temp
+  buffer @a f32[24*BATCH,32] strides[32,1] temp
+  buffer @b f32[24*BATCH,32] strides[32,1] temp
+  buffer @y f32[BATCH,24,32] strides[768,32,1] output
+  kernel @norm (d0: BATCH, d1: 24) {
+    phase (r0: 32) {
+      %0 = load f32 @x[d0, d1, r0]
+      %1 = reduce.sum f32 %0
+    }
+    phase (r0: 32) {
+      %2 = load f32 @x[d0, d1, r0]
+      %3 = sub f32 %2, %1
+      store f32 @n[d0, d1, r0], %3
+    }
+  }
+  kernel @first contraction (d0: 24*BATCH, d1: 32) {
+    phase (r0: 32) {
+      %0 = load f32 @n[floordiv(d0, 24), mod(d0, 24), r0]
+      %1 = load f32 @w[d1, r0]
+      %2 = mul f32 %0, %1
+      %3 = reduce.sum f32 %2
+    }
+    phase () {
+      store f32 @a[d0, d1], %3
+    }
+  }
+  kernel @second contraction (d0: 24*BATCH, d1: 32) {
+    phase (r0: 32) {
+      %0 = load f32 @a[d0, r0]
+      %1 = load f32 @w[d1, r0]
+      %2 = mul f32 %0, %1
+      %3 = reduce.sum f32 %2
+    }
+    phase () {
+      store f32 @b[d0, d1], %3
+    }
+  }
+  kernel @last (d0: BATCH, d1: 24, d2: 32) {
+    phase () {
+      %0 = load f32 @b[24*d0 + d1, d2]
+      %1 = load f32 @n[d0, d1, d2]
+      %2 = add f32 %0, %1
+      store f32 @y[d0, d1, d2], %2
+    }
+  }
+  output @y sizes[BATCH,24,32] strides[768,32,1] offset 0
+}
+)",
+                             {{"SYMBOL", symbol}, {"BATCH", batch}});
+}
+
+TEST(GcuGroups, KernelsBeforeAndAfterAReshapeHaveTheSameLoops) {
+  for (const bool dynamic : {false, true}) {
+    const std::string text =
+        dynamic ? Sequences("  symbol s0 [1, 64] hint 4\n", "s0") : Sequences("", "5");
+    const auto symbols = dynamic ? std::vector<int64_t>{5} : std::vector<int64_t>();
+    ir::Module module = *ir::Parse(text);
+    schedule::gcu::LayOut(module);
+    ASSERT_EQ(ir::Verify(module), absl::OkStatus());
+    for (const ir::Operation& operation : module.operations) {
+      const auto& kernel = std::get<ir::Kernel>(operation);
+      ASSERT_GE(kernel.outer.size(), 2u) << kernel.name;
+      EXPECT_EQ(kernel.outer[0].extent(), module.buffers[0].sizes[0]) << kernel.name;
+      EXPECT_TRUE(kernel.outer[1].extent().is_const(24)) << kernel.name;
+    }
+    for (const ir::Buffer& buffer : module.buffers) {
+      if (buffer.kind == ir::BufferKind::kTemp) EXPECT_EQ(buffer.sizes.size(), 3u) << buffer.name;
+    }
+    CheckModule(text, {.symbols = symbols, .tolerance = 2e-4});
+  }
+}
+
+// A reader that needs the rows as one, here turned around, keeps them so.
+TEST(GcuGroups, WhatIsReadAsOneDimensionStaysOne) {
+  std::string text = Sequences("", "5");
+  text = absl::StrReplaceAll(text, {{"load f32 @a[d0, r0]", "load f32 @a[119 - d0, r0]"}});
+  ir::Module module = *ir::Parse(text);
+  schedule::gcu::LayOut(module);
+  ASSERT_EQ(ir::Verify(module), absl::OkStatus());
+  for (const ir::Buffer& buffer : module.buffers) {
+    if (buffer.name == "a") EXPECT_EQ(buffer.sizes.size(), 2u);
+  }
+  CheckModule(text, {.tolerance = 2e-4});
 }
 
 constexpr char kIndices[] = R"(module {
