@@ -374,6 +374,18 @@ kiln_status* kiln_program_library_step(const kiln_program* program, size_t index
   });
 }
 
+size_t kiln_program_num_steps(const kiln_program* program) {
+  return program == nullptr ? 0 : program->info.steps().size();
+}
+
+kiln_status* kiln_program_step(const kiln_program* program, size_t index, kiln_step_info* info) {
+  return Guarded([&]() -> absl::Status {
+    if (program == nullptr || info == nullptr) return NullArgument("program or info");
+    KILN_ASSIGN_OR_RETURN(*info, kiln::ProgramInfo::At(program->info.steps(), index, "step"));
+    return absl::OkStatus();
+  });
+}
+
 kiln_status* kiln_program_describe_json(const kiln_program* program, kiln_bytes* text) {
   return Guarded([&]() -> absl::Status {
     if (program == nullptr) return NullArgument("program");

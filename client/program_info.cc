@@ -2,6 +2,8 @@
 
 #include <google/protobuf/util/json_util.h>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_join.h"
 #include "client/runtime/executor.h"
 #include "client/runtime/program_run.h"
 #include "kiln/v1/artifact.pb.h"
@@ -44,6 +46,7 @@ ProgramInfo::ProgramInfo(const runtime::LoadedProgram& program) {
   AddInputs(program);
   AddOutputs(program);
   AddLibrarySteps(program);
+  AddSteps(program);
   AddStats(program);
 }
 
@@ -116,6 +119,29 @@ void ProgramInfo::AddLibrarySteps(const runtime::LoadedProgram& program) {
     info.proto_size = texts_.back().size();
     info.json = Keep(MessageJson(library).value_or(""));
     library_steps_.push_back(info);
+  }
+}
+
+void ProgramInfo::AddSteps(const runtime::LoadedProgram& program) {
+  const v1::Program& steps = program.artifact().program();
+  absl::flat_hash_map<absl::string_view, const char*> nodes;
+  for (const v1::Debug::KernelSource& kernel : program.artifact().debug().kernels()) {
+    nodes[kernel.symbol()] = Keep(absl::StrJoin(kernel.ops(), ","));
+  }
+  for (const v1::Step& step : steps.steps()) {
+    kiln_step_info info{KILN_STEP_COPY, 0, "copy", ""};
+    if (step.has_launch()) {
+      info.kind = KILN_STEP_KERNEL;
+      info.name = Keep(step.launch().kernel());
+      const auto known = nodes.find(step.launch().kernel());
+      if (known != nodes.end()) info.nodes = known->second;
+    } else if (step.has_library()) {
+      info.kind = KILN_STEP_LIBRARY;
+      info.name = Keep(step.library().op());
+      info.nodes = Keep(step.library().node());
+    }
+    info.prepares = steps_.size() < steps.prepare_steps() ? 1 : 0;
+    steps_.push_back(info);
   }
 }
 

@@ -27,6 +27,7 @@ class ProgramInfo {
   const std::vector<kiln_value_info>& inputs() const { return inputs_; }
   const std::vector<kiln_value_info>& outputs() const { return outputs_; }
   const std::vector<kiln_library_info>& library_steps() const { return library_steps_; }
+  const std::vector<kiln_step_info>& steps() const { return steps_; }
   const kiln_program_stats& stats() const { return stats_; }
 
   template <typename T>
@@ -40,6 +41,7 @@ class ProgramInfo {
   void AddInputs(const runtime::LoadedProgram& program);
   void AddOutputs(const runtime::LoadedProgram& program);
   void AddLibrarySteps(const runtime::LoadedProgram& program);
+  void AddSteps(const runtime::LoadedProgram& program);
   void AddStats(const runtime::LoadedProgram& program);
   const char* Keep(std::string text);
 
@@ -49,6 +51,7 @@ class ProgramInfo {
   std::vector<kiln_value_info> inputs_;
   std::vector<kiln_value_info> outputs_;
   std::vector<kiln_library_info> library_steps_;
+  std::vector<kiln_step_info> steps_;
   kiln_program_stats stats_ = KILN_PROGRAM_STATS_INIT;
 };
 

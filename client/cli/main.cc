@@ -25,9 +25,11 @@ const std::vector<Command>& Commands() {
       {"run",
        "GRAPH|ARTIFACT [--target cpp|ptx|gcu] [--arch NAME] [--inputs random[:SEED]|FILE.npz] "
        "[--check "
-       "| --expect FILE.npz] [--bench N] [--threads N] [--fail-on-miss]",
+       "| --expect FILE.npz] [--bench N] [--profile N [--trace FILE.json]] [--threads N] "
+       "[--fail-on-miss]",
        "runs a saved graph or an artifact on this machine and its devices",
-       {{"--target", "--arch", "--inputs", "--expect", "--bench", "--threads"},
+       {{"--target", "--arch", "--inputs", "--expect", "--bench", "--profile", "--trace",
+         "--threads"},
         {"--check", "--fail-on-miss"}},
        RunRun},
       {"explain",

@@ -11,6 +11,7 @@
 #include "client/cli/gpu_tensors.h"
 #include "client/cli/inputs.h"
 #include "client/cli/npz.h"
+#include "client/cli/profile.h"
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/compile_service.pb.h"
 #include "kiln/v1/graph.pb.h"
@@ -22,6 +23,7 @@ namespace kiln::cli {
 namespace {
 
 constexpr int kWarmUpRuns = 3;
+constexpr size_t kMostProfileRows = 40;
 
 struct Loaded {
   v1::Graph graph;  // of an artifact: symbols and inputs only
@@ -218,13 +220,27 @@ void Print(const Loaded& loaded, const Report& report, bool checked, int64_t ben
   }
 }
 
+// Prints where runs spend their time, and writes the last one's trace where `trace` names a file.
+absl::Status PrintProfile(const Program& program, const RunInputs& inputs, int64_t count,
+                          const std::string& trace) {
+  KILN_ASSIGN_OR_RETURN(const std::vector<StepTime> steps, Profile(program, inputs.all, count));
+  std::fputs(ProfileTable(steps, kMostProfileRows).c_str(), stdout);
+  return trace.empty() ? absl::OkStatus() : WriteFile(trace, ChromeTrace(steps));
+}
+
 }  // namespace
 
 Outcome RunRun(const Args& args) {
   if (args.positional().size() != 1) return Usage("kiln run takes one saved graph or artifact");
   auto bench = args.GetInt("--bench", 0, 1, 1000000);
   if (!bench.ok()) return Usage(bench.status());
-  auto client = MakeClient(args, false);
+  auto profile = args.GetInt("--profile", 0, 1, 1000000);
+  if (!profile.ok()) return Usage(profile.status());
+  if (*profile > 0 && args.Has("--json")) {
+    return Usage("--profile prints a table; for programs to read there is --trace");
+  }
+  if (*profile == 0 && args.Has("--trace")) return Usage("--trace needs --profile N");
+  auto client = MakeClient(args, *profile > 0);
   if (!client.ok()) return Usage(client.status());
   auto data = ReadFile(args.positional().front());
   if (!data.ok()) return Failed(data.status());
@@ -249,6 +265,9 @@ Outcome RunRun(const Args& args) {
     auto uploaded = GpuTensors::Upload(*loaded->program, *inputs);
     if (!uploaded.ok()) return Failed(uploaded.status());
     gpu = *std::move(uploaded);
+    if (*profile > 0) {
+      return Usage("--profile times steps on the CPU; a GPU's are seen by its own profiler");
+    }
   }
   auto outputs = RunOnce(*loaded->program, *inputs, gpu.get());
   if (!outputs.ok()) return Failed(outputs.status());
@@ -278,6 +297,11 @@ Outcome RunRun(const Args& args) {
   }
   const bool checked = args.Has("--check") || args.Has("--expect");
   Print(*loaded, report, checked, *bench, timing, args.Has("--json"));
+  if (*profile > 0) {
+    const absl::Status printed =
+        PrintProfile(*loaded->program, *inputs, *profile, args.Get("--trace", ""));
+    if (!printed.ok()) return Failed(printed);
+  }
   if (report.wrong.empty()) return Ok();
   return Failed(
       absl::InternalError(absl::StrCat("wrong result: ", absl::StrJoin(report.wrong, "; "))));

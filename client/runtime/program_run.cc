@@ -79,19 +79,23 @@ absl::Status ProgramRun::Run(size_t first_step, absl::Span<kiln_output> outputs)
 }
 
 absl::Status ProgramRun::RunSteps(size_t first, size_t end) {
+  const auto told = options_ == nullptr ? nullptr : options_->step;
   for (size_t i = first; i < end; ++i) {
-    const PlanStep& step = plan_.steps[i];
-    switch (step.kind) {
-      case PlanStep::Kind::kLaunch:
-        KILN_RETURN_IF_ERROR(Launch(plan_.launches[step.index]));
-        break;
-      case PlanStep::Kind::kLibrary:
-        KILN_RETURN_IF_ERROR(CallLibrary(plan_.libraries[step.index]));
-        break;
-      case PlanStep::Kind::kCopy:
-        KILN_RETURN_IF_ERROR(Copy(plan_.copies[step.index]));
-        break;
-    }
+    if (told != nullptr) told(options_->user, static_cast<int32_t>(i), 1);
+    KILN_RETURN_IF_ERROR(RunStep(plan_.steps[i]));
+    if (told != nullptr) told(options_->user, static_cast<int32_t>(i), 0);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ProgramRun::RunStep(const PlanStep& step) {
+  switch (step.kind) {
+    case PlanStep::Kind::kLaunch:
+      return Launch(plan_.launches[step.index]);
+    case PlanStep::Kind::kLibrary:
+      return CallLibrary(plan_.libraries[step.index]);
+    case PlanStep::Kind::kCopy:
+      return Copy(plan_.copies[step.index]);
   }
   return absl::OkStatus();
 }

@@ -69,6 +69,7 @@ class ProgramRun {
   // After each call of the caller's code. OK where the run can go on.
   virtual absl::Status AfterCallback() = 0;
 
+  absl::Status RunStep(const PlanStep& step);
   absl::Status AllocateOutputs();
   // Storage for a buffer's contents that outputs view; sets the buffer's pointer.
   absl::Status Allocate(int number, int buffer);

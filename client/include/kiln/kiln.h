@@ -310,6 +310,25 @@ typedef struct kiln_library_info {
 KILN_EXPORT kiln_status* kiln_program_library_step(const kiln_program* program, size_t index,
                                                    kiln_library_info* info);
 
+typedef enum kiln_step_kind {
+  KILN_STEP_KERNEL = 1,
+  KILN_STEP_LIBRARY = 2,
+  KILN_STEP_COPY = 3
+} kiln_step_kind;
+
+/* All steps, in the order that they run in. */
+typedef struct kiln_step_info {
+  int32_t kind;     /* kiln_step_kind */
+  int32_t prepares; /* 1: runs that are given kiln_run_options.prepared leave it out */
+  const char* name; /* the kernel's symbol, a library step's operator, or "copy" */
+  /* The graph's nodes that the step computes, comma-separated. Of kernels a debug compile tells
+     them; otherwise "". */
+  const char* nodes;
+} kiln_step_info;
+KILN_EXPORT size_t kiln_program_num_steps(const kiln_program* program);
+KILN_EXPORT kiln_status* kiln_program_step(const kiln_program* program, size_t index,
+                                           kiln_step_info* info);
+
 /* The artifact without its machine code: header, program, and what a debug compile adds (IR after
    each stage, sources, assembly, decisions), as protobuf JSON of kiln.v1.Artifact. */
 KILN_EXPORT kiln_status* kiln_program_describe_json(const kiln_program* program, kiln_bytes* text);
@@ -366,6 +385,11 @@ typedef struct kiln_run_options {
      256 bytes and good until then in the stream's order. Called at most once, before the first
      step. NULL: a pool of the runtime's own, in the stream's order. */
   kiln_status* (*allocate_scratch)(void* user, int64_t bytes, void** data);
+
+  /* Called before (`begins` 1) and after (0) each step that the run executes: number `step` of
+     kiln_program_step. On a GPU what lies between is putting the step into the stream. After a step
+     that failed it is not called. NULL: not called. */
+  void (*step)(void* user, int32_t step, int32_t begins);
 } kiln_run_options;
 #define KILN_RUN_OPTIONS_INIT {sizeof(kiln_run_options)}
 

@@ -49,6 +49,9 @@ TEST(Cli, WrongUseExitsWithTwoAndASentence) {
   ExpectUsage("compile a.kgraph --arch z80", "unknown CPU 'z80'");
   ExpectUsage("compile a.kgraph --target tpu", "--target is 'tpu'");
   ExpectUsage("run a.kgraph --bench 0", "--bench is '0'");
+  ExpectUsage("run a.kgraph --profile 0", "--profile is '0'");
+  ExpectUsage("run a.kgraph --trace t.json", "--trace needs --profile");
+  ExpectUsage("run a.kgraph --profile 3 --json", "there is --trace");
   ExpectUsage("run a.kgraph --threads x", "--threads is 'x'");
   ExpectUsage("cache", "takes one of ls, stat, verify, clear");
   ExpectUsage("cache burn", "has no 'burn'");

@@ -279,5 +279,28 @@ TEST(Executor, ALibraryStepThatFailsOrIsMissingNamesOpAndNode) {
   EXPECT_THAT(status.message(), AllOf(HasSubstr("aten.test.default"), HasSubstr("'lib'")));
 }
 
+TEST(Executor, TellsWhereEachStepBeginsAndEnds) {
+  struct Told : Callbacks {
+    std::vector<std::pair<int, int>> steps;
+  } told;
+  told.library_size = 4;
+  kiln_run_options options = told.options();
+  options.step = [](void* user, int32_t step, int32_t begins) {
+    static_cast<Told*>(static_cast<Callbacks*>(user))->steps.emplace_back(step, begins);
+  };
+  auto program = Load(AddLibraryResult(4));
+  std::vector<float> a = {1, 2, 3, 4};
+  int64_t n = 4;
+  kiln_output outputs[2];
+  ASSERT_TRUE(program->Run({Vector(a.data(), n)}, outputs, &options).ok());
+  const std::vector<std::pair<int, int>> expected = {{0, 1}, {0, 0}, {1, 1}, {1, 0}};
+  EXPECT_EQ(told.steps, expected);
+  kiln_outputs_release(outputs, 2);
+  a[0] = -1;  // the library step fails
+  told.steps.clear();
+  EXPECT_FALSE(program->Run({Vector(a.data(), n)}, outputs, &options).ok());
+  EXPECT_EQ(told.steps, (std::vector<std::pair<int, int>>{{0, 1}}));
+}
+
 }  // namespace
 }  // namespace kiln::testing
