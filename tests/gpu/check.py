@@ -1,9 +1,10 @@
-"""Kiln on a GPU against eager and float64, and its speed: python tests/gpu/check.py [--ptxas FILE] [PART...]
+"""Kiln on a GPU against eager and float64, and its speed: python tests/gpu/check.py [--ptxas FILE] [--results DIR] [PART...]
 
 KILN_BUILD names a build folder or an unpacked portable pack; a kilnd of it is started and
 KILN_SERVER set. Without parts all but the bench run; `bench` is all of its parts. One line a case,
 then what the server counted and a summary; exit status 1 where a case failed, 77 without a CUDA
-device. Each part takes less than nine minutes; RESULTS.md has what they printed.
+device. Each part takes less than nine minutes; with --results one that did not finish goes on where it
+was. RESULTS.md has what they printed.
 """
 
 from __future__ import annotations
@@ -35,6 +36,11 @@ PARTS = {
     "random": ("training", "randomness"),
     "dynamic": ("running", "dynamic"),
     "running": ("running", "running"),
+    "opinfo_forward": ("opinfo", "forward"),
+    "opinfo_backward": ("opinfo", "backward"),
+    "conformance": ("conformance", "in_torch"),
+    "conformance_run": ("conformance", "without_torch"),
+    "sanitizer": ("sanitizer", "sanitizer"),
     "parallel": ("parallel", "parallel"),
     "bench_kernels": ("bench", "kernels"),
     "bench_models": ("bench", "models"),
@@ -59,6 +65,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--ptxas", default="none", help="the server's option of that name")
+    parser.add_argument("--results", type=pathlib.Path, help="a folder that outcomes are kept in")
     options = parser.parse_args()
     parts = options.parts or [part for part in PARTS if not part.startswith(("bench", "profile"))]
     if "bench" in parts:
@@ -75,11 +82,13 @@ def main() -> int:
         return NO_DEVICE
     from measure import Results
 
-    sys.path.insert(0, str(BUILD / "python"))
+    package = str(BUILD / "python")
+    sys.path.insert(0, package)
+    os.environ["PYTHONPATH"] = os.pathsep.join([package, os.environ.get("PYTHONPATH", "")])
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {BUILD}")
     torch.backends.cudnn.allow_tf32 = False  # what is measured turns it on
-    run = Results()
     with tempfile.TemporaryDirectory(prefix="kiln-gpu-") as folder:
+        run = Results(options.results or pathlib.Path(folder))
         server = Server(pathlib.Path(folder) / "data", f"--ptxas={options.ptxas}")
         os.environ["KILN_SERVER"] = server.address
         try:

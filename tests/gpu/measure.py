@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pathlib
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,14 +20,17 @@ TIMES_EAGER, UNITS = 3.0, 8.0
 
 
 class Results:
-    """Counts cases; prints one line for each."""
+    """Counts cases; prints one line for each. Parts keep outcomes in `folder`."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
         self.passed = 0
         self.failed: list[str] = []
 
     @contextmanager
-    def case(self, name: str) -> Iterator[None]:
+    def case(self, name: str, quiet: bool = False) -> Iterator[None]:
+        """With `quiet` a case that passes prints nothing."""
         try:
             yield
         except Exception as error:
@@ -36,7 +40,8 @@ class Results:
             print(f"FAIL {name}: {type(error).__name__}: {text} ({place.name}:{place.lineno})")
         else:
             self.passed += 1
-            print(f"ok   {name}")
+            if not quiet:
+                print(f"ok   {name}")
 
     def summary(self) -> int:
         print(f"{self.passed} passed, {len(self.failed)} failed")

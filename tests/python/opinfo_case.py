@@ -6,9 +6,18 @@ A case is named "OPERATOR DTYPE DIRECTION", such as "nn.functional.pad.reflect b
 import dataclasses
 import functools
 import itertools
+import sys
+import types
+import unittest
 
 import torch
 from compare import assert_same, double_reference
+
+try:
+    import expecttest  # noqa: F401
+except ImportError:  # torch's tests derive from its class; the samples need no more of it
+    sys.modules["expecttest"] = types.ModuleType("expecttest")
+    sys.modules["expecttest"].TestCase = unittest.TestCase
 from torch.testing._internal import common_methods_invocations
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
@@ -53,13 +62,13 @@ def infos():
     return {info.full_name: info for info in op_db}
 
 
-def all_cases():
-    """Every operator in every dtype and direction that torch supports on the CPU."""
+def all_cases(device="cpu"):
+    """Every operator in every dtype and direction that torch supports on the device."""
     for name, info in infos().items():
+        backward = info.supported_backward_dtypes(device) if info.supports_autograd else ()
         for dtype in DTYPES:
-            if getattr(torch, dtype) in info.supported_dtypes("cpu"):
+            if getattr(torch, dtype) in info.supported_dtypes(device):
                 yield Case(name, dtype, "forward")
-            backward = info.supported_backward_dtypes("cpu") if info.supports_autograd else ()
             if getattr(torch, dtype) in backward:
                 yield Case(name, dtype, "backward")
 
@@ -112,7 +121,9 @@ def with_gradients(fn):
         if not outputs or not inputs:
             raise NotDifferentiable
         given = [
-            torch.linspace(0.5, 1.5, o.numel(), dtype=torch.float64).reshape(o.shape).to(o.dtype)
+            torch.linspace(0.5, 1.5, o.numel(), dtype=torch.float64, device=o.device)
+            .reshape(o.shape)
+            .to(o.dtype)
             for o in outputs
         ]
         gradients = torch.autograd.grad(outputs, inputs, given, materialize_grads=True)
@@ -241,12 +252,12 @@ def run_sample(info, case, sample):
     return Outcome("equal")
 
 
-def run_case(case, count=2):
+def run_case(case, count=2, device="cpu"):
     """The worst outcome of the first `count` samples."""
     info = infos()[case.op]
     dtype = getattr(torch, case.dtype)
     try:
-        samples = info.sample_inputs("cpu", dtype, requires_grad=case.direction == "backward")
+        samples = info.sample_inputs(device, dtype, requires_grad=case.direction == "backward")
         samples = list(itertools.islice(samples, count))
     except Exception as error:
         return Outcome("not applicable", f"no samples: {error}")

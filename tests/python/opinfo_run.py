@@ -35,9 +35,9 @@ BAD = ("fell back", "differs", "error", "crash")
 class Worker:
     """A process that runs case after case; what kills it costs one case."""
 
-    def __init__(self, timeout_s, samples):
+    def __init__(self, timeout_s, samples, device):
         self._timeout_s = timeout_s
-        self._samples = samples
+        self._arguments = ["--samples", str(samples), "--device", device]
         self._process = None
 
     def run(self, case):
@@ -48,7 +48,10 @@ class Worker:
         ready, _, _ = select.select([self._answers], [], [], self._timeout_s)
         line = self._answers.readline() if ready else ""
         if line:
-            return json.loads(line)
+            outcome = json.loads(line)
+            if outcome["status"] == "crash":  # it has ended
+                self.stop()
+            return outcome
         self.stop()
         if not ready:
             return {"status": "error", "why": f"no answer within {self._timeout_s} s"}
@@ -59,7 +62,7 @@ class Worker:
     def _start(self):
         read, write = os.pipe()
         self._process = subprocess.Popen(
-            [sys.executable, __file__, "--worker", str(write), "--samples", str(self._samples)],
+            [sys.executable, __file__, "--worker", str(write), *self._arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -70,7 +73,8 @@ class Worker:
         os.close(write)
         self._answers = os.fdopen(read)
         # Importing torch and its tests is not part of a case.
-        self._answers.readline()
+        if not self._answers.readline():
+            raise RuntimeError(f"no worker starts: try {__file__} --worker 1")
 
     def stop(self):
         if self._process is None:
@@ -85,34 +89,56 @@ class Worker:
         self._process = None
 
 
-def work(answers, samples):
+def work(answers, samples, device):
     """The worker's side: cases come on standard input, outcomes go to `answers`."""
     warnings.filterwarnings("ignore")
-    from opinfo_case import Case, infos, run_case
+    import torch
+
+    torch.backends.cudnn.allow_tf32 = False  # torch's tests, imported next, freeze such flags
+    from opinfo_case import Case, Outcome, infos, run_case
 
     infos()
     with os.fdopen(answers, "w", buffering=1) as out:
         out.write("ready\n")
         for line in sys.stdin:
-            outcome = run_case(Case(**json.loads(line)), samples)
+            outcome = run_case(Case(**json.loads(line)), samples, device)
+            broken = device_fault() if device == "cuda" else ""
+            if broken:
+                outcome = Outcome("crash", f"{broken} ({outcome.status}: {outcome.why})")
             out.write(json.dumps(dataclasses.asdict(outcome)) + "\n")
+            if broken:  # for good, in this process
+                return
+
+
+def device_fault():
+    """What a kernel of the last case did to the GPU, or nothing."""
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+    except Exception as error:
+        return str(error).strip().splitlines()[0]
+    return ""
 
 
 def select_cases(options):
-    from opinfo_case import all_cases
+    from opinfo_case import all_cases, infos
+    from opinfo_names import LOWERED
 
     wanted = re.compile(options.ops)
     return [
         case
-        for case in all_cases()
+        for case in all_cases(options.device)
         if wanted.fullmatch(case.op)
+        and (not options.lowered or infos()[case.op].name in LOWERED)
         and (not options.dtype or case.dtype in options.dtype)
         and (not options.direction or case.direction == options.direction)
     ]
 
 
 def run_all(cases, options, outcomes, record):
-    """Fills `outcomes`, by case; each goes to `record` as it comes."""
+    """Fills `outcomes`, by case, for `options.within` seconds; each goes to `record` as it comes."""
+    end = time.monotonic() + options.within
     waiting = queue.SimpleQueue()
     # In an order that mixes everything: what a run had time for says something about the rest.
     for case in sorted(cases, key=lambda case: zlib.crc32(str(case).encode())):
@@ -120,12 +146,12 @@ def run_all(cases, options, outcomes, record):
     lock = threading.Lock()
 
     def serve():
-        worker = Worker(options.timeout, options.samples)
-        while True:
+        worker = Worker(options.timeout, options.samples, options.device)
+        while time.monotonic() < end:
             try:
                 case = waiting.get_nowait()
             except queue.Empty:
-                return worker.stop()
+                break
             outcome = worker.run(case)
             with lock:
                 outcomes[str(case)] = outcome
@@ -133,6 +159,7 @@ def run_all(cases, options, outcomes, record):
                 record.flush()
                 if sys.stderr.isatty():
                     print(f"\r{len(outcomes)} {str(case)[:100]:100}", end="", file=sys.stderr)
+        worker.stop()
 
     threads = [threading.Thread(target=serve) for _ in range(options.jobs)]
     for thread in threads:
@@ -141,7 +168,17 @@ def run_all(cases, options, outcomes, record):
         thread.join()
 
 
-def report(cases, outcomes):
+def recorded(path):
+    """The outcomes, by case, that an earlier run left in a file."""
+    outcomes = {}
+    if path.exists():
+        for line in path.read_text().splitlines():
+            outcome = json.loads(line)
+            outcomes[outcome.pop("case")] = outcome
+    return outcomes
+
+
+def report(cases, outcomes, device="cpu"):
     """Prints everything; whether all is as the list says."""
     from opinfo_case import DIRECTIONS, DTYPES, all_cases
     from opinfo_gaps import GAPS, gap
@@ -157,7 +194,9 @@ def report(cases, outcomes):
         if outcome["status"] in BAD and entry is None:
             fine = False
             print(f"{case}: {outcome['status']}: {' '.join(outcome['why'].split())[:300]}")
-    all_of = collections.Counter(gap(case.op, case.dtype, case.direction) for case in all_cases())
+    all_of = collections.Counter(
+        gap(case.op, case.dtype, case.direction) for case in all_cases(device)
+    )
     for entry, reason in GAPS.items():
         if all_of[entry] == 0:
             fine = False
@@ -187,27 +226,27 @@ def main():
     parser.add_argument("--ops", default=".*", help="a regular expression for operators' names")
     parser.add_argument("--dtype", action="append", help="float32, ...; may be repeated")
     parser.add_argument("--direction", choices=("forward", "backward"))
+    parser.add_argument("--lowered", action="store_true", help="operators lowered natively alone")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at a time")
     parser.add_argument("--samples", type=int, default=2, help="of each case (default 2)")
     parser.add_argument("--timeout", type=float, default=300, help="seconds for a case")
+    parser.add_argument("--within", type=float, default=float("inf"),
+                        help="seconds after which no case is begun")  # fmt: skip
     parser.add_argument("--results", help="a file that outcomes go to, one JSON object a line; "
                         "what it has already is not run again")  # fmt: skip
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker is not None:
-        return work(options.worker, options.samples)
+        return work(options.worker, options.samples, options.device)
 
-    from conftest import Server
+    from kilnd import Server
 
     begin = time.monotonic()
     cases = select_cases(options)
     with tempfile.TemporaryDirectory() as folder:
         results = pathlib.Path(options.results or f"{folder}/results.jsonl")
-        outcomes = {}
-        if results.exists():
-            for line in results.read_text().splitlines():
-                outcome = json.loads(line)
-                outcomes[outcome.pop("case")] = outcome
+        outcomes = recorded(results)
         server = Server(pathlib.Path(folder) / "data")
         os.environ["KILN_SERVER"] = server.address
         try:
@@ -216,7 +255,10 @@ def main():
                 run_all(missing, options, outcomes, record)
         finally:
             server.stop()
-    fine = report(cases, outcomes)
+    run = [case for case in cases if str(case) in outcomes]
+    fine = report(run, outcomes, options.device) and len(run) == len(cases)
+    if len(run) < len(cases):
+        print(f"{len(cases) - len(run)} cases had no time")
     print(f"{time.monotonic() - begin:.0f} s")
     return 0 if fine else 1
 
