@@ -44,8 +44,13 @@ std::optional<Parts> SplitPlaces(const Ints& sizes) {
   return p;
 }
 
-// Loops: parts, group, o, then the kernel and i with the greater of them last, for panels are made
-// of it.
+// Where channels come last, rows of the image are laid out in fewer cycles, but each weight is
+// stored on its own, far from the last: 0.26 ns a row's element beside 1.2 ns a weight (Zen 4,
+// ResNet-50).
+constexpr int64_t kPlacesOfWeight = 8;
+
+// Loops: parts, group, o, then the kernel and i: what the weight has last where there are many
+// weights, else the greater of the two, for panels are made of it.
 class WeightEmitter {
  public:
   WeightEmitter(NodeContext& n, const Convolution& c, const View& out, const View& image)
@@ -56,7 +61,7 @@ class WeightEmitter {
         image_(image),
         spatial_(c.window.kernel.size()),
         is_blocked_(c.out_channels > 1 && c.in_channels * c.window.Volume() > 1),
-        is_wide_(is_blocked_ && c.in_channels >= kChannelsOfPanel) {}
+        is_wide_(is_blocked_ && c.in_channels >= kChannelsOfPanel && StoresFewWeights()) {}
 
   void Emit(const View& weight) {
     if (is_blocked_) {
@@ -109,6 +114,12 @@ class WeightEmitter {
     if (!is_flat || !ReadsPlacesAsTheyAre()) {
       padded_image_ = PadPlaces(n_, c_, image_, is_wide_, w.padding, reach);
     }
+  }
+
+  bool StoresFewWeights() const {
+    const IntExpr places = ints_.Mul(out_.sizes[0], ints_.Product(Spatial(out_.sizes)));
+    return c_.window.Volume() == 1 ||
+           ints_.EvaluateAtHints(places) > kPlacesOfWeight * c_.out_channels;
   }
 
   // Whether place q of the result is made of place q of the image alone.

@@ -120,12 +120,14 @@ void EmitPool(NodeContext& n, size_t i, const Pool& pool, ReduceKind kind, doubl
 // The flat position in the input's spatial dimensions of window element number `element`.
 Scalar FlatIndex(KernelBuilder& b, const Pool& pool, const Ints& outer, Scalar element) {
   const size_t first = outer.size() - pool.spatial;
-  Scalar rest = element;
+  // Machines divide vectors of 32 bits by constants, those of 64 number by number.
+  const DType narrow = pool.window.Volume() <= INT32_MAX ? DType::kI32 : DType::kI64;
+  Scalar rest = b.Cast(element, narrow);
   std::vector<Scalar> position(pool.spatial);
   for (size_t d = pool.spatial; d-- > 0;) {
-    const Scalar size = b.ConstInt(DType::kI64, pool.window.kernel[d]);
-    const Scalar offset = d == 0 ? rest : b.Op(kMod, rest, size);
-    rest = b.Op(kFloorDiv, rest, size);
+    const Scalar size = b.ConstInt(narrow, pool.window.kernel[d]);
+    const Scalar offset = b.Cast(d == 0 ? rest : b.Op(kMod, rest, size), DType::kI64);
+    if (d > 0) rest = b.Op(kFloorDiv, rest, size);
     const IntExpr start =
         WindowIndex(b.ints(), pool.window, d, outer[first + d], b.ints().Const(0));
     const Scalar step = b.ConstInt(DType::kI64, pool.window.dilation[d]);

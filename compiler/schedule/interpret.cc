@@ -337,7 +337,7 @@ class Runner {
       case MicroKind::kPackTransposed:
         for (int64_t lane = 0; lane < s[1]; ++lane) {
           for (int64_t i = 0; i < s[2]; ++i) {
-            KILN_RETURN_IF_ERROR(move(i * c[0] + lane, lane * s[0] + i));
+            KILN_RETURN_IF_ERROR(move(i * s[3] + lane, lane * s[0] + i));
           }
         }
         return absl::OkStatus();

@@ -37,6 +37,12 @@ std::optional<MicroKind> MicroKindFromName(absl::string_view name) {
   return std::nullopt;
 }
 
+Micro PackLanes(IntContext& ints, bool pairs, int width, const Window& to, const Window& from,
+                IntExpr lane_stride, IntExpr lanes, IntExpr k) {
+  if (pairs) return {MicroKind::kPackPairs, {width}, {to, from}, {lane_stride, lanes, k}};
+  return {MicroKind::kPackTransposed, {}, {to, from}, {lane_stride, lanes, k, ints.Const(width)}};
+}
+
 std::vector<IntExpr> Reach(IntContext& ints, const Micro& micro) {
   const std::vector<int>& c = micro.constants;
   const std::vector<IntExpr>& s = micro.sizes;
@@ -50,8 +56,7 @@ std::vector<IntExpr> Reach(IntContext& ints, const Micro& micro) {
     case MicroKind::kCopyRows:
       return {ints.Mul(s[3], c[0]), Span(ints, s[0], s[1], s[3], s[2])};
     case MicroKind::kPackTransposed:
-      return {ints.Add(ints.Mul(ints.Sub(s[2], one), c[0]), s[1]),
-              Span(ints, s[1], s[0], s[2], one)};
+      return {Span(ints, s[2], s[3], s[1], one), Span(ints, s[1], s[0], s[2], one)};
     case MicroKind::kPackPairs:
       return {ints.Mul(s[2], c[0]), Span(ints, s[1], s[0], s[2], one)};
     case MicroKind::kInterleave:

@@ -17,9 +17,9 @@ namespace kiln::schedule {
   /* <MR>(to, from; rows, row_stride, k_stride, k):                                                \
      to[r * k + i] = from[min(r, rows - 1) * row_stride + i * k_stride], r < MR, i < k */          \
   X(kCopyRows, "copy_rows", 1, 2, 4)                                                               \
-  /* <W>(to, from; lane_stride, lanes, k):                                                         \
-     to[i * W + lane] = from[lane * lane_stride + i], lane < lanes <= W, i < k */                  \
-  X(kPackTransposed, "pack_transposed", 1, 2, 3)                                                   \
+  /* (to, from; lane_stride, lanes, k, k_stride):                                                  \
+     to[i * k_stride + lane] = from[lane * lane_stride + i], lane < lanes, i < k */                \
+  X(kPackTransposed, "pack_transposed", 0, 2, 4)                                                   \
   /* <W>(to, from; lane_stride, lanes, k), lane_stride and k even:                                 \
      to[i / 2 * 2 * W + 2 * lane + i % 2] = from[lane * lane_stride + i], lane < lanes <= W, i < k \
    */                                                                                              \
@@ -51,6 +51,11 @@ struct MicroInfo {
 };
 const MicroInfo& Info(MicroKind kind);
 std::optional<MicroKind> MicroKindFromName(absl::string_view name);
+
+// [k][lane] with `width` lanes, or of `pairs` [k / 2][lane][k % 2], from what is contiguous along
+// k.
+Micro PackLanes(ir::IntContext& ints, bool pairs, int width, const Window& to, const Window& from,
+                ir::IntExpr lane_stride, ir::IntExpr lanes, ir::IntExpr k);
 
 // How many elements of each window it reaches, from the window's index on; none where a size is 0.
 std::vector<ir::IntExpr> Reach(ir::IntContext& ints, const Micro& micro);

@@ -140,11 +140,11 @@ void KernelPrinter::PrintMicro(const schedule::Micro& micro, Function& f) {
                  s[2], ", ", s[3], ", ", w[0], ");");
       break;
     case schedule::MicroKind::kPackTransposed:
-      f.out.Line(Routine("KPackTransposed<", c[0], ", ", type, ">"), w[1], ", ", s[0], ", ", s[1],
-                 ", ", s[2], ", ", w[0], ");");
+      f.out.Line(Routine("KPackTransposed<", type, ">"), w[1], ", ", s[0], ", ", s[1], ", ", s[2],
+                 ", ", w[0], ", ", s[3], ");");
       break;
     case schedule::MicroKind::kPackPairs:
-      Routine("KPackTransposed<", c[0], ", int>");
+      Routine("KPackTransposed<int>");
       f.out.Line("KPackPairs<", c[0], ">(", w[1], ", ", s[0], ", ", s[1], ", ", s[2], ", ", w[0],
                  ");");
       break;

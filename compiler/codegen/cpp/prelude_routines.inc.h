@@ -60,12 +60,12 @@ KILN_ROUTINE KTransposeTile {
   static void Run(const T* from, T* to);
 };
 
-// A panel of an operand that is contiguous along k: to[k][lane] = from[lane * lane_stride + k] for
-// `lanes` of the panel's kWidth lanes. Of each lane 256 bytes at a time, so that whole lines are
-// used up and memory is read in pieces that suit it.
-template <int kWidth, class T>
+// An operand that is contiguous along k: to[k * k_stride + lane] = from[lane * lane_stride + k]. Of
+// each lane 256 bytes at a time, so that whole lines are used up and memory is read in pieces that
+// suit it.
+template <class T>
 KILN_ROUTINE KPackTransposed {
-  static void Run(const T* from, long lane_stride, long lanes, long k, T* to);
+  static void Run(const T* from, long lane_stride, long lanes, long k, T* to, long k_stride);
 };
 
 // to[pair i][lane] = (from[2 * i][lane], from[2 * i + 1][lane]); an odd k's last pair keeps its
@@ -79,7 +79,7 @@ KILN_ROUTINE KInterleave {
 // REQUIRES: lane_stride and k are even.
 template <int kWidth>
 KILN_FN void KPackPairs(const KBf16* from, long lane_stride, long lanes, long k, KBf16* to) {
-  KPackTransposed<kWidth, int>::Run((const int*)from, lane_stride / 2, lanes, k / 2, (int*)to);
+  KPackTransposed<int>::Run((const int*)from, lane_stride / 2, lanes, k / 2, (int*)to, kWidth);
 }
 
 // `row` in ascending order, by digits of 8 bits from the lowest on (Knuth, "The Art of Computer

@@ -157,19 +157,20 @@ KILN_FN void KTransposeAny(const T* from, long from_stride, long lanes, long k, 
   }
 }
 
-template <int kWidth, class T>
-void KPackTransposed<kWidth, T>::Run(const T* typed_from, long lane_stride, long lanes, long k,
-                                     T* typed_to) {
+template <class T>
+void KPackTransposed<T>::Run(const T* typed_from, long lane_stride, long lanes, long k, T* typed_to,
+                             long k_stride) {
   using Bits = KInt<T>;
   const Bits* const from = (const Bits*)typed_from;
   Bits* const to = (Bits*)typed_to;
   constexpr int kBlock = 16, kAhead = 2 * kBlock, kRun = 256 / sizeof(T);
+  constexpr long kLine = 64 / sizeof(T);
   // Four wide elements fill a register of 16 bytes, and more of them at a time save nothing.
   constexpr bool kSquares = sizeof(T) < 4 && KILN_VECTOR >= 32;
   KILN_ROLLED for (long begin = 0; begin < k; begin += kRun) {
     const long end = KMinIndex(begin + kRun, k);
     KILN_ROLLED for (long lane = 0; lane < lanes; lane += kBlock) {
-      // The pieces to come are far apart, which no prefetcher foresees. Past the end it does no
+      // The pieces to come may be far apart, which no prefetcher foresees. Past the end it does no
       // harm.
       const long ahead = lane + kAhead;
       const Bits* const next = ahead < lanes ? from + ahead * lane_stride
@@ -177,14 +178,16 @@ void KPackTransposed<kWidth, T>::Run(const T* typed_from, long lane_stride, long
       const long here = KMinIndex(kBlock, lanes - lane);
       KILN_ROLLED for (long i = begin; i < end; i += kBlock) {
         const Bits* const block = from + lane * lane_stride + i;
-        Bits* const turned = to + i * kWidth + lane;
+        Bits* const turned = to + i * k_stride + lane;
+        if (lane_stride >= kLine) {
 #pragma clang loop unroll(full)
-        for (int l = 0; l < kBlock; ++l) __builtin_prefetch(next + l * lane_stride + i, 0, 2);
+          for (int l = 0; l < kBlock; ++l) __builtin_prefetch(next + l * lane_stride + i, 0, 2);
+        }
         const long wide = KMinIndex(kBlock, end - i);
         if (kSquares && here == kBlock && wide == kBlock) {
-          KTransposeSquare<kBlock>(block, lane_stride, turned, kWidth);
+          KTransposeSquare<kBlock>(block, lane_stride, turned, k_stride);
         } else {
-          KTransposeAny(block, lane_stride, here, wide, turned, kWidth);
+          KTransposeAny(block, lane_stride, here, wide, turned, k_stride);
         }
       }
     }

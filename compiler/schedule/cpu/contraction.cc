@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "compiler/schedule/builder.h"
+#include "compiler/schedule/cpu/short_runs.h"
+#include "compiler/schedule/micro.h"
 
 namespace kiln::schedule::cpu {
 namespace {
@@ -51,6 +53,8 @@ class ContractionScheduler {
   FlatRange LanesOf(IntExpr panel, Block& out);
 
   void PackPanel(IntExpr panel, const Window& to, Block& out);
+  void PackRuns(const ShortRuns& runs, const std::vector<IntExpr>& vars, const FlatRange& range,
+                int width, const Window& to, Block& out);
   IntExpr UnmaskedK(const std::vector<const Step*>& steps);
   void PackAnyPanel(const FlatRange& lanes, const Window& to, Block& out) {
     PackBeside(plan_.panel_value, plan_.panel_type, plan_.lanes, lanes, width_, to, out);
@@ -177,10 +181,8 @@ void ContractionScheduler::PackPanel(IntExpr panel, const Window& to, Block& out
     const Step& load = *plan_.panel_load;
     const IntExpr from =
         ints_.Add(OriginOf(load, plan_.lanes), ints_.Mul(lanes.begin, plan_.lane_stride));
-    out.push_back({Micro{plan_.pairs() ? MicroKind::kPackPairs : MicroKind::kPackTransposed,
-                         {width_},
-                         {to, {load.inst->buffer, -1, from}},
-                         {plan_.lane_stride, count, NumK()}}});
+    out.push_back({PackLanes(ints_, plan_.pairs(), width_, to, {load.inst->buffer, -1, from},
+                             plan_.lane_stride, count, NumK())});
     return;
   }
   if (!plan_.pairs()) return PackAnyPanel(lanes, to, out);
@@ -216,6 +218,26 @@ IntExpr ContractionScheduler::UnmaskedK(const std::vector<const Step*>& steps) {
   return has_masks ? last : IntExpr();
 }
 
+// PackBeside, all elements of a run at a time.
+void ContractionScheduler::PackRuns(const ShortRuns& runs, const std::vector<IntExpr>& vars,
+                                    const FlatRange& range, int width, const Window& to,
+                                    Block& out) {
+  Block* at = &out;
+  for (IntExpr var : runs.others) at = &builder_.AddLoop(builder_.Whole(var), *at);
+  ir::IntContext::VarMap origin;
+  for (IntExpr var : vars) origin[var] = ints_.Const(0);
+  for (IntExpr var : runs.run) origin[var] = ints_.Const(0);
+  const IntExpr from = ints_.Add(ints_.Substitute(runs.load->index, origin),
+                                 ints_.Mul(range.begin, runs.lane_stride));
+  const IntExpr place = ints_.Mul(ints_.Substitute(PlaceOfK(), origin), width);
+  at->push_back({Micro{
+      MicroKind::kPackTransposed,
+      {},
+      {{to.buffer, to.alloc, ints_.Add(to.index, place)}, {runs.load->inst->buffer, -1, from}},
+      {runs.lane_stride, ints_.Sub(range.end, range.begin), NumPoints(ints_, runs.run),
+       ints_.Mul(runs.run_stride, width)}}});
+}
+
 // to[k][place in `range` of `width`] of an operand of any kind. A mask is computed for several
 // points of k that share it: so few that their lines keep out of each other's way in the
 // first-level cache, however far apart they are.
@@ -224,6 +246,11 @@ void ContractionScheduler::PackBeside(ir::ValueId value, DType type,
                                       int width, const Window& to, Block& out) {
   constexpr int64_t kSharing = 8;
   const std::vector<const Step*> steps = Closure(nest_.phases[0], value);
+  if (!plan_.k_part) {
+    if (const auto runs = FindShortRuns(ints_, steps, vars, plan_.k, type)) {
+      return PackRuns(*runs, vars, range, width, to, out);
+    }
+  }
   const IntExpr sharing = UnmaskedK(steps);
   const auto pack = [&](const Loop& run, IntExpr place, Block& at) {
     std::vector<Loop> loops;
@@ -264,10 +291,8 @@ void ContractionScheduler::PackTurnedRows(const FlatRange& rows, Block& out) {
   }
   const Step& load = *plan_.turned_load;
   const Window from{load.inst->buffer, -1, ints_.Add(OriginOf(load, plan_.rows), rows.begin)};
-  out.push_back({Micro{MicroKind::kPackTransposed,
-                       {static_cast<int>(depth_.value())},
-                       {to, from},
-                       {plan_.k_stride, NumK(), count}}});
+  out.push_back({PackLanes(ints_, /*pairs=*/false, static_cast<int>(depth_.value()), to, from,
+                           plan_.k_stride, NumK(), count)});
 }
 
 // rows[r][k] in whole micro tiles, the last row again and again where there are fewer.

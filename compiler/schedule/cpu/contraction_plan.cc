@@ -32,13 +32,12 @@ std::vector<const Step*> Closure(const NestPhase& phase, ValueId value) {
   return needed;
 }
 
-double MostOf(double all, const std::optional<TilePart>& part) {
-  return part && part->step > 0 ? std::min(all, static_cast<double>(part->step)) : all;
+const Step* PlainLoad(const std::vector<const Step*>& steps) {
+  const bool plain = steps.size() == 1 && steps[0]->inst->op == ScalarOp::kLoad &&
+                     steps[0]->inst->operands.empty();
+  return plain ? steps[0] : nullptr;
 }
 
-namespace {
-
-// What `index` gains from one step of `vars` taken as one loop; null if it is not that regular.
 IntExpr FlatStride(IntContext& ints, IntExpr index, const std::vector<IntExpr>& vars) {
   IntExpr stride, expected;
   for (size_t i = vars.size(); i-- > 0;) {
@@ -53,6 +52,12 @@ IntExpr FlatStride(IntContext& ints, IntExpr index, const std::vector<IntExpr>& 
   }
   return stride ? stride : ints.Const(0);
 }
+
+double MostOf(double all, const std::optional<TilePart>& part) {
+  return part && part->step > 0 ? std::min(all, static_cast<double>(part->step)) : all;
+}
+
+namespace {
 
 double HintOf(IntContext& ints, IntExpr e) {
   return std::max<double>(1, static_cast<double>(ints.EvaluateAtHints(e)));
@@ -70,13 +75,6 @@ bool ContiguousAlong(IntContext& ints, const std::vector<const Step*>& steps, In
     ++(is_near ? contiguous : other);
   }
   return contiguous > other;
-}
-
-// The load that is all of `steps`, where neither a mask nor an index tensor takes part.
-const Step* PlainLoad(const std::vector<const Step*>& steps) {
-  const bool plain = steps.size() == 1 && steps[0]->inst->op == ScalarOp::kLoad &&
-                     steps[0]->inst->operands.empty();
-  return plain ? steps[0] : nullptr;
 }
 
 struct Tile {

@@ -84,6 +84,13 @@ std::vector<ir::IntExpr> PanelIndices(ir::IntContext& ints, const ContractionPla
 // The steps of phase 0 that `value` needs, in order.
 std::vector<const Step*> Closure(const NestPhase& phase, ir::ValueId value);
 
+// The load that is all of `steps`, where neither a mask nor an index tensor takes part; else null.
+const Step* PlainLoad(const std::vector<const Step*>& steps);
+
+// What `index` gains from one step of `vars` taken as one loop; null if it is not that regular.
+ir::IntExpr FlatStride(ir::IntContext& ints, ir::IntExpr index,
+                       const std::vector<ir::IntExpr>& vars);
+
 // How many iterations of loops that are `all` together run in a tile, at most.
 double MostOf(double all, const std::optional<TilePart>& part);
 

@@ -253,10 +253,11 @@ void LoopsScheduler::AddTurnedLoads(IntExpr block, IntExpr block_end, IntExpr ti
     const IntExpr from =
         ints_.Substitute(step.index, {{plan_.row_var, tile}, {plan_.lanes.var, block}});
     const IntExpr along_lane = ints_.CoefficientOf(step.index, plan_.lanes.var);
-    out.push_back({Micro{MicroKind::kPackTransposed,
-                         {plan_.block},
-                         {{-1, turned, ints_.Const(0)}, {inst.buffer, -1, from}},
-                         {along_lane, ints_.Sub(block_end, block), run}}});
+    out.push_back(
+        {Micro{MicroKind::kPackTransposed,
+               {},
+               {{-1, turned, ints_.Const(0)}, {inst.buffer, -1, from}},
+               {along_lane, ints_.Sub(block_end, block), run, ints_.Const(plan_.block)}}});
     turned_[&inst] = {turned, ints_.Add(ints_.Mul(ints_.Sub(plan_.row_var, tile), plan_.block),
                                         ints_.Sub(plan_.lanes.var, block))};
   }

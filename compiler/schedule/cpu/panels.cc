@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "compiler/schedule/builder.h"
+#include "compiler/schedule/micro.h"
 
 namespace kiln::schedule::cpu {
 namespace {
@@ -71,11 +72,10 @@ std::optional<Tree> SchedulePanels(ir::Module& module, const ir::Kernel& kernel,
   Block root;
   Block* at = &root;
   for (IntExpr var : outer) at = &builder.AddLoop(builder.Whole(var, Binding::kTask), *at);
-  at->push_back({Micro{pairs ? MicroKind::kPackPairs : MicroKind::kPackTransposed,
-                       {static_cast<int>(width)},
-                       {{store.buffer, -1, ints.Substitute(to, origin)},
-                        {load.buffer, -1, ints.Substitute(from, origin)}},
-                       {lane_stride, lanes, ints.Mul(depth, each)}}});
+  at->push_back({PackLanes(ints, pairs, static_cast<int>(width),
+                           {store.buffer, -1, ints.Substitute(to, origin)},
+                           {load.buffer, -1, ints.Substitute(from, origin)}, lane_stride, lanes,
+                           ints.Mul(depth, each))});
   builder.tree().body = std::move(root);
   builder.tree().reasons.push_back("whole panels, each by one micro-kernel");
   return std::move(builder.tree());

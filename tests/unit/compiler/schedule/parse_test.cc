@@ -27,7 +27,7 @@ constexpr char kEverything[] = R"text(module {
     for d0 < s0, task {
       open a1 f32[64] in l2
       open a2 f32[96] in l1
-      micro pack_transposed<16>(a2[0], @x[64*d0]; 16, 4, 6)
+      micro pack_transposed(a2[0], @x[64*d0]; 16, 4, 6, 16)
       micro zero(a1[0]; 64)
       if r0 < 4 {
         micro multiply<16, 1, 1>(a1[0], @x[64*d0], a2[0]; 6, 64, 1)
