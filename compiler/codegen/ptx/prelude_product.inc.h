@@ -131,8 +131,8 @@ KILN_FN void KLoadTiles(unsigned shared, unsigned long map_a, unsigned long map_
 }
 
 // Hands 8 rows by kColumns of a warp's sums over through shared memory. `sums` are a thread's: from
-// `first` on those of row lane / 4 or, where kLower, 8 below that, at columns 8 j + lane % 4 * 2 and
-// the next.
+// `first` on those of row lane / 4 or, where kLower, 8 below that, at columns 8 j + lane % 4 * 2
+// and the next.
 template <int kColumns, int kLower, int N>
 KILN_FN void KPutPiece(unsigned piece, int lane, const float (&sums)[N], int first) {
   // Pieces of 16 bytes with an odd number lie behind all with an even one, neighbours exchanged:
@@ -154,7 +154,7 @@ KILN_FN void KPutPart(int part, unsigned piece, int lane, const float (&sums)[B]
     if (part != kPart) return KPutPart<S, kPart + 1>(part, piece, lane, sums);
     constexpr int kChunk = kPart / 2 % P::kChunks, kLeft = S::kColumns - kChunk * 64;
     KPutPiece<(kLeft < 64 ? kLeft : 64), kPart % 2>(piece, lane, sums[kPart / 2 / P::kChunks],
-                                                     kChunk * 32);
+                                                    kChunk * 32);
   }
 }
 // 8 columns of a row.
@@ -202,8 +202,7 @@ KILN_FN void KMultiplyTiles(unsigned shared, int group, int rows, int columns, i
     int before = 0;
     for (int step = 0; step < steps; ++step) {
       const unsigned a = shared + stage * P::kStageBytes;
-      const unsigned long of_a =
-          KTileDescriptor(a + of_group * P::kLine, S::kTurnedA ? 8192 : 16);
+      const unsigned long of_a = KTileDescriptor(a + of_group * P::kLine, S::kTurnedA ? 8192 : 16);
       const unsigned long of_b = KTileDescriptor(a + P::kBytesA, S::kTurnedB ? 8192 : 16);
       KBarrierWait(full + 8 * stage, parity);
       if (S::kTurns && step == steps - 1) KNamedArrive(2 - group, 256);

@@ -26,7 +26,7 @@ using source::Writer;
 constexpr int kThreads = 384;  // two warpgroups that multiply, one that loads
 constexpr int kStep = 64;      // elements of k in a stage, and of a box along what is contiguous
 constexpr int kLanes = 8;      // columns that a thread finishes at a time
-constexpr int kPieceBytes = 8 * 8 * 72 * 4;      // in which sums are handed over
+constexpr int kPieceBytes = 8 * 8 * 72 * 4;  // in which sums are handed over
 constexpr int kBarrierBytes = 1024, kAlignment = 1024;
 // Of 65536 that three warpgroups share, those that a thread of a multiplying one has at most; from
 // so many sums on the loading one gives up more of its own.
@@ -135,7 +135,8 @@ std::string ProductPrinter::InstructionText() const {
 // many as `side`.
 EmittedTensorMap ProductPrinter::MapOf(size_t window, IntExpr extent, int side) const {
   const schedule::Window& of = product_->windows[window];
-  const IntExpr along_side = product_->sizes[2 * window + 1], along_k = product_->sizes[2 * window + 2];
+  const IntExpr along_side = product_->sizes[2 * window + 1],
+                along_k = product_->sizes[2 * window + 2];
   const IntExpr k = product_->sizes[2];
   EmittedTensorMap map;
   map.buffer = of.buffer;
@@ -160,8 +161,8 @@ absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
   }
   const std::vector<int>& c = product_->constants;
   const IntExpr num_rows = tiles_[0]->end, num_columns = tiles_[1]->end;
-  const IntExpr tiles =
-      ints_.Mul(ints_.CeilDiv(num_rows, tiles_[0]->step), ints_.CeilDiv(num_columns, tiles_[1]->step));
+  const IntExpr tiles = ints_.Mul(ints_.CeilDiv(num_rows, tiles_[0]->step),
+                                  ints_.CeilDiv(num_columns, tiles_[1]->step));
   for (size_t window : {1, 2}) names_.Buffer(product_->windows[window].buffer);
   Function f(ints_, tree_.num_values, names_);
   for (const For* loop : {tiles_[0], tiles_[1], rows_, columns_}) multiples_.Enter(*loop);
@@ -187,8 +188,8 @@ absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
   out.AppendText(InstructionText());
   out.Line("struct Shape {");
   out.Line("static constexpr int kRows = ", c[0], ", kColumns = ", c[1], ", kStages = ", c[2], ";");
-  out.Line("static constexpr bool kTurns = ", text(is_in_turn()), ", kTurnedA = ",
-           text(IsTurned(1)), ", kTurnedB = ", text(IsTurned(2)), ";");
+  out.Line("static constexpr bool kTurns = ", text(is_in_turn()),
+           ", kTurnedA = ", text(IsTurned(1)), ", kTurnedB = ", text(IsTurned(2)), ";");
   out.Line("static constexpr bool kManyRegisters = ", text(sums() >= kManySums), ";");
   out.Line("using Mma = Instruction;");
   out.Line("};");

@@ -79,9 +79,10 @@ class PtxTarget : public Target {
 
   absl::StatusOr<EmittedKernel> Print(ir::Module& module,
                                       const schedule::Tree& tree) const override {
-    KILN_ASSIGN_OR_RETURN(EmittedKernel emitted, 
-                          ptx::IsProduct(tree) ? ptx::PrintProduct(module, tree, schedule::ptx::ComputeUnits(device_))
-                                               : ptx::PrintKernel(module, tree));
+    KILN_ASSIGN_OR_RETURN(
+        EmittedKernel emitted,
+        ptx::IsProduct(tree) ? ptx::PrintProduct(module, tree, schedule::ptx::ComputeUnits(device_))
+                             : ptx::PrintKernel(module, tree));
     emitted.prelude = PtxPrelude();
     return emitted;
   }

@@ -25,7 +25,7 @@ constexpr int64_t kUnit = 8;       // elements of 16 bits in 16 bytes
 constexpr int kMultipliers = 256;  // threads
 // Of a thread and of a group of threads that finish a row's part together.
 constexpr int kLanes = 8, kGroupLanes = 64;
-constexpr int64_t kSharedBytes = 227 << 10;           // of a block, of all that sm_90a has
+constexpr int64_t kSharedBytes = 227 << 10;             // of a block, of all that sm_90a has
 constexpr int64_t kOtherBytes = 8 * 8 * 72 * 4 + 2048;  // to finish tiles, barriers, alignment
 constexpr int64_t kMostStages = 8;
 constexpr int64_t kMostElements = int64_t{1} << 31;  // along a side: coordinates are int
@@ -56,10 +56,10 @@ int64_t CeilDiv(int64_t a, int64_t b) {
 }
 
 double Microseconds(const TileShape& shape, const Product& p, int units) {
-  const int64_t tiles =
-      CeilDiv(p.num_rows, shape.rows) * CeilDiv(p.num_columns, shape.columns);
+  const int64_t tiles = CeilDiv(p.num_rows, shape.rows) * CeilDiv(p.num_columns, shape.columns);
   const auto waves = static_cast<double>(CeilDiv(tiles, units));
-  return shape.start + waves * (static_cast<double>(CeilDiv(p.num_k, kStep)) * shape.step + shape.store);
+  return shape.start +
+         waves * (static_cast<double>(CeilDiv(p.num_k, kStep)) * shape.step + shape.store);
 }
 
 // What is contiguous along its side is loaded by 64 elements of that.
@@ -98,15 +98,16 @@ std::optional<ProductOperand> FindOperand(IntContext& ints, const Step& load, In
 
 std::optional<Product> FindProduct(IntContext& ints, const ir::Module& module, const Nest& nest,
                                    const DeviceInfo& device) {
-  if (device.arch != "sm_90a" || nest.tile != nullptr || nest.outer.size() != 2) return std::nullopt;
+  if (device.arch != "sm_90a" || nest.tile != nullptr || nest.outer.size() != 2)
+    return std::nullopt;
   if (nest.phases.size() < 2 || nest.phases[0].inner.size() != 1) return std::nullopt;
   Product product;
   product.rows = nest.outer[0];
   product.columns = nest.outer[1];
   const IntExpr k = nest.phases[0].inner[0];
-  for (const auto& [var, size] : {std::pair(product.rows, &product.num_rows),
-                                  std::pair(product.columns, &product.num_columns),
-                                  std::pair(k, &product.num_k)}) {
+  for (const auto& [var, size] :
+       {std::pair(product.rows, &product.num_rows),
+        std::pair(product.columns, &product.num_columns), std::pair(k, &product.num_k)}) {
     const IntExpr extent = Extent(ints, var);
     if (!extent.is_const() || extent.value() < 1 || extent.value() >= kMostElements) {
       return std::nullopt;
@@ -218,16 +219,15 @@ Tree ScheduleProduct(ir::Module& module, const ir::Kernel& kernel, const Nest& n
       {DType::kF32, ints.Const(int64_t{shape.rows} * shape.columns), Space::kRegister, {}, false},
       *at);
   const auto window = [&](const ProductOperand& operand, IntExpr side) {
-    return Window{operand.buffer, -1,
-                  ints.Add(ints.Mul(side, operand.side_stride), operand.first)};
+    return Window{operand.buffer, -1, ints.Add(ints.Mul(side, operand.side_stride), operand.first)};
   };
-  at->push_back({Micro{MicroKind::kMultiplyTile,
-                       {shape.rows, shape.columns, stages, shape.turns ? 1 : 0},
-                       {Window{-1, tile, zero}, window(product.a, row), window(product.b, column)},
-                       {ints.Sub(row_end, row), ints.Sub(column_end, column),
-                        ints.Const(product.num_k), ints.Const(product.a.side_stride),
-                        ints.Const(product.a.k_stride), ints.Const(product.b.side_stride),
-                        ints.Const(product.b.k_stride)}}});
+  at->push_back(
+      {Micro{MicroKind::kMultiplyTile,
+             {shape.rows, shape.columns, stages, shape.turns ? 1 : 0},
+             {Window{-1, tile, zero}, window(product.a, row), window(product.b, column)},
+             {ints.Sub(row_end, row), ints.Sub(column_end, column), ints.Const(product.num_k),
+              ints.Const(product.a.side_stride), ints.Const(product.a.k_stride),
+              ints.Const(product.b.side_stride), ints.Const(product.b.k_stride)}}});
   at = &builder.AddLoop({product.rows, row, row_end, Binding::kGroup, kGroupLanes / kLanes}, *at);
   at = &builder.AddLoop({product.columns, column, column_end, Binding::kVector, kGroupLanes}, *at);
   const IntExpr place = ints.Add(ints.Mul(ints.Sub(product.rows, row), shape.columns),
