@@ -163,6 +163,7 @@ std::string ProductAndMore(const std::string& type, int m, int n, int k, bool a_
 std::unique_ptr<Target> MakePtx(const std::string& arch = "sm_90a") {
   DeviceInfo device;
   device.arch = arch;
+  device.compute_units = 132;
   return *(*FindTarget("ptx"))->make(device);
 }
 
