@@ -55,6 +55,7 @@ class Assembler {
       KILN_ASSIGN_OR_RETURN(*step.mutable_grid(), ToGrid(kernel.emitted.grid));
     }
     step.set_binary(static_cast<uint32_t>(kernel.emitted.binary));
+    step.set_tensor_maps(static_cast<uint32_t>(kernel.emitted.tensor_maps.size()));
     return absl::OkStatus();
   }
 

@@ -56,6 +56,7 @@ fusion::FuseOptions MakeFuseOptions(const v1::PlanRequest& request, const codege
   return {.enabled = !options.disable_fusion(),
           .disabled_passes = {options.disabled_passes().begin(), options.disabled_passes().end()},
           .costly_launches = target.HasCostlyLaunches(),
+          .plain_operands = target.TakesPlainOperands(),
           .verify_passes = kVerifyPasses || options.debug()};
 }
 
@@ -69,7 +70,9 @@ lowering::LoweringOptions MakeLoweringOptions(const v1::PlanRequest& request,
   return {
       .library_steps = std::find(libraries.begin(), libraries.end(), "torch") != libraries.end(),
       .mark_parameters = request.options().prepare_memory() > 0,
-      .left_to_libraries = [&target](const ir::Kernel& k) { return target.LeavesToLibraries(k); }};
+      .left_to_libraries = [&target](ir::Module& module, const ir::Kernel& kernel, bool goes_on) {
+        return target.LeavesToLibraries(module, kernel, goes_on);
+      }};
 }
 
 // A tree for each kernel and repeat of the module that none before it equals, in order.

@@ -61,6 +61,19 @@ absl::StatusOr<std::string> InterfaceOf(const ir::Module& module,
   if (!emitted.grid.blocks.empty()) {
     KILN_ASSIGN_OR_RETURN(*interface.mutable_grid(), ToGrid(emitted.grid, number));
   }
+  for (const codegen::EmittedTensorMap& map : emitted.tensor_maps) {
+    v1::KernelInterface::TensorMap& out = *interface.add_tensor_maps();
+    const auto buffer = std::find(emitted.buffers.begin(), emitted.buffers.end(), map.buffer);
+    out.set_buffer(static_cast<uint32_t>(buffer - emitted.buffers.begin()));
+    KILN_ASSIGN_OR_RETURN(*out.mutable_offset(), ToSymInt(map.offset, number));
+    for (const ir::IntExpr size : map.sizes) {
+      KILN_ASSIGN_OR_RETURN(*out.add_sizes(), ToSymInt(size, number));
+    }
+    for (const ir::IntExpr stride : map.strides) {
+      KILN_ASSIGN_OR_RETURN(*out.add_strides(), ToSymInt(stride, number));
+    }
+    for (const int elements : map.box) out.add_box(static_cast<uint32_t>(elements));
+  }
   for (const int id : symbols) {
     const ir::IntContext::SymbolInfo& symbol = module.ints->symbols()[id];
     v1::KernelInterface::Size& size = *interface.add_sizes();

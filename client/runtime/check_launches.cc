@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/runtime/kernel.h"
 #include "client/runtime/malformed.h"
+#include "client/runtime/plan.h"
 #include "kiln/v1/artifact.pb.h"
 #include "proto/base/status_macros.h"
 
@@ -71,6 +72,14 @@ class Checker {
         launch.grid().threads_size() != interface.grid().threads_size()) {
       return Malformed(where, "launches a kernel over another grid than that wants");
     }
+    if (launch.tensor_maps() != static_cast<uint32_t>(interface.tensor_maps_size())) {
+      return Malformed(
+          where, absl::StrCat("gives its kernel ", launch.tensor_maps(), " tensor maps; expected ",
+                              interface.tensor_maps_size()));
+    }
+    for (const v1::KernelInterface::TensorMap& map : interface.tensor_maps()) {
+      KILN_RETURN_IF_ERROR(CheckTensorMap(where, map, interface));
+    }
     for (int i = 0; i < launch.buffers_size(); ++i) {
       const v1::KernelInterface::Buffer& argument = interface.buffers(i);
       const uint32_t buffer = launch.buffers(i);
@@ -83,6 +92,34 @@ class Checker {
     for (int i = 0; i < launch.buffers_size(); ++i) {
       if (interface.buffers(i).written()) {
         KILN_RETURN_IF_ERROR(Write(where, launch.buffers(i)));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // What of it no size changes.
+  static absl::Status CheckTensorMap(absl::string_view where,
+                                     const v1::KernelInterface::TensorMap& map,
+                                     const v1::KernelInterface& interface) {
+    const auto bad = [&](absl::string_view what) {
+      return Malformed(where, absl::StrCat("launches a kernel with a tensor map ", what));
+    };
+    if (map.buffer() >= static_cast<uint32_t>(interface.buffers_size())) {
+      return bad("of a buffer that it does not have");
+    }
+    const v1::DType dtype = interface.buffers(static_cast<int>(map.buffer())).dtype();
+    if (dtype != v1::DTYPE_BFLOAT16 && dtype != v1::DTYPE_FLOAT16) {
+      return bad("of a buffer that has other elements than bfloat16 or float16");
+    }
+    if (map.sizes_size() < 2 || map.sizes_size() > kMostMapSizes ||
+        map.strides_size() != map.sizes_size() - 1 || map.box_size() != map.sizes_size()) {
+      return bad(absl::StrCat("of ", map.sizes_size(), " sizes, ", map.strides_size(),
+                              " strides and ", map.box_size(), " sizes of a box"));
+    }
+    for (int i = 0; i < map.box_size(); ++i) {
+      constexpr uint32_t kSwizzled = 64, kMostBox = 256;
+      if (i == 0 ? map.box(i) != kSwizzled : map.box(i) == 0 || map.box(i) > kMostBox) {
+        return bad(absl::StrCat("with ", map.box(i), " elements of a box in dimension ", i));
       }
     }
     return absl::OkStatus();

@@ -186,6 +186,9 @@ class Planner {
                                   kernel.interface->thread_scratch_bytes(), out.symbols,
                                   thread_scratch));
     if (in.has_grid()) KILN_RETURN_IF_ERROR(SetGrid(where, in.grid(), kernel, out));
+    for (const v1::KernelInterface::TensorMap& map : kernel.interface->tensor_maps()) {
+      KILN_RETURN_IF_ERROR(AddTensorMap(where, in, map, out));
+    }
     out.scratch_bytes = RoundUp64(scratch);
     out.thread_scratch_bytes = RoundUp64(thread_scratch);
     plan_.scratch_bytes = std::max(plan_.scratch_bytes, out.scratch_bytes);
@@ -221,6 +224,50 @@ class Planner {
     if (bytes.ok() && *bytes == given) return absl::OkStatus();
     return Bad(where, absl::StrCat("gives its kernel ", given, " bytes as ", what, "; expected ",
                                    bytes.ok() ? absl::StrCat(*bytes) : "more than can be told"));
+  }
+
+  // A map lies in its buffer, and is one that the driver makes. REQUIRES: CheckLaunches passed.
+  absl::Status AddTensorMap(absl::string_view where, const v1::LaunchStep& in,
+                            const v1::KernelInterface::TensorMap& map, PlanLaunch& launch) {
+    constexpr int64_t kElementBytes = 2, kUnit = 16 / kElementBytes;
+    constexpr int64_t kMostSize = int64_t{1} << 31, kMostStride = int64_t{1} << 38;
+    const auto number = [&](const v1::SymInt& size, int64_t least, int64_t most,
+                            int64_t unit) -> absl::StatusOr<int64_t> {
+      const absl::StatusOr<int64_t> value = EvaluateSymInt(size, launch.symbols);
+      if (value.ok() && *value >= least && *value <= most && *value % unit == 0) return *value;
+      return Bad(where, absl::StrCat("has a tensor map with ",
+                                     value.ok() ? absl::StrCat(*value) : "too many",
+                                     " elements; expected ", least, " to ", most,
+                                     unit > 1 ? absl::StrCat(", a multiple of ", unit) : ""));
+    };
+    PlanTensorMap out;
+    out.argument = static_cast<int>(map.buffer());
+    const PlanTensor& tensor = plan_.buffers[in.buffers(out.argument)].type;
+    out.dtype = tensor.dtype;
+    out.rank = static_cast<uint32_t>(map.sizes_size());
+    KILN_ASSIGN_OR_RETURN(int64_t last, number(map.offset(), 0, kMostStride, kUnit));
+    out.offset_bytes = last * kElementBytes;
+    for (int i = 0; i < map.sizes_size(); ++i) {
+      KILN_ASSIGN_OR_RETURN(const int64_t size, number(map.sizes(i), 1, kMostSize, 1));
+      int64_t stride = 1;
+      if (i > 0) {
+        KILN_ASSIGN_OR_RETURN(stride, number(map.strides(i - 1), kUnit, kMostStride, kUnit));
+        out.stride_bytes[i - 1] = static_cast<uint64_t>(stride * kElementBytes);
+      }
+      int64_t more = 0;
+      if (__builtin_mul_overflow(size - 1, stride, &more) ||
+          __builtin_add_overflow(last, more, &last)) {
+        return Bad(where, "has a tensor map that reaches too far");
+      }
+      out.sizes[i] = static_cast<uint64_t>(size);
+      out.box[i] = map.box(i);
+    }
+    if (last >= tensor.reach_bytes / kElementBytes) {
+      return Bad(where, absl::StrCat("has a tensor map that reaches element ", last, " of ",
+                                     tensor.reach_bytes / kElementBytes));
+    }
+    launch.tensor_maps.push_back(out);
+    return absl::OkStatus();
   }
 
   absl::Status SetGrid(absl::string_view where, const v1::Grid& in, const Kernel& kernel,

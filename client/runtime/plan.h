@@ -62,6 +62,19 @@ struct PlanGrid {
   uint32_t shared_bytes = 0;
 };
 
+inline constexpr int kMostMapSizes = 5;
+
+// Of a matrix that a GPU's kernel reads by boxes: what is contiguous first.
+struct PlanTensorMap {
+  int argument = 0;  // which of the launch's buffers
+  DType dtype = DType::kBF16;
+  uint32_t rank = 2;
+  int64_t offset_bytes = 0;
+  uint64_t sizes[kMostMapSizes] = {};         // elements
+  uint64_t stride_bytes[kMostMapSizes] = {};  // of all sizes but the first
+  uint32_t box[kMostMapSizes] = {};           // elements
+};
+
 struct PlanLaunch {
   KilnCpuKernel kernel = nullptr;  // of a CPU
   int function = -1;               // of a GPU, as in Kernel
@@ -72,6 +85,7 @@ struct PlanLaunch {
   std::vector<long> symbols;
   int64_t scratch_bytes = 0;         // a multiple of 64
   int64_t thread_scratch_bytes = 0;  // a multiple of 64
+  std::vector<PlanTensorMap> tensor_maps;
 };
 
 struct PlanLibrary {

@@ -34,6 +34,15 @@ struct Routine {
   std::string source;  // after the kernel's prelude
 };
 
+// A matrix that a kernel reads by boxes, as kiln.v1.KernelInterface.TensorMap: what is contiguous
+// first. Its buffer is one of EmittedKernel::buffers.
+struct EmittedTensorMap {
+  ir::BufferId buffer = -1;
+  ir::IntExpr offset;
+  std::vector<ir::IntExpr> sizes, strides;
+  std::vector<int> box;
+};
+
 struct EmittedKernel {
   // Text that the source needs before it and shares with all kernels of its target; it lives as
   // long as the process.
@@ -47,7 +56,8 @@ struct EmittedKernel {
   ir::IntExpr scratch_bytes;          // for the launch
   ir::IntExpr thread_scratch_bytes;   // for each thread
   EmittedGrid grid;                   // no blocks: called once
-  int binary = 0;                     // Binary::number of what Link makes of it
+  std::vector<EmittedTensorMap> tensor_maps;  // its last parameters
+  int binary = 0;                             // Binary::number of what Link makes of it
 };
 inline constexpr absl::string_view kSymbolPlaceholder = "KILN_KERNEL_SYMBOL";
 
@@ -81,8 +91,14 @@ class Target {
   virtual void Tile(ir::Module&) const {}
   // Whether a launch costs as much as a small kernel.
   virtual bool HasCostlyLaunches() const { return false; }
+  // Whether contractions read their operands as they lie in memory, and nothing that is computed.
+  virtual bool TakesPlainOperands() const { return false; }
   // Whether a kernel that one operator became is better left to a library that the client calls.
-  virtual bool LeavesToLibraries(const ir::Kernel&) const { return false; }
+  // `goes_on`: what reads the operator's result computes with its elements one by one, and might
+  // become one kernel with it.
+  virtual bool LeavesToLibraries(ir::Module&, const ir::Kernel&, bool /*goes_on*/) const {
+    return false;
+  }
   // How a kernel of the verified module runs there, or a repeat that Tile made. UNIMPLEMENTED for a
   // type that the target lacks.
   absl::StatusOr<schedule::Tree> Schedule(ir::Module& module, const ir::Operation& operation) const;

@@ -22,6 +22,7 @@ struct FuseOptions {
   std::vector<std::string> disabled_passes;  // "collapse", "inline", "epilogue", "merge",
                                              // "horizontal", "launches", "split", "layouts"
   bool costly_launches = false;  // for a target where pass "launches" is worth its while
+  bool plain_operands = false;   // contractions read their operands as they lie in memory
   bool verify_passes = false;    // also after each pass
 };
 

@@ -41,6 +41,10 @@ class FusionGraph {
   // Whether the operations as they stand are a verified module.
   absl::Status Verify();
 
+  // FuseOptions::plain_operands.
+  void set_plain_operands(bool plain) { plain_operands_ = plain; }
+  bool plain_operands() const { return plain_operands_; }
+
   ir::Module& module() { return module_; }
   ir::IntContext& ints() { return *module_.ints; }
 
@@ -85,6 +89,7 @@ class FusionGraph {
   void PinPrepared();
 
   ir::Module& module_;
+  bool plain_operands_ = false;
   std::vector<Decision>* decisions_;
   std::vector<Op> ops_;
   std::vector<int> order_;

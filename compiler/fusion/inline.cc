@@ -112,6 +112,9 @@ Verdict Judge(FusionGraph& graph, int producer, const InlineSource& source,
     in_loops |= use.in_loops;
     evaluations += use.evaluations;
   }
+  if (in_operand && graph.plain_operands()) {
+    return {false, "the device reads operands of contractions as they lie in memory"};
+  }
   if (cost.loads == 0 && cost.operations <= kMaxFreeOperations && !cost.is_expensive) {
     return {true, "the producer reads no memory"};
   }

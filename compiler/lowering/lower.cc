@@ -5,6 +5,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -268,17 +269,50 @@ absl::Status CutLongViews(LoweringState& state, const Node& node, size_t num_ope
 
 // Whether the node's operations, from number `first` on, are taken back in favour of a library
 // step.
-bool IsLeftToLibraries(const LoweringState& state, const LoweringOptions& options, const Node& node,
-                       size_t first) {
+bool IsLeftToLibraries(LoweringState& state, const LoweringOptions& options,
+                       const std::vector<bool>& goes_on, const Node& node, size_t first) {
   if (!options.library_steps || !options.left_to_libraries || IsInPlace(node.op)) return false;
+  const bool on =
+      absl::c_any_of(node.results, [&](graph::ValueRef result) { return goes_on[result.id]; });
   const std::vector<ir::Operation>& all = state.module.operations;
   return std::any_of(all.begin() + first, all.end(), [&](const ir::Operation& operation) {
-    const absl::Span<const ir::Kernel> kernels = KernelsOf(operation);
-    return std::any_of(kernels.begin(), kernels.end(), options.left_to_libraries);
+    return absl::c_any_of(KernelsOf(operation), [&](const ir::Kernel& kernel) {
+      return options.left_to_libraries(state.module, kernel, on);
+    });
   });
 }
 
-absl::Status LowerNode(LoweringState& state, const LoweringOptions& options, const Node& node) {
+// By value: whether some node that reads it, by way of views, works on its elements one by one.
+std::vector<bool> FindGoingOn(const Graph& graph) {
+  static const auto* const pointwise = [] {
+    auto* registry = new Registry;
+    RegisterPointwise(*registry);
+    RegisterBinary(*registry);
+    RegisterActivations(*registry);
+    return registry;
+  }();
+  static const auto* const views = [] {
+    auto* registry = new Registry;
+    RegisterViews(*registry);
+    return registry;
+  }();
+  std::vector<bool> goes_on(graph.values.size(), false);
+  for (auto node = graph.nodes.rbegin(); node != graph.nodes.rend(); ++node) {
+    const absl::string_view op = absl::StripPrefix(node->op, "aten.");
+    const bool on =
+        pointwise->contains(op) ||
+        (views->contains(op) &&
+         absl::c_any_of(node->results, [&](graph::ValueRef result) { return goes_on[result.id]; }));
+    if (!on) continue;
+    const auto mark = [&](int value) { goes_on[value] = true; };
+    for (const graph::Arg& arg : node->args) ForEachValue(arg, mark);
+    for (const auto& [name, arg] : node->kwargs) ForEachValue(arg, mark);
+  }
+  return goes_on;
+}
+
+absl::Status LowerNode(LoweringState& state, const LoweringOptions& options,
+                       const std::vector<bool>& goes_on, const Node& node) {
   const auto is_size = [&](graph::ValueRef result) {
     return std::holds_alternative<ir::IntExpr>(state.graph.values[result.id]);
   };
@@ -295,7 +329,7 @@ absl::Status LowerNode(LoweringState& state, const LoweringOptions& options, con
   const size_t num_buffers = state.module.buffers.size();
   const size_t num_operations = state.module.operations.size();
   absl::Status status = LowerNatively(state, node);
-  if (status.ok() && IsLeftToLibraries(state, options, node, num_operations)) {
+  if (status.ok() && IsLeftToLibraries(state, options, goes_on, node, num_operations)) {
     state.module.operations.resize(num_operations);
     state.module.buffers.resize(num_buffers);
     return AddLibraryStep(state, node);
@@ -314,8 +348,9 @@ absl::Status Lower(const Graph& graph, const LoweringOptions& options, ir::Modul
   LoweringState state{graph, module, {}, UsedValues(graph), {}, FindStorage(graph)};
   state.values.resize(graph.values.size());
   AddInputs(state, options.mark_parameters);
+  const std::vector<bool> goes_on = FindGoingOn(graph);
   for (const Node& node : graph.nodes) {
-    KILN_RETURN_IF_ERROR(LowerNode(state, options, node));
+    KILN_RETURN_IF_ERROR(LowerNode(state, options, goes_on, node));
     if (module.ints->IsExhausted()) break;  // the stage's caller reports it
   }
   KILN_RETURN_IF_ERROR(AddOutputs(state, options.library_steps));

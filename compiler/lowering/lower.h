@@ -19,8 +19,9 @@ struct LoweringOptions {
   // client keeps what is made of them alone.
   bool mark_parameters = false;
   // Of kernels that one operator made: whether the device's libraries run it better. Where one is,
-  // and `library_steps`, the operator becomes a Library operation as a whole. May be null.
-  std::function<bool(const ir::Kernel& kernel)> left_to_libraries;
+  // and `library_steps`, the operator becomes a Library operation as a whole. `goes_on`: what reads
+  // the operator's result works on its elements one by one. May be null.
+  std::function<bool(ir::Module& module, const ir::Kernel& kernel, bool goes_on)> left_to_libraries;
 };
 
 // Every operation of the graph becomes kernels over buffers, or a Library operation where no

@@ -365,6 +365,19 @@ class Runner {
             [](int64_t i, int64_t lane, int64_t width) { return i * width + lane; }, read, write);
       case MicroKind::kMultiplyPairs:
         return Multiply(c[1], c[0] * c[2], s, 1, PairIndex, read, write);
+      case MicroKind::kMultiplyTile:
+        for (int64_t r = 0; r < c[0]; ++r) {
+          for (int64_t column = 0; column < c[1]; ++column) {
+            double sum = 0;
+            for (int64_t i = 0; r < s[0] && column < s[1] && i < s[2]; ++i) {
+              KILN_ASSIGN_OR_RETURN(const Lane x, read(1, r * s[3] + i * s[4]));
+              KILN_ASSIGN_OR_RETURN(const Lane y, read(2, column * s[5] + i * s[6]));
+              sum += x.f * y.f;
+            }
+            KILN_RETURN_IF_ERROR(write(r * c[1] + column, Lane{.f = sum}));
+          }
+        }
+        return absl::OkStatus();
     }
     return absl::OkStatus();
   }

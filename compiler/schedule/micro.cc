@@ -64,6 +64,9 @@ std::vector<IntExpr> Reach(IntContext& ints, const Micro& micro) {
               Span(ints, s[2], s[0], s[1], one)};
     case MicroKind::kTranspose:
       return {ints.Const(int64_t{c[0]} * c[1]), ints.Const(int64_t{c[0]} * c[1])};
+    case MicroKind::kMultiplyTile:
+      return {ints.Const(int64_t{c[0]} * c[1]), Span(ints, s[0], s[3], s[2], s[4]),
+              Span(ints, s[1], s[5], s[2], s[6])};
     case MicroKind::kMultiplyPairs:
     case MicroKind::kMultiply: {
       const IntExpr k_stride = micro.kind == MicroKind::kMultiply ? s[2] : one;
@@ -96,6 +99,8 @@ IntExpr Work(IntContext& ints, const Micro& micro) {
     case MicroKind::kMultiply:
     case MicroKind::kMultiplyPairs:
       return ints.Mul(s[0], int64_t{c[0]} * c[1] * c[2]);
+    case MicroKind::kMultiplyTile:
+      return ints.Mul(s[2], int64_t{c[0]} * c[1]);
   }
   return ints.Const(0);
 }

@@ -158,6 +158,7 @@ enum class MicroKind : uint8_t {
   kTranspose,
   kMultiply,
   kMultiplyPairs,
+  kMultiplyTile,
   kSort,
   kSelect,
 };

@@ -230,6 +230,7 @@ absl::Status RunFusion(const Flags& flags, ir::Module& module) {
   std::vector<fusion::Decision> decisions;
   fusion::FuseOptions options;
   options.costly_launches = target->HasCostlyLaunches();
+  options.plain_operands = target->TakesPlainOperands();
   for (const std::string& pass : flags.disabled) {
     if (pass == "fusion") options.enabled = false;
   }

@@ -40,7 +40,7 @@ def _elapsed(run: Run) -> float:
     return begin.elapsed_time(end)
 
 
-def _in_turns(runs: dict[str, Run], rounds: int = ROUNDS) -> dict[str, float]:
+def in_turns(runs: dict[str, Run], rounds: int = ROUNDS) -> dict[str, float]:
     for run in runs.values():
         run()
     torch.cuda.synchronize()
@@ -51,7 +51,7 @@ def _in_turns(runs: dict[str, Run], rounds: int = ROUNDS) -> dict[str, float]:
     return {name: statistics.median(found) for name, found in times.items()}
 
 
-def _replayed(fn: Run) -> Run:
+def replayed(fn: Run) -> Run:
     """CALLS calls in one CUDA graph: the time of the kernels alone."""
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
@@ -116,10 +116,10 @@ def _time_kernels(run: Results) -> None:
             with run.case(f"bench {name} {kind}"):
                 torch._dynamo.reset()
                 runs = {
-                    side: _replayed(lambda f=how(fn), args=args: f(*args))
+                    side: replayed(lambda f=how(fn), args=args: f(*args))
                     for side, how in sides().items()
                 }
-                _row(name, _in_turns(runs), CALLS, 1e3, tensors * moved)
+                _row(name, in_turns(runs), CALLS, 1e3, tensors * moved)
 
 
 def _time_calls(run: Results) -> None:
@@ -133,7 +133,7 @@ def _time_calls(run: Results) -> None:
                 return lambda: [f(x) for _ in range(1000)]
 
             runs = {side: often(how(fn)) for side, how in sides().items()}
-            _row(name, _in_turns(runs), 1000, 1e3)
+            _row(name, in_turns(runs), 1000, 1e3)
 
 
 def _tokens(*sizes: int) -> torch.Tensor:
@@ -190,7 +190,7 @@ def _time_models(run: Results, mode: str) -> None:
                 first[side] = _first_call(runs[side])
                 for _ in range(3):  # replays are recorded in a later call
                     runs[side]()
-            _row(name, _in_turns(runs, 15), 1, 1.0)
+            _row(name, in_turns(runs, 15), 1, 1.0)
             print(
                 f"{'':6}first call: inductor {first['inductor']:.1f} s "
                 f"(compile_fx_inner {_inductor_seconds() - before:.1f} s), kiln {first['kiln']:.1f} s"
@@ -232,7 +232,7 @@ def _time_training(run: Results) -> None:
                 runs[side] = training_step(name, kind, how)
                 runs[side]()
                 runs[side]()
-            _row(f"{name} {kind}", _in_turns(runs), 1, 1.0)
+            _row(f"{name} {kind}", in_turns(runs), 1, 1.0)
 
 
 def kernels(run: Results) -> None:

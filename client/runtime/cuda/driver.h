@@ -57,6 +57,16 @@ inline constexpr int kJitErrorLog = 5;
 inline constexpr int kJitErrorLogBytes = 6;
 inline constexpr int kMemoryTypeDevice = 2;
 
+// Of the tensor memory accelerator: which bytes are which boxes of a tensor.
+struct alignas(64) TensorMap {
+  uint64_t words[16];
+};
+enum class TensorMapType : int { kF16 = 6, kBF16 = 9 };
+inline constexpr int kInterleaveNone = 0;
+inline constexpr int kSwizzle128Bytes = 3;
+inline constexpr int kPromote128Bytes = 2;  // what the second-level cache reads at least
+inline constexpr int kFillZeros = 0;
+
 // A window of `height` rows of `width_bytes`, copied between two places.
 struct Copy2D {
   size_t from_x_bytes, from_y;
@@ -112,6 +122,10 @@ struct PoolProperties {
     (Function, unsigned blocks_x, unsigned blocks_y, unsigned blocks_z, unsigned threads_x,       \
      unsigned threads_y, unsigned threads_z, unsigned shared_bytes, Stream, void** arguments,     \
      void** extra))                                                                               \
+  F("cuTensorMapEncodeTiled", encode_tensor_map,                                                  \
+    (TensorMap*, TensorMapType, unsigned rank, void* data, const uint64_t* sizes,                 \
+     const uint64_t* stride_bytes, const uint32_t* box, const uint32_t* element_steps,            \
+     int interleave, int swizzle, int promotion, int fill))                                       \
   F("cuMemAlloc_v2", allocate, (DevicePointer*, size_t bytes))                                    \
   F("cuMemFree_v2", free, (DevicePointer))                                                        \
   F("cuMemHostAlloc", allocate_host, (void** data, size_t bytes, unsigned flags))                 \

@@ -21,6 +21,7 @@ namespace {
 
 using runtime::Plan;
 using runtime::PlanLaunch;
+using runtime::PlanTensorMap;
 using runtime::SharedMemory;
 
 constexpr size_t kMostNames = 8;                // of kernels in one message
@@ -175,6 +176,12 @@ class CudaExecutor::OneRun final : private Addresses, private runtime::ProgramRu
     values.push_back(on_.error);
     absl::InlinedVector<void*, 32> arguments;
     for (uint64_t& value : values) arguments.push_back(&value);
+    absl::InlinedVector<TensorMap, 2> maps(launch.tensor_maps.size());
+    for (size_t i = 0; i < maps.size(); ++i) {
+      const PlanTensorMap& map = launch.tensor_maps[i];
+      KILN_RETURN_IF_ERROR(Encode(launch, map, values[static_cast<size_t>(map.argument)], maps[i]));
+      arguments.push_back(&maps[i]);
+    }
     const Driver& driver = executor_.driver_;
     const Result result = driver.launch(function, grid.blocks[0], grid.blocks[1], grid.blocks[2],
                                         grid.threads[0], grid.threads[1], grid.threads[2],
@@ -184,6 +191,21 @@ class CudaExecutor::OneRun final : private Addresses, private runtime::ProgramRu
     }
     for (const Moved& moved : moved_) KILN_RETURN_IF_ERROR(GiveBack(launch, moved));
     return executor_.checks_launches_ ? CheckLaunch(launch) : absl::OkStatus();
+  }
+
+  // The map of a matrix in the buffer at `address`.
+  absl::Status Encode(const PlanLaunch& launch, const PlanTensorMap& map, DevicePointer address,
+                      TensorMap& out) const {
+    const Driver& driver = executor_.driver_;
+    const auto type = map.dtype == DType::kF16 ? TensorMapType::kF16 : TensorMapType::kBF16;
+    const uint32_t steps[runtime::kMostMapSizes] = {1, 1, 1, 1, 1};
+    const Result result = driver.encode_tensor_map(
+        &out, type, map.rank,
+        reinterpret_cast<void*>(address + static_cast<DevicePointer>(map.offset_bytes)), map.sizes,
+        map.stride_bytes, map.box, steps, kInterleaveNone, kSwizzle128Bytes, kPromote128Bytes,
+        kFillZeros);
+    if (result == kSuccess) return absl::OkStatus();
+    return driver.Check(result, absl::StrCat("cannot describe an operand of ", KernelName(launch)));
   }
 
   // What the launch has written to the copy of a buffer.

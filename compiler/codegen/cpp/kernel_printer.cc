@@ -156,6 +156,9 @@ void KernelPrinter::PrintMicro(const schedule::Micro& micro, Function& f) {
       f.out.Line(Routine("KMicroKernelPairs<", c[0], ", ", c[1], ", ", c[2], ">"), s[0], ", ", w[1],
                  ", ", s[1], ", ", w[2], ", ", w[0], ");");
       break;
+    case schedule::MicroKind::kMultiplyTile:
+      f.out.Line("#error \"a product of whole tiles is for tensor cores\"");
+      break;
     case schedule::MicroKind::kTranspose:
       f.out.Line(Routine("KTransposeTile<", c[0], ", ", c[1], ", ", type, ">"), w[1], ", ", w[0],
                  ");");

@@ -49,7 +49,7 @@ class KernelPrinter : public source::TreePrinter {
     turn_ = ints_.NewVar(ints_.Const(INT32_MAX));
     names_.NameVar(turn_, "turn");
     FindOwnRows(tree.body, nullptr, false);
-    if (FitsInt()) index_type_ = "int";
+    if (IndicesFitInt(tree)) index_type_ = "int";
   }
 
   absl::StatusOr<EmittedKernel> Print();
@@ -62,8 +62,6 @@ class KernelPrinter : public source::TreePrinter {
     int turns = 0;    // that a thread takes of every loop at most, where that is known; else 0
   };
 
-  // Whether no index can leave 32 bits on the way to its value: those are cheaper to divide.
-  bool FitsInt() const;
   void FindOwnRows(const schedule::Block& block, const For* lanes, bool in_group);
   int TurnsOf(const For& loop) const;
   bool IsOneTurn(const For& loop) const;
@@ -130,31 +128,6 @@ double Bound(IntExpr e) {
     }
   }
   return bound;
-}
-
-bool KernelPrinter::FitsInt() const {
-  double bound = 0;
-  const auto add = [&](IntExpr e) {
-    if (e) bound = std::max(bound, Bound(e));
-  };
-  double points = 1;
-  ForEachNode(tree_.body, [&](const Node& node) {
-    if (const auto* loop = std::get_if<For>(&node.value)) {
-      for (IntExpr e : {loop->begin, loop->end, loop->step, loop->var.extent()}) add(e);
-      if (HasTasks(loop->binding)) points *= Bound(loop->end) + loop->width;
-    } else if (const auto* let = std::get_if<schedule::Let>(&node.value)) {
-      add(let->value);
-    } else if (const auto* branch = std::get_if<schedule::If>(&node.value)) {
-      add(branch->less);
-      add(branch->than);
-    } else if (const auto* compute = std::get_if<schedule::Compute>(&node.value)) {
-      for (IntExpr e : compute->inst.indices) add(e);
-    } else if (const auto* update = std::get_if<schedule::Update>(&node.value)) {
-      add(update->number);
-    }
-  });
-  // Some room for a turn of a loop past its end, and for the threads of the last block.
-  return std::max(bound, points) < 1 << 30;
 }
 
 // Of arrays that are accessed at a vector loop's own variable only, by loops of one width that all
@@ -471,6 +444,31 @@ absl::StatusOr<EmittedKernel> KernelPrinter::Print() {
 }
 
 }  // namespace
+
+bool IndicesFitInt(const schedule::Tree& tree) {
+  double bound = 0;
+  const auto add = [&](IntExpr e) {
+    if (e) bound = std::max(bound, Bound(e));
+  };
+  double points = 1;
+  ForEachNode(tree.body, [&](const Node& node) {
+    if (const auto* loop = std::get_if<For>(&node.value)) {
+      for (IntExpr e : {loop->begin, loop->end, loop->step, loop->var.extent()}) add(e);
+      if (HasTasks(loop->binding)) points *= Bound(loop->end) + loop->width;
+    } else if (const auto* let = std::get_if<schedule::Let>(&node.value)) {
+      add(let->value);
+    } else if (const auto* branch = std::get_if<schedule::If>(&node.value)) {
+      add(branch->less);
+      add(branch->than);
+    } else if (const auto* compute = std::get_if<schedule::Compute>(&node.value)) {
+      for (IntExpr e : compute->inst.indices) add(e);
+    } else if (const auto* update = std::get_if<schedule::Update>(&node.value)) {
+      add(update->number);
+    }
+  });
+  // Some room for a turn of a loop past its end, and for the threads of the last block.
+  return std::max(bound, points) < 1 << 30;
+}
 
 absl::StatusOr<EmittedKernel> PrintKernel(ir::Module& module, const schedule::Tree& tree) {
   return KernelPrinter(module, tree).Print();

@@ -18,4 +18,7 @@ inline constexpr absl::string_view kInterfaceMark = "// kiln interface ";
 // schedules do not have.
 absl::StatusOr<EmittedKernel> PrintKernel(ir::Module& module, const schedule::Tree& tree);
 
+// Whether no index can leave 32 bits on the way to its value: those are cheaper to divide.
+bool IndicesFitInt(const schedule::Tree& tree);
+
 }  // namespace kiln::codegen::ptx

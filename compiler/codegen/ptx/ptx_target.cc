@@ -8,9 +8,11 @@
 #include "absl/strings/strip.h"
 #include "compiler/codegen/kernel_archive.h"
 #include "compiler/codegen/ptx/kernel_printer.h"
+#include "compiler/codegen/ptx/product_printer.h"
 #include "compiler/codegen/ptx/source_hash.h"
 #include "compiler/schedule/ptx/schedule.h"
 #include "compiler/schedule/ptx/split_reductions.h"
+#include "compiler/schedule/ptx/team_plan.h"
 #include "compiler/toolchain/clang.h"
 #include "proto/base/key.h"
 #include "proto/base/status_macros.h"
@@ -54,11 +56,17 @@ class PtxTarget : public Target {
 
   absl::string_view name() const override { return "ptx"; }
 
-  // Products go to tensor cores; sorts, scans and scatters would run one after another here.
   bool HasCostlyLaunches() const override { return true; }
-  bool LeavesToLibraries(const ir::Kernel& kernel) const override {
-    return kernel.schedule == ir::Schedule::kContraction ||
-           kernel.schedule == ir::Schedule::kSorting || ir::HasScatter(kernel) ||
+  // sm_90a's tensor cores read them by tensor maps.
+  bool TakesPlainOperands() const override { return device_.arch == "sm_90a"; }
+  // Products go to tensor cores: by a library where nothing is done with the result in one kernel
+  // with it. Sorts, scans and scatters would run one after another here.
+  bool LeavesToLibraries(ir::Module& module, const ir::Kernel& kernel,
+                         bool goes_on) const override {
+    if (kernel.schedule == ir::Schedule::kContraction) {
+      return !goes_on || !schedule::ptx::TakesProduct(module, kernel, device_);
+    }
+    return kernel.schedule == ir::Schedule::kSorting || ir::HasScatter(kernel) ||
            absl::c_any_of(kernel.phases, ir::IsOrdered) || !schedule::ptx::Lacks(kernel).empty();
   }
 
@@ -71,7 +79,10 @@ class PtxTarget : public Target {
 
   absl::StatusOr<EmittedKernel> Print(ir::Module& module,
                                       const schedule::Tree& tree) const override {
-    KILN_ASSIGN_OR_RETURN(EmittedKernel emitted, ptx::PrintKernel(module, tree));
+    KILN_ASSIGN_OR_RETURN(
+        EmittedKernel emitted,
+        ptx::IsProduct(tree) ? ptx::PrintProduct(module, tree, schedule::ptx::ComputeUnits(device_))
+                             : ptx::PrintKernel(module, tree));
     emitted.prelude = PtxPrelude();
     return emitted;
   }

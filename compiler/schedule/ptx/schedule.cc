@@ -1,6 +1,7 @@
 #include "compiler/schedule/ptx/schedule.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/schedule/kept_values.h"
+#include "compiler/schedule/ptx/product.h"
 #include "compiler/schedule/ptx/team_plan.h"
 #include "compiler/schedule/row_scheduler.h"
 #include "proto/base/status_macros.h"
@@ -207,11 +209,24 @@ std::string Lacks(const ir::Kernel& kernel) {
   return lacks;
 }
 
+bool TakesProduct(ir::Module& module, const ir::Kernel& kernel, const DeviceInfo& device) {
+  if (kernel.schedule != ir::Schedule::kContraction) return false;
+  const absl::StatusOr<Nest> nest = BuildNest(module, kernel, /*collapse=*/false);
+  if (!nest.ok()) return false;
+  const std::optional<Product> product = FindProduct(*module.ints, module, *nest, device);
+  return product && IsFasterThanLibraries(*product);
+}
+
 absl::StatusOr<Tree> ScheduleKernel(ir::Module& module, const ir::Kernel& kernel,
                                     const DeviceInfo& device) {
   if (const std::string lacks = Lacks(kernel); !lacks.empty()) {
     return absl::UnimplementedError(absl::StrCat("kernel ", kernel.name, ": target ptx has no ",
                                                  lacks, "; a client with torch runs it by that"));
+  }
+  if (kernel.schedule == ir::Schedule::kContraction) {
+    KILN_ASSIGN_OR_RETURN(const Nest nest, BuildNest(module, kernel, /*collapse=*/false));
+    const std::optional<Product> product = FindProduct(*module.ints, module, nest, device);
+    if (product) return ScheduleProduct(module, kernel, nest, *product, device);
   }
   KILN_ASSIGN_OR_RETURN(const Nest nest, BuildNest(module, kernel, /*collapse=*/true));
   return Scheduler(module, kernel, nest, PlanTeam(*module.ints, nest, device)).Run();

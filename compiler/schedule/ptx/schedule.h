@@ -14,6 +14,10 @@ namespace kiln::schedule::ptx {
 // it has all of the kernel.
 std::string Lacks(const ir::Kernel& kernel);
 
+// Whether a contraction runs on the tensor cores, and with more work on its result faster so than
+// by a library and a kernel for that work.
+bool TakesProduct(ir::Module& module, const ir::Kernel& kernel, const DeviceInfo& device);
+
 // REQUIRES: a kernel of the verified module. UNIMPLEMENTED for complex types and for what it Lacks.
 absl::StatusOr<Tree> ScheduleKernel(ir::Module& module, const ir::Kernel& kernel,
                                     const DeviceInfo& device);

@@ -14,6 +14,7 @@ namespace {
 using kiln::cuda::Copy2D;
 using kiln::cuda::DevicePointer;
 using kiln::testing::FakeCuda;
+using kiln::testing::FakeTensorMap;
 
 constexpr int kInvalidValue = 1, kOutOfMemory = 2, kInvalidImage = 200, kInvalidContext = 201,
               kNoBinary = 209;
@@ -275,6 +276,25 @@ int cuFuncSetAttribute(void* function, int attribute, int value) {
   ENTER("cuFuncSetAttribute");
   if (attribute != 8 || value > 227 << 10) return kInvalidValue;
   static_cast<FakeFunction*>(function)->most_shared = value;
+  return 0;
+}
+int cuTensorMapEncodeTiled(void* map, int type, unsigned rank, void* data, const uint64_t* sizes,
+                           const uint64_t* stride_bytes, const uint32_t* box,
+                           const uint32_t* element_steps, int, int, int, int) {
+  ENTER("cuTensorMapEncodeTiled", false);
+  FakeTensorMap made{reinterpret_cast<uint64_t>(data), type, rank, {}, {}, {}};
+  if (made.data % 16 != 0 || rank < 2 || rank > 5) return kInvalidValue;
+  for (unsigned i = 0; i < rank; ++i) {
+    if (sizes[i] == 0 || box[i] == 0 || box[i] > 256 || element_steps[i] != 1) return kInvalidValue;
+    made.sizes[i] = sizes[i];
+    made.box[i] = box[i];
+    if (i + 1 == rank) break;
+    if (stride_bytes[i] % 16 != 0) return kInvalidValue;
+    made.stride_bytes[i] = stride_bytes[i];
+  }
+  S().control.maps.push_back(made);
+  const uint64_t number = S().control.maps.size() - 1;
+  std::memcpy(map, &number, sizeof(number));
   return 0;
 }
 int cuLaunchKernel(void* function, unsigned bx, unsigned by, unsigned bz, unsigned tx, unsigned ty,

@@ -23,6 +23,15 @@ struct FakeLaunch {
   int device;
 };
 
+// As the driver was asked for it; in a kernel's parameter lies its number.
+struct FakeTensorMap {
+  uint64_t data;
+  int type;
+  unsigned rank;
+  uint64_t sizes[5], stride_bytes[5];
+  uint32_t box[5];
+};
+
 // What a test sets and reads, while no call is in flight.
 struct FakeCuda {
   int version = 12040;
@@ -39,6 +48,7 @@ struct FakeCuda {
 
   std::map<std::string, int> calls;  // by the driver's names
   std::vector<FakeLaunch> launches;
+  std::vector<FakeTensorMap> maps;
   int64_t used_bytes = 0;
   int modules = 0;              // loaded and not unloaded
   int allocations = 0;          // not freed

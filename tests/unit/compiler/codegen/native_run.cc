@@ -36,7 +36,7 @@ std::unique_ptr<Target> TestTarget(const DeviceInfo& device) {
 
 DeviceInfo TestDevice(absl::string_view isa) {
   DeviceInfo device;
-  device.arch = isa == kPtxIsa ? "sm_90a" : isa == kGcuIsa ? "gcu-16m" : "x86-64";
+  device.arch = isa == kPtxIsa ? "sm_90" : isa == kGcuIsa ? "gcu-16m" : "x86-64";
   if (isa == kGcuIsa) device.features = {"x86-64-v2"};
   if (isa == "avx2") {
     device.arch = "haswell";

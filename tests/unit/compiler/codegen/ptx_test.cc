@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <tuple>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -112,9 +113,57 @@ std::string TransposedSum(const std::string& type, int rows, int columns) {
       {{"TYPE", type}, {"ROWS", std::to_string(rows)}, {"COLUMNS", std::to_string(columns)}});
 }
 
+// relu(a b + bias) + x in 16 bits; `a_turned`, `b_turned`: the operand is contiguous along its side
+// of the result.
+std::string ProductAndMore(const std::string& type, int m, int n, int k, bool a_turned,
+                           bool b_turned) {
+  return absl::StrReplaceAll(
+      R"(module {
+  buffer @a TYPE[A_SIZES] strides[A_STRIDE,1] input(0)
+  buffer @b TYPE[B_SIZES] strides[B_STRIDE,1] input(1)
+  buffer @bias TYPE[COLUMNS] strides[1] input(2)
+  buffer @x TYPE[ROWS,COLUMNS] strides[COLUMNS,1] input(3)
+  buffer @y TYPE[ROWS,COLUMNS] strides[COLUMNS,1] output
+  kernel @mm contraction (d0: ROWS, d1: COLUMNS) {
+    phase (r0: DEPTH) {
+      %0 = load TYPE @a[A_AT]
+      %1 = cast f32 %0
+      %2 = load TYPE @b[B_AT]
+      %3 = cast f32 %2
+      %4 = mul f32 %1, %3
+      %5 = reduce.sum f32 %4
+    }
+    phase () {
+      %6 = load TYPE @bias[d1]
+      %7 = cast f32 %6
+      %8 = add f32 %5, %7
+      %9 = erf f32 %8
+      %10 = load TYPE @x[d0, d1]
+      %11 = cast f32 %10
+      %12 = add f32 %9, %11
+      %13 = cast TYPE %12
+      store TYPE @y[d0, d1], %13
+    }
+  }
+  output @y sizes[ROWS,COLUMNS] strides[COLUMNS,1] offset 0
+}
+)",
+      {{"TYPE", type},
+       {"ROWS", StrCat(m)},
+       {"COLUMNS", StrCat(n)},
+       {"DEPTH", StrCat(k)},
+       {"A_SIZES", a_turned ? StrCat(k, ",", m) : StrCat(m, ",", k)},
+       {"A_STRIDE", StrCat(a_turned ? m : k)},
+       {"A_AT", a_turned ? "r0, d0" : "d0, r0"},
+       {"B_SIZES", b_turned ? StrCat(k, ",", n) : StrCat(n, ",", k)},
+       {"B_STRIDE", StrCat(b_turned ? n : k)},
+       {"B_AT", b_turned ? "r0, d1" : "d1, r0"}});
+}
+
 std::unique_ptr<Target> MakePtx(const std::string& arch = "sm_90a") {
   DeviceInfo device;
   device.arch = arch;
+  device.compute_units = 132;
   return *(*FindTarget("ptx"))->make(device);
 }
 
@@ -156,8 +205,11 @@ void Assemble(const std::string& object, const std::string& arch) {
   const std::string command = StrCat("ptxas --warn-on-spills -Werror -arch=", arch, " ", path,
                                      " -o ", path, ".cubin > ", path, ".log 2>&1");
   const int status = std::system(command.c_str());
-  std::ifstream log(path + ".log");
-  EXPECT_EQ(status, 0) << std::string(std::istreambuf_iterator<char>(log), {}) << object;
+  std::ifstream file(path + ".log");
+  const std::string log(std::istreambuf_iterator<char>(file), {});
+  EXPECT_EQ(status, 0) << log << object;
+  // Notes that tensor cores wait for each other: "Potential Performance Loss: wgmma".
+  EXPECT_THAT(log, Not(HasSubstr("wgmma"))) << object;
 }
 
 TEST(PtxTest, RowsOfEveryLength) {
@@ -328,6 +380,59 @@ TEST(PtxTest, AnObjectNamesItsKernelAndAnArchiveAllOfThem) {
   EXPECT_THAT(module, HasSubstr(".visible .entry kernel_1("));
   EXPECT_THAT(module, Not(HasSubstr("kernel_0")));
   EXPECT_FALSE(target->Link({"no object"}).ok());
+}
+
+// With one for each shape of tiles.
+TEST(PtxTest, ProductsAreOnTensorCoresWithoutSpills) {
+  const struct {
+    int m, n, k;
+    const char* tiles;
+  } cases[] = {
+      {2056, 1536, 136, "256, 128, 4, 0"}, {520, 5768, 136, "128, 256, 4, 0"},
+      {520, 8200, 136, "128, 192, 5, 1"},  {328, 5768, 136, "128, 144, 6, 1"},
+      {520, 3072, 520, "128, 128, 6, 1"},  {136, 5768, 136, "128, 96, 7, 1"},
+      {128, 192, 136, "128, 64, 8, 1"},    {136, 8200, 520, "64, 192, 6, 1"},
+      {2056, 1000, 136, "64, 128, 8, 1"},  {128, 192, 520, "64, 64, 8, 1"},
+  };
+  for (const auto& [m, n, k, tiles] : cases) {
+    SCOPED_TRACE(StrCat(m, " x ", n, " x ", k));
+    const Made made = Compile(ProductAndMore("bf16", m, n, k, false, false));
+    EXPECT_THAT(made.schedules, HasSubstr(StrCat("multiply_tile<", tiles, ">")));
+    ASSERT_EQ(made.objects.size(), 1);
+    EXPECT_THAT(made.objects[0], HasSubstr("wgmma.mma_async.sync.aligned"));
+    EXPECT_THAT(made.objects[0], HasSubstr("cp.async.bulk.tensor.2d"));
+    EXPECT_THAT(made.objects[0], Not(HasSubstr(".local")));
+    Assemble(made.objects[0], "sm_90a");
+  }
+}
+
+TEST(PtxTest, OperandsOfProductsLieInAnyOrder) {
+  for (const bool a_turned : {false, true}) {
+    for (const bool b_turned : {false, true}) {
+      const std::string text = ProductAndMore("f16", 328, 5768, 136, a_turned, b_turned);
+      const Made made = Compile(text);
+      ASSERT_EQ(made.kernels.size(), 1);
+      const std::vector<EmittedTensorMap>& maps = made.kernels[0].tensor_maps;
+      ASSERT_EQ(maps.size(), 2);
+      EXPECT_TRUE(maps[0].sizes[0].is_const(a_turned ? 328 : 136));
+      EXPECT_TRUE(maps[0].strides[0].is_const(a_turned ? 328 : 136));
+      EXPECT_EQ(maps[0].box[1], a_turned ? 64 : 128);
+      EXPECT_TRUE(maps[1].sizes[1].is_const(b_turned ? 136 : 5768));
+      EXPECT_EQ(maps[1].box[1] == 64, b_turned);
+      EXPECT_THAT(made.objects[0], HasSubstr(".f32.f16.f16"));
+      Assemble(made.objects[0], "sm_90a");
+    }
+  }
+}
+
+// What the tensor memory accelerator does not take runs in loops, as on other architectures.
+TEST(PtxTest, OtherProductsAreLoops) {
+  for (const auto& [m, n, k] : {std::tuple(128, 192, 132), {128, 196, 128}}) {
+    EXPECT_THAT(Compile(ProductAndMore("bf16", m, n, k, false, false)).schedules,
+                Not(HasSubstr("multiply_tile")));
+  }
+  EXPECT_THAT(Compile(ProductAndMore("bf16", 128, 192, 128, false, false), "sm_90").schedules,
+              Not(HasSubstr("multiply_tile")));
 }
 
 TEST(PtxTest, OnlyKnownArchitectures) {

@@ -1,0 +1,18 @@
+// The tree of a product on sm_90a's tensor cores (schedule/ptx/product.h) as C++: a call of the
+// prelude's KProduct, with what is done with the sums printed from the tree.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "compiler/codegen/target.h"
+#include "compiler/schedule/tree.h"
+
+namespace kiln::codegen::ptx {
+
+bool IsProduct(const schedule::Tree& tree);
+
+// As PrintKernel, for blocks of which each of `compute_units` runs one; two tensor maps, of the
+// operands, follow the other parameters. REQUIRES: IsProduct(tree).
+absl::StatusOr<EmittedKernel> PrintProduct(ir::Module& module, const schedule::Tree& tree,
+                                           int compute_units);
+
+}  // namespace kiln::codegen::ptx

@@ -1,0 +1,44 @@
+// Products of matrices on the tensor cores of sm_90a.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "compiler/ir/module.h"
+#include "compiler/schedule/device_info.h"
+#include "compiler/schedule/nest.h"
+#include "compiler/schedule/tree.h"
+
+namespace kiln::schedule::ptx {
+
+// One operand: element (side, k) lies at first + side * side_stride + k * k_stride, one of which is
+// 1 and the other a multiple of 16 bytes.
+struct ProductOperand {
+  ir::BufferId buffer = -1;
+  int64_t first = 0, side_stride = 0, k_stride = 0;  // elements
+  bool is_turned() const { return k_stride != 1; }
+};
+
+// result[rows, columns] = sum over k of a[rows, k] * b[columns, k], and what is done with it.
+struct Product {
+  ir::IntExpr rows, columns;  // loops
+  int64_t num_rows = 0, num_columns = 0, num_k = 0;
+  ProductOperand a, b;
+  const ir::Inst* sum = nullptr;
+};
+
+// The nest as a product that the tensor memory accelerator and wgmma take: of bfloat16 or float16,
+// of sizes that are known, in layouts that it has. Nothing on devices without them.
+std::optional<Product> FindProduct(ir::IntContext& ints, const ir::Module& module, const Nest& nest,
+                                   const DeviceInfo& device);
+
+// Whether the product with more work on its result was faster than a library's and a kernel for
+// that work, at each size that was measured (tests/gpu/RESULTS.md): from 128 rows on.
+bool IsFasterThanLibraries(const Product& product);
+
+// Tiles of the result as tasks, by the cost model: what it took and the runner-up are among the
+// tree's reasons. The print of such a tree is codegen/ptx/product_printer.h.
+Tree ScheduleProduct(ir::Module& module, const ir::Kernel& kernel, const Nest& nest,
+                     const Product& product, const DeviceInfo& device);
+
+}  // namespace kiln::schedule::ptx

@@ -1,0 +1,188 @@
+"""Parts of check.py about matrix products with more work on the result: own kernels on sm_90a.
+
+Both want that a kernel of ours ran, not a library step; elsewhere than on sm_90a that is not so, and
+the check compares what libraries give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import kiln_torch
+import torch
+from bench import CALLS, in_turns, replayed
+from measure import Results, compiled
+
+F = torch.nn.functional
+HALVES = (torch.bfloat16, torch.float16)
+# By norm, of the error to float32's result of the same 16-bit numbers: as after two or three roundings.
+MOST_ERROR = {torch.bfloat16: 4e-3, torch.float16: 5e-4}
+# M, N, K: one at least for each shape of tiles, then what no tile divides.
+SIZES = (
+    (128, 192, 136), (128, 192, 520), (2056, 1000, 136), (136, 5768, 136), (136, 8200, 520),
+    (520, 3072, 520), (328, 5768, 136), (520, 8200, 136), (520, 5768, 136), (2056, 1536, 136),
+    (200, 264, 136), (129, 136, 1000), (1000, 1008, 2008), (3000, 2000, 1000), (2048, 3072, 768),
+    (4096, 768, 3072), (1536, 1536, 6144), (4096, 4096, 4096),
+)  # fmt: skip
+Fn = Callable[..., Any]
+
+
+def _is_own() -> bool:
+    return torch.cuda.get_device_capability() == (9, 0)
+
+
+def _random(*sizes: int, dtype: torch.dtype, turned: bool = False) -> torch.Tensor:
+    """Of unit variance; `turned`: its first dimension is the contiguous one."""
+    x = torch.randn(sizes[::-1] if turned else sizes, device="cuda").to(dtype)
+    return x.t() if turned else x
+
+
+def _poison(bytes_of_memory: int) -> None:
+    """What is allocated next was NaN before."""
+    torch.full((bytes_of_memory // 4,), float("nan"), device="cuda")
+
+
+def _check(fn: Fn, args: list[torch.Tensor]) -> None:
+    """fn(*args) by Kiln against float32 from the same numbers."""
+    kiln_torch.reset()
+    run = compiled(fn)
+    with torch.no_grad():
+        wide = fn(*(arg.float() if arg.is_floating_point() else arg for arg in args))
+        run(*args)
+        torch.cuda.synchronize()
+        for _ in range(2):
+            _poison(sum(w.numel() for w in wide) * 4 if isinstance(wide, tuple) else wide.numel() * 4)
+            found = run(*args)
+            pairs = zip(found, wide, strict=True) if isinstance(wide, tuple) else [(found, wide)]
+            for ours, reference in pairs:
+                assert ours.shape == reference.shape, (ours.shape, reference.shape)
+                error = float((ours.float() - reference).norm() / reference.norm())
+                assert error <= MOST_ERROR[args[0].dtype], f"off by {error:.2e} of the norm"
+    steps = kiln_torch.stats()["steps"]
+    if _is_own():
+        assert steps["library"] == 0, f"{steps['library']} steps are left to libraries"
+
+
+def _sizes(run: Results) -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return F.gelu(F.linear(x, w, b), approximate="tanh")
+
+    for m, n, k in SIZES:
+        for dtype in HALVES:
+            with run.case(f"product {m} x {n} x {k} {dtype}"):
+                w = _random(n, k, dtype=dtype) * k**-0.5
+                _check(fn, [_random(m, k, dtype=dtype), w, _random(n, dtype=dtype)])
+
+
+def _layouts(run: Results) -> None:
+    for a_turned in (False, True):
+        for b_turned in (False, True):
+            for m, n, k in ((264, 520, 328), (2048, 3072, 768), (1000, 1000, 1000)):
+                with run.case(f"product of turned operands {a_turned} {b_turned} {m} x {n} x {k}"):
+                    a = _random(m, k, dtype=torch.bfloat16, turned=a_turned)
+                    b = _random(k, n, dtype=torch.bfloat16, turned=b_turned) * k**-0.5
+                    _check(lambda a, b: F.relu(a @ b) + 1, [a, b])
+    with run.case("product of a part of a wider matrix"):
+        wide, w = _random(512, 3 * 256, dtype=torch.bfloat16), _random(512, 256, dtype=torch.bfloat16)
+        _check(lambda x, w: F.silu(x[:, 256:512] @ w.t() / 16), [wide, w])
+
+
+def _epilogues(run: Results) -> None:
+    m, n, k = 1032, 776, 512
+    half = torch.bfloat16
+
+    def linear(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return x @ w.t()
+
+    more: dict[str, tuple[Fn, list[torch.Tensor]]] = {
+        "gelu(erf)": (lambda p: F.gelu(p), []),
+        "silu times another": (lambda p, y: F.silu(p) * y, [_random(m, n, dtype=half)]),
+        "bias and residual": (
+            lambda p, b, y: p + b + y, [_random(n, dtype=half), _random(m, n, dtype=half)]
+        ),
+        "residual that is turned": (lambda p, y: p + y, [_random(m, n, dtype=half, turned=True)]),
+        "rows and columns scaled": (
+            lambda p, r, c: p * r + c, [_random(m, 1, dtype=half), _random(1, n, dtype=torch.float32)]
+        ),
+        "to float32": (lambda p: p.float() * 2, []),
+        "mask": (
+            lambda p, y: torch.where(y > 0, p, torch.zeros_like(p)), [_random(m, n, dtype=half)]
+        ),
+        "two results": (lambda p: (F.gelu(p, approximate="tanh"), p.sigmoid()), []),
+    }  # fmt: skip
+    for name, (then, args) in more.items():
+        with run.case(f"product, then {name}"):
+            x, w = _random(m, k, dtype=half), _random(n, k, dtype=half) * k**-0.5
+            _check(lambda x, w, *rest, then=then: then(linear(x, w), *rest), [x, w, *args])
+    with run.case("product of a batch of sequences"):
+        w, b = _random(768, 512, dtype=half) * 512**-0.5, _random(768, dtype=half)
+        x = _random(8 * 130, 512, dtype=half).view(8, 130, 512)
+        _check(lambda x, w, b: F.gelu(F.linear(x, w, b)), [x, w, b])
+    with run.case("product before a residual and a normalization"):
+        x, w = _random(1024, 512, dtype=half), _random(512, 512, dtype=half) * 512**-0.5
+        _check(lambda x, w: F.layer_norm((x @ w.t() + x).float(), (512,)), [x, w])
+
+
+def products(run: Results) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    _sizes(run)
+    _layouts(run)
+    _epilogues(run)
+
+
+# Of the table that these are compared with; the largest last.
+MEASURED = (
+    (128, 4096, 4096), (256, 5120, 5120), (512, 3072, 768), (512, 768, 3072), (1024, 1024, 1024),
+    (2048, 3072, 768), (4096, 768, 3072), (1536, 1536, 6144), (3000, 2000, 1000),
+    (1200, 5000, 2000), (8192, 3072, 768), (4096, 4096, 4096), (8192, 4096, 4096),
+    (4096, 11008, 4096), (8192, 50304, 768),
+)  # fmt: skip
+
+
+def _time(run: Results, approximate: str) -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return F.gelu(F.linear(x, w, b), approximate=approximate)
+
+    print(f"\ngelu(x w^T + b), gelu {approximate}, bf16: us of GPU time, {CALLS} calls in one CUDA graph")
+    print(
+        f"{'M x N x K':22} {'cuBLAS linear':>14} {'eager':>9} {'inductor':>9} {'kiln':>9}"
+        "  TFLOP/s, kiln's speed in cuBLAS's and in eager's; error by norm, eager's"
+    )
+    for m, n, k in MEASURED:
+        with run.case(f"bench product {approximate} {m} x {n} x {k}"), torch.no_grad():
+            x = _random(m, k, dtype=torch.bfloat16)
+            w = _random(n, k, dtype=torch.bfloat16) * k**-0.5
+            b = _random(n, dtype=torch.bfloat16)
+            torch._dynamo.reset()
+            kiln_torch.reset()
+            by_kiln = torch.compile(fn, backend="kiln", dynamic=False, options={"fallback": "raise"})
+            sides = {
+                "linear": F.linear,
+                "eager": fn,
+                "inductor": torch.compile(fn, dynamic=False),
+                "kiln": by_kiln,
+            }
+            wide = fn(x.float(), w.float(), b.float())
+            errors = [float((f(x, w, b).float() - wide).norm() / wide.norm()) for f in (by_kiln, fn)]
+            del wide
+            times = in_turns({
+                name: replayed(lambda f=f, args=(x, w, b): f(*args)) for name, f in sides.items()
+            })
+            cells = " ".join(
+                f"{times[name] * 1e3 / CALLS:{14 if name == 'linear' else 9}.1f}" for name in sides
+            )
+            rate = 2 * m * n * k * CALLS / times["kiln"] / 1e9
+            print(
+                f"{f'{m} x {n} x {k}':22} {cells}  {rate:5.0f} {times['linear'] / times['kiln']:5.2f}x"
+                f" {times['eager'] / times['kiln']:5.2f}x  {errors[0]:.1e} {errors[1]:.1e}"
+                f"  {kiln_torch.stats()['steps']}",
+                flush=True,
+            )
+            assert errors[0] <= MOST_ERROR[torch.bfloat16], "the result is wrong"
+
+
+def speed(run: Results) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    for approximate in ("tanh", "none"):
+        _time(run, approximate)
