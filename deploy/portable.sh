@@ -16,5 +16,5 @@ esac
 [ "$install" = no ] || deploy/install-packages.sh build portable
 deploy/portable/static-libraries.sh build/portable-libraries
 cmake --preset portable
-cmake --build --preset portable --target kilnd kiln_cli kiln_python_package
+cmake --build --preset portable --target kilnd kiln_cli kiln_python_package gcu_runtime
 deploy/portable/pack.sh build/portable

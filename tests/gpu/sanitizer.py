@@ -104,7 +104,7 @@ def sanitizer(run: Results) -> None:
     def watched(tool: str, command: list[str]) -> str:
         port = ports.get()
         try:
-            flags = ["--tool", tool, "--error-exitcode", "99", "--base-port", str(port)]
+            flags = ["--tool", tool, "--error-exitcode", "99", "--port", str(port)]
             done = finished([program, *flags, *command])
         finally:
             ports.put(port)
