@@ -327,7 +327,7 @@ def test_kernels_run_on_as_many_threads_as_torch(monkeypatch):
         loaded.append(load_program(*args))
         return loaded[-1]
 
-    monkeypatch.setattr("kiln_torch.backend.load_program", load)
+    monkeypatch.setattr("kiln_torch.graphs.load_program", load)
     x = torch.randn(64, 128)
     before = torch.get_num_threads()
     try:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from kiln_torch import _kiln
-from kiln_torch.backend import RunError, kiln_backend
+from kiln_torch.backend import kiln_backend
 from kiln_torch.capture import CaptureError
 from kiln_torch.check import CheckFailed
+from kiln_torch.runner import RunError
 from kiln_torch.statistics import STATISTICS
 from kiln_torch.tools import explain, save_graph
 

@@ -17,6 +17,15 @@ FROM_LIBRARY = (
     *("tls_ca", "tls_cert", "tls_key", "token", "token_file", "public_key", "known_servers"),
     *("local_cache", "tenant", "priority"),
 )
+# Never written to torch's caches.
+SECRET = ("token",)
+# How a graph's program is come by and run: no graph is another for them.
+NOT_OF_GRAPH = frozenset(
+    (
+        *("server", "fallback", "timeout_s", "threads", "debug_dir", "fail_on_miss"),
+        *("prepare_memory", *FROM_LIBRARY),
+    )
+)
 MODES = ("blocking", "progressive", "reduce-overhead")
 
 
@@ -74,6 +83,11 @@ class Settings:
         if device_type == "cuda":
             return "ptx"
         return "gcu" if self.device else "cpp"
+
+    def of_graph(self) -> dict[str, Any]:
+        """The options that may make another graph, or another way to run it."""
+        names = (field.name for field in fields(self))
+        return {name: getattr(self, name) for name in names if name not in NOT_OF_GRAPH}
 
     def from_library(self) -> tuple[str, ...]:
         """The values of FROM_LIBRARY, in that order."""

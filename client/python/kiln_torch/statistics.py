@@ -24,6 +24,7 @@ class Statistics:
             self._fallbacks: list[dict[str, str]] = []
             self._steps = {"native": 0, "library": 0}
             self._library_ops: Counter[str] = Counter()
+            self._capture_ms: list[float] = []
             self._compile_ms: list[float] = []
             self._fetch_ms: list[float] = []
             self._retries = 0
@@ -31,6 +32,11 @@ class Statistics:
             self._checks = {"graphs": 0, "calls": 0, "differences": 0}
             self._warned: set[str] = set()
             self._programs: list[Any] = []
+
+    def captured(self, milliseconds: float) -> None:
+        """Counts a graph that this process has captured itself, and the time that took."""
+        with self._lock:
+            self._capture_ms.append(milliseconds)
 
     def loaded(self, program: Any) -> None:
         """Counts a graph that was compiled or fetched; `program` is a _kiln.Program."""
@@ -89,6 +95,7 @@ class Statistics:
                 "fallbacks": [dict(fallback) for fallback in self._fallbacks],
                 "steps": dict(self._steps),
                 "library_ops": dict(self._library_ops),
+                "capture_ms": list(self._capture_ms),
                 "compile_ms": list(self._compile_ms),
                 "fetch_ms": list(self._fetch_ms),
                 "retries": self._retries,

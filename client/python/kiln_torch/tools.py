@@ -11,9 +11,10 @@ import torch
 from functorch.compile import make_boxed_func
 
 from kiln_torch import _kiln
-from kiln_torch.backend import aot_backend, static_inputs
+from kiln_torch.backend import aot_backend
 from kiln_torch.capture import capture
 from kiln_torch.devices import graph_device
+from kiln_torch.graphs import static_inputs
 from kiln_torch.program import make_client
 from kiln_torch.settings import Settings
 
