@@ -1,6 +1,9 @@
 """fail_on_miss, the local cache and several servers, as a user of torch.compile sees them."""
 
+import re
 import socket
+import subprocess
+import sys
 import time
 import warnings
 
@@ -108,5 +111,43 @@ def test_kernels_for_an_older_cpu_run_here():
     run(fn, x, arch="x86-64-v3", fallback="raise")
     assert kiln_torch.stats()["hits"]["server"] == 1
     forget()
-    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="x87-64"):
-        run(fn, x, arch="x87-64", fallback="raise")
+    with pytest.raises(ValueError, match="unknown CPU 'x87-64'; known are native, x86-64, "):
+        torch.compile(fn, backend="kiln", options={"arch": "x87-64"})
+
+
+WRONG = {
+    "nope": ({"options": {"nope": 1}}, "kiln has no option 'nope'; it has: arch, check, "),
+    "mode": ({"mode": "progresive"}, "no mode 'progresive'; modes are 'blocking', 'progressive'"),
+    "number": ({"options": {"timeout_s": "soon"}}, "timeout_s is 'soon'; expected float"),
+    "priority": ({"options": {"priority": "high"}}, "expected 'interactive' or 'warmup'"),
+    "server": ({"options": {"server": "here"}}, "expected HOST:PORT, as in"),
+    "scheme": ({"options": {"server": "ftp://here:1"}}, "expected http:// or https:// or"),
+    "cache": ({"options": {"local_cache": "/etc"}}, "name a folder that is new"),
+    "token": ({"options": {"token": "a b"}}, "1 to 4096 printable characters"),
+    "key": ({"options": {"public_key": "rsa:1"}}, "as in ed25519:"),
+}
+
+
+@pytest.mark.parametrize("which", WRONG)
+def test_wrong_settings_are_errors_of_torch_compile(which):
+    given, text = WRONG[which]
+    with pytest.raises(ValueError, match=re.escape(text)):
+        torch.compile(torch.relu, backend="kiln", **given)
+
+
+def test_so_they_are_in_a_process_that_has_not_used_kiln():
+    program = "import torch; torch.compile(torch.relu, backend='kiln', mode='progresive')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "ValueError: kiln knows no mode 'progresive'" in done.stderr.splitlines()[-1]
+
+
+def test_a_wrong_variable_is_an_error_of_torch_compile(monkeypatch):
+    monkeypatch.setenv("KILN_PRIORITY", "high")
+    with pytest.raises(ValueError, match="expected 'interactive' or 'warmup'"):
+        torch.compile(torch.relu, backend="kiln")
+
+
+def test_modes_of_torchinductors_have_no_effect():
+    x = torch.randn(5)
+    assert_same(torch.compile(torch.relu, backend="kiln", mode="max-autotune")(x), x.relu())
+    assert kiln_torch.stats()["run_calls"] == 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kiln_torch import _kiln
+from kiln_torch import _kiln, options as options
 from kiln_torch.backend import kiln_backend
 from kiln_torch.capture import CaptureError
 from kiln_torch.check import CheckFailed

@@ -22,7 +22,7 @@ from kiln_torch.program import load_program
 from kiln_torch.recompute import partitioner
 from kiln_torch.resampling import resampling_kept_whole
 from kiln_torch.runner import Run, fall_back, runner
-from kiln_torch.settings import MODES, Settings
+from kiln_torch.settings import Settings, as_options
 
 _LOG = logging.getLogger("kiln_torch")
 # Whose private interfaces stored.py follows.
@@ -152,15 +152,13 @@ def kiln_backend(
 
     `options`: server, fallback, timeout_s, threads, arch, device, debug_dir, mode, check, fallback_random,
     fail_on_miss, prepare_memory, local_cache, tenant, priority and those of security; see Settings.
-    Raises ValueError for an unknown option.
+    Raises ValueError for an unknown option or mode, and for a value that can be of no use.
 
     With `mode` "progressive", here or among the options, calls run eager until the program has
     arrived, then natively: nobody waits for a compile. With "reduce-overhead" inference graphs of
-    fixed sizes on a GPU are replayed as one CUDA graph. Other modes of torch.compile have no effect.
+    fixed sizes on a GPU are replayed as one CUDA graph. TorchInductor's other modes have no effect.
     """
-    options = dict(options or {})
-    if mode in MODES:
-        options.setdefault("mode", mode)
+    options = as_options(mode, options)
     settings = Settings.read(options)
     eager_random = _has_eager_random(settings)
     caches = _torch_caches()

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+SCHEMES = ("http", "https", "unix")
 DEFAULT_SERVER = "127.0.0.1:7461"
 # The library takes from the environment what is not given of these, and says what is wrong with
 # them: a token that is given goes before a token file of the environment.
@@ -27,6 +28,19 @@ NOT_OF_GRAPH = frozenset(
     )
 )
 MODES = ("blocking", "progressive", "reduce-overhead")
+# torch.compile's for TorchInductor: programs that choose them may try another backend.
+_MODES_WITHOUT_EFFECT = ("default", "max-autotune", "max-autotune-no-cudagraphs", "lite")
+
+
+def as_options(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """torch.compile's mode and options together; raises ValueError for a mode that nobody knows."""
+    given = dict(options or {})
+    if mode in MODES:
+        given.setdefault("mode", mode)
+    elif mode is not None and mode not in _MODES_WITHOUT_EFFECT:
+        known = ", ".join(map(repr, (*MODES, *_MODES_WITHOUT_EFFECT)))
+        raise ValueError(f"kiln knows no mode {mode!r}; modes are {known}")
+    return given
 
 
 def _truth(value: Any) -> bool:
@@ -126,6 +140,13 @@ class Settings:
             raise ValueError(
                 f"kiln option device is {settings.device!r}; expected a GCU's profile, as 'gcu-16m'"
             )
+        for address in settings.server.split(","):
+            scheme, separator, _ = address.strip().partition("://")
+            if separator and scheme not in SCHEMES:
+                known = " or ".join(f"{known}://" for known in SCHEMES)
+                raise ValueError(
+                    f"kiln option server is {settings.server!r}; expected {known} or HOST:PORT alone"
+                )
         for name, choices in (("fallback", ("eager", "raise")), ("mode", MODES)):
             value = getattr(settings, name)
             if value not in choices:

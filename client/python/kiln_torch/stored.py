@@ -36,6 +36,7 @@ from torch._inductor.runtime.runtime_utils import cache_dir
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
+from kiln_torch import options
 from kiln_torch.devices import traced_device
 from kiln_torch.graphs import CapturedGraph, Deferred, next_name, ready_to_run
 from kiln_torch.runner import Run
@@ -204,9 +205,9 @@ class StoredGraph(OutputCode):
         module: torch.fx.GraphModule,
         run: Run,
         settings: Settings,
-        options: Mapping[str, Any],
+        given: Mapping[str, Any],
     ) -> None:
-        """`graph` is None where it cannot be sent, and then nothing is kept. `options` are those of
+        """`graph` is None where it cannot be sent, and then nothing is kept. `given` are the options of
         torch.compile."""
         super().__init__()
         self._boxed_call = True
@@ -214,7 +215,7 @@ class StoredGraph(OutputCode):
         self._module = module
         self._run: Run | None = run
         self._stamp = _stamp(settings)
-        self._options = {name: value for name, value in options.items() if name not in SECRET}
+        self._options = {name: value for name, value in given.items() if name not in SECRET}
 
     def __call__(self, inputs: list[Any]) -> Any:
         return self._run(inputs)
@@ -243,7 +244,12 @@ class StoredGraph(OutputCode):
         self._run = None
 
     def _settings(self) -> Settings:
-        return _settings.get() or Settings.read(self._options)
+        """Of the torch.compile that this is for, as far as that shows; else what it was made with."""
+        settings = _settings.get()
+        if settings is not None:
+            return settings
+        given = options.latest() if torch._dynamo.config.caching_precompile else None
+        return Settings.read(self._options if given is None else given)
 
     def prepare_for_serialization(self) -> None:
         """Nothing: __getstate__ leaves out what belongs to this process."""
