@@ -13,6 +13,7 @@ from compare import assert_same
 from conftest import Server
 
 import kiln_torch
+from kiln_torch import program
 from kiln_torch.settings import Settings
 
 
@@ -136,13 +137,14 @@ def test_wrong_settings_are_errors_of_torch_compile(which):
 
 
 def test_so_they_are_in_a_process_that_has_not_used_kiln():
-    program = "import torch; torch.compile(torch.relu, backend='kiln', mode='progresive')"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    text = "import torch; torch.compile(torch.relu, backend='kiln', mode='progresive')"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
     assert "ValueError: kiln knows no mode 'progresive'" in done.stderr.splitlines()[-1]
 
 
 def test_a_wrong_variable_is_an_error_of_torch_compile(monkeypatch):
     monkeypatch.setenv("KILN_PRIORITY", "high")
+    program._client_of.cache_clear()  # a process reads its environment once
     with pytest.raises(ValueError, match="expected 'interactive' or 'warmup'"):
         torch.compile(torch.relu, backend="kiln")
 
@@ -151,3 +153,29 @@ def test_modes_of_torchinductors_have_no_effect():
     x = torch.randn(5)
     assert_same(torch.compile(torch.relu, backend="kiln", mode="max-autotune")(x), x.relu())
     assert kiln_torch.stats()["run_calls"] == 1
+
+
+def test_a_function_that_fell_back_is_tried_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("kiln_torch.progressive._PAUSES", (0.05, 0.2))
+    fn = torch.nn.functional.softplus
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    options = {"server": f"127.0.0.1:{port}", "timeout_s": 2}
+    compiled = torch.compile(fn, backend="kiln", dynamic=True, options=options)
+    with pytest.warns(UserWarning, match="runs in eager mode"):
+        assert_same(compiled(torch.ones(3, 5)), fn(torch.ones(3, 5)))
+    stats = kiln_torch.stats()
+    assert stats["away"] == {"trying": 1, "recovered": 0, "given_up": []}
+    assert len(stats["fallbacks"]) == 1 and stats["run_calls"] == 0
+    own = Server(tmp_path / "data", f"--listen=127.0.0.1:{port}")
+    try:
+        deadline = time.monotonic() + 60
+        while kiln_torch.stats()["run_calls"] == 0 and time.monotonic() < deadline:
+            x = torch.randn(4, 7)
+            assert_same(compiled(x), fn(x))
+            time.sleep(0.05)
+    finally:
+        own.stop()
+    stats = kiln_torch.stats()
+    assert stats["away"] == {"trying": 0, "recovered": 1, "given_up": []}
+    assert stats["run_calls"] > 0 and stats["graphs"] == 1

@@ -17,7 +17,7 @@ from kiln_torch.capture import capture
 from kiln_torch.channels_last import channels_last
 from kiln_torch.devices import graph_device
 from kiln_torch.program import client_of, load_program
-from kiln_torch.progressive import Progressive
+from kiln_torch.progressive import Progressive, Retried
 from kiln_torch.runner import Convention, Run, fall_back, runner
 from kiln_torch.settings import Settings
 from kiln_torch.statistics import STATISTICS
@@ -71,8 +71,8 @@ def ready_to_run(
     settings: Settings,
     checked: Callable[[Run, _kiln.Program], Run] | None = None,
 ) -> Run:
-    """Fetches or compiles the graph's program; `eager` runs where there is none, and in mode
-    "progressive" until it has come. `checked` wraps what runs. Raises CacheMiss with fail_on_miss,
+    """Fetches or compiles the graph's program; `eager` runs where there is none, and until it has come
+    in mode "progressive" or after the server was away. `checked` wraps what runs. Raises CacheMiss with fail_on_miss,
     RuntimeError with fallback="raise"."""
     device = graph.convention.device
     try:
@@ -99,7 +99,8 @@ def ready_to_run(
         # A job that must not compile must not run slowly instead, either.
         if isinstance(error, _kiln.CacheMiss):
             raise error
-        return fall_back(eager, name, str(error), settings)
+        run = fall_back(eager, name, str(error), settings)
+        return Retried(run, obtain) if isinstance(error, _kiln.Unavailable) else run
 
     if settings.mode == "progressive":
         return Progressive(eager, obtain, give_up)
