@@ -10,7 +10,7 @@ import warnings
 import pytest
 import torch
 from compare import assert_same
-from conftest import Server
+from conftest import BUILD, Server
 
 import kiln_torch
 from kiln_torch import program
@@ -179,3 +179,26 @@ def test_a_function_that_fell_back_is_tried_again(tmp_path, monkeypatch):
     stats = kiln_torch.stats()
     assert stats["away"] == {"trying": 0, "recovered": 1, "given_up": []}
     assert stats["run_calls"] > 0 and stats["graphs"] == 1
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_saved_graphs_warm_a_cache_for_a_job_that_must_not_compile(train, tmp_path, server):
+    net = torch.nn.Sequential(torch.nn.Linear(9, 5), torch.nn.Hardtanh(), torch.nn.Linear(5, 11))
+    x = torch.randn(3, 9)
+
+    def fn(x):  # with a library step
+        return torch.linalg.qr(net(x)).R * 1.125
+
+    for path in kiln_torch.save_graph(fn, (x,), tmp_path / "warm.kgraph", train=train):
+        command = [BUILD / "bin" / "kiln", "compile", path, "--server", server.address]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    forget()
+    with torch.set_grad_enabled(train):
+        result = run(fn, x, fail_on_miss=True)
+        assert_same(result, fn(x))
+    if train:
+        result.sum().backward()
+    stats = kiln_torch.stats()
+    assert stats["hits"]["server"] == 1 + train and stats["fallbacks"] == []
+    assert stats["steps"]["library"] > 0

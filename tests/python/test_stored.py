@@ -274,7 +274,7 @@ def test_a_torch_that_is_not_known_captures_in_every_process(monkeypatch, caplog
         return torch.relu(x) * 3
 
     monkeypatch.setattr(backend, "_TORCH_WITH_KNOWN_CACHES", ("2.99.",))
-    backend._torch_caches.cache_clear()
+    backend.torch_caches.cache_clear()
     x = torch.randn(9)
     try:
         for _ in range(2):
@@ -282,7 +282,7 @@ def test_a_torch_that_is_not_known_captures_in_every_process(monkeypatch, caplog
             assert_same(result, fn(x))
             assert hits == 0
     finally:
-        backend._torch_caches.cache_clear()
+        backend.torch_caches.cache_clear()
     lines = [r.getMessage() for r in caplog.records if "not kept for other processes" in r.getMessage()]
     assert len(lines) == 1 and entries() == []
 

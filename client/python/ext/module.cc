@@ -132,6 +132,28 @@ PyObject* GraphToBytes(PyObject*, PyObject* json) {
   return out;
 }
 
+// What `read` writes, protobuf JSON, as text.
+PyObject* Json(PyObject* self, kiln_status* (*read)(kiln_client*, kiln_bytes*)) {
+  kiln_bytes text;
+  PyThreadState* thread = PyEval_SaveThread();
+  kiln_status* status = read(Self(self)->client, &text);
+  PyEval_RestoreThread(thread);
+  if (status != nullptr) return RaiseStatus(status, TypeOf(kiln_status_code(status)));
+  PyObject* out = PyUnicode_FromStringAndSize(text.data, static_cast<Py_ssize_t>(text.size));
+  kiln_bytes_free(&text);
+  return out;
+}
+
+PyObject* DeviceJson(PyObject* self, PyObject*) {
+  return Json(self, [](kiln_client* client, kiln_bytes* text) {
+    return kiln_client_device_json(client, text);
+  });
+}
+
+PyObject* ServerInfoJson(PyObject* self, PyObject*) {
+  return Json(self, kiln_client_server_info_json);
+}
+
 PyObject* ClearPrograms(PyObject*, PyObject*) {
   kiln_forget_programs();
   Py_RETURN_NONE;
@@ -149,6 +171,9 @@ PyMethodDef kClientMethods[] = {
      "compile(graph_json: str) -> Program; raises CacheMiss with "
      "fail_on_miss, Unavailable where the server is away, full or slow, "
      "Error where it refuses"},
+    {"device_json", DeviceJson, METH_NOARGS, "the kiln.v1.Device that this client asks for"},
+    {"server_info_json", ServerInfoJson, METH_NOARGS,
+     "kiln.v1.ServerInfo; raises Unavailable where no server answers"},
     {nullptr, nullptr, 0, nullptr}};
 
 PyType_Slot kClientSlots[] = {

@@ -9,7 +9,6 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
 
 from kiln_torch import _kiln
@@ -21,7 +20,7 @@ from kiln_torch.graphs import Deferred, capture_graph, next_name, ready_to_run
 from kiln_torch.program import load_program
 from kiln_torch.recompute import partitioner
 from kiln_torch.resampling import resampling_kept_whole
-from kiln_torch.runner import Run, fall_back, runner
+from kiln_torch.runner import Eager, Run, fall_back, runner
 from kiln_torch.settings import Settings, as_options
 
 _LOG = logging.getLogger("kiln_torch")
@@ -30,7 +29,7 @@ _TORCH_WITH_KNOWN_CACHES = ("2.13.",)
 
 
 @functools.cache
-def _torch_caches() -> ModuleType | None:
+def torch_caches() -> ModuleType | None:
     """The part that keeps graphs in torch's caches, where this torch is one that it knows."""
     if torch.__version__.startswith(_TORCH_WITH_KNOWN_CACHES):
         try:
@@ -47,7 +46,7 @@ def _torch_caches() -> ModuleType | None:
     return None
 
 
-def _has_eager_random(settings: Settings) -> bool:
+def has_eager_random(settings: Settings) -> bool:
     return settings.fallback_random or settings.check  # which compares with eager's numbers
 
 
@@ -59,9 +58,9 @@ def _compile(
     kind: str,
 ) -> Run:
     """Compiles one graph after AOTAutograd; returns a function that takes a list and empties it."""
-    name, eager = next_name(kind), make_boxed_func(module.forward)
+    name, eager = next_name(kind), Eager(module)
     try:
-        graph = capture_graph(module, kind, name, _has_eager_random(settings))
+        graph = capture_graph(module, kind, name, has_eager_random(settings))
     except CaptureError as error:
         return fall_back(eager, name, str(error), settings)
 
@@ -81,15 +80,15 @@ def _compile_to_keep(
 ) -> Any:
     """As _compile, for torch's caches. AOTAutograd asks for the backward graph with the forward one,
     so that is only captured; its program comes in its first call."""
-    name, eager = next_name(kind), make_boxed_func(module.forward)
+    name, eager = next_name(kind), Eager(module)
     try:
-        graph = capture_graph(module, kind, name, _has_eager_random(settings))
+        graph = capture_graph(module, kind, name, has_eager_random(settings))
         make = functools.partial(ready_to_run, graph, name, eager, settings)
     except CaptureError as error:
         graph = None
         make = functools.partial(fall_back, eager, name, str(error), settings)
     run = Deferred(make) if kind == "backward" else make()
-    return _torch_caches().StoredGraph(graph, module, run, settings, options)
+    return torch_caches().StoredGraph(graph, eager, run, settings, options)
 
 
 def _checked(
@@ -101,9 +100,9 @@ def _checked(
     settings: Settings,
 ) -> Checked:
     def compile_part(part: torch.fx.GraphModule) -> Run:
-        graph = capture_graph(part, "forward", f"{name}_part", _has_eager_random(settings))
+        graph = capture_graph(part, "forward", f"{name}_part", has_eager_random(settings))
         program = load_program(graph.text, settings, graph.convention.device)
-        return runner(program, graph.convention, make_boxed_func(part.forward), name, settings)
+        return runner(program, graph, Eager(part), name, settings)
 
     library_ops = program.info()["library_ops"]
     return Checked(run, module, name, graph, compile_part, library_ops, settings.debug_dir)
@@ -160,8 +159,8 @@ def kiln_backend(
     """
     options = as_options(mode, options)
     settings = Settings.read(options)
-    eager_random = _has_eager_random(settings)
-    caches = _torch_caches()
+    eager_random = has_eager_random(settings)
+    caches = torch_caches()
     if caches is None or not caches.can_keep(module, example_inputs, settings):
         compile_graph = functools.partial(_compile, settings=settings)
         return aot_backend(compile_graph, eager_random)(module, example_inputs)

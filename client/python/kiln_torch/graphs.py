@@ -6,7 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from kiln_torch.channels_last import channels_last
 from kiln_torch.devices import graph_device
 from kiln_torch.program import client_of, load_program
 from kiln_torch.progressive import Progressive, Retried
-from kiln_torch.runner import Convention, Run, fall_back, runner
+from kiln_torch.runner import CapturedGraph, Convention, Eager, Run, fall_back, runner
 from kiln_torch.settings import Settings
 from kiln_torch.statistics import STATISTICS
 from kiln_torch.tracing import current_traceparent
@@ -28,16 +28,6 @@ _graph_numbers = itertools.count()
 
 def next_name(kind: str) -> str:
     return f"graph_{next(_graph_numbers)}_{kind}"
-
-
-@dataclass(frozen=True)
-class CapturedGraph:
-    """A graph after AOTAutograd: all that it takes to get its program and to run that."""
-
-    kind: str  # "forward", "backward" or "inference"
-    text: str  # kiln.v1.Graph as protobuf JSON
-    convention: Convention
-    parameters: frozenset[int]  # see static_inputs
 
 
 def static_inputs(kind: str) -> frozenset[int]:
@@ -64,10 +54,18 @@ def capture_graph(
     return graph
 
 
+def prepare_memory(graph: CapturedGraph, settings: Settings) -> int:
+    """Bytes that the graph's program may keep of what follows from parameters alone."""
+    # A step of training changes every parameter, and nobody sees without waiting for it whether what
+    # lies on a GPU has been written to behind torch's back.
+    keeps = graph.kind == "inference" and graph.convention.device.type != "cuda"
+    return settings.prepare_memory if keeps else 0
+
+
 def ready_to_run(
     graph: CapturedGraph,
     name: str,
-    eager: Run,
+    eager: Eager,
     settings: Settings,
     checked: Callable[[Run, _kiln.Program], Run] | None = None,
 ) -> Run:
@@ -79,10 +77,7 @@ def ready_to_run(
         client_of(settings, device)  # says what is wrong with the settings
     except _kiln.Error as error:
         return fall_back(eager, name, str(error), settings)
-    # A step of training changes every parameter, and nobody sees without waiting for it whether what
-    # lies on a GPU has been written to behind torch's back.
-    if graph.kind != "inference" or device.type == "cuda":
-        settings = replace(settings, prepare_memory=0)
+    settings = replace(settings, prepare_memory=prepare_memory(graph, settings))
     trace = current_traceparent()
 
     def obtain() -> Run:
@@ -92,7 +87,7 @@ def ready_to_run(
         program.set_lazy_inputs(list(graph.convention.lazy))
         replays = settings.mode == "reduce-overhead" and graph.kind == "inference"
         fixed = graph.parameters if replays else None
-        run = runner(program, graph.convention, eager, name, settings, fixed)
+        run = runner(program, graph, eager, name, settings, fixed)
         return checked(run, program) if checked is not None else run
 
     def give_up(error: Exception) -> Run:

@@ -19,6 +19,7 @@ from kiln_torch.devices import (
     with_current,
     with_scalars,
 )
+from kiln_torch.indices import named
 from kiln_torch.library import StepError
 from kiln_torch.replay import Replayed
 from kiln_torch.settings import Settings
@@ -71,6 +72,31 @@ class Convention:
         )
 
 
+@dataclass(frozen=True)
+class CapturedGraph:
+    """A graph after AOTAutograd: all that it takes to get its program and to run that."""
+
+    kind: str  # "forward", "backward" or "inference"
+    text: str  # kiln.v1.Graph as protobuf JSON
+    convention: Convention
+    parameters: frozenset[int]  # see static_inputs
+
+
+class Eager:
+    """A boxed function that runs a graph operator by operator, through torch."""
+
+    def __init__(self, module: torch.fx.GraphModule) -> None:
+        self._boxed_call = True
+        self._module = module
+
+    @property
+    def module(self) -> torch.fx.GraphModule:
+        return self._module
+
+    def __call__(self, inputs: list[Any]) -> Any:
+        return self.module.forward(*inputs)
+
+
 def fall_back(eager: Run, name: str, reason: str, settings: Settings) -> Run:
     """What runs instead of a program; raises with fallback="raise"."""
     if settings.fallback == "raise":
@@ -81,15 +107,15 @@ def fall_back(eager: Run, name: str, reason: str, settings: Settings) -> Run:
 
 def runner(
     program: _kiln.Program,
-    convention: Convention,
-    eager: Run,
+    graph: CapturedGraph,
+    eager: Eager,
     name: str,
     settings: Settings,
     fixed: frozenset[int] | None = None,
 ) -> Run:
     """Runs the program of a graph; by replays, where `fixed` has the inputs that keep their memory
-    from call to call and the graph allows it. `eager` runs the graph without a program."""
-    run_native = program.run
+    from call to call and the graph allows it."""
+    run_native, convention = program.run, graph.convention
     device, tokens = convention.device, convention.tokens
     if tokens:
         run_native = _without_inputs(run_native, tokens)
@@ -114,8 +140,9 @@ def runner(
         except _kiln.InputMismatch as error:
             # The tensors differ from what was captured, as strides may after a graph break.
             return fall_back(eager, name, str(error), settings)(inputs)
-        except IndexError:
-            raise  # A kernel's: an index of the user's is outside of its dimension.
+        except IndexError as error:
+            # A kernel's: an index of the user's is outside of its dimension.
+            raise named(error, eager.module, graph.text, inputs, device) from None
         except Exception as error:
             return _run_after(error, eager, name, settings, inputs, bool(tokens))
         inputs.clear()

@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from functorch.compile import make_boxed_func
 from torch._dynamo import compiled_autograd
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
@@ -38,8 +37,8 @@ from torch.utils._pytree import tree_leaves
 
 from kiln_torch import options
 from kiln_torch.devices import traced_device
-from kiln_torch.graphs import CapturedGraph, Deferred, next_name, ready_to_run
-from kiln_torch.runner import Run
+from kiln_torch.graphs import Deferred, next_name, ready_to_run
+from kiln_torch.runner import CapturedGraph, Eager, Run
 from kiln_torch.settings import SECRET, Settings
 
 _LOG = logging.getLogger("kiln_torch")
@@ -99,7 +98,7 @@ def _ranges(inputs: Sequence[Any]) -> list[str]:
     return sorted(found)
 
 
-def _is_own(folder: str) -> bool:
+def is_own(folder: str) -> bool:
     """Whether only this user can have written there; a folder that is not there yet is made so."""
     try:
         found = os.stat(folder)
@@ -110,7 +109,7 @@ def _is_own(folder: str) -> bool:
 
 @functools.cache
 def _trusts(folder: str) -> bool:
-    if _is_own(folder):
+    if is_own(folder):
         return True
     _LOG.warning(
         "torch's cache folder %s is not this user's alone, so compiled graphs are neither kept nor "
@@ -174,20 +173,16 @@ def keeper(compile_graph: Callable[..., StoredGraph]) -> SerializableAOTDispatch
     return SerializableAOTDispatchCompiler(StoredGraph, compile_graph)
 
 
-class _PickledModule:
-    """A boxed function that runs a graph without a program, from its pickled module."""
+class _Unpickled(Eager):
+    """A graph's pickled module, which is read where it is needed."""
 
     def __init__(self, content: bytes) -> None:
         self._boxed_call = True
         self.content = content
-        self._run: Run | None = None
-        self._lock = threading.Lock()
 
-    def __call__(self, inputs: list[Any]) -> Any:
-        with self._lock:
-            if self._run is None:
-                self._run = make_boxed_func(pickle.loads(self.content).forward)
-        return self._run(inputs)
+    @functools.cached_property
+    def module(self) -> torch.fx.GraphModule:
+        return pickle.loads(self.content)
 
 
 def _pickled(module: torch.fx.GraphModule) -> bytes:
@@ -202,7 +197,7 @@ class StoredGraph(OutputCode):
     def __init__(
         self,
         graph: CapturedGraph | None,
-        module: torch.fx.GraphModule,
+        eager: Eager,
         run: Run,
         settings: Settings,
         given: Mapping[str, Any],
@@ -212,7 +207,7 @@ class StoredGraph(OutputCode):
         super().__init__()
         self._boxed_call = True
         self._graph = graph
-        self._module = module
+        self._eager = eager
         self._run: Run | None = run
         self._stamp = _stamp(settings)
         self._options = {name: value for name, value in given.items() if name not in SECRET}
@@ -223,11 +218,11 @@ class StoredGraph(OutputCode):
     def __getstate__(self) -> dict[str, Any]:
         if self._graph is None:
             raise BypassAOTAutogradCache("the graph runs in eager mode")
-        module = self._module
+        eager = self._eager
         return {
             "graph": replace(self._graph, text=""),
             "text": zlib.compress(self._graph.text.encode(), 1),
-            "module": module.content if isinstance(module, _PickledModule) else _pickled(module),
+            "module": eager.content if isinstance(eager, _Unpickled) else _pickled(eager.module),
             "stamp": self._stamp,
             "options": self._options,
         }
@@ -240,7 +235,7 @@ class StoredGraph(OutputCode):
         if self._stamp != _stamp(self._settings()):
             raise StaleEntry("compiled by another version of Kiln or with other options")
         self._graph = replace(state["graph"], text=zlib.decompress(state["text"]).decode())
-        self._module = _PickledModule(state["module"])
+        self._eager = _Unpickled(state["module"])
         self._run = None
 
     def _settings(self) -> Settings:
@@ -259,7 +254,7 @@ class StoredGraph(OutputCode):
         name, settings = next_name(self._graph.kind), self._settings()
 
         def make() -> Run:
-            return ready_to_run(self._graph, name, self._module, settings)
+            return ready_to_run(self._graph, name, self._eager, settings)
 
         self._run = Deferred(make) if self._graph.kind == "backward" else make()
 
