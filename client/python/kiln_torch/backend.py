@@ -87,7 +87,11 @@ def _compile_to_keep(
     except CaptureError as error:
         graph = None
         make = functools.partial(fall_back, eager, name, str(error), settings)
-    run = Deferred(make) if kind == "backward" else make()
+    if kind == "backward":
+        run = Deferred(make)
+        torch_caches().allow_second_runs()
+    else:
+        run = make()
     return torch_caches().StoredGraph(graph, eager, run, settings, options)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.autograd import profiler
 
 from kiln_torch import _kiln
 from kiln_torch.capture import effect_token_inputs, lazy_inputs, number_inputs, number_outputs
@@ -21,6 +22,7 @@ from kiln_torch.devices import (
 )
 from kiln_torch.indices import named
 from kiln_torch.library import StepError
+from kiln_torch.regions import Regions
 from kiln_torch.replay import Replayed
 from kiln_torch.settings import Settings
 from kiln_torch.statistics import STATISTICS
@@ -134,9 +136,14 @@ def runner(
     ):
         run_native = with_current(run_native, device)
 
+    run_in_regions = Regions(program, run_native)
+
     def run(inputs: list[Any]) -> Any:
         try:
-            outputs = run_native(inputs)
+            if profiler._is_profiler_enabled:
+                outputs = run_in_regions(inputs)
+            else:
+                outputs = run_native(inputs)
         except _kiln.InputMismatch as error:
             # The tensors differ from what was captured, as strides may after a graph break.
             return fall_back(eager, name, str(error), settings)(inputs)

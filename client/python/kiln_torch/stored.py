@@ -30,6 +30,7 @@ import torch
 from torch._dynamo import compiled_autograd
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
+from torch._guards import TracingContext
 from torch._inductor.output_code import OutputCode
 from torch._inductor.runtime.runtime_utils import cache_dir
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -168,6 +169,15 @@ def kept(
         _settings.reset(token)
 
 
+def allow_second_runs() -> None:
+    """Of the backward graph that is being lowered: that is so early that nobody knows whether it runs
+    twice (retain_graph). torch forbids that where a compiler may write over what the forward pass
+    saved; a program does not."""
+    context = TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None:
+        context.fw_metadata.bw_donated_idxs = []
+
+
 def keeper(compile_graph: Callable[..., StoredGraph]) -> SerializableAOTDispatchCompiler:
     """What AOTAutograd takes for a compiler whose results it may keep."""
     return SerializableAOTDispatchCompiler(StoredGraph, compile_graph)
@@ -182,13 +192,18 @@ class _Unpickled(Eager):
 
     @functools.cached_property
     def module(self) -> torch.fx.GraphModule:
-        return pickle.loads(self.content)
+        names, module = pickle.loads(self.content)
+        nodes = list(module.graph.nodes)
+        if len(nodes) == len(names):  # what is wrong with one is told by the name that was sent
+            for node, name in zip(nodes, names, strict=True):
+                node.name = name
+        return module
 
 
 def _pickled(module: torch.fx.GraphModule) -> bytes:
     plain = torch.fx.GraphModule(module, module.graph)
     plain.meta = {}
-    return pickle.dumps(plain)
+    return pickle.dumps(([node.name for node in module.graph.nodes], plain))
 
 
 class StoredGraph(OutputCode):
