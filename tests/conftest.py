@@ -17,9 +17,11 @@ def server(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def fresh(server):
+def fresh(server, tmp_path_factory, monkeypatch):
     import kiln_torch
 
+    # What torch keeps of compiled graphs is of this test alone.
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("torch")))
     torch.manual_seed(0)
     torch._dynamo.reset()
     kiln_torch.reset()

@@ -51,12 +51,15 @@ void TakeSecurityFlags(const Args& args, ClientOptions& options) {
   options.known_servers = args.Get("--known-servers", "");
 }
 
-absl::StatusOr<std::unique_ptr<Client>> MakeClient(const Args& args, bool debug) {
+absl::StatusOr<std::unique_ptr<Client>> MakeClient(const Args& args, bool debug,
+                                                   const v1::SavedGraph::Asked& asked) {
   ClientOptions options;
   KILN_ASSIGN_OR_RETURN(options.target, args.GetChoice("--target", "cpp", KnownTargets()));
   options.server = args.Get("--server", "");
   options.arch = args.Get("--arch", "native");
-  options.libraries = absl::StrSplit(args.Get("--libraries", ""), ',', absl::SkipEmpty());
+  options.libraries = absl::StrSplit(args.Get("--libraries", absl::StrJoin(asked.libraries(), ",")),
+                                     ',', absl::SkipEmpty());
+  options.prepare_memory = asked.prepare_memory();
   options.debug = debug;
   options.fail_on_miss = args.Has("--fail-on-miss");
   TakeSecurityFlags(args, options);
@@ -67,8 +70,12 @@ absl::StatusOr<std::unique_ptr<Client>> MakeClient(const Args& args, bool debug)
   return Client::Create(options);
 }
 
-absl::StatusOr<v1::Graph> GraphArgument(const Args& args) {
-  return LoadGraph(args.positional().front());
+absl::StatusOr<v1::Graph> GraphArgument(const Args& args, v1::SavedGraph::Asked* asked) {
+  KILN_ASSIGN_OR_RETURN(v1::Graph graph, LoadGraph(args.positional().front()));
+  v1::SavedGraph saved;
+  if (asked != nullptr && saved.ParseFromString(graph.SerializeAsString())) *asked = saved.asked();
+  graph.DiscardUnknownFields();  // no part of what is sent
+  return graph;
 }
 
 ProgressLine::ProgressLine() : start_(absl::Now()), terminal_(isatty(STDERR_FILENO) != 0) {}

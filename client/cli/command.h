@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "client/cli/args.h"
 #include "kiln/client.h"
+#include "kiln/v1/saved_graph.pb.h"
 
 namespace google::protobuf {
 class Message;
@@ -65,11 +66,13 @@ inline constexpr absl::string_view kSecurityFlags[] = {
 void TakeSecurityFlags(const Args& args, ClientOptions& options);
 
 // --server, --timeout, --threads, --arch, --libraries, --target, --fail-on-miss and the flags
-// above, in a client.
-absl::StatusOr<std::unique_ptr<Client>> MakeClient(const Args& args, bool debug);
+// above, in a client; what no flag says is as `asked`.
+absl::StatusOr<std::unique_ptr<Client>> MakeClient(const Args& args, bool debug,
+                                                   const v1::SavedGraph::Asked& asked = {});
 
-// Loads GRAPH, the one positional argument, which must be a saved graph.
-absl::StatusOr<v1::Graph> GraphArgument(const Args& args);
+// Loads GRAPH, the one positional argument, which must be a saved graph; `asked`, where it is not
+// null, becomes what its file says of those who ask for it.
+absl::StatusOr<v1::Graph> GraphArgument(const Args& args, v1::SavedGraph::Asked* asked = nullptr);
 
 // Shows what a compile does on standard error, where that is a terminal and it takes over half a
 // second.

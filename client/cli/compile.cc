@@ -97,10 +97,11 @@ Outcome RunCompile(const Args& args) {
   auto emit = args.GetChoice("--emit", "artifact", {"artifact", "source", "asm", "ir"});
   if (!emit.ok()) return Usage(emit.status());
   if (args.Has("--stage") && *emit != "ir") return Usage("--stage goes with --emit ir");
-  auto client = MakeClient(args, *emit != "artifact");
-  if (!client.ok()) return Usage(client.status());
-  auto graph = GraphArgument(args);
+  v1::SavedGraph::Asked asked;
+  auto graph = GraphArgument(args, &asked);
   if (!graph.ok()) return Failed(graph.status());
+  auto client = MakeClient(args, *emit != "artifact", asked);
+  if (!client.ok()) return Usage(client.status());
   auto answer = CompileGraph(**client, *graph);
   if (!answer.ok()) return Failed(answer.status());
   std::string out = args.Get("-o", "");

@@ -37,10 +37,11 @@ void PrintText(const v1::ExplainMissResponse& answer) {
 
 Outcome RunExplainMiss(const Args& args) {
   if (args.positional().size() != 1) return Usage("kiln explain-miss takes one GRAPH");
-  auto client = MakeClient(args, false);
-  if (!client.ok()) return Usage(client.status());
-  auto graph = GraphArgument(args);
+  v1::SavedGraph::Asked asked;
+  auto graph = GraphArgument(args, &asked);
   if (!graph.ok()) return Failed(graph.status());
+  auto client = MakeClient(args, false, asked);
+  if (!client.ok()) return Usage(client.status());
   auto answer = (*client)->ExplainMiss(*graph);
   if (!answer.ok()) return Failed(answer.status());
   if (args.Has("--json")) {

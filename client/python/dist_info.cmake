@@ -2,4 +2,4 @@
 file(MAKE_DIRECTORY ${OUTPUT})
 file(WRITE ${OUTPUT}/METADATA "Metadata-Version: 2.1\nName: kiln-torch\nVersion: ${VERSION}\n")
 file(WRITE ${OUTPUT}/entry_points.txt
-     "[torch_dynamo_backends]\nkiln = kiln_torch.backend:kiln_backend\n")
+     "[torch_dynamo_backends]\nkiln = kiln_torch.options:kiln_backend\n")

@@ -24,7 +24,7 @@ import torch  # noqa: E402
 from decode import CACHE_LENGTH, DECODERS  # noqa: E402
 from models import MODELS  # noqa: E402
 
-PARTS = ("compile", "layers", "fetch", "run", "prepared", "train", "attention", "decode", "optimizer",
+PARTS = ("compile", "layers", "fetch", "warm", "run", "prepared", "train", "attention", "decode", "optimizer",
          "kernels", "joins", "overhead")
 
 # What makes each of them leave AVX-512 alone.
@@ -161,6 +161,26 @@ def bench_fetch(names: list[str]) -> None:
     table(
         "A second process, milliseconds",
         ["model", "fetch and load", "with capture and key"],
+        rows,
+    )
+
+
+def bench_warm() -> None:
+    rows = []
+    for title, name in (("bert-base", "bert-base"), ("gpt2, training", "gpt2,train")):
+        for way in ("", ",precompile"):
+            row = [title, way.removeprefix(",") or "Dynamo traces"]
+            for backend in ("inductor", "kiln"):
+                with FreshServer() as env, tempfile.TemporaryDirectory() as cache:
+                    env = {**env, "TORCHINDUCTOR_CACHE_DIR": cache}
+                    first = child("first_call", name, env, backend + way)
+                    again = [child("first_call", name, env, backend + way) for _ in range(3)]
+                row += [first["s"], *(statistics.median(r[t] for r in again) for t in ("s", "cpu_s"))]
+            rows.append(row)
+    table(
+        "First call of a process, seconds, imports of torch left out: of the first process, of a second, "
+        "and the main thread's of that",
+        ["model", "way", "Inductor, first", "Inductor", "its thread", "Kiln, first", "Kiln", "its thread"],
         rows,
     )
 

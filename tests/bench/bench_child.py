@@ -1,4 +1,4 @@
-"""One measurement in a fresh process: bench_child.py PART NAME [DTYPE]; prints JSON on the last line."""
+"""One measurement in a fresh process: bench_child.py PART NAME [DTYPE or HOW]; prints JSON on the last line."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def compile_with_kiln(name: str) -> dict[str, object]:
     from kiln_torch import backend
 
     spent = []
-    compile_graph = backend._compile
+    compile_graph = backend._compile_to_keep
 
     def timed(*args, **kwargs):
         start = time.perf_counter()
@@ -53,7 +53,7 @@ def compile_with_kiln(name: str) -> dict[str, object]:
         spent.append(time.perf_counter() - start)
         return run
 
-    backend._compile = timed
+    backend._compile_to_keep = timed
     model, args = MODELS[name]()
     with torch.no_grad(), recorded_compiles() as asked:
         torch.compile(model, backend="kiln")(*args)
@@ -291,16 +291,16 @@ def attention(dtype: str) -> dict[str, object]:
 
 
 def overhead(_: str) -> dict[str, object]:
-    from kiln_torch import backend, program
+    from kiln_torch import graphs, program
 
     captured = []
-    runner = backend._runner
+    runner = graphs.runner
 
     def keep(*args):
         captured.append(runner(*args))
         return captured[-1]
 
-    backend._runner = keep
+    graphs.runner = keep
     x = torch.randn(64)
 
     def fn(x):
@@ -320,7 +320,38 @@ def overhead(_: str) -> dict[str, object]:
     return {"rows": [whole, alone]}
 
 
+def whole_model(model, *args):
+    return model(*args)[0]
+
+
+def first_call(name: str, how: str) -> dict[str, object]:
+    """Seconds of a process' first call, imports of torch left out: BACKEND or BACKEND,precompile;
+    where the model is in training mode, of a forward and a backward pass."""
+    backend, _, precompile = how.partition(",")
+    import torch._dynamo  # noqa: F401  torch's own, whoever compiles
+
+    name, _, train = name.partition(",")
+    model, args = MODELS[name]()
+    model.train(bool(train))
+    options = {}
+    if precompile:
+        torch._dynamo.config.caching_precompile = True
+        # torch cannot rebuild all guards on a transformers model in another process.
+        options["guard_filter_fn"] = torch.compiler.keep_portable_guards_unsafe
+    start, start_cpu = time.perf_counter(), time.thread_time()
+    call = torch.compile(whole_model, backend=backend, options=options)
+    if train:
+        call(model, *args).square().mean().backward()
+    else:
+        with torch.no_grad():
+            call(model, *args)
+    found = {"s": time.perf_counter() - start, "cpu_s": time.thread_time() - start_cpu}
+    torch.compiler.save_cache_artifacts()
+    return found
+
+
 PARTS = {
+    "first_call": first_call,
     "kiln_compile": compile_with_kiln,
     "inductor_compile": inductor_compile,
     "run": run,

@@ -327,7 +327,7 @@ def test_kernels_run_on_as_many_threads_as_torch(monkeypatch):
         loaded.append(load_program(*args))
         return loaded[-1]
 
-    monkeypatch.setattr("kiln_torch.backend.load_program", load)
+    monkeypatch.setattr("kiln_torch.graphs.load_program", load)
     x = torch.randn(64, 128)
     before = torch.get_num_threads()
     try:
@@ -444,3 +444,20 @@ def test_a_gradient_that_is_a_lazy_view():
             gradients.append((x.grad, gradient * 2 * x.detach().cos()))
     for actual, expected in gradients:
         assert_same(actual, expected)
+
+
+def test_the_profiler_shows_each_step():
+    def fn(x):
+        return torch.linalg.qr(torch.softmax(x, -1)).R.exp()
+
+    compiled = torch.compile(fn, backend="kiln", options={"fallback": "raise"})
+    x = torch.randn(6, 6)
+    compiled(x)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        assert_same(compiled(x), fn(x))
+    counts = {event.key: event.count for event in profile.key_averages()}
+    steps = kiln_torch.stats()["steps"]
+    kernels = [name for name in counts if name.startswith("kiln kernel ")]
+    assert sum(counts[name] for name in kernels) == steps["native"] >= 2
+    assert counts["kiln library step aten.linalg_qr.default (linalg_qr)"] == 1
+    compiled(x)  # without a profiler nothing is recorded, and nothing fails

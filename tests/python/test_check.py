@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import kiln_torch
-from kiln_torch import backend, repro
+from kiln_torch import graphs, repro
 from kiln_torch.compare import difference
 
 KILN = pathlib.Path(os.environ.get("KILN_BUILD", "build/release")).resolve() / "bin" / "kiln"
@@ -25,7 +25,7 @@ def mixed(x, y):
 
 def plant(monkeypatch, op, replacement):
     """From now on the server is sent `replacement` where the graph calls `op`: really another result."""
-    capture = backend.capture
+    capture = graphs.capture
 
     def captured(module, is_parameter, name="graph", eager_random=False):
         graph = json.loads(capture(module, is_parameter, name, eager_random))
@@ -34,7 +34,7 @@ def plant(monkeypatch, op, replacement):
                 node["op"] = replacement
         return json.dumps(graph)
 
-    monkeypatch.setattr(backend, "capture", captured)
+    monkeypatch.setattr(graphs, "capture", captured)
 
 
 def run(fn, *args, dynamic=None, mode=None, **options):

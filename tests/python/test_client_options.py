@@ -1,15 +1,19 @@
 """fail_on_miss, the local cache and several servers, as a user of torch.compile sees them."""
 
+import re
 import socket
+import subprocess
+import sys
 import time
 import warnings
 
 import pytest
 import torch
 from compare import assert_same
-from conftest import Server
+from conftest import BUILD, Server
 
 import kiln_torch
+from kiln_torch import program
 from kiln_torch.settings import Settings
 
 
@@ -108,5 +112,93 @@ def test_kernels_for_an_older_cpu_run_here():
     run(fn, x, arch="x86-64-v3", fallback="raise")
     assert kiln_torch.stats()["hits"]["server"] == 1
     forget()
-    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="x87-64"):
-        run(fn, x, arch="x87-64", fallback="raise")
+    with pytest.raises(ValueError, match="unknown CPU 'x87-64'; known are native, x86-64, "):
+        torch.compile(fn, backend="kiln", options={"arch": "x87-64"})
+
+
+WRONG = {
+    "nope": ({"options": {"nope": 1}}, "kiln has no option 'nope'; it has: arch, check, "),
+    "mode": ({"mode": "progresive"}, "no mode 'progresive'; modes are 'blocking', 'progressive'"),
+    "number": ({"options": {"timeout_s": "soon"}}, "timeout_s is 'soon'; expected float"),
+    "priority": ({"options": {"priority": "high"}}, "expected 'interactive' or 'warmup'"),
+    "server": ({"options": {"server": "here"}}, "expected HOST:PORT, as in"),
+    "scheme": ({"options": {"server": "ftp://here:1"}}, "expected http:// or https:// or"),
+    "cache": ({"options": {"local_cache": "/etc"}}, "name a folder that is new"),
+    "token": ({"options": {"token": "a b"}}, "1 to 4096 printable characters"),
+    "key": ({"options": {"public_key": "rsa:1"}}, "as in ed25519:"),
+}
+
+
+@pytest.mark.parametrize("which", WRONG)
+def test_wrong_settings_are_errors_of_torch_compile(which):
+    given, text = WRONG[which]
+    with pytest.raises(ValueError, match=re.escape(text)):
+        torch.compile(torch.relu, backend="kiln", **given)
+
+
+def test_so_they_are_in_a_process_that_has_not_used_kiln():
+    text = "import torch; torch.compile(torch.relu, backend='kiln', mode='progresive')"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+    assert "ValueError: kiln knows no mode 'progresive'" in done.stderr.splitlines()[-1]
+
+
+def test_a_wrong_variable_is_an_error_of_torch_compile(monkeypatch):
+    monkeypatch.setenv("KILN_PRIORITY", "high")
+    program._client_of.cache_clear()  # a process reads its environment once
+    with pytest.raises(ValueError, match="expected 'interactive' or 'warmup'"):
+        torch.compile(torch.relu, backend="kiln")
+
+
+def test_modes_of_torchinductors_have_no_effect():
+    x = torch.randn(5)
+    assert_same(torch.compile(torch.relu, backend="kiln", mode="max-autotune")(x), x.relu())
+    assert kiln_torch.stats()["run_calls"] == 1
+
+
+def test_a_function_that_fell_back_is_tried_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("kiln_torch.progressive._PAUSES", (0.05, 0.2))
+    fn = torch.nn.functional.softplus
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    options = {"server": f"127.0.0.1:{port}", "timeout_s": 2}
+    compiled = torch.compile(fn, backend="kiln", dynamic=True, options=options)
+    with pytest.warns(UserWarning, match="runs in eager mode"):
+        assert_same(compiled(torch.ones(3, 5)), fn(torch.ones(3, 5)))
+    stats = kiln_torch.stats()
+    assert stats["away"] == {"trying": 1, "recovered": 0, "given_up": []}
+    assert len(stats["fallbacks"]) == 1 and stats["run_calls"] == 0
+    own = Server(tmp_path / "data", f"--listen=127.0.0.1:{port}")
+    try:
+        deadline = time.monotonic() + 60
+        while kiln_torch.stats()["run_calls"] == 0 and time.monotonic() < deadline:
+            x = torch.randn(4, 7)
+            assert_same(compiled(x), fn(x))
+            time.sleep(0.05)
+    finally:
+        own.stop()
+    stats = kiln_torch.stats()
+    assert stats["away"] == {"trying": 0, "recovered": 1, "given_up": []}
+    assert stats["run_calls"] > 0 and stats["graphs"] == 1
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_saved_graphs_warm_a_cache_for_a_job_that_must_not_compile(train, tmp_path, server):
+    net = torch.nn.Sequential(torch.nn.Linear(9, 5), torch.nn.Hardtanh(), torch.nn.Linear(5, 11))
+    x = torch.randn(3, 9)
+
+    def fn(x):  # with a library step
+        return torch.linalg.qr(net(x)).R * 1.125
+
+    for path in kiln_torch.save_graph(fn, (x,), tmp_path / "warm.kgraph", train=train):
+        command = [BUILD / "bin" / "kiln", "compile", path, "--server", server.address]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    forget()
+    with torch.set_grad_enabled(train):
+        result = run(fn, x, fail_on_miss=True)
+        assert_same(result, fn(x))
+    if train:
+        result.sum().backward()
+    stats = kiln_torch.stats()
+    assert stats["hits"]["server"] == 1 + train and stats["fallbacks"] == []
+    assert stats["steps"]["library"] > 0

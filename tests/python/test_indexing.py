@@ -1,7 +1,10 @@
 """Reads at positions that tensors hold: what eager refuses is refused, and results lie as eager's."""
 
+import inspect
+
 import pytest
 import torch
+from compare import assert_same
 
 import kiln_torch
 
@@ -127,3 +130,26 @@ def test_rolls_and_padded_borders_of_symbolic_sizes():
         x = torch.randn(sizes)
         torch.testing.assert_close(run(x), fn(x), rtol=0, atol=0, check_stride=True)
     assert kiln_torch.stats()["library_ops"] == {}
+
+
+def test_a_wrong_index_names_its_operator_and_its_line():
+    table = torch.randn(10, 4)
+
+    def fn(i, j):
+        rows = torch.nn.functional.embedding(i, table) * 2
+        picked = rows.exp().gather(0, j)  # the line at fault
+        return picked + 1
+
+    lines, first = inspect.getsourcelines(fn)
+    line = first + next(n for n, text in enumerate(lines) if "at fault" in text)
+    right, wrong = torch.zeros(3, 4, dtype=torch.int64), torch.full((3, 4), 3)
+    i = torch.tensor([1, 2, 3])
+    for _ in range(2):  # then as torch's cache keeps it, without what Dynamo knows of the source
+        torch._dynamo.reset()
+        call = torch.compile(fn, backend="kiln", options={"fallback": "raise"})
+        assert_same(call(i, right), fn(i, right))
+        with pytest.raises(IndexError) as raised:
+            call(i, wrong)
+        text = str(raised.value)
+        assert f"aten.gather.default (node 'gather'), test_indexing.py:{line} in fn: " in text
+    assert kiln_torch.stats()["fallbacks"] == []

@@ -11,6 +11,7 @@ namespace kiln::python {
 PyObject* g_error = nullptr;
 PyObject* g_input_mismatch = nullptr;
 PyObject* g_cache_miss = nullptr;
+PyObject* g_unavailable = nullptr;
 
 namespace {
 
@@ -93,6 +94,20 @@ class Graph {
   kiln_graph* graph_ = nullptr;
 };
 
+// The exception's type for a compile that failed.
+PyObject* TypeOf(kiln_code code) {
+  switch (code) {
+    case KILN_NOT_FOUND:
+      return g_cache_miss;
+    case KILN_DEADLINE_EXCEEDED:
+    case KILN_RESOURCE_EXHAUSTED:
+    case KILN_UNAVAILABLE:
+      return g_unavailable;
+    default:
+      return g_error;
+  }
+}
+
 PyObject* Compile(PyObject* self, PyObject* json) {
   Graph graph(json);
   if (graph.get() == nullptr) return nullptr;
@@ -102,7 +117,7 @@ PyObject* Compile(PyObject* self, PyObject* json) {
   kiln_status* status = kiln_compile(Self(self)->client, graph.get(), nullptr, &program, &info);
   PyEval_RestoreThread(thread);
   if (status != nullptr) {
-    return RaiseStatus(status, kiln_status_code(status) == KILN_NOT_FOUND ? g_cache_miss : g_error);
+    return RaiseStatus(status, TypeOf(kiln_status_code(status)));
   }
   return MakeProgram(program, info).release();
 }
@@ -117,6 +132,28 @@ PyObject* GraphToBytes(PyObject*, PyObject* json) {
   return out;
 }
 
+// What `read` writes, protobuf JSON, as text.
+PyObject* Json(PyObject* self, kiln_status* (*read)(kiln_client*, kiln_bytes*)) {
+  kiln_bytes text;
+  PyThreadState* thread = PyEval_SaveThread();
+  kiln_status* status = read(Self(self)->client, &text);
+  PyEval_RestoreThread(thread);
+  if (status != nullptr) return RaiseStatus(status, TypeOf(kiln_status_code(status)));
+  PyObject* out = PyUnicode_FromStringAndSize(text.data, static_cast<Py_ssize_t>(text.size));
+  kiln_bytes_free(&text);
+  return out;
+}
+
+PyObject* DeviceJson(PyObject* self, PyObject*) {
+  return Json(self, [](kiln_client* client, kiln_bytes* text) {
+    return kiln_client_device_json(client, text);
+  });
+}
+
+PyObject* ServerInfoJson(PyObject* self, PyObject*) {
+  return Json(self, kiln_client_server_info_json);
+}
+
 PyObject* ClearPrograms(PyObject*, PyObject*) {
   kiln_forget_programs();
   Py_RETURN_NONE;
@@ -129,11 +166,15 @@ PyObject* SetThreadTrace(PyObject*, PyObject* text) {
   Py_RETURN_NONE;
 }
 
-PyMethodDef kClientMethods[] = {{"compile", Compile, METH_O,
-                                 "compile(graph_json: str) -> Program; raises CacheMiss with "
-                                 "fail_on_miss, else Error where the "
-                                 "server refuses or is away"},
-                                {nullptr, nullptr, 0, nullptr}};
+PyMethodDef kClientMethods[] = {
+    {"compile", Compile, METH_O,
+     "compile(graph_json: str) -> Program; raises CacheMiss with "
+     "fail_on_miss, Unavailable where the server is away, full or slow, "
+     "Error where it refuses"},
+    {"device_json", DeviceJson, METH_NOARGS, "the kiln.v1.Device that this client asks for"},
+    {"server_info_json", ServerInfoJson, METH_NOARGS,
+     "kiln.v1.ServerInfo; raises Unavailable where no server answers"},
+    {nullptr, nullptr, 0, nullptr}};
 
 PyType_Slot kClientSlots[] = {
     {Py_tp_init, reinterpret_cast<void*>(InitClient)},
@@ -176,6 +217,7 @@ PyMODINIT_FUNC PyInit__kiln() {
   if (!AddException(module.get(), "Error", PyExc_RuntimeError, &g_error) ||
       !AddException(module.get(), "InputMismatch", g_error, &g_input_mismatch) ||
       !AddException(module.get(), "CacheMiss", g_error, &g_cache_miss) ||
+      !AddException(module.get(), "Unavailable", g_error, &g_unavailable) ||
       !AddProgramType(module.get())) {
     return nullptr;
   }

@@ -15,6 +15,7 @@ struct ProgramObject {
   kiln_compile_info info;
   DLDevice device;
   PyObject* library_steps;          // list of callables; null before set_library_steps
+  PyObject* observer;               // callable; null: nobody observes the steps of runs
   std::vector<bool>* plain_inputs;  // by input: its memory is what it shows; null: none is known
   PreparedWeights* prepared;
   RunCache* run_cache;
@@ -33,6 +34,7 @@ void Dealloc(PyObject* self) {
   delete Self(self)->run_cache;
   kiln_program_destroy(Self(self)->program);
   Py_XDECREF(Self(self)->library_steps);
+  Py_XDECREF(Self(self)->observer);
   Py_XDECREF(Self(self)->unprepared);
   delete Self(self)->plain_inputs;
   PyTypeObject* type = Py_TYPE(self);
@@ -69,15 +71,18 @@ PyObject* RunMethod(PyObject* self, PyObject* inputs) {
   static const std::vector<bool> none;
   const std::vector<bool>* plain = Self(self)->plain_inputs;
   bool lacks_room = false;
-  PyObject* results = Run(Self(self)->program, Self(self)->device, Self(self)->library_steps,
-                          plain ? *plain : none, *Self(self)->prepared, *Self(self)->run_cache,
-                          inputs, Self(self)->unprepared != nullptr ? &lacks_room : nullptr);
+  // Others may take the observer away while this runs.
+  const PyRef observer = PyRef::Borrow(Self(self)->observer);
+  PyObject* results =
+      Run(Self(self)->program, Self(self)->device, Self(self)->library_steps, observer.get(),
+          plain ? *plain : none, *Self(self)->prepared, *Self(self)->run_cache, inputs,
+          Self(self)->unprepared != nullptr ? &lacks_room : nullptr);
   if (!lacks_room) return results;
   const PyRef other = Unprepared(self);
   if (!other) return nullptr;
   const ProgramObject& with = *Self(other.get() == Py_None ? self : other.get());
-  return Run(with.program, with.device, with.library_steps, plain ? *plain : none, *with.prepared,
-             *with.run_cache, inputs);
+  return Run(with.program, with.device, with.library_steps, nullptr, plain ? *plain : none,
+             *with.prepared, *with.run_cache, inputs);
 }
 
 PyObject* LibrarySteps(PyObject* self, PyObject*) {
@@ -104,6 +109,27 @@ PyObject* SetLibrarySteps(PyObject* self, PyObject* steps) {
   Py_XDECREF(Self(self)->library_steps);
   Self(self)->library_steps = PyRef::Borrow(steps).release();
   Py_RETURN_NONE;
+}
+
+PyObject* SetObserver(PyObject* self, PyObject* observer) {
+  const PyRef before = PyRef::Steal(Self(self)->observer);
+  Self(self)->observer = observer == Py_None ? nullptr : PyRef::Borrow(observer).release();
+  Py_RETURN_NONE;
+}
+
+PyObject* Steps(PyObject* self, PyObject*) {
+  const size_t count = kiln_program_num_steps(Self(self)->program);
+  PyRef list = PyRef::Steal(PyList_New(static_cast<Py_ssize_t>(count)));
+  for (size_t i = 0; list && i < count; ++i) {
+    kiln_step_info info;
+    if (kiln_status* status = kiln_program_step(Self(self)->program, i, &info)) {
+      return RaiseStatus(status);
+    }
+    PyObject* step = Py_BuildValue("(iss)", info.kind, info.name, info.nodes);
+    if (step == nullptr) return nullptr;
+    PyList_SetItem(list.get(), static_cast<Py_ssize_t>(i), step);
+  }
+  return list.release();
 }
 
 PyObject* SetCudaDevice(PyObject* self, PyObject* index) {
@@ -206,6 +232,10 @@ PyMethodDef kMethods[] = {
     {"set_library_steps", SetLibrarySteps, METH_O,
      "for each library step, a callable(tensors, ints) -> list of tensors with a method "
      "fit(number, result, declared, tensors)"},
+    {"steps", Steps, METH_NOARGS,
+     "of each step its kiln_step_kind, its kernel's symbol or operator, its nodes as far as known"},
+    {"set_observer", SetObserver, METH_O,
+     "a callable(step, begins) that runs call before and after each step; None: none"},
     {"set_cuda_device", SetCudaDevice, METH_O,
      "of a program for ptx: the ordinal of the CUDA device that its runs are on"},
     {"check", Check, METH_NOARGS,
@@ -256,6 +286,7 @@ PyRef MakeProgram(kiln_program* program, const kiln_compile_info& info) {
   self->info = info;
   self->device = {kDlpackCpu, 0};
   self->library_steps = nullptr;
+  self->observer = nullptr;
   self->plain_inputs = nullptr;
   self->prepared = new PreparedWeights(program);
   self->run_cache = new RunCache(program);

@@ -18,6 +18,7 @@ PyRef MakeProgram(kiln_program* program, const kiln_compile_info& info);
 extern PyObject* g_error;
 extern PyObject* g_input_mismatch;
 extern PyObject* g_cache_miss;
+extern PyObject* g_unavailable;
 
 // Sets a Python exception of `type` for `status`, destroys it and returns null. OUT_OF_RANGE
 // becomes an IndexError, as in eager mode.

@@ -82,10 +82,12 @@ PyRef TupleOf(int32_t count, const int64_t* values) {
 class RunState {
  public:
   RunState(const kiln_program* program, DLDevice device, PyObject* library_steps,
-           const std::vector<bool>& plain_inputs, RunCache& cache, const DLPackExchangeAPI& api)
+           PyObject* observer, const std::vector<bool>& plain_inputs, RunCache& cache,
+           const DLPackExchangeAPI& api)
       : program_(program),
         device_(device),
         library_steps_(library_steps),
+        observer_(observer),
         plain_inputs_(plain_inputs),
         api_(api),
         cache_(cache),
@@ -162,6 +164,12 @@ class RunState {
         return self->LibraryStep(step, tensors, num_tensors, ints, num_ints, results, num_results);
       });
     };
+    if (observer_ != nullptr) {
+      options.step = [](void* user, int32_t step, int32_t begins) {
+        auto* self = static_cast<RunState*>(user);
+        kiln_status_destroy(self->WithGil([&] { return self->Observe(step, begins); }));
+      };
+    }
     buffers_->outputs.resize(kiln_program_num_outputs(program_));
     if (!IsShort()) saved_thread_ = PyEval_SaveThread();
     kiln_status* status =
@@ -256,6 +264,14 @@ class RunState {
       return false;
     }
     buffers_->scratch.push_back(std::move(memory));
+    return true;
+  }
+
+  // Nothing that an observer raises stops a run.
+  bool Observe(int32_t step, int32_t begins) {
+    if (PyErr_Occurred()) return false;  // a step's own, which the caller is to see
+    PyRef done = PyRef::Steal(PyObject_CallFunction(observer_, "ii", step, begins));
+    if (!done) PyErr_WriteUnraisable(observer_);
     return true;
   }
 
@@ -381,6 +397,7 @@ class RunState {
   const kiln_program* program_;
   const DLDevice device_;
   PyObject* const library_steps_;
+  PyObject* const observer_;
   const std::vector<bool>& plain_inputs_;
   const DLPackExchangeAPI& api_;
   PyThreadState* saved_thread_ = nullptr;
@@ -393,15 +410,15 @@ class RunState {
 }  // namespace
 
 PyObject* Run(const kiln_program* program, DLDevice device, PyObject* library_steps,
-              const std::vector<bool>& plain_inputs, PreparedWeights& prepared, RunCache& cache,
-              PyObject* inputs, bool* lacks_room) {
+              PyObject* observer, const std::vector<bool>& plain_inputs, PreparedWeights& prepared,
+              RunCache& cache, PyObject* inputs, bool* lacks_room) {
   const DLPackExchangeAPI* api = ExchangeApi();
   if (api == nullptr) return nullptr;
   if (!PyList_Check(inputs)) {
     PyErr_SetString(PyExc_TypeError, "run takes a list of tensors and ints");
     return nullptr;
   }
-  RunState state(program, device, library_steps, plain_inputs, cache, *api);
+  RunState state(program, device, library_steps, observer, plain_inputs, cache, *api);
   if (!state.ReadInputs(inputs) || !state.Prepare(prepared)) return nullptr;
   if (lacks_room != nullptr && prepared.lacks_room()) {
     *lacks_room = true;

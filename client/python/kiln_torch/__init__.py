@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from kiln_torch import _kiln
-from kiln_torch.backend import RunError, kiln_backend
+from kiln_torch import _kiln, options as options
+from kiln_torch.backend import kiln_backend
 from kiln_torch.capture import CaptureError
 from kiln_torch.check import CheckFailed
+from kiln_torch.runner import RunError
 from kiln_torch.statistics import STATISTICS
 from kiln_torch.tools import explain, save_graph
 
@@ -36,8 +37,10 @@ def stats() -> dict[str, Any]:
 
     graphs; hits {memory, local, server}: answers without a compile, from programs that this process
     has loaded (memory), a cache on this machine's disk (local), or the server; compiles; fallbacks
-    [{graph, reason}]; steps {native, library}; library_ops {op: count}; compile_ms and fetch_ms, one
-    entry a graph; run_calls; retries: calls to servers after a compile's first; progressive
+    [{graph, reason}]; away {trying, recovered, given_up}: of these, graphs whose server was away and
+    that are tried again, whose program has come since, and the server's reasons for the rest; steps
+    {native, library}; library_ops {op: count}; capture_ms, one entry a graph that was captured here
+    and not found in torch's caches; compile_ms and fetch_ms, one entry a graph; run_calls; retries: calls to servers after a compile's first; progressive
     {waiting, switched, eager_calls}: graphs whose program is awaited and has come, and the calls
     that ran eager until then; checks {graphs, calls, differences}, of option check.
     """

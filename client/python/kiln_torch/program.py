@@ -16,7 +16,8 @@ from kiln_torch.settings import FROM_LIBRARY, Settings
 def make_client(
     settings: Settings, device: torch.device = CPU, debug: bool = False
 ) -> _kiln.Client:
-    """A client for what runs on `device`: for CUDA one of the first GPU's architecture. Raises _kiln.Error for impossible settings. Does not connect."""
+    """A client for what runs on `device`: for CUDA one of the first GPU's architecture. Does not
+    connect. Raises _kiln.Error for impossible settings."""
     given = dict(zip(FROM_LIBRARY, settings.from_library(), strict=True))
     return _kiln.Client(
         settings.server,

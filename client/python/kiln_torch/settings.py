@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+SCHEMES = ("http", "https", "unix")
 DEFAULT_SERVER = "127.0.0.1:7461"
 # The library takes from the environment what is not given of these, and says what is wrong with
 # them: a token that is given goes before a token file of the environment.
@@ -17,7 +18,29 @@ FROM_LIBRARY = (
     *("tls_ca", "tls_cert", "tls_key", "token", "token_file", "public_key", "known_servers"),
     *("local_cache", "tenant", "priority"),
 )
+# Never written to torch's caches.
+SECRET = ("token",)
+# How a graph's program is come by and run: no graph is another for them.
+NOT_OF_GRAPH = frozenset(
+    (
+        *("server", "fallback", "timeout_s", "threads", "debug_dir", "fail_on_miss"),
+        *("prepare_memory", *FROM_LIBRARY),
+    )
+)
 MODES = ("blocking", "progressive", "reduce-overhead")
+# torch.compile's for TorchInductor: programs that choose them may try another backend.
+_MODES_WITHOUT_EFFECT = ("default", "max-autotune", "max-autotune-no-cudagraphs", "lite")
+
+
+def as_options(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """torch.compile's mode and options together; raises ValueError for a mode that nobody knows."""
+    given = dict(options or {})
+    if mode in MODES:
+        given.setdefault("mode", mode)
+    elif mode is not None and mode not in _MODES_WITHOUT_EFFECT:
+        known = ", ".join(map(repr, (*MODES, *_MODES_WITHOUT_EFFECT)))
+        raise ValueError(f"kiln knows no mode {mode!r}; modes are {known}")
+    return given
 
 
 def _truth(value: Any) -> bool:
@@ -75,6 +98,11 @@ class Settings:
             return "ptx"
         return "gcu" if self.device else "cpp"
 
+    def of_graph(self) -> dict[str, Any]:
+        """The options that may make another graph, or another way to run it."""
+        names = (field.name for field in fields(self))
+        return {name: getattr(self, name) for name in names if name not in NOT_OF_GRAPH}
+
     def from_library(self) -> tuple[str, ...]:
         """The values of FROM_LIBRARY, in that order."""
         return tuple(getattr(self, name) for name in FROM_LIBRARY)
@@ -112,6 +140,13 @@ class Settings:
             raise ValueError(
                 f"kiln option device is {settings.device!r}; expected a GCU's profile, as 'gcu-16m'"
             )
+        for address in settings.server.split(","):
+            scheme, separator, _ = address.strip().partition("://")
+            if separator and scheme not in SCHEMES:
+                known = " or ".join(f"{known}://" for known in SCHEMES)
+                raise ValueError(
+                    f"kiln option server is {settings.server!r}; expected {known} or HOST:PORT alone"
+                )
         for name, choices in (("fallback", ("eager", "raise")), ("mode", MODES)):
             value = getattr(settings, name)
             if value not in choices:

@@ -6,6 +6,7 @@ import threading
 import warnings
 from collections import Counter
 from typing import Any
+from weakref import WeakSet
 
 
 class Statistics:
@@ -24,13 +25,22 @@ class Statistics:
             self._fallbacks: list[dict[str, str]] = []
             self._steps = {"native": 0, "library": 0}
             self._library_ops: Counter[str] = Counter()
+            self._capture_ms: list[float] = []
             self._compile_ms: list[float] = []
             self._fetch_ms: list[float] = []
             self._retries = 0
             self._progressive = {"switched": 0, "eager_calls": 0}
+            self._trying: WeakSet[Any] = WeakSet()
+            self._recovered = 0
+            self._given_up: list[str] = []
             self._checks = {"graphs": 0, "calls": 0, "differences": 0}
             self._warned: set[str] = set()
             self._programs: list[Any] = []
+
+    def captured(self, milliseconds: float) -> None:
+        """Counts a graph that this process has captured itself, and the time that took."""
+        with self._lock:
+            self._capture_ms.append(milliseconds)
 
     def loaded(self, program: Any) -> None:
         """Counts a graph that was compiled or fetched; `program` is a _kiln.Program."""
@@ -75,6 +85,23 @@ class Statistics:
         with self._lock:
             self._progressive["eager_calls"] += 1
 
+    def tries_again(self, graph: Any) -> None:
+        """Counts a graph that fell back because its server was away, and is tried again."""
+        with self._lock:
+            self._trying.add(graph)
+
+    def tried_again(self, graph: Any, refusal: str | None) -> None:
+        """The end of that: its program has come, unless the server refused it."""
+        with self._lock:
+            if graph not in self._trying:
+                return  # it fell back before the last clear()
+            self._trying.remove(graph)
+            if refusal is None:
+                self._recovered += 1
+                self._graphs -= 1  # it was counted when it fell back
+            else:
+                self._given_up.append(refusal)
+
     def checks(self, what: str) -> None:
         """Counts for option check: "graphs" that are checked, "calls" of them, "differences"."""
         with self._lock:
@@ -89,10 +116,16 @@ class Statistics:
                 "fallbacks": [dict(fallback) for fallback in self._fallbacks],
                 "steps": dict(self._steps),
                 "library_ops": dict(self._library_ops),
+                "capture_ms": list(self._capture_ms),
                 "compile_ms": list(self._compile_ms),
                 "fetch_ms": list(self._fetch_ms),
                 "retries": self._retries,
                 "progressive": {"waiting": self._waiting, **self._progressive},
+                "away": {
+                    "trying": len(self._trying),
+                    "recovered": self._recovered,
+                    "given_up": list(self._given_up),
+                },
                 "checks": dict(self._checks),
                 "prepared": {
                     "bytes": sum(program.prepared_bytes for program in self._programs),

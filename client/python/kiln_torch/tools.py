@@ -11,27 +11,26 @@ import torch
 from functorch.compile import make_boxed_func
 
 from kiln_torch import _kiln
-from kiln_torch.backend import aot_backend, static_inputs
-from kiln_torch.capture import capture
-from kiln_torch.devices import graph_device
+from kiln_torch.backend import aot_backend, has_eager_random
+from kiln_torch.graphs import capture_graph, prepare_memory
 from kiln_torch.program import make_client
+from kiln_torch.runner import CapturedGraph
 from kiln_torch.settings import Settings
 
 
 def _capture_all(
-    fn: Callable[..., Any], args: Sequence[Any], train: bool
-) -> list[tuple[str, str, torch.device]]:
-    """(kind, graph as protobuf JSON, its device) of every graph that one call of `fn` makes."""
-    graphs: list[tuple[str, str, torch.device]] = []
+    fn: Callable[..., Any], args: Sequence[Any], settings: Settings, train: bool
+) -> list[CapturedGraph]:
+    """Every graph that one call of `fn` makes, as torch.compile with `settings` sends it."""
+    graphs: list[CapturedGraph] = []
+    eager_random = has_eager_random(settings)
 
     def record(module: torch.fx.GraphModule, _inputs: Sequence[Any], *, kind: str) -> Any:
-        name = f"{kind}_{len(graphs)}"
-        graph = capture(module, static_inputs(kind).__contains__, name)
-        graphs.append((kind, graph, graph_device(module)))
+        graphs.append(capture_graph(module, kind, f"{kind}_{len(graphs)}", eager_random))
         return make_boxed_func(module.forward)
 
     torch._dynamo.reset()
-    compiled = torch.compile(fn, backend=aot_backend(record))
+    compiled = torch.compile(fn, backend=aot_backend(record, eager_random))
     if not train:
         with torch.no_grad():
             compiled(*args)
@@ -57,27 +56,46 @@ def save_graph(
     """Writes every graph that one call captures as .kgraph files and returns their paths.
 
     One graph goes to `path`; several go beside it as NAME.0.kgraph, NAME.1.kgraph, ... in the order
-    of capture. With `train`, gradients are recorded and the backward graphs written as well. Weights
+    of capture; `kiln compile` asks for them as this process would. With `train`, gradients are recorded and the backward graphs written as well. Weights
     are inputs of the graph and are not saved. Raises CaptureError for a graph that cannot be sent.
     """
-    path = Path(path)
-    graphs = _capture_all(fn_or_module, example_args, train)
+    path, settings = Path(path), Settings.read(None)
+    graphs = _capture_all(fn_or_module, example_args, settings, train)
     paths = [path] if len(graphs) == 1 else [
         path.with_name(f"{path.stem}.{i}{path.suffix or '.kgraph'}") for i in range(len(graphs))
     ]
-    for target, (_, graph, _) in zip(paths, graphs, strict=True):
-        target.write_bytes(_kiln.graph_to_bytes(graph))
+    for target, graph in zip(paths, graphs, strict=True):
+        asked = _asked(["torch"], prepare_memory(graph, settings))
+        target.write_bytes(_kiln.graph_to_bytes(graph.text) + asked)
     return paths
+
+
+def _varint(number: int) -> bytes:
+    """As protobuf writes a number that is not negative."""
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def _asked(libraries: Sequence[str], prepare_bytes: int) -> bytes:
+    """kiln.v1.SavedGraph with what torch.compile asks for a graph with, to follow the graph's bytes."""
+    texts = [library.encode() for library in libraries]
+    message = b"".join(b"\x0a" + _varint(len(text)) + text for text in texts)
+    if prepare_bytes > 0:
+        message += b"\x10" + _varint(prepare_bytes)
+    return _varint(1000 << 3 | 2) + _varint(len(message)) + message
 
 
 def explain(fn_or_module: Callable[..., Any], *args: Any) -> str:
     """What the server makes of one call: stages, kernels, library steps, fusion decisions."""
     settings = Settings.read(None)
     lines = []
-    for kind, graph, device in _capture_all(fn_or_module, args, train=False):
-        client = make_client(settings, device, debug=True)
-        artifact = json.loads(client.compile(graph).describe_json())
-        lines += [f"{kind} graph", *_describe(artifact)]
+    for graph in _capture_all(fn_or_module, args, settings, train=False):
+        client = make_client(settings, graph.convention.device, debug=True)
+        artifact = json.loads(client.compile(graph.text).describe_json())
+        lines += [f"{graph.kind} graph", *_describe(artifact)]
     return "\n".join(lines) if lines else "nothing was captured"
 
 
