@@ -74,8 +74,8 @@ class Bench {
       const auto& symbols = module_.ints->symbols();
       if (i >= symbols.size()) return absl::InvalidArgumentError("there are fewer symbols");
       if (options_.sizes[i] < symbols[i].min || options_.sizes[i] > symbols[i].max) {
-        return absl::InvalidArgumentError(absl::StrCat(symbols[i].name, " is from ", symbols[i].min,
-                                                       " to ", symbols[i].max));
+        return absl::InvalidArgumentError(
+            absl::StrCat(symbols[i].name, " is from ", symbols[i].min, " to ", symbols[i].max));
       }
     }
     const double grouped = absl::ToDoubleSeconds(absl::Now() - begin);
