@@ -212,7 +212,9 @@ class LaunchMaker {
         KILN_ASSIGN_OR_RETURN(steps[k], Plan(kernels[k]));
       }
       times.push_back(
-          {.compute = steps[k].cost.compute,
+          {.seconds = steps[k].cost.seconds,
+           .alone = alone[k].cost.seconds,
+           .compute = steps[k].cost.compute,
            .l3 = steps[k].cost.l3,
            .loads = BusiestCore(*steps[k].form, steps[k].tiling, machine_).has_value()});
     }

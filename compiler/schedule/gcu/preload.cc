@@ -53,7 +53,8 @@ class Planner {
         ahead_(ahead),
         forced_(forced),
         live_(times.size(), 0),
-        copied_(times.size(), 0) {
+        copied_(times.size(), 0),
+        alone_(times.size(), false) {
     for (const L2Buffer& buffer : plan.buffers) {
       for (size_t k = buffer.first; k <= buffer.last; ++k) live_[k] += buffer.bytes + kAlignment;
     }
@@ -74,9 +75,12 @@ class Planner {
       left -= part;
       preload.parts.push_back({.kernel = k, .begin = left, .bytes = part});
     }
-    if (left > 0 && !(fits && forced_)) {
+    if (left > 0 && (!forced_ || k == first)) {
       // The kernels load it themselves, each time.
-      for (size_t at = first; at <= last; ++at) copied_[at] += bytes;
+      for (size_t at = first; at <= last; ++at) {
+        copied_[at] += bytes;
+        alone_[at] = true;
+      }
       return std::nullopt;
     }
     if (left > 0 && (preload.parts.empty() || preload.parts.back().kernel != k)) {
@@ -95,8 +99,8 @@ class Planner {
   double Seconds() const {
     double seconds = 0;
     for (size_t k = 0; k < times_.size(); ++k) {
-      seconds +=
-          std::max(times_[k].compute, times_[k].l3 + static_cast<double>(copied_[k]) / rate_);
+      seconds += std::max(alone_[k] ? times_[k].alone : times_[k].seconds,
+                          times_[k].l3 + static_cast<double>(copied_[k]) / rate_);
     }
     return seconds;
   }
@@ -117,6 +121,7 @@ class Planner {
   const bool forced_;
   std::vector<int64_t> live_;    // bytes of L2, by kernel
   std::vector<int64_t> copied_;  // bytes of candidates from L3, by kernel
+  std::vector<bool> alone_;      // by kernel: whether it loads some itself
 };
 
 }  // namespace

@@ -11,9 +11,11 @@
 
 namespace kiln::schedule::gcu {
 
-// What the copies of one kernel are planned by.
+// What the copies of one kernel are planned by: seconds, with all candidates in L2.
 struct StageTimes {
-  double compute = 0;  // seconds of its slowest core
+  double seconds = 0;  // of it
+  double alone = 0;    // the same where it loads all candidates itself
+  double compute = 0;  // of its slowest core
   double l3 = 0;       // of the channel, for what the kernel itself loads and stores there
   bool loads = true;   // whether copies can be made while it runs
 };
@@ -39,7 +41,8 @@ struct PreloadCandidate {
 std::vector<PreloadCandidate> PreloadCandidates(const ir::Module& module, const Version& version);
 
 // Those of the candidates that find room in L2 beside what `plan` has, and time before they are
-// used. They join the plan. `times` are those with all candidates in L2.
+// used. They join the plan. `times`: by
+// kernel.
 std::vector<Preload> PlanPreloads(const ir::Module& module,
                                   std::vector<PreloadCandidate> candidates,
                                   const std::vector<StageTimes>& times, const Machine& machine,
