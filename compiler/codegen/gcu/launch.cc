@@ -323,7 +323,9 @@ class LaunchMaker {
   void AddReason(const Step& step) {
     const auto& [form, tiling, cost, bytes, copies] = step;
     version_->seconds += cost.seconds * repetitions_;
-    version_->stage_seconds.push_back(cost.seconds * repetitions_);
+    schedule::gcu::Cost all = cost;
+    for (double* seconds : {&all.seconds, &all.compute, &all.l3, &all.l2}) *seconds *= repetitions_;
+    version_->stages.push_back(all);
     std::vector<std::string> tiles;
     for (size_t l = 0; l < form->loops.size(); ++l) {
       tiles.push_back(absl::StrCat(tiling.tile[l], "/",

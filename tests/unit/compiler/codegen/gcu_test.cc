@@ -386,6 +386,7 @@ TEST(GcuTarget, DrawsWhatLiesInL2) {
   EXPECT_THAT(picture, HasSubstr("<svg "));
   EXPECT_THAT(picture, HasSubstr("k0: 4 kernels, L2 peak"));
   EXPECT_THAT(picture, HasSubstr("<title>t2: "));
+  EXPECT_THAT(picture, HasSubstr("<title>k1: compute "));
 }
 
 }  // namespace
