@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "client/artifact_source.h"
@@ -63,6 +64,15 @@ absl::StatusOr<Outputs> Program::Run(absl::Span<const kiln_tensor> inputs) const
 }
 
 std::string Program::LastRun() const {
+  const runtime::DeviceRun run = LastDeviceRun();
+  if (run.device.empty()) return "";
+  double microseconds = 0;
+  for (const runtime::DeviceRun::Launch& launch : run.launches) microseconds += launch.microseconds;
+  return absl::StrFormat("%s, %d %s, %.1f us", run.device, run.launches.size(),
+                         run.launches.size() == 1 ? "launch" : "launches", microseconds);
+}
+
+runtime::DeviceRun Program::LastDeviceRun() const {
   return loaded_->executor().LastRun();
 }
 

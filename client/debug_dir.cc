@@ -57,11 +57,26 @@ absl::Status MakeFolder(const fs::path& path) {
       absl::StrCat("cannot create the folder ", path.string(), ": ", error.message()));
 }
 
-std::string SchedulesText(const v1::Artifact& artifact) {
+// "on gcu-16m, random inputs: 12.3 us", of a kernel that is launched on a device that tells.
+std::string RanText(const runtime::DeviceRun& ran, absl::string_view kernel) {
+  int times = 0;
+  double microseconds = 0;
+  for (const runtime::DeviceRun::Launch& launch : ran.launches) {
+    if (launch.kernel != kernel) continue;
+    ++times;
+    microseconds += launch.microseconds;
+  }
+  if (times == 0) return "";
+  return absl::StrFormat("  on %s, random inputs: %.1f us%s\n", ran.device, microseconds / times,
+                         times == 1 ? "" : absl::StrCat(", mean of ", times, " launches"));
+}
+
+std::string SchedulesText(const v1::Artifact& artifact, const runtime::DeviceRun& ran) {
   std::string out;
   for (const v1::Debug::KernelSource& kernel : artifact.debug().kernels()) {
     if (kernel.schedule().empty()) continue;
-    absl::StrAppend(&out, out.empty() ? "\nSchedules\n" : "", kernel.symbol(), "\n");
+    absl::StrAppend(&out, out.empty() ? "\nSchedules\n" : "", kernel.symbol(), "\n",
+                    RanText(ran, kernel.symbol()));
     for (const std::string& choice : kernel.schedule()) absl::StrAppend(&out, "  ", choice, "\n");
   }
   return out;
@@ -96,7 +111,7 @@ std::string TimesText(const v1::Artifact& artifact) {
   return out;
 }
 
-std::string ExplainArtifact(const v1::Artifact& artifact) {
+std::string ExplainArtifact(const v1::Artifact& artifact, const runtime::DeviceRun& ran) {
   const v1::ArtifactHeader& header = artifact.header();
   std::string out =
       absl::StrCat("key       ", header.key(), "\ncompiler  ", header.compiler_build(),
@@ -122,7 +137,7 @@ std::string ExplainArtifact(const v1::Artifact& artifact) {
     }
     out.push_back('\n');
   }
-  absl::StrAppend(&out, SchedulesText(artifact));
+  absl::StrAppend(&out, SchedulesText(artifact, ran));
   std::string decisions = DecisionsText(artifact);
   if (!decisions.empty()) absl::StrAppend(&out, "\nFusion decisions\n", decisions);
   return out;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "client/runtime/executor.h"
 
 namespace kiln {
 namespace v1 {
@@ -22,7 +23,8 @@ absl::Status WriteDebugFiles(const std::string& dir, const v1::Graph& graph,
                              const v1::Artifact& artifact);
 
 // `artifact` as text for people: stages, kernels, steps, how each kernel runs and why, decisions.
-std::string ExplainArtifact(const v1::Artifact& artifact);
+// `ran`: what a run of it did, on a device that tells.
+std::string ExplainArtifact(const v1::Artifact& artifact, const runtime::DeviceRun& ran = {});
 // Its parts: decisions one a line; times one a line.
 std::string DecisionsText(const v1::Artifact& artifact);
 std::string TimesText(const v1::Artifact& artifact);

@@ -4,7 +4,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/command.h"
+#include "client/cli/inputs.h"
 #include "client/debug_dir.h"
+#include "client/runtime/executor.h"
 #include "client/runtime/plan.h"
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/compile_service.pb.h"
@@ -83,6 +85,15 @@ void PrintSummary(const Answer& answer, bool json) {
               header.native_steps(), header.kernels_size(), cached, header.library_steps());
 }
 
+// What a run with random inputs did on the device.
+absl::StatusOr<runtime::DeviceRun> Simulate(const Answer& answer, const v1::Graph& graph) {
+  KILN_ASSIGN_OR_RETURN(const std::shared_ptr<const Program> program,
+                        Program::Load(ToArtifactFile(answer.artifact.bytes), 0));
+  KILN_ASSIGN_OR_RETURN(const RunInputs inputs, MakeInputs(graph, "random"));
+  KILN_RETURN_IF_ERROR(program->Run(inputs.all).status());
+  return program->LastDeviceRun();
+}
+
 absl::StatusOr<std::string> Emit(const Answer& answer, const std::string& what,
                                  const std::string& stage) {
   if (what == "artifact") return ToArtifactFile(answer.artifact.bytes);
@@ -125,11 +136,22 @@ Outcome RunExplain(const Args& args) {
   if (!graph.ok()) return Failed(graph.status());
   auto answer = CompileGraph(**client, *graph);
   if (!answer.ok()) return Failed(answer.status());
+  runtime::DeviceRun ran;
+  if (answer->parsed.header().target() == v1::TARGET_GCU) {
+    // A simulator tells what launches take; without one, what is predicted is there.
+    auto simulated = Simulate(*answer, *graph);
+    if (simulated.ok()) {
+      ran = *std::move(simulated);
+    } else {
+      std::fprintf(stderr, "kiln: times are predicted alone: %s\n",
+                   std::string(simulated.status().message()).c_str());
+    }
+  }
   if (args.Has("--json")) {
     answer->parsed.clear_binary();
     PrintJson(answer->parsed);
   } else {
-    std::fputs(ExplainArtifact(answer->parsed).c_str(), stdout);
+    std::fputs(ExplainArtifact(answer->parsed, ran).c_str(), stdout);
   }
   return Ok();
 }

@@ -33,6 +33,16 @@ struct kiln_prepared {
 
 namespace kiln::runtime {
 
+// A run's launches on a device that tells, in order.
+struct DeviceRun {
+  struct Launch {
+    std::string kernel;
+    double microseconds = 0;
+  };
+  std::string device;  // its name; "" of devices that do not tell
+  std::vector<Launch> launches;
+};
+
 // Thread-safe: runs may overlap.
 class Executor {
  public:
@@ -47,8 +57,8 @@ class Executor {
   // See kiln_program_check.
   virtual absl::Status TakeError() const = 0;
   virtual int threads() const = 0;  // of the CPU, that a run uses
-  // What the last run did on a device that tells, for people; "" of others.
-  virtual std::string LastRun() const { return ""; }
+  // What the last run did on a device that tells.
+  virtual DeviceRun LastRun() const { return {}; }
 
   // Whether PrepareWeights reads the input.
   bool PreparesInput(size_t input) const { return prepared_inputs_[input]; }

@@ -112,6 +112,7 @@ void DescribeKernel(const v1::Debug::KernelSource& from, const v1::KernelInfo* i
   to.set_source_bytes(static_cast<int>(from.source().size()));
   to.set_assembly_bytes(static_cast<int>(from.assembly().size()));
   *to.mutable_ops() = from.ops();
+  *to.mutable_schedule() = from.schedule();
   if (info == nullptr) return;
   to.set_key(info->key());
   to.set_cached(info->cached());

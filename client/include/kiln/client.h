@@ -43,7 +43,8 @@ class VerifyCacheResponse;
 
 namespace runtime {
 class LoadedProgram;
-}
+struct DeviceRun;
+}  // namespace runtime
 
 struct ClientOptions {
   std::string server;  // "HOST:PORT" or "https://HOST:PORT", or several, comma-separated; empty:
@@ -129,11 +130,13 @@ class KILN_EXPORT Program {
                    const kiln_run_options* options) const;
   absl::StatusOr<Outputs> Run(absl::Span<const kiln_tensor> inputs) const;
 
-  // Header, program and debug part; the machine code is left out.
   // What the last run did on a GCU, for people: its profile, launches and their simulated time;
   // "" for other devices.
   std::string LastRun() const;
+  // The same, launch by launch.
+  runtime::DeviceRun LastDeviceRun() const;
 
+  // Header, program and debug part; the machine code is left out.
   const v1::Artifact& artifact() const;
   const runtime::LoadedProgram& loaded() const { return *loaded_; }
 

@@ -37,8 +37,8 @@ class Accelerator {
     virtual absl::Status ToHost(int buffer, void* data, bool writes) = 0;
   };
   virtual absl::StatusOr<std::unique_ptr<Run>> Begin(const Plan& plan) const = 0;
-  // What the last run did there, for people; "" where there was none.
-  virtual std::string LastRun() const = 0;
+  // What the last run did there.
+  virtual DeviceRun LastRun() const = 0;
 };
 
 // A run takes a workspace that no other run uses (kept for later runs), and the process's threads
@@ -59,8 +59,8 @@ class CpuExecutor final : public Executor {
       absl::Span<const kiln_tensor> inputs) const override;
   absl::Status TakeError() const override { return absl::OkStatus(); }  // a run has told it
   int threads() const override { return threads_; }
-  std::string LastRun() const override {
-    return accelerator_ == nullptr ? "" : accelerator_->LastRun();
+  DeviceRun LastRun() const override {
+    return accelerator_ == nullptr ? DeviceRun() : accelerator_->LastRun();
   }
 
  private:

@@ -89,7 +89,7 @@ class GcuAccelerator final : public runtime::Accelerator {
 
   absl::StatusOr<std::unique_ptr<Run>> Begin(const Plan& plan) const override;
 
-  std::string LastRun() const override {
+  runtime::DeviceRun LastRun() const override {
     absl::MutexLock lock(&mutex_);
     return last_run_;
   }
@@ -97,15 +97,15 @@ class GcuAccelerator final : public runtime::Accelerator {
  private:
   class OneRun;
 
-  void Note(const std::string& text) const {
+  void Note(runtime::DeviceRun run) const {
     absl::MutexLock lock(&mutex_);
-    last_run_ = text;
+    last_run_ = std::move(run);
   }
 
   const Runtime& runtime_;
   std::vector<Function> functions_;
   mutable absl::Mutex mutex_;
-  mutable std::string last_run_ ABSL_GUARDED_BY(mutex_);
+  mutable runtime::DeviceRun last_run_ ABSL_GUARDED_BY(mutex_);
 };
 
 // A buffer that only a step's reads and writes touch is, from its first store on, current on at
@@ -129,10 +129,9 @@ class GcuAccelerator::OneRun final : public runtime::Accelerator::Run {
       runtime_.free(runtime_.context, address, GCU_MEMORY_L3);
     }
     if (stream_ != nullptr) runtime_.stream_destroy(stream_);
-    if (launches_ == 0) return;
-    owner_.Note(absl::StrFormat("%s, %d %s, %.1f us", runtime_.properties.name, launches_,
-                                launches_ == 1 ? "launch" : "launches",
-                                static_cast<double>(time_ps_) * 1e-6));
+    if (run_.launches.empty()) return;
+    run_.device = runtime_.properties.name;
+    owner_.Note(std::move(run_));
     // It could be written when the runtime was loaded, and nothing but a picture is lost.
     if (!runtime_.trace_path.empty()) {
       runtime_.write_trace(runtime_.context, runtime_.trace_path.c_str());
@@ -249,8 +248,7 @@ class GcuAccelerator::OneRun final : public runtime::Accelerator::Run {
     gcu_launch_report report;
     KILN_RETURN_IF_ERROR(runtime_.Check(runtime_.stream_get_report(stream_, &report),
                                         "cannot read what a launch did"));
-    ++launches_;
-    time_ps_ += report.time_ps;
+    run_.launches.push_back({function.name, static_cast<double>(report.time_ps) * 1e-6});
     const char* path = std::getenv("KILN_GCU_REPORT");
     if (path == nullptr) return absl::OkStatus();
     std::FILE* file = std::fopen(path, "a");
@@ -281,8 +279,7 @@ class GcuAccelerator::OneRun final : public runtime::Accelerator::Run {
   std::vector<gcu_address_t> allocations_;
   gcu_address_t workspace_ = 0;
   gcu_stream_t stream_ = nullptr;
-  int launches_ = 0;
-  int64_t time_ps_ = 0;
+  runtime::DeviceRun run_;
 };
 
 absl::StatusOr<std::unique_ptr<runtime::Accelerator::Run>> GcuAccelerator::Begin(

@@ -67,7 +67,7 @@ class GcuTarget : public Target {
         for (const ir::Kernel& kernel : version.plan.kernels) {
           pictured.kernels.push_back(kernel.name);
         }
-        pictured.seconds = std::move(version.stage_seconds);
+        pictured.costs = std::move(version.stages);
         pictured.plan = std::move(version.l2);
       }
     }

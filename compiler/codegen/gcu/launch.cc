@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -12,8 +13,10 @@
 #include "compiler/codegen/gcu/stage.h"
 #include "compiler/schedule/gcu/form.h"
 #include "compiler/schedule/gcu/l2_plan.h"
+#include "compiler/schedule/gcu/preload.h"
 #include "compiler/schedule/gcu/tiling.h"
 #include "proto/base/status_macros.h"
+#include "proto/gcu/instructions.inc.h"
 
 namespace kiln::codegen::gcu {
 namespace {
@@ -27,6 +30,8 @@ using schedule::gcu::Form;
 using schedule::gcu::Machine;
 using schedule::gcu::Tiling;
 using schedule::gcu::Version;
+
+constexpr double kWorthIt = 0.95;  // of the time without preloads
 
 class LaunchMaker {
  public:
@@ -84,8 +89,9 @@ class LaunchMaker {
         access[inst.buffer] |= inst.op == ScalarOp::kLoad ? kiln::gcu::kRead : kiln::gcu::kWritten;
       });
     }
-    fixed_.assign(module_.buffers.size(), false);
-    for (const auto& [buffer, how] : access) fixed_[buffer] = (how & kiln::gcu::kWritten) == 0;
+    loaded_only_.assign(module_.buffers.size(), false);
+    for (const auto& [buffer, how] : access)
+      loaded_only_[buffer] = (how & kiln::gcu::kWritten) == 0;
     for (size_t i = 0; i < launch_.buffers.size(); ++i) {
       launch_.kernel.arguments.push_back({.name = absl::StrCat("b", i),
                                           .kind = kiln::gcu::ArgumentKind::kL3Pointer,
@@ -97,13 +103,10 @@ class LaunchMaker {
   absl::Status AddVersion(const std::vector<IntExpr>& symbols, LaunchVersion& version) {
     version_ = &version;
     repetitions_ = 1;
+    fixed_ = loaded_only_;
     placements_ = in_l3_;
     for (const schedule::gcu::L2Buffer& buffer : version.l2.buffers) {
-      placements_[buffer.buffer] = {.space = Space::kL2,
-                                    .argument = -1,
-                                    .offset = buffer.offset,
-                                    .sizes = buffer.sizes,
-                                    .strides = buffer.strides};
+      placements_[buffer.buffer] = InL2(buffer);
     }
     const Label next = code_.NewLabel();
     const Version& plan = version.plan;
@@ -136,20 +139,25 @@ class LaunchMaker {
     }
   }
 
+  // A part of a buffer that one core copies to L2 while a stage runs.
+  struct BesideCopy {
+    CoreSteps by;
+    BufferId buffer = -1;
+    schedule::gcu::PreloadPart part;
+    int64_t piece_bytes = 0;  // in each step
+    int token = 0;
+  };
   struct Step {
-    Form form;
+    std::shared_ptr<const Form> form;  // which has pointers into itself
     Tiling tiling;
     schedule::gcu::Cost cost;
     StageBytes bytes;
+    std::vector<BesideCopy> copies;  // all by one core
   };
 
   // The kernels one after another, with a barrier behind each.
-  absl::Status AddStages(std::vector<ir::Kernel> kernels) {
-    std::vector<Step> steps;
-    for (ir::Kernel& kernel : kernels) {
-      KILN_ASSIGN_OR_RETURN(Step step, Plan(std::move(kernel)));
-      steps.push_back(std::move(step));
-    }
+  absl::Status AddStages(const std::vector<ir::Kernel>& kernels) {
+    KILN_ASSIGN_OR_RETURN(const std::vector<Step> steps, PlanSteps(kernels));
     bool prefetched = false;
     for (size_t i = 0; i < steps.size(); ++i) {
       StageOptions options{.odd = i % 2 == 1, .fixed = &fixed_, .prefetched = prefetched};
@@ -159,34 +167,152 @@ class LaunchMaker {
       const StageOptions next{.odd = i % 2 == 0, .fixed = &fixed_};
       if (prefetched) {
         options.at_last = [&](Code& code) {
-          AppendPrefetch(module_, steps[i + 1].form, steps[i + 1].tiling, placements_, machine_,
+          AppendPrefetch(module_, *steps[i + 1].form, steps[i + 1].tiling, placements_, machine_,
                          next, code);
         };
       }
-      KILN_RETURN_IF_ERROR(AppendStage(module_, steps[i].form, steps[i].tiling, placements_,
+      if (!steps[i].copies.empty()) {
+        options.at_step = [&](Code& code, int next_step) {
+          AppendCopies(steps[i].copies, next_step, code);
+        };
+      }
+      KILN_RETURN_IF_ERROR(AppendStage(module_, *steps[i].form, steps[i].tiling, placements_,
                                        machine_, options, code_)
                                .status());
+      for (const BesideCopy& copy : steps[i].copies) code_.Wait(copy.token);
       code_.Emit(Op::kBarrier);
       AddReason(steps[i]);
     }
     return absl::OkStatus();
   }
 
+  // How each kernel runs, and what is copied beside it for those after it. It may plan L2 anew.
+  absl::StatusOr<std::vector<Step>> PlanSteps(const std::vector<ir::Kernel>& kernels) {
+    const std::vector<schedule::gcu::PreloadCandidate> candidates =
+        schedule::gcu::PreloadCandidates(module_, version_->plan);
+    in_l2_ = version_->plan.keeps;
+    std::vector<Step> alone;
+    for (const ir::Kernel& kernel : kernels) {
+      KILN_ASSIGN_OR_RETURN(Step step, Plan(kernel));
+      alone.push_back(std::move(step));
+    }
+    if (candidates.empty()) return alone;
+    std::vector<Step> steps = alone;
+    const auto set = [&](const schedule::gcu::PreloadCandidate& candidate, bool in_l2) {
+      in_l2_[candidate.buffer] = in_l2;
+      fixed_[candidate.buffer] = !in_l2;
+    };
+    for (const auto& candidate : candidates) set(candidate, true);
+    std::vector<schedule::gcu::StageTimes> times;
+    for (size_t k = 0; k < kernels.size(); ++k) {
+      const bool changes = absl::c_any_of(candidates, [&](const auto& candidate) {
+        return candidate.first_use <= k && k <= candidate.last_use;
+      });
+      if (changes) {
+        KILN_ASSIGN_OR_RETURN(steps[k], Plan(kernels[k]));
+      }
+      times.push_back(
+          {.seconds = steps[k].cost.seconds,
+           .alone = alone[k].cost.seconds,
+           .compute = steps[k].cost.compute,
+           .l3 = steps[k].cost.l3,
+           .loads = BusiestCore(*steps[k].form, steps[k].tiling, machine_).has_value()});
+    }
+    schedule::gcu::L2Plan l2 = version_->l2;
+    const std::vector<schedule::gcu::Preload> preloads =
+        schedule::gcu::PlanPreloads(module_, candidates, times, machine_, l2);
+    for (const schedule::gcu::PreloadCandidate& candidate : candidates) {
+      const bool joins = absl::c_any_of(
+          preloads, [&](const auto& preload) { return preload.buffer == candidate.buffer; });
+      if (joins) continue;
+      set(candidate, false);
+      for (size_t k = candidate.first_use; k <= candidate.last_use; ++k) {
+        KILN_ASSIGN_OR_RETURN(steps[k], Plan(kernels[k]));
+      }
+    }
+    for (const schedule::gcu::Preload& preload : preloads) AddCopies(preload, steps);
+    const auto seconds = [](const std::vector<Step>& of) {
+      double sum = 0;
+      for (const Step& step : of) sum += step.cost.seconds;
+      return sum;
+    };
+    // What is loaded twice on its way pays where it is worth more than the model may be wrong.
+    if (seconds(steps) > seconds(alone) * kWorthIt) {
+      for (const auto& candidate : candidates) set(candidate, false);
+      return alone;
+    }
+    version_->l2 = std::move(l2);
+    for (const schedule::gcu::L2Buffer& buffer : version_->l2.buffers) {
+      placements_[buffer.buffer] = InL2(buffer);
+    }
+    return steps;
+  }
+
+  static Placement InL2(const schedule::gcu::L2Buffer& buffer) {
+    return {.space = Space::kL2,
+            .argument = -1,
+            .offset = buffer.offset,
+            .sizes = buffer.sizes,
+            .strides = buffer.strides};
+  }
+
+  // One core copies the parts of a preload, a piece in each of its steps.
+  void AddCopies(const schedule::gcu::Preload& preload, std::vector<Step>& steps) {
+    for (const schedule::gcu::PreloadPart& part : preload.parts) {
+      Step& step = steps[part.kernel];
+      const std::optional<CoreSteps> core = BusiestCore(*step.form, step.tiling, machine_);
+      BesideCopy copy{.by = *core, .buffer = preload.buffer, .part = part};
+      copy.piece_bytes = ((part.bytes + core->count - 1) / core->count + 511) / 512 * 512;
+      copy.token =
+          kStageTokens + static_cast<int>(step.copies.size()) % (KILN_GCU_TOKENS - kStageTokens);
+      schedule::gcu::Cost& cost = step.cost;
+      const double around = cost.seconds - std::max({cost.compute, cost.l3, cost.l2});
+      cost.l3 += static_cast<double>(part.bytes) / static_cast<double>(machine_.l3_rate);
+      cost.seconds = std::max(cost.seconds, cost.l3 + around);
+      step.copies.push_back(copy);
+    }
+  }
+
+  void AppendCopies(const std::vector<BesideCopy>& copies, int next_step, Code& code) const {
+    const Label others = code.NewLabel();
+    const int before = code.mark();
+    const CoreSteps& by = copies[0].by;
+    code.JumpIf(Op::kJumpNotEqual, InRegister(0), Known(by.core), others);
+    const Scalar number = code.Add(InRegister(next_step), Known(-1 - by.first));
+    for (const BesideCopy& copy : copies) {
+      const int scope = code.mark();
+      const Scalar done = code.Multiply(number, Known(copy.piece_bytes));
+      const Scalar bytes = code.Max(
+          Known(0), code.Min(Known(copy.piece_bytes), code.Subtract(Known(copy.part.bytes), done)));
+      const Scalar at = code.Add(done, Known(copy.part.begin));
+      Tile from, to;
+      from.type = to.type = Type::kU8;
+      from.space = Space::kL3;
+      to.space = Space::kL2;
+      from.dims = to.dims = {{bytes, Known(1)}};
+      from.address = code.Add(code.Argument(in_l3_[copy.buffer].argument), at);
+      to.address = code.Add(code.Add(InRegister(5), at), Known(placements_[copy.buffer].offset));
+      code.Copy(to, from, copy.token);
+      code.Release(scope);
+    }
+    code.Bind(others);
+    code.Release(before);
+  }
+
   // How the kernel runs: a tile that turns out too large is made smaller.
   absl::StatusOr<Step> Plan(ir::Kernel kernel) {
     Step step;
-    KILN_ASSIGN_OR_RETURN(step.form, schedule::gcu::MakeForm(module_, std::move(kernel)));
+    KILN_ASSIGN_OR_RETURN(Form form, schedule::gcu::MakeForm(module_, std::move(kernel)));
+    step.form = std::make_shared<const Form>(std::move(form));
     absl::Status last;
     for (int64_t l1 = machine_.l1_bytes * 3 / 4; l1 > machine_.l1_bytes / 32; l1 = l1 * 2 / 3) {
-      step.tiling =
-          schedule::gcu::ChooseTiling(module_, step.form, version_->plan.keeps, machine_, l1);
+      step.tiling = schedule::gcu::ChooseTiling(module_, *step.form, in_l2_, machine_, l1);
       Code attempt = code_.Empty();
       const absl::StatusOr<StageBytes> bytes = AppendStage(
-          module_, step.form, step.tiling, placements_, machine_, {.fixed = &fixed_}, attempt);
+          module_, *step.form, step.tiling, placements_, machine_, {.fixed = &fixed_}, attempt);
       if (bytes.ok()) {
         step.bytes = *bytes;
-        step.cost =
-            schedule::gcu::CostOf(module_, step.form, step.tiling, version_->plan.keeps, machine_);
+        step.cost = schedule::gcu::CostOf(module_, *step.form, step.tiling, in_l2_, machine_);
         return step;
       }
       last = bytes.status();
@@ -195,19 +321,21 @@ class LaunchMaker {
   }
 
   void AddReason(const Step& step) {
-    const auto& [form, tiling, cost, bytes] = step;
+    const auto& [form, tiling, cost, bytes, copies] = step;
     version_->seconds += cost.seconds * repetitions_;
-    version_->stage_seconds.push_back(cost.seconds * repetitions_);
+    schedule::gcu::Cost all = cost;
+    for (double* seconds : {&all.seconds, &all.compute, &all.l3, &all.l2}) *seconds *= repetitions_;
+    version_->stages.push_back(all);
     std::vector<std::string> tiles;
-    for (size_t l = 0; l < form.loops.size(); ++l) {
+    for (size_t l = 0; l < form->loops.size(); ++l) {
       tiles.push_back(absl::StrCat(tiling.tile[l], "/",
-                                   schedule::gcu::TypicalOf(ints_, form.loops[l].extent),
+                                   schedule::gcu::TypicalOf(ints_, form->loops[l].extent),
                                    static_cast<int>(l) == tiling.blocked ? " in steps"
                                    : tiling.serial[l]                    ? " serial"
                                                                          : ""));
     }
     version_->reasons.push_back(absl::StrCat(
-        form.kernel.name, ": ", tiling.matrix ? "matrix" : "vector", ", tile (",
+        form->kernel.name, ": ", tiling.matrix ? "matrix" : "vector", ", tile (",
         absl::StrJoin(tiles, ", "), "), predicted ", cost.seconds * 1e6, " us: compute ",
         cost.compute * 1e6, ", L3 ", cost.l3 * 1e6, ", L2 ", cost.l2 * 1e6));
   }
@@ -233,7 +361,7 @@ class LaunchMaker {
     for (const ir::Kernel& kernel : plan.kernels) {
       kernels.push_back(schedule::gcu::ForTile(module_, kernel, plan.keeps, tile, extent, step));
     }
-    KILN_RETURN_IF_ERROR(AddStages(std::move(kernels)));
+    KILN_RETURN_IF_ERROR(AddStages(kernels));
     code_.Emit(Op::kAddImmediate, {at, at}, step);
     const int scope = code_.mark();
     code_.JumpIf(Op::kJumpLess, InRegister(at), code_.Evaluate(extent), top);
@@ -249,11 +377,13 @@ class LaunchMaker {
   Launch launch_;
   Code code_;
   std::vector<Placement> in_l3_;
+  std::vector<bool> loaded_only_;  // by buffer: it is in L3, and no kernel stores it
   // Of the version that is being added:
   LaunchVersion* version_ = nullptr;
   std::vector<Placement> placements_;
-  std::vector<bool> fixed_;  // by buffer: in L3, and the launch only loads it
-  double repetitions_ = 1;   // of the stages
+  schedule::gcu::InL2 in_l2_;  // buffers that its kernels find there
+  std::vector<bool> fixed_;    // by buffer: its kernels load it from where it is all the time
+  double repetitions_ = 1;     // of the stages
 };
 
 }  // namespace

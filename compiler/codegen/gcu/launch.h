@@ -8,6 +8,7 @@
 #include "compiler/ir/module.h"
 #include "compiler/schedule/gcu/l2_plan.h"
 #include "compiler/schedule/gcu/machine.h"
+#include "compiler/schedule/gcu/tiling.h"
 #include "compiler/toolchain/gcu/isa.h"
 
 namespace kiln::codegen::gcu {
@@ -19,7 +20,7 @@ struct LaunchVersion {
   std::vector<std::string> reasons;  // how its kernels run, for people
   // Predicted, for typical sizes.
   double seconds = 0;
-  std::vector<double> stage_seconds;  // of each kernel, all its tiles
+  std::vector<schedule::gcu::Cost> stages;  // of each kernel, all its tiles
 };
 
 struct Launch {

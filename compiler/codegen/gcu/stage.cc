@@ -43,6 +43,16 @@ StageCoder::StageCoder(ir::Module& module, const Form& form, const Tiling& tilin
     }
   }
   first_of_phase_.push_back(number);
+  // A product that its sum makes needs its operands until then.
+  for (const Inst* inst : definitions_) {
+    if (inst == nullptr || !form.IsFactor(*inst)) continue;
+    for (ir::ValueId operand : inst->operands) {
+      last_use_[operand] = std::max(last_use_[operand], last_use_[inst->result]);
+    }
+  }
+  for (const Loop& loop : form.loops) {
+    extents_.push_back(schedule::gcu::TypicalOf(ints_, loop.extent));
+  }
 }
 
 void StageCoder::CountTiles() {
@@ -84,7 +94,7 @@ Scalar StageCoder::ExtentOf(int loop, Scalar begin) {
 
 // Half of them are of odd stages.
 int StageCoder::NewToken() {
-  constexpr int kHalf = KILN_GCU_TOKENS / 2;
+  constexpr int kHalf = kStageTokens / 2;
   return tokens_++ % kHalf + (options_.odd ? kHalf : 0);
 }
 
@@ -219,6 +229,7 @@ absl::StatusOr<StageBytes> StageCoder::Run() {
   code_.Bind(last);
   ahead();
   code_.Bind(issued);
+  if (options_.at_step) options_.at_step(code_, step);
   RunStep(current);
   code_.Release(in_step);
   code_.JumpIf(Op::kJumpLess, InRegister(step), InRegister(end), top);
@@ -350,7 +361,8 @@ void StageCoder::RunBody(int phase, const Place& place) {
   for (const Staged* staged : late) code_.Wait(staged->token);
   int number = first_of_phase_[phase];
   for (const Inst& inst : form_.kernel.phases[phase].body) {
-    Compute(inst, phase, place);
+    const bool needed = inst.result == ir::kNoValue || form_.needed[inst.result];
+    if (needed && !IsAddedAtOnce(inst, phase, place)) Compute(inst, phase, place);
     // Values of this phase that nothing reads any more.
     for (ir::ValueId operand : inst.operands) {
       if (last_use_[operand] == number && phase_of_[operand] == phase) GiveBack(views_[operand]);
@@ -358,6 +370,26 @@ void StageCoder::RunBody(int phase, const Place& place) {
     if (inst.result != ir::kNoValue && last_use_[inst.result] < 0) GiveBack(views_[inst.result]);
     ++number;
   }
+}
+
+std::optional<CoreSteps> BusiestCore(const Form& form, const Tiling& tiling,
+                                     const Machine& machine) {
+  const auto count = [&](int loop) -> int64_t {
+    const ir::IntExpr extent = form.loops[static_cast<size_t>(loop)].extent;
+    const int64_t tile = tiling.tile[static_cast<size_t>(loop)];
+    return extent.is_const() ? (extent.value() + tile - 1) / tile : 0;
+  };
+  int64_t items = 1;
+  for (int l : tiling.order) items *= count(l);
+  const int64_t blocks = tiling.blocked < 0 ? 1 : count(tiling.blocked);
+  if (items * blocks == 0) return std::nullopt;
+  CoreSteps most;
+  for (int core = 0; core < machine.cores; ++core) {
+    const int64_t first = core * items / machine.cores * blocks;
+    const int64_t end = (core + 1) * items / machine.cores * blocks;
+    if (end - first > most.count) most = {.core = core, .first = first, .count = end - first};
+  }
+  return most;
 }
 
 absl::StatusOr<StageBytes> AppendStage(ir::Module& module, const Form& form, const Tiling& tiling,

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,15 +24,31 @@ struct Placement {
   std::vector<ir::IntExpr> sizes, strides;  // elements
 };
 
+// Tokens that stages take: those behind them are for copies that a launch makes beside them.
+inline constexpr int kStageTokens = 14;
+
 struct StageOptions {
-  // L1 is taken from its end and the other half of the tokens, so that a stage and the next one
-  // take different ones.
+  // L1 is taken from its end and the other half of the stages' tokens, so that a stage and the next
+  // one take different ones.
   bool odd = false;
   // By buffer: what nobody stores while the program runs; the first loads of it may be made ahead.
   const std::vector<bool>* fixed = nullptr;
   bool prefetched = false;             // they were
   std::function<void(Code&)> at_last;  // called where the stage's own loads are all issued
+  // Called in every step, where the loads of the next one are issued, with the register that holds
+  // the next step's number.
+  std::function<void(Code&, int next)> at_step;
 };
+
+// What one core runs of a stage whose sizes are known.
+struct CoreSteps {
+  int core = 0;
+  int64_t first = 0, count = 0;
+};
+// Of the core that has most; nothing where sizes are not known.
+std::optional<CoreSteps> BusiestCore(const schedule::gcu::Form& form,
+                                     const schedule::gcu::Tiling& tiling,
+                                     const schedule::gcu::Machine& machine);
 
 struct StageBytes {
   int64_t all = 0;    // of L1

@@ -10,6 +10,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "compiler/codegen/gcu/stage.h"
+#include "compiler/schedule/gcu/box.h"
 
 namespace kiln::codegen::gcu {
 
@@ -59,8 +60,8 @@ struct View {
 // A box of a buffer that is copied to L1.
 struct Staged {
   const Access* access = nullptr;
-  std::vector<int64_t> extents, steps, strides;  // by dimension: in L1
-  std::vector<int> dims;                         // of the buffer, from the outermost
+  schedule::gcu::Box box;
+  std::vector<int> dims;  // of the buffer, from the outermost
   int64_t bytes = 0, address = 0;
   bool twice = false;                 // while one tile is computed with, the next one arrives
   bool late = false;                  // is loaded where it is used
@@ -141,6 +142,8 @@ class StageCoder {
 
   // stage_sums.cc: what is summed up.
   void Reduce(const ir::Inst& inst, int phase, const Place& place);
+  // Whether the product is added to its sum by the instruction that makes it.
+  bool IsAddedAtOnce(const ir::Inst& product, int phase, const Place& place) const;
   void InitializeSums(int phase, const Place& place);
   void MultiplyMatrices(const Place& place);
 
@@ -153,9 +156,10 @@ class StageCoder {
   const StageOptions& options_;
   Code& code_;
   L1 l1_;
-  int tokens_ = 0;           // taken so far
-  int64_t fixed_bytes_ = 0;  // of L1
-  std::vector<int> moving_;  // loops of more than one tile
+  int tokens_ = 0;                // taken so far
+  int64_t fixed_bytes_ = 0;       // of L1
+  std::vector<int> moving_;       // loops of more than one tile
+  std::vector<int64_t> extents_;  // typical, by loop
 
   std::vector<Scalar> counts_;  // tiles, by loop
   std::vector<Staged> staged_;

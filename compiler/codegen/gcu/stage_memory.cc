@@ -63,23 +63,19 @@ bool StageCoder::IsLate(const Access& access) const {
 }
 
 Staged StageCoder::PlanBox(const Access& access) {
-  const schedule::gcu::Box box = schedule::gcu::BoxOf(module_, form_, tiling_, access);
   const Placement& placement = placements_[access.inst->buffer];
   Staged staged;
   staged.access = &access;
-  staged.extents = box.extents;
-  staged.steps = box.steps;
   staged.late = IsLate(access);
-  for (size_t d = 0; d < box.extents.size(); ++d) staged.dims.push_back(static_cast<int>(d));
+  for (size_t d = 0; d < access.indices.size(); ++d) staged.dims.push_back(static_cast<int>(d));
   absl::c_stable_sort(staged.dims, [&](int a, int b) {
     return schedule::gcu::TypicalOf(ints_, placement.strides[a]) >
            schedule::gcu::TypicalOf(ints_, placement.strides[b]);
   });
-  staged.strides.assign(box.extents.size(), 0);
+  staged.box = schedule::gcu::BoxOf(form_, extents_, tiling_, access, staged.dims);
   int64_t elements = 1;
-  for (size_t i = staged.dims.size(); i-- > 0;) {
-    staged.strides[staged.dims[i]] = elements;
-    elements *= box.extents[staged.dims[i]];
+  for (const int64_t extent : staged.box.extents) {
+    elements *= extent;
     if (elements > (int64_t{1} << 24)) {
       code_.Fail(absl::UnimplementedError("a tile's operand is too large"));
       break;
@@ -108,8 +104,8 @@ void StageCoder::PlanLoads() {
                                    access.mask_is_clip ? access.inst->immediate_int : 0);
     for (size_t d = 0; d < access.indices.size(); ++d) {
       absl::StrAppend(&key, ";", reinterpret_cast<uintptr_t>(access.indices[d].rest.node()), " ",
-                      staged.extents[d], " ", staged.steps[d], " ",
-                      reinterpret_cast<uintptr_t>(access.clips[d].begin.node()), " ",
+                      staged.box.extents[d], " ", staged.box.steps[d], " ", staged.box.strides[d],
+                      " ", reinterpret_cast<uintptr_t>(access.clips[d].begin.node()), " ",
                       reinterpret_cast<uintptr_t>(access.clips[d].end.node()));
       for (size_t l = 0; l < form_.loops.size(); ++l) {
         const int64_t c = access.indices[d].coefficients[l];
@@ -211,10 +207,10 @@ void StageCoder::Issue(const Staged& staged, const Place& place, Scalar offset) 
       if (c < 0) low = code_.Subtract(low, last);
       reach = code_.Add(reach, last);
     }
-    const int64_t step = staged.steps[d];
+    const int64_t step = staged.box.steps[d];
     Dim dim;
     dim.extent = code_.Add(code_.Divide(reach, Known(step)), Known(1));
-    dim.local = staged.strides[d];
+    dim.local = staged.box.strides[d];
     const Scalar stride = code_.Evaluate(placement.strides[d]);
     dim.stride = code_.Multiply(stride, Known(step));
     const schedule::gcu::Clip& clip = access.clips[d];
@@ -234,7 +230,7 @@ void StageCoder::Issue(const Staged& staged, const Place& place, Scalar offset) 
     dim.from_extent = dim.extent;
     dim.low = Known(0);
     start = code_.Add(start, code_.Multiply(low, stride));
-    if (staged.extents[d] == 1) continue;
+    if (staged.box.extents[d] == 1) continue;
     dim.whole = step == 1 && placement.sizes[d].is_const() && stride.known() &&
                 dim.extent.is(placement.sizes[d].value());
     // Together with the dimension around it, where both are one in memory.
@@ -307,13 +303,11 @@ View StageCoder::ViewOf(const Staged& staged, const Access& access, const Place&
   view.staged = static_cast<int>(&staged - staged_.data());
   const int64_t size = SizeOf(view.type);
   for (size_t l = 0; l < form_.loops.size(); ++l) {
-    int64_t stride = 0;
     bool has = false;
     for (size_t d = 0; d < access.indices.size(); ++d) {
       const int64_t c = access.indices[d].coefficients[l];
       if (c == 0) continue;
       has = true;
-      stride += c / staged.steps[d] * staged.strides[d];
       if (c < 0) {
         // The first iteration is at the box's end.
         const Scalar extent =
@@ -322,10 +316,11 @@ View StageCoder::ViewOf(const Staged& staged, const Access& access, const Place&
           code_.Fail(absl::UnimplementedError("a load runs backwards over a part of a loop"));
           continue;
         }
-        view.address += -c / staged.steps[d] * staged.strides[d] * (extent.value - 1) * size;
+        view.address +=
+            -c / staged.box.steps[d] * staged.box.strides[d] * (extent.value - 1) * size;
       }
     }
-    view.strides[l] = stride;
+    view.strides[l] = staged.box.StrideOf(access, static_cast<int>(l));
     view.dims[l] = has;
   }
   return view;

@@ -71,7 +71,20 @@ void StageCoder::InitializeSums(int phase, const Place& place) {
   }
 }
 
+bool StageCoder::IsAddedAtOnce(const Inst& product, int phase, const Place& place) const {
+  if (!form_.IsFactor(product) || !(HasLoops(phase) || (phase == 0 && HasSteps()))) return false;
+  return absl::c_all_of(form_.LoopsOf(phase), [&](int l) {
+    return form_.loops[l].phase < 0 || tiling_.serial[l] || place.extents[l].is(1);
+  });
+}
+
 void StageCoder::Reduce(const Inst& inst, int phase, const Place& place) {
+  const Inst& made = *definitions_[inst.operands[0]];
+  if (IsAddedAtOnce(made, phase, place)) {
+    View& sums = Of(inst.result);
+    Apply(Op::kMultiplyAdd, sums, {&Of(made.operands[0]), &Of(made.operands[1]), &sums}, place);
+    return;
+  }
   const View* from = &Of(inst.operands[0]);
   std::vector<bool> outer = from->dims;
   std::vector<int> inner;  // that instructions reduce
@@ -235,8 +248,15 @@ void StageCoder::MultiplyMatrices(const Place& place) {
       return loops;
     };
     const Tile to = operand(c, with(rows, column));
-    const Tile left = operand(a, with(rows, roles.depth));
-    const Tile right = operand(b, {roles.depth, column});
+    Tile left = operand(a, with(rows, roles.depth));
+    Tile right = operand(b, {roles.depth, column});
+    if (tiling_.merged >= 0) {
+      // Both loops are one along the merged one: it is innermost in both operands.
+      const Scalar depth =
+          code_.Multiply(place.extents[roles.depth], place.extents[tiling_.merged]);
+      left.dims.back() = {depth, Known(a.strides[tiling_.merged])};
+      right.dims.front() = {depth, Known(b.strides[tiling_.merged])};
+    }
     code_.Vector(single ? Op::kMatrixMultiply : Op::kMatrixMultiplyAdd, to, {left, right});
     code_.Release(scope);
   });

@@ -15,15 +15,18 @@ namespace kiln::schedule::gcu {
 // Of one kernel, for many tilings of it. What is given must outlive it.
 class CostModel {
  public:
+  struct Facts;
+
   CostModel(const ir::Module& module, const Form& form, const InL2& in_l2, const Machine& machine);
   ~CostModel();
 
   Cost Of(const Tiling& tiling) const;
+  // No more than the seconds of that, and quick to find.
+  double AtLeast(const Tiling& tiling) const;
   // As TypicalOf has them, by loop.
   const std::vector<int64_t>& extents() const;
 
  private:
-  struct Facts;
   class Estimate;
 
   const std::unique_ptr<const Facts> facts_;

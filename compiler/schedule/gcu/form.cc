@@ -56,10 +56,22 @@ class FormMaker {
         }
       }
     }
+    FindNeeded();
     return absl::OkStatus();
   }
 
  private:
+  void FindNeeded() {
+    form_.needed.assign(form_.types.size(), false);
+    for (auto phase = form_.kernel.phases.rbegin(); phase != form_.kernel.phases.rend(); ++phase) {
+      for (auto inst = phase->body.rbegin(); inst != phase->body.rend(); ++inst) {
+        if (inst->result != ir::kNoValue && !form_.needed[inst->result]) continue;
+        if (inst->op == ScalarOp::kLoad && form_.AccessOf(*inst).mask_is_clip) continue;
+        for (ir::ValueId operand : inst->operands) form_.needed[operand] = true;
+      }
+    }
+  }
+
   struct Range {
     int64_t min = 0, max = 0;
   };
@@ -257,6 +269,23 @@ absl::Status Lacks(absl::string_view what) {
 
 const Access& Form::AccessOf(const Inst& inst) const {
   return *absl::c_find_if(accesses, [&](const Access& access) { return access.inst == &inst; });
+}
+
+bool Form::IsFactor(const ir::Inst& product) const {
+  if (product.op != ScalarOp::kMul || product.dtype != DType::kF32) return false;
+  int uses = 0;
+  bool summed = false;
+  for (const ir::Phase& phase : kernel.phases) {
+    const bool own =
+        absl::c_any_of(phase.body, [&](const Inst& inst) { return inst.result == product.result; });
+    for (const Inst& inst : phase.body) {
+      uses += static_cast<int>(absl::c_count(inst.operands, product.result));
+      summed = summed ||
+               (own && inst.op == ScalarOp::kReduce && inst.reduce_kind == ir::ReduceKind::kSum &&
+                inst.operands[0] == product.result && inst.dtype == DType::kF32);
+    }
+  }
+  return summed && uses == 1;
 }
 
 std::vector<int> Form::LoopsOf(int phase) const {

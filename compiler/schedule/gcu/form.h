@@ -45,8 +45,13 @@ struct Form {
   std::vector<Access> accesses;
   // By value: its type on the device. 64-bit indices are 32-bit ones, where bounds prove it.
   std::vector<DType> types;
+  // By value: whether something is made of it, other than a mask that is a clip.
+  std::vector<bool> needed;
 
   const Access& AccessOf(const ir::Inst& inst) const;
+  // Whether it is a product of which nothing is made but a sum in the same phase: both are one
+  // instruction where the sum is over iterations one after another.
+  bool IsFactor(const ir::Inst& inst) const;
   // Numbers of the loops that are there in the phase: outer ones and its own.
   std::vector<int> LoopsOf(int phase) const;
 };

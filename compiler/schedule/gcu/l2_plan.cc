@@ -20,8 +20,11 @@ using ir::ScalarOp;
 
 constexpr int64_t kAlignment = 512;
 
-// Places in the order of sizes, each at the lowest offset that is free while it lives.
+}  // namespace
+
 void Place(L2Plan& plan) {
+  // In the order of sizes, each at the lowest offset that is free while it lives.
+  plan.bytes = 0;
   std::vector<size_t> order(plan.buffers.size());
   std::iota(order.begin(), order.end(), size_t{0});
   absl::c_stable_sort(
@@ -45,8 +48,6 @@ void Place(L2Plan& plan) {
     placed.push_back(&buffer);
   }
 }
-
-}  // namespace
 
 std::vector<IntExpr> PackedStrides(ir::IntContext& ints, const std::vector<IntExpr>& sizes,
                                    const std::vector<int64_t>& weights) {

@@ -15,7 +15,7 @@ struct L2Buffer {
   ir::BufferId buffer = -1;
   std::vector<ir::IntExpr> sizes, strides;  // elements, of one tile
   int64_t bytes = 0;                        // at most
-  size_t first = 0, last = 0;               // kernels that touch it
+  size_t first = 0, last = 0;               // kernels that touch it, or while which it is loaded
   int64_t offset = 0;                       // bytes from the launch's own memory on
 };
 
@@ -23,6 +23,9 @@ struct L2Plan {
   std::vector<L2Buffer> buffers;
   int64_t bytes = 0;  // the peak
 };
+
+// Gives every buffer its offset: no two overlap that live at one time.
+void Place(L2Plan& plan);
 
 // Strides without gaps, with dimensions in the order of their weights: the greatest is outermost.
 std::vector<ir::IntExpr> PackedStrides(ir::IntContext& ints, const std::vector<ir::IntExpr>& sizes,

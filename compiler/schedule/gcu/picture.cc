@@ -10,6 +10,7 @@ namespace kiln::schedule::gcu {
 namespace {
 
 constexpr double kWidth = 1200, kHeight = 240, kMargin = 60, kTitle = 24;
+constexpr double kLane = 16, kLaneGap = 4;  // of the timeline
 constexpr const char* kColors[] = {"#4e79a7", "#f28e2b", "#59a14f", "#b07aa1",
                                    "#76b7b2", "#edc948", "#9c755f", "#e15759"};
 
@@ -21,7 +22,7 @@ std::string Escape(const std::string& text) {
 // One launch's panel, its upper left corner at (0, 0).
 std::string Panel(const ir::Module& module, const PicturedLaunch& launch, const Machine& machine) {
   std::vector<double> begins = {0};
-  for (double seconds : launch.seconds) begins.push_back(begins.back() + seconds);
+  for (const Cost& cost : launch.costs) begins.push_back(begins.back() + cost.seconds);
   const double all = std::max(begins.back(), 1e-12);
   const auto x = [&](size_t kernel) { return kMargin + begins[kernel] / all * kWidth; };
   const auto y = [&](int64_t byte) {
@@ -58,6 +59,30 @@ std::string Panel(const ir::Module& module, const PicturedLaunch& launch, const 
                             name.substr(0, static_cast<size_t>((right - left) / 7)));
     }
   }
+  struct Lane {
+    const char* name;
+    double Cost::* seconds;
+  };
+  constexpr Lane kLanes[] = {{"compute", &Cost::compute}, {"L3", &Cost::l3}, {"L2", &Cost::l2}};
+  double top = kTitle + kHeight + kLaneGap;
+  for (size_t lane = 0; lane < std::size(kLanes); ++lane) {
+    absl::StrAppendFormat(&out, "<text x=\"%g\" y=\"%g\" text-anchor=\"end\">%s</text>\n",
+                          kMargin - 6, top + kLane - 4, kLanes[lane].name);
+    absl::StrAppendFormat(&out,
+                          "<rect x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\" fill=\"#f4f4f4\"/>\n",
+                          kMargin, top, kWidth, kLane);
+    for (size_t k = 0; k < launch.costs.size(); ++k) {
+      const double busy = launch.costs[k].*kLanes[lane].seconds;
+      absl::StrAppendFormat(&out,
+                            "<rect x=\"%.2f\" y=\"%g\" width=\"%.2f\" height=\"%g\" "
+                            "fill=\"%s\"><title>%s: %s %.1f of "
+                            "%.1f us</title></rect>\n",
+                            x(k), top, std::min(busy / all * kWidth, x(k + 1) - x(k)), kLane,
+                            kColors[lane % std::size(kColors)], Escape(launch.kernels[k]),
+                            kLanes[lane].name, busy * 1e6, launch.costs[k].seconds * 1e6);
+    }
+    top += kLane + kLaneGap;
+  }
   return out;
 }
 
@@ -65,7 +90,7 @@ std::string Panel(const ir::Module& module, const PicturedLaunch& launch, const 
 
 std::string PictureL2(const ir::Module& module, const std::vector<PicturedLaunch>& launches,
                       const Machine& machine) {
-  const double panel = kTitle + kHeight + 16;
+  const double panel = kTitle + kHeight + 3 * (kLane + kLaneGap) + 20;
   std::string out = absl::StrFormat(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%g\" height=\"%g\" "
       "font-family=\"sans-serif\" font-size=\"11\">\n",

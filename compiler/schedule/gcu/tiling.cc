@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "absl/algorithm/container.h"
 #include "compiler/schedule/gcu/cost.h"
@@ -49,6 +50,7 @@ class Chooser {
 
  private:
   void Try(const Tiling& tiling) {
+    if (best_fits_ && model_.AtLeast(tiling) >= best_cost_.seconds) return;
     const Cost cost = model_.Of(tiling);
     const bool fits = cost.l1_bytes <= l1_bytes_;
     const bool better = !found_ || (fits && !best_fits_) ||
@@ -140,27 +142,88 @@ class Chooser {
     for (const int64_t depth : {1024, 512, 256, 128, 64}) {
       if (depth < all) depths.push_back(depth);
     }
+    TryMerged(base, [&](Tiling tiling) {
+      TryTiles(std::move(tiling), rows, column, columns, inner_rows, outer_rows);
+    });
     for (const int64_t depth : depths) {
       Tiling tiling = base;
       tiling.tile[roles.depth] = depth;
       if (depth < extents_[roles.depth] || dynamic_depth) tiling.blocked = roles.depth;
-      for (const int64_t c : columns) {
-        if (column >= 0) tiling.tile[column] = c;
-        for (const int64_t inner : inner_rows) {
-          if (!rows.empty()) tiling.tile[rows.back()] = inner;
-          // Rows of an image whole, unless they are long.
-          if (rows.size() == 2 && inner < extents_[rows.back()] && inner < 64) continue;
-          for (const int64_t outer : outer_rows) {
-            if (rows.size() == 2) tiling.tile[rows[0]] = outer;
-            if (outer * inner * c > (int64_t{1} << 17)) continue;
-            for (const bool columns_first : {true, false}) {
-              tiling.order = Order(base.order, column, columns_first);
-              Try(tiling);
-            }
+      TryTiles(std::move(tiling), rows, column, columns, inner_rows, outer_rows);
+    }
+  }
+
+  // The matrix's tiles of those rows and columns.
+  void TryTiles(Tiling tiling, const std::vector<int>& rows, int column,
+                const std::vector<int64_t>& columns, const std::vector<int64_t>& inner_rows,
+                const std::vector<int64_t>& outer_rows) {
+    const std::vector<int> order = tiling.order;
+    for (const int64_t c : columns) {
+      if (column >= 0) tiling.tile[column] = c;
+      for (const int64_t inner : inner_rows) {
+        if (!rows.empty()) tiling.tile[rows.back()] = inner;
+        // Rows of an image whole, unless they are long.
+        if (rows.size() == 2 && inner < extents_[rows.back()] && inner < 64) continue;
+        for (const int64_t outer : outer_rows) {
+          if (rows.size() == 2) tiling.tile[rows[0]] = outer;
+          if (outer * inner * c > (int64_t{1} << 17)) continue;
+          for (const bool columns_first : {true, false}) {
+            tiling.order = Order(order, column, columns_first);
+            Try(tiling);
           }
         }
       }
     }
+  }
+
+  // A depth that leaves lanes empty together with another loop, where that fills more of them.
+  template <typename Found>
+  void TryMerged(const Tiling& base, const Found& found) const {
+    const MatrixRoles& roles = *base.matrix;
+    if (!form_.loops[roles.depth].extent.is_const()) return;
+    const int64_t lanes = machine_.Macs(roles.dtype) / 16, depth = extents_[roles.depth];
+    for (size_t l = 0; l < form_.loops.size(); ++l) {
+      const auto loop = static_cast<int>(l);
+      if (form_.loops[l].phase != 0 || loop == roles.depth || extents_[l] == 1) continue;
+      const int64_t apart = CeilDiv(depth, lanes) * extents_[l];
+      if (CeilDiv(depth * extents_[l], lanes) >= apart) continue;
+      if (!MayMerge(roles.a, roles.depth, loop) || !MayMerge(roles.b, roles.depth, loop)) continue;
+      Tiling tiling = base;
+      tiling.merged = loop;
+      tiling.serial[l] = false;
+      tiling.tile[l] = extents_[l];
+      tiling.tile[roles.depth] = depth;
+      found(std::move(tiling));
+    }
+  }
+
+  // Whether the operand is a load that has the loop in a dimension of its own, and the depth in
+  // another one, step by step: so in L1 they can be neighbours.
+  bool MayMerge(ir::ValueId operand, int depth, int loop) const {
+    for (const Access& access : form_.accesses) {
+      const ir::Inst& inst = *access.inst;
+      if (inst.op != ScalarOp::kLoad || inst.result != operand) continue;
+      if (inst.has_mask && !access.mask_is_clip) return false;
+      int depth_dims = 0, loop_dims = 0;
+      int64_t rank = 0;
+      for (size_t d = 0; d < access.indices.size(); ++d) {
+        const std::vector<int64_t>& c = access.indices[d].coefficients;
+        bool moves = false;
+        for (size_t l = 0; l < c.size(); ++l) {
+          moves = moves || (c[l] != 0 && extents_[l] > 1);
+          if (c[static_cast<size_t>(loop)] != 0 && static_cast<int>(l) != loop && c[l] != 0) {
+            return false;
+          }
+        }
+        if (moves || access.clips[d].begin || access.clips[d].end) ++rank;
+        if (c[static_cast<size_t>(depth)] == 1) ++depth_dims;
+        if (c[static_cast<size_t>(loop)] == 1) ++loop_dims;
+        if (c[static_cast<size_t>(depth)] < 0 || c[static_cast<size_t>(depth)] > 1) return false;
+        if (c[static_cast<size_t>(loop)] < 0 || c[static_cast<size_t>(loop)] > 1) return false;
+      }
+      return depth_dims == 1 && loop_dims == 1 && rank <= kMostRank;
+    }
+    return false;
   }
 
   // The columns' loop as the slowest one but for those of the batch, or as the fastest.

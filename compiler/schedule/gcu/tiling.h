@@ -21,6 +21,8 @@ struct Tiling {
   // The inner loop of the first phase of which a tile is a part: parts are steps, whose loads run
   // ahead as those of tiles do. -1: none.
   int blocked = -1;
+  // An inner loop that matrix instructions sum over together with the depth; -1: none.
+  int merged = -1;
   std::optional<MatrixRoles> matrix;
 };
 
@@ -46,12 +48,6 @@ Cost CostOf(const ir::Module& module, const Form& form, const Tiling& tiling, co
 // The best of the tilings that it tries; `l1_bytes` is what it may take.
 Tiling ChooseTiling(const ir::Module& module, const Form& form, const InL2& in_l2,
                     const Machine& machine, int64_t l1_bytes);
-
-// A load's box of its buffer for one tile: the extent of each dimension and the step in it.
-struct Box {
-  std::vector<int64_t> extents, steps;
-};
-Box BoxOf(const ir::Module& module, const Form& form, const Tiling& tiling, const Access& access);
 
 // Whether a tile has but a part of the loop, whatever the sizes are at run time.
 bool IsPart(const Form& form, const Tiling& tiling, int loop);

@@ -1,5 +1,5 @@
 // One compile: facts, timeline, and its inside in tabs. The inside is made when somebody looks.
-import { h, replace, number, count, plural, duration, bytes, ago, shortKey, card, tabs, loading, getJson, postJson, getText, setText } from './dom.js';
+import { h, svg, replace, number, count, plural, duration, bytes, ago, shortKey, card, tabs, loading, getJson, postJson, getText, setText } from './dom.js';
 import { outcomeChip } from './overview.js';
 import { FusionView } from './fusion.js';
 import { parseModule, kernelText, ownStart, readAssembly, renderCode } from './ir.js';
@@ -238,6 +238,7 @@ export class CompileView {
       h('div', { class: 'card-body' },
         h('h3', {}, 'Operators'),
         h('ul', { class: 'ops' }, kernel.ops.map((name) => h('li', { class: 'op-chip' }, name))),
+        kernel.schedule.length ? [h('h3', {}, 'How it runs'), h('ul', { class: 'ops choices' }, kernel.schedule.map((choice) => h('li', { class: 'small mono' }, choice)))] : null,
         h('p', { class: 'links' }, steps.slice(0, 8).map((step) => h('a', { class: 'button', href: `#/compiles/${this.key}/fusion?step=${step}` }, `Step ${step}`)),
           steps.length > 8 ? h('span', { class: 'muted small' }, `and ${steps.length - 8} more`) : null),
         h('div', { class: 'small muted mono' }, kernel.symbol)),
@@ -332,14 +333,15 @@ export class CompileView {
       if (step === undefined) return null;
       return [h('span', { class: 'k' }, textLine), '  ', h('a', { href: `#/compiles/${this.key}/fusion?step=${step}` }, `step ${step}`)];
     };
-    const code = renderCode(lines.slice(from, from + kMaxLines).join('\n'), 'ir', `IR after ${stage}`, mark, from + 1);
-    if (line > 0 && code.children[line - 1 - from]) code.children[line - 1 - from].classList.add('hit');
+    const drawing = stage === 'picture' ? drawingOf(text) : null;
+    const code = drawing || renderCode(lines.slice(from, from + kMaxLines).join('\n'), 'ir', `IR after ${stage}`, mark, from + 1);
+    if (!drawing && line > 0 && code.children[line - 1 - from]) code.children[line - 1 - from].classList.add('hit');
     return [
       h('div', { class: 'card-head' }, stages.element, h('span', { class: 'grow' }),
         h('span', { class: 'small muted' }, `${count(lines.length)} lines, ${bytes(text.length)}`),
         h('a', { class: 'button', href: `${this.base}/ir/${this.detail.ir.findIndex((ir) => ir.stage === stage)}`, target: '_blank', rel: 'noopener' }, 'Plain text')),
       h('div', { id: 'ir-text' }, code),
-      lines.length > kMaxLines ? h('div', { class: 'pager small muted' }, `Lines ${from + 1} to ${Math.min(from + kMaxLines, lines.length)} of ${lines.length}; the plain text has all of them.`) : null,
+      !drawing && lines.length > kMaxLines ? h('div', { class: 'pager small muted' }, `Lines ${from + 1} to ${Math.min(from + kMaxLines, lines.length)} of ${lines.length}; the plain text has all of them.`) : null,
     ];
   }
 
@@ -364,6 +366,21 @@ export class CompileView {
         h('thead', {}, h('tr', {}, ['Operators', 'Decision', 'Reason'].map((x) => h('th', { scope: 'col' }, x)))), body), note),
     ];
   }
+}
+
+const kShapes = { svg: ['width', 'height', 'font-family', 'font-size'], g: ['transform'], title: [],
+  rect: ['x', 'y', 'width', 'height', 'fill', 'stroke', 'stroke-width'], text: ['x', 'y', 'text-anchor', 'fill'] };
+
+// A picture that the compiler drew: its shapes anew, and nothing else of it. Null where it is none.
+function drawingOf(text) {
+  const copy = (from) => svg(from.localName, Object.fromEntries(kShapes[from.localName].map((name) => [name, from.getAttribute(name)])),
+    [...from.childNodes].map((child) => child.nodeType === Node.TEXT_NODE ? child.textContent : child.localName in kShapes ? copy(child) : null));
+  const root = new DOMParser().parseFromString(text, 'image/svg+xml').documentElement;
+  if (root.localName !== 'svg') return null;
+  const picture = copy(root);
+  picture.setAttribute('role', 'img');
+  picture.setAttribute('aria-label', 'Memory on the chip, and what computes and copies, over time');
+  return h('div', { class: 'drawing', tabindex: 0 }, picture);
 }
 
 const isTop = (stage) => ['plan', 'kernel_lookup', 'compile', 'link', 'store'].includes(stage);

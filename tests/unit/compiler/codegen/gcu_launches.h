@@ -1,0 +1,26 @@
+// Groups of kernels and their launches on the simulator, for tests of what target gcu chooses.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "compiler/codegen/gcu/launch.h"
+#include "compiler/ir/module.h"
+#include "compiler/schedule/gcu/machine.h"
+
+namespace kiln::codegen {
+
+// The reference profile.
+const schedule::gcu::Machine& Reference();
+
+// `depth` convolutions of 3 x 3 over `images` pictures of `size` x `size` and `channels` channels,
+// with nothing below 0 left of each.
+std::string Chain(int images, int channels, int size, int depth);
+
+// Fails the current test where the result is not valid. `without`: strategies that are left out.
+void Group(ir::Module& module, const std::vector<std::string>& without = {});
+
+// Seconds on the simulator, with zeros everywhere.
+double Simulate(const ir::Module& module, const gcu::Launch& launch);
+
+}  // namespace kiln::codegen
