@@ -1,6 +1,7 @@
 // Target ptx: its schedules, its kernels emulated on this machine, and its PTX.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -200,7 +201,7 @@ Made Compile(const std::string& text, const std::string& arch = "sm_90a") {
 // Fails where ptxas, if this machine has it, refuses the PTX or has registers to spill.
 void Assemble(const std::string& object, const std::string& arch) {
   if (std::system("ptxas --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "there is no ptxas";
-  const std::string path = StrCat(::testing::TempDir(), "/kiln_ptx_test.ptx");
+  const std::string path = StrCat(::testing::TempDir(), "/kiln_ptx_test_", getpid(), ".ptx");
   std::ofstream(path) << object;
   const std::string command = StrCat("ptxas --warn-on-spills -Werror -arch=", arch, " ", path,
                                      " -o ", path, ".cubin > ", path, ".log 2>&1");
