@@ -25,9 +25,10 @@ constexpr int64_t kRowUnit = 24, kLeastRows = 48, kMostRows = 96;
 // For the threads, whose number is the client's own matter: tiles of rows are made that many where
 // they may be, and less than the least are none.
 constexpr int64_t kEnoughTiles = 16, kLeastTiles = 8;
-// In vectors' time, as contraction plans count: an element packed; one handed on through a
-// second-level cache instead of the third or of memory; a launch.
-constexpr double kPack = 0.8, kFromThird = 0.5, kFromMemory = 2, kLaunch = 20'000;
+// In vectors' time, as contraction plans count: an element packed; one of panels that come from the
+// third-level cache again; one handed on through a second-level cache instead of the third or of
+// memory; a launch.
+constexpr double kPack = 0.8, kPanel = 0.3, kFromThird = 0.5, kFromMemory = 2, kLaunch = 20'000;
 
 using Steps = std::vector<int64_t>;  // of the tiled loops
 
@@ -122,18 +123,19 @@ class Chooser {
     if (points < 2 || (tileable_.sums ? points : tiles) < kLeastTiles) return false;
     const bool in_cache = HandedOnBytes() / tiles <= 4.0 * static_cast<double>(device_.l2_bytes);
     if (!in_cache) return false;
-    const std::optional<double> packed = PackedElements(steps);
-    if (!packed) return false;
+    const std::optional<double> cost = PanelsCost(steps, tiles);
+    if (!cost) return false;
     const bool from_memory = HandedOnBytes() > static_cast<double>(device_.l3_bytes);
     double gain = kLaunch * static_cast<double>(tileable_.operations.size() - 1);
     for (const ir::BufferId buffer : tileable_.buffers) {
       gain += Elements(buffer) * (from_memory ? kFromMemory : kFromThird);
     }
-    return gain > *packed * kPack * (tiles - points);
+    return gain > *cost;
   }
 
-  // By one tile; nothing where a product that is blocked alone is not blocked in tiles.
-  std::optional<double> PackedElements(const Steps& steps) {
+  // Of the products' panels, which every tile packs or reads, and a product alone once a batch;
+  // nothing where a product that is blocked alone is not blocked in tiles.
+  std::optional<double> PanelsCost(const Steps& steps, double num_tiles) {
     const ir::Repeat repeat = MakeRepeat(module_, tileable_, steps);
     std::vector<std::vector<IntExpr>> loops(repeat.kernels.size());
     for (size_t i = 0; i < steps.size(); ++i) {
@@ -146,7 +148,7 @@ class Chooser {
         tiles.AddBuffer(buffer, repeat.kernels[k], k);
       });
     }
-    double packed = 0;
+    double cost = 0;
     for (size_t k = 0; k < repeat.kernels.size(); ++k) {
       const ir::Kernel& kernel = repeat.kernels[k];
       const schedule::Tile tile = tiles.Of(k);
@@ -154,18 +156,27 @@ class Chooser {
       const absl::StatusOr<Nest> tiled = BuildNest(module_, kernel, /*collapse=*/true, &tile);
       if (!alone.ok() || !tiled.ok()) return std::nullopt;
       if (kernel.schedule != ir::Schedule::kContraction) continue;
-      const auto plan = PlanContraction(module_, *tiled, device_);
-      if (!plan) {
-        if (PlanContraction(module_, *alone, device_)) return std::nullopt;
+      const auto in_tiles = PlanContraction(module_, *tiled, device_);
+      const auto in_one = PlanContraction(module_, *alone, device_);
+      if (!in_tiles) {
+        if (in_one) return std::nullopt;
         continue;
       }
-      const auto hint = [&](IntExpr all) {
-        return static_cast<double>(ints_.EvaluateAtHints(all));
-      };
-      packed +=
-          MostOf(hint(plan->num_lanes), plan->lane_part) * MostOf(hint(plan->num_k), plan->k_part);
+      const double again =
+          num_tiles * PanelElements(*in_tiles) - (in_one ? PanelElements(*in_one) : 0);
+      if (in_tiles->packed_load == nullptr) {
+        cost += kPack * std::max(0.0, again);
+      } else if (PanelElements(*in_tiles) * DTypeSize(in_tiles->panel_type) > device_.l2_bytes) {
+        cost += kPanel * std::max(0.0, again);
+      }
     }
-    return packed;
+    return cost;
+  }
+
+  double PanelElements(const ContractionPlan& plan) {
+    const auto hint = [&](IntExpr all) { return static_cast<double>(ints_.EvaluateAtHints(all)); };
+    return hint(plan.num_batches) * MostOf(hint(plan.num_lanes), plan.lane_part) *
+           MostOf(hint(plan.num_k), plan.k_part);
   }
 
   ir::Module& module_;
