@@ -90,6 +90,8 @@ def main() -> int:
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {BUILD}")
     torch.backends.cudnn.allow_tf32 = False  # what is measured turns it on
     with tempfile.TemporaryDirectory(prefix="kiln-gpu-") as folder:
+        # What other runs have kept there is none of this one's.
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(pathlib.Path(folder) / "torch")
         run = Results(options.results or pathlib.Path(folder))
         server = Server(pathlib.Path(folder) / "data", f"--ptxas={options.ptxas}")
         os.environ["KILN_SERVER"] = server.address

@@ -226,6 +226,31 @@ def _mixture() -> None:
         torch.testing.assert_close(a, e)
 
 
+def _kept() -> None:
+    """What a second process finds in torch's cache runs as what was captured: a training step, and an
+    inference graph by replays. Each capture counts once."""
+    import kiln_torch
+
+    module = Transformer(100, 64, 2, 4).cuda()
+    tokens = torch.randint(0, 100, (2, 16), device="cuda")
+    for options in ({}, {"mode": "reduce-overhead"}):
+        for again in (False, True):
+            kiln_torch.reset()
+            by_kiln = compiled(module, **options)
+            module.zero_grad()
+            by_kiln(tokens).square().mean().backward()
+            ours = [p.grad.clone() for p in module.parameters()]
+            module.zero_grad()
+            module(tokens).square().mean().backward()
+            for a, p in zip(ours, module.parameters(), strict=True):
+                torch.testing.assert_close(a, p.grad, atol=1e-4, rtol=1e-3)
+            with torch.no_grad():
+                for _ in range(5):
+                    torch.testing.assert_close(by_kiln(tokens), module(tokens), atol=1e-4, rtol=1e-4)
+            captured = len(kiln_torch.stats()["capture_ms"])
+            assert captured == (0 if again else 3), f"{captured} graphs captured"
+
+
 def running(run: Results) -> None:
     x, w = torch.randn(300, 64, device="cuda"), torch.randn(64, 48, device="cuda")
     by_kiln = compiled(_fn)
@@ -247,6 +272,7 @@ def running(run: Results) -> None:
         "replays with an index out of range": _replayed_index_error,
         "several GPUs": _several_gpus,
         "CPU and GPU mixed": _mixture,
+        "kept in torch's cache": _kept,
     }.items():
         with run.case(f"running {name}"):
             alone()

@@ -7,6 +7,7 @@ what a caller may keep is copied from there after: an updated input, and all out
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from kiln_torch.reference import copies
 
 _WARM_UPS = 2  # runs before the recording: libraries choose and allocate in the first
 _MOST_RECORDINGS = 4  # of different parameters; then calls run as they come
+
+_AS_IT_IS = contextlib.nullcontext()
 
 Run = Callable[[list[Any]], Any]
 
@@ -38,6 +41,17 @@ def _place_for(value: torch.Tensor) -> torch.Tensor:
     return place
 
 
+def _are_apart(outputs: Sequence[Any]) -> bool:
+    """Whether a clone of each tensor is what copies() gives: no two share storage, and each fills its
+    own from the begin, in whatever order of dimensions."""
+    tensors = [value for value in outputs if isinstance(value, torch.Tensor)]
+    storages = {value.untyped_storage()._cdata for value in tensors}
+    return len(storages) == len(tensors) and all(
+        value.storage_offset() == 0 and torch.empty_like(value).stride() == value.stride()
+        for value in tensors
+    )
+
+
 @dataclass
 class _Recording:
     """One CUDA graph, the inputs that it reads, and what the run that was recorded has given."""
@@ -46,14 +60,19 @@ class _Recording:
     inputs: list[Any]
     outputs: list[Any]
     given: dict[int, int]  # input by output: those that are an input itself
+    copied: Sequence[int]  # inputs with a place of their own
+    are_apart: bool  # each of the other outputs has its memory for itself, and fills it
 
-    def replay(self, inputs: list[Any], copied: Sequence[int], updated: Sequence[int]) -> list[Any]:
-        places = [self.inputs[i] for i in copied]
-        if places:
-            torch._foreach_copy_(places, [inputs[i] for i in copied])
+    def replay(self, inputs: list[Any], updated: Sequence[int]) -> list[Any]:
+        if self.copied:
+            places = [self.inputs[i] for i in self.copied]
+            torch._foreach_copy_(places, [inputs[i] for i in self.copied])
         self.graph.replay()
         made = [None if i in self.given else value for i, value in enumerate(self.outputs)]
-        outputs = copies(made)
+        if self.are_apart:
+            outputs = [v.clone() if isinstance(v, torch.Tensor) else v for v in made]
+        else:
+            outputs = copies(made)
         for i, number in self.given.items():
             outputs[i] = inputs[number]
         for i in updated:
@@ -91,7 +110,9 @@ class Replayed:
         self._calls += 1
         if self._calls <= _WARM_UPS:
             return self._run(inputs)
-        with self._lock, torch.no_grad():
+        # An inference graph's caller has mostly seen to that already.
+        without_grad = torch.no_grad() if torch.is_grad_enabled() else _AS_IT_IS
+        with self._lock, without_grad:
             recording = self._recording_of(inputs)
             if recording is not None:
                 return self._replay(recording, inputs)
@@ -101,8 +122,7 @@ class Replayed:
         stream = torch.cuda.current_stream()
         if self._stream is not None and self._stream != stream:
             stream.wait_event(self._done)
-        copied = [i for i in range(len(inputs)) if i not in self._fixed]
-        outputs = recording.replay(inputs, copied, self._updated)
+        outputs = recording.replay(inputs, self._updated)
         self._done.record(stream)
         self._stream = stream
         self._check()
@@ -138,4 +158,5 @@ class Replayed:
         others = [o for i, o in enumerate(outputs) if i not in given]
         if any(isinstance(o, torch.Tensor) and _storage(o) in lent for o in others):
             raise _NotReplayable  # a view of an input
-        return _Recording(graph, places, outputs, given)
+        copied = [i for i in range(len(inputs)) if i not in self._fixed]
+        return _Recording(graph, places, outputs, given, copied, _are_apart(others))
