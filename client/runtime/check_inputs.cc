@@ -64,6 +64,45 @@ absl::Status CheckTensor(const v1::Program& program, int i, const PlanTensor& ty
   return absl::OkStatus();
 }
 
+// Calls visit(bytes from the first element) for each element.
+template <typename Visit>
+void ForEachElement(const PlanTensor& type, const Visit& visit) {
+  const size_t rank = type.sizes.size();
+  for (const int64_t size : type.sizes) {
+    if (size == 0) return;
+  }
+  std::vector<int64_t> at(rank, 0);
+  int64_t offset = 0;
+  while (true) {
+    visit(offset * DTypeSize(type.dtype));
+    size_t d = rank;
+    for (; d > 0; --d) {
+      offset += type.strides[d - 1];
+      if (++at[d - 1] < type.sizes[d - 1]) break;
+      offset -= type.strides[d - 1] * type.sizes[d - 1];
+      at[d - 1] = 0;
+    }
+    if (d == 0) return;
+  }
+}
+
+bool HaveCommonElements(const PlanTensor& a, const char* a_data, const PlanTensor& b,
+                        const char* b_data) {
+  if (a_data + a.reach_bytes <= b_data || b_data + b.reach_bytes <= a_data) return false;
+  std::vector<bool> bytes(static_cast<size_t>(a.reach_bytes), false);
+  ForEachElement(a, [&](int64_t offset) {
+    for (int64_t i = 0; i < DTypeSize(a.dtype); ++i) bytes[static_cast<size_t>(offset + i)] = true;
+  });
+  bool common = false;
+  const int64_t shift = b_data - a_data;
+  ForEachElement(b, [&](int64_t offset) {
+    for (int64_t i = shift + offset; i < shift + offset + DTypeSize(b.dtype); ++i) {
+      common = common || (i >= 0 && i < a.reach_bytes && bytes[static_cast<size_t>(i)]);
+    }
+  });
+  return common;
+}
+
 }  // namespace
 
 absl::Status CheckCounts(const v1::Program& program, absl::Span<const kiln_tensor> inputs,
@@ -115,6 +154,24 @@ absl::Status CheckInputs(const v1::Program& program, const Plan& plan,
       return Bad(program, number,
                  absl::StrCat("is ", value, "; expected ", expected.value,
                               " from the sizes of the other inputs"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckUpdatesAreAlone(const v1::Program& program, const Plan& plan,
+                                  absl::Span<const kiln_tensor> inputs,
+                                  const std::vector<bool>& written) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    for (size_t j = 0; j < inputs.size() && written[i]; ++j) {
+      if (i == j || !plan.inputs[i].is_tensor || !plan.inputs[j].is_tensor) continue;
+      if (!HaveCommonElements(plan.inputs[i].type, static_cast<const char*>(inputs[i].data),
+                              plan.inputs[j].type, static_cast<const char*>(inputs[j].data))) {
+        continue;
+      }
+      return Bad(program, static_cast<int>(i),
+                 absl::StrCat("is updated, and has elements in common with input ", j,
+                              "; this device works on copies of both"));
     }
   }
   return absl::OkStatus();

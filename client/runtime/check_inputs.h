@@ -1,6 +1,8 @@
 // The guards of a run: are these the tensors that the program was compiled for?
 #pragma once
 
+#include <vector>
+
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "client/runtime/plan.h"
@@ -18,5 +20,12 @@ absl::Status CheckCounts(const v1::Program& program, absl::Span<const kiln_tenso
 // REQUIRES: CheckCounts passed.
 absl::Status CheckInputs(const v1::Program& program, const Plan& plan,
                          absl::Span<const kiln_tensor> inputs, kiln_device_type device);
+
+// That no input that the program stores into (`written`, by input) has an element in common with
+// another one: a device that works on copies would not see there what is stored here.
+// REQUIRES: CheckInputs passed.
+absl::Status CheckUpdatesAreAlone(const v1::Program& program, const Plan& plan,
+                                  absl::Span<const kiln_tensor> inputs,
+                                  const std::vector<bool>& written);
 
 }  // namespace kiln::runtime

@@ -70,6 +70,7 @@ class Executor {
   const v1::Program& program() const { return program_; }
 
  protected:
+  const std::vector<bool>& written_inputs() const { return written_inputs_; }
   // `kernels` has the kernel of each launch step, in order, and stays valid. `contract` is that of
   // the graph, or null where there is none: an artifact alone must agree with itself only.
   // `program` must outlive the executor. REQUIRES: CheckProgram(program) passed.

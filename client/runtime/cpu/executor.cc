@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "client/runtime/check_inputs.h"
 #include "client/runtime/cpu/thread_pool.h"
 #include "client/runtime/program_run.h"
 #include "client/runtime/strided_copy.h"
@@ -263,6 +264,9 @@ absl::Status CpuExecutor::Run(absl::Span<const kiln_tensor> inputs, absl::Span<k
                               const kiln_run_options* options) const {
   std::shared_ptr<const Plan> made;
   KILN_ASSIGN_OR_RETURN(const Plan* plan, Guard(inputs, outputs.size(), made));
+  if (accelerator_ != nullptr) {
+    KILN_RETURN_IF_ERROR(CheckUpdatesAreAlone(program(), *plan, inputs, written_inputs()));
+  }
   KILN_ASSIGN_OR_RETURN(const kiln_prepared* prepared, Prepared(options));
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<Workspace> workspace, TakeWorkspace(*plan));
   const Block* kept =

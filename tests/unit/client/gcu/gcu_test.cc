@@ -237,6 +237,13 @@ TEST_F(Gcu, AnUpdatedInputLeavesWhatLiesBetweenItsElements) {
   for (size_t i = 0; i < 40; ++i) {
     EXPECT_EQ(matrix[i], static_cast<float>(i) + (i % 2 == 0 ? 1 : 2)) << i;
   }
+  // Elements in common: each of the device's copies would have half of the updates.
+  const Values before = matrix;
+  inputs[1].data = matrix.data();
+  const absl::Status overlap = loaded->Run(inputs, none.span(), nullptr);
+  EXPECT_TRUE(absl::IsInvalidArgument(overlap)) << overlap;
+  EXPECT_THAT(overlap.message(), HasSubstr("has elements in common with input 1"));
+  EXPECT_EQ(matrix, before);
 }
 
 TEST_F(Gcu, ConstantsAreOnBothSidesAndOutputsOfThemAreCopies) {
