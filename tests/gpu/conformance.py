@@ -25,7 +25,11 @@ def in_torch(run: Results) -> None:
     for case in CASES:
         with run.case(f"conformance {case.name}"), torch.no_grad():
             args = tuple(arg.cuda() for arg in case.make())
-            expected = case.fn(*args)
+            try:
+                expected = case.fn(*args)
+            except NotImplementedError as error:
+                print(f"eager has no {case.name} on a GPU: {error}")
+                continue
             reference = None
             if any(arg.dtype == torch.float32 for arg in args):
                 reference = double_reference(case.fn, args)
