@@ -9,8 +9,9 @@
 //
 // A Shape has: kRows, kColumns of a tile; kStages; kTurns: each multiplying warpgroup has tiles of
 // its own, and one stores while the other multiplies, else both share a tile by its rows;
-// kTurnedA, kTurnedB: the operand is contiguous along the tile's side, not along the depth; Mma:
-// the instruction for kColumns, and float registers of its result.
+// kTurnedA, kTurnedB: the operand is contiguous along the tile's side, not along the depth;
+// kManyRegisters: sums leave few for anything else; Mma: the instruction for kColumns, and float
+// registers of its result.
 #ifdef __NVPTX__
 
 struct alignas(64) KTensorMap {
@@ -80,13 +81,12 @@ struct KProductPlan {
   static constexpr int kStep = 64, kLine = 128;  // bytes of a step's elements
   static constexpr int kBytesA = S::kRows * kLine, kBytesB = S::kColumns * kLine;
   static constexpr int kStageBytes = kBytesA + kBytesB;
-  static constexpr int kWarps = 8, kPieceStride = 72 * 4, kPieceBytes = 8 * kPieceStride;
-  static constexpr int kPieces = S::kStages * kStageBytes;
-  static constexpr int kBarriers = kPieces + kWarps * kPieceBytes;
+  static constexpr int kBarriers = S::kStages * kStageBytes;
   // Of 64 rows, that a warpgroup multiplies in each step.
   static constexpr int kBlocks = S::kTurns ? S::kRows / 64 : S::kRows / 128;
-  // What a warp hands over at a time: 8 rows by 64 columns, or fewer at the tile's end.
-  static constexpr int kChunks = (S::kColumns + 63) / 64, kParts = kBlocks * kChunks * 2;
+  // What a warp finishes at a time: 16 rows by kChunk columns, or fewer at the tile's end.
+  static constexpr int kChunk = S::kManyRegisters ? 32 : 64;
+  static constexpr int kChunks = (S::kColumns + kChunk - 1) / kChunk, kPieces = kBlocks * kChunks;
 };
 
 // One thread's part: all boxes of all tiles of the block.
@@ -130,46 +130,92 @@ KILN_FN void KLoadTiles(unsigned shared, unsigned long map_a, unsigned long map_
   }
 }
 
-// Hands 8 rows by kColumns of a warp's sums over through shared memory. `sums` are a thread's: from
-// `first` on those of row lane / 4 or, where kLower, 8 below that, at columns 8 j + lane % 4 * 2
-// and the next.
-template <int kColumns, int kLower, int N>
-KILN_FN void KPutPiece(unsigned piece, int lane, const float (&sums)[N], int first) {
-  // Pieces of 16 bytes with an odd number lie behind all with an even one, neighbours exchanged:
-  // neither storing pairs nor reading 16 bytes meets in a bank then.
-  const int odd = lane >> 1 & 1;
-  const unsigned at = piece + (lane >> 2) * (72 * 4) + (lane & 1) * 8;
-  const unsigned of_even = at + (odd ? 144 : 0), of_odd = at + (odd ? 112 : 0);
+// For results of 16 bits: within 2^-13 of the value, and 2^-22 of 1.
+template <int W>
+KILN_FN Vec<float, W> KShortTanh(Vec<float, W> x) {
+  const Vec<float, W> e = KFastExp2(x * 0x1.715476p+1f);
+  const Vec<float, W> large =
+      KMad(KFastInverse(e + 1.0f), (Vec<float, W>)(-2.0f), (Vec<float, W>)(1.0f));
+  return __builtin_elementwise_abs(x) < 0x1p-6f ? x : large;
+}
+
+// Exchanges among four neighbouring lanes, of which lane i holds columns 2 i and 2 i + 1 of four
+// octets: afterwards it holds all of octet i, so that 16 bytes are loaded and stored at a time.
+KILN_FN Vec<float, 8> KExchangeOctets(const float (&pairs)[4][2], int lane) {
+  const bool odd = lane & 1, upper = lane & 2;
+  float of_two[2][4];  // octets 0 or 1, and 2 or 3: columns of two neighbours
 #pragma clang loop unroll(full)
-  for (int j = 0; j < kColumns / 8; ++j) {
-    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"((j & 1 ? of_odd : of_even) + j * 16),
-                 "f"(sums[first + 4 * j + 2 * kLower]), "f"(sums[first + 4 * j + 2 * kLower + 1])
-                 : "memory");
+  for (int i = 0; i < 4; ++i) {
+    const int octet = i & 2, column = i & 1;
+    const float low = pairs[octet][column], high = pairs[octet + 1][column];
+    const float other = KExchange(0xffffffff, odd ? low : high, 1);
+    of_two[octet / 2][column] = odd ? other : low;
+    of_two[octet / 2][column + 2] = odd ? high : other;
+  }
+  Vec<float, 8> all;
+#pragma clang loop unroll(full)
+  for (int i = 0; i < 4; ++i) {
+    const float low = of_two[0][i], high = of_two[1][i];
+    const float other = KExchange(0xffffffff, upper ? low : high, 2);
+    all[i] = upper ? other : low;
+    all[i + 4] = upper ? high : other;
+  }
+  return all;
+}
+
+// Where a thread's octets lie: `row` and `column` of its warp's part of a tile.
+struct KPlace {
+  int row, column, rows, columns;  // those of the result end at rows, columns
+};
+// A piece of 16 rows and kColumns columns: finish(row, column, octet) for the thread's octets. Sums
+// 4 j and 4 j + 1 are those at row lane / 4, columns 8 j + lane % 4 * 2 and the next, 4 j + 2 and
+// 4 j + 3 those 8 rows below. kInside: the result has all of it, so that nothing is a branch and
+// the octets' work overlaps.
+template <int kColumns, bool kInside, class F>
+KILN_FN void KFinishPiece(const float (&sums)[kColumns / 2], int lane, KPlace at, F finish) {
+  const int row = at.row + (lane >> 2), of_quad = lane & 3;
+#pragma clang loop unroll(full)
+  for (int first = 0; first < kColumns; first += 32) {
+    // Four octets of one row, or where fewer are left two of both rows.
+    const bool is_whole = first + 32 <= kColumns;
+#pragma clang loop unroll(full)
+    for (int half = 0; half < (is_whole ? 2 : 1); ++half) {
+      float pairs[4][2];
+#pragma clang loop unroll(full)
+      for (int i = 0; i < 4; ++i) {
+        const int octet = first / 8 + (is_whole ? i : i % 2), below = is_whole ? half : i / 2;
+        pairs[i][0] = sums[4 * octet + 2 * below];
+        pairs[i][1] = sums[4 * octet + 2 * below + 1];
+      }
+      const Vec<float, 8> octet = KExchangeOctets(pairs, lane);
+      const int to_row = row + 8 * (is_whole ? half : of_quad >> 1);
+      const int to_column = at.column + first + 8 * (is_whole ? of_quad : of_quad & 1);
+      if (kInside || (to_row < at.rows && to_column < at.columns)) {
+        finish(to_row, to_column, octet);
+      }
+    }
   }
 }
-template <class S, int kPart = 0, int B, int N>
-KILN_FN void KPutPart(int part, unsigned piece, int lane, const float (&sums)[B][N]) {
+template <class S, int kPiece>
+struct KPiece {
   using P = KProductPlan<S>;
-  if constexpr (kPart < P::kParts) {
-    if (part != kPart) return KPutPart<S, kPart + 1>(part, piece, lane, sums);
-    constexpr int kChunk = kPart / 2 % P::kChunks, kLeft = S::kColumns - kChunk * 64;
-    KPutPiece<(kLeft < 64 ? kLeft : 64), kPart % 2>(piece, lane, sums[kPart / 2 / P::kChunks],
-                                                    kChunk * 32);
+  static constexpr int kBlock = kPiece / P::kChunks, kFirst = kPiece % P::kChunks * P::kChunk;
+  static constexpr int kLeft = S::kColumns - kFirst;
+  static constexpr int kColumns = kLeft < P::kChunk ? kLeft : P::kChunk;
+};
+// The sums of piece number `piece`; zeros where it is narrower.
+template <class S, int kPiece = 0, int B, int N, int M>
+KILN_FN void KTakePiece(int piece, const float (&sums)[B][N], float (&of_piece)[M]) {
+  using Piece = KPiece<S, kPiece>;
+  if constexpr (kPiece + 1 < KProductPlan<S>::kPieces) {
+    if (piece != kPiece) return KTakePiece<S, kPiece + 1>(piece, sums, of_piece);
   }
-}
-// 8 columns of a row.
-KILN_FN Vec<float, 8> KTakePiece(unsigned piece, int row, int octet) {
-  const unsigned at = piece + row * (72 * 4);
-  float v[8];
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
-               : "r"(at + octet * 16)
-               : "memory");
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v[4]), "=f"(v[5]), "=f"(v[6]), "=f"(v[7])
-               : "r"(at + 128 + (octet ^ 1) * 16)
-               : "memory");
-  return Vec<float, 8>{v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7]};
+#pragma clang loop unroll(full)
+  for (int i = 0; i < M; ++i) {
+    of_piece[i] = i < Piece::kColumns / 2
+                      ? sums[Piece::kBlock][Piece::kFirst / 2 + i < N ? Piece::kFirst / 2 + i : 0]
+                      : 0.0f;
+  }
 }
 
 // A multiplying warpgroup's part: finish(row, column, values of 8 columns from there on) for all of
@@ -181,7 +227,6 @@ KILN_FN void KMultiplyTiles(unsigned shared, int group, int rows, int columns, i
   constexpr int kN = S::kColumns;
   const unsigned full = shared + P::kBarriers, empty = full + 8 * S::kStages;
   const int warp = KOfFirstLane(KThread() >> 5 & 3), lane = KThread() & 31;
-  const unsigned piece = shared + P::kPieces + (group * 4 + warp) * P::kPieceBytes;
   const int blocks = __nvvm_read_ptx_sreg_nctaid_x();
   float sums[P::kBlocks][kN / 2];
   int stage = 0, turn = 0;
@@ -229,23 +274,19 @@ KILN_FN void KMultiplyTiles(unsigned shared, int group, int rows, int columns, i
     for (int i = 0; i < P::kBlocks; ++i) S::Mma::Wait(sums[i]);
     if (lane == 0) KBarrierArrive(empty + 8 * before);
 
-    // Rolled, as what finishes a piece is long: only who stores its sums knows their registers.
+    const KPlace at = {tile.row + of_group + warp * 16, tile.column, rows, columns};
+    // Rolled, as what finishes a piece is long: only who takes its sums knows their registers.
 #pragma clang loop unroll(disable)
-    for (int part = 0; part < P::kParts; ++part) {
-      __nvvm_bar_warp_sync(0xffffffff);
-      KPutPart<S>(part, piece, lane, sums);
-      __nvvm_bar_warp_sync(0xffffffff);
-      const int chunk = part / 2 % P::kChunks, block = part / 2 / P::kChunks;
-      const int first_row = tile.row + of_group + block * 64 + warp * 16 + part % 2 * 8;
-      const int in_chunk = chunk * 64 + (lane & 7) * 8;
-#pragma clang loop unroll(full)
-      for (int pass = 0; pass < 2; ++pass) {
-        const int in_piece = pass * 4 + (lane >> 3);
-        const int row = first_row + in_piece, column = tile.column + in_chunk;
-        const Vec<float, 8> values = KTakePiece(piece, in_piece, lane & 7);
-        if (row < rows && column < columns && (kN % 64 == 0 || in_chunk < kN)) {
-          finish(row, column, values);
-        }
+    for (int piece = 0; piece < P::kPieces; ++piece) {
+      float of_piece[P::kChunk / 2];
+      KTakePiece<S>(piece, sums, of_piece);
+      const int end = tile.column + kN < columns ? tile.column + kN : columns;
+      const KPlace of = {at.row + piece / P::kChunks * 64,
+                         tile.column + piece % P::kChunks * P::kChunk, rows, end};
+      if (of.row + 16 <= rows && of.column + P::kChunk <= end) {
+        KFinishPiece<P::kChunk, true>(of_piece, lane, of, finish);
+      } else {
+        KFinishPiece<P::kChunk, false>(of_piece, lane, of, finish);
       }
     }
   }

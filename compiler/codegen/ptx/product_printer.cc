@@ -17,6 +17,7 @@ namespace {
 using absl::StrAppend;
 using absl::StrCat;
 using ir::IntExpr;
+using ir::ScalarOp;
 using schedule::For;
 using schedule::Micro;
 using schedule::Node;
@@ -26,7 +27,6 @@ using source::Writer;
 constexpr int kThreads = 384;  // two warpgroups that multiply, one that loads
 constexpr int kStep = 64;      // elements of k in a stage, and of a box along what is contiguous
 constexpr int kLanes = 8;      // columns that a thread finishes at a time
-constexpr int kPieceBytes = 8 * 8 * 72 * 4;  // in which sums are handed over
 constexpr int kBarrierBytes = 1024, kAlignment = 1024;
 // Of 65536 that three warpgroups share, those that a thread of a multiplying one has at most; from
 // so many sums on the loading one gives up more of its own.
@@ -49,6 +49,7 @@ class ProductPrinter : public source::TreePrinter {
   void PrintFinish(Function& f);
   std::string InstructionText() const;
   EmittedTensorMap MapOf(size_t window, IntExpr extent, int side) const;
+  bool AreResultsShort() const;
   bool IsTurned(size_t window) const { return !product_->sizes[2 * window + 2].is_const(1); }
   int sums() const {  // of a thread
     return product_->constants[0] * product_->constants[1] / (is_in_turn() ? 128 : 256);
@@ -76,11 +77,22 @@ void ProductPrinter::Find(const schedule::Block& block) {
 
 void ProductPrinter::PrintCompute(const schedule::Compute& compute, Function& f) {
   if (compute.alloc < 0) return TreePrinter::PrintCompute(compute, f);
-  if (compute.inst.op != ir::ScalarOp::kLoad) {
+  if (compute.inst.op != ScalarOp::kLoad) {
     problem_ = "stores to a tile";
     return;
   }
   f.body.Define(compute.inst.result, DType::kF32, /*varying=*/true, "sums");
+}
+
+// Whether all that leaves the kernel has 16 bits.
+bool ProductPrinter::AreResultsShort() const {
+  return absl::c_all_of(columns_->body, [&](const Node& node) {
+    const auto* compute = std::get_if<schedule::Compute>(&node.value);
+    if (compute == nullptr) return false;
+    if (compute->inst.op != ScalarOp::kStore) return true;
+    const DType dtype = module_.buffers[compute->inst.buffer].dtype;
+    return dtype == DType::kBF16 || dtype == DType::kF16;
+  });
 }
 
 // What is done with 8 columns of a row.
@@ -90,6 +102,9 @@ void ProductPrinter::PrintFinish(Function& f) {
              ", Vec<float, ", kLanes, "> sums) KILN_INLINE {");
   f.out.Line("constexpr bool kTail = false;");
   f.out.Line("constexpr long n = ", kLanes, ";");
+  if (AreResultsShort()) {
+    f.out.Line("const auto KTanh = [](auto x) KILN_INLINE { return KShortTanh(x); };");
+  }
   f.body.SetLanes(columns_->var, kLanes, /*aligned=*/true);
   f.body.SetAlignment([this](IntExpr index) {
     const IntExpr first = ints_.Substitute(index, {{columns_->var, ints_.Const(0)}});
@@ -175,9 +190,10 @@ absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
         StrCat("kernel @", tree_.name, ": a product is not printed with ", problem_));
   }
 
+  // No element is stored before all that depends on it is loaded: loads need not wait for stores.
   std::string parameters;
   for (size_t i = 0; i < names_.buffers().size(); ++i) {
-    StrAppend(&parameters, PointerType(names_.buffers()[i]), " b", i, ", ");
+    StrAppend(&parameters, PointerType(names_.buffers()[i]), " __restrict b", i, ", ");
   }
   for (size_t i = 0; i < names_.symbols().size(); ++i) StrAppend(&parameters, "long size", i, ", ");
   const size_t first_map = names_.buffers().size() + names_.symbols().size() + 2;
@@ -219,8 +235,8 @@ absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
   kernel.thread_scratch_bytes = ints_.Const(0);
   kernel.grid.blocks = {ints_.Min(tiles, ints_.Const(compute_units_))};
   kernel.grid.threads = {ints_.Const(kThreads)};
-  kernel.grid.shared_bytes = ints_.Const(int64_t{c[2]} * (c[0] + c[1]) * kStep * 2 + kPieceBytes +
-                                         kBarrierBytes + kAlignment);
+  kernel.grid.shared_bytes =
+      ints_.Const(int64_t{c[2]} * (c[0] + c[1]) * kStep * 2 + kBarrierBytes + kAlignment);
   kernel.tensor_maps = {MapOf(1, num_rows, c[0]), MapOf(2, num_columns, c[1])};
   kernel.binary = 1;
   return kernel;

@@ -25,8 +25,8 @@ constexpr int64_t kUnit = 8;       // elements of 16 bits in 16 bytes
 constexpr int kMultipliers = 256;  // threads
 // Of a thread and of a group of threads that finish a row's part together.
 constexpr int kLanes = 8, kGroupLanes = 64;
-constexpr int64_t kSharedBytes = 227 << 10;             // of a block, of all that sm_90a has
-constexpr int64_t kOtherBytes = 8 * 8 * 72 * 4 + 2048;  // to finish tiles, barriers, alignment
+constexpr int64_t kSharedBytes = 227 << 10;  // of a block, of all that sm_90a has
+constexpr int64_t kOtherBytes = 2048;        // barriers, alignment
 constexpr int64_t kMostStages = 8;
 constexpr int64_t kMostElements = int64_t{1} << 31;  // along a side: coordinates are int
 
