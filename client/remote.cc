@@ -13,6 +13,8 @@
 #include "client/channels.h"
 #include "client/chunks.h"
 #include "client/credentials.h"
+#include "client/local_access.h"
+#include "client/own_server.h"
 #include "client/trust.h"
 #include "kiln/v1/compile_service.grpc.pb.h"
 #include "kiln/v1/error.pb.h"
@@ -108,11 +110,13 @@ struct Remote::Connection {
 };
 
 Remote::Remote(std::string server, std::shared_ptr<const Credentials> credentials,
-               std::shared_ptr<Trust> trust, CallHeaders headers)
+               std::shared_ptr<Trust> trust, CallHeaders headers,
+               std::shared_ptr<const OwnServer> own)
     : server_(std::move(server)),
       credentials_(std::move(credentials)),
       trust_(std::move(trust)),
-      headers_(std::move(headers)) {
+      headers_(std::move(headers)),
+      own_(std::move(own)) {
   connection_ = std::make_unique<Connection>(SharedChannel(server_, *credentials_));
 }
 
@@ -122,21 +126,44 @@ bool Remote::Connected() const {
   return connection_->channel->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_READY;
 }
 
-void Remote::Prepare(grpc::ClientContext& context, absl::Duration timeout) const {
+absl::Status Remote::Approach() {
+  const auto state = connection_->channel->GetState(/*try_to_connect=*/false);
+  if (state == GRPC_CHANNEL_READY) return absl::OkStatus();
+  if (own_ != nullptr) {
+    KILN_RETURN_IF_ERROR(own_->Ensure());
+    // It was not there before, and is now.
+    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) {
+      grpc::experimental::ChannelResetConnectionBackoff(connection_->channel.get());
+    }
+    return absl::OkStatus();
+  }
+  // Each start of a server makes another one.
+  std::string token = ReadLocalToken(server_);
+  absl::MutexLock lock(&mu_);
+  local_token_ = std::move(token);
+  return absl::OkStatus();
+}
+
+absl::Status Remote::Prepare(grpc::ClientContext& context, absl::Duration timeout) {
+  KILN_RETURN_IF_ERROR(Approach());
   context.set_deadline(std::chrono::system_clock::now() +
                        absl::ToChronoNanoseconds(std::min(timeout, kMostTimeout)));
-  credentials_->Apply(context);
+  {
+    absl::MutexLock lock(&mu_);
+    credentials_->Apply(context, local_token_);
+  }
   AddHeaders(headers_, context);
   if (const TraceContext trace = CurrentTrace(); trace.valid()) {
     context.AddMetadata("traceparent", FormatTraceparent(trace));
   }
+  return absl::OkStatus();
 }
 
 template <typename Response, typename Method, typename Request>
 absl::StatusOr<Response> Remote::Call(Method method, const Request& request,
                                       absl::Duration timeout) {
   grpc::ClientContext context;
-  Prepare(context, timeout);
+  KILN_RETURN_IF_ERROR(Prepare(context, timeout));
   Response response;
   KILN_RETURN_IF_ERROR(
       FromGrpc(((*connection_->stub).*method)(&context, request, &response), context, server_));
@@ -148,7 +175,7 @@ absl::Status Remote::ReadAll(Method method, const Request& request,
                              const std::function<absl::Status(const Event&)>& on_event,
                              absl::Duration timeout) {
   grpc::ClientContext context;
-  Prepare(context, timeout);
+  KILN_RETURN_IF_ERROR(Prepare(context, timeout));
   auto reader = ((*connection_->stub).*method)(&context, request);
   absl::Status status;
   Event event;
@@ -265,7 +292,7 @@ absl::Status Remote::ExportCache(
 absl::StatusOr<v1::ImportCacheResponse> Remote::ImportCache(
     const std::function<bool(v1::CacheRecord&)>& next, absl::Duration timeout) {
   grpc::ClientContext context;
-  Prepare(context, timeout);
+  KILN_RETURN_IF_ERROR(Prepare(context, timeout));
   v1::ImportCacheResponse response;
   auto writer = connection_->stub->ImportCache(&context, &response);
   v1::CacheRecord record;

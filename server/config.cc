@@ -162,9 +162,14 @@ absl::Status SetTenantWeights(absl::string_view value, std::map<std::string, int
 constexpr int64_t kMiB = int64_t{1} << 20;
 
 constexpr Setting kSettings[] = {
-    {"listen", "HOST:PORT", "where clients connect (127.0.0.1:7461)",
+    {"listen", "HOST:PORT|none", "where clients connect (127.0.0.1:7461)",
      [](absl::string_view v, Config& c) { return SetAddress(v, c.listen); }},
-    {"metrics-listen", "HOST:PORT", "/metrics, /healthz, /readyz (127.0.0.1:7462)",
+    {"socket", "FILE|auto|none",
+     "Unix socket for this user's programs, who may do everything (auto)",
+     [](absl::string_view v, Config& c) { return SetText(v, c.socket); }},
+    {"idle-timeout", "TIME", "ends after so long without a call (never)",
+     [](absl::string_view v, Config& c) { return SetTimeout(v, c.idle_timeout); }},
+    {"metrics-listen", "HOST:PORT|none", "/metrics, /healthz, /readyz (127.0.0.1:7462)",
      [](absl::string_view v, Config& c) { return SetAddress(v, c.metrics_listen); }},
     {"metrics-hosts", "NAME,...", "what browsers may call the page's host beside IPs (localhost)",
      [](absl::string_view v, Config& c) { return SetHosts(v, c.metrics_hosts); }},
@@ -475,7 +480,9 @@ std::string ConfigHelp() {
       "kilnd: the compilation service\n\n"
       "  kilnd [--config FILE] [--KEY VALUE]...\n"
       "  kilnd --version\n"
-      "  kilnd --check-config [...]        checks and prints what the same arguments would run\n\n"
+      "  kilnd --check-config [...]        checks and prints what the same arguments would run\n"
+      "  kilnd --background [...]          leaves the terminal; the ready line comes all the "
+      "same\n\n"
       "Each key is also a line 'KEY = VALUE' of FILE and a variable KILND_KEY; a flag goes before\n"
       "a variable, a variable before the file.\n\n";
   for (const Setting& setting : kSettings) {

@@ -48,6 +48,8 @@ struct Command {
   Outcome (*run)(const Args& args);
 };
 
+Outcome RunStart(const Args& args);
+Outcome RunStop(const Args& args);
 Outcome RunStatus(const Args& args);
 Outcome RunCompile(const Args& args);
 Outcome RunRun(const Args& args);

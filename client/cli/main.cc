@@ -13,6 +13,8 @@ namespace {
 
 const std::vector<Command>& Commands() {
   static const auto* commands = new std::vector<Command>{
+      {"start", "", "starts this user's own server; commands do so by themselves", {}, RunStart},
+      {"stop", "", "ends it, once it has finished what it compiles", {}, RunStop},
       {"status", "", "the server's health, version, targets, caches and queue", {}, RunStatus},
       {"compile",
        "GRAPH [--target cpp|ptx|gcu|null] [--arch native|znver3|sm_90a|gcu-16m|...] [--libraries "
@@ -77,8 +79,9 @@ void PrintHelp(std::FILE* out) {
     std::fputs(line.c_str(), out);
   }
   std::fputs(
-      "\nEvery command: --server HOST:PORT[,HOST:PORT...] (else KILN_SERVER, else "
-      "127.0.0.1:7461),\n"
+      "\nEvery command: --server HOST:PORT[,HOST:PORT...] (else KILN_SERVER, else the "
+      "user's own\n"
+      "kilnd, which is started where it does not run, unless KILN_AUTOSTART=0),\n"
       "--timeout SECONDS, --json; for a server that wants more (client/README.md): "
       "https://HOST:PORT,\n"
       "--tls-ca FILE, --tls-cert FILE, --tls-key FILE, --token-file FILE, --public-key KEY,\n"

@@ -1,6 +1,6 @@
 // Kiln for C++: compile a tensor graph through a Kiln server and run it here.
 //
-//   KILN_ASSIGN_OR_RETURN(auto client, kiln::Client::Create({.server = "127.0.0.1:7461"}));
+//   KILN_ASSIGN_OR_RETURN(auto client, kiln::Client::Create({}));
 //   KILN_ASSIGN_OR_RETURN(kiln::v1::Graph graph, kiln::LoadGraph("bert.kgraph"));
 //   KILN_ASSIGN_OR_RETURN(kiln::Compiled compiled, client->Compile(graph));
 //   KILN_ASSIGN_OR_RETURN(auto outputs, compiled.program->Run(inputs));
@@ -48,7 +48,8 @@ struct DeviceRun;
 
 struct ClientOptions {
   std::string server;  // "HOST:PORT" or "https://HOST:PORT", or several, comma-separated; empty:
-                       // $KILN_SERVER, else 127.0.0.1:7461
+                       // $KILN_SERVER, else the user's own kilnd, which is started where it
+                       // does not run (client/README.md)
   absl::Duration timeout = absl::Seconds(120);  // of a call with all its retries
   int threads = 0;                              // 0: one a physical core; in no key
   std::vector<std::string> libraries;           // what library steps can call: "torch"
