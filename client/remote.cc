@@ -30,12 +30,26 @@ using Stub = v1::CompileService::Stub;
 constexpr absl::Duration kMostTimeout = absl::Hours(24);
 constexpr size_t kMostTenantBytes = 64;
 
+// What gRPC says when one side speaks TLS and the other does not, in words.
+std::string WhyUnreachable(const std::string& message, bool tls) {
+  if (tls && absl::StrContains(message, "wrong version number")) {
+    return "it does not speak TLS (http://HOST:PORT, or no tls_ca and tls_cert)";
+  }
+  const bool hung_up =
+      absl::StrContains(message, "Socket closed") || absl::StrContains(message, "Connection reset");
+  if (!tls && hung_up) {
+    return absl::StrCat(message, "; if it speaks TLS, its name is https://HOST:PORT");
+  }
+  return message;
+}
+
 absl::Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context,
-                      const std::string& server) {
+                      const std::string& server, bool tls) {
   if (status.ok()) return absl::OkStatus();
   std::string message = status.error_message();
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
-    message = absl::StrCat("cannot reach the server at ", server, ": ", message);
+    message =
+        absl::StrCat("cannot reach the server at ", server, ": ", WhyUnreachable(message, tls));
   } else if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     message = absl::StrCat("the server at ", server, " did not answer in time");
   }
@@ -117,6 +131,7 @@ Remote::Remote(std::string server, std::shared_ptr<const Credentials> credential
       trust_(std::move(trust)),
       headers_(std::move(headers)),
       own_(std::move(own)) {
+  tls_ = credentials_->UsesTls(server_);
   connection_ = std::make_unique<Connection>(SharedChannel(server_, *credentials_));
 }
 
@@ -165,8 +180,8 @@ absl::StatusOr<Response> Remote::Call(Method method, const Request& request,
   grpc::ClientContext context;
   KILN_RETURN_IF_ERROR(Prepare(context, timeout));
   Response response;
-  KILN_RETURN_IF_ERROR(
-      FromGrpc(((*connection_->stub).*method)(&context, request, &response), context, server_));
+  KILN_RETURN_IF_ERROR(FromGrpc(((*connection_->stub).*method)(&context, request, &response),
+                                context, server_, tls_));
   return response;
 }
 
@@ -181,7 +196,7 @@ absl::Status Remote::ReadAll(Method method, const Request& request,
   Event event;
   while (status.ok() && reader->Read(&event)) status = on_event(event);
   if (!status.ok()) context.TryCancel();
-  absl::Status finished = FromGrpc(reader->Finish(), context, server_);
+  absl::Status finished = FromGrpc(reader->Finish(), context, server_, tls_);
   return status.ok() ? finished : status;
 }
 
@@ -300,7 +315,7 @@ absl::StatusOr<v1::ImportCacheResponse> Remote::ImportCache(
   while (next(record) && writer->Write(record)) {
   }
   writer->WritesDone();
-  KILN_RETURN_IF_ERROR(FromGrpc(writer->Finish(), context, server_));
+  KILN_RETURN_IF_ERROR(FromGrpc(writer->Finish(), context, server_, tls_));
   return response;
 }
 

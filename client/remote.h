@@ -102,6 +102,7 @@ class Remote {
   std::shared_ptr<Trust> trust_;
   CallHeaders headers_;
   std::shared_ptr<const OwnServer> own_;
+  bool tls_ = false;
   std::unique_ptr<Connection> connection_;
   absl::Mutex mu_;
   std::string local_token_ ABSL_GUARDED_BY(mu_);  // local_access.h

@@ -245,7 +245,7 @@ constexpr Setting kSettings[] = {
      [](absl::string_view v, Config& c) { return SetText(v, c.security.tls_cert); }},
     {"tls-key", "FILE", "the certificate's private key, PEM",
      [](absl::string_view v, Config& c) { return SetText(v, c.security.tls_key); }},
-    {"tls-client-ca", "FILE", "who vouches for clients' certificates, PEM (mutual TLS)",
+    {"tls-client-ca", "FILE", "who vouches for clients' certificates, PEM (they show none)",
      [](absl::string_view v, Config& c) { return SetText(v, c.security.tls_client_ca); }},
     {"tls-client-auth", "require|optional", "whether clients must show a certificate (require)",
      [](absl::string_view v, Config& c) {
@@ -253,9 +253,9 @@ constexpr Setting kSettings[] = {
      }},
     {"access-file", "FILE", "names, roles, tokens; see server/README.md",
      [](absl::string_view v, Config& c) { return SetText(v, c.security.access_file); }},
-    {"anonymous-role", "ROLE", "of callers who show nothing: none|read|compile|admin (README.md)",
+    {"anonymous-role", "ROLE", "of callers who show nothing: none|read|compile|admin (none)",
      [](absl::string_view v, Config& c) { return SetRole(v, c.security.anonymous_role); }},
-    {"signing-key", "FILE", "signs artifacts, Ed25519, PEM (DATA-DIR/signing.key, made if absent)",
+    {"signing-key", "FILE", "signs artifacts, Ed25519, PEM (signing.key of the data directory)",
      [](absl::string_view v, Config& c) { return SetText(v, c.security.signing_key); }},
     {"metrics-token-sha256", "HEX",
      "of the token that metrics and pages take (everybody sees them)",
@@ -481,6 +481,7 @@ std::string ConfigHelp() {
       "  kilnd [--config FILE] [--KEY VALUE]...\n"
       "  kilnd --version\n"
       "  kilnd --check-config [...]        checks and prints what the same arguments would run\n"
+      "  kilnd --make-key FILE             makes a --signing-key, prints its public key\n"
       "  kilnd --background [...]          leaves the terminal; the ready line comes all the "
       "same\n\n"
       "Each key is also a line 'KEY = VALUE' of FILE and a variable KILND_KEY; a flag goes before\n"

@@ -99,10 +99,28 @@ int CheckConfig(const Config& config) {
   if (absl::Status remote = CheckRemoteSettings(config.remote); !remote.ok()) {
     return Fail(kExitBadConfig, remote);
   }
+  // One that is not named is made at the first start.
+  if (!config.security.signing_key.empty()) {
+    auto key = OpenSigningKey(config.security, config.data_dir);
+    if (!key.ok()) return Fail(kExitBadConfig, key.status());
+  }
   for (const std::string& warning : ExposureWarnings(config)) {
     std::fprintf(stderr, "kilnd: warning: %s\n", warning.c_str());
   }
   std::fputs(DescribeConfig(config).c_str(), stdout);
+  return 0;
+}
+
+// A signing key for several servers, in a file that was not there before.
+int MakeKey(const std::string& path) {
+  if (access(path.c_str(), F_OK) == 0) {
+    return Fail(kExitBadConfig,
+                absl::AlreadyExistsError(
+                    absl::StrCat("--make-key: ", path, " is there already, and stays as it is")));
+  }
+  auto key = SigningKey::LoadOrCreate(path);
+  if (!key.ok()) return Fail(kExitBadConfig, key.status());
+  std::printf("%s\n", FormatPublicKey((*key)->public_key()).c_str());
   return 0;
 }
 
@@ -451,6 +469,7 @@ int Run(int argc, char** argv) {
   if (!arguments.empty() && arguments[0] == "worker") {
     return RunWorker(absl::MakeConstSpan(argv + 2, static_cast<size_t>(argc - 2)));
   }
+  if (arguments.size() == 2 && arguments[0] == "--make-key") return MakeKey(arguments[1]);
   for (const std::string& argument : arguments) {
     if (argument == "--version") return PrintVersion();
     if (argument == "--help" || argument == "-h") {

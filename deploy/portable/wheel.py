@@ -58,7 +58,8 @@ def contents(pack: pathlib.Path, version: str) -> dict[str, tuple[bytes, int]]:
     for path in sorted((pack / "python" / package).iterdir()):
         if path.suffix in (".py", ".so"):
             files[f"{package}/{path.name}"] = (path.read_bytes(), 0o755 if path.suffix == ".so" else 0o644)
-    for path in sorted((pack / "lib").glob("*.so")):
+    # A link is for compilers; who loads the library names the file.
+    for path in sorted(path for path in (pack / "lib").iterdir() if not path.is_symlink()):
         files[f"{package}/{path.name}"] = (path.read_bytes(), 0o755)
     for path in sorted((pack / "bin").iterdir()):
         files[f"{package}/bin/{path.name}"] = (path.read_bytes(), 0o755)
