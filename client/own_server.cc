@@ -288,7 +288,7 @@ absl::Status OwnServer::StartLocked() const {
   if (Variable("KILND_IDLE_TIMEOUT").empty()) command.emplace_back("--idle-timeout=10m");
   if (Variable("KILND_CACHE_MAX_SIZE").empty()) command.emplace_back("--cache-max-size=5GiB");
   // It mostly waits, beside everything else that its user runs.
-  if (Variable("KILND_WORKER_STANDBY").empty()) command.emplace_back("--worker-standby=8");
+  if (Variable("KILND_WORKER_STANDBY").empty()) command.emplace_back("--worker-standby=2");
   const std::string log = LogFile();
   absl::StatusOr<int> output = Spawn(std::move(command), log);
   std::string failure(output.status().message());

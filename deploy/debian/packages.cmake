@@ -6,7 +6,7 @@ set(CPACK_PACKAGE_VENDOR Kiln)
 set(CPACK_PACKAGE_CONTACT "Kiln <kiln@localhost>")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "Compilation service with a kernel cache for tensor graphs")
 set(CPACK_PACKAGE_DIRECTORY ${CMAKE_BINARY_DIR}/packages)
-set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_INSTALL_PREFIX /usr)
 set(CPACK_SET_DESTDIR ON)  # /etc/kiln lies outside of the prefix
 set(CPACK_STRIP_FILES ON)
 set(CPACK_COMPONENTS_ALL kilnd libkiln libkiln-dev kiln-tools)
