@@ -51,8 +51,8 @@ TEST(Cli, WrongUseExitsWithTwoAndASentence) {
   ExpectUsage("compile a.kgraph b.kgraph -o c", "-o and --emit go with one graph");
   ExpectUsage("compile a.kgraph --emit fortran", "expected artifact, source, asm, ir");
   ExpectUsage("compile a.kgraph --stage fuse", "--stage goes with --emit ir");
-  ExpectUsage("compile a.kgraph --arch z80", "unknown CPU 'z80'");
-  ExpectUsage("compile a.kgraph --target tpu", "--target is 'tpu'");
+  ExpectUsage("doctor --arch z80", "unknown CPU 'z80'");
+  ExpectUsage("doctor --target tpu", "--target is 'tpu'");
   ExpectUsage("run a.kgraph --bench 0", "--bench is '0'");
   ExpectUsage("run a.kgraph --profile 0", "--profile is '0'");
   ExpectUsage("run a.kgraph --trace t.json", "--trace needs --profile");
