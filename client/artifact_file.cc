@@ -3,7 +3,9 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <sstream>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -20,7 +22,17 @@ constexpr int64_t kMostGraphBytes = int64_t{1} << 30;
 
 }  // namespace
 
-absl::StatusOr<v1::Graph> LoadGraph(const std::string& path) {
+absl::StatusOr<Graph> Graph::Parse(absl::string_view bytes) {
+  auto graph = std::make_shared<v1::Graph>();
+  if (bytes.size() > kMostGraphBytes ||
+      !graph->ParseFromArray(bytes.data(), static_cast<int>(bytes.size())) ||
+      graph->format_version() == 0) {
+    return absl::InvalidArgumentError("the bytes are no saved graph (.kgraph)");
+  }
+  return Graph(std::move(graph));
+}
+
+absl::StatusOr<Graph> LoadGraph(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) {
     return absl::NotFoundError(
@@ -31,11 +43,11 @@ absl::StatusOr<v1::Graph> LoadGraph(const std::string& path) {
     return absl::InvalidArgumentError(absl::StrCat("'", path, "' is too large for a graph"));
   }
   in.seekg(0);
-  v1::Graph graph;
-  if (!graph.ParseFromIstream(&in) || graph.format_version() == 0) {
+  auto graph = std::make_shared<v1::Graph>();
+  if (!graph->ParseFromIstream(&in) || graph->format_version() == 0) {
     return absl::InvalidArgumentError(absl::StrCat("'", path, "' is no saved graph (.kgraph)"));
   }
-  return graph;
+  return Graph(std::move(graph));
 }
 
 std::string ToArtifactFile(absl::string_view artifact_bytes) {

@@ -22,7 +22,6 @@
 namespace kiln {
 namespace {
 
-constexpr char kDefaultServer[] = "127.0.0.1:7461";
 constexpr char kMissPayload[] = "kiln/cache-miss";
 // Answers that need no work. A connection that stalls must leave time to ask elsewhere.
 constexpr absl::Duration kContactLimit = absl::Seconds(5);
@@ -76,11 +75,6 @@ bool IsCacheMiss(const absl::Status& status) {
   return status.GetPayload(kMissPayload).has_value();
 }
 
-std::string ServersOrDefault(const std::string& given) {
-  const std::string servers = OptionOrVariable(given, "KILN_SERVER");
-  return servers.empty() ? kDefaultServer : servers;
-}
-
 CallHeaders HeadersOrVariables(const std::string& tenant, const std::string& priority) {
   return {OptionOrVariable(tenant, "KILN_TENANT"), OptionOrVariable(priority, "KILN_PRIORITY")};
 }
@@ -91,8 +85,9 @@ absl::StatusOr<std::unique_ptr<ArtifactSource>> ArtifactSource::Create(
   KILN_ASSIGN_OR_RETURN(auto credentials, Credentials::Load(options));
   KILN_ASSIGN_OR_RETURN(out->trust_, Trust::Load(options));
   KILN_ASSIGN_OR_RETURN(
-      out->endpoints_, Endpoints::Create(ServersOrDefault(options.server), credentials, out->trust_,
-                                         HeadersOrVariables(options.tenant, options.priority)));
+      out->endpoints_,
+      Endpoints::Create(OptionOrVariable(options.server, "KILN_SERVER"), credentials, out->trust_,
+                        HeadersOrVariables(options.tenant, options.priority)));
   if (std::string local = OptionOrVariable(options.local_cache, "KILN_LOCAL_CACHE");
       !local.empty()) {
     KILN_ASSIGN_OR_RETURN(LocalCacheOptions parsed, ParseLocalCache(local));

@@ -92,9 +92,6 @@ class ArtifactSource {
   bool fail_on_miss_ = false;
 };
 
-// HOST:PORT[,HOST:PORT...]: `given`, else KILN_SERVER, else this machine's.
-std::string ServersOrDefault(const std::string& given);
-
 // What is given, else KILN_TENANT and KILN_PRIORITY.
 CallHeaders HeadersOrVariables(const std::string& tenant, const std::string& priority);
 

@@ -37,9 +37,9 @@ struct kiln_graph {
 
 struct kiln_program {
   explicit kiln_program(std::shared_ptr<const kiln::Program> p)
-      : program(std::move(p)), info(program->loaded()) {}
-  std::shared_ptr<const kiln::Program> program;
-  kiln::ProgramInfo info;
+      : program(std::move(p)), info(program->info()) {}
+  const std::shared_ptr<const kiln::Program> program;
+  const kiln::ProgramInfo& info;
 };
 
 namespace {
@@ -228,8 +228,8 @@ kiln_status* kiln_graph_load(const char* path, kiln_graph** graph) {
   return Guarded([&]() -> absl::Status {
     if (path == nullptr) return NullArgument("path");
     if (graph == nullptr) return NullArgument("graph");
-    KILN_ASSIGN_OR_RETURN(kiln::v1::Graph loaded, kiln::LoadGraph(path));
-    *graph = new kiln_graph{std::move(loaded)};
+    KILN_ASSIGN_OR_RETURN(const kiln::Graph loaded, kiln::LoadGraph(path));
+    *graph = new kiln_graph{loaded};
     return absl::OkStatus();
   });
 }

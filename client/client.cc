@@ -1,5 +1,6 @@
 #include "kiln/client.h"
 
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,7 @@
 #include "client/device.h"
 #include "client/loader.h"
 #include "client/program_cache.h"
+#include "client/program_info.h"
 #include "client/remote.h"
 #include "client/runtime/executor.h"
 #include "kiln/v1/artifact.pb.h"
@@ -29,6 +31,15 @@ double MillisecondsSince(absl::Time start) {
   return absl::ToDoubleMilliseconds(absl::Now() - start);
 }
 
+// Threads that wait for each other on one processor cost many times what they save.
+int CapThreads(int threads) {
+  const int processors = static_cast<int>(std::thread::hardware_concurrency());
+  if (processors == 0 || threads <= processors) return threads;
+  Log(LogLevel::kWarning, "threads is above what this process has of processors",
+      {{"threads", threads}, {"used", processors}});
+  return processors;
+}
+
 // A string with static storage for each source that there is.
 const char* StaticSource(absl::string_view source) {
   for (const char* known :
@@ -42,7 +53,8 @@ const char* StaticSource(absl::string_view source) {
 
 // ---- Program
 
-Program::Program(std::unique_ptr<runtime::LoadedProgram> loaded) : loaded_(std::move(loaded)) {}
+Program::Program(std::unique_ptr<runtime::LoadedProgram> loaded)
+    : loaded_(std::move(loaded)), info_(std::make_unique<ProgramInfo>(*loaded_)) {}
 Program::~Program() = default;
 
 absl::StatusOr<std::shared_ptr<const Program>> Program::Load(absl::string_view artifact_file,
@@ -61,6 +73,22 @@ absl::StatusOr<Outputs> Program::Run(absl::Span<const kiln_tensor> inputs) const
   Outputs outputs(static_cast<size_t>(artifact().program().outputs_size()));
   KILN_RETURN_IF_ERROR(Run(inputs, outputs.span(), nullptr));
   return outputs;
+}
+
+size_t Program::num_inputs() const {
+  return info_->inputs().size();
+}
+
+size_t Program::num_outputs() const {
+  return info_->outputs().size();
+}
+
+absl::StatusOr<kiln_value_info> Program::Input(size_t index) const {
+  return ProgramInfo::At(info_->inputs(), index, "input");
+}
+
+absl::StatusOr<kiln_value_info> Program::Output(size_t index) const {
+  return ProgramInfo::At(info_->outputs(), index, "output");
 }
 
 std::string Program::LastRun() const {
@@ -181,7 +209,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& opti
   impl->timeout = options.timeout;
   impl->debug_dir = OptionOrVariable(options.debug_dir, "KILN_DEBUG_DIR");
   KILN_ASSIGN_OR_RETURN(v1::Device device,
-                        DescribeDevice(options.target, options.arch, options.threads));
+                        DescribeDevice(options.target, options.arch, CapThreads(options.threads)));
   for (const std::string& library : options.libraries) device.add_libraries(library);
   impl->threads = device.processors();
   v1::CompileOptions compile_options;

@@ -163,9 +163,9 @@ absl::Status Credentials::CheckServer(absl::string_view server) const {
 }
 
 bool Credentials::UsesTls(absl::string_view server) const {
-  const Scheme scheme = SplitScheme(server).scheme;
-  if (scheme == Scheme::kUnsaid) return !tls_ca_.empty() || !tls_cert_.empty();
-  return scheme == Scheme::kTls;
+  const ServerName name = SplitScheme(server);
+  if (name.scheme != Scheme::kUnsaid) return name.scheme == Scheme::kTls;
+  return !absl::StartsWith(name.address, "unix:") && (!tls_ca_.empty() || !tls_cert_.empty());
 }
 
 std::shared_ptr<grpc::ChannelCredentials> Credentials::ForServer(absl::string_view server) const {
@@ -175,7 +175,7 @@ std::shared_ptr<grpc::ChannelCredentials> Credentials::ForServer(absl::string_vi
   return tls_;
 }
 
-void Credentials::Apply(grpc::ClientContext& context) const {
+void Credentials::Apply(grpc::ClientContext& context, const std::string& otherwise) const {
   absl::MutexLock lock(&mu_);
   if (!token_file_.empty() && absl::Now() - token_read_ > kTokenInterval) {
     if (absl::Status status = ReadTokenFile(); !status.ok()) {
@@ -183,7 +183,8 @@ void Credentials::Apply(grpc::ClientContext& context) const {
           {{"why", std::string(status.message())}});
     }
   }
-  if (!token_.empty()) context.AddMetadata("authorization", absl::StrCat("Bearer ", token_));
+  const std::string& token = token_.empty() ? otherwise : token_;
+  if (!token.empty()) context.AddMetadata("authorization", absl::StrCat("Bearer ", token));
 }
 
 }  // namespace kiln

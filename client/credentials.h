@@ -19,7 +19,7 @@ class ClientContext;
 namespace kiln {
 
 // "https://HOST:PORT" is TLS, "http://HOST:PORT" is not; without a scheme it is TLS where a CA or a
-// certificate is given.
+// certificate is given, but for Unix sockets.
 enum class Scheme { kUnsaid, kPlain, kTls };
 struct ServerName {
   Scheme scheme = Scheme::kUnsaid;
@@ -45,8 +45,8 @@ class Credentials {
   bool UsesTls(absl::string_view server) const;
   // The files are read again while connections last, for those made later.
   std::shared_ptr<grpc::ChannelCredentials> ForServer(absl::string_view server) const;
-  // The token, into a call's metadata.
-  void Apply(grpc::ClientContext& context) const;
+  // The token, into a call's metadata; `otherwise`, which may be empty, where there is none.
+  void Apply(grpc::ClientContext& context, const std::string& otherwise = "") const;
 
   // Equal where connections can be shared. Holds no secret.
   const std::string& connection_key() const { return connection_key_; }

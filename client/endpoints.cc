@@ -8,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "client/credentials.h"
+#include "client/own_server.h"
 #include "client/trust.h"
 #include "kiln/v1/activity.pb.h"
 #include "kiln/v1/compile_service.pb.h"
@@ -28,6 +29,7 @@ Endpoints::Endpoints(std::vector<std::string> servers)
 absl::StatusOr<std::unique_ptr<Endpoints>> Endpoints::Create(
     const std::string& servers, const std::shared_ptr<const Credentials>& credentials,
     const std::shared_ptr<Trust>& trust, const CallHeaders& headers) {
+  if (servers.empty()) return CreateOwn(credentials, trust, headers);
   std::vector<std::string> names;
   for (absl::string_view part : absl::StrSplit(servers, ',')) {
     names.emplace_back(absl::StripAsciiWhitespace(part));
@@ -43,6 +45,17 @@ absl::StatusOr<std::unique_ptr<Endpoints>> Endpoints::Create(
   for (const std::string& name : out->servers_) {
     out->endpoints_.push_back(std::make_unique<Endpoint>(name, credentials, trust, headers));
   }
+  return out;
+}
+
+absl::StatusOr<std::unique_ptr<Endpoints>> Endpoints::CreateOwn(
+    const std::shared_ptr<const Credentials>& credentials, const std::shared_ptr<Trust>& trust,
+    const CallHeaders& headers) {
+  KILN_RETURN_IF_ERROR(CheckHeaders(headers));
+  auto own = std::make_shared<const OwnServer>(OwnServer::Locate());
+  std::unique_ptr<Endpoints> out(new Endpoints({own->address()}));
+  out->endpoints_.push_back(
+      std::make_unique<Endpoint>(own->address(), credentials, trust, headers, own));
   return out;
 }
 

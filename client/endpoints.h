@@ -23,8 +23,9 @@ namespace kiln {
 // One server.
 struct Endpoint {
   Endpoint(const std::string& server, std::shared_ptr<const Credentials> credentials,
-           std::shared_ptr<Trust> trust, const CallHeaders& headers)
-      : remote(server, std::move(credentials), std::move(trust), headers) {}
+           std::shared_ptr<Trust> trust, const CallHeaders& headers,
+           std::shared_ptr<const OwnServer> own = nullptr)
+      : remote(server, std::move(credentials), std::move(trust), headers, std::move(own)) {}
 
   Remote remote;
   std::atomic<bool> reached = false;  // it answered once
@@ -35,7 +36,8 @@ struct Endpoint {
 // Thread-safe.
 class Endpoints {
  public:
-  // `servers`: "HOST:PORT" or several, comma-separated, as GrpcTarget takes them. INVALID_ARGUMENT
+  // `servers`: "HOST:PORT" or several, comma-separated, as GrpcTarget takes them; empty: the user's
+  // own (own_server.h). INVALID_ARGUMENT
   // for what is none, a token that would travel in the clear (Credentials), or bad headers.
   static absl::StatusOr<std::unique_ptr<Endpoints>> Create(
       const std::string& servers, const std::shared_ptr<const Credentials>& credentials,
@@ -61,6 +63,9 @@ class Endpoints {
 
  private:
   explicit Endpoints(std::vector<std::string> servers);
+  static absl::StatusOr<std::unique_ptr<Endpoints>> CreateOwn(
+      const std::shared_ptr<const Credentials>& credentials, const std::shared_ptr<Trust>& trust,
+      const CallHeaders& headers);
   int Rounds() const;
   // True where the call is over, with `status` as its result.
   bool Settle(size_t server, absl::Time deadline, const absl::Status& status);

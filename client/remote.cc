@@ -13,6 +13,8 @@
 #include "client/channels.h"
 #include "client/chunks.h"
 #include "client/credentials.h"
+#include "client/local_access.h"
+#include "client/own_server.h"
 #include "client/trust.h"
 #include "kiln/v1/compile_service.grpc.pb.h"
 #include "kiln/v1/error.pb.h"
@@ -28,12 +30,26 @@ using Stub = v1::CompileService::Stub;
 constexpr absl::Duration kMostTimeout = absl::Hours(24);
 constexpr size_t kMostTenantBytes = 64;
 
+// What gRPC says when one side speaks TLS and the other does not, in words.
+std::string WhyUnreachable(const std::string& message, bool tls) {
+  if (tls && absl::StrContains(message, "wrong version number")) {
+    return "it does not speak TLS (http://HOST:PORT, or no tls_ca and tls_cert)";
+  }
+  const bool hung_up =
+      absl::StrContains(message, "Socket closed") || absl::StrContains(message, "Connection reset");
+  if (!tls && hung_up) {
+    return absl::StrCat(message, "; if it speaks TLS, its name is https://HOST:PORT");
+  }
+  return message;
+}
+
 absl::Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context,
-                      const std::string& server) {
+                      const std::string& server, bool tls) {
   if (status.ok()) return absl::OkStatus();
   std::string message = status.error_message();
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
-    message = absl::StrCat("cannot reach the server at ", server, ": ", message);
+    message =
+        absl::StrCat("cannot reach the server at ", server, ": ", WhyUnreachable(message, tls));
   } else if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     message = absl::StrCat("the server at ", server, " did not answer in time");
   }
@@ -108,11 +124,14 @@ struct Remote::Connection {
 };
 
 Remote::Remote(std::string server, std::shared_ptr<const Credentials> credentials,
-               std::shared_ptr<Trust> trust, CallHeaders headers)
+               std::shared_ptr<Trust> trust, CallHeaders headers,
+               std::shared_ptr<const OwnServer> own)
     : server_(std::move(server)),
       credentials_(std::move(credentials)),
       trust_(std::move(trust)),
-      headers_(std::move(headers)) {
+      headers_(std::move(headers)),
+      own_(std::move(own)) {
+  tls_ = credentials_->UsesTls(server_);
   connection_ = std::make_unique<Connection>(SharedChannel(server_, *credentials_));
 }
 
@@ -122,24 +141,47 @@ bool Remote::Connected() const {
   return connection_->channel->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_READY;
 }
 
-void Remote::Prepare(grpc::ClientContext& context, absl::Duration timeout) const {
+absl::Status Remote::Approach() {
+  const auto state = connection_->channel->GetState(/*try_to_connect=*/false);
+  if (state == GRPC_CHANNEL_READY) return absl::OkStatus();
+  if (own_ != nullptr) {
+    KILN_RETURN_IF_ERROR(own_->Ensure());
+    // It was not there before, and is now.
+    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) {
+      grpc::experimental::ChannelResetConnectionBackoff(connection_->channel.get());
+    }
+    return absl::OkStatus();
+  }
+  // Each start of a server makes another one.
+  std::string token = ReadLocalToken(server_);
+  absl::MutexLock lock(&mu_);
+  local_token_ = std::move(token);
+  return absl::OkStatus();
+}
+
+absl::Status Remote::Prepare(grpc::ClientContext& context, absl::Duration timeout) {
+  KILN_RETURN_IF_ERROR(Approach());
   context.set_deadline(std::chrono::system_clock::now() +
                        absl::ToChronoNanoseconds(std::min(timeout, kMostTimeout)));
-  credentials_->Apply(context);
+  {
+    absl::MutexLock lock(&mu_);
+    credentials_->Apply(context, local_token_);
+  }
   AddHeaders(headers_, context);
   if (const TraceContext trace = CurrentTrace(); trace.valid()) {
     context.AddMetadata("traceparent", FormatTraceparent(trace));
   }
+  return absl::OkStatus();
 }
 
 template <typename Response, typename Method, typename Request>
 absl::StatusOr<Response> Remote::Call(Method method, const Request& request,
                                       absl::Duration timeout) {
   grpc::ClientContext context;
-  Prepare(context, timeout);
+  KILN_RETURN_IF_ERROR(Prepare(context, timeout));
   Response response;
-  KILN_RETURN_IF_ERROR(
-      FromGrpc(((*connection_->stub).*method)(&context, request, &response), context, server_));
+  KILN_RETURN_IF_ERROR(FromGrpc(((*connection_->stub).*method)(&context, request, &response),
+                                context, server_, tls_));
   return response;
 }
 
@@ -148,13 +190,13 @@ absl::Status Remote::ReadAll(Method method, const Request& request,
                              const std::function<absl::Status(const Event&)>& on_event,
                              absl::Duration timeout) {
   grpc::ClientContext context;
-  Prepare(context, timeout);
+  KILN_RETURN_IF_ERROR(Prepare(context, timeout));
   auto reader = ((*connection_->stub).*method)(&context, request);
   absl::Status status;
   Event event;
   while (status.ok() && reader->Read(&event)) status = on_event(event);
   if (!status.ok()) context.TryCancel();
-  absl::Status finished = FromGrpc(reader->Finish(), context, server_);
+  absl::Status finished = FromGrpc(reader->Finish(), context, server_, tls_);
   return status.ok() ? finished : status;
 }
 
@@ -265,7 +307,7 @@ absl::Status Remote::ExportCache(
 absl::StatusOr<v1::ImportCacheResponse> Remote::ImportCache(
     const std::function<bool(v1::CacheRecord&)>& next, absl::Duration timeout) {
   grpc::ClientContext context;
-  Prepare(context, timeout);
+  KILN_RETURN_IF_ERROR(Prepare(context, timeout));
   v1::ImportCacheResponse response;
   auto writer = connection_->stub->ImportCache(&context, &response);
   v1::CacheRecord record;
@@ -273,7 +315,7 @@ absl::StatusOr<v1::ImportCacheResponse> Remote::ImportCache(
   while (next(record) && writer->Write(record)) {
   }
   writer->WritesDone();
-  KILN_RETURN_IF_ERROR(FromGrpc(writer->Finish(), context, server_));
+  KILN_RETURN_IF_ERROR(FromGrpc(writer->Finish(), context, server_, tls_));
   return response;
 }
 

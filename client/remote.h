@@ -5,9 +5,11 @@
 #include <memory>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "kiln/client.h"
 #include "proto/base/digest.h"
@@ -19,6 +21,7 @@ class ClientContext;
 namespace kiln {
 
 class Credentials;
+class OwnServer;
 class Trust;
 
 // How a server shall treat this client's calls; empty ones are not sent.
@@ -42,8 +45,10 @@ struct RemoteArtifact {
 // answer DEADLINE_EXCEEDED after the timeout.
 class Remote {
  public:
+  // `own`: what starts the server where it does not run; null for a server that others start.
   Remote(std::string server, std::shared_ptr<const Credentials> credentials,
-         std::shared_ptr<Trust> trust, CallHeaders headers = {});
+         std::shared_ptr<Trust> trust, CallHeaders headers = {},
+         std::shared_ptr<const OwnServer> own = nullptr);
   ~Remote();
 
   // Whether there is a connection now; where not, one is begun.
@@ -79,8 +84,11 @@ class Remote {
 
  private:
   struct Connection;
-  // The deadline, and what the server wants to be shown.
-  void Prepare(grpc::ClientContext& context, absl::Duration timeout) const;
+  // Before a call: that there is a server, and what it wants to be shown.
+  absl::Status Approach() ABSL_LOCKS_EXCLUDED(mu_);
+  // The deadline and the headers. Approaches the server first.
+  absl::Status Prepare(grpc::ClientContext& context, absl::Duration timeout)
+      ABSL_LOCKS_EXCLUDED(mu_);
   // Defined where they are used. `method` is the stub's member.
   template <typename Response, typename Method, typename Request>
   absl::StatusOr<Response> Call(Method method, const Request& request, absl::Duration timeout);
@@ -93,7 +101,11 @@ class Remote {
   std::shared_ptr<const Credentials> credentials_;
   std::shared_ptr<Trust> trust_;
   CallHeaders headers_;
+  std::shared_ptr<const OwnServer> own_;
+  bool tls_ = false;
   std::unique_ptr<Connection> connection_;
+  absl::Mutex mu_;
+  std::string local_token_ ABSL_GUARDED_BY(mu_);  // local_access.h
 };
 
 // What gRPC connects to for "HOST:PORT", with a scheme or without: an address that needs no

@@ -7,15 +7,17 @@
 namespace kiln::server {
 
 std::string Address::ToString() const {
+  if (IsNone()) return "none";
   bool is_v6 = absl::StrContains(host, ':');
   return is_v6 ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
 }
 
 bool Address::IsLoopback() const {
-  return host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
+  return IsNone() || host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
 }
 
 absl::StatusOr<Address> ParseAddress(absl::string_view text) {
+  if (text == "none") return Address();
   size_t colon = text.rfind(':');
   Address address;
   if (colon == absl::string_view::npos || colon == 0 ||

@@ -162,9 +162,14 @@ absl::Status SetTenantWeights(absl::string_view value, std::map<std::string, int
 constexpr int64_t kMiB = int64_t{1} << 20;
 
 constexpr Setting kSettings[] = {
-    {"listen", "HOST:PORT", "where clients connect (127.0.0.1:7461)",
+    {"listen", "HOST:PORT|none", "where clients connect (127.0.0.1:7461)",
      [](absl::string_view v, Config& c) { return SetAddress(v, c.listen); }},
-    {"metrics-listen", "HOST:PORT", "/metrics, /healthz, /readyz (127.0.0.1:7462)",
+    {"socket", "FILE|auto|none",
+     "Unix socket for this user's programs, who may do everything (auto)",
+     [](absl::string_view v, Config& c) { return SetText(v, c.socket); }},
+    {"idle-timeout", "TIME", "ends after so long without a call (never)",
+     [](absl::string_view v, Config& c) { return SetTimeout(v, c.idle_timeout); }},
+    {"metrics-listen", "HOST:PORT|none", "/metrics, /healthz, /readyz (127.0.0.1:7462)",
      [](absl::string_view v, Config& c) { return SetAddress(v, c.metrics_listen); }},
     {"metrics-hosts", "NAME,...", "what browsers may call the page's host beside IPs (localhost)",
      [](absl::string_view v, Config& c) { return SetHosts(v, c.metrics_hosts); }},
@@ -240,7 +245,7 @@ constexpr Setting kSettings[] = {
      [](absl::string_view v, Config& c) { return SetText(v, c.security.tls_cert); }},
     {"tls-key", "FILE", "the certificate's private key, PEM",
      [](absl::string_view v, Config& c) { return SetText(v, c.security.tls_key); }},
-    {"tls-client-ca", "FILE", "who vouches for clients' certificates, PEM (mutual TLS)",
+    {"tls-client-ca", "FILE", "who vouches for clients' certificates, PEM (they show none)",
      [](absl::string_view v, Config& c) { return SetText(v, c.security.tls_client_ca); }},
     {"tls-client-auth", "require|optional", "whether clients must show a certificate (require)",
      [](absl::string_view v, Config& c) {
@@ -248,9 +253,9 @@ constexpr Setting kSettings[] = {
      }},
     {"access-file", "FILE", "names, roles, tokens; see server/README.md",
      [](absl::string_view v, Config& c) { return SetText(v, c.security.access_file); }},
-    {"anonymous-role", "ROLE", "of callers who show nothing: none|read|compile|admin (README.md)",
+    {"anonymous-role", "ROLE", "of callers who show nothing: none|read|compile|admin (none)",
      [](absl::string_view v, Config& c) { return SetRole(v, c.security.anonymous_role); }},
-    {"signing-key", "FILE", "signs artifacts, Ed25519, PEM (DATA-DIR/signing.key, made if absent)",
+    {"signing-key", "FILE", "signs artifacts, Ed25519, PEM (signing.key of the data directory)",
      [](absl::string_view v, Config& c) { return SetText(v, c.security.signing_key); }},
     {"metrics-token-sha256", "HEX",
      "of the token that metrics and pages take (everybody sees them)",
@@ -475,7 +480,10 @@ std::string ConfigHelp() {
       "kilnd: the compilation service\n\n"
       "  kilnd [--config FILE] [--KEY VALUE]...\n"
       "  kilnd --version\n"
-      "  kilnd --check-config [...]        checks and prints what the same arguments would run\n\n"
+      "  kilnd --check-config [...]        checks and prints what the same arguments would run\n"
+      "  kilnd --make-key FILE             makes a --signing-key, prints its public key\n"
+      "  kilnd --background [...]          leaves the terminal; the ready line comes all the "
+      "same\n\n"
       "Each key is also a line 'KEY = VALUE' of FILE and a variable KILND_KEY; a flag goes before\n"
       "a variable, a variable before the file.\n\n";
   for (const Setting& setting : kSettings) {

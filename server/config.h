@@ -26,6 +26,9 @@ struct SettingOrigin {
 
 struct Config {
   Address listen{"127.0.0.1", 7461};
+  // Of the Unix socket for this user's programs; or "auto", where they look for it, and "none".
+  std::string socket = "auto";
+  absl::Duration idle_timeout = absl::InfiniteDuration();
   Address metrics_listen{"127.0.0.1", 7462};
   std::string data_dir;  // never empty
   int workers = 1;       // default: one a processor

@@ -13,7 +13,7 @@ std::vector<std::string> ExposureWarnings(const Config& config) {
       warnings.push_back(
           "no TLS (--tls-cert, --tls-key): graphs, artifacts and tokens travel in the clear");
     }
-    if (Role role = AnonymousRole(security, /*loopback_only=*/false); role != Role::kNone) {
+    if (Role role = AnonymousRole(security); role != Role::kNone) {
       warnings.push_back(absl::StrCat("no authentication: whoever can connect has the role '",
                                       RoleName(role), "' (--anonymous-role)"));
     }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <climits>
 #include <cstdio>
@@ -17,12 +18,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cache/data_dir.h"
-#include "cache/memory_store.h"
-#include "cache/metered_store.h"
-#include "cache/remote/remote_tier.h"
-#include "cache/rocksdb_store.h"
-#include "cache/tiered_store.h"
-#include "cache/verifying_store.h"
 #include "compiler/compiler.h"
 #include "kiln/v1/compile_service.grpc.pb.h"
 #include "proto/base/compiler_builds.h"
@@ -32,6 +27,7 @@
 #include "proto/base/scheduling.h"
 #include "proto/base/status_macros.h"
 #include "proto/base/target_name.h"
+#include "server/cache_stack.h"
 #include "server/calls/executor.h"
 #include "server/config.h"
 #include "server/drain.h"
@@ -53,6 +49,7 @@
 #include "server/security/artifact_signer.h"
 #include "server/security/auth.h"
 #include "server/security/credentials.h"
+#include "server/security/local_token.h"
 #include "server/service.h"
 #include "server/web/activity_report.h"
 #include "server/web/compile_details.h"
@@ -79,65 +76,9 @@ constexpr int kBackgroundNiceness = 2;  // between hits and the workers
 constexpr size_t kMaxQueuedCalls = 4096;
 constexpr absl::Duration kAssemblyLimit = absl::Seconds(30);
 constexpr absl::Duration kAssemblerStartLimit = absl::Seconds(10);
+constexpr absl::Duration kIdleLook = absl::Seconds(1);
+constexpr absl::Duration kPredecessorLimit = absl::Seconds(10);
 constexpr absl::Duration kWorkerStartLimit = absl::Seconds(30);
-
-// The caches as they are stacked: memory over verified disk, each tier counted. Memory holds only
-// what was verified when it was read or made.
-struct Caches {
-  std::unique_ptr<cache::Store> memory;
-  std::unique_ptr<cache::PinningStore> disk;
-  std::unique_ptr<cache::Store> verified_disk;
-  std::unique_ptr<cache::Store> metered_memory;
-  std::unique_ptr<cache::Store> metered_disk;
-  std::unique_ptr<cache::RemoteTier> remote;  // null where none is shared; under the disk
-  std::unique_ptr<cache::Store> metered_remote;
-  std::unique_ptr<cache::Store> durable;            // disk over remote, counted
-  std::unique_ptr<cache::Store> unmetered_durable;  // the same, for second looks
-  std::unique_ptr<cache::Store> local;              // memory over disk
-  std::unique_ptr<cache::Store> shared_durable;     // disk over remote, of which remote is counted
-  std::unique_ptr<cache::Store> shared;             // memory over it; null where none is shared
-  std::unique_ptr<cache::Store> all;                // what jobs use
-  std::unique_ptr<cache::Store> unmetered;  // the same entries, for second looks that do not count
-};
-
-absl::StatusOr<Caches> OpenCaches(const Config& config, const SigningKey* signing_key,
-                                  Metrics& metrics) {
-  auto observe = [&metrics](absl::string_view tier) {
-    return [&metrics, tier](cache::EntryKind kind, cache::GetResult result) {
-      metrics.CacheRequest(kind, tier, result);
-    };
-  };
-  Caches caches;
-  cache::RocksDbOptions options;
-  options.path = absl::StrCat(config.data_dir, "/cache");
-  options.max_bytes = config.cache_max_size_bytes;
-  options.max_age = config.cache_max_age;
-  KILN_ASSIGN_OR_RETURN(caches.disk, cache::OpenRocksDbStore(options));
-  caches.memory = cache::MakeMemoryStore(config.cache_memory_size_bytes);
-  caches.verified_disk = cache::MakeVerifyingStore(caches.disk.get());
-  caches.metered_memory = cache::MakeMeteredStore(caches.memory.get(), observe("memory"));
-  caches.metered_disk = cache::MakeMeteredStore(
-      caches.verified_disk.get(), observe("disk"),
-      [&metrics](cache::EntryKind kind) { metrics.CachePutFailed(kind, "disk"); });
-  caches.local = cache::MakeTieredStore(caches.metered_memory.get(), caches.metered_disk.get());
-  cache::Store* lower = caches.metered_disk.get();
-  cache::Store* unmetered_lower = caches.verified_disk.get();
-  KILN_ASSIGN_OR_RETURN(caches.remote,
-                        OpenRemoteTier(config.remote, signing_key, *caches.verified_disk, metrics));
-  if (caches.remote != nullptr) {
-    cache::Store* remote = &caches.remote->store();
-    caches.metered_remote = cache::MakeMeteredStore(remote, observe("remote"));
-    caches.durable = cache::MakeTieredStore(lower, caches.metered_remote.get());
-    caches.unmetered_durable = cache::MakeTieredStore(unmetered_lower, remote);
-    caches.shared_durable = cache::MakeTieredStore(unmetered_lower, caches.metered_remote.get());
-    caches.shared = cache::MakeTieredStore(caches.memory.get(), caches.shared_durable.get());
-    lower = caches.durable.get();
-    unmetered_lower = caches.unmetered_durable.get();
-  }
-  caches.all = cache::MakeTieredStore(caches.metered_memory.get(), lower);
-  caches.unmetered = cache::MakeTieredStore(caches.memory.get(), unmetered_lower);
-  return caches;
-}
 
 int Fail(int code, const absl::Status& status) {
   std::fprintf(stderr, "kilnd: %s\n", std::string(status.message()).c_str());
@@ -158,10 +99,28 @@ int CheckConfig(const Config& config) {
   if (absl::Status remote = CheckRemoteSettings(config.remote); !remote.ok()) {
     return Fail(kExitBadConfig, remote);
   }
+  // One that is not named is made at the first start.
+  if (!config.security.signing_key.empty()) {
+    auto key = OpenSigningKey(config.security, config.data_dir);
+    if (!key.ok()) return Fail(kExitBadConfig, key.status());
+  }
   for (const std::string& warning : ExposureWarnings(config)) {
     std::fprintf(stderr, "kilnd: warning: %s\n", warning.c_str());
   }
   std::fputs(DescribeConfig(config).c_str(), stdout);
+  return 0;
+}
+
+// A signing key for several servers, in a file that was not there before.
+int MakeKey(const std::string& path) {
+  if (access(path.c_str(), F_OK) == 0) {
+    return Fail(kExitBadConfig,
+                absl::AlreadyExistsError(
+                    absl::StrCat("--make-key: ", path, " is there already, and stays as it is")));
+  }
+  auto key = SigningKey::LoadOrCreate(path);
+  if (!key.ok()) return Fail(kExitBadConfig, key.status());
+  std::printf("%s\n", FormatPublicKey((*key)->public_key()).c_str());
   return 0;
 }
 
@@ -224,7 +183,8 @@ void SetHealth(HealthService& health, bool serving) {
   health.SetServing(v1::CompileService::service_full_name(), serving);
 }
 
-void PrintReady(const RpcListener& rpc, const HttpServer& http, const Config& config,
+// `http` may be null.
+void PrintReady(const RpcListener& rpc, const HttpServer* http, const Config& config,
                 cache::Store& store) {
   int64_t artifacts = 0;
   int64_t kernels = 0;
@@ -234,7 +194,9 @@ void PrintReady(const RpcListener& rpc, const HttpServer& http, const Config& co
   }
   std::printf(
       "kilnd ready: grpc %s, http %s, workers %d, cache %s (%lld artifacts, %lld kernels)\n",
-      rpc.address().ToString().c_str(), http.address().ToString().c_str(), config.workers,
+      config.listen.IsNone() ? absl::StrCat("unix:", rpc.socket()).c_str()
+                             : rpc.address().ToString().c_str(),
+      http == nullptr ? "none" : http->address().ToString().c_str(), config.workers,
       config.data_dir.c_str(), static_cast<long long>(artifacts), static_cast<long long>(kernels));
   std::fflush(stdout);
   NotifyServiceManager("READY=1");
@@ -245,6 +207,24 @@ void LogExposure(const Config& config, const RpcListener& rpc) {
     Log(LogLevel::kInfo, "listening beyond this machine", {{"address", rpc.address().ToString()}});
   }
   for (const std::string& warning : ExposureWarnings(config)) Log(LogLevel::kWarning, warning);
+}
+
+// What was asked for cannot be had now, or never.
+int ListenExit(const absl::Status& status) {
+  return absl::IsAlreadyExists(status) ? kExitInUse : kExitBadConfig;
+}
+
+// Null where callers over TCP are known otherwise, or there are none.
+absl::StatusOr<std::unique_ptr<LocalToken>> AdmitThisUser(const Config& config,
+                                                          const RpcListener& rpc,
+                                                          Credentials& credentials) {
+  const bool wanted = UsesLocalToken(config.security, config.listen.IsLoopback());
+  if (!wanted || config.listen.IsNone()) return nullptr;
+  KILN_ASSIGN_OR_RETURN(auto token, LocalToken::Make(rpc.address().port));
+  credentials.SetLocalToken(token->sha256());
+  Log(LogLevel::kInfo, "callers show this user's token (--anonymous-role lets others in)",
+      {{"file", token->path()}});
+  return token;
 }
 
 void ReloadCredentials(Credentials& credentials) {
@@ -305,6 +285,37 @@ std::unique_ptr<WorkerPool> StartAssemblers(WorkerPoolOptions options, const std
   return nullptr;
 }
 
+// Until a signal, or until nobody has called for --idle-timeout. Then programs that come find
+// nobody at the socket, and start a server of their own.
+void WaitForEnd(const Config& config, const sigset_t& signals, RpcListener& rpc,
+                Credentials& credentials) {
+  const bool endless = config.idle_timeout == absl::InfiniteDuration();
+  const timespec look = absl::ToTimespec(std::min(config.idle_timeout / 4, kIdleLook));
+  while (true) {
+    const int signal =
+        endless ? sigwaitinfo(&signals, nullptr) : sigtimedwait(&signals, nullptr, &look);
+    if (signal == SIGHUP) {
+      ReloadCredentials(credentials);
+    } else if (signal > 0) {
+      return;
+    } else if (!endless && rpc.IdleFor() >= config.idle_timeout) {
+      Log(LogLevel::kInfo, "nobody has called for a while");
+      return rpc.StopAccepting();
+    }
+  }
+}
+
+// A server that ends for want of calls may just be doing so while the next one starts.
+absl::StatusOr<std::unique_ptr<cache::DataDir>> OpenDataDir(const Config& config) {
+  const bool replaces = config.idle_timeout != absl::InfiniteDuration();
+  const absl::Time deadline = absl::Now() + (replaces ? kPredecessorLimit : absl::ZeroDuration());
+  while (true) {
+    auto data_dir = cache::DataDir::Open(config.data_dir);
+    if (!absl::IsAborted(data_dir.status()) || absl::Now() >= deadline) return data_dir;
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+}
+
 // From here on everything exists; ends with a signal.
 int Serve(const Config& config, const sigset_t& signals) {
   const std::vector<CompilerTarget> targets = CompilerTargets();
@@ -314,7 +325,7 @@ int Serve(const Config& config, const sigset_t& signals) {
   if (absl::Status remote = CheckRemoteSettings(config.remote); !remote.ok()) {
     return Fail(kExitBadConfig, remote);
   }
-  auto data_dir = cache::DataDir::Open(config.data_dir);
+  auto data_dir = OpenDataDir(config);
   if (absl::IsAborted(data_dir.status())) return Fail(kExitInUse, data_dir.status());
   if (!data_dir.ok()) return Fail(kExitBadConfig, data_dir.status());
   auto signing_key = OpenSigningKey(config.security, config.data_dir);
@@ -323,8 +334,9 @@ int Serve(const Config& config, const sigset_t& signals) {
 
   Metrics metrics(KILN_VERSION, compiler_builds.fallback);
   for (const CompilerTarget& target : targets) metrics.AddTarget(target.name, target.build);
-  absl::StatusOr<Caches> caches = OpenCaches(config, signing_key->get(), metrics);
+  auto caches = CacheStack::Open(config, signing_key->get(), metrics);
   if (!caches.ok()) return Fail(kExitFailed, caches.status());
+  CacheStack& stack = **caches;
 
   const std::unique_ptr<SpanSink> spans = StartTracing(config, metrics);
   const absl::Cleanup stop_tracing = [] { InstallSpanSink(nullptr); };
@@ -351,57 +363,65 @@ int Serve(const Config& config, const sigset_t& signals) {
   const std::unique_ptr<WorkerPool> assemblers = StartAssemblers(pool_options, *ptxas);
   WorkerPool pool(pool_options);
   kernels = std::make_unique<KernelCompiler>(
-      &pool, caches->all.get(), caches->memory.get(),
+      &pool, &stack.all(), &stack.memory(),
       KernelAssembler{assemblers.get(), [&metrics](bool ok) { metrics.KernelAssembled(ok); }});
   ActivityLog activity;
   for (const auto& [tenant, weight] : config.tenant_weights) metrics.NameTenants({tenant});
   Broker broker(JobLimits(config),
-                {pool, *kernels, *caches->all, *caches->verified_disk, metrics, compiler_builds,
+                {pool, *kernels, stack.all(), stack.verified_disk(), metrics, compiler_builds,
                  &KernelKeyOf, &activity},
-                caches->unmetered.get(),
-                caches->remote == nullptr ? nullptr : &caches->remote->leases());
+                &stack.unmetered(),
+                stack.remote() == nullptr ? nullptr : &stack.remote()->leases());
 
   ActivitySources sources{
-      activity, broker, pool, *caches->all, KILN_VERSION, compiler_builds.fallback, [&serving] {
+      activity, broker, pool, stack.all(), KILN_VERSION, compiler_builds.fallback, [&serving] {
         return !serving;
       }};
-  CompileDetails details(&broker, caches->unmetered.get(), &activity, compiler_builds);
+  CompileDetails details(&broker, &stack.unmetered(), &activity, compiler_builds);
 
   auto rpc = RpcListener::Listen(config);
-  if (!rpc.ok()) return Fail(kExitInUse, rpc.status());
+  if (!rpc.ok()) return Fail(ListenExit(rpc.status()), rpc.status());
+  auto token = AdmitThisUser(config, **rpc, **credentials);
+  if (!token.ok()) return Fail(kExitBadConfig, token.status());
   HttpRoutes routes =
-      MakeRoutes(metrics, broker, pool, *caches->all, caches->remote.get(), **rpc, serving);
+      MakeRoutes(metrics, broker, pool, stack.all(), stack.remote(), **rpc, serving);
   routes = RequireToken(WithPage(std::move(routes), &sources, &details),
                         config.security.metrics_token_sha256);
-  auto http =
-      HttpServer::Start(config.metrics_listen, std::move(routes), {.hosts = config.metrics_hosts});
-  if (!http.ok()) return Fail(kExitInUse, http.status());
-  ServiceContext context{*caches->all,
-                         *caches->local,
-                         caches->shared.get(),
-                         *caches->verified_disk,
-                         broker,
-                         pool,
-                         executor,
-                         background,
-                         network,
-                         upkeep,
-                         admission,
-                         metrics,
-                         (*credentials)->authenticator(),
-                         signer,
-                         KILN_VERSION,
-                         compiler_builds,
-                         targets.front().toolchain,
-                         config.workers,
-                         [&serving] { return !serving; },
-                         &CheckGraphSize,
-                         activity,
-                         [&sources](const v1::GetActivityRequest& request, v1::Activity& out) {
-                           return ReportActivity(sources, request, out);
-                         },
-                         *caches->disk,
-                         *caches->memory};
+  std::unique_ptr<HttpServer> http;
+  if (!config.metrics_listen.IsNone()) {
+    auto started = HttpServer::Start(config.metrics_listen, std::move(routes),
+                                     {.hosts = config.metrics_hosts});
+    if (!started.ok()) return Fail(kExitInUse, started.status());
+    http = *std::move(started);
+  }
+  ServiceContext context{
+      .store = stack.all(),
+      .local = stack.local(),
+      .shared = stack.shared(),
+      .durable = stack.verified_disk(),
+      .broker = broker,
+      .workers = pool,
+      .executor = executor,
+      .background = background,
+      .network = network,
+      .upkeep = upkeep,
+      .admission = admission,
+      .metrics = metrics,
+      .authenticator = (*credentials)->authenticator(),
+      .signer = signer,
+      .version = KILN_VERSION,
+      .compiler_builds = compiler_builds,
+      .toolchain = targets.front().toolchain,
+      .worker_count = config.workers,
+      .draining = [&serving] { return !serving; },
+      .check_graph = &CheckGraphSize,
+      .activity = activity,
+      .report_activity = [&sources](
+                             const v1::GetActivityRequest& request,
+                             v1::Activity& out) { return ReportActivity(sources, request, out); },
+      .pins = stack.disk(),
+      .memory = stack.memory(),
+  };
   serving = true;
   HealthService health;
   SetHealth(health, true);
@@ -413,10 +433,10 @@ int Serve(const Config& config, const sigset_t& signals) {
     return Fail(kExitFailed, absl::InternalError("no compile worker starts; see the log above"));
   }
   LogExposure(config, **rpc);
-  PrintReady(**rpc, **http, config, *caches->disk);
+  PrintReady(**rpc, http.get(), config, stack.disk());
 
-  int signal = 0;
-  while (sigwait(&signals, &signal) == 0 && signal == SIGHUP) ReloadCredentials(**credentials);
+  WaitForEnd(config, signals, **rpc, **credentials);
+  if (*token != nullptr) (*token)->Remove();
   serving = false;
   NotifyServiceManager("STOPPING=1");
   SetHealth(health, false);
@@ -440,11 +460,16 @@ void LimitHeaps() {
   mallopt(M_TRIM_THRESHOLD, 8 << 20);
 }
 
+bool TakeSwitch(std::vector<std::string>& arguments, absl::string_view name) {
+  return std::erase(arguments, name) > 0;
+}
+
 int Run(int argc, char** argv) {
   std::vector<std::string> arguments(argv + 1, argv + argc);
   if (!arguments.empty() && arguments[0] == "worker") {
     return RunWorker(absl::MakeConstSpan(argv + 2, static_cast<size_t>(argc - 2)));
   }
+  if (arguments.size() == 2 && arguments[0] == "--make-key") return MakeKey(arguments[1]);
   for (const std::string& argument : arguments) {
     if (argument == "--version") return PrintVersion();
     if (argument == "--help" || argument == "-h") {
@@ -452,12 +477,17 @@ int Run(int argc, char** argv) {
       return 0;
     }
   }
-  const auto check = std::remove(arguments.begin(), arguments.end(), "--check-config");
-  const bool only_check = check != arguments.end();
-  arguments.erase(check, arguments.end());
+  const bool only_check = TakeSwitch(arguments, "--check-config");
+  const bool background = TakeSwitch(arguments, "--background");
   absl::StatusOr<Config> config = LoadConfig(arguments, ProcessEnvironment());
   if (!config.ok()) return Fail(kExitBadConfig, config.status());
   if (only_check) return CheckConfig(*config);
+  if (background) {
+    // Nobody's child: who started it may end, or wait for children of its own.
+    const pid_t child = fork();
+    if (child < 0) return Fail(kExitFailed, absl::ErrnoToStatus(errno, "cannot fork"));
+    if (child > 0) return 0;
+  }
   SetLogLevel(LogLevelFromEnvironment(LogLevel::kInfo));
   SetLogFormat(config->log_json ? LogFormat::kJson : LogFormat::kText);
   RaiseDescriptorLimit();

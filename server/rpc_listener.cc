@@ -1,12 +1,16 @@
 #include "server/rpc_listener.h"
 
 #include <grpcpp/resource_quota.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "kiln/v1/compile_service.grpc.pb.h"
+#include "proto/base/log.h"
+#include "proto/base/own_server.h"
 #include "proto/base/status_macros.h"
 #include "server/net/listen.h"
 #include "server/rpc/reflection.h"
@@ -63,6 +67,13 @@ RequestLimits LimitRequests(const Config& config, Acceptor& acceptor) {
   return limits;
 }
 
+absl::StatusOr<std::string> SocketPath(const Config& config) {
+  if (config.socket != "auto") return config.socket;
+  KILN_ASSIGN_OR_RETURN(const std::string build, BuildIdOf("/proc/self/exe"));
+  KILN_ASSIGN_OR_RETURN(const std::string folder, RuntimeFolder());
+  return OwnSocket(folder, build);
+}
+
 // What one connection may ask of the server; server/README.md has the list.
 void LimitConnections(const Config& config, grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
@@ -91,9 +102,40 @@ void LimitConnections(const Config& config, grpc::ServerBuilder& builder) {
 absl::StatusOr<std::unique_ptr<RpcListener>> RpcListener::Listen(const Config& config) {
   std::unique_ptr<RpcListener> listener(new RpcListener(config));
   listener->limits_ = ConnectionLimits(config);
-  KILN_ASSIGN_OR_RETURN(listener->acceptor_, Acceptor::Make(config.listen, listener->limits_));
-  listener->address_.port = listener->acceptor_->port();
+  std::vector<Descriptor> sockets;
+  if (!config.listen.IsNone()) {
+    KILN_ASSIGN_OR_RETURN(Listening tcp, server::Listen(config.listen, "--listen"));
+    listener->address_.port = tcp.port;
+    sockets = std::move(tcp.sockets);
+  }
+  if (config.socket != "none") {
+    absl::StatusOr<std::string> path = SocketPath(config);
+    absl::StatusOr<Descriptor> socket =
+        path.ok() ? ListenOnSocket(*path, "--socket") : path.status();
+    if (socket.ok()) {
+      listener->socket_ = *path;
+      listener->socket_fd_ = socket->get();
+      sockets.push_back(*std::move(socket));
+    } else if (config.socket != "auto" || sockets.empty()) {
+      return socket.status();
+    } else {
+      Log(LogLevel::kInfo, "there is no socket for this user's programs",
+          {{"why", std::string(socket.status().message())}});
+    }
+  }
+  if (sockets.empty()) {
+    return absl::InvalidArgumentError(
+        "nobody could connect to this server: --listen and --socket are both 'none'");
+  }
+  KILN_ASSIGN_OR_RETURN(listener->acceptor_, Acceptor::Make(std::move(sockets), listener->limits_));
   return listener;
+}
+
+void RpcListener::StopAccepting() {
+  // While nobody else can have made a socket of that name.
+  if (!socket_.empty()) unlink(socket_.c_str());
+  socket_.clear();
+  if (acceptor_ != nullptr) acceptor_->Stop();
 }
 
 absl::Status RpcListener::Start(const Credentials& credentials, const ServiceContext* context,
@@ -107,6 +149,8 @@ absl::Status RpcListener::Start(const Credentials& credentials, const ServiceCon
   using External = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
   door_ = builder.experimental().AddExternalConnectionAcceptor(External::FROM_FD,
                                                                credentials.server_credentials());
+  socket_door_ = builder.experimental().AddExternalConnectionAcceptor(
+      External::FROM_FD, grpc::InsecureServerCredentials());
   auto server = RpcServer::Start(builder, std::move(methods), RpcThreads(),
                                  LimitRequests(config_, *acceptor_));
   if (server == nullptr) return absl::InternalError("gRPC starts no server");
@@ -119,7 +163,7 @@ absl::Status RpcListener::Start(const Credentials& credentials, const ServiceCon
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters arrival;
     arrival.listener_fd = listener;
     arrival.fd = connection;
-    door_->HandleNewConnection(&arrival);
+    (listener == socket_fd_ ? socket_door_ : door_)->HandleNewConnection(&arrival);
   });
   return absl::OkStatus();
 }
@@ -131,6 +175,11 @@ void RpcListener::Stop() {
     absl::MutexLock lock(&mu_);
     server = std::move(server_);
   }
+}
+
+absl::Duration RpcListener::IdleFor() {
+  absl::MutexLock lock(&mu_);
+  return server_ == nullptr ? absl::ZeroDuration() : server_->IdleFor();
 }
 
 DoorCounts RpcListener::Counts() {

@@ -1,7 +1,8 @@
-// The gRPC port: who may connect, what a connection may hold, and the server behind it.
+// The gRPC port and socket: who may connect, what a connection may hold, and the server behind it.
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -21,17 +22,16 @@ namespace kiln::server {
 // Counts may be called from any thread, the rest by one.
 class RpcListener {
  public:
-  // Takes the address; nobody is answered before Start. `config` must outlive this. Errors as
-  // Listen's of server/net/listen.h.
+  // Takes the address and the socket; nobody is answered before Start. `config` must outlive this.
+  // Errors as those of server/net/listen.h; a socket that was not asked for by its name is done
+  // without where there is an address, with a line of the log.
   static absl::StatusOr<std::unique_ptr<RpcListener>> Listen(const Config& config);
   ~RpcListener() { Stop(); }
 
   // What is given must outlive Stop. INTERNAL where gRPC starts no server.
   absl::Status Start(const Credentials& credentials, const ServiceContext* context,
                      HealthService& health);
-  void StopAccepting() {
-    if (acceptor_ != nullptr) acceptor_->Stop();
-  }
+  void StopAccepting();
   // Ends every call and waits for its end.
   void Stop();
   // REQUIRES: between Start and Stop.
@@ -39,6 +39,10 @@ class RpcListener {
 
   // With the real port where 0 was asked for.
   const Address& address() const { return address_; }
+  // Of the Unix socket; empty where there is none.
+  const std::string& socket() const { return socket_; }
+  // How long no call has been under way.
+  absl::Duration IdleFor();
   DoorCounts Counts();
 
  private:
@@ -46,9 +50,12 @@ class RpcListener {
 
   const Config& config_;
   Address address_;
+  std::string socket_;
+  int socket_fd_ = -1;
   AcceptorLimits limits_;
   std::unique_ptr<Acceptor> acceptor_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> door_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> socket_door_;
   grpc::Server* grpc_server_ = nullptr;
   absl::Mutex mu_;
   std::unique_ptr<RpcServer> server_ ABSL_GUARDED_BY(mu_);

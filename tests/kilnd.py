@@ -21,6 +21,7 @@ class Server:
             str(program),
             "--listen=127.0.0.1:0",
             "--metrics-listen=127.0.0.1:0",
+            "--socket=none",
             f"--data-dir={data_dir}",
             *flags,
         ]

@@ -70,12 +70,16 @@ absl::StatusOr<std::unique_ptr<Client>> MakeClient(const Args& args, bool debug,
   return Client::Create(options);
 }
 
-absl::StatusOr<v1::Graph> GraphArgument(const Args& args, v1::SavedGraph::Asked* asked) {
-  KILN_ASSIGN_OR_RETURN(v1::Graph graph, LoadGraph(args.positional().front()));
+absl::StatusOr<v1::Graph> LoadSavedGraph(const std::string& path, v1::SavedGraph::Asked* asked) {
+  KILN_ASSIGN_OR_RETURN(v1::Graph graph, LoadGraph(path));
   v1::SavedGraph saved;
   if (asked != nullptr && saved.ParseFromString(graph.SerializeAsString())) *asked = saved.asked();
   graph.DiscardUnknownFields();  // no part of what is sent
   return graph;
+}
+
+absl::StatusOr<v1::Graph> GraphArgument(const Args& args, v1::SavedGraph::Asked* asked) {
+  return LoadSavedGraph(args.positional().front(), asked);
 }
 
 ProgressLine::ProgressLine() : start_(absl::Now()), terminal_(isatty(STDERR_FILENO) != 0) {}

@@ -1,4 +1,4 @@
-// What the commands share: flags, the client, exit codes, progress, tables of commands.
+// What the commands share: flags, the client, exit codes, progress.
 #pragma once
 
 #include <memory>
@@ -40,15 +40,10 @@ inline Outcome Failed(absl::Status status) {
 }
 int ExitCode(const Outcome& outcome);
 
-struct Command {
-  absl::string_view name;
-  absl::string_view synopsis;
-  absl::string_view summary;
-  FlagNames flags;  // besides those of every command
-  Outcome (*run)(const Args& args);
-};
-
+Outcome RunStart(const Args& args);
+Outcome RunStop(const Args& args);
 Outcome RunStatus(const Args& args);
+Outcome RunDoctor(const Args& args);
 Outcome RunCompile(const Args& args);
 Outcome RunRun(const Args& args);
 Outcome RunExplain(const Args& args);
@@ -60,9 +55,7 @@ Outcome RunTop(const Args& args);
 void PrintCaches(const v1::ServerInfo& info);
 Outcome RunLoad(const Args& args);
 
-// Flags of every command. There is none for a token itself: other users see command lines.
-inline constexpr absl::string_view kSecurityFlags[] = {
-    "--tls-ca", "--tls-cert", "--tls-key", "--token-file", "--public-key", "--known-servers"};
+// There is no flag for a token itself: other users see command lines.
 void TakeSecurityFlags(const Args& args, ClientOptions& options);
 
 // --server, --timeout, --threads, --arch, --libraries, --target, --fail-on-miss and the flags
@@ -70,8 +63,9 @@ void TakeSecurityFlags(const Args& args, ClientOptions& options);
 absl::StatusOr<std::unique_ptr<Client>> MakeClient(const Args& args, bool debug,
                                                    const v1::SavedGraph::Asked& asked = {});
 
-// Loads GRAPH, the one positional argument, which must be a saved graph; `asked`, where it is not
-// null, becomes what its file says of those who ask for it.
+// `asked`, where it is not null, becomes what the file says of those who ask for its graph.
+absl::StatusOr<v1::Graph> LoadSavedGraph(const std::string& path, v1::SavedGraph::Asked* asked);
+// GRAPH, the one positional argument, which must be a saved graph.
 absl::StatusOr<v1::Graph> GraphArgument(const Args& args, v1::SavedGraph::Asked* asked = nullptr);
 
 // Shows what a compile does on standard error, where that is a terminal and it takes over half a

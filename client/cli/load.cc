@@ -10,6 +10,8 @@
 #include "client/cli/command.h"
 #include "client/credentials.h"
 #include "client/load/load.h"
+#include "client/local_access.h"
+#include "client/own_server.h"
 #include "client/remote.h"
 #include "kiln/v1/compile_service.pb.h"
 #include "proto/base/device_cpu.h"
@@ -36,12 +38,25 @@ absl::StatusOr<double> GetNumber(const Args& args, absl::string_view name, doubl
   return value;
 }
 
+// What is named, else the user's own, running.
+absl::StatusOr<std::string> Server(const Args& args) {
+  std::string server = OptionOrVariable(args.Get("--server", ""), "KILN_SERVER");
+  if (!server.empty()) return server;
+  const OwnServer own = OwnServer::Locate();
+  KILN_RETURN_IF_ERROR(own.Ensure());
+  return own.address();
+}
+
 absl::StatusOr<LoadOptions> ParseOptions(const Args& args) {
   LoadOptions options;
-  options.server = ServersOrDefault(args.Get("--server", ""));
+  KILN_ASSIGN_OR_RETURN(options.server, Server(args));
   KILN_RETURN_IF_ERROR(GrpcTarget(options.server).status());  // one server
   ClientOptions security;
   TakeSecurityFlags(args, security);
+  if (OptionOrVariable(security.token_file, "KILN_TOKEN_FILE").empty() &&
+      OptionOrVariable("", "KILN_TOKEN").empty()) {
+    security.token = ReadLocalToken(options.server);
+  }
   KILN_ASSIGN_OR_RETURN(options.credentials, Credentials::Load(security));
   KILN_RETURN_IF_ERROR(options.credentials->CheckServer(options.server));
   KILN_ASSIGN_OR_RETURN(double rate, GetNumber(args, "--rate", 0, 0.001, 1e6));

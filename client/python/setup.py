@@ -1,4 +1,4 @@
-"""Packs the Python files with the extension and libkiln.so that CMake has built.
+"""Packs the Python files with the extension and the client library that CMake has built.
 
 Build first (deploy/quickstart.sh does). KILN_BUILD names the build folder, default build/release.
 """
@@ -21,7 +21,7 @@ class BuildWithLibraries(build_py):
         target = pathlib.Path(self.build_lib) / "kiln_torch"
         for library in (
             BUILD / "python" / "kiln_torch" / "_kiln.abi3.so",
-            BUILD / "lib" / "libkiln.so",
+            BUILD / "lib" / "libkiln.so.0",
         ):
             if not library.exists():
                 raise SystemExit(f"error: {library} is missing: build Kiln first")

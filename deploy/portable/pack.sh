@@ -24,7 +24,8 @@ program() {
 }
 program "$build/bin/kilnd" "$pack/bin/kilnd"
 program "$build/bin/kiln" "$pack/bin/kiln"
-program "$build/lib/libkiln.so" "$pack/lib/libkiln.so"
+program "$build/lib/libkiln.so" "$pack/lib/libkiln.so.0"
+ln -s libkiln.so.0 "$pack/lib/libkiln.so"
 program "$build/lib/libgcu_runtime.so" "$pack/lib/libgcu_runtime.so"
 program "$build/python/kiln_torch/_kiln.abi3.so" "$pack/python/kiln_torch/_kiln.abi3.so"
 install -m 644 -t "$pack/python/kiln_torch" "$root"/client/python/kiln_torch/*.py

@@ -14,7 +14,6 @@
 #include "proto/base/target_name.h"
 #include "server/calls/background_call.h"
 #include "server/calls/chunker.h"
-#include "server/calls/connection.h"
 #include "server/calls/request_limits.h"
 #include "server/calls/shared_lookup.h"
 #include "server/observe/tracing.h"
@@ -28,8 +27,7 @@ class CompileCall final : public BackgroundCall {
   CompileCall(const ServiceContext& service, grpc::ServerContextBase& context,
               grpc::ByteBuffer& request)
       : BackgroundCall(CallKind::kCompile, "Compile", service, context, request),
-        deadline_(absl::FromChrono(context.deadline())),
-        peer_(context.peer()) {}
+        deadline_(absl::FromChrono(context.deadline())) {}
 
   void OnCancel() override {
     std::optional<Broker::Ticket> ticket;
@@ -43,11 +41,11 @@ class CompileCall final : public BackgroundCall {
   }
 
  private:
-  // A client that asked for the end or set a deadline does not come back; one whose connection
-  // broke may.
+  // A client whose time is up does not come back. One that cancels looks like one whose connection
+  // broke, which may.
   void Leave(const Broker::Ticket& ticket) {
-    if (deadline_ <= absl::Now()) return service_.broker.Leave(ticket);
-    service_.broker.Leave(ticket, [peer = peer_] { return !ConnectionIsOpen(peer); });
+    service_.broker.Leave(ticket, deadline_ <= absl::Now() ? Broker::Departure::kFinal
+                                                           : Broker::Departure::kMayReturn);
   }
 
   void Begin() override {
@@ -156,7 +154,6 @@ class CompileCall final : public BackgroundCall {
   // Not the context: while the shared tier is asked the call may end, and gRPC's side of it is
   // gone.
   const absl::Time deadline_;
-  const std::string peer_;
   std::optional<Broker::Ticket> ticket_ ABSL_GUARDED_BY(mu_);
   std::optional<v1::Progress> progress_ ABSL_GUARDED_BY(mu_);
   std::optional<Chunker> chunker_ ABSL_GUARDED_BY(mu_);

@@ -20,8 +20,6 @@ namespace {
 
 // Workers take a warm-up job's tasks as if it had started this many jobs later.
 constexpr int64_t kWarmupHandicapJobs = 64;
-// By then the transport has noticed what became of a connection.
-constexpr absl::Duration kDepartureSettles = absl::Milliseconds(100);
 // Telling a thousand waiters of each kernel would take the processors that compile it.
 constexpr absl::Duration kReportCostPerWaiter = absl::Microseconds(500);
 
@@ -59,10 +57,8 @@ struct Broker::Job {
   int64_t leader = 0;
   std::shared_ptr<void> room;
   absl::Time next_report = absl::InfinitePast();
-  // While nobody waits.
+  // How often the last waiter left.
   int64_t departures = 0;
-  absl::Time linger_until;
-  std::function<bool()> connection_lost;
 };
 
 Broker::Broker(BrokerOptions options, CompileJobContext context, cache::Store* known,
@@ -119,13 +115,13 @@ absl::StatusOr<Broker::JobPtr> Broker::NewJob(CompileJobInput input, const Calle
   FairQueue::Pushed pushed = queue_.Push(input.number, caller.tenant, caller.priority);
   if (!pushed.status.ok()) {
     context_.metrics.TenantRefused(caller.tenant, "queue");
-    if (context_.activity != nullptr) context_.activity->JobRefused(caller.tenant);
+    context_.observer->JobRefused(caller.tenant);
     return NoRoom(pushed.status);
   }
   if (pushed.evicted) {
     JobPtr victim = queued_[*pushed.evicted];
     context_.metrics.TenantRefused(victim->caller.tenant, "evicted");
-    if (context_.activity != nullptr) context_.activity->JobRefused(victim->caller.tenant);
+    context_.observer->JobRefused(victim->caller.tenant);
     for (auto& [number, callbacks] : victim->waiters) evicted.push_back(std::move(callbacks));
     waiters_ -= static_cast<int>(victim->waiters.size());
     victim->waiters.clear();
@@ -138,9 +134,7 @@ absl::StatusOr<Broker::JobPtr> Broker::NewJob(CompileJobInput input, const Calle
   job->input.trace = job->span.context();
   jobs_[job->input.key] = job;
   queued_[job->input.number] = job;
-  if (context_.activity != nullptr) {
-    context_.activity->JobQueued(job->input.number, job->input.key, job->input.request, caller);
-  }
+  context_.observer->JobQueued(job->input.number, job->input.key, job->input.request, caller);
   return job;
 }
 
@@ -162,7 +156,7 @@ absl::StatusOr<Broker::Ticket> Broker::Join(const Digest& key,
     if (auto it = jobs_.find(key); it != jobs_.end()) {
       job = it->second;
       context_.metrics.JobCoalesced();
-      if (context_.activity != nullptr) context_.activity->JobJoined(job->input.number);
+      context_.observer->JobJoined(job->input.number);
     } else {
       KILN_ASSIGN_OR_RETURN(job,
                             NewJob({number, number, key, std::move(request)}, caller, evicted));
@@ -181,7 +175,7 @@ absl::StatusOr<Broker::Ticket> Broker::Join(const Digest& key,
   return ticket;
 }
 
-void Broker::Leave(const Ticket& ticket, std::function<bool()> connection_lost) {
+void Broker::Leave(const Ticket& ticket, Departure departure) {
   absl::MutexLock lock(&mu_);
   auto it = jobs_.find(ticket.key);
   if (it == jobs_.end() || it->second->input.number != ticket.job) return;
@@ -189,18 +183,13 @@ void Broker::Leave(const Ticket& ticket, std::function<bool()> connection_lost) 
   if (job->waiters.erase(ticket.waiter) == 0) return;
   --waiters_;
   if (!job->waiters.empty()) return;
-  if (connection_lost == nullptr) return Drop(job);
-  absl::Time now = absl::Now();
-  job->connection_lost = std::move(connection_lost);
-  job->linger_until = now + options_.reattach_grace;
-  lingering_.emplace(now + kDepartureSettles, Lingering{job, ++job->departures});
+  if (departure == Departure::kFinal) return Drop(job);
+  lingering_.emplace(absl::Now() + options_.reattach_grace, Lingering{job, ++job->departures});
 }
 
 void Broker::Drop(const JobPtr& job) {
-  if (context_.activity != nullptr) {
-    context_.activity->JobEnded(job->input.number,
-                                absl::CancelledError("nobody waits for it any more"), "");
-  }
+  context_.observer->JobEnded(job->input.number,
+                              absl::CancelledError("nobody waits for it any more"), "");
   job->control->Stop();
   if (auto it = jobs_.find(job->input.key); it != jobs_.end() && it->second == job) jobs_.erase(it);
   queue_.Remove(job->input.number);
@@ -215,45 +204,26 @@ bool Broker::IsAlone(const JobPtr& job, int64_t departure) const {
          job->departures == departure;
 }
 
-void Broker::Decide(const Lingering& lingering) {
+void Broker::StopAlone(const Lingering& lingering) {
   JobPtr job = lingering.job.lock();
-  if (job == nullptr) return;
-  std::function<bool()> connection_lost;
-  bool over = false;
-  {
-    absl::MutexLock lock(&mu_);
-    if (!IsAlone(job, lingering.departure)) return;
-    connection_lost = std::move(job->connection_lost);
-    job->connection_lost = nullptr;
-    over = absl::Now() >= job->linger_until;
-  }
-  if (!over && connection_lost != nullptr) over = !connection_lost();
-  absl::MutexLock lock(&mu_);
-  if (!IsAlone(job, lingering.departure)) return;
-  if (over) return Drop(job);
-  lingering_.emplace(job->linger_until, lingering);
+  if (job != nullptr && IsAlone(job, lingering.departure)) Drop(job);
 }
 
 void Broker::RunLingerThread() {
+  absl::MutexLock lock(&mu_);
   while (true) {
-    Lingering next;
-    {
-      absl::MutexLock lock(&mu_);
-      mu_.Await(absl::Condition(
-          +[](Broker* b) ABSL_SHARED_LOCKS_REQUIRED(b->mu_) {
-            return b->stopping_ || !b->lingering_.empty();
-          },
-          this));
-      if (stopping_) return;
-      // What comes meanwhile is due no earlier than its settling time, which is short.
-      absl::Time due = std::min(lingering_.begin()->first, absl::Now() + kDepartureSettles);
-      mu_.AwaitWithDeadline(absl::Condition(&stopping_), due);
-      if (stopping_) return;
-      if (lingering_.begin()->first > absl::Now()) continue;
-      next = lingering_.begin()->second;
+    mu_.Await(absl::Condition(
+        +[](Broker* b)
+             ABSL_SHARED_LOCKS_REQUIRED(b->mu_) { return b->stopping_ || !b->lingering_.empty(); },
+        this));
+    if (stopping_) return;
+    // All have the same time to come back: the first stays the first.
+    mu_.AwaitWithDeadline(absl::Condition(&stopping_), lingering_.begin()->first);
+    if (stopping_) return;
+    while (!lingering_.empty() && lingering_.begin()->first <= absl::Now()) {
+      StopAlone(lingering_.begin()->second);
       lingering_.erase(lingering_.begin());
     }
-    Decide(next);
   }
 }
 
@@ -305,7 +275,7 @@ void Broker::RunThread() {
 
 void Broker::RunJob(const JobPtr& job) {
   job->started = absl::Now();
-  if (context_.activity != nullptr) context_.activity->JobStarted(job->input.number);
+  context_.observer->JobStarted(job->input.number);
   if (!job->waited_for_another) {
     context_.metrics.JobStarted(job->caller.priority, job->started - job->created);
     RecordSpan(job->input.trace, "queue", job->created, job->started - job->created);
@@ -407,10 +377,8 @@ absl::StatusOr<CompileAnswer> Broker::Compile(const JobPtr& job) {
 
 void Broker::Finish(const JobPtr& job, const absl::StatusOr<CompileAnswer>& answer) {
   EndSpan(*job, answer);
-  if (context_.activity != nullptr) {
-    context_.activity->JobEnded(job->input.number, answer.status(),
-                                answer.ok() ? answer->source : "");
-  }
+  context_.observer->JobEnded(job->input.number, answer.status(),
+                              answer.ok() ? answer->source : "");
   std::map<int64_t, CompileCallbacks> waiters;
   {
     absl::MutexLock lock(&mu_);

@@ -33,7 +33,7 @@ struct BrokerOptions {
   int tenant_max_queued = 0;   // 0: no limit of its own
   int tenant_max_running = 0;  // 0: all but one of job_threads, so that one is left for the others
   std::map<std::string, int> tenant_weights;  // 1 for the others
-  // How long a job goes on after its last waiter's connection broke, for the client to come back.
+  // How long a job goes on after its last waiter has gone, who may come back.
   absl::Duration reattach_grace = absl::Seconds(2);
   LeaseWatchOptions lease;
 };
@@ -86,9 +86,9 @@ class Broker {
                               const Caller& caller, CompileCallbacks callbacks,
                               std::shared_ptr<void> room = nullptr);
   // The waiter leaves; its callbacks may still be running. The last one's leaving stops the job, at
-  // once or, where `connection_lost` is given, once it says false or the grace period is over. It
-  // is asked shortly afterwards, on a thread of the broker's.
-  void Leave(const Ticket& ticket, std::function<bool()> connection_lost = nullptr);
+  // once or after the grace period.
+  enum class Departure { kFinal, kMayReturn };
+  void Leave(const Ticket& ticket, Departure departure = Departure::kFinal);
 
   // From now on only jobs that exist are worked on.
   void StartDrain();
@@ -101,7 +101,7 @@ class Broker {
  private:
   struct Job;
   using JobPtr = std::shared_ptr<Job>;
-  // A job without waiters, by the time when to decide about it. `departure` is the one that left
+  // A job without waiters, by the time when it is stopped. `departure` is the one that left
   // it alone: void once somebody joined.
   struct Lingering {
     std::weak_ptr<Job> job;
@@ -128,7 +128,7 @@ class Broker {
   absl::Status NoRoom(const absl::Status& why) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   void RunLingerThread();
-  void Decide(const Lingering& lingering);
+  void StopAlone(const Lingering& lingering) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool IsAlone(const JobPtr& job, int64_t departure) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
 
   int Waiting() const ABSL_SHARED_LOCKS_REQUIRED(mu_) {

@@ -34,7 +34,8 @@ constexpr int kMaxAttempts = 2;
 struct PlannedKernel {
   std::string symbol;
   std::string operators;  // none for a routine
-  Digest key;             // of `request`
+  bool is_routine = false;
+  Digest key;  // of `request`
   std::shared_ptr<const v1::WorkerRequest> request;
   size_t source_bytes() const { return request->compile_kernel().source().size(); }
 };
@@ -44,18 +45,6 @@ struct KernelSlot {
   v1::CompileKernelResponse compiled;
   int64_t compile_ns = 0;
   bool cached = false;
-};
-
-// What worker threads write while the job's thread waits; outlives a job that was stopped.
-struct KernelResults {
-  absl::Mutex mu;
-  std::vector<KernelSlot> slots ABSL_GUARDED_BY(mu);
-  absl::Status status ABSL_GUARDED_BY(mu);
-  int worker_deaths ABSL_GUARDED_BY(mu) = 0;
-  int done ABSL_GUARDED_BY(mu) = 0;
-  int cached ABSL_GUARDED_BY(mu) = 0;
-  // One kernel's failure calls the others off.
-  std::atomic<bool> failed = false;
 };
 
 v1::Progress MakeProgress(absl::string_view stage, int done, int total, int cached) {
@@ -78,6 +67,66 @@ void RecordKernel(const TraceContext& step, absl::string_view kind, absl::string
   span.End(now);
 }
 
+// What worker threads write while the job's thread waits, and tell; outlives a job that was
+// stopped.
+struct KernelResults {
+  KernelResults(const CompileJobContext& context, const CompileJobInput& input,
+                std::shared_ptr<JobControl> job_control, ProgressSink sink)
+      : metrics(context.metrics),
+        observer(*context.observer),
+        job(input.number),
+        target(TargetName(input.request->device().target())),
+        control(std::move(job_control)),
+        progress(std::move(sink)) {}
+
+  // One more is done. `step`: whose part it is.
+  void Done(size_t i, const PlannedKernel& kernel, const TraceContext& step,
+            const KernelOutcome& outcome) ABSL_LOCKS_EXCLUDED(mu);
+
+  Metrics& metrics;
+  JobObserver& observer;
+  const int64_t job;
+  const absl::string_view target;
+  const std::shared_ptr<JobControl> control;
+  const ProgressSink progress;
+
+  absl::Mutex mu;
+  std::vector<KernelSlot> slots ABSL_GUARDED_BY(mu);
+  absl::Status status ABSL_GUARDED_BY(mu);
+  int worker_deaths ABSL_GUARDED_BY(mu) = 0;
+  int total ABSL_GUARDED_BY(mu) = 0;  // without routines, as the two below
+  int done ABSL_GUARDED_BY(mu) = 0;
+  int cached ABSL_GUARDED_BY(mu) = 0;
+  // One kernel's failure calls the others off.
+  std::atomic<bool> failed = false;
+};
+
+void KernelResults::Done(size_t i, const PlannedKernel& kernel, const TraceContext& step,
+                         const KernelOutcome& outcome) {
+  RecordKernel(step, kernel.is_routine ? "routine" : "kernel", kernel.symbol, outcome);
+  if (outcome.kernel.ok()) {
+    const absl::Duration took = absl::Nanoseconds(outcome.kernel->compile_ns);
+    observer.KernelDone(job, kernel.symbol, kernel.operators, absl::Now() - took, took);
+  }
+  v1::Progress report;
+  {
+    absl::MutexLock lock(&mu);
+    worker_deaths += outcome.worker_deaths;
+    status.Update(outcome.kernel.status());
+    if (outcome.kernel.ok()) {
+      slots[i].compiled = outcome.kernel->response->compile_kernel();
+      slots[i].compile_ns = outcome.kernel->compile_ns;
+      if (!outcome.joined && !kernel.is_routine) metrics.KernelCompiled(target);
+    } else {
+      failed = true;
+    }
+    if (!kernel.is_routine) ++done;
+    report = MakeProgress("compile", done, total, cached);
+  }
+  progress(report);
+  control->Answered();
+}
+
 class Job {
  public:
   Job(const CompileJobContext& context, const CompileJobInput& input,
@@ -89,7 +138,8 @@ class Job {
         target_(TargetName(input.request->device().target())),
         compiler_build_(context.compiler_builds.For(input.request->device().target())),
         device_(KeyedDevice(input.request->device())),
-        options_(KeyedOptions(input.request->options())) {}
+        options_(KeyedOptions(input.request->options())),
+        results_(std::make_shared<KernelResults>(context, input, control_, progress_)) {}
 
   CompileJobOutcome Run() {
     outcome_.artifact = RunSteps();
@@ -112,7 +162,7 @@ class Job {
                            outcome_.kernels_cached));
     Span span = Span::BeginPart(input_.trace, name);
     step_trace_ = span.context();
-    if (context_.activity != nullptr) context_.activity->StageStarted(input_.number, name);
+    context_.observer->StageStarted(input_.number, name);
     absl::Time start = absl::Now();
     absl::Status status = step();
     absl::Duration duration = absl::Now() - start;
@@ -123,9 +173,7 @@ class Job {
     time.set_stage(std::string(name));
     time.set_duration_ns(absl::ToInt64Nanoseconds(duration));
     context_.metrics.StageDone(name, target_, duration);
-    if (context_.activity != nullptr) {
-      context_.activity->StageDone(input_.number, name, start, duration);
-    }
+    context_.observer->StageDone(input_.number, name, start, duration);
     absl::StrAppend(&stages_text_, stages_text_.empty() ? "" : " ", name, "=",
                     absl::StrFormat("%.1fms", absl::ToDoubleMilliseconds(duration)));
     return status;
@@ -139,9 +187,7 @@ class Job {
     for (const v1::StageTime& stage : plan_.stages()) {
       absl::Duration duration = absl::Nanoseconds(stage.duration_ns());
       RecordSpan(step_trace_, stage.stage(), start, duration);
-      if (context_.activity != nullptr) {
-        context_.activity->StageDone(input_.number, stage.stage(), start, duration);
-      }
+      context_.observer->StageDone(input_.number, stage.stage(), start, duration);
       start += duration;
     }
   }
@@ -187,18 +233,18 @@ class Job {
       context_.metrics.StageDone(stage.stage(), target_, absl::Nanoseconds(stage.duration_ns()));
     }
     for (v1::KernelSource& kernel : *plan_.mutable_kernels()) {
-      KILN_RETURN_IF_ERROR(AddKernel(kernel));
+      KILN_RETURN_IF_ERROR(AddKernel(kernel, /*is_routine=*/false));
     }
     for (v1::KernelSource& routine : *plan_.mutable_routines()) {
-      KILN_RETURN_IF_ERROR(AddKernel(routine));
+      KILN_RETURN_IF_ERROR(AddKernel(routine, /*is_routine=*/true));
     }
     return absl::OkStatus();
   }
 
-  bool IsRoutine(size_t i) const { return i >= static_cast<size_t>(plan_.kernels_size()); }
+  bool IsRoutine(size_t i) const { return kernels_[i].is_routine; }
 
   // Takes its source. The key is made of the very message that a worker will get.
-  absl::Status AddKernel(v1::KernelSource& kernel) {
+  absl::Status AddKernel(v1::KernelSource& kernel, bool is_routine) {
     auto request = std::make_shared<v1::WorkerRequest>();
     v1::CompileKernelRequest& compile = *request->mutable_compile_kernel();
     compile.set_source(std::move(*kernel.mutable_source()));
@@ -207,6 +253,7 @@ class Job {
     KILN_ASSIGN_OR_RETURN(Digest key, context_.kernel_key(compile));
     kernels_.push_back({.symbol = kernel.symbol(),
                         .operators = absl::StrJoin(kernel.ops(), ", "),
+                        .is_routine = is_routine,
                         .key = key,
                         .request = std::move(request)});
     return absl::OkStatus();
@@ -220,6 +267,7 @@ class Job {
     const auto found = TracedGetMany(step_trace_, context_.store, keys);
     absl::MutexLock lock(&results_->mu);
     results_->slots.resize(kernels_.size());
+    results_->total = outcome_.kernels_total;
     for (size_t i = 0; i < kernels_.size(); ++i) {
       KernelSlot& slot = results_->slots[i];
       slot.cached = found[i].ok() && slot.compiled.ParseFromString(found[i]->entry->bytes);
@@ -229,9 +277,7 @@ class Job {
     results_->done = results_->cached;
     outcome_.kernels_cached = results_->cached;
     context_.metrics.KernelsReused(target_, results_->cached);
-    if (context_.activity != nullptr) {
-      context_.activity->KernelsFound(input_.number, outcome_.kernels_total, results_->cached);
-    }
+    context_.observer->KernelsFound(input_.number, outcome_.kernels_total, results_->cached);
     return absl::OkStatus();
   }
 
@@ -263,36 +309,8 @@ class Job {
     kernel.stopped = [control = control_, results = results_] {
       return results->failed || control->stopped();
     };
-    kernel.done = [control = control_, results = results_, progress = progress_, i,
-                   total = outcome_.kernels_total, &metrics = context_.metrics, target = target_,
-                   trace = step_trace_, symbol = kernels_[i].symbol,
-                   operators = kernels_[i].operators, is_routine = IsRoutine(i),
-                   activity = context_.activity,
-                   job = input_.number](const KernelOutcome& outcome) {
-      RecordKernel(trace, is_routine ? "routine" : "kernel", symbol, outcome);
-      if (activity != nullptr && outcome.kernel.ok()) {
-        absl::Duration took = absl::Nanoseconds(outcome.kernel->compile_ns);
-        activity->KernelDone(job, symbol, operators, absl::Now() - took, took);
-      }
-      v1::Progress report;
-      {
-        absl::MutexLock lock(&results->mu);
-        results->worker_deaths += outcome.worker_deaths;
-        results->status.Update(outcome.kernel.status());
-        if (outcome.kernel.ok()) {
-          KernelSlot& slot = results->slots[i];
-          slot.compiled = outcome.kernel->response->compile_kernel();
-          slot.compile_ns = outcome.kernel->compile_ns;
-          if (!outcome.joined && !is_routine) metrics.KernelCompiled(target);
-        } else {
-          results->failed = true;
-        }
-        if (!is_routine) ++results->done;
-        report = MakeProgress("compile", results->done, total, results->cached);
-      }
-      progress(report);
-      control->Answered();
-    };
+    kernel.done = [results = results_, i, planned = kernels_[i], step = step_trace_](
+                      const KernelOutcome& outcome) { results->Done(i, planned, step, outcome); };
     context_.kernels.Compile(std::move(kernel));
   }
 
@@ -399,7 +417,7 @@ class Job {
   v1::Artifact artifact_;
   std::vector<PlannedKernel> kernels_;
   std::vector<size_t> missing_;  // of kernels_
-  const std::shared_ptr<KernelResults> results_ = std::make_shared<KernelResults>();
+  const std::shared_ptr<KernelResults> results_;
 };
 
 }  // namespace

@@ -12,7 +12,7 @@
 #include "proto/base/trace_context.h"
 #include "server/jobs/job_control.h"
 #include "server/jobs/kernel_compiler.h"
-#include "server/observe/activity.h"
+#include "server/observe/job_observer.h"
 #include "server/observe/metrics.h"
 #include "server/workers/worker_backend.h"
 
@@ -46,7 +46,7 @@ struct CompileJobContext {
   Metrics& metrics;
   CompilerBuilds compiler_builds;
   KernelKeyFunction kernel_key;
-  ActivityLog* activity = nullptr;  // told how jobs go on, where there is one
+  JobObserver* observer = &NoJobObserver();  // never null
 };
 
 struct CompileJobOutcome {

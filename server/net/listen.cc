@@ -7,6 +7,8 @@
 #include <netinet/tcp.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -131,10 +133,50 @@ absl::StatusOr<Listening> Listen(const Address& address, absl::string_view flag)
                    "): the port is in use or the address is not this machine's"));
 }
 
+absl::StatusOr<Descriptor> ListenOnSocket(const std::string& path, absl::string_view flag) {
+  const std::string what = absl::StrCat("cannot listen on the socket ", path, " (", flag, "): ");
+  sockaddr_un address = {.sun_family = AF_UNIX};
+  if (path.size() >= sizeof(address.sun_path)) {
+    return absl::AlreadyExistsError(
+        absl::StrCat(what, "its path has more than ", sizeof(address.sun_path) - 1, " bytes"));
+  }
+  std::memcpy(address.sun_path, path.data(), path.size());
+  const auto* name = reinterpret_cast<const sockaddr*>(&address);
+  auto bound = [&](const Descriptor& fd) {
+    return fd.ok() && bind(fd.get(), name, sizeof(address)) == 0;
+  };
+  Descriptor fd(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!bound(fd)) {
+    struct stat found = {};
+    if (errno != EADDRINUSE) {
+      return absl::AlreadyExistsError(absl::StrCat(what, std::strerror(errno)));
+    }
+    if (lstat(path.c_str(), &found) != 0 || !S_ISSOCK(found.st_mode)) {
+      return absl::AlreadyExistsError(absl::StrCat(what, "there is a file that is no socket"));
+    }
+    const Descriptor probe(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (!probe.ok() || connect(probe.get(), name, sizeof(address)) == 0 || errno != ECONNREFUSED) {
+      return absl::AlreadyExistsError(absl::StrCat(what, "another server listens there"));
+    }
+    unlink(path.c_str());
+    if (!bound(fd)) return absl::AlreadyExistsError(absl::StrCat(what, std::strerror(errno)));
+  }
+  // Nobody connects before listen, and the acceptor looks at who does (IsOwnUser).
+  if (chmod(path.c_str(), 0600) != 0 || listen(fd.get(), SOMAXCONN) != 0) {
+    return absl::AlreadyExistsError(absl::StrCat(what, std::strerror(errno)));
+  }
+  return fd;
+}
+
 std::optional<Peer> PeerOf(int fd) {
   sockaddr_storage peer = {};
   socklen_t size = sizeof(peer);
   if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0) return std::nullopt;
+  if (peer.ss_family == AF_UNIX) {
+    struct stat socket = {};
+    if (fstat(fd, &socket) != 0) return std::nullopt;
+    return Peer{"unix", absl::StrCat("unix:", socket.st_ino), true};
+  }
   char text[INET6_ADDRSTRLEN] = {};
   if (peer.ss_family == AF_INET) {
     const auto* v4 = reinterpret_cast<const sockaddr_in*>(&peer);

@@ -38,12 +38,18 @@ struct Listening {
 // where no address of the name can be had.
 absl::StatusOr<Listening> Listen(const Address& address, absl::string_view flag);
 
-// Who is at the other end of a TCP connection.
+// A Unix socket at `path` that only this user can connect to, non-blocking. A socket that nobody
+// listens on any more gives way; ALREADY_EXISTS, with `flag`, for any other file there.
+absl::StatusOr<Descriptor> ListenOnSocket(const std::string& path, absl::string_view flag);
+
+// Who is at the other end of a connection. Those of a Unix socket have no names: each gets one, but
+// of all of them gRPC says "unix:".
 struct Peer {
   // Without the port, IPv4 in its own form; of IPv6 the first half: the rest is one holder's to
   // choose.
   std::string address;
-  std::string name;  // as grpc::ServerContext::peer() has it
+  std::string name;  // as grpc::ServerContext::peer() has it; "unix:" and a number
+  bool is_unix = false;
 };
 std::optional<Peer> PeerOf(int fd);
 

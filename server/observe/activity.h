@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "proto/base/digest.h"
+#include "server/observe/job_observer.h"
 #include "server/security/caller.h"
 
 namespace kiln {
@@ -41,12 +42,12 @@ struct ActivityOptions {
   std::function<absl::Time()> clock = &absl::Now;
 };
 
-// Thread-safe. A hit costs an uncontended lock and a few additions. Jobs are named by their number;
-// calls about one that is not known, or has ended, are ignored.
-class ActivityLog {
+// Thread-safe. A hit costs an uncontended lock and a few additions. Calls
+// about a job that is not known, or has ended, are ignored.
+class ActivityLog final : public JobObserver {
  public:
   explicit ActivityLog(ActivityOptions options = {});
-  ~ActivityLog();
+  ~ActivityLog() override;
 
   // A Fetch or Compile that a cache answered.
   void Hit(absl::string_view tenant, absl::Duration latency);
@@ -55,18 +56,18 @@ class ActivityLog {
   void CompileMissed(const Digest& key);
 
   void JobQueued(int64_t job, const Digest& key,
-                 const std::shared_ptr<const v1::CompileRequest>& request, const Caller& caller);
-  void JobJoined(int64_t job);
-  // There was no room for a job of this tenant.
-  void JobRefused(absl::string_view tenant);
-  void JobStarted(int64_t job);
-  void StageStarted(int64_t job, absl::string_view stage);
-  void StageDone(int64_t job, absl::string_view stage, absl::Time start, absl::Duration duration);
+                 const std::shared_ptr<const v1::CompileRequest>& request,
+                 const Caller& caller) override;
+  void JobJoined(int64_t job) override;
+  void JobRefused(absl::string_view tenant) override;
+  void JobStarted(int64_t job) override;
+  void StageStarted(int64_t job, absl::string_view stage) override;
+  void StageDone(int64_t job, absl::string_view stage, absl::Time start,
+                 absl::Duration duration) override;
   void KernelDone(int64_t job, absl::string_view symbol, absl::string_view operators,
-                  absl::Time start, absl::Duration duration);
-  void KernelsFound(int64_t job, int total, int cached);
-  // `source`: "compiled", or the tier that had it after all.
-  void JobEnded(int64_t job, const absl::Status& status, absl::string_view source);
+                  absl::Time start, absl::Duration duration) override;
+  void KernelsFound(int64_t job, int total, int cached) override;
+  void JobEnded(int64_t job, const absl::Status& status, absl::string_view source) override;
 
   // Everything but what only the broker, the workers and the caches know. `recent` and `slowest`
   // are how many to list; newest and slowest first.

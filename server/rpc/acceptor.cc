@@ -14,6 +14,7 @@
 
 #include "absl/time/clock.h"
 #include "proto/base/log.h"
+#include "proto/base/own_server.h"
 
 namespace kiln::server {
 namespace {
@@ -46,11 +47,9 @@ Descriptor AcceptOne(int listener) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Make(const Address& address,
+absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Make(std::vector<Descriptor> sockets,
                                                          const AcceptorLimits& limits) {
-  auto listening = Listen(address, "--listen");
-  if (!listening.ok()) return listening.status();
-  std::unique_ptr<Acceptor> acceptor(new Acceptor(*std::move(listening), limits));
+  std::unique_ptr<Acceptor> acceptor(new Acceptor(std::move(sockets), limits));
   acceptor->wake_ = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!acceptor->wake_.ok()) return absl::ResourceExhaustedError("no descriptor is left");
   return acceptor;
@@ -69,7 +68,7 @@ void Acceptor::Stop() {
   const uint64_t one = 1;
   if (wake_.ok()) (void)!write(wake_.get(), &one, sizeof(one));  // a full counter wakes as well
   if (thread_.joinable()) thread_.join();
-  listening_.sockets.clear();
+  sockets_.clear();
 }
 
 AcceptorCounts Acceptor::Counts() {
@@ -94,7 +93,7 @@ std::optional<int64_t> Acceptor::ReceivedBytes(absl::string_view peer) {
 void Acceptor::Run() {
   std::vector<pollfd> ready;
   ready.push_back({wake_.get(), POLLIN, 0});
-  for (const Descriptor& socket : listening_.sockets) ready.push_back({socket.get(), POLLIN, 0});
+  for (const Descriptor& socket : sockets_) ready.push_back({socket.get(), POLLIN, 0});
   absl::Time looked = absl::InfinitePast();
   while (true) {
     bool exhausted;
@@ -131,6 +130,10 @@ void Acceptor::AcceptAll(int listener) {
 void Acceptor::Take(int listener, Descriptor connection) {
   const std::optional<Peer> peer = PeerOf(connection.get());
   if (!peer) return;  // it has gone again
+  if (peer->is_unix && !IsOwnUser(connection.get())) {
+    Log(LogLevel::kWarning, "another user's connection to the socket was refused");
+    return;
+  }
   if (auto refused = Register(connection.get(), *peer)) {
     absl::MutexLock lock(&mu_);
     ++(*refused == kLimit ? counts_.refused_limit : counts_.refused_address_limit);

@@ -10,6 +10,8 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
@@ -17,7 +19,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "server/address.h"
 #include "server/net/listen.h"
 
 namespace kiln::server {
@@ -43,8 +44,9 @@ class Acceptor {
   // Takes the connection and its descriptor.
   using Handover = std::function<void(int listener, int connection)>;
 
-  // Listens from here on; accepts from Start on. As Listen of server/net/listen.h.
-  static absl::StatusOr<std::unique_ptr<Acceptor>> Make(const Address& address,
+  // Accepts from Start on. Of Unix sockets whoever is not this user or root is closed at once.
+  // RESOURCE_EXHAUSTED without descriptors.
+  static absl::StatusOr<std::unique_ptr<Acceptor>> Make(std::vector<Descriptor> sockets,
                                                         const AcceptorLimits& limits);
   ~Acceptor() { Stop(); }
 
@@ -53,7 +55,6 @@ class Acceptor {
   // Closes the listening sockets; after it nothing is handed over.
   void Stop();
 
-  int port() const { return listening_.port; }
   AcceptorCounts Counts();
   // What the kernel has received for a connection that is open; `peer` as Peer::name.
   std::optional<int64_t> ReceivedBytes(absl::string_view peer);
@@ -67,8 +68,8 @@ class Acceptor {
     std::string address;
   };
 
-  Acceptor(Listening listening, const AcceptorLimits& limits)
-      : limits_(limits), listening_(std::move(listening)) {}
+  Acceptor(std::vector<Descriptor> sockets, const AcceptorLimits& limits)
+      : limits_(limits), sockets_(std::move(sockets)) {}
   void Run();
   void AcceptAll(int listener);
   void Take(int listener, Descriptor connection);
@@ -80,7 +81,7 @@ class Acceptor {
   void LogRefusals() ABSL_LOCKS_EXCLUDED(mu_);
 
   const AcceptorLimits limits_;
-  Listening listening_;
+  std::vector<Descriptor> sockets_;
   Descriptor wake_;
   Handover handover_;
   SpareDescriptors spares_{2};  // of the thread

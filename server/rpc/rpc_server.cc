@@ -98,6 +98,7 @@ class RpcCall final : public RequestReader {
 
   void Begin() {
     Hold();  // until Start has returned
+    server_.under_way_.fetch_add(1);
     reactor_ = method_->make(context_, request_);
     reactor_->call_ = this;
     reactor_->Start();
@@ -124,7 +125,11 @@ class RpcCall final : public RequestReader {
   void Hold() { holds_.fetch_add(1, std::memory_order_relaxed); }
   void LetGo() {
     if (holds_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-    if (reactor_ != nullptr) reactor_->OnDone();
+    if (reactor_ != nullptr) {
+      reactor_->OnDone();
+      server_.last_end_ns_ = absl::GetCurrentTimeNanos();
+      server_.under_way_.fetch_sub(1);
+    }
     delete this;
   }
 
@@ -190,6 +195,11 @@ std::unique_ptr<RpcServer> RpcServer::Start(grpc::ServerBuilder& builder, Method
     server->threads_.emplace_back([&queue = *queue] { RunThread(queue); });
   }
   return server;
+}
+
+absl::Duration RpcServer::IdleFor() const {
+  if (under_way_ > 0) return absl::ZeroDuration();
+  return absl::Nanoseconds(absl::GetCurrentTimeNanos() - last_end_ns_);
 }
 
 RpcServer::~RpcServer() {

@@ -5,10 +5,13 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <thread>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "server/rpc/reactor.h"
 #include "server/rpc/request_watch.h"
 
@@ -28,6 +31,8 @@ class RpcServer {
 
   grpc::Server& grpc_server() { return *server_; }
   RequestCounts request_counts() { return watch_.Counts(); }
+  // How long no call has been under way.
+  absl::Duration IdleFor() const;
 
  private:
   friend class RpcCall;
@@ -42,6 +47,8 @@ class RpcServer {
   std::unique_ptr<grpc::Server> server_;
   std::vector<std::thread> threads_;
   std::atomic<int> calls_ = 0;  // awaited or under way
+  std::atomic<int> under_way_ = 0;
+  std::atomic<int64_t> last_end_ns_ = absl::GetCurrentTimeNanos();  // of a call
 };
 
 }  // namespace kiln::server

@@ -3,10 +3,12 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "proto/base/digest.h"
 #include "server/security/access_list.h"
 #include "server/security/caller.h"
 
@@ -41,11 +43,14 @@ struct AccessRules {
   std::shared_ptr<const AccessList> list;
   // Of a call that shows no token and no certificate, or a certificate that no line names.
   Role anonymous_role = Role::kNone;
+  // SHA-256 of the token of local_token.h, with which callers may compile.
+  std::optional<Digest> local_token;
 };
 
-// A token goes before a certificate. A wrong token is an error, also where none was needed, and so
-// is a tenant that only an identity of the list has. `rules` is asked for each call, and must not
-// block; `max_tenant_names` as TenantNames has it.
+// Whoever comes through a Unix socket is this user or root (server/rpc/acceptor.h), and may do
+// everything. Of the others a token goes before a certificate. A wrong token is an error, also
+// where none was needed, and so is a tenant that only an identity of the list has. `rules` is asked
+// for each call, and must not block; `max_tenant_names` as TenantNames has it.
 std::unique_ptr<Authenticator> MakeAuthenticator(std::function<AccessRules()> rules,
                                                  int max_tenant_names);
 

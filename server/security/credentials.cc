@@ -69,7 +69,8 @@ absl::Status CheckSettings(const SecurityConfig& security, bool loopback_only) {
   if (security.client_cert_required && security.tls_client_ca.empty()) {
     return absl::InvalidArgumentError("--tls-client-auth needs --tls-client-ca");
   }
-  if (AnonymousRole(security, loopback_only) == Role::kNone && !TellsCallersApart(security)) {
+  if (AnonymousRole(security) == Role::kNone && !TellsCallersApart(security) &&
+      !UsesLocalToken(security, loopback_only)) {
     return absl::InvalidArgumentError(
         "nobody could call this server: it listens beyond this machine or shows a certificate, so "
         "that callers must say who they are, and nothing tells them apart; give --access-file, "
@@ -105,15 +106,18 @@ absl::StatusOr<std::unique_ptr<SigningKey>> OpenSigningKey(const SecurityConfig&
   return key;
 }
 
-Role AnonymousRole(const SecurityConfig& security, bool loopback_only) {
-  if (security.anonymous_role) return *security.anonymous_role;
-  const bool private_machine = loopback_only && security.tls_cert.empty();
-  return private_machine && !TellsCallersApart(security) ? Role::kAdmin : Role::kNone;
+Role AnonymousRole(const SecurityConfig& security) {
+  return security.anonymous_role.value_or(Role::kNone);
+}
+
+bool UsesLocalToken(const SecurityConfig& security, bool loopback_only) {
+  return loopback_only && security.tls_cert.empty() && !TellsCallersApart(security) &&
+         !security.anonymous_role;
 }
 
 struct Credentials::Impl {
-  Impl(const SecurityConfig& security, bool loopback_only)
-      : security(security), anonymous_role(AnonymousRole(security, loopback_only)) {}
+  explicit Impl(const SecurityConfig& security)
+      : security(security), anonymous_role(AnonymousRole(security)) {}
 
   // Logs what is wrong once so many looks in a row found it.
   absl::Status Look(int looks) ABSL_LOCKS_EXCLUDED(look_mutex);
@@ -123,7 +127,7 @@ struct Credentials::Impl {
 
   AccessRules Rules() const {
     absl::ReaderMutexLock lock(&rules_mutex);
-    return {list, anonymous_role};
+    return {list, anonymous_role, local_token};
   }
 
   const SecurityConfig security;
@@ -139,6 +143,7 @@ struct Credentials::Impl {
 
   mutable absl::Mutex rules_mutex;
   std::shared_ptr<const AccessList> list ABSL_GUARDED_BY(rules_mutex);
+  std::optional<Digest> local_token ABSL_GUARDED_BY(rules_mutex);
 
   absl::Mutex stop_mutex;
   bool stopping ABSL_GUARDED_BY(stop_mutex) = false;
@@ -201,7 +206,7 @@ void Credentials::Impl::Watch() {
 absl::StatusOr<std::unique_ptr<Credentials>> Credentials::Load(const SecurityConfig& security,
                                                                bool loopback_only) {
   KILN_RETURN_IF_ERROR(CheckSettings(security, loopback_only));
-  auto owned = std::make_unique<Impl>(security, loopback_only);
+  auto owned = std::make_unique<Impl>(security);
   Impl& impl = *owned;
   std::unique_ptr<Credentials> credentials(new Credentials(std::move(owned)));
   {
@@ -236,6 +241,11 @@ std::shared_ptr<grpc::ServerCredentials> Credentials::server_credentials() const
 
 Authenticator& Credentials::authenticator() const {
   return *impl_->authenticator;
+}
+
+void Credentials::SetLocalToken(const Digest& sha256) {
+  absl::MutexLock lock(&impl_->rules_mutex);
+  impl_->local_token = sha256;
 }
 
 absl::Status Credentials::Reload() {

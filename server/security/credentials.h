@@ -21,9 +21,13 @@ namespace kiln::server {
 absl::StatusOr<std::unique_ptr<SigningKey>> OpenSigningKey(const SecurityConfig& security,
                                                            const std::string& data_dir);
 
-// What is asked for, else admin where only this machine can connect (`loopback_only`) and nothing
-// tells callers apart (no certificate, no access file), else none.
-Role AnonymousRole(const SecurityConfig& security, bool loopback_only);
+// What is asked for, else none.
+Role AnonymousRole(const SecurityConfig& security);
+
+// Whether callers over TCP show the token of local_token.h: only this machine can connect
+// (`loopback_only`), and nothing else tells callers apart (no certificate, no access file, no role
+// for everybody).
+bool UsesLocalToken(const SecurityConfig& security, bool loopback_only);
 
 // Thread-safe. Looks at its files every second; a file that went bad is logged, once, and what was
 // read before stays.
@@ -38,6 +42,9 @@ class Credentials {
   // Must outlive the server that is made with it.
   std::shared_ptr<grpc::ServerCredentials> server_credentials() const;
   Authenticator& authenticator() const;
+
+  // From now on the token with this hash lets its callers compile.
+  void SetLocalToken(const Digest& sha256);
 
   // Looks at the files now; returns what is wrong with them.
   absl::Status Reload();

@@ -43,6 +43,7 @@ class Kilnd:
             str(programs / "kilnd"),
             "--listen=127.0.0.1:0",
             "--metrics-listen=127.0.0.1:0",
+            "--socket=none",
             f"--data-dir={self.folder / 'data'}",
             "--workers=2",
             "--log-format=json",

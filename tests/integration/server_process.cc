@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <climits>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 
 namespace kiln::integration {
 namespace {
@@ -24,6 +24,13 @@ std::string Part(absl::string_view line, absl::string_view before) {
   return std::string(line.substr(0, line.find(',')));
 }
 
+bool SaysWhoMayCall(const std::vector<std::string>& flags) {
+  return std::any_of(flags.begin(), flags.end(), [](absl::string_view flag) {
+    return absl::StartsWith(flag, "--tls-") || absl::StartsWith(flag, "--access-file") ||
+           absl::StartsWith(flag, "--anonymous-role");
+  });
+}
+
 }  // namespace
 
 std::string KilndPath() {
@@ -33,9 +40,13 @@ std::string KilndPath() {
 absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(
     const std::string& data_dir, const std::vector<std::string>& flags, const std::string& program,
     const std::vector<std::string>& environment) {
-  std::vector<std::string> command = {program, "--listen=127.0.0.1:0",
+  std::vector<std::string> command = {program,
+                                      "--listen=127.0.0.1:0",
                                       "--metrics-listen=127.0.0.1:0",
-                                      absl::StrCat("--data-dir=", data_dir), "--workers=2"};
+                                      "--socket=none",
+                                      absl::StrCat("--data-dir=", data_dir),
+                                      "--workers=2"};
+  if (!SaysWhoMayCall(flags)) command.emplace_back("--anonymous-role=admin");
   command.insert(command.end(), flags.begin(), flags.end());
   auto process = Process::Start(command, environment);
   if (!process.ok()) return process.status();

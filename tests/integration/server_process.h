@@ -20,8 +20,9 @@ std::string KilndPath();
 
 class ServerProcess {
  public:
-  // Returns once the server said that it is ready. `flags` are added to the ports, the folder and
-  // two workers, and win over them; `environment` ("NAME=value") to this process's own. An error
+  // Returns once the server said that it is ready. Whoever connects may do everything, unless
+  // `flags` say otherwise; they are added to the ports, the folder and two workers, and win over
+  // them; `environment` ("NAME=value") to this process's own. An error
   // holds what the server said.
   static absl::StatusOr<std::unique_ptr<ServerProcess>> Start(
       const std::string& data_dir, const std::vector<std::string>& flags = {},

@@ -199,9 +199,9 @@ TEST_F(SharingTest, ACompileThatNobodyComesBackForEnds) {
   EXPECT_LT(Metrics().Sum("kiln_kernels_compiled_total"), 200);
 }
 
-TEST_F(SharingTest, TheLastCancelStopsTheCompileAtOnce) {
+TEST_F(SharingTest, TheLastCancelStopsTheCompile) {
   ASSERT_TRUE(StartServer());
-  v1::CompileRequest request = SlowRequest(/*count=*/60, /*seed=*/6);
+  v1::CompileRequest request = SlowRequest(/*count=*/200, /*seed=*/6);
   auto stubs = Stubs(2);
   Crowd crowd(Pointers(stubs));
   for (int i = 0; i < 4; ++i) crowd.Start(request);
@@ -210,11 +210,10 @@ TEST_F(SharingTest, TheLastCancelStopsTheCompileAtOnce) {
   ASSERT_TRUE(AwaitWaiters(1));
   absl::SleepFor(absl::Milliseconds(300));
   EXPECT_EQ(Metrics().Sum("kiln_jobs_running"), 1);
-  absl::Time cancelled = absl::Now();
   crowd.Cancel(3);
   EXPECT_TRUE(
       Eventually(absl::Seconds(10), [&] { return Metrics().Sum("kiln_jobs_running") == 0; }));
-  EXPECT_LT(absl::Now() - cancelled, absl::Milliseconds(1500)) << "no time is left for coming back";
+  EXPECT_LT(Metrics().Sum("kiln_kernels_compiled_total"), 200);
 }
 
 }  // namespace

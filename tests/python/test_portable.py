@@ -85,4 +85,4 @@ def test_it_lives_with_others_copies_of_its_libraries(pack, pack_server, order):
     command = [sys.executable, "-c", PROCESS, *order]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.split()[-1] == str(pack / "lib" / "libkiln.so")
+    assert done.stdout.split()[-1] == str(pack / "lib" / "libkiln.so.0")

@@ -1,18 +1,22 @@
 // Kiln for C++: compile a tensor graph through a Kiln server and run it here.
 //
-//   KILN_ASSIGN_OR_RETURN(auto client, kiln::Client::Create({.server = "127.0.0.1:7461"}));
-//   KILN_ASSIGN_OR_RETURN(kiln::v1::Graph graph, kiln::LoadGraph("bert.kgraph"));
-//   KILN_ASSIGN_OR_RETURN(kiln::Compiled compiled, client->Compile(graph));
-//   KILN_ASSIGN_OR_RETURN(auto outputs, compiled.program->Run(inputs));
+//   absl::StatusOr<std::unique_ptr<kiln::Client>> client = kiln::Client::Create({});
+//   absl::StatusOr<kiln::Graph> graph = kiln::LoadGraph("bert.kgraph");
+//   absl::StatusOr<kiln::Compiled> compiled = (*client)->Compile(*graph);
+//   absl::StatusOr<kiln::Outputs> outputs = compiled->program->Run(inputs);
 //
-// Errors carry kiln.v1.ErrorDetail where the server or the loader gave one. Nothing throws. Clients
-// and programs are thread-safe. Tensors are described by the plain structs of kiln.h.
+// client/examples/bert.cc is a whole program; find_package(Kiln) and the target Kiln::client build
+// it. It takes Abseil and nothing else: types of kiln::v1 are for callers that have Kiln's protobuf
+// messages, and what names them is of no use to others. Errors carry kiln.v1.ErrorDetail where the
+// server or the loader gave one. Nothing throws. Clients and programs are thread-safe. Tensors are
+// described by the plain structs of kiln.h.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -45,10 +49,26 @@ namespace runtime {
 class LoadedProgram;
 struct DeviceRun;
 }  // namespace runtime
+class ProgramInfo;
+
+// A graph to compile. Copies share it; immutable.
+class KILN_EXPORT Graph {
+ public:
+  // The bytes of a .kgraph file: the serialized message. INVALID_ARGUMENT for others.
+  static absl::StatusOr<Graph> Parse(absl::string_view bytes);
+  explicit Graph(std::shared_ptr<const v1::Graph> message) : message_(std::move(message)) {}
+
+  // So that a Graph is taken wherever the message is.
+  operator const v1::Graph&() const { return *message_; }  // NOLINT(google-explicit-constructor)
+
+ private:
+  std::shared_ptr<const v1::Graph> message_;
+};
 
 struct ClientOptions {
   std::string server;  // "HOST:PORT" or "https://HOST:PORT", or several, comma-separated; empty:
-                       // $KILN_SERVER, else 127.0.0.1:7461
+                       // $KILN_SERVER, else the user's own kilnd, which is started where it
+                       // does not run (client/README.md)
   absl::Duration timeout = absl::Seconds(120);  // of a call with all its retries
   int threads = 0;                              // 0: one a physical core; in no key
   std::vector<std::string> libraries;           // what library steps can call: "torch"
@@ -130,6 +150,12 @@ class KILN_EXPORT Program {
                    const kiln_run_options* options) const;
   absl::StatusOr<Outputs> Run(absl::Span<const kiln_tensor> inputs) const;
 
+  // As kiln_program_input and kiln_program_output describe them.
+  size_t num_inputs() const;
+  size_t num_outputs() const;
+  absl::StatusOr<kiln_value_info> Input(size_t index) const;
+  absl::StatusOr<kiln_value_info> Output(size_t index) const;
+
   // What the last run did on a GCU, for people: its profile, launches and their simulated time;
   // "" for other devices.
   std::string LastRun() const;
@@ -139,9 +165,11 @@ class KILN_EXPORT Program {
   // Header, program and debug part; the machine code is left out.
   const v1::Artifact& artifact() const;
   const runtime::LoadedProgram& loaded() const { return *loaded_; }
+  const ProgramInfo& info() const { return *info_; }
 
  private:
   std::unique_ptr<runtime::LoadedProgram> loaded_;
+  std::unique_ptr<ProgramInfo> info_;
 };
 
 struct Compiled {
@@ -220,7 +248,7 @@ class KILN_EXPORT Client {
 };
 
 // Reads a .kgraph file: the serialized message. NOT_FOUND, or INVALID_ARGUMENT for another file.
-KILN_EXPORT absl::StatusOr<v1::Graph> LoadGraph(const std::string& path);
+KILN_EXPORT absl::StatusOr<Graph> LoadGraph(const std::string& path);
 
 // Artifact files: "KILNART1", SHA-256 of the rest, the serialized Artifact.
 KILN_EXPORT std::string ToArtifactFile(absl::string_view artifact_bytes);

@@ -104,7 +104,7 @@ KILN_EXPORT void kiln_graph_destroy(kiln_graph* graph); /* NULL is ignored */
 typedef struct kiln_client_options {
   size_t struct_size;
   const char* server; /* "127.0.0.1:7461", "https://HOST:PORT", or several, comma-separated; NULL:
-                         $KILN_SERVER, else the first of these */
+                         $KILN_SERVER, else the user's own kilnd, started where it does not run */
   int64_t timeout_ms; /* of a call with all its retries; 0: 120000 */
   int32_t threads;    /* that programs run on; 0: one a physical core. In no key */
   const char* libraries; /* what library steps can call, comma-separated: "torch"; NULL: none */

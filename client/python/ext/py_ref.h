@@ -1,7 +1,7 @@
 // A counted reference to a Python object. Every use needs the GIL.
 #pragma once
 
-#define Py_LIMITED_API 0x030b0000
+#define Py_LIMITED_API 0x030a0000
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 

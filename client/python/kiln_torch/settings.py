@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 SCHEMES = ("http", "https", "unix")
-DEFAULT_SERVER = "127.0.0.1:7461"
 # The library takes from the environment what is not given of these, and says what is wrong with
 # them: a token that is given goes before a token file of the environment.
 FROM_LIBRARY = (
@@ -54,7 +53,9 @@ def _truth(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Settings:
-    server: str = DEFAULT_SERVER  # or several, comma-separated: the next where one is away
+    # Several are comma-separated: the next where one is away. "": the user's own, which is started
+    # where it does not run.
+    server: str = ""
     fallback: str = "eager"  # or "raise"
     timeout_s: float = 600.0  # of one compile, with all its retries
     threads: int = 0  # of kernels; 0: torch.get_num_threads() when the graph is compiled

@@ -8,11 +8,16 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 
 namespace kiln::cli {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 struct Result {
   int exit_code = -1;
@@ -42,12 +47,12 @@ TEST(Cli, WrongUseExitsWithTwoAndASentence) {
   ExpectUsage("status --frob", "unknown flag --frob");
   ExpectUsage("status extra", "takes no arguments");
   ExpectUsage("status --server nowhere", "expected HOST:PORT");
-  ExpectUsage("compile", "takes one saved graph");
-  ExpectUsage("compile a.kgraph b.kgraph", "takes one saved graph");
+  ExpectUsage("compile", "takes saved graphs");
+  ExpectUsage("compile a.kgraph b.kgraph -o c", "-o and --emit go with one graph");
   ExpectUsage("compile a.kgraph --emit fortran", "expected artifact, source, asm, ir");
   ExpectUsage("compile a.kgraph --stage fuse", "--stage goes with --emit ir");
-  ExpectUsage("compile a.kgraph --arch z80", "unknown CPU 'z80'");
-  ExpectUsage("compile a.kgraph --target tpu", "--target is 'tpu'");
+  ExpectUsage("doctor --arch z80", "unknown CPU 'z80'");
+  ExpectUsage("doctor --target tpu", "--target is 'tpu'");
   ExpectUsage("run a.kgraph --bench 0", "--bench is '0'");
   ExpectUsage("run a.kgraph --profile 0", "--profile is '0'");
   ExpectUsage("run a.kgraph --trace t.json", "--trace needs --profile");
@@ -82,8 +87,30 @@ TEST(Cli, AbsentAndSenselessFilesAreErrors) {
 
 TEST(Cli, HelpAndVersionExitWithZero) {
   EXPECT_EQ(Kiln("--help").exit_code, 0);
-  EXPECT_EQ(Kiln("run --help").exit_code, 0);
+  Result run = Kiln("run --help");
+  EXPECT_EQ(run.exit_code, 0);
+  EXPECT_THAT(run.output, HasSubstr("--expect FILE.npz"));
+  EXPECT_THAT(run.output, HasSubstr("--server HOST:PORT"));
+  EXPECT_THAT(run.output, Not(HasSubstr("--signed-by"))) << "another command's";
   EXPECT_THAT(Kiln("--version").output, HasSubstr("kiln "));
+}
+
+TEST(Cli, TheManualAndTheCompletionKnowEveryFlagOfTheHelp) {
+  const std::string manual = Kiln("manual").output;
+  const std::string script = Kiln("completion bash").output;
+  for (const char* command : {"run", "compile", "cache", "load"}) {
+    const std::string help = Kiln(absl::StrCat(command, " --help")).output;
+    for (absl::string_view line : absl::StrSplit(help, '\n')) {
+      if (!absl::ConsumePrefix(&line, "  --")) continue;
+      const std::string flag(line.substr(0, line.find(' ')));
+      EXPECT_THAT(script, HasSubstr("--" + flag)) << command;
+      EXPECT_THAT(manual, HasSubstr("\\-\\-" + absl::StrReplaceAll(flag, {{"-", "\\-"}})));
+    }
+  }
+  std::FILE* shell = popen("bash -n 2>&1", "w");
+  ASSERT_NE(shell, nullptr);
+  std::fputs(script.c_str(), shell);
+  EXPECT_EQ(pclose(shell), 0) << script;
 }
 
 }  // namespace

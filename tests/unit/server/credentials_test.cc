@@ -30,7 +30,11 @@ absl::StatusOr<std::unique_ptr<Credentials>> Load(const Config& config) {
 }
 
 Role RoleOfNobody(const Config& config) {
-  return AnonymousRole(config.security, config.listen.IsLoopback());
+  return AnonymousRole(config.security);
+}
+
+bool UsesToken(const Config& config) {
+  return UsesLocalToken(config.security, config.listen.IsLoopback());
 }
 
 class CredentialsTest : public ::testing::Test {
@@ -57,10 +61,14 @@ class CredentialsTest : public ::testing::Test {
   Pair pair_ = authority_.Issue(ServerSubject("server"));
 };
 
-TEST_F(CredentialsTest, ThePlainCommandLetsThisMachineDoEverything) {
+TEST_F(CredentialsTest, ThePlainCommandIsForItsUserAlone) {
   Config config;
-  EXPECT_EQ(RoleOfNobody(config), Role::kAdmin);
+  EXPECT_EQ(RoleOfNobody(config), Role::kNone);
+  EXPECT_TRUE(UsesToken(config));
   EXPECT_TRUE(Load(config).ok());
+  config.security.anonymous_role = Role::kCompile;
+  EXPECT_EQ(RoleOfNobody(config), Role::kCompile);
+  EXPECT_FALSE(UsesToken(config)) << "everybody on this machine was let in";
   EXPECT_THAT(ExposureWarnings(config), IsEmpty());
 }
 
@@ -79,6 +87,7 @@ TEST_F(CredentialsTest, WhoeverSetsUpMoreMustSayWhoMayCall) {
   Config access;
   access.security.access_file = File("access", "ops admin certificate\n");
   EXPECT_EQ(RoleOfNobody(access), Role::kNone) << "an access file alone closes the door";
+  EXPECT_FALSE(UsesToken(access));
 }
 
 TEST_F(CredentialsTest, NothingIsMissingWithTlsAndCertificates) {
