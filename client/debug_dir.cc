@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/graph.pb.h"
+#include "proto/base/gpu_resources.h"
 #include "proto/base/status_macros.h"
 
 namespace kiln {
@@ -82,6 +83,14 @@ std::string SchedulesText(const v1::Artifact& artifact, const runtime::DeviceRun
   return out;
 }
 
+std::string ResourcesText(const v1::Artifact& artifact) {
+  std::string out;
+  for (const auto& [symbol, text] : DescribeResources(artifact)) {
+    absl::StrAppend(&out, out.empty() ? "\nOn a multiprocessor\n" : "", symbol, "\n  ", text, "\n");
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string DecisionsText(const v1::Artifact& artifact) {
@@ -137,7 +146,7 @@ std::string ExplainArtifact(const v1::Artifact& artifact, const runtime::DeviceR
     }
     out.push_back('\n');
   }
-  absl::StrAppend(&out, SchedulesText(artifact, ran));
+  absl::StrAppend(&out, SchedulesText(artifact, ran), ResourcesText(artifact));
   std::string decisions = DecisionsText(artifact);
   if (!decisions.empty()) absl::StrAppend(&out, "\nFusion decisions\n", decisions);
   return out;

@@ -1,6 +1,7 @@
 #include "server/web/describe_compile.h"
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/graph.pb.h"
 #include "kiln/v1/page.pb.h"
+#include "proto/base/gpu_resources.h"
 #include "proto/base/target_name.h"
 
 namespace kiln::server {
@@ -106,11 +108,12 @@ void DescribeSteps(const v1::Program& program, v1::CompileDetail& out) {
 }
 
 void DescribeKernel(const v1::Debug::KernelSource& from, const v1::KernelInfo* info,
-                    v1::CompileDetail& out) {
+                    const std::string& resources, v1::CompileDetail& out) {
   v1::CompileDetail::Kernel& to = *out.add_kernels();
   to.set_symbol(from.symbol());
   to.set_source_bytes(static_cast<int>(from.source().size()));
   to.set_assembly_bytes(static_cast<int>(from.assembly().size()));
+  to.set_resources(resources);
   *to.mutable_ops() = from.ops();
   *to.mutable_schedule() = from.schedule();
   if (info == nullptr) return;
@@ -121,9 +124,11 @@ void DescribeKernel(const v1::Debug::KernelSource& from, const v1::KernelInfo* i
 
 // Kernels, then the routines that they call.
 void DescribeKernels(const v1::Artifact& artifact, v1::CompileDetail& out) {
-  const auto describe = [&out](const auto& sources, const auto& infos) {
+  std::map<std::string, std::string> resources = DescribeResources(artifact);
+  const auto describe = [&](const auto& sources, const auto& infos) {
     for (int i = 0; i < sources.size(); ++i) {
-      DescribeKernel(sources[i], i < infos.size() ? &infos[i] : nullptr, out);
+      DescribeKernel(sources[i], i < infos.size() ? &infos[i] : nullptr,
+                     resources[sources[i].symbol()], out);
     }
   };
   describe(artifact.debug().kernels(), artifact.header().kernels());

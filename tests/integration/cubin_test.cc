@@ -75,7 +75,7 @@ TEST_F(CubinTest, AnAssemblerThatHangsIsEndedAndLeavesPtx) {
 }
 
 TEST_F(CubinTest, WithoutOneThereIsPtxAlone) {
-  ASSERT_TRUE(StartServer());
+  ASSERT_TRUE(StartServer({"--ptxas=none"}));
   EXPECT_EQ(Compile(ForGpu(64)).binaries_size(), 1);
   EXPECT_EQ(Cubins("ok") + Cubins("error"), 0);
 }

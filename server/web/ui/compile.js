@@ -241,7 +241,8 @@ export class CompileView {
         kernel.schedule.length ? [h('h3', {}, 'How it runs'), h('ul', { class: 'ops choices' }, kernel.schedule.map((choice) => h('li', { class: 'small mono' }, choice)))] : null,
         h('p', { class: 'links' }, steps.slice(0, 8).map((step) => h('a', { class: 'button', href: `#/compiles/${this.key}/fusion?step=${step}` }, `Step ${step}`)),
           steps.length > 8 ? h('span', { class: 'muted small' }, `and ${steps.length - 8} more`) : null),
-        h('div', { class: 'small muted mono' }, kernel.symbol)),
+        h('div', { class: 'small muted mono' }, kernel.symbol),
+        kernel.resources ? h('p', { class: 'small', id: 'resources' }, kernel.resources) : null),
       item ? [
         h('div', { class: 'pane-head' }, 'IR after fusion', h('span', { class: 'grow' }), h('a', { href: `#/compiles/${this.key}/ir/fuse:${item.line + 1}` }, 'in its place')),
         renderCode(kernelText(this.fusedText, item), 'ir', 'IR of the kernel'),
