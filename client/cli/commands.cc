@@ -31,7 +31,7 @@ const std::vector<Command>& Commands() {
         kArch,
         kLibraries,
         {"-o", "OUT", "where to write what --emit says (of one graph)"},
-        {"--emit", "artifact|source|asm|ir", "what to write (artifact)"},
+        {"--emit", "artifact|source|asm|sass|ir", "what to write (artifact)"},
         {"--stage", "NAME", "the stage whose IR --emit ir writes"},
         kThreads,
         kFailOnMiss},
@@ -52,7 +52,8 @@ const std::vector<Command>& Commands() {
        RunRun},
       {"explain",
        "GRAPH",
-       "stages with times, fusion decisions with reasons, kernels, library steps",
+       "stages with times, fusion decisions with reasons, kernels, library steps; of GPUs' kernels "
+       "registers, memory and occupancy",
        {kTarget, kArch, kLibraries, kThreads},
        RunExplain},
       {"explain-miss",

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "client/cli/command.h"
 #include "client/cli/inputs.h"
+#include "client/cli/sass.h"
 #include "client/debug_dir.h"
 #include "client/runtime/executor.h"
 #include "client/runtime/plan.h"
@@ -101,6 +102,7 @@ absl::StatusOr<runtime::DeviceRun> Simulate(const Answer& answer, const v1::Grap
 absl::StatusOr<std::string> Emit(const Answer& answer, const std::string& what,
                                  const std::string& stage) {
   if (what == "artifact") return ToArtifactFile(answer.artifact.bytes);
+  if (what == "sass") return SassText(answer.parsed);
   if (what == "ir") return IrText(answer.parsed, stage);
   return KernelText(answer.parsed, what == "asm");
 }
@@ -154,7 +156,7 @@ absl::Status WarmUp(const Args& args, const std::vector<std::string>& files) {
 
 Outcome RunCompile(const Args& args) {
   if (args.positional().empty()) return Usage("kiln compile takes saved graphs, or their folders");
-  auto emit = args.GetChoice("--emit", "artifact", {"artifact", "source", "asm", "ir"});
+  auto emit = args.GetChoice("--emit", "artifact", {"artifact", "source", "asm", "sass", "ir"});
   if (!emit.ok()) return Usage(emit.status());
   if (args.Has("--stage") && *emit != "ir") return Usage("--stage goes with --emit ir");
   std::string out = args.Get("-o", "");
