@@ -212,7 +212,7 @@ constexpr Setting kSettings[] = {
      [](absl::string_view v, Config& c) { return SetTimeout(v, c.worker_timeout); }},
     {"worker-standby", "N", "processes that wait for kernels, of all workers together (32)",
      [](absl::string_view v, Config& c) { return SetInt(v, 0, 1024, c.worker_standby); }},
-    {"ptxas", "FILE|auto|none", "NVIDIA's assembler, for cubins beside PTX (auto)",
+    {"ptxas", "FILE|auto|none", "NVIDIA's assembler, for cubins beside PTX (none)",
      [](absl::string_view v, Config& c) {
        c.ptxas = std::string(v);
        return absl::OkStatus();
