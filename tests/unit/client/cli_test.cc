@@ -49,7 +49,7 @@ TEST(Cli, WrongUseExitsWithTwoAndASentence) {
   ExpectUsage("status --server nowhere", "expected HOST:PORT");
   ExpectUsage("compile", "takes saved graphs");
   ExpectUsage("compile a.kgraph b.kgraph -o c", "-o and --emit go with one graph");
-  ExpectUsage("compile a.kgraph --emit fortran", "expected artifact, source, asm, ir");
+  ExpectUsage("compile a.kgraph --emit fortran", "expected artifact, source, asm, sass, ir");
   ExpectUsage("compile a.kgraph --stage fuse", "--stage goes with --emit ir");
   ExpectUsage("doctor --arch z80", "unknown CPU 'z80'");
   ExpectUsage("doctor --target tpu", "--target is 'tpu'");
