@@ -32,9 +32,9 @@ struct Product {
 std::optional<Product> FindProduct(ir::IntContext& ints, const ir::Module& module, const Nest& nest,
                                    const DeviceInfo& device);
 
-// Whether the product with more work on its result was faster than a library's and a kernel for
-// that work, at each size that was measured (tests/gpu/RESULTS.md): from 128 rows on.
-bool IsFasterThanLibraries(const Product& product);
+// Whether the product with more work on its result takes less time than a library's and a kernel
+// for that work, by the cost model; never below 128 rows, columns or elements of k.
+bool IsFasterThanLibraries(const Product& product, const DeviceInfo& device);
 
 // Tiles of the result as tasks, by the cost model: what it took and the runner-up are among the
 // tree's reasons. The print of such a tree is codegen/ptx/product_printer.h.

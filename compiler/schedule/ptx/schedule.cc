@@ -214,7 +214,7 @@ bool TakesProduct(ir::Module& module, const ir::Kernel& kernel, const DeviceInfo
   const absl::StatusOr<Nest> nest = BuildNest(module, kernel, /*collapse=*/false);
   if (!nest.ok()) return false;
   const std::optional<Product> product = FindProduct(*module.ints, module, *nest, device);
-  return product && IsFasterThanLibraries(*product);
+  return product && IsFasterThanLibraries(*product, device);
 }
 
 absl::StatusOr<Tree> ScheduleKernel(ir::Module& module, const ir::Kernel& kernel,
