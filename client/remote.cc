@@ -142,9 +142,9 @@ bool Remote::Connected() const {
 }
 
 absl::Status Remote::Approach() {
-  const auto state = connection_->channel->GetState(/*try_to_connect=*/false);
-  if (state == GRPC_CHANNEL_READY) return absl::OkStatus();
   if (own_ != nullptr) {
+    const auto state = connection_->channel->GetState(/*try_to_connect=*/false);
+    if (state == GRPC_CHANNEL_READY) return absl::OkStatus();
     KILN_RETURN_IF_ERROR(own_->Ensure());
     // It was not there before, and is now.
     if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) {
@@ -152,7 +152,8 @@ absl::Status Remote::Approach() {
     }
     return absl::OkStatus();
   }
-  // Each start of a server makes another one.
+  // Each start of a server makes another one. That the channel is connected says nothing: others of
+  // this process share it, and may have been the ones to connect it, again too.
   std::string token = ReadLocalToken(server_);
   absl::MutexLock lock(&mu_);
   local_token_ = std::move(token);
