@@ -98,7 +98,7 @@ class FreshServer:
 
         self._folder = tempfile.TemporaryDirectory()
         data = pathlib.Path(self._folder.name) / "data"
-        self._server = Server(data, f"--workers={self._workers}")
+        self._server = Server(data, f"--workers={self._workers}", "--anonymous-role=admin")
         self.http = self._server.http
         return {"KILN_SERVER": self._server.address}
 

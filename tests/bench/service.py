@@ -27,7 +27,7 @@ ROUNDS = 3
 @contextlib.contextmanager
 def kilnd(*flags: str):
     with tempfile.TemporaryDirectory() as folder:
-        server = Server(pathlib.Path(folder) / "data", *flags)
+        server = Server(pathlib.Path(folder) / "data", "--anonymous-role=admin", *flags)
         try:
             yield server.address
         finally:

@@ -14,6 +14,7 @@ from kilnd import BUILD, ROOT, eventually, make_graph, need, skip
 
 NSPAWN = need("systemd-nspawn")
 SYSTEMD = pathlib.Path("/usr/lib/systemd/systemd")
+SERVER = "127.0.0.1:7461"  # as deploy/kilnd.conf has it
 # systemd-nspawn keeps these from containers; the unit lets them through, workers use them.
 ALLOWED = "landlock_create_ruleset landlock_add_rule landlock_restrict_self seccomp"
 
@@ -151,7 +152,7 @@ class UnitTest(unittest.TestCase):
         return self.container.inside(*arguments, identity).stdout.splitlines()
 
     def compile(self) -> str:
-        return self.container.inside("kiln", "compile", self.graph).stdout
+        return self.container.inside("kiln", "compile", self.graph, "--server", SERVER).stdout
 
     def test_it_serves_isolated_and_keeps_its_cache(self) -> None:
         self.assertTrue(self.logs('"message":"compile workers are isolated"}'))
