@@ -81,14 +81,20 @@ elif python="$(deploy/python-env.sh "$PWD/build/venv" | tail -n 1)"; then
   echo "and in a second process, which compiles nothing:"
   "$python" deploy/quickstart_torch.py --second
 else
+  python=""
   echo "left out: no Python with torch and transformers can be had here (see above)"
 fi
 
+printf '\nKiln runs at %s (its log: %s). Next:\n  export KILN_SERVER=%s' "$address" "$log" "$address"
+if [ -n "${python:-}" ]; then
+  cat <<END
+ PYTHONPATH=$PWD/build/release/python
+  $python -c 'import torch; print(torch.compile(lambda x: x.relu() + 1, backend="kiln")(torch.randn(3)))'
+END
+else
+  echo
+fi
 cat <<END
-
-Kiln runs at $address (its log: $log). Next:
-  export KILN_SERVER=$address PYTHONPATH=$PWD/build/release/python
-  ${python:-python3} -c 'import torch; print(torch.compile(lambda x: x.relu() + 1, backend="kiln")(torch.randn(3)))'
   $bin/kiln explain $graph       what became which kernel, and why
   $bin/kiln status               the server's caches and queue
   curl -s http://127.0.0.1:$((port + 1))/metrics | grep kiln_

@@ -104,7 +104,7 @@ class Packages(unittest.TestCase):
             unit = run("dpkg-deb", "--fsys-tarfile", packages["kilnd"], encoding="latin-1")
             self.assertIn("ExecStart=/usr/bin/kilnd --config /etc/kiln/kilnd.conf", unit)
             control = run("dpkg-deb", "--field", packages["kilnd"])
-            self.assertRegex(control, r"Depends: .*libllvm19")
+            self.assertRegex(control, r"Depends: .*libclang-cpp19")
             self.assertIn("libkiln (= ", run("dpkg-deb", "--field", packages["libkiln-dev"]))
 
 
