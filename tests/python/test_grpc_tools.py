@@ -22,9 +22,17 @@ def request(service):
     return health_pb2.HealthCheckRequest(service=service)
 
 
+@pytest.fixture(scope="module")
+def open_server(tmp_path_factory):
+    """Takes calls of programs that know nothing of Kiln's token files."""
+    running = Server(tmp_path_factory.mktemp("open") / "data", "--anonymous-role=compile")
+    yield running
+    assert running.stop() == 0
+
+
 @pytest.fixture
-def channel(server):
-    with grpc.insecure_channel(server.address) as channel:
+def channel(open_server):
+    with grpc.insecure_channel(open_server.address) as channel:
         yield channel
 
 
