@@ -36,9 +36,9 @@ def test_random_graphs_equal_eager(tmp_path):
 
 PLANT = """
 import json
-from kiln_torch import backend
+from kiln_torch import graphs
 
-capture = backend.capture
+capture = graphs.capture
 
 def wrong(*args):
     graph = json.loads(capture(*args))
@@ -47,7 +47,7 @@ def wrong(*args):
             {change}
     return json.dumps(graph)
 
-backend.capture = wrong
+graphs.capture = wrong
 """
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from types import CodeType
 from typing import Any
@@ -18,9 +17,7 @@ import torch
 
 from kiln_torch import _kiln, backend
 from kiln_torch.program import client_of
-from kiln_torch.settings import Settings, as_options
-
-_latest = threading.local()
+from kiln_torch.settings import Settings, as_options, set_latest
 
 
 def check(mode: str | None, options: Mapping[str, Any] | None) -> None:
@@ -32,12 +29,7 @@ def check(mode: str | None, options: Mapping[str, Any] | None) -> None:
             client_of(settings)
         except _kiln.Error as error:
             raise ValueError(f"kiln: {error}") from None
-    _latest.options = given
-
-
-def latest() -> Mapping[str, Any] | None:
-    """Of this thread's last torch.compile with this backend."""
-    return getattr(_latest, "options", None)
+    set_latest(given)
 
 
 def _checked(construct: Callable[..., None]) -> Callable[..., None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from dataclasses import field as dataclass_field
@@ -29,6 +30,18 @@ NOT_OF_GRAPH = frozenset(
 MODES = ("blocking", "progressive", "reduce-overhead")
 # torch.compile's for TorchInductor: programs that choose them may try another backend.
 _MODES_WITHOUT_EFFECT = ("default", "max-autotune", "max-autotune-no-cudagraphs", "lite")
+
+
+_given = threading.local()
+
+
+def latest() -> Mapping[str, Any] | None:
+    """The options of this thread's last torch.compile with this backend."""
+    return getattr(_given, "options", None)
+
+
+def set_latest(options: Mapping[str, Any]) -> None:
+    _given.options = options
 
 
 def as_options(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -36,11 +36,10 @@ from torch._inductor.runtime.runtime_utils import cache_dir
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
-from kiln_torch import options
 from kiln_torch.devices import traced_device
 from kiln_torch.graphs import Deferred, next_name, ready_to_run
 from kiln_torch.runner import CapturedGraph, Eager, Run
-from kiln_torch.settings import SECRET, Settings
+from kiln_torch.settings import SECRET, Settings, latest
 
 _LOG = logging.getLogger("kiln_torch")
 
@@ -258,7 +257,7 @@ class StoredGraph(OutputCode):
         settings = _settings.get()
         if settings is not None:
             return settings
-        given = options.latest() if torch._dynamo.config.caching_precompile else None
+        given = latest() if torch._dynamo.config.caching_precompile else None
         return Settings.read(self._options if given is None else given)
 
     def prepare_for_serialization(self) -> None:
