@@ -141,33 +141,25 @@ bool Remote::Connected() const {
   return connection_->channel->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_READY;
 }
 
-absl::Status Remote::Approach() {
-  if (own_ != nullptr) {
-    const auto state = connection_->channel->GetState(/*try_to_connect=*/false);
-    if (state == GRPC_CHANNEL_READY) return absl::OkStatus();
-    KILN_RETURN_IF_ERROR(own_->Ensure());
-    // It was not there before, and is now.
-    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) {
-      grpc::experimental::ChannelResetConnectionBackoff(connection_->channel.get());
-    }
-    return absl::OkStatus();
+absl::Status Remote::EnsureOwnServer() {
+  if (own_ == nullptr) return absl::OkStatus();
+  const auto state = connection_->channel->GetState(/*try_to_connect=*/false);
+  if (state == GRPC_CHANNEL_READY) return absl::OkStatus();
+  KILN_RETURN_IF_ERROR(own_->Ensure());
+  // It was not there before, and is now.
+  if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) {
+    grpc::experimental::ChannelResetConnectionBackoff(connection_->channel.get());
   }
-  // Each start of a server makes another one. That the channel is connected says nothing: others of
-  // this process share it, and may have been the ones to connect it, again too.
-  std::string token = ReadLocalToken(server_);
-  absl::MutexLock lock(&mu_);
-  local_token_ = std::move(token);
   return absl::OkStatus();
 }
 
 absl::Status Remote::Prepare(grpc::ClientContext& context, absl::Duration timeout) {
-  KILN_RETURN_IF_ERROR(Approach());
+  KILN_RETURN_IF_ERROR(EnsureOwnServer());
   context.set_deadline(std::chrono::system_clock::now() +
                        absl::ToChronoNanoseconds(std::min(timeout, kMostTimeout)));
-  {
-    absl::MutexLock lock(&mu_);
-    credentials_->Apply(context, local_token_);
-  }
+  // Read for each call, since each start of a server makes another token. That the channel is
+  // connected says nothing: others of this process share it, and may have connected it again.
+  credentials_->Apply(context, own_ == nullptr ? ReadLocalToken(server_) : "");
   AddHeaders(headers_, context);
   if (const TraceContext trace = CurrentTrace(); trace.valid()) {
     context.AddMetadata("traceparent", FormatTraceparent(trace));

@@ -5,11 +5,9 @@
 #include <memory>
 #include <string>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "kiln/client.h"
 #include "proto/base/digest.h"
@@ -84,11 +82,10 @@ class Remote {
 
  private:
   struct Connection;
-  // Before a call: that there is a server, and what it wants to be shown.
-  absl::Status Approach() ABSL_LOCKS_EXCLUDED(mu_);
-  // The deadline and the headers. Approaches the server first.
-  absl::Status Prepare(grpc::ClientContext& context, absl::Duration timeout)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  // Before a call: that there is a server, where it is this user's own.
+  absl::Status EnsureOwnServer();
+  // The deadline and the headers, after that.
+  absl::Status Prepare(grpc::ClientContext& context, absl::Duration timeout);
   // Defined where they are used. `method` is the stub's member.
   template <typename Response, typename Method, typename Request>
   absl::StatusOr<Response> Call(Method method, const Request& request, absl::Duration timeout);
@@ -104,8 +101,6 @@ class Remote {
   std::shared_ptr<const OwnServer> own_;
   bool tls_ = false;
   std::unique_ptr<Connection> connection_;
-  absl::Mutex mu_;
-  std::string local_token_ ABSL_GUARDED_BY(mu_);  // local_access.h
 };
 
 // What gRPC connects to for "HOST:PORT", with a scheme or without: an address that needs no

@@ -82,7 +82,7 @@ const char* KindName(kiln_step_kind kind) {
 
 absl::StatusOr<std::vector<StepTime>> Profile(const Program& program,
                                               absl::Span<const kiln_tensor> inputs, int64_t count) {
-  const ProgramInfo info(program.loaded());
+  const ProgramInfo& info = program.info();
   Spans spans;
   kiln_run_options options = KILN_RUN_OPTIONS_INIT;
   options.user = &spans;

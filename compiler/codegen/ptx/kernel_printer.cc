@@ -412,9 +412,7 @@ absl::StatusOr<EmittedKernel> KernelPrinter::Print() {
   out.Line("extern \"C\" KILN_KERNEL void ", kSymbolPlaceholder, "(", parameters,
            "char* scratch, int* error_out) {");
   out.Line("constexpr int kTeam = ", team, ";");
-  for (size_t i = 0; i < names_.symbols().size(); ++i) {
-    out.Line("const ", index_type_, " s", i, " = (", index_type_, ")size", i, ";");
-  }
+  PrintSymbols(names_, index_type_, out);
   out.Line("const ", index_type_, " task = (", index_type_, ")(KBlock() * ", teams,
            " + KThread() / kTeam);");
   out.Line("if (task >= ", tasks_text, ") return;");
@@ -430,20 +428,32 @@ absl::StatusOr<EmittedKernel> KernelPrinter::Print() {
   if (checks) out.Line("if (error) *error_out = 1;");
   out.Line("}");
 
-  EmittedKernel kernel;
-  kernel.source = out.text();
-  kernel.buffers = names_.buffers();
-  kernel.symbols = names_.symbols();
-  kernel.scratch_bytes = ints_.Const(0);
-  kernel.thread_scratch_bytes = ints_.Const(0);
+  EmittedKernel kernel = KernelOf(ints_, names_, out);
   kernel.grid.blocks = {ints_.CeilDiv(tasks, ints_.Const(teams))};
   kernel.grid.threads = {ints_.Const(threads)};
   kernel.grid.shared_bytes = ints_.Const(slot_bytes + teams * team_bytes);
-  kernel.binary = 1;
   return kernel;
 }
 
 }  // namespace
+
+void PrintSymbols(const source::Names& names, absl::string_view type, source::Writer& out) {
+  for (size_t i = 0; i < names.symbols().size(); ++i) {
+    out.Line("const ", type, " s", i, " = (", type, ")size", i, ";");
+  }
+}
+
+EmittedKernel KernelOf(ir::IntContext& ints, const source::Names& names,
+                       const source::Writer& text) {
+  EmittedKernel kernel;
+  kernel.source = text.text();
+  kernel.buffers = names.buffers();
+  kernel.symbols = names.symbols();
+  kernel.scratch_bytes = ints.Const(0);
+  kernel.thread_scratch_bytes = ints.Const(0);
+  kernel.binary = 1;
+  return kernel;
+}
 
 bool IndicesFitInt(const schedule::Tree& tree) {
   double bound = 0;

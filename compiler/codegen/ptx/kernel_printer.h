@@ -2,6 +2,8 @@
 #pragma once
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "compiler/codegen/source/kernel_text.h"
 #include "compiler/codegen/target.h"
 #include "compiler/schedule/tree.h"
 
@@ -17,6 +19,12 @@ inline constexpr absl::string_view kInterfaceMark = "// kiln interface ";
 // REQUIRES: a verified tree of a kernel of `module`. INTERNAL for a node that the target's
 // schedules do not have.
 absl::StatusOr<EmittedKernel> PrintKernel(ir::Module& module, const schedule::Tree& tree);
+
+// For printers of such kernels: the symbols, as variables of `type` made of the parameters; and a
+// kernel of that text, without its grid.
+void PrintSymbols(const source::Names& names, absl::string_view type, source::Writer& out);
+EmittedKernel KernelOf(ir::IntContext& ints, const source::Names& names,
+                       const source::Writer& text);
 
 // Whether no index can leave 32 bits on the way to its value: those are cheaper to divide.
 bool IndicesFitInt(const schedule::Tree& tree);

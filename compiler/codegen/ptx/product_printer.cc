@@ -211,9 +211,7 @@ absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
   out.Line("};");
   out.Line("extern \"C\" KILN_KERNEL void ", kSymbolPlaceholder, "(", parameters,
            "char* scratch, int* error_out, KTensorMap of_a, KTensorMap of_b) {");
-  for (size_t i = 0; i < names_.symbols().size(); ++i) {
-    out.Line("const ", index_type_, " s", i, " = (", index_type_, ")size", i, ";");
-  }
+  PrintSymbols(names_, index_type_, out);
   // Where the parameters themselves lie: in C++ their addresses would be those of copies.
   out.Line("unsigned long map_a, map_b;");
   for (const size_t i : {0, 1}) {
@@ -227,18 +225,12 @@ absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
   if (checks) out.Line("if (error) *error_out = 1;");
   out.Line("}");
 
-  EmittedKernel kernel;
-  kernel.source = out.text();
-  kernel.buffers = names_.buffers();
-  kernel.symbols = names_.symbols();
-  kernel.scratch_bytes = ints_.Const(0);
-  kernel.thread_scratch_bytes = ints_.Const(0);
+  EmittedKernel kernel = KernelOf(ints_, names_, out);
   kernel.grid.blocks = {ints_.Min(tiles, ints_.Const(compute_units_))};
   kernel.grid.threads = {ints_.Const(kThreads)};
   kernel.grid.shared_bytes =
       ints_.Const(int64_t{c[2]} * (c[0] + c[1]) * kStep * 2 + kBarrierBytes + kAlignment);
   kernel.tensor_maps = {MapOf(1, num_rows, c[0]), MapOf(2, num_columns, c[1])};
-  kernel.binary = 1;
   return kernel;
 }
 
