@@ -20,12 +20,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SKIPPED = 77  # what ctest takes for "skipped"
 CLONE = "/root/kiln"
 ARCHIVES = "/var/cache/apt/archives"
 CERTIFICATES = "/usr/local/share/ca-certificates"  # this machine's own; Debian's package takes them up
+SUITES = ("bookworm", "trixie")  # of what has to run on more than the release that builds it
 PORTS = (7461, 7462)  # quickstart's kilnd listens there, and the network is this machine's
 
 QUICKSTART = "deploy/quickstart.sh"
@@ -294,6 +296,24 @@ def script(args: argparse.Namespace) -> str:
             lines += [f'echo "== bare machine: {whole} ($SECONDS s)"', part if args.part else whole]
     lines.append('echo "== bare machine: passed ($SECONDS s)"')
     return "\n".join(lines)
+
+
+def asked_suites(description: str) -> Sequence[str]:
+    """Debian's releases that the command line names, else all of SUITES."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    of = f"Debian's release, several times for several (default: {' and '.join(SUITES)})"
+    parser.add_argument("--suite", action="append", help=of)
+    return parser.parse_args().suite or SUITES
+
+
+def run_on_each(suites: Sequence[str], run_on: Callable[[str], int]) -> int:
+    """Says on which of them it failed; the exit status of the whole."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    failed = [suite for suite in suites if run_on(suite) != 0]
+    print(f"== failed: {', '.join(failed)}" if failed else "== passed")
+    return 1 if failed else 0
 
 
 def main() -> int:

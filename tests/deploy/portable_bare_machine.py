@@ -7,21 +7,18 @@ Needs root, mmdebstrap and openssl; exits with 77, saying why, where that, the n
 missing. Downloads and takes a minute or two: by hand, and no part of any test.
 """
 
-import argparse
 import pathlib
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 
-from bare_machine import Machine, need_namespaces
+from bare_machine import Machine, asked_suites, need_namespaces, run_on_each
 from kilnd import ROOT, skip
 
 sys.path.insert(0, str(ROOT / "tests"))
 import portable_pack
 
-SUITES = ("bookworm", "trixie")
 GRAPH = ROOT / "deploy/graphs/bert-base.kgraph"
 FOLDER = "/opt/kiln"  # in the root: the pack, and beside its programs what they are given
 SCRIPT = f"""\
@@ -77,21 +74,13 @@ def run_on(suite: str) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    of = f"Debian's release, several times for several (default: {' and '.join(SUITES)})"
-    parser.add_argument("--suite", action="append", help=of)
-    suites = parser.parse_args().suite or SUITES
+    suites = asked_suites(__doc__)
     try:
         print(f"== pack {portable_pack.find()}", flush=True)
     except portable_pack.Absent as reason:
         skip(str(reason))
     need_namespaces("openssl")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    failed = [suite for suite in suites if run_on(suite) != 0]
-    print(f"== failed: {', '.join(failed)}" if failed else "== passed")
-    return 1 if failed else 0
+    return run_on_each(suites, run_on)
 
 
 if __name__ == "__main__":

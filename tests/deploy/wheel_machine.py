@@ -8,17 +8,14 @@ Needs root, mmdebstrap and the wheel (deploy/wheel.sh); exits with 77, saying wh
 Downloads and takes some minutes: by hand, and no part of any test.
 """
 
-import argparse
 import pathlib
 import shutil
-import signal
 import sys
 import tempfile
 
-from bare_machine import Machine, need_namespaces
+from bare_machine import Machine, asked_suites, need_namespaces, run_on_each
 from kilnd import ROOT, skip
 
-SUITES = ("bookworm", "trixie")
 FOLDER = "/opt/kiln"  # in the root
 SCRIPT = """\
 set -euo pipefail
@@ -77,20 +74,12 @@ def run_on(suite: str, wheel: pathlib.Path) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    of = f"Debian's release, several times for several (default: {' and '.join(SUITES)})"
-    parser.add_argument("--suite", action="append", help=of)
-    suites = parser.parse_args().suite or SUITES
+    suites = asked_suites(__doc__)
     wheels = sorted((ROOT / "build/portable").glob("kiln_torch-*.whl"))
     if not wheels:
         skip("there is no wheel: deploy/wheel.sh makes one")
     need_namespaces()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    failed = [suite for suite in suites if run_on(suite, wheels[-1]) != 0]
-    print(f"== failed: {', '.join(failed)}" if failed else "== passed")
-    return 1 if failed else 0
+    return run_on_each(suites, lambda suite: run_on(suite, wheels[-1]))
 
 
 if __name__ == "__main__":
