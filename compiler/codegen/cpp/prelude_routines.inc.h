@@ -61,7 +61,7 @@ KILN_ROUTINE KTransposeTile {
 };
 
 // An operand that is contiguous along k: to[k * k_stride + lane] = from[lane * lane_stride + k]. Of
-// each lane 256 bytes at a time, so that whole lines are used up and memory is read in pieces that
+// each lane 1 KiB at a time, so that whole lines are used up and memory is read in pieces that
 // suit it.
 template <class T>
 KILN_ROUTINE KPackTransposed {

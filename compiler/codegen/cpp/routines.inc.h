@@ -163,10 +163,10 @@ void KPackTransposed<T>::Run(const T* typed_from, long lane_stride, long lanes, 
   using Bits = KInt<T>;
   const Bits* const from = (const Bits*)typed_from;
   Bits* const to = (Bits*)typed_to;
-  constexpr int kBlock = 16, kAhead = 2 * kBlock, kRun = 256 / sizeof(T);
+  constexpr int kBlock = 16, kAhead = 2 * kBlock, kRun = 1024 / sizeof(T);
   constexpr long kLine = 64 / sizeof(T);
-  // Four wide elements fill a register of 16 bytes, and more of them at a time save nothing.
-  constexpr bool kSquares = sizeof(T) < 4 && KILN_VECTOR >= 32;
+  // A register holds a row of it.
+  constexpr bool kSquares = KILN_VECTOR >= 32 && kBlock * sizeof(T) <= KILN_VECTOR;
   KILN_ROLLED for (long begin = 0; begin < k; begin += kRun) {
     const long end = KMinIndex(begin + kRun, k);
     KILN_ROLLED for (long lane = 0; lane < lanes; lane += kBlock) {

@@ -138,7 +138,7 @@ absl::flat_hash_set<BufferId> StreamedBuffers(IntContext& ints, const ir::Module
 absl::flat_hash_map<const Inst*, IntExpr> PlanPrefetches(IntContext& ints, const ir::Module& module,
                                                          const Nest& nest, const VectorPlan& plan,
                                                          const DeviceInfo& device) {
-  if (plan.block || nest.tile != nullptr) return {};  // a tile fetches its own lines
+  if (plan.row_var || nest.tile != nullptr) return {};  // a tile fetches its own lines
   if (plan.outer) return RowsOfColumns(ints, module, nest, plan, device);
   Prefetches prefetches = NextRows(ints, module, nest, plan, device);
   AddNarrowRows(ints, module, nest, plan, device, prefetches);

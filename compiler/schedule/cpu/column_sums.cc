@@ -46,7 +46,7 @@ class ColumnSums {
     for (IntExpr var : nest.outer) {
       if (var != lanes_) points_.push_back(var);
     }
-    may_ = plan.outer && plan.block == 0 && plan.lanes.width > 1 && nest.tile == nullptr &&
+    may_ = plan.outer && !plan.row_var && plan.lanes.width > 1 && nest.tile == nullptr &&
            OnlySums() && FindMatrices(module, device.l2_bytes);
   }
 

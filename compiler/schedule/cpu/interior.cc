@@ -107,7 +107,7 @@ std::optional<Interior> PlanInterior(IntContext& ints, const Nest& nest, const V
       absl::c_any_of(nest.phases, [](const NestPhase& phase) { return !phase.inner.empty(); });
   const bool is_ordered =
       absl::c_any_of(nest.phases, [](const NestPhase& phase) { return phase.ordered; });
-  if (!plan.outer || plan.block != 0 || !has_loops || is_ordered || nest.tile != nullptr ||
+  if (!plan.outer || plan.row_var || !has_loops || is_ordered || nest.tile != nullptr ||
       plan.lanes.width == 1 || !Extent(ints, plan.lanes.var).is_const()) {
     return std::nullopt;
   }

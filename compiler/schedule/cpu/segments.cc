@@ -135,7 +135,7 @@ std::optional<Segments> SegmentsOf(IntContext& ints, const NestPhase& phase, Int
 }  // namespace
 
 std::optional<Segments> PlanSegments(IntContext& ints, const Nest& nest, const VectorPlan& plan) {
-  if (!plan.outer || plan.block != 0 || nest.phases.size() != 1 || !nest.phases[0].inner.empty()) {
+  if (!plan.outer || plan.row_var || nest.phases.size() != 1 || !nest.phases[0].inner.empty()) {
     return std::nullopt;
   }
   // The innermost first: it is the one that is entered most often.

@@ -90,7 +90,7 @@ class StagedWindows {
 };
 
 bool StagedWindows::IsOneReduction() const {
-  if (plan_.block != 0 || nest_.tile != nullptr || nest_.phases.empty() || nest_.outer.empty()) {
+  if (plan_.row_var || nest_.tile != nullptr || nest_.phases.empty() || nest_.outer.empty()) {
     return false;
   }
   for (size_t i = 0; i < nest_.phases.size(); ++i) {

@@ -84,7 +84,6 @@ VectorPlan PlanVectors(IntContext& ints, const Nest& nest, VectorIsa isa) {
   plan.lanes.width = WidthFor(ints, all, plan.lanes.var, width);
   plan.row_var = FindTurnedRows(ints, nest, plan.lanes);
   if (plan.row_var) {
-    plan.block = 64;
     absl::StrAppend(&plan.reason, "; in tiles, as something is contiguous along another loop");
   }
   return plan;

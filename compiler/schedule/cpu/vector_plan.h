@@ -12,9 +12,8 @@ VectorIsa IsaOf(const DeviceInfo& device);
 int VectorBytes(VectorIsa isa);
 
 struct VectorPlan : LanesPlan {
-  // Where != 0: rows and lanes are walked in blocks of this many lanes, because some accesses are
-  // contiguous along the last of the other outer loops, which `row_var` names.
-  int block = 0;
+  // Where not null: rows and lanes are walked in tiles, because some accesses are contiguous along
+  // this one of the other outer loops.
   ir::IntExpr row_var;
 };
 
