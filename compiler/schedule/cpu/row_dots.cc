@@ -55,7 +55,8 @@ class RowDots {
   bool may_ = false;
   int width_ = 1;
   IntExpr k_, rows_;             // the sum's loop, and that of the matrix's rows
-  std::vector<IntExpr> points_;  // the other outer loops
+  std::vector<IntExpr> batch_;   // outer loops that have a matrix each
+  std::vector<IntExpr> points_;  // the others, which share it
   int64_t num_points_ = 1;
   const Inst* product_ = nullptr;
   const Inst* sum_ = nullptr;
@@ -103,15 +104,17 @@ bool RowDots::FindMatrix() {
     matrix_steps_ = Closure(nest_.phases[0], matrix_);
     factor_steps_ = Closure(nest_.phases[0], factor_);
     for (IntExpr rows : nest_.outer) {
+      batch_.clear();
       points_.clear();
       for (IntExpr var : nest_.outer) {
-        if (var != rows) points_.push_back(var);
+        if (var == rows) continue;
+        (AnyUses(matrix_steps_, {var}) ? batch_ : points_).push_back(var);
       }
       const IntExpr count = NumPoints(ints_, points_);
       if (!count.is_const() || count.value() > kMostPoints || ExtentHint(ints_, rows) < kLeast) {
         continue;
       }
-      if (AnyUses(factor_steps_, {rows}) || AnyUses(matrix_steps_, points_)) continue;
+      if (AnyUses(factor_steps_, {rows})) continue;
       if (!AnyUses(factor_steps_, {k_}) || !IsMatrix(matrix_steps_, rows)) continue;
       rows_ = rows;
       num_points_ = count.value();
@@ -204,10 +207,12 @@ Tree RowDots::Run() && {
       absl::StrCat("rows of operand ", matrix_ == product_->operands[1] ? 1 : 0,
                    " are read once, as they lie in memory, for ", num_points_, " of the other"));
   Block root;
+  Block* batch = &root;
+  for (IntExpr var : batch_) batch = &builder_.AddLoop(builder_.Whole(var, Binding::kTask), *batch);
   const IntExpr extent = Extent(ints_, rows_);
   IntExpr begin;
   Block& task = builder_.AddSteps(begin, extent, ints_.Const(0), extent, ints_.Const(kRows),
-                                  Binding::kTask, root);
+                                  Binding::kTask, *batch);
   const IntExpr end = builder_.Let(ints_.Min(ints_.Add(begin, kRows), extent), extent, task);
   if (IsStaged()) StageFactors(task);
   const Alloc all{type(), ints_.Const(num_points_ * kRows), Space::kL1, {}, false};

@@ -107,6 +107,31 @@ TEST(RowDotsTest, ASymbolicDepth) {
   }
 }
 
+// Scores of a query of each head over its keys, which pairs of heads share, as decoding has them.
+TEST(RowDotsTest, AMatrixForEachOfABatch) {
+  const std::string text = R"(module {
+    buffer @q f32[3,4,64] strides[256,64,1] input(0)
+    buffer @k f32[3,2,70,64] strides[8960,4480,64,1] input(1)
+    buffer @y f32[3,4,70] strides[280,70,1] output
+    kernel @scores (d0: 3, d1: 4, d2: 70) {
+      phase (r0: 64) {
+        %0 = load f32 @q[d0, d1, r0]
+        %1 = load f32 @k[d0, floordiv(d1, 2), d2, r0]
+        %2 = mul f32 %0, %1
+        %3 = reduce.sum f32 %2
+      }
+      phase () {
+        %4 = const f32 0.125
+        %5 = mul f32 %3, %4
+        store f32 @y[d0, d1, d2], %5
+      }
+    }
+    output @y sizes[3,4,70] strides[280,70,1] offset 0
+  })";
+  EXPECT_TRUE(ReadsRowsOnce(text));
+  CheckModule(text, {.tolerance = 1e-4});
+}
+
 TEST(RowDotsTest, NotOfAMatrixOfFewRows) {
   EXPECT_TRUE(ReadsRowsOnce(PlainProduct(1, 70, "f32")));
   EXPECT_FALSE(ReadsRowsOnce(PlainProduct(1, 40, "f32"))) << "few rows of the matrix";
