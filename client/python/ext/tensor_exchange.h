@@ -33,6 +33,27 @@ PyRef Materialize(PyObject* object);
 DLManagedTensorVersioned* Allocate(const DLPackExchangeAPI& api, DLDevice device, int32_t dtype,
                                    int64_t elements);
 
+// The torch.dtype of a kiln_dtype. Null with a Python error set.
+PyRef DtypeToPython(int32_t dtype);
+
+// Makes tensors of the CPU without DLPack, which makes two for each. It needs a function of torch's
+// that is private; where torch has none, or another, IsThere() is false.
+class TensorMaker {
+ public:
+  // Finds it in the first call.
+  static const TensorMaker& Get();
+  bool IsThere() const { return static_cast<bool>(empty_strided_); }
+
+  // A new torch.Tensor with memory of torch's for what `sizes` and `strides`, tuples, reach. Null
+  // with a Python error set.
+  PyRef Make(PyObject* sizes, PyObject* strides, PyObject* dtype) const;
+
+ private:
+  TensorMaker();
+
+  PyRef empty_strided_;
+};
+
 // torch's current stream of a CUDA device. False with a Python error set.
 bool CurrentStream(const DLPackExchangeAPI& api, DLDevice device, void** stream);
 
