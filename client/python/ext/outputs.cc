@@ -34,6 +34,18 @@ PyRef ViewOf(PyObject* base, const kiln_output& output) {
       PyObject_CallMethod(base, "as_strided", "OOL", sizes.get(), strides.get(), offset));
 }
 
+// As ViewOf, a tensor that is none of torch's views: it owns the memory with `base`.
+PyRef OwnerOf(PyObject* base, const kiln_output& output) {
+  PyRef storage = PyRef::Steal(PyObject_CallMethod(base, "untyped_storage", nullptr));
+  PyRef owner = PyRef::Steal(PyObject_CallMethod(base, "new_empty", "((i))", 0));
+  PyRef sizes = TupleOf(output.ndim, output.sizes);
+  PyRef strides = TupleOf(output.ndim, output.strides);
+  if (!storage || !owner || !sizes || !strides) return PyRef();
+  return PyRef::Steal(PyObject_CallMethod(owner.get(), "set_", "OLOO", storage.get(),
+                                          static_cast<long long>(output.offset), sizes.get(),
+                                          strides.get()));
+}
+
 }  // namespace
 
 int64_t ReachableElements(int32_t ndim, const int64_t* sizes, const int64_t* strides) {
@@ -135,7 +147,9 @@ PyRef Outputs::MakeOne(const DLPackExchangeAPI& api, const std::vector<kiln_outp
       return TensorToPython(api, slot.managed.release(), output.ndim, output.sizes,
                             output.strides);
     }
-    if (layout.is_an_output && slot.tensor) return std::move(slot.tensor);
+    if (slot.users == 1 && slot.tensor) {
+      return layout.is_an_output ? std::move(slot.tensor) : OwnerOf(slot.tensor.get(), output);
+    }
     if (slot.managed != nullptr) {
       const int64_t stride = 1;
       slot.tensor = TensorToPython(api, slot.managed.release(), 1, &slot.elements, &stride);
