@@ -144,8 +144,7 @@ PyRef Outputs::MakeOne(const DLPackExchangeAPI& api, const std::vector<kiln_outp
                           IsLike(static_cast<int32_t>(layout.sizes.size()), layout.sizes.data(),
                                  layout.strides.data(), output);
     if (slot.users == 1 && slot.managed != nullptr && output.offset == 0) {
-      return TensorToPython(api, slot.managed.release(), output.ndim, output.sizes,
-                            output.strides);
+      return TensorToPython(api, slot.managed.release(), output.ndim, output.sizes, output.strides);
     }
     if (slot.users == 1 && slot.tensor) {
       return layout.is_an_output ? std::move(slot.tensor) : OwnerOf(slot.tensor.get(), output);

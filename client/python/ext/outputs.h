@@ -54,7 +54,8 @@ class Outputs {
     int32_t dtype = 0;
     std::vector<int64_t> sizes;
     std::vector<int64_t> strides;
-    // Whether one output alone showed it, and as it is, or no run has: then its tensor is made at once.
+    // Whether one output alone showed it, and as it is, or no run has: then its tensor is made at
+    // once.
     bool is_an_output = true;
     PyRef python_sizes;  // null before they are needed
     PyRef python_strides;

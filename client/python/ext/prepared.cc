@@ -37,9 +37,10 @@ PyRef VersionOf(PyObject* tensor) {
   static PyObject* const type = torch ? PyObject_GetAttrString(torch, "Tensor") : nullptr;
   static PyObject* const descriptor =
       type != nullptr ? PyObject_GetAttrString(type, "_version") : nullptr;
-  static const auto get = descriptor != nullptr ? reinterpret_cast<descrgetfunc>(PyType_GetSlot(
-                                                      Py_TYPE(descriptor), Py_tp_descr_get))
-                                                : nullptr;
+  static const auto get =
+      descriptor != nullptr
+          ? reinterpret_cast<descrgetfunc>(PyType_GetSlot(Py_TYPE(descriptor), Py_tp_descr_get))
+          : nullptr;
   if (get == nullptr) return PyRef();
   return PyRef::Steal(get(descriptor, tensor, reinterpret_cast<PyObject*>(Py_TYPE(tensor))));
 }

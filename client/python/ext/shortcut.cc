@@ -57,8 +57,8 @@ class WithoutGradients {
 
  private:
   static bool Set(PyObject* value) {
-    return static_cast<bool>(PyRef::Steal(
-        PyObject_CallFunctionObjArgs(torch().set_grad_enabled.get(), value, nullptr)));
+    return static_cast<bool>(
+        PyRef::Steal(PyObject_CallFunctionObjArgs(torch().set_grad_enabled.get(), value, nullptr)));
   }
 
   bool were_enabled_ = false;

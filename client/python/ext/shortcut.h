@@ -9,8 +9,9 @@ namespace kiln::python {
 //
 // Shortcut(program, whole, written): a callable that runs a Program on its arguments where `whole`,
 // a callable, would do that and no more: with gradients disabled, after the version counters of the
-// arguments `written`, a tuple of positions, were advanced. `whole` is called instead the first time,
-// with keywords, while torch's profiler records, and where the run raises an Exception. Thread-safe.
+// arguments `written`, a tuple of positions, were advanced. `whole` is called instead the first
+// time, with keywords, while torch's profiler records, and where the run raises an Exception.
+// Thread-safe.
 //
 // GraphType, a metaclass: a call of its classes is one of their attribute `call`.
 bool AddShortcutTypes(PyObject* module);

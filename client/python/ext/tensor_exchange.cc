@@ -186,10 +186,10 @@ TensorMaker::TensorMaker() {
   const PyRef probe = empty_strided_ && api != nullptr && dtype && sizes && strides
                           ? Make(sizes.get(), strides.get(), dtype.get())
                           : PyRef();
-  const bool is_as_asked =
-      probe && TensorFromPython(*api, probe.get(), &found) && found.dtype == KILN_INT16 &&
-      found.device_type == KILN_CPU && found.ndim == 2 && found.sizes[0] == 2 &&
-      found.sizes[1] == 3 && found.strides[0] == 1 && found.strides[1] == 4;
+  const bool is_as_asked = probe && TensorFromPython(*api, probe.get(), &found) &&
+                           found.dtype == KILN_INT16 && found.device_type == KILN_CPU &&
+                           found.ndim == 2 && found.sizes[0] == 2 && found.sizes[1] == 3 &&
+                           found.strides[0] == 1 && found.strides[1] == 4;
   PyErr_Clear();
   if (!is_as_asked) empty_strided_ = PyRef();
 }
