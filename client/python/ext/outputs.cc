@@ -23,7 +23,39 @@ bool IsOutput(const DLPackExchangeAPI& api, PyObject* base, const kiln_output& o
          IsLike(tensor.ndim, tensor.sizes, tensor.strides, output);
 }
 
+// Gradients are disabled for the length of a scope.
+class WithoutGradients {
+ public:
+  WithoutGradients() {
+    const PyRef enabled = Call("is_grad_enabled", nullptr);
+    if (enabled.get() == Py_True) were_enabled_ = static_cast<bool>(Call(kSet, Py_False));
+  }
+  ~WithoutGradients() {
+    if (!were_enabled_) return;
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    Call(kSet, Py_True);
+    PyErr_Restore(type, value, trace);
+  }
+  WithoutGradients(const WithoutGradients&) = delete;
+  WithoutGradients& operator=(const WithoutGradients&) = delete;
+
+ private:
+  static constexpr char kSet[] = "_set_grad_enabled";
+
+  static PyRef Call(const char* name, PyObject* argument) {
+    static PyObject* const core = PyImport_ImportModule("torch._C");
+    const PyRef function = PyRef::Steal(PyObject_GetAttrString(core, name));
+    return PyRef::Steal(function ? PyObject_CallFunctionObjArgs(function.get(), argument, nullptr)
+                                 : nullptr);
+  }
+
+  bool were_enabled_ = false;
+};
+
+// Never part of a graph of autograd's: what compiled the program sees to gradients.
 PyRef ViewOf(PyObject* base, const kiln_output& output) {
+  const WithoutGradients disabled;
   PyRef storage_offset = PyRef::Steal(PyObject_CallMethod(base, "storage_offset", nullptr));
   if (!storage_offset) return PyRef();
   const long long offset = PyLong_AsLongLong(storage_offset.get()) + output.offset;
@@ -55,14 +87,6 @@ int64_t ReachableElements(int32_t ndim, const int64_t* sizes, const int64_t* str
     last += (sizes[d] - 1) * strides[d];
   }
   return last + 1;
-}
-
-PyRef TupleOf(int32_t count, const int64_t* values) {
-  PyRef tuple = PyRef::Steal(PyTuple_New(count));
-  for (int32_t i = 0; tuple && i < count; ++i) {
-    PyTuple_SetItem(tuple.get(), i, PyLong_FromLongLong(values[i]));
-  }
-  return tuple;
 }
 
 bool Outputs::Allocate(const DLPackExchangeAPI& api, DLDevice device, int32_t allocation,
@@ -97,16 +121,13 @@ bool Outputs::Allocate(const DLPackExchangeAPI& api, DLDevice device, int32_t al
 }
 
 PyRef Outputs::MakeTensor(Layout& layout) const {
-  if (!layout.python_dtype) {
+  if (!layout.arguments) {
     const auto ndim = static_cast<int32_t>(layout.sizes.size());
-    layout.python_sizes = TupleOf(ndim, layout.sizes.data());
-    layout.python_strides = TupleOf(ndim, layout.strides.data());
-    if (!layout.python_sizes || !layout.python_strides) return PyRef();
-    layout.python_dtype = DtypeToPython(layout.dtype);
-    if (!layout.python_dtype) return PyRef();
+    layout.arguments =
+        TensorMaker::Arguments(layout.dtype, ndim, layout.sizes.data(), layout.strides.data());
+    if (!layout.arguments) return PyRef();
   }
-  return TensorMaker::Get().Make(layout.python_sizes.get(), layout.python_strides.get(),
-                                 layout.python_dtype.get());
+  return TensorMaker::Get().Make(layout.arguments.get());
 }
 
 PyObject* Outputs::Make(const DLPackExchangeAPI& api, const std::vector<kiln_output>& outputs,

@@ -17,9 +17,6 @@ struct ManagedDeleter {
 };
 using Managed = std::unique_ptr<DLManagedTensorVersioned, ManagedDeleter>;
 
-// Null with a Python error set.
-PyRef TupleOf(int32_t count, const int64_t* values);
-
 // Elements from the first one that sizes and strides reach to the last.
 int64_t ReachableElements(int32_t ndim, const int64_t* sizes, const int64_t* strides);
 
@@ -57,9 +54,7 @@ class Outputs {
     // Whether one output alone showed it, and as it is, or no run has: then its tensor is made at
     // once.
     bool is_an_output = true;
-    PyRef python_sizes;  // null before they are needed
-    PyRef python_strides;
-    PyRef python_dtype;
+    PyRef arguments;  // TensorMaker's; null before they are needed
   };
 
   PyRef MakeTensor(Layout& layout) const;

@@ -7,8 +7,6 @@ namespace {
 
 // What a call needs of torch's private parts; all null before the first Shortcut.
 struct Torch {
-  PyRef is_grad_enabled;
-  PyRef set_grad_enabled;
   PyRef increment_version;
   PyRef profiler;  // a module's dict
 
@@ -18,11 +16,9 @@ struct Torch {
     const PyRef core = PyRef::Steal(PyImport_ImportModule("torch._C"));
     const PyRef module = PyRef::Steal(PyImport_ImportModule("torch.autograd.profiler"));
     if (!core || !module) return false;
-    is_grad_enabled = PyRef::Steal(PyObject_GetAttrString(core.get(), "is_grad_enabled"));
-    set_grad_enabled = PyRef::Steal(PyObject_GetAttrString(core.get(), "_set_grad_enabled"));
     increment_version = PyRef::Steal(PyObject_GetAttrString(core.get(), "_increment_version"));
     const PyRef flag = PyRef::Steal(PyObject_GetAttrString(module.get(), "_is_profiler_enabled"));
-    if (!is_grad_enabled || !set_grad_enabled || !increment_version || !flag) return false;
+    if (!increment_version || !flag) return false;
     profiler = PyRef::Borrow(PyModule_GetDict(module.get()));
     return true;
   }
@@ -37,32 +33,6 @@ Torch& torch() {
   static auto* const found = new Torch();  // never freed: Python may be gone by then
   return *found;
 }
-
-// Gradients are disabled for the length of a scope.
-class WithoutGradients {
- public:
-  WithoutGradients() {
-    const PyRef enabled = PyRef::Steal(PyObject_CallNoArgs(torch().is_grad_enabled.get()));
-    if (enabled.get() == Py_True) were_enabled_ = Set(Py_False);
-  }
-  ~WithoutGradients() {
-    if (!were_enabled_) return;
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
-    Set(Py_True);
-    PyErr_Restore(type, value, trace);
-  }
-  WithoutGradients(const WithoutGradients&) = delete;
-  WithoutGradients& operator=(const WithoutGradients&) = delete;
-
- private:
-  static bool Set(PyObject* value) {
-    return static_cast<bool>(
-        PyRef::Steal(PyObject_CallFunctionObjArgs(torch().set_grad_enabled.get(), value, nullptr)));
-  }
-
-  bool were_enabled_ = false;
-};
 
 struct ShortcutObject {
   PyObject_HEAD PyObject* program;
@@ -129,7 +99,6 @@ PyObject* CallShortcut(PyObject* self, PyObject* args, PyObject* kwargs) {
   }
   if (shortcut.was_called && (kwargs == nullptr || PyDict_Size(kwargs) == 0) &&
       !torch().IsProfiling()) {
-    const WithoutGradients disabled;
     if (AdvanceVersions(shortcut.written, args)) {
       PyObject* outputs = RunProgram(shortcut.program, args);
       if (outputs != nullptr) return outputs;

@@ -8,8 +8,8 @@ namespace kiln::python {
 // Adds the types to `module`; false with a Python error set.
 //
 // Shortcut(program, whole, written): a callable that runs a Program on its arguments where `whole`,
-// a callable, would do that and no more: with gradients disabled, after the version counters of the
-// arguments `written`, a tuple of positions, were advanced. `whole` is called instead the first
+// a callable, would do that and no more: after the version counters of the arguments `written`, a
+// tuple of positions, were advanced. `whole` is called instead the first
 // time, with keywords, while torch's profiler records, and where the run raises an Exception.
 // Thread-safe.
 //

@@ -1,5 +1,8 @@
 #include "client/python/ext/tensor_exchange.h"
 
+#include <algorithm>
+#include <iterator>
+
 namespace kiln::python {
 namespace {
 
@@ -159,13 +162,12 @@ DLManagedTensorVersioned* Allocate(const DLPackExchangeAPI& api, DLDevice device
   return managed;
 }
 
-PyRef DtypeToPython(int32_t dtype) {
-  static PyObject* const torch = PyImport_ImportModule("torch");
-  for (const TypeRow& row : kTypes) {
-    if (row.dtype == dtype) return PyRef::Steal(PyObject_GetAttrString(torch, row.name));
+PyRef TupleOf(int32_t count, const int64_t* values) {
+  PyRef tuple = PyRef::Steal(PyTuple_New(count));
+  for (int32_t i = 0; tuple && i < count; ++i) {
+    PyTuple_SetItem(tuple.get(), i, PyLong_FromLongLong(values[i]));
   }
-  PyErr_Format(PyExc_TypeError, "no torch.dtype is kiln_dtype %d", dtype);
-  return PyRef();
+  return tuple;
 }
 
 const TensorMaker& TensorMaker::Get() {
@@ -179,24 +181,38 @@ TensorMaker::TensorMaker() {
     empty_strided_ = PyRef::Steal(PyObject_GetAttrString(guards.get(), "_empty_strided_cpu"));
   }
   const DLPackExchangeAPI* api = ExchangeApi();
-  const PyRef dtype = DtypeToPython(KILN_INT16);
-  const PyRef sizes = PyRef::Steal(Py_BuildValue("(ii)", 2, 3));
-  const PyRef strides = PyRef::Steal(Py_BuildValue("(ii)", 1, 4));
+  constexpr int64_t kSizes[] = {2, 3};
+  constexpr int64_t kStrides[] = {1, 4};
+  const PyRef arguments = Arguments(KILN_INT16, 2, kSizes, kStrides);
   kiln_tensor found = {};
-  const PyRef probe = empty_strided_ && api != nullptr && dtype && sizes && strides
-                          ? Make(sizes.get(), strides.get(), dtype.get())
-                          : PyRef();
+  const PyRef probe =
+      empty_strided_ && api != nullptr && arguments ? Make(arguments.get()) : PyRef();
   const bool is_as_asked = probe && TensorFromPython(*api, probe.get(), &found) &&
                            found.dtype == KILN_INT16 && found.device_type == KILN_CPU &&
-                           found.ndim == 2 && found.sizes[0] == 2 && found.sizes[1] == 3 &&
-                           found.strides[0] == 1 && found.strides[1] == 4;
+                           found.ndim == 2 && std::equal(kSizes, kSizes + 2, found.sizes) &&
+                           std::equal(kStrides, kStrides + 2, found.strides);
   PyErr_Clear();
   if (!is_as_asked) empty_strided_ = PyRef();
 }
 
-PyRef TensorMaker::Make(PyObject* sizes, PyObject* strides, PyObject* dtype) const {
-  return PyRef::Steal(
-      PyObject_CallFunctionObjArgs(empty_strided_.get(), sizes, strides, dtype, nullptr));
+PyRef TensorMaker::Arguments(int32_t dtype, int32_t ndim, const int64_t* sizes,
+                             const int64_t* strides) {
+  static PyObject* const torch = PyImport_ImportModule("torch");
+  const auto* row = std::find_if(std::begin(kTypes), std::end(kTypes),
+                                 [&](const TypeRow& type) { return type.dtype == dtype; });
+  if (row == std::end(kTypes)) {
+    PyErr_Format(PyExc_TypeError, "no torch.dtype is kiln_dtype %d", dtype);
+    return PyRef();
+  }
+  const PyRef type = PyRef::Steal(PyObject_GetAttrString(torch, row->name));
+  const PyRef python_sizes = TupleOf(ndim, sizes);
+  const PyRef python_strides = TupleOf(ndim, strides);
+  if (!type || !python_sizes || !python_strides) return PyRef();
+  return PyRef::Steal(PyTuple_Pack(3, python_sizes.get(), python_strides.get(), type.get()));
+}
+
+PyRef TensorMaker::Make(PyObject* arguments) const {
+  return PyRef::Steal(PyObject_Call(empty_strided_.get(), arguments, nullptr));
 }
 
 bool CurrentStream(const DLPackExchangeAPI& api, DLDevice device, void** stream) {

@@ -33,8 +33,8 @@ PyRef Materialize(PyObject* object);
 DLManagedTensorVersioned* Allocate(const DLPackExchangeAPI& api, DLDevice device, int32_t dtype,
                                    int64_t elements);
 
-// The torch.dtype of a kiln_dtype. Null with a Python error set.
-PyRef DtypeToPython(int32_t dtype);
+// Null with a Python error set.
+PyRef TupleOf(int32_t count, const int64_t* values);
 
 // Makes tensors of the CPU without DLPack, which makes two for each. It needs a function of torch's
 // that is private; where torch has none, or another, IsThere() is false.
@@ -44,9 +44,11 @@ class TensorMaker {
   static const TensorMaker& Get();
   bool IsThere() const { return static_cast<bool>(empty_strided_); }
 
-  // A new torch.Tensor with memory of torch's for what `sizes` and `strides`, tuples, reach. Null
-  // with a Python error set.
-  PyRef Make(PyObject* sizes, PyObject* strides, PyObject* dtype) const;
+  // For Make: a tensor of that dtype with memory of torch's for what sizes and strides reach.
+  // Null with a Python error set.
+  static PyRef Arguments(int32_t dtype, int32_t ndim, const int64_t* sizes, const int64_t* strides);
+  // A new torch.Tensor; null with a Python error set.
+  PyRef Make(PyObject* arguments) const;
 
  private:
   TensorMaker();

@@ -157,4 +157,4 @@ def shortened(whole: Callable[..., Any]) -> Callable[..., Any]:
     named = {
         name: value for name, value in vars(whole).items() if not name.startswith(("_torch", "__"))
     }
-    return _kiln.GraphType("Graph", (), {**named, "call": call})
+    return _kiln.GraphType("Graph", (), {**named, "call": call, "whole": staticmethod(whole)})
