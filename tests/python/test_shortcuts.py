@@ -1,8 +1,10 @@
 """What torch's wrappers of a compiled graph guarantee, in the calls that go past them, too: a graph's
 first call takes the whole way, later ones the shortcut. Each test calls more than once."""
 
-import gc
+import functools
 import logging
+import subprocess
+import sys
 import threading
 import warnings
 import weakref
@@ -10,9 +12,13 @@ import weakref
 import pytest
 import torch
 from compare import assert_same
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import kiln_torch
 from kiln_torch import _kiln, shortcuts
+from kiln_torch.capture import capture
+from kiln_torch.program import load_program
+from kiln_torch.settings import Settings
 
 CALLS = 3
 
@@ -184,23 +190,12 @@ def test_grad_mode_is_the_callers_after_a_call_and_outputs_need_no_grad(taken):
     assert taken == [1, 1]
 
 
-def views_of_input(tmp=[]):  # noqa: B006  one program for the tests below
+@functools.cache
+def views_of_input():
     """A program whose output lies in its input's memory, which AOTAutograd would hide."""
-    if not tmp:
-        import json
-
-        from kiln_torch.capture import capture
-        from kiln_torch.program import load_program
-        from kiln_torch.settings import Settings
-        from torch.fx.experimental.proxy_tensor import make_fx
-
-        module = make_fx(lambda x: [torch.ops.aten.view.default(x, [2, 4])], tracing_mode="fake")(
-            torch.randn(8)
-        )
-        text = capture(module, lambda i: False, "views", False)
-        json.loads(text)
-        tmp.append(load_program(text, Settings.read({})))
-    return tmp[0]
+    trace = make_fx(lambda x: [torch.ops.aten.view.default(x, [2, 4])], tracing_mode="fake")
+    graph = capture(trace(torch.randn(8)), lambda i: False, "views", False)
+    return load_program(graph, Settings.read({}))
 
 
 def test_gradients_are_disabled_while_a_run_makes_views():
@@ -346,7 +341,10 @@ def test_arguments_are_freed_and_results_are_the_callers(taken):
 
 
 @pytest.mark.parametrize("shape", [(), (0, 3), (1,), (2, 3), (2, 3, 4, 5)])
-@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.bool, torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float64],
+)
 def test_results_are_tensors_like_any_other(dtype, shape):
     """Of the second run on they come from another function of torch's than those of the first."""
 
@@ -392,27 +390,13 @@ def test_gradients_of_two_parameters_are_not_one_memory():
     assert torch.equal(b.grad, want)
 
 
-def test_what_is_prepared_goes_with_its_module():
-    model = torch.nn.Linear(64, 64).eval()
-    with torch.no_grad():
-        call = compiled(model)
-        for _ in range(CALLS):
-            call(torch.randn(32, 64))
-        model.weight.zero_()
-        assert_same(call(torch.randn(32, 64)), model.bias.expand(32, 64).contiguous())
-    gone = weakref.ref(model.weight)
-    del call, model
-    torch._dynamo.reset()
-    gc.collect()
-    assert gone() is None
-
-
 @pytest.mark.parametrize("what", ["version", "wrapper", "disable"])
 def test_a_torch_with_other_wrappers_keeps_them(what, taken, monkeypatch, caplog):
     if what == "version":
         monkeypatch.setattr(torch, "__version__", "2.99.0")
     elif what == "wrapper":
-        monkeypatch.delattr(shortcuts.runtime_wrappers, "_create_runtime_wrapper")
+        wrappers = "torch._functorch._aot_autograd.runtime_wrappers"
+        monkeypatch.delattr(f"{wrappers}._create_runtime_wrapper")
     else:
         monkeypatch.setattr(torch._dynamo, "disable", lambda cls: type("Other", (), {}))
     shortcuts._torch.cache_clear()
@@ -435,6 +419,26 @@ def test_a_torch_with_other_wrappers_keeps_them(what, taken, monkeypatch, caplog
                 assert_same(call(x), affine(x))
     finally:
         shortcuts._torch.cache_clear()
+
+
+@pytest.mark.parametrize("other", ["None", "lambda sizes, strides, dtype: torch.empty(sizes)"])
+def test_a_torch_that_makes_tensors_in_another_way(other):
+    """In a process of its own: what torch has is looked at once."""
+    program = f"""
+import logging
+import torch
+logging.basicConfig(level=logging.INFO)
+from torch._C._dynamo import guards
+guards._empty_strided_cpu = {other}
+call = torch.compile(lambda x: x.mT * 2, backend="kiln", options={{"fallback": "raise"}})
+for _ in range(3):
+    x = torch.randn(3, 4)
+    y = call(x)
+    assert torch.equal(y, x.mT * 2) and y.stride() == (x.mT * 2).stride()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("results are made through DLPack") == 1
 
 
 def test_a_wrapper_that_does_more_is_seen():

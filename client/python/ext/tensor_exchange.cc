@@ -192,7 +192,17 @@ TensorMaker::TensorMaker() {
                            found.ndim == 2 && std::equal(kSizes, kSizes + 2, found.sizes) &&
                            std::equal(kStrides, kStrides + 2, found.strides);
   PyErr_Clear();
-  if (!is_as_asked) empty_strided_ = PyRef();
+  if (is_as_asked) return;
+  empty_strided_ = PyRef();
+  const PyRef logging = PyRef::Steal(PyImport_ImportModule("logging"));
+  const PyRef log = PyRef::Steal(
+      logging ? PyObject_CallMethod(logging.get(), "getLogger", "s", "kiln_torch") : nullptr);
+  if (log) {
+    PyRef::Steal(
+        PyObject_CallMethod(log.get(), "info", "s",
+                            "torch has no _empty_strided_cpu: results are made through DLPack"));
+  }
+  PyErr_Clear();
 }
 
 PyRef TensorMaker::Arguments(int32_t dtype, int32_t ndim, const int64_t* sizes,

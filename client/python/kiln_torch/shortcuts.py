@@ -18,8 +18,6 @@ from types import CodeType, FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
-from torch._functorch._aot_autograd import runtime_wrappers
-from torch._functorch.aot_autograd import aot_module_simplified
 
 from kiln_torch import _kiln
 from kiln_torch.runner import Run
@@ -56,6 +54,8 @@ def _orchestration(wrapper: Callable[..., Any]) -> FunctionType:
 def _nothing_else(outputs: int, written: tuple[int, ...], autocast: bool) -> tuple[Any, ...]:
     """The content of such a function for a graph with that many outputs, none of them an alias, which
     writes to `written` itself. By the attributes of ViewAndMutationMeta."""
+    from torch._functorch._aot_autograd import runtime_wrappers
+
     metadata = SimpleNamespace(
         mutated_inp_runtime_indices=[],
         num_mutated_inp_runtime_indices=0,
@@ -85,6 +85,9 @@ class _Torch:
         if not torch.__version__.startswith(_KNOWN_TORCH):
             known = ", ".join(f"{version}x" for version in _KNOWN_TORCH)
             raise RuntimeError(f"they are known for {known}")
+        from torch._functorch._aot_autograd import runtime_wrappers
+        from torch._functorch.aot_autograd import aot_module_simplified
+
         self.forward = _inner(aot_module_simplified, "forward", True)
         self.wrapper = _inner(runtime_wrappers._create_runtime_wrapper, "runtime_wrapper", False)
         self._serializable = runtime_wrappers.SerializableCompiledFunction
