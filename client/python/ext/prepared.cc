@@ -30,21 +30,6 @@ std::vector<int64_t> SamplePlaces(const kiln_tensor& tensor) {
   return places;
 }
 
-// Of a tensor; null with a Python error set. Asked for by name, each would be looked up in its own
-// attributes and in those of its class and all of that's bases.
-PyRef VersionOf(PyObject* tensor) {
-  static PyObject* const torch = PyImport_ImportModule("torch");
-  static PyObject* const type = torch ? PyObject_GetAttrString(torch, "Tensor") : nullptr;
-  static PyObject* const descriptor =
-      type != nullptr ? PyObject_GetAttrString(type, "_version") : nullptr;
-  static const auto get =
-      descriptor != nullptr
-          ? reinterpret_cast<descrgetfunc>(PyType_GetSlot(Py_TYPE(descriptor), Py_tp_descr_get))
-          : nullptr;
-  if (get == nullptr) return PyRef();
-  return PyRef::Steal(get(descriptor, tensor, reinterpret_cast<PyObject*>(Py_TYPE(tensor))));
-}
-
 uint64_t ReadSample(const char* at, int64_t bytes) {
   uint64_t sample = 0;
   std::memcpy(&sample, at, static_cast<size_t>(std::min<int64_t>(bytes, 8)));
@@ -63,10 +48,11 @@ PreparedWeights::PreparedWeights(const kiln_program* program) : program_(program
 }
 
 bool PreparedWeights::ReadVersions(const std::vector<PyObject*>& objects) {
+  static PyObject* const name = PyUnicode_InternFromString("_version");
   versions_.clear();
   if (objects.size() != kiln_program_num_inputs(program_)) return false;  // the run says so
   for (size_t input : inputs_) {
-    const PyRef version = VersionOf(objects[input]);
+    const PyRef version = PyRef::Steal(PyObject_GetAttr(objects[input], name));
     versions_.push_back(version ? PyLong_AsLongLong(version.get()) : -1);
     if (PyErr_Occurred() != nullptr) {
       PyErr_Clear();
