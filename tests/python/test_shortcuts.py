@@ -364,6 +364,24 @@ def test_results_are_tensors_like_any_other(dtype, shape):
             assert ours._version == eagers._version and ours.is_leaf
 
 
+@pytest.mark.parametrize(
+    "window", [lambda y: y.mT, lambda y: y[1:], lambda y: y.view(-1), lambda y: y[:, 2]]
+)
+def test_results_that_are_windows_of_what_a_kernel_wrote(window, taken):
+    def fn(x):
+        return window(x * 2)
+
+    call, results = compiled(fn), []
+    for _ in range(CALLS):
+        x = torch.randn(3, 4)
+        results.append((call(x), fn(x)))
+        results[-1][0].add_(1)
+        results[-1][1].add_(1)
+    for ours, eagers in results:
+        assert torch.equal(ours, eagers) and ours.stride() == eagers.stride()
+    assert taken == [1]
+
+
 def test_results_may_be_resized_and_written_in_place():
     call = compiled(affine)
     for _ in range(CALLS):
@@ -374,17 +392,20 @@ def test_results_may_be_resized_and_written_in_place():
         assert_same(call(x), affine(x))
 
 
-def test_gradients_of_two_parameters_are_not_one_memory():
-    """The backward graph returns one tensor for both; to write to one gradient leaves the other."""
+@pytest.mark.parametrize("shape", [(4, 5), (20,), (5, 4)])
+def test_gradients_of_two_parameters_are_not_one_memory(shape):
+    """The backward graph returns one tensor for both, as it is or as a window of what a kernel wrote;
+    to write to one gradient leaves the other."""
+    factors = torch.arange(20.0).view(shape)
 
     def fn(a, b):
-        return ((a + b) * torch.arange(5.0)).sum()
+        return ((a + b).view(shape) * factors).sum()
 
     call = compiled(fn)
     a, b = (torch.randn(4, 5, requires_grad=True) for _ in range(2))
     for _ in range(CALLS):
         call(a, b).backward()  # adds to what is there, in place
-    want = CALLS * torch.arange(5.0).expand(4, 5)
+    want = CALLS * torch.arange(20.0).view(4, 5)
     assert torch.equal(a.grad, want) and torch.equal(b.grad, want)
     a.grad.zero_()
     assert torch.equal(b.grad, want)
