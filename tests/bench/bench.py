@@ -298,9 +298,15 @@ def bench_overhead() -> None:
     with FreshServer() as env:
         result = child("overhead", "all", env)
     table(
-        "One tiny kernel, microseconds a call",
-        ["what", "eager", "Inductor", "Kiln"],
-        [[r["what"], r["eager"], r["inductor"], r["kiln"]] for r in result["rows"]],
+        "One tiny kernel, microseconds a whole call through torch.compile; nothing: a backend whose "
+        "graph returns the same tensor each time",
+        ["torch._dynamo.config", "eager", "nothing", "Inductor", "Kiln"],
+        [[r["what"], r["eager"], r["nothing"], r["inductor"], r["kiln"]] for r in result["wholes"]],
+    )
+    table(
+        "What is called in one, each with what it calls",
+        ["what", "microseconds"],
+        [[r["what"], r["us"]] for r in result["layers"]],
     )
 
 

@@ -9,6 +9,7 @@ import json
 import statistics
 import sys
 import time
+import types
 
 import torch
 from bench import median_ms
@@ -291,14 +292,15 @@ def attention(dtype: str) -> dict[str, object]:
 
 
 def overhead(_: str) -> dict[str, object]:
-    from kiln_torch import graphs, program
+    from kiln_torch import graphs
+    from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
 
-    captured = []
+    programs = []
     runner = graphs.runner
 
-    def keep(*args):
-        captured.append(runner(*args))
-        return captured[-1]
+    def keep(program, *args):
+        programs.append(program)
+        return runner(program, *args)
 
     graphs.runner = keep
     x = torch.randn(64)
@@ -306,18 +308,42 @@ def overhead(_: str) -> dict[str, object]:
     def fn(x):
         return x * 2 + 1
 
-    with torch.no_grad():
-        kiln = torch.compile(fn, backend="kiln", options={"fallback": "raise"})
-        kiln(x)
-        whole = {"what": "whole call through torch.compile"}
-        whole["eager"] = median_ms(lambda: fn(x), 1.0) * 1e3
-        whole["kiln"] = median_ms(lambda: kiln(x), 1.0) * 1e3
-        alone = {"what": "the compiled graph alone", "eager": whole["eager"], "inductor": "-"}
-        alone["kiln"] = median_ms(lambda: captured[0]([x]), 1.0) * 1e3
+    def time_us(call) -> float:
+        return median_ms(call, 1.0) * 1e3
+
+    def whole(backend, **options) -> float:
         torch._dynamo.reset()
-        inductor = torch.compile(fn)
-        whole["inductor"] = median_ms(lambda: inductor(x), 1.0) * 1e3
-    return {"rows": [whole, alone]}
+        compiled = torch.compile(fn, backend=backend, **options)
+        compiled(x)
+        return time_us(lambda: compiled(x))
+
+    kept = (torch.randn(64),)
+    wholes, layers = [], []
+    kiln = {"backend": "kiln", "options": {"fallback": "raise"}}
+    with torch.no_grad():
+        eager = time_us(lambda: fn(x))
+        for record in (True, False):
+            with torch._dynamo.config.patch(record_runtime_overhead=record):
+                wholes.append({
+                    "what": f"record_runtime_overhead={record}",
+                    "eager": eager,
+                    "nothing": whole(lambda module, inputs: lambda x: kept),
+                    "inductor": whole("inductor"),
+                    "kiln": whole(**kiln),
+                })
+        whole(**kiln)
+        code = _debug_get_cache_entry_list(fn.__code__)[0].code
+        graph = fn.__globals__[next(n for n in code.co_names if n.startswith("__compiled_fn"))]
+        uncompiled = types.FunctionType(code, fn.__globals__)
+        torchs = getattr(graph, "whole", graph)
+        for what, call in (
+            ("the program", lambda: programs[-1].run([x])),
+            ("the graph's function, as Dynamo's code calls it", lambda: graph(x)),
+            ("the same through AOTAutograd's wrappers", lambda: torchs(x)),
+            ("Dynamo's code", lambda: uncompiled(x)),
+        ):
+            layers.append({"what": what, "us": time_us(call)})
+    return {"wholes": wholes, "layers": layers}
 
 
 def whole_model(model, *args):

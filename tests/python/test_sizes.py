@@ -130,3 +130,17 @@ def test_gradients_through_floats_that_follow_from_sizes():
         (actual,) = torch.autograd.grad(compiled(x, w), w)
         torch.testing.assert_close(actual, expected)
     assert kiln_torch.stats()["fallbacks"] == []
+
+
+def test_an_integer_argument_may_be_negative():
+    """Unlike a size, it has no least value."""
+
+    def fn(x, n):
+        picked = x[max(n, 0) :] + 1
+        return x * n + n // 2, x.roll(n) * (n % 3), picked, torch.arange(abs(n) + 1) * n, n + 1
+
+    compiled = torch.compile(fn, backend="kiln")
+    for n in (3, 4, 5, -1, -4, -7, 0, 1):
+        x = torch.randn(7)
+        assert_same(compiled(x, n), fn(x, n))
+    assert kiln_torch.stats()["fallbacks"] == []

@@ -4,6 +4,7 @@
 
 #include "client/python/ext/program.h"
 #include "client/python/ext/py_ref.h"
+#include "client/python/ext/shortcut.h"
 #include "kiln/kiln.h"
 
 namespace kiln::python {
@@ -218,7 +219,7 @@ PyMODINIT_FUNC PyInit__kiln() {
       !AddException(module.get(), "InputMismatch", g_error, &g_input_mismatch) ||
       !AddException(module.get(), "CacheMiss", g_error, &g_cache_miss) ||
       !AddException(module.get(), "Unavailable", g_error, &g_unavailable) ||
-      !AddProgramType(module.get())) {
+      !AddProgramType(module.get()) || !AddShortcutTypes(module.get())) {
     return nullptr;
   }
   return module.release();

@@ -67,22 +67,7 @@ PyRef Unprepared(PyObject* self) {
 }
 
 PyObject* RunMethod(PyObject* self, PyObject* inputs) {
-  ++Self(self)->run_calls;
-  static const std::vector<bool> none;
-  const std::vector<bool>* plain = Self(self)->plain_inputs;
-  bool lacks_room = false;
-  // Others may take the observer away while this runs.
-  const PyRef observer = PyRef::Borrow(Self(self)->observer);
-  PyObject* results =
-      Run(Self(self)->program, Self(self)->device, Self(self)->library_steps, observer.get(),
-          plain ? *plain : none, *Self(self)->prepared, *Self(self)->run_cache, inputs,
-          Self(self)->unprepared != nullptr ? &lacks_room : nullptr);
-  if (!lacks_room) return results;
-  const PyRef other = Unprepared(self);
-  if (!other) return nullptr;
-  const ProgramObject& with = *Self(other.get() == Py_None ? self : other.get());
-  return Run(with.program, with.device, with.library_steps, nullptr, plain ? *plain : none,
-             *with.prepared, *with.run_cache, inputs);
+  return RunProgram(self, inputs);
 }
 
 PyObject* LibrarySteps(PyObject* self, PyObject*) {
@@ -211,6 +196,10 @@ PyObject* GetRunCalls(PyObject* self, void*) {
   return PyLong_FromLongLong(Self(self)->run_calls);
 }
 
+PyObject* GetNumOutputs(PyObject* self, void*) {
+  return PyLong_FromSize_t(kiln_program_num_outputs(Self(self)->program));
+}
+
 PyObject* SetPrepareMemory(PyObject* self, PyObject* bytes) {
   const long long limit = PyLong_AsLongLong(bytes);
   if (PyErr_Occurred()) return nullptr;
@@ -227,7 +216,7 @@ PyObject* GetPreparations(PyObject* self, void*) {
 }
 
 PyMethodDef kMethods[] = {
-    {"run", RunMethod, METH_O, "run(inputs: list) -> list of tensors, ints and Nones"},
+    {"run", RunMethod, METH_O, "run(inputs: list or tuple) -> list of tensors, ints and Nones"},
     {"library_steps", LibrarySteps, METH_NOARGS, "each kiln.v1.LibraryStep as protobuf JSON"},
     {"set_library_steps", SetLibrarySteps, METH_O,
      "for each library step, a callable(tensors, ints) -> list of tensors with a method "
@@ -253,6 +242,7 @@ PyMethodDef kMethods[] = {
 
 PyGetSetDef kGetters[] = {
     {"run_calls", GetRunCalls, nullptr, "how often run was called", nullptr},
+    {"num_outputs", GetNumOutputs, nullptr, "how many a run gives", nullptr},
     {"prepared_bytes", GetPreparedBytes, nullptr, "kept of what follows from parameters alone",
      nullptr},
     {"preparations", GetPreparations, nullptr, "how often that was computed to be kept", nullptr},
@@ -270,6 +260,29 @@ PyType_Spec kSpec = {"kiln_torch._kiln.Program", sizeof(ProgramObject), 0,
 PyObject* g_type = nullptr;
 
 }  // namespace
+
+bool IsProgram(PyObject* object) {
+  return reinterpret_cast<PyObject*>(Py_TYPE(object)) == g_type;
+}
+
+PyObject* RunProgram(PyObject* self, PyObject* inputs) {
+  ++Self(self)->run_calls;
+  static const std::vector<bool> none;
+  const std::vector<bool>* plain = Self(self)->plain_inputs;
+  bool lacks_room = false;
+  // Others may take the observer away while this runs.
+  const PyRef observer = PyRef::Borrow(Self(self)->observer);
+  PyObject* results =
+      Run(Self(self)->program, Self(self)->device, Self(self)->library_steps, observer.get(),
+          plain ? *plain : none, *Self(self)->prepared, *Self(self)->run_cache, inputs,
+          Self(self)->unprepared != nullptr ? &lacks_room : nullptr);
+  if (!lacks_room) return results;
+  const PyRef other = Unprepared(self);
+  if (!other) return nullptr;
+  const ProgramObject& with = *Self(other.get() == Py_None ? self : other.get());
+  return Run(with.program, with.device, with.library_steps, nullptr, plain ? *plain : none,
+             *with.prepared, *with.run_cache, inputs);
+}
 
 bool AddProgramType(PyObject* module) {
   g_type = PyType_FromSpec(&kSpec);

@@ -14,6 +14,11 @@ bool AddProgramType(PyObject* module);
 // A new Program that takes `program` over. `info` says where it came from.
 PyRef MakeProgram(kiln_program* program, const kiln_compile_info& info);
 
+bool IsProgram(PyObject* object);
+
+// As the method run(inputs) of `program`, a Program: `inputs` is a list or tuple.
+PyObject* RunProgram(PyObject* program, PyObject* inputs);
+
 // The module's exception types, made once by module.cc.
 extern PyObject* g_error;
 extern PyObject* g_input_mismatch;

@@ -7,22 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "client/python/ext/outputs.h"
 #include "client/python/ext/program.h"
 #include "client/python/ext/tensor_exchange.h"
 
 namespace kiln::python {
-
-struct ManagedDeleter {
-  void operator()(DLManagedTensorVersioned* managed) const { managed->deleter(managed); }
-};
-using Managed = std::unique_ptr<DLManagedTensorVersioned, ManagedDeleter>;
-
-struct OutputAllocation {
-  Managed managed;
-  PyRef flat;  // a 1-dimensional tensor over it all, where several outputs share it
-  int64_t elements = 0;
-  int users = 0;  // outputs that show it; one alone owns the memory directly
-};
 
 // The memory of a run's state, which the program's next run uses again.
 struct RunBuffers {
@@ -31,7 +20,7 @@ struct RunBuffers {
   std::vector<PyRef> materialized;
   std::vector<PyObject*> input_objects;  // what outputs in an input's memory view; borrowed
   std::vector<kiln_output> outputs;
-  std::vector<OutputAllocation> allocations;
+  Outputs made;
   std::vector<PyRef> library_results;
   std::vector<Managed> scratch;
 
@@ -40,7 +29,7 @@ struct RunBuffers {
     scalars.clear();
     materialized.clear();
     input_objects.clear();
-    allocations.clear();
+    made.Clear();
     library_results.clear();
     scratch.clear();
   }
@@ -60,23 +49,6 @@ namespace {
 constexpr int64_t kFewElements = 4096;
 
 constexpr uintptr_t kScratchAlignment = 256;
-
-int64_t ReachableElements(int32_t ndim, const int64_t* sizes, const int64_t* strides) {
-  int64_t last = 0;
-  for (int32_t d = 0; d < ndim; ++d) {
-    if (sizes[d] == 0) return 0;
-    last += (sizes[d] - 1) * strides[d];
-  }
-  return last + 1;
-}
-
-PyRef TupleOf(int32_t count, const int64_t* values) {
-  PyRef tuple = PyRef::Steal(PyTuple_New(count));
-  for (int32_t i = 0; tuple && i < count; ++i) {
-    PyTuple_SetItem(tuple.get(), i, PyLong_FromLongLong(values[i]));
-  }
-  return tuple;
-}
 
 // The state of one run: what the callbacks fill and the outputs are made from.
 class RunState {
@@ -102,10 +74,11 @@ class RunState {
   }
 
   bool ReadInputs(PyObject* inputs) {
-    const Py_ssize_t count = PyList_Size(inputs);
+    const bool is_list = PyList_Check(inputs) != 0;
+    const Py_ssize_t count = is_list ? PyList_Size(inputs) : PyTuple_Size(inputs);
     buffers_->tensors.resize(count);
     for (Py_ssize_t i = 0; i < count; ++i) {
-      PyObject* item = PyList_GetItem(inputs, i);
+      PyObject* item = is_list ? PyList_GetItem(inputs, i) : PyTuple_GetItem(inputs, i);
       buffers_->input_objects.push_back(item);
       if (PyLong_Check(item)) {
         buffers_->scalars.reserve(count);  // they stay where they are
@@ -180,18 +153,8 @@ class RunState {
   }
 
   PyObject* MakeOutputs() {
-    for (const kiln_output& output : buffers_->outputs) {
-      if (output.kind == KILN_TENSOR && output.storage == KILN_STORAGE_ALLOCATED) {
-        ++buffers_->allocations[output.storage_index].users;
-      }
-    }
-    PyRef list = PyRef::Steal(PyList_New(static_cast<Py_ssize_t>(buffers_->outputs.size())));
-    for (size_t i = 0; list && i < buffers_->outputs.size(); ++i) {
-      PyRef item = MakeOutput(buffers_->outputs[i]);
-      if (!item) return nullptr;
-      PyList_SetItem(list.get(), static_cast<Py_ssize_t>(i), item.release());
-    }
-    return list.release();
+    return buffers_->made.Make(api_, buffers_->outputs, buffers_->input_objects,
+                               buffers_->library_results);
   }
 
  private:
@@ -240,18 +203,9 @@ class RunState {
 
   bool AllocateOutput(int32_t allocation, int32_t dtype, int32_t ndim, const int64_t* sizes,
                       const int64_t* strides, void** data) {
-    if (static_cast<size_t>(allocation) >= buffers_->allocations.size()) {
-      buffers_->allocations.resize(allocation + 1);
-    }
     const int64_t elements = ReachableElements(ndim, sizes, strides);
     Count(1, &elements);
-    OutputAllocation& slot = buffers_->allocations[allocation];
-    slot.managed.reset(Allocate(api_, device_, dtype, elements));
-    slot.elements = elements;
-    if (slot.managed == nullptr) return false;
-    const DLTensor& tensor = slot.managed->dl_tensor;
-    *data = static_cast<char*>(tensor.data) + tensor.byte_offset;
-    return true;
+    return buffers_->made.Allocate(api_, device_, allocation, dtype, ndim, sizes, strides, data);
   }
 
   bool AllocateScratch(int64_t bytes, void** data) {
@@ -352,48 +306,6 @@ class RunState {
     return done ? std::move(fitted) : PyRef();
   }
 
-  PyRef MakeOutput(const kiln_output& output) {
-    if (output.kind == KILN_NONE) return PyRef::Borrow(Py_None);
-    if (output.kind == KILN_INT) return PyRef::Steal(PyLong_FromLongLong(output.value));
-    const int32_t index = output.storage_index;
-    if (output.storage == KILN_STORAGE_INPUT) {
-      return Window(buffers_->input_objects[index], output);
-    }
-    if (output.storage == KILN_STORAGE_LIBRARY) {
-      return Window(buffers_->library_results[index].get(), output);
-    }
-    OutputAllocation& slot = buffers_->allocations[index];
-    if (slot.managed != nullptr && output.offset == 0 && slot.users == 1) {
-      return TensorToPython(api_, slot.managed.release(), output.ndim, output.sizes,
-                            output.strides);
-    }
-    if (slot.managed != nullptr) {
-      const int64_t stride = 1;
-      slot.flat = TensorToPython(api_, slot.managed.release(), 1, &slot.elements, &stride);
-      if (!slot.flat) return PyRef();
-    }
-    return Window(slot.flat.get(), output);
-  }
-
-  // `base` itself where it shows the same window, else a view of it.
-  PyRef Window(PyObject* base, const kiln_output& output) {
-    kiln_tensor tensor;
-    if (base == nullptr || !TensorFromPython(api_, base, &tensor)) return PyRef();
-    if (tensor.data == output.data && tensor.ndim == output.ndim &&
-        std::equal(output.sizes, output.sizes + output.ndim, tensor.sizes) &&
-        std::equal(output.strides, output.strides + output.ndim, tensor.strides)) {
-      return PyRef::Borrow(base);
-    }
-    PyRef storage_offset = PyRef::Steal(PyObject_CallMethod(base, "storage_offset", nullptr));
-    if (!storage_offset) return PyRef();
-    const long long offset = PyLong_AsLongLong(storage_offset.get()) + output.offset;
-    PyRef sizes = TupleOf(output.ndim, output.sizes);
-    PyRef strides = TupleOf(output.ndim, output.strides);
-    if (!sizes || !strides) return PyRef();
-    return PyRef::Steal(
-        PyObject_CallMethod(base, "as_strided", "OOL", sizes.get(), strides.get(), offset));
-  }
-
   const kiln_program* program_;
   const DLDevice device_;
   PyObject* const library_steps_;
@@ -414,8 +326,8 @@ PyObject* Run(const kiln_program* program, DLDevice device, PyObject* library_st
               RunCache& cache, PyObject* inputs, bool* lacks_room) {
   const DLPackExchangeAPI* api = ExchangeApi();
   if (api == nullptr) return nullptr;
-  if (!PyList_Check(inputs)) {
-    PyErr_SetString(PyExc_TypeError, "run takes a list of tensors and ints");
+  if (!PyList_Check(inputs) && !PyTuple_Check(inputs)) {
+    PyErr_SetString(PyExc_TypeError, "run takes a list or tuple of tensors and ints");
     return nullptr;
   }
   RunState state(program, device, library_steps, observer, plain_inputs, cache, *api);

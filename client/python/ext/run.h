@@ -22,9 +22,9 @@ struct RunCache {
   bool has_few_steps = false;
 };
 
-// Runs `program` on `inputs`, a list of tensors and ints; a new list of tensors, ints and Nones, or
-// null with a Python error set. A run on a GPU uses torch's current stream of `device` and torch's
-// allocator, and waits for nothing: an error of a kernel's may come with a later run.
+// Runs `program` on `inputs`, a list or tuple of tensors and ints; a new list of tensors, ints and
+// Nones, or null with a Python error set. A run on a GPU uses torch's current stream of `device`
+// and torch's allocator, and waits for nothing: an error of a kernel's may come with a later run.
 // `library_steps` is a list of one callable for each library step, or null where there is none.
 // `observer`, where it is not null, is called with a step's number and 1 before it, 0 after it.
 // Inputs that `plain_inputs` has as true are not asked whether they are lazy views. `prepared`

@@ -1,5 +1,8 @@
 #include "client/python/ext/tensor_exchange.h"
 
+#include <algorithm>
+#include <iterator>
+
 namespace kiln::python {
 namespace {
 
@@ -22,30 +25,31 @@ struct TypeRow {
   int32_t dtype;
   Code code;
   uint8_t bits;
+  const char* name;  // torch's
 };
 
 constexpr TypeRow kTypes[] = {
-    {KILN_BOOL, kBool, 8},
-    {KILN_UINT8, kUInt, 8},
-    {KILN_INT8, kInt, 8},
-    {KILN_INT16, kInt, 16},
-    {KILN_INT32, kInt, 32},
-    {KILN_INT64, kInt, 64},
-    {KILN_FLOAT16, kFloat, 16},
-    {KILN_BFLOAT16, kBfloat, 16},
-    {KILN_FLOAT32, kFloat, 32},
-    {KILN_FLOAT64, kFloat, 64},
-    {KILN_COMPLEX64, kComplex, 64},
-    {KILN_COMPLEX128, kComplex, 128},
-    {KILN_COMPLEX32, kComplex, 32},
-    {KILN_UINT16, kUInt, 16},
-    {KILN_UINT32, kUInt, 32},
-    {KILN_UINT64, kUInt, 64},
-    {KILN_FLOAT8_E4M3FN, kFloat8E4M3FN, 8},
-    {KILN_FLOAT8_E4M3FNUZ, kFloat8E4M3FNUZ, 8},
-    {KILN_FLOAT8_E5M2, kFloat8E5M2, 8},
-    {KILN_FLOAT8_E5M2FNUZ, kFloat8E5M2FNUZ, 8},
-    {KILN_FLOAT8_E8M0FNU, kFloat8E8M0FNU, 8},
+    {KILN_BOOL, kBool, 8, "bool"},
+    {KILN_UINT8, kUInt, 8, "uint8"},
+    {KILN_INT8, kInt, 8, "int8"},
+    {KILN_INT16, kInt, 16, "int16"},
+    {KILN_INT32, kInt, 32, "int32"},
+    {KILN_INT64, kInt, 64, "int64"},
+    {KILN_FLOAT16, kFloat, 16, "float16"},
+    {KILN_BFLOAT16, kBfloat, 16, "bfloat16"},
+    {KILN_FLOAT32, kFloat, 32, "float32"},
+    {KILN_FLOAT64, kFloat, 64, "float64"},
+    {KILN_COMPLEX64, kComplex, 64, "complex64"},
+    {KILN_COMPLEX128, kComplex, 128, "complex128"},
+    {KILN_COMPLEX32, kComplex, 32, "complex32"},
+    {KILN_UINT16, kUInt, 16, "uint16"},
+    {KILN_UINT32, kUInt, 32, "uint32"},
+    {KILN_UINT64, kUInt, 64, "uint64"},
+    {KILN_FLOAT8_E4M3FN, kFloat8E4M3FN, 8, "float8_e4m3fn"},
+    {KILN_FLOAT8_E4M3FNUZ, kFloat8E4M3FNUZ, 8, "float8_e4m3fnuz"},
+    {KILN_FLOAT8_E5M2, kFloat8E5M2, 8, "float8_e5m2"},
+    {KILN_FLOAT8_E5M2FNUZ, kFloat8E5M2FNUZ, 8, "float8_e5m2fnuz"},
+    {KILN_FLOAT8_E8M0FNU, kFloat8E8M0FNU, 8, "float8_e8m0fnu"},
 };
 
 int32_t FromDlpack(DLDataType type) {
@@ -156,6 +160,69 @@ DLManagedTensorVersioned* Allocate(const DLPackExchangeAPI& api, DLDevice device
   DLManagedTensorVersioned* managed = nullptr;
   if (api.managed_tensor_allocator(&prototype, &managed, nullptr, SetError) != 0) return nullptr;
   return managed;
+}
+
+PyRef TupleOf(int32_t count, const int64_t* values) {
+  PyRef tuple = PyRef::Steal(PyTuple_New(count));
+  for (int32_t i = 0; tuple && i < count; ++i) {
+    PyTuple_SetItem(tuple.get(), i, PyLong_FromLongLong(values[i]));
+  }
+  return tuple;
+}
+
+const TensorMaker& TensorMaker::Get() {
+  static const auto* const maker = new TensorMaker();  // never freed: Python may be gone by then
+  return *maker;
+}
+
+TensorMaker::TensorMaker() {
+  PyRef guards = PyRef::Steal(PyImport_ImportModule("torch._C._dynamo.guards"));
+  if (guards) {
+    empty_strided_ = PyRef::Steal(PyObject_GetAttrString(guards.get(), "_empty_strided_cpu"));
+  }
+  const DLPackExchangeAPI* api = ExchangeApi();
+  constexpr int64_t kSizes[] = {2, 3};
+  constexpr int64_t kStrides[] = {1, 4};
+  const PyRef arguments = Arguments(KILN_INT16, 2, kSizes, kStrides);
+  kiln_tensor found = {};
+  const PyRef probe =
+      empty_strided_ && api != nullptr && arguments ? Make(arguments.get()) : PyRef();
+  const bool is_as_asked = probe && TensorFromPython(*api, probe.get(), &found) &&
+                           found.dtype == KILN_INT16 && found.device_type == KILN_CPU &&
+                           found.ndim == 2 && std::equal(kSizes, kSizes + 2, found.sizes) &&
+                           std::equal(kStrides, kStrides + 2, found.strides);
+  PyErr_Clear();
+  if (is_as_asked) return;
+  empty_strided_ = PyRef();
+  const PyRef logging = PyRef::Steal(PyImport_ImportModule("logging"));
+  const PyRef log = PyRef::Steal(
+      logging ? PyObject_CallMethod(logging.get(), "getLogger", "s", "kiln_torch") : nullptr);
+  if (log) {
+    PyRef::Steal(
+        PyObject_CallMethod(log.get(), "info", "s",
+                            "torch has no _empty_strided_cpu: results are made through DLPack"));
+  }
+  PyErr_Clear();
+}
+
+PyRef TensorMaker::Arguments(int32_t dtype, int32_t ndim, const int64_t* sizes,
+                             const int64_t* strides) {
+  static PyObject* const torch = PyImport_ImportModule("torch");
+  const auto* row = std::find_if(std::begin(kTypes), std::end(kTypes),
+                                 [&](const TypeRow& type) { return type.dtype == dtype; });
+  if (row == std::end(kTypes)) {
+    PyErr_Format(PyExc_TypeError, "no torch.dtype is kiln_dtype %d", dtype);
+    return PyRef();
+  }
+  const PyRef type = PyRef::Steal(PyObject_GetAttrString(torch, row->name));
+  const PyRef python_sizes = TupleOf(ndim, sizes);
+  const PyRef python_strides = TupleOf(ndim, strides);
+  if (!type || !python_sizes || !python_strides) return PyRef();
+  return PyRef::Steal(PyTuple_Pack(3, python_sizes.get(), python_strides.get(), type.get()));
+}
+
+PyRef TensorMaker::Make(PyObject* arguments) const {
+  return PyRef::Steal(PyObject_Call(empty_strided_.get(), arguments, nullptr));
 }
 
 bool CurrentStream(const DLPackExchangeAPI& api, DLDevice device, void** stream) {

@@ -33,6 +33,29 @@ PyRef Materialize(PyObject* object);
 DLManagedTensorVersioned* Allocate(const DLPackExchangeAPI& api, DLDevice device, int32_t dtype,
                                    int64_t elements);
 
+// Null with a Python error set.
+PyRef TupleOf(int32_t count, const int64_t* values);
+
+// Makes tensors of the CPU without DLPack, which makes two for each. It needs a function of torch's
+// that is private; where torch has none, or another, IsThere() is false.
+class TensorMaker {
+ public:
+  // Finds it in the first call.
+  static const TensorMaker& Get();
+  bool IsThere() const { return static_cast<bool>(empty_strided_); }
+
+  // For Make: a tensor of that dtype with memory of torch's for what sizes and strides reach.
+  // Null with a Python error set.
+  static PyRef Arguments(int32_t dtype, int32_t ndim, const int64_t* sizes, const int64_t* strides);
+  // A new torch.Tensor; null with a Python error set.
+  PyRef Make(PyObject* arguments) const;
+
+ private:
+  TensorMaker();
+
+  PyRef empty_strided_;
+};
+
 // torch's current stream of a CUDA device. False with a Python error set.
 bool CurrentStream(const DLPackExchangeAPI& api, DLDevice device, void** stream);
 

@@ -22,6 +22,7 @@ from kiln_torch.recompute import partitioner
 from kiln_torch.resampling import resampling_kept_whole
 from kiln_torch.runner import Eager, Run, fall_back, runner
 from kiln_torch.settings import Settings, as_options
+from kiln_torch.shortcuts import shortened
 
 _LOG = logging.getLogger("kiln_torch")
 # Whose private interfaces stored.py follows.
@@ -167,8 +168,8 @@ def kiln_backend(
     caches = torch_caches()
     if caches is None or not caches.can_keep(module, example_inputs, settings):
         compile_graph = functools.partial(_compile, settings=settings)
-        return aot_backend(compile_graph, eager_random)(module, example_inputs)
+        return shortened(aot_backend(compile_graph, eager_random)(module, example_inputs))
     compile_graph = functools.partial(_compile_to_keep, settings=settings, options=options)
     with caches.kept(module, example_inputs, settings):
         backend = aot_backend(compile_graph, eager_random, caches.keeper)
-        return backend(module, example_inputs)
+        return shortened(backend(module, example_inputs))

@@ -137,6 +137,7 @@ def runner(
         run_native = with_current(run_native, device)
 
     run_in_regions = Regions(program, run_native)
+    library_steps = program.info()["library_steps"]
 
     def run(inputs: list[Any]) -> Any:
         try:
@@ -156,6 +157,9 @@ def runner(
         return outputs
 
     run._boxed_call = True
+    # For `shortened`: all that the calls of some graphs do. Library steps are Python.
+    if run_native == program.run and device.type == "cpu" and library_steps == 0:
+        run.direct = program, convention.written
     return run
 
 

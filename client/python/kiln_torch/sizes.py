@@ -11,7 +11,7 @@ import sympy
 import torch
 from torch.utils._sympy import functions as sympy_functions
 
-INT64_MAX = 2**63 - 1
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 # A float constant in a size is taken for the ratio that it is where both numbers are at most this:
 # then products with sizes below 2^41 are exact in float64, and so is integer arithmetic instead.
@@ -96,8 +96,9 @@ class Sizes:
         if shape_env.is_unbacked_symint(symbol):
             raise CaptureError(f"size {symbol} depends on a tensor's values")
         bounds = shape_env.var_to_range.get(symbol)
-        low = int(bounds.lower) if bounds is not None else 0
-        high = INT64_MAX
+        low, high = 0, INT64_MAX
+        if bounds is not None:  # an argument of Python's has no least value
+            low = int(bounds.lower) if bounds.lower > INT64_MIN else INT64_MIN
         if bounds is not None and bounds.upper.is_finite and bounds.upper < INT64_MAX:
             high = int(bounds.upper)
         current = hasattr(shape_env, "backed_var_to_val")

@@ -230,6 +230,10 @@ class StoredGraph(OutputCode):
         self._stamp = _stamp(settings)
         self._options = {name: value for name, value in given.items() if name not in SECRET}
 
+    @property
+    def direct(self) -> Any:
+        return getattr(self.__call__, "direct", None)
+
     def __getstate__(self) -> dict[str, Any]:
         if self._graph is None:
             raise BypassAOTAutogradCache("the graph runs in eager mode")
