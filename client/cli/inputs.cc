@@ -93,14 +93,13 @@ const NpzArray* FindArray(absl::Span<const NpzArray> arrays, const v1::Input& in
 }
 
 // An input that is a size: its symbol takes the file's number, where there is one.
-bool BindSize(const v1::Input& input, const NpzArray& array, std::vector<int64_t>& symbols) {
+void BindSize(const v1::Input& input, const NpzArray& array, std::vector<int64_t>& symbols) {
   const v1::SymExpr& expr = input.type().sym_int().expr();
   if (array.tensor.dtype != DType::kI64 || array.tensor.data.size() != sizeof(int64_t) ||
       expr.kind() != v1::SymExpr::KIND_SYMBOL || expr.symbol() >= symbols.size()) {
-    return false;
+    return;
   }
   std::memcpy(&symbols[expr.symbol()], array.tensor.data.data(), sizeof(int64_t));
-  return true;
 }
 
 std::string AnInputsName(const v1::Graph& graph) {
@@ -141,8 +140,8 @@ class InputsMaker {
     for (size_t i = 0; i < given_.size(); ++i) {
       const v1::Input& input = graph_.inputs(static_cast<int>(i));
       if (!input.type().has_tensor()) {
-        const NpzArray* array = FindArray(arrays, input, "");
-        if (array != nullptr && BindSize(input, *array, symbols_)) used[i] = array;
+        used[i] = FindArray(arrays, input, "");
+        if (used[i] != nullptr) BindSize(input, *used[i], symbols_);
         continue;
       }
       used[i] = FindArray(arrays, input, absl::StrCat("arr_", position++));
@@ -217,12 +216,10 @@ class InputsMaker {
   // What a file has and the graph does not; an error where that is everything.
   absl::Status TakeNames(const std::string& file, size_t count,
                          const std::vector<std::string>& unused, absl::string_view what) {
-    if (count == unused.size()) {
-      const std::string first =
-          count == 0 ? "it has none" : absl::StrCat("such as '", Shown(unused[0]), "'");
-      return absl::InvalidArgumentError(absl::StrCat("no ", what, " of ", file, " (", first,
-                                                     ") is an input of the graph, such as '",
-                                                     Shown(AnInputsName(graph_)), "'"));
+    if (count > 0 && count == unused.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("no ", what, " of ", file, ", such as '", Shown(unused[0]),
+                       "', is an input of the graph, such as '", Shown(AnInputsName(graph_)), "'"));
     }
     if (!unused.empty()) {
       out_.notes.push_back(

@@ -160,7 +160,7 @@ def test_errors_name_tensor_file_and_both_shapes(server, tmp_path):
     for tensors, sentence in [
         ({"weight": torch.randn(4, 5)}, f"tensor 'weight' of '{path}' is f32[4, 5]; the graph's input"),
         ({"weight": torch.randn(4, 3).half()}, "is f16[4, 3]; the graph's input"),
-        ({"model.weight": torch.randn(4, 3)}, "such as 'model.weight') is an input of the graph, such as 'weight'"),
+        ({"model.weight": torch.randn(4, 3)}, "such as 'model.weight', is an input of the graph, such as 'weight'"),
     ]:  # fmt: skip
         safetensors.save_file(tensors, path)
         assert sentence in kiln(server, "run", graph, "--weights", path, code=2).stderr
