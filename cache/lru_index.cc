@@ -180,7 +180,10 @@ int64_t LruIndex::size_bytes() const {
 std::vector<Usage> UsagesOf(const LruIndex& index, absl::string_view tier) {
   std::vector<Usage> usages;
   for (EntryKind kind : kEntryKinds) {
-    usages.push_back({tier, kind, index.entries(kind), index.size_bytes(kind)});
+    usages.push_back({.tier = tier,
+                      .kind = kind,
+                      .entries = index.entries(kind),
+                      .size_bytes = index.size_bytes(kind)});
   }
   return usages;
 }

@@ -44,6 +44,7 @@ class MemoryStore final : public Store {
     index_.Erase(key);
     for (const EntryInfo& victim : index_.Victims(size_bytes, max_bytes_, key)) {
       index_.Erase(victim.key);
+      ++evicted_[victim.key.kind];
       auto it = values_.find(victim.key);
       dropped.push_back(std::move(it->second));
       values_.erase(it);
@@ -66,7 +67,9 @@ class MemoryStore final : public Store {
 
   std::vector<Usage> Usages() override {
     absl::MutexLock lock(&mu_);
-    return UsagesOf(index_, kTier);
+    std::vector<Usage> usages = UsagesOf(index_, kTier);
+    for (Usage& usage : usages) usage.evicted = evicted_[usage.kind];
+    return usages;
   }
 
  private:
@@ -74,6 +77,7 @@ class MemoryStore final : public Store {
   absl::Mutex mu_;
   LruIndex index_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<Key, EntryPtr> values_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<EntryKind, int64_t> evicted_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace

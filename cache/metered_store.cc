@@ -13,6 +13,8 @@ GetResult ResultOf(const absl::Status& status) {
       return GetResult::kMiss;
     case absl::StatusCode::kDataLoss:
       return GetResult::kCorrupt;
+    case absl::StatusCode::kPermissionDenied:
+      return GetResult::kUntrusted;
     default:
       return GetResult::kError;
   }
@@ -60,6 +62,8 @@ absl::string_view GetResultName(GetResult result) {
       return "miss";
     case GetResult::kCorrupt:
       return "corrupt";
+    case GetResult::kUntrusted:
+      return "untrusted";
     case GetResult::kError:
       return "error";
   }

@@ -9,9 +9,9 @@
 
 namespace kiln::cache {
 
-enum class GetResult { kHit, kMiss, kCorrupt, kError };
+enum class GetResult { kHit, kMiss, kCorrupt, kUntrusted, kError };
 
-// "hit", "miss", "corrupt", "error": metric labels.
+// "hit", "miss", "corrupt", "untrusted", "error": metric labels.
 absl::string_view GetResultName(GetResult result);
 
 // Thread-safe and quick: called in every read.

@@ -159,7 +159,12 @@ void RocksDbStore::ForEach(const std::function<void(const EntryInfo&)>& visit) {
 
 std::vector<Usage> RocksDbStore::Usages() {
   absl::MutexLock lock(&mu_);
-  return UsagesOf(index_, kTier);
+  std::vector<Usage> usages = UsagesOf(index_, kTier);
+  for (Usage& usage : usages) {
+    usage.evicted = evicted_[usage.kind];
+    usage.expired = expired_[usage.kind];
+  }
+  return usages;
 }
 
 absl::Status RocksDbStore::CheckSize(int64_t size_bytes) const {
@@ -176,9 +181,13 @@ absl::Status RocksDbStore::CheckFree(int64_t size_bytes) const {
       absl::StrCat("the disk of ", options_.path, " is full: ", free, " bytes are free"));
 }
 
+int64_t RocksDbStore::OldestMs() const {
+  if (options_.max_age == absl::InfiniteDuration()) return INT64_MIN;
+  return absl::ToUnixMillis(options_.now() - options_.max_age - last_use_grain_);
+}
+
 std::vector<EntryInfo> RocksDbStore::Oldest(int64_t extra_bytes, size_t most) {
-  int64_t oldest_ms = absl::ToUnixMillis(options_.now() - options_.max_age - last_use_grain_);
-  if (options_.max_age == absl::InfiniteDuration()) oldest_ms = INT64_MIN;
+  const int64_t oldest_ms = OldestMs();
   std::vector<EntryInfo> victims;
   absl::MutexLock lock(&mu_);
   int64_t over = index_.size_bytes() + extra_bytes - budget_bytes_;
@@ -200,8 +209,18 @@ absl::Status RocksDbStore::EvictFor(int64_t extra_bytes) {
   while (true) {
     std::vector<EntryInfo> victims = Oldest(extra_bytes, kEvictionBatch);
     if (victims.empty()) return absl::OkStatus();
-    KILN_RETURN_IF_ERROR(Evict(victims));
+    KILN_RETURN_IF_ERROR(EvictOldest(victims));
   }
+}
+
+absl::Status RocksDbStore::EvictOldest(const std::vector<EntryInfo>& victims) {
+  KILN_RETURN_IF_ERROR(Evict(victims));
+  const int64_t oldest_ms = OldestMs();
+  absl::MutexLock lock(&mu_);
+  for (const EntryInfo& victim : victims) {
+    ++(victim.last_used_unix_ms < oldest_ms ? expired_ : evicted_)[victim.key.kind];
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RocksDbStore::MakeRoom(EntryInfo& info) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "cache/lru_index.h"
@@ -76,6 +77,11 @@ class RocksDbStore final : public PinningStore {
   std::vector<EntryInfo> Oldest(int64_t extra_bytes, size_t most)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
 
+  // What was used before, in milliseconds since the epoch, is too old.
+  int64_t OldestMs() const;
+  // Evict of what Oldest gave, counted.
+  absl::Status EvictOldest(const std::vector<EntryInfo>& victims)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
   // Evicts until `extra_bytes` more fit.
   absl::Status EvictFor(int64_t extra_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
   // Evicts until `info` fits; what it replaces goes first, so that the two never take room at once.
@@ -126,6 +132,8 @@ class RocksDbStore final : public PinningStore {
   // Null while it is opened again.
   std::shared_ptr<Database> database_ ABSL_GUARDED_BY(mu_);
   LruIndex index_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<EntryKind, int64_t> evicted_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<EntryKind, int64_t> expired_ ABSL_GUARDED_BY(mu_);
   bool want_compaction_ ABSL_GUARDED_BY(mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   int64_t unreported_failures_ ABSL_GUARDED_BY(mu_) = 0;

@@ -81,7 +81,7 @@ bool RocksDbStore::LookAfter() {
   MeasureTables();
   std::vector<EntryInfo> victims = Oldest(0, kEvictionBatch);
   if (victims.empty()) return false;
-  absl::Status status = Evict(victims);
+  absl::Status status = EvictOldest(victims);
   if (!status.ok()) ReportFailure(status);
   return status.ok();
 }

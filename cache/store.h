@@ -69,6 +69,8 @@ struct Usage {
   EntryKind kind = EntryKind::kArtifact;
   int64_t entries = 0;
   int64_t size_bytes = 0;
+  int64_t evicted = 0;  // entries that went since the start to make room
+  int64_t expired = 0;  // entries that went since the start because nobody read them for too long
 };
 
 // Thread-safe. Every method may touch a disk, a memory store aside.
@@ -76,7 +78,8 @@ class Store {
  public:
   virtual ~Store() = default;
 
-  // NOT_FOUND where there is none; DATA_LOSS where the entry was damaged. Callers treat every error
+  // NOT_FOUND where there is none; DATA_LOSS where the entry was damaged; PERMISSION_DENIED for one
+  // that is whole but of a signer that is not trusted. Callers treat every error
   // as a miss.
   virtual absl::StatusOr<Found> Get(const Key& key) = 0;
 

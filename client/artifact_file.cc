@@ -32,6 +32,18 @@ absl::StatusOr<Graph> Graph::Parse(absl::string_view bytes) {
   return Graph(std::move(graph));
 }
 
+size_t Graph::num_inputs() const {
+  return static_cast<size_t>(message_->inputs_size());
+}
+
+absl::string_view Graph::input_name(size_t input, size_t which) const {
+  if (input >= num_inputs()) return "";
+  const v1::Input& found = message_->inputs(static_cast<int>(input));
+  if (which == 0) return found.name();
+  const auto names = static_cast<size_t>(found.module_names_size());
+  return which > names ? "" : absl::string_view(found.module_names(static_cast<int>(which - 1)));
+}
+
 absl::StatusOr<Graph> LoadGraph(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) {

@@ -1,6 +1,7 @@
 // The C interface over the C++ client.
 #include <google/protobuf/util/json_util.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -33,6 +34,10 @@ struct kiln_client {
 
 struct kiln_graph {
   kiln::v1::Graph graph;
+};
+
+struct kiln_weights {
+  std::unique_ptr<kiln::Weights> weights;
 };
 
 struct kiln_program {
@@ -255,6 +260,60 @@ kiln_status* kiln_graph_to_json(const kiln_graph* graph, kiln_bytes* text) {
 
 void kiln_graph_destroy(kiln_graph* graph) {
   delete graph;
+}
+
+size_t kiln_graph_num_inputs(const kiln_graph* graph) {
+  return graph == nullptr ? 0 : static_cast<size_t>(graph->graph.inputs_size());
+}
+
+const char* kiln_graph_input_name(const kiln_graph* graph, size_t input, size_t which) {
+  if (input >= kiln_graph_num_inputs(graph)) return nullptr;
+  const kiln::v1::Input& found = graph->graph.inputs(static_cast<int>(input));
+  if (which == 0) return found.name().c_str();
+  if (which > static_cast<size_t>(found.module_names_size())) return nullptr;
+  return found.module_names(static_cast<int>(which - 1)).c_str();
+}
+
+kiln_status* kiln_weights_load(const char* const* paths, size_t num_paths, kiln_weights** weights) {
+  return Guarded([&]() -> absl::Status {
+    if (paths == nullptr && num_paths > 0) return NullArgument("paths");
+    if (weights == nullptr) return NullArgument("weights");
+    std::vector<std::string> files;
+    for (size_t i = 0; i < num_paths; ++i) {
+      if (paths[i] == nullptr) return NullArgument("paths");
+      files.emplace_back(paths[i]);
+    }
+    KILN_ASSIGN_OR_RETURN(auto loaded, kiln::Weights::Load(files));
+    *weights = new kiln_weights{std::move(loaded)};
+    return absl::OkStatus();
+  });
+}
+
+void kiln_weights_destroy(kiln_weights* weights) {
+  delete weights;
+}
+
+size_t kiln_weights_size(const kiln_weights* weights) {
+  return weights == nullptr ? 0 : weights->weights->size();
+}
+
+const char* kiln_weights_name(const kiln_weights* weights, size_t index) {
+  return index < kiln_weights_size(weights) ? weights->weights->name(index).data() : nullptr;
+}
+
+kiln_status* kiln_weights_bind(kiln_weights* weights, const kiln_graph* graph, kiln_tensor* inputs,
+                               size_t num_inputs, size_t* bound) {
+  return Guarded([&]() -> absl::Status {
+    if (weights == nullptr) return NullArgument("weights");
+    if (graph == nullptr) return NullArgument("graph");
+    if (inputs == nullptr && num_inputs > 0) return NullArgument("inputs");
+    KILN_ASSIGN_OR_RETURN(const kiln::Weights::Binding binding,
+                          weights->weights->Bind(graph->graph, {inputs, num_inputs}));
+    if (bound != nullptr) {
+      *bound = static_cast<size_t>(std::count(binding.given.begin(), binding.given.end(), true));
+    }
+    return absl::OkStatus();
+  });
 }
 
 kiln_status* kiln_client_create(const kiln_client_options* options, kiln_client** client) {

@@ -60,7 +60,8 @@ Program::~Program() = default;
 absl::StatusOr<std::shared_ptr<const Program>> Program::Load(absl::string_view artifact_file,
                                                              int threads) {
   KILN_ASSIGN_OR_RETURN(absl::string_view bytes, FromArtifactFile(artifact_file));
-  KILN_ASSIGN_OR_RETURN(auto loaded, runtime::LoadedProgram::Load(bytes, nullptr, threads));
+  KILN_ASSIGN_OR_RETURN(auto loaded,
+                        runtime::LoadedProgram::Load(bytes, nullptr, CapThreads(threads)));
   return std::make_shared<const Program>(std::move(loaded));
 }
 

@@ -225,8 +225,7 @@ OwnServer OwnServer::Locate() {
     KILN_ASSIGN_OR_RETURN(server.program_, FindProgram());
     KILN_ASSIGN_OR_RETURN(const std::string build, BuildIdOf(server.program_));
     KILN_ASSIGN_OR_RETURN(const std::string cache, CacheFolder());
-    // Two versions' servers run side by side, and each has a cache that it alone writes.
-    server.data_dir_ = absl::StrCat(cache, "/own-", build);
+    server.data_dir_ = OwnDataDir(cache, build);
     KILN_ASSIGN_OR_RETURN(const std::string folder, RuntimeFolder());
     server.socket_ = OwnSocket(folder, build);
     server.address_ = absl::StrCat("unix:", server.socket_);

@@ -213,6 +213,8 @@ absl::StatusOr<v1::Program> Assemble(const v1::Graph& graph, const ir::Module& m
     program.mutable_symbols(i)->set_min(module.ints->symbols()[i].min);
   }
   *program.mutable_inputs() = graph.inputs();
+  // Another module's graph of the same key may give them in another order.
+  for (v1::Input& input : *program.mutable_inputs()) input.clear_module_names();
   *program.mutable_constants() = graph.constants();
   Assembler assembler(module, plan, program);
   for (size_t i = 0; i < module.operations.size(); ++i) {

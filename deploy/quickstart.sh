@@ -2,9 +2,13 @@
 # From a fresh Debian 12 machine to a model that compiles through kilnd: installs packages, builds,
 # starts kilnd, runs a BERT-base graph without torch, then BERT-base under torch.compile.
 #   deploy/quickstart.sh [--no-torch] [--port PORT] [--stop-after configure|build]
+#   deploy/quickstart.sh --wheel [--no-torch] [--stop-after build]      builds the wheel, and uses it as its
+#                                                                       users do: see deploy/quickstart-wheel.sh
 # KILN_PYTHON names a Python that has torch and transformers already.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+if [ "${1:-}" = --wheel ]; then exec deploy/quickstart-wheel.sh "${@:2}"; fi
 
 torch=yes
 python=""
@@ -15,7 +19,8 @@ while [ $# -gt 0 ]; do
     --no-torch) torch=no ;;
     --port) port="${2:?--port needs a number}"; shift ;;
     --stop-after) last="${2:?--stop-after needs a stage: configure or build}"; shift ;;
-    -h|--help) sed -n '2,5p' "$0" | cut -c3-; exit 0 ;;
+    -h|--help) sed -n '2,7p' "$0" | cut -c3-; exit 0 ;;
+    --wheel) echo "error: --wheel is the first argument" >&2; exit 2 ;;
     *) echo "error: unknown argument '$1' (try --help)" >&2; exit 2 ;;
   esac
   shift

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <climits>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cache/data_dir.h"
+#include "cache/former_caches.h"
 #include "compiler/compiler.h"
 #include "kiln/v1/compile_service.grpc.pb.h"
 #include "proto/base/compiler_builds.h"
@@ -146,7 +148,7 @@ int PrintVersion() {
 }
 
 HttpRoutes MakeRoutes(Metrics& metrics, Broker& broker, WorkerPool& pool, cache::Store& store,
-                      cache::RemoteTier* remote, RpcListener& rpc,
+                      cache::RemoteTier* remote, RpcListener& rpc, const Credentials& credentials,
                       const std::atomic<bool>& serving) {
   HttpRoutes routes;
   routes["/metrics"].get = [&, remote](const HttpRequest&) {
@@ -159,6 +161,9 @@ HttpRoutes MakeRoutes(Metrics& metrics, Broker& broker, WorkerPool& pool, cache:
     gauges.tenants = std::move(jobs.tenants);
     gauges.door = rpc.Counts();
     if (remote != nullptr) gauges.remote = remote->Counts();
+    if (const std::optional<absl::Time> expiry = credentials.certificate_expiry()) {
+      gauges.certificate_left = *expiry - absl::Now();
+    }
     return HttpReply{200, "text/plain; version=0.0.4; charset=utf-8", metrics.Render(gauges)};
   };
   routes["/metrics"].kind = HttpKind::kMetrics;
@@ -316,6 +321,13 @@ absl::StatusOr<std::unique_ptr<cache::DataDir>> OpenDataDir(const Config& config
   }
 }
 
+void ForgetFormerBuilds(const Config& config) {
+  const cache::DeletedCaches deleted = cache::DeleteFormerCaches(config.data_dir, absl::Now());
+  if (deleted.folders == 0) return;
+  Log(LogLevel::kInfo, "deleted the caches of former builds",
+      {{"folders", absl::StrCat(deleted.folders)}, {"bytes", absl::StrCat(deleted.size_bytes)}});
+}
+
 // From here on everything exists; ends with a signal.
 int Serve(const Config& config, const sigset_t& signals) {
   const std::vector<CompilerTarget> targets = CompilerTargets();
@@ -384,7 +396,7 @@ int Serve(const Config& config, const sigset_t& signals) {
   auto token = AdmitThisUser(config, **rpc, **credentials);
   if (!token.ok()) return Fail(kExitBadConfig, token.status());
   HttpRoutes routes =
-      MakeRoutes(metrics, broker, pool, stack.all(), stack.remote(), **rpc, serving);
+      MakeRoutes(metrics, broker, pool, stack.all(), stack.remote(), **rpc, **credentials, serving);
   routes = RequireToken(WithPage(std::move(routes), &sources, &details),
                         config.security.metrics_token_sha256);
   std::unique_ptr<HttpServer> http;
@@ -434,6 +446,8 @@ int Serve(const Config& config, const sigset_t& signals) {
   }
   LogExposure(config, **rpc);
   PrintReady(**rpc, http.get(), config, stack.disk());
+  // A queue that has just begun has room; the next start would do it otherwise.
+  upkeep.Run([&config] { ForgetFormerBuilds(config); }).IgnoreError();
 
   WaitForEnd(config, signals, **rpc, **credentials);
   if (*token != nullptr) (*token)->Remove();

@@ -106,9 +106,6 @@ absl::StatusOr<RemoteValue> DecodeRemoteValue(std::string value, const Key& key,
   KILN_RETURN_IF_ERROR(CheckHeader(value, key));
   const absl::string_view header = value;
   const absl::string_view signer = header.substr(kSignerAt, kPublicKeyBytes);
-  if (std::find(trusted.begin(), trusted.end(), signer) == trusted.end()) {
-    return Bad(key, absl::StrCat("its signer ", FormatPublicKey(signer), " is not trusted"));
-  }
   RemoteValue decoded;
   KILN_ASSIGN_OR_RETURN(decoded.digest, Digest::FromBytes(header.substr(kDigestAt, 32)));
   decoded.size_bytes = static_cast<int64_t>(ReadLittleEndian(header.substr(kSizeAt, 8)));
@@ -116,6 +113,9 @@ absl::StatusOr<RemoteValue> DecodeRemoteValue(std::string value, const Key& key,
                        header.substr(kSignatureAt, kSignatureBytes))
            .ok()) {
     return Bad(key, "its signature is wrong");
+  }
+  if (std::find(trusted.begin(), trusted.end(), signer) == trusted.end()) {
+    return absl::PermissionDeniedError(FormatPublicKey(signer));
   }
   if (header[kVersionAt] == kPiecesVersion) return decoded;
   value.erase(0, kRemoteHeaderBytes);

@@ -38,13 +38,14 @@ struct RemoteValue {
   int64_t size_bytes = 0;
 };
 
-// Checks everything: header, key, length, that the signer is one of `trusted` (public keys of 32
-// bytes), signature, digest. DATA_LOSS, saying what is wrong, otherwise.
+// Checks everything: header, key, length, signature, that the signer is one of `trusted` (public
+// keys of 32 bytes), digest. PERMISSION_DENIED, saying which key, where all that is wrong is that
+// the signer is not trusted; DATA_LOSS, saying what is wrong, otherwise.
 absl::StatusOr<RemoteValue> DecodeRemoteValue(std::string value, const Key& key,
                                               const std::vector<std::string>& trusted);
 
 // What the answer to GET means: NOT_FOUND for nil, UNAVAILABLE for an error of the server,
-// DATA_LOSS for anything that is no good entry.
+// otherwise as DecodeRemoteValue errs.
 absl::StatusOr<RemoteValue> ValueOfReply(Reply reply, const Key& key,
                                          const std::vector<std::string>& trusted);
 

@@ -1,7 +1,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "cache/remote/entry_format.h"
 #include "cache/remote/log_limit.h"
@@ -16,6 +19,7 @@ constexpr absl::string_view kTier = "remote";
 // That are asked for at once: bounds what their answers take before they are checked.
 constexpr size_t kBatch = 64;
 constexpr int64_t kPiecesReadAtOnce = 16;
+constexpr size_t kMostStrangers = 16;        // that the log tells of
 constexpr int64_t kPiecesWrittenAtOnce = 4;  // within the time of one write
 
 bool IsAway(const absl::Status& status) {
@@ -87,11 +91,16 @@ class RemoteStore final : public Store {
  private:
   // In time and in sense.
   static bool Answered(const absl::StatusOr<EntryPtr>& entry) {
-    return entry.ok() || absl::IsNotFound(entry.status());
+    return entry.ok() || absl::IsNotFound(entry.status()) ||
+           absl::IsPermissionDenied(entry.status());
   }
 
   absl::StatusOr<Found> FoundOf(const Key& key, absl::StatusOr<EntryPtr> entry) {
     if (entry.ok()) return Found{*std::move(entry), kTier};
+    if (absl::IsPermissionDenied(entry.status())) {
+      TellOfStranger(std::string(entry.status().message()));
+      return entry.status();
+    }
     if (absl::IsDataLoss(entry.status()) && bad_entries_.Due()) {
       Log(LogLevel::kWarning, "the shared tier holds a bad entry, which counts as a miss",
           {{"kind", std::string(EntryKindName(key.kind))},
@@ -99,6 +108,18 @@ class RemoteStore final : public Store {
            {"why", std::string(entry.status().message())}});
     }
     return entry.status();
+  }
+
+  // Once for each key: what is wrong is how servers are set up, and no entry.
+  void TellOfStranger(const std::string& signer) {
+    {
+      absl::MutexLock lock(&mu_);
+      if (strangers_.size() >= kMostStrangers || !strangers_.insert(signer).second) return;
+    }
+    Log(LogLevel::kWarning,
+        "entries of the shared tier that another server signed count as misses: give both servers "
+        "the same --signing-key, or this one that server's key in --remote-trusted-keys",
+        {{"signed_by", signer}, {"own_key", FormatPublicKey(options_.signing_key->public_key())}});
   }
 
   // Counts as one read.
@@ -168,6 +189,8 @@ class RemoteStore final : public Store {
   RedisClient& client_;
   RemoteTierOptions options_;
   WriteQueue& queue_;
+  absl::Mutex mu_;
+  absl::flat_hash_set<std::string> strangers_ ABSL_GUARDED_BY(mu_);  // that the log has told of
   LogLimit bad_entries_;
   LogLimit kept_entries_;
 };

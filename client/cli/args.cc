@@ -1,6 +1,7 @@
 #include "client/cli/args.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -44,16 +45,23 @@ absl::StatusOr<Args> Args::Parse(absl::Span<char* const> args, const FlagNames& 
       }
       value = args[++i];
     }
-    if (!out.values_.emplace(name, value).second) {
+    std::vector<std::string>& values = out.values_[name];
+    if (!values.empty() && !Contains(names.repeated, name)) {
       return absl::InvalidArgumentError(absl::StrCat(name, " is given twice"));
     }
+    values.push_back(std::move(value));
   }
   return out;
 }
 
 std::string Args::Get(absl::string_view name, absl::string_view fallback) const {
   auto it = values_.find(std::string(name));
-  return it == values_.end() ? std::string(fallback) : it->second;
+  return it == values_.end() ? std::string(fallback) : it->second.front();
+}
+
+std::vector<std::string> Args::All(absl::string_view name) const {
+  auto it = values_.find(std::string(name));
+  return it == values_.end() ? std::vector<std::string>() : it->second;
 }
 
 absl::StatusOr<int64_t> Args::GetInt(absl::string_view name, int64_t fallback, int64_t min,

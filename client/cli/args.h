@@ -17,17 +17,20 @@ namespace kiln::cli {
 struct FlagNames {
   std::vector<absl::string_view> with_value;
   std::vector<absl::string_view> switches;
+  std::vector<absl::string_view> repeated;  // of those with a value, which may come several times
 };
 
 class Args {
  public:
   // INVALID_ARGUMENT with a sentence for an unknown flag, one without its value, or one given
-  // twice. "--" ends the flags.
+  // twice that may not be. "--" ends the flags.
   static absl::StatusOr<Args> Parse(absl::Span<char* const> args, const FlagNames& names);
 
   const std::vector<std::string>& positional() const { return positional_; }
   bool Has(absl::string_view name) const { return values_.contains(std::string(name)); }
   std::string Get(absl::string_view name, absl::string_view fallback) const;
+  // Every value of a repeated flag, in order.
+  std::vector<std::string> All(absl::string_view name) const;
   // INVALID_ARGUMENT unless the value is a number in [min, max].
   absl::StatusOr<int64_t> GetInt(absl::string_view name, int64_t fallback, int64_t min,
                                  int64_t max) const;
@@ -37,7 +40,7 @@ class Args {
 
  private:
   std::vector<std::string> positional_;
-  std::map<std::string, std::string> values_;
+  std::map<std::string, std::vector<std::string>> values_;
 };
 
 }  // namespace kiln::cli

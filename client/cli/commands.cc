@@ -41,7 +41,9 @@ const std::vector<Command>& Commands() {
        "runs a saved graph or an artifact on this machine and its devices",
        {kTarget,
         kArch,
-        {"--inputs", "random[:SEED]|FILE.npz", "what it gets (random)"},
+        {"--inputs", "random[:SEED]|FILE.npz", "what it gets; what FILE lacks is random (random)"},
+        {"--weights", "FILE.safetensors", "parameters by their names; as often as there are files",
+         true},
         {"--check", "", "compares with the reference interpreter, run by the server"},
         {"--expect", "FILE.npz", "compares with the arrays output_0, output_1, ..."},
         {"--bench", "N", "times N runs"},
@@ -123,6 +125,7 @@ FlagNames NamesOf(const Command& command) {
   for (const std::vector<Flag>* flags : {&command.flags, &CommonFlags()}) {
     for (const Flag& flag : *flags) {
       (flag.value.empty() ? names.switches : names.with_value).push_back(flag.name);
+      if (flag.repeats) names.repeated.push_back(flag.name);
     }
   }
   return names;

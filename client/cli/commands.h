@@ -13,6 +13,7 @@ struct Flag {
   absl::string_view name;   // with its dashes
   absl::string_view value;  // "FILE", "a|b"; empty: a switch
   absl::string_view help;
+  bool repeats = false;  // may be given several times
 };
 
 struct Command {

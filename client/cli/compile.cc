@@ -206,9 +206,11 @@ Outcome RunExplain(const Args& args) {
   }
   if (args.Has("--json")) {
     answer->parsed.clear_binary();
+    *answer->parsed.mutable_program()->mutable_inputs() = graph->inputs();  // with their names
     PrintJson(answer->parsed);
   } else {
     std::fputs(ExplainArtifact(answer->parsed, ran).c_str(), stdout);
+    std::printf("\nInputs\n%s", DescribeInputs(*graph).c_str());
   }
   return Ok();
 }

@@ -58,7 +58,7 @@ absl::StatusOr<std::map<int, v1::TensorData>> Reference(Client& client, const v1
                                                         const RunInputs& inputs) {
   v1::InterpretRequest request;
   *request.mutable_graph() = graph;
-  KILN_RETURN_IF_ERROR(AddInputs(inputs, request));
+  KILN_RETURN_IF_ERROR(AddInputs(graph, inputs, request));
   std::map<int, v1::TensorData> outputs;
   KILN_RETURN_IF_ERROR(client.Interpret(request, [&](const v1::InterpretEvent& event) {
     if (event.has_output()) outputs[event.index()] = event.output();
@@ -247,13 +247,17 @@ Outcome RunRun(const Args& args) {
   if (args.Has("--check") && IsArtifactFile(*data)) {
     return Usage("--check needs the graph; an artifact does not hold it");
   }
+  if (args.Has("--weights") && IsArtifactFile(*data)) {
+    return Usage("--weights needs the graph; an artifact does not hold its parameters' names");
+  }
   if (args.Has("--check") && args.Has("--expect")) {
     return Usage("--check compares with the reference interpreter, --expect with a file: give one");
   }
   auto loaded = Load(**client, args, *data);
   if (!loaded.ok()) return Failed(loaded.status());
-  auto inputs = MakeInputs(loaded->graph, args.Get("--inputs", "random"));
+  auto inputs = MakeInputs(loaded->graph, args.Get("--inputs", "random"), args.All("--weights"));
   if (!inputs.ok()) return Usage(inputs.status());
+  for (const std::string& note : inputs->notes) std::fprintf(stderr, "note: %s\n", note.c_str());
   // First, for a run may update its inputs.
   absl::StatusOr<std::map<int, v1::TensorData>> reference;
   if (args.Has("--check")) {

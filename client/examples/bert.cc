@@ -1,12 +1,15 @@
-// Compiles a saved graph and runs it on random numbers, in C++.
+// Compiles a saved graph and runs it, in C++: with the weights that .safetensors files have, and
+// with random numbers for the rest.
 //
 //   cmake -B build . && cmake --build build && build/bert_cc bert-base.kgraph
+//   [model.safetensors...]
 #include <kiln/client.h>
 
 #include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <random>
+#include <string>
 #include <vector>
 
 namespace {
@@ -26,7 +29,7 @@ std::vector<char> MakeValues(const kiln_value_info& info, std::minstd_rand& rand
   return bytes;
 }
 
-absl::Status Run(const char* path) {
+absl::Status Run(const char* path, const std::vector<std::string>& weight_files) {
   absl::StatusOr<std::unique_ptr<kiln::Client>> client = kiln::Client::Create({});
   if (!client.ok()) return client.status();
   absl::StatusOr<kiln::Graph> graph = kiln::LoadGraph(path);
@@ -45,6 +48,15 @@ absl::Status Run(const char* path) {
     inputs.push_back(
         {values.back().data(), info->sizes, info->strides, info->ndim, info->dtype, KILN_CPU, 0});
   }
+  absl::StatusOr<std::unique_ptr<kiln::Weights>> weights = kiln::Weights::Load(weight_files);
+  if (!weights.ok()) return weights.status();
+  absl::StatusOr<kiln::Weights::Binding> bound = (*weights)->Bind(*graph, absl::MakeSpan(inputs));
+  if (!bound.ok()) return bound.status();
+  for (size_t i = 0; i < inputs.size() && !weight_files.empty(); ++i) {
+    if (!bound->given[i]) {
+      std::printf("random: %s\n", std::string(graph->input_name(i, 0)).c_str());
+    }
+  }
   absl::StatusOr<kiln::Outputs> outputs = compiled->program->Run(inputs);
   if (!outputs.ok()) return outputs.status();
   for (size_t i = 0; i < outputs->size(); ++i) {
@@ -56,11 +68,11 @@ absl::Status Run(const char* path) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: bert GRAPH\n");
+  if (argc < 2) {
+    std::fprintf(stderr, "usage: bert GRAPH [WEIGHTS...]\n");
     return 2;
   }
-  const absl::Status status = Run(argv[1]);
+  const absl::Status status = Run(argv[1], {argv + 2, argv + argc});
   if (kiln::IsCacheMiss(status)) std::fprintf(stderr, "KILN_FAIL_ON_MISS is set\n");
   if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
   return status.ok() ? 0 : 1;

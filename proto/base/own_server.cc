@@ -13,11 +13,13 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 
 namespace kiln {
 namespace {
 
 constexpr size_t kBuildIdDigits = 16;
+constexpr absl::string_view kOwnDataDir = "own-";
 constexpr uint64_t kMostNoteBytes = 1 << 16;
 constexpr char kNoteName[] = "GNU";
 
@@ -86,6 +88,15 @@ absl::StatusOr<std::string> RuntimeFolder() {
                      " for sockets is not this user's alone: it must be a folder of mode 0700"));
   }
   return folder;
+}
+
+std::string OwnDataDir(absl::string_view folder, absl::string_view build_id) {
+  return absl::StrCat(folder, "/", kOwnDataDir, build_id);
+}
+
+bool IsOwnDataDir(absl::string_view name) {
+  return absl::ConsumePrefix(&name, kOwnDataDir) && name.size() == kBuildIdDigits &&
+         name.find_first_not_of("0123456789abcdef") == absl::string_view::npos;
 }
 
 std::string OwnSocket(absl::string_view folder, absl::string_view build_id) {

@@ -19,6 +19,12 @@ absl::StatusOr<std::string> BuildIdOf(const std::string& program);
 // open to others: whoever can write there could take the server's place.
 absl::StatusOr<std::string> RuntimeFolder();
 
+// The data directory of the user's server of this build, in the folder of the user's caches: two
+// builds' servers run side by side, and each has a cache that it alone writes.
+std::string OwnDataDir(absl::string_view folder, absl::string_view build_id);
+// Whether that is how a folder's name looks: "own-0123456789abcdef".
+bool IsOwnDataDir(absl::string_view name);
+
 // The Unix socket of the user's server of this build.
 std::string OwnSocket(absl::string_view folder, absl::string_view build_id);
 

@@ -166,43 +166,49 @@ std::vector<int64_t> HintSymbols(const v1::Graph& graph) {
   return values;
 }
 
+absl::StatusOr<HostTensor> RandomInput(const v1::Graph& graph, int number, uint64_t seed,
+                                       absl::Span<const int64_t> symbols) {
+  const v1::Input& input = graph.inputs(number);
+  const v1::TensorType& type = input.type().tensor();
+  HostTensor t;
+  KILN_ASSIGN_OR_RETURN(t.dtype, DTypeFromProto(type.dtype()));
+  if (IsOpaque(t.dtype)) {
+    return absl::UnimplementedError(absl::StrCat(
+        "input '", input.name(), "' is ", DTypeName(t.dtype), ": give its values in a file"));
+  }
+  if (type.strides_size() != type.sizes_size()) {
+    return absl::InvalidArgumentError(absl::StrCat("input '", input.name(), "' has ",
+                                                   type.sizes_size(), " sizes and ",
+                                                   type.strides_size(), " strides"));
+  }
+  int64_t last = 0;
+  bool empty = false;
+  for (int d = 0; d < type.sizes_size(); ++d) {
+    KILN_ASSIGN_OR_RETURN(int64_t size, EvaluateSymInt(type.sizes(d), symbols));
+    KILN_ASSIGN_OR_RETURN(int64_t stride, EvaluateSymInt(type.strides(d), symbols));
+    t.sizes.push_back(size);
+    t.strides.push_back(stride);
+    empty = empty || size <= 0;
+    int64_t reach = 0;
+    if (stride < 0 || (size > 0 && __builtin_mul_overflow(size - 1, stride, &reach)) ||
+        __builtin_add_overflow(last, reach, &last) || last > kMaxTensorBytes / 16) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("input '", input.name(), "' has impossible sizes or strides"));
+    }
+  }
+  t.data.resize(empty ? 0 : static_cast<size_t>((last + 1) * DTypeSize(t.dtype)));
+  SplitMix64 random(seed * kScrambleStep + static_cast<uint64_t>(number));
+  Fill(t, input.role() == v1::Input::ROLE_PARAMETER, random);
+  return t;
+}
+
 absl::StatusOr<std::vector<HostTensor>> RandomInputs(const v1::Graph& graph, uint64_t seed) {
-  std::vector<int64_t> symbols = HintSymbols(graph);
+  const std::vector<int64_t> symbols = HintSymbols(graph);
   std::vector<HostTensor> out;
   for (int i = 0; i < graph.inputs_size(); ++i) {
-    const v1::Input& input = graph.inputs(i);
-    if (!input.type().has_tensor()) continue;
-    const v1::TensorType& type = input.type().tensor();
-    HostTensor t;
-    KILN_ASSIGN_OR_RETURN(t.dtype, DTypeFromProto(type.dtype()));
-    if (IsOpaque(t.dtype)) {
-      return absl::UnimplementedError(absl::StrCat(
-          "input '", input.name(), "' is ", DTypeName(t.dtype), ": give its values in a file"));
-    }
-    if (type.strides_size() != type.sizes_size()) {
-      return absl::InvalidArgumentError(absl::StrCat("input '", input.name(), "' has ",
-                                                     type.sizes_size(), " sizes and ",
-                                                     type.strides_size(), " strides"));
-    }
-    int64_t last = 0;
-    bool empty = false;
-    for (int d = 0; d < type.sizes_size(); ++d) {
-      KILN_ASSIGN_OR_RETURN(int64_t size, EvaluateSymInt(type.sizes(d), symbols));
-      KILN_ASSIGN_OR_RETURN(int64_t stride, EvaluateSymInt(type.strides(d), symbols));
-      t.sizes.push_back(size);
-      t.strides.push_back(stride);
-      empty = empty || size <= 0;
-      int64_t reach = 0;
-      if (stride < 0 || (size > 0 && __builtin_mul_overflow(size - 1, stride, &reach)) ||
-          __builtin_add_overflow(last, reach, &last) || last > kMaxTensorBytes / 16) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("input '", input.name(), "' has impossible sizes or strides"));
-      }
-    }
-    t.data.resize(empty ? 0 : static_cast<size_t>((last + 1) * DTypeSize(t.dtype)));
-    SplitMix64 random(seed * kScrambleStep + static_cast<uint64_t>(i));
-    Fill(t, input.role() == v1::Input::ROLE_PARAMETER, random);
-    out.push_back(std::move(t));
+    if (!graph.inputs(i).type().has_tensor()) continue;
+    KILN_ASSIGN_OR_RETURN(HostTensor tensor, RandomInput(graph, i, seed, symbols));
+    out.push_back(std::move(tensor));
   }
   return out;
 }

@@ -37,5 +37,8 @@ std::vector<int64_t> HintSymbols(const v1::Graph& graph);
 // are uniform in {0, 1}, bools are true, so that they are legal indices and masks wherever they are
 // used. Generator: SplitMix64 (Steele, Lea, Flood 2014) seeded by `seed` and the input's number.
 absl::StatusOr<std::vector<HostTensor>> RandomInputs(const v1::Graph& graph, uint64_t seed);
+// One of them: input number `input`, which is a tensor, where `symbols` holds each symbol's value.
+absl::StatusOr<HostTensor> RandomInput(const v1::Graph& graph, int input, uint64_t seed,
+                                       absl::Span<const int64_t> symbols);
 
 }  // namespace kiln

@@ -79,6 +79,12 @@ struct Metrics::Families {
       AddGauge(registry, "kiln_cache_size_bytes", "Bytes that each tier of the caches holds.");
   Family<Gauge>& cache_entries =
       AddGauge(registry, "kiln_cache_entries", "Entries that each tier of the caches holds.");
+  Family<Counter>& cache_evictions =
+      AddCounter(registry, "kiln_cache_evictions_total",
+                 "Entries that a tier let go: to make room, or unread for too long.");
+  Family<Gauge>& certificate_left =
+      AddGauge(registry, "kiln_tls_certificate_remaining_seconds",
+               "Time until the server's certificate expires, negative from then on.");
   Gauge& jobs_queued =
       AddGauge(registry, "kiln_jobs_queued", "Jobs that wait for a place to run.").Add({});
   Gauge& jobs_running = AddGauge(registry, "kiln_jobs_running", "Jobs that run.").Add({});
@@ -409,10 +415,17 @@ std::string Metrics::Render(const GaugeValues& gauges) {
                                  {"tier", std::string(usage.tier)}};
     f.cache_size.Add(labels).Set(static_cast<double>(usage.size_bytes));
     f.cache_entries.Add(labels).Set(static_cast<double>(usage.entries));
+    labels["reason"] = "room";
+    SetTo(f.cache_evictions.Add(labels), static_cast<double>(usage.evicted));
+    labels["reason"] = "age";
+    SetTo(f.cache_evictions.Add(labels), static_cast<double>(usage.expired));
   }
   ShowDoor(gauges.door);
   ShowProcess(gauges.process);
   if (gauges.remote) ShowRemote(*gauges.remote);
+  if (gauges.certificate_left) {
+    f.certificate_left.Add({}).Set(absl::ToDoubleSeconds(*gauges.certificate_left));
+  }
   return prometheus::TextSerializer().Serialize(f.registry.Collect());
 }
 

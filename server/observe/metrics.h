@@ -35,6 +35,8 @@ struct GaugeValues {
   DoorCounts door;
   int worker_isolation_gaps = 0;
   std::optional<cache::RemoteCounts> remote;  // nothing where no tier is shared
+  // Until the server's certificate expires, negative from then on; nothing without TLS.
+  std::optional<absl::Duration> certificate_left;
 };
 
 // Thread-safe.

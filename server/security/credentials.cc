@@ -142,6 +142,7 @@ struct Credentials::Impl {
   Complaint complaint ABSL_GUARDED_BY(look_mutex);
 
   mutable absl::Mutex rules_mutex;
+  std::optional<absl::Time> certificate_expiry ABSL_GUARDED_BY(rules_mutex);
   std::shared_ptr<const AccessList> list ABSL_GUARDED_BY(rules_mutex);
   std::optional<Digest> local_token ABSL_GUARDED_BY(rules_mutex);
 
@@ -163,6 +164,8 @@ absl::Status Credentials::Impl::LookAtTls() {
   WarnWhereOthersRead(security.tls_key, "--tls-key");
   tls_material = material;
   tls.Replace(std::move(material));
+  absl::MutexLock lock(&rules_mutex);
+  certificate_expiry = *expiry;
   return absl::OkStatus();
 }
 
@@ -241,6 +244,11 @@ std::shared_ptr<grpc::ServerCredentials> Credentials::server_credentials() const
 
 Authenticator& Credentials::authenticator() const {
   return *impl_->authenticator;
+}
+
+std::optional<absl::Time> Credentials::certificate_expiry() const {
+  absl::ReaderMutexLock lock(&impl_->rules_mutex);
+  return impl_->certificate_expiry;
 }
 
 void Credentials::SetLocalToken(const Digest& sha256) {

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "proto/base/signing.h"
 #include "server/security/auth.h"
 #include "server/security/security_config.h"
@@ -42,6 +44,9 @@ class Credentials {
   // Must outlive the server that is made with it.
   std::shared_ptr<grpc::ServerCredentials> server_credentials() const;
   Authenticator& authenticator() const;
+
+  // Of the certificate in use; nothing without TLS.
+  std::optional<absl::Time> certificate_expiry() const;
 
   // From now on the token with this hash lets its callers compile.
   void SetLocalToken(const Digest& sha256);

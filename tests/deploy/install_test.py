@@ -2,9 +2,12 @@
 """What `cmake --install` leaves behind is enough to build and run a C and a C++ program, without Kiln's
 sources and without protobuf, and to start its server; and what the Debian packages hold."""
 
+import json
+import math
 import os
 import pathlib
 import shutil
+import struct
 import subprocess
 import tempfile
 import unittest
@@ -53,6 +56,15 @@ class Installed(unittest.TestCase):
         text = run(program, GRAPH, env=self.environment)
         self.assertRegex(text, r"^(compiled|memory|disk|coalesced) in ")
         self.assertIn("output 1: ", text)
+        # With nothing in the last layer but its bias, what comes out of it is tanh of that.
+        weights = self.folder / "pooler.safetensors"
+        weights.write_bytes(safetensors({"weight": [768, 768], "bias": [768]}, 0.5))
+        text = run(program, GRAPH, weights, env=self.environment)
+        self.assertIn("output 1: 0.462117 ...", text)
+        weights.write_bytes(weights.read_bytes()[:-4])
+        done = subprocess.run([program, GRAPH, weights], capture_output=True, text=True, env=self.environment)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("of the data, which has", done.stderr)
 
     def test_find_package_builds_the_examples(self):
         build = self.folder / "examples"
@@ -80,6 +92,19 @@ class Installed(unittest.TestCase):
         )
         self.assertEqual(done.returncode, 1)
         self.assertIn("is no saved graph", done.stderr)
+
+
+def safetensors(shapes: dict[str, list[int]], bias: float) -> bytes:
+    """A file of BERT's last layer: zeros, and `bias` in each element of the bias."""
+    header, data = {}, b""
+    for name, shape in shapes.items():
+        count = math.prod(shape)
+        values = struct.pack(f"<{count}f", *[bias if name == "bias" else 0.0] * count)
+        place = [len(data), len(data) + len(values)]
+        header[f"pooler.dense.{name}"] = {"dtype": "F32", "shape": shape, "data_offsets": place}
+        data += values
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
 
 
 class Packages(unittest.TestCase):

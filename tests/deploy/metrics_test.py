@@ -20,8 +20,8 @@ except ImportError:
 PROMTOOL = need("promtool")
 RULES = [ROOT / "deploy/prometheus" / name for name in ("recording.yml", "alerts.yml")]
 DASHBOARD = ROOT / "deploy/grafana/dashboards/kiln.json"
-# Only where a tier is shared, which takes a Redis.
-OPTIONAL = () if shutil.which("redis-server") else ("kiln_remote_",)
+# Only with TLS, and where a tier is shared, which takes a Redis.
+OPTIONAL = ("kiln_tls_",) + (() if shutil.which("redis-server") else ("kiln_remote_",))
 # What Prometheus adds to every series.
 TARGET_LABELS = {"job", "instance", "le", "namespace", "pod"}
 

@@ -1,4 +1,5 @@
 // The server that a user's programs start for themselves: real processes of kiln and kilnd.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -156,6 +157,22 @@ TEST_F(OwnServerTest, AnotherVersionsServerStaysBesideIt) {
   EXPECT_EQ(Kiln({"start"}).output, one) << "the same process as before";
   EXPECT_THAT(Kiln({"stop"}, {}, bin + "/kiln").output, HasSubstr("has ended"));
   EXPECT_EQ(Kiln({"start"}).output, one);
+}
+
+TEST_F(OwnServerTest, AServerDeletesWhatABuildOfLongAgoLeft) {
+  const std::string former = dir_.path() + "/cache/kiln/own-0123456789abcdef";
+  const std::string other = dir_.path() + "/cache/kiln/own-things";
+  for (const std::string& folder : {former, other}) {
+    std::filesystem::create_directories(folder);
+    std::ofstream(folder + "/lock") << "1\n";
+    const timespec long_ago[] = {{1000000000, 0}, {1000000000, 0}};
+    utimensat(AT_FDCWD, (folder + "/lock").c_str(), long_ago, 0);
+    utimensat(AT_FDCWD, folder.c_str(), long_ago, 0);
+  }
+  EXPECT_EQ(Kiln({"status"}).code, 0);
+  EXPECT_TRUE(Eventually([&] { return !std::filesystem::exists(former); }));
+  EXPECT_TRUE(std::filesystem::exists(other));
+  EXPECT_EQ(Kiln({"status"}).code, 0);
 }
 
 TEST_F(OwnServerTest, WhatForbidsAStartIsASentence) {

@@ -147,7 +147,8 @@ TEST_F(RemoteTierTest, AnotherSignersEntryIsAHitOnlyWhereItIsTrusted) {
   auto key = NewKey();
   auto stranger = Open(url_, [&](RemoteTierOptions& o) { o.signing_key = key.get(); });
   PutAndWait(*stranger, ArtifactKey(0), EntryOf(0));
-  EXPECT_TRUE(absl::IsDataLoss(Open(url_)->store().Get(ArtifactKey(0)).status()));
+  EXPECT_EQ(Open(url_)->store().Get(ArtifactKey(0)).status(),
+            absl::PermissionDeniedError(FormatPublicKey(key->public_key())));
   auto trusting = Open(url_, [&](RemoteTierOptions& o) { o.trusted_keys = {key->public_key()}; });
   EXPECT_TRUE(trusting->store().Get(ArtifactKey(0)).ok());
 }

@@ -119,10 +119,20 @@ TEST_F(SharedTierTest, StrangersEntriesCountOnlyOnceTheirKeyIsTrusted) {
   Answer answer = CompileOn(*other);
   ExpectRightAnswer(answer);
   EXPECT_EQ(answer.source, "compiled");
-  EXPECT_GE(Reads(*other, "corrupt"), 1);
+  EXPECT_GE(Reads(*other, "untrusted"), 1);
+  EXPECT_EQ(Reads(*other, "corrupt"), 0);
+  EXPECT_EQ(Reads(*other, "error"), 0);
+  const std::string signer = FormatPublicKey(GetServerInfo(*one->NewStub()).public_key());
+  ASSERT_TRUE(Compile(*one->NewStub(), QuickRequest(2 * kElements)).ok());
+  ASSERT_TRUE(HasWritten(*one, 4));
+  ASSERT_TRUE(Compile(*other->NewStub(), QuickRequest(2 * kElements)).ok());
+  const std::string log = other->process().Errors();
+  EXPECT_THAT(log, ::testing::HasSubstr(signer));
+  EXPECT_THAT(log, ::testing::HasSubstr("give both servers the same --signing-key"));
+  EXPECT_EQ(log.find("give both servers"), log.rfind("give both servers")) << "told once";
 
   // What the other has written over it is its own; the first trusts it when told to.
-  ASSERT_TRUE(HasWritten(*other, 2));
+  ASSERT_TRUE(HasWritten(*other, 4));
   const std::string key = FormatPublicKey(GetServerInfo(*other->NewStub()).public_key());
   auto trusting = Start("trusting", {"--remote-read-timeout=2s", "--remote-trusted-keys=" + key});
   ASSERT_TRUE(trusting);

@@ -26,6 +26,8 @@ TEST_F(TlsTest, AServerIsBelievedOnlyWithACertificateOfTheCaForItsName) {
   grpc::Status status = Info(Connect(), "", &shown);
   EXPECT_TRUE(status.ok()) << Text(status);
   EXPECT_EQ(shown, "server-1");
+  const double left = server().Metrics().Sum("kiln_tls_certificate_remaining_seconds");
+  EXPECT_GT(left, 0);
   Authority other("another authority");
   EXPECT_EQ(Info(Connect(other.certificate())).error_code(), UNAVAILABLE);
   EXPECT_EQ(Info(server().Connect()).error_code(), UNAVAILABLE) << "without TLS";
@@ -39,6 +41,7 @@ TEST_F(TlsTest, AServerIsBelievedOnlyWithACertificateOfTheCaForItsName) {
   EXPECT_TRUE(Eventually(absl::Seconds(20), [&] {
     return Info(Connect()).error_code() == UNAVAILABLE;
   })) << "an expired certificate";
+  EXPECT_LT(server().Metrics().Sum("kiln_tls_certificate_remaining_seconds"), -59);
   ShowCertificate(authority_.Issue({.common_name = "x", .alternative_names = {"DNS:elsewhere"}}));
   server().process().Signal(SIGHUP);
   EXPECT_TRUE(Eventually(absl::Seconds(20), [&] {
@@ -46,6 +49,22 @@ TEST_F(TlsTest, AServerIsBelievedOnlyWithACertificateOfTheCaForItsName) {
            server().process().Errors().rfind("certificate loaded");
   }));
   EXPECT_EQ(Info(Connect()).error_code(), UNAVAILABLE) << "a certificate for another name";
+}
+
+TEST_F(TlsTest, AClientThatSpeaksTlsToOneThatDoesNotAndTheReverseSaysSo) {
+  const auto status = [this](const std::string& scheme) {
+    return RunToEnd({KILN_CLI, "status", "--timeout=20",
+                     absl::StrCat("--server=", scheme, server().grpc_address()),
+                     absl::StrCat("--tls-ca=", File("ca.pem", authority_.certificate()))});
+  };
+  ASSERT_TRUE(StartServer(Join(TlsFlags(server_pair_), {"--anonymous-role=compile"})));
+  const Ended plain = status("http://");
+  EXPECT_EQ(plain.code, 3);
+  EXPECT_THAT(plain.errors, HasSubstr("if it speaks TLS, its name is https://HOST:PORT"));
+  ASSERT_TRUE(StartServer({"--anonymous-role=compile"}));
+  const Ended encrypted = status("https://");
+  EXPECT_EQ(encrypted.code, 3);
+  EXPECT_THAT(encrypted.errors, HasSubstr("it does not speak TLS (http://HOST:PORT"));
 }
 
 TEST_F(TlsTest, MutualTlsAsksForACertificateOfTheClientsCa) {

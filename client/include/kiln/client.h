@@ -58,6 +58,11 @@ class KILN_EXPORT Graph {
   static absl::StatusOr<Graph> Parse(absl::string_view bytes);
   explicit Graph(std::shared_ptr<const v1::Graph> message) : message_(std::move(message)) {}
 
+  size_t num_inputs() const;
+  // Number `which` of the names of an input: 0 is the graph's own ("arg3_1"), then come those of
+  // its module, of a parameter or buffer ("encoder.weight") or of an argument; "" past the last.
+  absl::string_view input_name(size_t input, size_t which) const;
+
   // So that a Graph is taken wherever the message is.
   operator const v1::Graph&() const { return *message_; }  // NOLINT(google-explicit-constructor)
 
@@ -170,6 +175,35 @@ class KILN_EXPORT Program {
  private:
   std::unique_ptr<runtime::LoadedProgram> loaded_;
   std::unique_ptr<ProgramInfo> info_;
+};
+
+// Tensors of .safetensors files, mapped into memory. Not for several threads at once.
+class KILN_EXPORT Weights {
+ public:
+  // NOT_FOUND; INVALID_ARGUMENT for a file that is not sound, with what is wrong with it, and for a
+  // name in two of them. The files must not be made shorter while this lives.
+  static absl::StatusOr<std::unique_ptr<Weights>> Load(absl::Span<const std::string> paths);
+  ~Weights();
+
+  size_t size() const;                         // tensors
+  absl::string_view name(size_t index) const;  // zero-terminated; empty past the last
+
+  struct Binding {
+    std::vector<bool> given;          // for each input, whether the files have it
+    std::vector<std::string> unused;  // tensors of the files that are no input of the graph
+  };
+  // `inputs` are all of the graph's inputs in order. Describes those that the files have under one
+  // of the input's names, and leaves the others as they are. They point into the files' memory
+  // (what a run writes there stays in this process), or into a copy where the graph has another
+  // layout or the file does not align it; both live as long as this. INVALID_ARGUMENT, and no input
+  // is changed, where dtype or sizes differ, or where the files have two different tensors for one
+  // input.
+  absl::StatusOr<Binding> Bind(const v1::Graph& graph, absl::Span<kiln_tensor> inputs);
+
+ private:
+  struct Impl;
+  explicit Weights(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
 };
 
 struct Compiled {

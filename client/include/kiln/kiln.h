@@ -40,6 +40,7 @@ typedef struct kiln_status kiln_status;
 typedef struct kiln_client kiln_client;
 typedef struct kiln_graph kiln_graph;
 typedef struct kiln_program kiln_program;
+typedef struct kiln_weights kiln_weights;
 
 /* "0.1.0" */
 KILN_EXPORT const char* kiln_version(void);
@@ -98,6 +99,11 @@ KILN_EXPORT kiln_status* kiln_graph_load(const char* path, kiln_graph** graph);
 KILN_EXPORT kiln_status* kiln_graph_serialize(const kiln_graph* graph, kiln_bytes* bytes);
 KILN_EXPORT kiln_status* kiln_graph_to_json(const kiln_graph* graph, kiln_bytes* text);
 KILN_EXPORT void kiln_graph_destroy(kiln_graph* graph); /* NULL is ignored */
+/* A program's inputs are its graph's, in the same order. */
+KILN_EXPORT size_t kiln_graph_num_inputs(const kiln_graph* graph);
+/* Number `which` of the names of an input: 0 is the graph's own ("arg3_1"), then come those that
+   its module has the parameter or buffer under ("encoder.weight"); NULL past the last. */
+KILN_EXPORT const char* kiln_graph_input_name(const kiln_graph* graph, size_t input, size_t which);
 
 /* ---- Client ------------------------------------------------------------------------------- */
 
@@ -349,6 +355,24 @@ typedef struct kiln_tensor {
   int32_t device_type;
   int32_t device_index;
 } kiln_tensor;
+
+/* Maps .safetensors files. NOT_FOUND; INVALID_ARGUMENT for a file that is not sound, with what is
+   wrong with it, and for a name in two of them. They must not be made shorter while it lives.
+   Unlike other objects it is not for several threads at once. */
+KILN_EXPORT kiln_status* kiln_weights_load(const char* const* paths, size_t num_paths,
+                                           kiln_weights** weights);
+/* Tensors that bound inputs point to go with it. NULL is ignored. */
+KILN_EXPORT void kiln_weights_destroy(kiln_weights* weights);
+KILN_EXPORT size_t kiln_weights_size(const kiln_weights* weights);                    /* tensors */
+KILN_EXPORT const char* kiln_weights_name(const kiln_weights* weights, size_t index); /* or NULL */
+/* Describes in `inputs`, which are all of the graph's in order, those that the files have under one
+   of the input's names, and leaves the others as they are; `*bound`, unless NULL,
+   becomes their number. They point into the files' memory (what a run writes there stays in this
+   process), or into a copy where the graph has another layout or the file does not align it.
+   INVALID_ARGUMENT, and no input is changed, where dtype or sizes differ, or where the files have
+   two different tensors for one input. */
+KILN_EXPORT kiln_status* kiln_weights_bind(kiln_weights* weights, const kiln_graph* graph,
+                                           kiln_tensor* inputs, size_t num_inputs, size_t* bound);
 
 typedef struct kiln_run_options {
   size_t struct_size;

@@ -17,6 +17,7 @@ from kiln_torch.check import Checked
 from kiln_torch.decompositions import decompositions
 from kiln_torch.devices import traced_device
 from kiln_torch.graphs import Deferred, capture_graph, next_name, ready_to_run
+from kiln_torch.names import Names, module_names, name_inputs
 from kiln_torch.program import load_program
 from kiln_torch.recompute import partitioner
 from kiln_torch.resampling import resampling_kept_whole
@@ -117,21 +118,27 @@ def aot_backend(
     compile_graph: Callable[..., Run],
     eager_random: bool = False,
     as_compiler: Callable[[Callable[..., Run]], Callable[..., Run]] = lambda compiler: compiler,
+    known_names: Mapping[int, Sequence[str]] | None = None,
 ) -> Callable[..., Callable[..., Any]]:
     """A torch.compile backend that hands every graph to compile_graph(module, inputs, kind=...).
 
     `kind` is "forward", "backward" or "inference". What is captured follows from the settings here,
     so everything that captures goes through it. AOTAutograd is given as_compiler of that function.
+    Inputs are named as module_names does it with `known_names`.
     """
 
-    def compiler(kind: str) -> Callable[..., Run]:
-        return as_compiler(functools.partial(compile_graph, kind=kind))
+    def compiler(kind: str, names: Names) -> Callable[..., Run]:
+        def compile_named(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Run:
+            name_inputs(graph, names)
+            return compile_graph(graph, example_inputs, kind=kind)
 
-    def trace(device_type: str) -> Callable[..., Any]:
+        return as_compiler(compile_named)
+
+    def trace(device_type: str, names: Names) -> Callable[..., Any]:
         return aot_autograd(
-            fw_compiler=compiler("forward"),
-            bw_compiler=compiler("backward"),
-            inference_compiler=compiler("inference"),
+            fw_compiler=compiler("forward", names),
+            bw_compiler=compiler("backward", names),
+            inference_compiler=compiler("inference", names),
             decompositions=decompositions(device_type),
             partition_fn=partitioner(keep_random=eager_random),
             keep_inference_input_mutations=True,
@@ -140,7 +147,8 @@ def aot_backend(
     def backend(module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         with resampling_kept_whole():
             device = traced_device(module, example_inputs)
-            return trace(device.type)(module, example_inputs)
+            names = module_names(module, known_names)
+            return trace(device.type, names)(module, example_inputs)
 
     return backend
 

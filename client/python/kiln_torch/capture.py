@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from kiln_torch.devices import graph_device
 from kiln_torch.floats import SCALAR_TYPE, Floats
+from kiln_torch.names import MODULE_NAMES
 from kiln_torch.seeds import SEED, SEEDED
 from kiln_torch.sizes import CaptureError, Sizes, specialize
 from kiln_torch.updates import COPY, is_writable, updates
@@ -256,7 +257,10 @@ class _Capture:
             role = "ROLE_SYMBOL"
         else:
             role = "ROLE_PARAMETER" if is_parameter else "ROLE_USER"
-        self._inputs.append({"name": node.name, "role": role, "type": kind})
+        names = list(node.meta.get(MODULE_NAMES, ()))
+        self._inputs.append(
+            {"name": node.name, "role": role, "type": kind, "module_names": names}
+        )
         self._values[node] = self._new_value()
 
     def _add_constant(self, node: torch.fx.Node) -> None:

@@ -13,6 +13,7 @@ from functorch.compile import make_boxed_func
 from kiln_torch import _kiln
 from kiln_torch.backend import aot_backend, has_eager_random
 from kiln_torch.graphs import capture_graph, prepare_memory
+from kiln_torch.names import known_names
 from kiln_torch.program import make_client
 from kiln_torch.runner import CapturedGraph
 from kiln_torch.settings import Settings
@@ -30,7 +31,8 @@ def _capture_all(
         return make_boxed_func(module.forward)
 
     torch._dynamo.reset()
-    compiled = torch.compile(fn, backend=aot_backend(record, eager_random))
+    known = known_names(getattr(fn, "_orig_mod", fn), args)
+    compiled = torch.compile(fn, backend=aot_backend(record, eager_random, known_names=known))
     if not train:
         with torch.no_grad():
             compiled(*args)
@@ -56,8 +58,10 @@ def save_graph(
     """Writes every graph that one call captures as .kgraph files and returns their paths.
 
     One graph goes to `path`; several go beside it as NAME.0.kgraph, NAME.1.kgraph, ... in the order
-    of capture; `kiln compile` asks for them as this process would. With `train`, gradients are recorded and the backward graphs written as well. Weights
-    are inputs of the graph and are not saved. Raises CaptureError for a graph that cannot be sent.
+    of capture; `kiln compile` asks for them as this process would. With `train`, gradients are
+    recorded and the backward graphs written as well. Weights are inputs of the graph and are not
+    saved: each has its qualified names in the module (`kiln run --weights` takes the file that
+    `safetensors` writes of them). Raises CaptureError for a graph that cannot be sent.
     """
     path, settings = Path(path), Settings.read(None)
     graphs = _capture_all(fn_or_module, example_args, settings, train)

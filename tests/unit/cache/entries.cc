@@ -57,6 +57,13 @@ int64_t Entries(Store& store, EntryKind kind) {
   return Sum(store, &Usage::entries, &kind);
 }
 
+Usage UsageOf(Store& store, EntryKind kind) {
+  for (const Usage& usage : store.Usages()) {
+    if (usage.kind == kind) return usage;
+  }
+  return {};
+}
+
 std::vector<Key> Keys(Store& store) {
   std::vector<EntryInfo> infos;
   store.ForEach([&](const EntryInfo& info) { infos.push_back(info); });

@@ -24,6 +24,8 @@ int64_t SizeBytes(Store& store);
 int64_t SizeBytes(Store& store, EntryKind kind);
 int64_t Entries(Store& store);
 int64_t Entries(Store& store, EntryKind kind);
+// The row of a store of one tier.
+Usage UsageOf(Store& store, EntryKind kind);
 // Least recently used first, as far as the tier knows.
 std::vector<Key> Keys(Store& store);
 

@@ -50,6 +50,7 @@ TEST(MemoryStoreTest, DropsTheLeastRecentlyReadEntry) {
   EXPECT_THAT(Keys(*store),
               UnorderedElementsAre(ArtifactKeyOf(3), ArtifactKeyOf(1), ArtifactKeyOf(4)));
   EXPECT_EQ(store->Get(ArtifactKeyOf(2)).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(store->Usages().front().evicted, 1);
 }
 
 TEST(MemoryStoreTest, NeverHoldsMoreThanItsLimit) {

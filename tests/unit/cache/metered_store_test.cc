@@ -22,11 +22,14 @@ TEST(MeteredStoreTest, ReportsEveryReadOnceWithItsKindAndResult) {
   EXPECT_EQ(store->Get(KernelKeyOf(1)).status().code(), absl::StatusCode::kNotFound);
   inner.get_error = absl::DataLossError("damaged");
   EXPECT_EQ(store->Get(KernelKeyOf(1)).status().code(), absl::StatusCode::kDataLoss);
+  inner.get_error = absl::PermissionDeniedError("ed25519:stranger");
+  EXPECT_FALSE(store->Get(ArtifactKeyOf(1)).ok());
   inner.get_error = absl::UnavailableError("disk gone");
   EXPECT_EQ(store->Get(ArtifactKeyOf(1)).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(seen, ElementsAre(Pair(EntryKind::kArtifact, GetResult::kHit),
                                 Pair(EntryKind::kKernel, GetResult::kMiss),
                                 Pair(EntryKind::kKernel, GetResult::kCorrupt),
+                                Pair(EntryKind::kArtifact, GetResult::kUntrusted),
                                 Pair(EntryKind::kArtifact, GetResult::kError)));
 }
 
@@ -70,6 +73,7 @@ TEST(MeteredStoreTest, NamesOfResultsAreTheMetricsLabels) {
   EXPECT_EQ(GetResultName(GetResult::kHit), "hit");
   EXPECT_EQ(GetResultName(GetResult::kMiss), "miss");
   EXPECT_EQ(GetResultName(GetResult::kCorrupt), "corrupt");
+  EXPECT_EQ(GetResultName(GetResult::kUntrusted), "untrusted");
   EXPECT_EQ(GetResultName(GetResult::kError), "error");
 }
 

@@ -186,6 +186,8 @@ TEST_F(RocksDbStoreTest, DropsTheLeastRecentlyReadEntry) {
   EXPECT_THAT(Keys(store),
               UnorderedElementsAre(ArtifactKeyOf(3), ArtifactKeyOf(4), ArtifactKeyOf(5),
                                    ArtifactKeyOf(1), ArtifactKeyOf(6)));
+  EXPECT_EQ(UsageOf(store, EntryKind::kArtifact).evicted, 1);
+  EXPECT_EQ(UsageOf(store, EntryKind::kArtifact).expired, 0);
   EXPECT_EQ(store.Get(ArtifactKeyOf(2)).status().code(), absl::StatusCode::kNotFound);
   // Gone from the disk too, not only from the index in memory.
   EXPECT_EQ(Open().Get(ArtifactKeyOf(2)).status().code(), absl::StatusCode::kNotFound);
@@ -251,6 +253,9 @@ TEST_F(RocksDbStoreTest, WhatNobodyReadForTooLongGoesWithTheNextWrite) {
   now += absl::Hours(24);
   ASSERT_TRUE(store.Put(KernelKeyOf(1), MakeEntry("new")).ok());
   EXPECT_THAT(Keys(store), ElementsAre(KernelKeyOf(1), ArtifactKeyOf(3)));
+  EXPECT_EQ(UsageOf(store, EntryKind::kArtifact).expired, 2);
+  EXPECT_EQ(UsageOf(store, EntryKind::kKernel).expired, 0) << "it was replaced";
+  EXPECT_EQ(UsageOf(store, EntryKind::kArtifact).evicted, 0);
 }
 
 TEST_F(RocksDbStoreTest, WhatNobodyReadForTooLongGoesWithoutAnyWrite) {

@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 absl::StatusOr<Args> Parse(std::vector<std::string> words) {
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
-  return Args::Parse(pointers, {{"--server", "--bench", "-o"}, {"--json"}});
+  return Args::Parse(pointers, {{"--server", "--bench", "-o", "-w"}, {"--json"}, {"-w"}});
 }
 
 TEST(Args, SplitsFlagsAndPositionals) {
@@ -25,6 +25,14 @@ TEST(Args, SplitsFlagsAndPositionals) {
   EXPECT_EQ(args->Get("-o", ""), "x");
   EXPECT_TRUE(args->Has("--json"));
   EXPECT_FALSE(args->Has("--bench"));
+}
+
+TEST(Args, KeepsEveryValueOfAFlagThatRepeats) {
+  auto args = Parse({"-w", "a", "-w=b", "-o", "c"});
+  ASSERT_TRUE(args.ok()) << args.status();
+  EXPECT_THAT(args->All("-w"), ElementsAre("a", "b"));
+  EXPECT_THAT(args->All("-o"), ElementsAre("c"));
+  EXPECT_THAT(args->All("--server"), ElementsAre());
 }
 
 TEST(Args, ErrorsNameTheFlag) {

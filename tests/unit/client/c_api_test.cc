@@ -1,8 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "kiln/client.h"
 #include "kiln/kiln.h"
@@ -50,6 +52,22 @@ TEST(CApi, NullArgumentsAreErrorsThatNameThem) {
   kiln_program_destroy(nullptr);
   kiln_bytes_free(nullptr);
   kiln_outputs_release(nullptr, 3);
+}
+
+TEST(CApi, ThreadsAboveTheProcessorsAreCappedWithALine) {
+  const std::string file = ToArtifactFile(Sealed(AddAndDouble(8)));
+  kiln_program* program = nullptr;
+  ::testing::internal::CaptureStderr();
+  StatusPtr status(kiln_program_load(file.data(), file.size(), 1000, &program));
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  ASSERT_EQ(status, nullptr) << kiln_status_message(status.get());
+  kiln_program_stats stats = KILN_PROGRAM_STATS_INIT;
+  kiln_program_get_stats(program, &stats);
+  kiln_program_destroy(program);
+  EXPECT_EQ(stats.threads, static_cast<int>(std::thread::hardware_concurrency()));
+  EXPECT_THAT(log, HasSubstr("threads is above what this process has of processors"));
+  EXPECT_THAT(log, HasSubstr("threads=1000"));
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1);
 }
 
 TEST(CApi, GraphsGoThroughJsonAndBytes) {

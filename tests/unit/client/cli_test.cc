@@ -63,6 +63,14 @@ TEST(Cli, WrongUseExitsWithTwoAndASentence) {
   ExpectUsage("cache ls --kind toys", "expected , artifact, kernel");
 }
 
+TEST(Cli, ThreadsAboveTheProcessorsAreCappedWithALine) {
+  const std::string path = ::testing::TempDir() + "threads.kgraph";
+  std::ofstream(path, std::ios::binary) << std::string("\x08\x01", 2);  // a graph of nothing
+  const std::string command = absl::StrCat("run ", path, " --server 127.0.0.1:1 --threads ");
+  EXPECT_THAT(Kiln(command + "1000").output, HasSubstr("threads is above what this process has"));
+  EXPECT_THAT(Kiln(command + "1").output, Not(HasSubstr("threads is above")));
+}
+
 TEST(Cli, AnAbsentServerExitsWithThree) {
   Result result = Kiln("status --server 127.0.0.1:1");
   EXPECT_EQ(result.exit_code, 3);

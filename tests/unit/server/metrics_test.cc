@@ -72,6 +72,32 @@ TEST(Metrics, CountersThatAlertsLookAtExistFromTheStart) {
   }
 }
 
+TEST(Metrics, EvictionsAreCountedAsTheirTierHasThem) {
+  Metrics metrics("1", "b");
+  GaugeValues gauges;
+  gauges.caches = {{.tier = "disk",
+                    .kind = cache::EntryKind::kKernel,
+                    .entries = 0,
+                    .size_bytes = 0,
+                    .evicted = 3,
+                    .expired = 1}};
+  metrics.Render(gauges);
+  gauges.caches[0].evicted = 5;
+  const std::string text = metrics.Render(gauges);
+  EXPECT_THAT(text, HasSubstr("kiln_cache_evictions_total{kind=\"kernel\",reason=\"room\","
+                              "tier=\"disk\"} 5\n"));
+  EXPECT_THAT(text, HasSubstr("kiln_cache_evictions_total{kind=\"kernel\",reason=\"age\","
+                              "tier=\"disk\"} 1\n"));
+}
+
+TEST(Metrics, ACertificateIsShownWhereThereIsOne) {
+  Metrics metrics("1", "b");
+  GaugeValues gauges;
+  EXPECT_THAT(metrics.Render(gauges), Not(HasSubstr("kiln_tls_certificate_remaining_seconds ")));
+  gauges.certificate_left = -absl::Minutes(1);
+  EXPECT_THAT(metrics.Render(gauges), HasSubstr("\nkiln_tls_certificate_remaining_seconds -60\n"));
+}
+
 TEST(Metrics, TheProcessIsShownAsItStands) {
   Metrics metrics("1", "b");
   GaugeValues gauges;

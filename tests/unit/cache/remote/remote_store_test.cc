@@ -77,9 +77,11 @@ TEST_F(RemoteStoreTest, EveryFailureIsAMissOfItsOwnKind) {
   EXPECT_TRUE(absl::IsUnavailable(store_->Get(key_).status()));
   reply_ = StringReply("nonsense");
   EXPECT_TRUE(absl::IsDataLoss(store_->Get(key_).status()));
+  EXPECT_EQ(Done("get failed"), 3);
   reply_ = StringReply(EncodeRemoteEntry(key_, *entry_, *NewSigningKey()));
-  EXPECT_TRUE(absl::IsDataLoss(store_->Get(key_).status()));
-  EXPECT_EQ(Done("get failed"), 4);
+  EXPECT_TRUE(absl::IsPermissionDenied(store_->Get(key_).status()));
+  EXPECT_EQ(Done("get failed"), 3) << "the tier did answer";
+  EXPECT_EQ(Done("get ok"), 2);
 }
 
 TEST_F(RemoteStoreTest, ManyAreAskedForTogether) {
