@@ -264,7 +264,12 @@ KILN_FN void KFinishPiece(const float (&sums)[N], int lane, KPlace at, unsigned 
   }
   constexpr int kRows = 32 / kOctets, kTimes = 16 / kRows;  // that a warp stores at a time
   const int of_time = lane / kOctets, octet = lane % kOctets;
-  KOctet octets[S::kResults > 0 ? S::kResults : 1][kTimes];
+  const auto load = [&](int time) KILN_INLINE {
+    const int of_piece = time * kRows + of_time;
+    return KLoadOctet(buffer + of_piece * 128 + (octet ^ (of_piece & 7)) * 16);
+  };
+  constexpr bool kSeveral = S::kResults > 1;
+  KOctet octets[kSeveral ? S::kResults : 1][kTimes];
 #pragma clang loop unroll(full)
   for (int number = 0; number < S::kResults; ++number) {
     const int to_row = lane & 15, to_octet = lane >> 4;
@@ -277,10 +282,7 @@ KILN_FN void KFinishPiece(const float (&sums)[N], int lane, KPlace at, unsigned 
     }
     KMeetWarp();
 #pragma clang loop unroll(full)
-    for (int i = 0; i < kTimes; ++i) {
-      const int of_piece = i * kRows + of_time;
-      octets[number][i] = KLoadOctet(buffer + of_piece * 128 + (octet ^ (of_piece & 7)) * 16);
-    }
+    for (int i = 0; kSeveral && i < kTimes; ++i) octets[number][i] = load(i);
   }
   // Not before: a result may lie where one lane has yet to load what another result depends on.
 #pragma clang loop unroll(full)
@@ -289,7 +291,7 @@ KILN_FN void KFinishPiece(const float (&sums)[N], int lane, KPlace at, unsigned 
     if (S::kResults > 0 && to_row < at.rows && to_column < at.columns) {
 #pragma clang loop unroll(full)
       for (int number = 0; number < S::kResults; ++number) {
-        store(number, to_row, to_column, octets[number][i]);
+        store(number, to_row, to_column, kSeveral ? octets[number][i] : load(i));
       }
     }
   }

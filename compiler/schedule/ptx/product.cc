@@ -301,15 +301,15 @@ Tree ScheduleProduct(ir::Module& module, const ir::Kernel& kernel, const Nest& n
       RoundedMicroseconds(LibraryMicroseconds(product, units)), " us expected"));
   tree.reasons.push_back(absl::StrCat("next best: ", Describe(*costs[1].second, costs[1].first)));
   tree.team = kMultipliers;
-  // Much work once for each sum is more code than its caches have, which long products feel, and
-  // loads for it are begun while all sums still take registers.
+  // Much work once for each sum is more code than its caches have, which multiplying beside it
+  // feels where products are long; and loads for it begin while all sums still take registers.
   constexpr double kMuchWork = 20;
   constexpr int64_t kLongProduct = 24 * kStep;
   constexpr int kManySums = 160;
   const int sums = shape.rows * shape.columns / (shape.turns ? kMultipliers / 2 : kMultipliers);
-  const bool is_rolled = product.work > kMuchWork
-                             ? product.num_k >= kLongProduct || sums >= kManySums
-                             : product.work > kLightWork && sums >= kManySums;
+  const bool is_rolled =
+      (product.work > kLightWork && sums >= kManySums) ||
+      (product.work > kMuchWork && shape.turns && product.num_k >= kLongProduct);
 
   const IntExpr zero = ints.Const(0);
   Block root;

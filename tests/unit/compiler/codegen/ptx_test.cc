@@ -11,6 +11,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "compiler/codegen/ptx/ptx_target.h"
 #include "compiler/codegen/targets.h"
 #include "compiler/ir/parse.h"
@@ -432,6 +434,43 @@ TEST(PtxTest, OperandsOfProductsLieInAnyOrder) {
       Assemble(made.objects[0], "sm_90a");
     }
   }
+}
+
+// Other lanes store results of 16 bits than compute them, and the memory plan may have one take the
+// place of what another depends on (ChooseInPlace): of a piece all loads come before all stores.
+TEST(PtxTest, ResultsOfAProductAreStoredAfterAllLoadsForThem) {
+  std::string text = ProductAndMore("bf16", 520, 5768, 136, false, false);
+  text = absl::StrReplaceAll(
+      text, {{"  kernel @mm", "  buffer @z bf16[520,5768] strides[5768,1] output\n  kernel @mm"},
+             {"      store bf16 @y[d0, d1], %13\n",
+              "      store bf16 @y[d0, d1], %13\n      %14 = mul f32 %11, %8\n"
+              "      %15 = cast bf16 %14\n      store bf16 @z[d0, d1], %15\n"},
+             {"  output @y sizes[520,5768] strides[5768,1] offset 0\n",
+              "  output @y sizes[520,5768] strides[5768,1] offset 0\n"
+              "  output @z sizes[520,5768] strides[5768,1] offset 0\n"}});
+  const Made made = Compile(text);
+  ASSERT_EQ(made.objects.size(), 1);
+  EXPECT_THAT(made.kernels[0].source, HasSubstr("kResults = 2"));
+  // Loads, then blocks of both results to shared memory and octets from there, then stores.
+  enum { kLoads, kBlocks, kOctets, kStores } at = kStores;
+  int pieces = 0;
+  for (const absl::string_view line : absl::StrSplit(made.objects[0], '\n')) {
+    if (absl::StrContains(line, "ld.global")) {
+      EXPECT_TRUE(at == kLoads || at == kStores) << line;
+      at = kLoads;
+    } else if (absl::StrContains(line, "stmatrix")) {
+      EXPECT_NE(at, kStores) << line;
+      at = kBlocks;
+    } else if (absl::StrContains(line, "ld.shared.v4")) {
+      EXPECT_TRUE(at == kBlocks || at == kOctets) << line;
+      at = kOctets;
+    } else if (absl::StrContains(line, "st.global")) {
+      EXPECT_TRUE(at == kOctets || at == kStores) << line;
+      pieces += at == kOctets;
+      at = kStores;
+    }
+  }
+  EXPECT_GT(pieces, 0);
 }
 
 // What the tensor memory accelerator does not take runs in loops, as on other architectures.
