@@ -96,8 +96,8 @@ KILN_FN unsigned long KTileDescriptor(unsigned address, unsigned leading) {
 struct KTile {
   int row, column;
 };
-// Of tile `number`, where a cluster has one below the other: those of a few rows together, so that what runs at a time shares operands in
-// the second-level cache.
+// Of tile `number`, where a cluster has one below the other: those of a few rows together, so that
+// what runs at a time shares operands in the second-level cache.
 template <class S>
 KILN_FN KTile KTileAt(int number, int rows, int columns) {
   constexpr int kRows = S::kRows * S::kCluster, kGroup = 1024 / kRows;
@@ -120,7 +120,7 @@ struct KProductPlan {
   // Of 64 rows, that a warpgroup multiplies in each step.
   static constexpr int kBlocks = S::kTurns ? S::kRows / 64 : S::kRows / 128;
   // What a warp finishes at a time: 16 rows by kChunk columns, or fewer at the tile's end.
-    static constexpr int kChunk = S::kManyRegisters ? 32 : 64;
+  static constexpr int kChunk = S::kManyRegisters ? 32 : 64;
   static constexpr int kChunks = (S::kColumns + kChunk - 1) / kChunk, kPieces = kBlocks * kChunks;
 };
 
@@ -239,8 +239,8 @@ KILN_FN KOctet KLoadOctet(unsigned from) {
 struct KPlace {
   int row, column, rows, columns;
 };
-// 16 rows and kColumns columns from sums[kFirst] on. Sums 4 j and 4 j + 1 are those at row lane / 4,
-// columns 8 j + lane % 4 * 2 and the next, 4 j + 2 and 4 j + 3 those 8 rows below. Of a pair
+// 16 rows and kColumns columns from sums[kFirst] on. Sums 4 j and 4 j + 1 are those at row lane /
+// 4, columns 8 j + lane % 4 * 2 and the next, 4 j + 2 and 4 j + 3 those 8 rows below. Of a pair
 // finish(row, column, whether it is inside, sums, results) makes the results of 16 bits and stores
 // others; outside it has a place that is inside. Those of 16 bits go through shared memory, at
 // `buffer`, so that store(number, row, column, octet) has 8 columns, and a warp whole lines.
@@ -459,8 +459,7 @@ KILN_FN void KProduct(unsigned long map_a, unsigned long map_b, int rows, int co
     } else {
       asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     }
-    KMultiplyTiles<S>(shared, group, rows, columns, tile_rows, tile_columns, steps, finish,
-                      store);
+    KMultiplyTiles<S>(shared, group, rows, columns, tile_rows, tile_columns, steps, finish, store);
   }
   // Until then other blocks of the cluster may arrive at this one's barriers.
   if constexpr (S::kCluster > 1) {

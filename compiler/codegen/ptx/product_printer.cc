@@ -181,7 +181,8 @@ void ProductPrinter::PrintFinish(Function& f) {
   if (are_results_short_) {
     f.out.Line("#pragma clang fp contract(fast)");
     for (const char* name : {"Exp", "Tanh", "Sigmoid", "Erf"}) {
-      f.out.Line("const auto K", name, " = [](auto x) KILN_INLINE { return KShort", name, "(x); };");
+      f.out.Line("const auto K", name, " = [](auto x) KILN_INLINE { return KShort", name,
+                 "(x); };");
     }
   }
   SetLanes(kLanes, f);
@@ -264,9 +265,9 @@ absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
   const std::vector<int>& c = product_->constants;
   const IntExpr num_rows = tiles_[0]->end, num_columns = tiles_[1]->end;
   // Of a cluster, whose blocks have a tile each.
-  const IntExpr tiles = ints_.Mul(
-      ints_.CeilDiv(num_rows, ints_.Mul(tiles_[0]->step, ints_.Const(cluster()))),
-      ints_.CeilDiv(num_columns, tiles_[1]->step));
+  const IntExpr tiles =
+      ints_.Mul(ints_.CeilDiv(num_rows, ints_.Mul(tiles_[0]->step, ints_.Const(cluster()))),
+                ints_.CeilDiv(num_columns, tiles_[1]->step));
   for (size_t window : {1, 2}) names_.Buffer(product_->windows[window].buffer);
   Function f(ints_, tree_.num_values, names_);
   for (const For* loop : {tiles_[0], tiles_[1], rows_, columns_}) multiples_.Enter(*loop);
@@ -318,8 +319,8 @@ absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
   out.Line("}");
 
   EmittedKernel kernel = KernelOf(ints_, names_, out);
-  kernel.grid.blocks = {ints_.Mul(ints_.Min(tiles, ints_.Const(compute_units_ / cluster())),
-                                  ints_.Const(cluster()))};
+  kernel.grid.blocks = {
+      ints_.Mul(ints_.Min(tiles, ints_.Const(compute_units_ / cluster())), ints_.Const(cluster()))};
   kernel.grid.threads = {ints_.Const(kThreads)};
   kernel.grid.shared_bytes = ints_.Const(int64_t{c[2]} * (c[0] + c[1]) * kStep * 2 + kPieceBytes +
                                          kBarrierBytes + kAlignment);

@@ -110,9 +110,8 @@ class PtxTarget : public Target {
       return absl::InternalError("the source does not name its kernel");
     }
     KILN_ASSIGN_OR_RETURN(toolchain::ClangOutput output, toolchain::CompileCpp(Invocation(job)));
-    KILN_ASSIGN_OR_RETURN(
-        const std::string ptx,
-        WithThreads(std::move(output.object), threads, Marked(text, ptx::kClusterMark)));
+    KILN_ASSIGN_OR_RETURN(const std::string ptx, WithThreads(std::move(output.object), threads,
+                                                             Marked(text, ptx::kClusterMark)));
     CompiledKernel compiled;
     compiled.object = KernelObject(kernel, Marked(text, ptx::kInterfaceMark), ptx);
     if (job.want_assembly) compiled.assembly = ptx;
