@@ -39,13 +39,14 @@ namespace kiln::schedule {
      tile[r * W + lane] = sum over i < k of                                                        \
          a[r * row_stride + i] * panel[i / 2 * 2 * W + 2 * lane + i % 2] */                        \
   X(kMultiplyPairs, "multiply_pairs", 3, 3, 2)                                                     \
-  /* <ROWS, COLUMNS, STAGES, TURNS>(tile, a, b; rows, columns, k, row_stride, row_k_stride,        \
-     column_stride, column_k_stride), by all threads of the team; a and b of bf16 or of f16, the   \
-     tile and the sums of f32; of operands in STAGES steps at a time, tiles in turn by halves of   \
-     the team where TURNS is 1:                                                                    \
+  /* <ROWS, COLUMNS, STAGES, TURNS, CLUSTER, ROLLED>(tile, a, b; rows, columns, k, row_stride,     \
+     row_k_stride, column_stride, column_k_stride), by all threads of the team; a and b of bf16 or \
+     of f16, the tile and the sums of f32; of operands in STAGES steps at a time, tiles in turn by \
+     halves of the team where TURNS is 1; of CLUSTER tiles one below the other the columns'        \
+     operand is loaded once; what follows is printed once for all sums where ROLLED is 1:          \
      tile[r * COLUMNS + c] = sum over i < k of a[r * row_stride + i * row_k_stride] *              \
          b[c * column_stride + i * column_k_stride] where r < rows and c < columns, else 0 */      \
-  X(kMultiplyTile, "multiply_tile", 4, 3, 7)                                                       \
+  X(kMultiplyTile, "multiply_tile", 6, 3, 7)                                                       \
   /* (row, scratch; count): row[0, count) of i64 in ascending order */                             \
   X(kSort, "sort", 0, 2, 1)                                                                        \
   /* (row, scratch; count, k): row[0, min(k, count)) = the least of row[0, count), ascending; the  \

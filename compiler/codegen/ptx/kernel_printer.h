@@ -12,6 +12,7 @@ namespace kiln::codegen::ptx {
 // What a kernel's source says of itself in comments, for Compile.
 inline constexpr absl::string_view kKernelMark = "// kiln kernel ";
 inline constexpr absl::string_view kThreadsMark = "// kiln threads ";  // of a block
+inline constexpr absl::string_view kClusterMark = "// kiln cluster ";  // blocks of one, else 1
 inline constexpr absl::string_view kInterfaceMark = "// kiln interface ";
 
 // A kernel's parameters are its buffers, its symbols, scratch memory of the launch, and an int that

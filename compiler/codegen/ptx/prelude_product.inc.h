@@ -9,9 +9,12 @@
 //
 // A Shape has: kRows, kColumns of a tile; kStages; kTurns: each multiplying warpgroup has tiles of
 // its own, and one stores while the other multiplies, else both share a tile by its rows;
+// kCluster: blocks, 1 or 2, with tiles one below the other, each of which loads its part of what
+// is the same for all, the second operand, into the shared memory of all;
 // kTurnedA, kTurnedB: the operand is contiguous along the tile's side, not along the depth;
-// kManyRegisters: sums leave few for anything else; Mma: the instruction for kColumns, and float
-// registers of its result.
+// kManyRegisters: sums leave few for anything else; kRolled: what is done with sums is printed once
+// for all of a thread's, and not for each; kResults: how many results of 16 bits a sum
+// has; Mma: the instruction for kColumns, and float registers of its result.
 #ifdef __NVPTX__
 
 struct alignas(64) KTensorMap {
@@ -45,6 +48,34 @@ KILN_FN void KLoadBox(unsigned to, unsigned long map, int x, int y, unsigned bar
       "l"(map), "r"(x), "r"(y), "r"(barrier)
       : "memory");
 }
+// The same for all blocks of a cluster of two, at the same place and barrier of each.
+KILN_FN void KLoadBoxOfBoth(unsigned to, unsigned long map, int x, int y, unsigned barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+      "l"(map), "r"(x), "r"(y), "r"(barrier), "h"((unsigned short)3)
+      : "memory");
+}
+// At the barrier of that place in another block of the cluster. Without `.release.cluster`, of
+// which the assembler makes a fence of all memory: what the arrival follows are reads.
+KILN_FN void KBarrierArriveIn(unsigned barrier, int block) {
+  asm volatile(
+      "{.reg .b32 at;\n"
+      "mapa.shared::cluster.u32 at, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [at];}" ::"r"(barrier),
+      "r"(block)
+      : "memory");
+}
+KILN_FN void KClusterSync() {
+  asm volatile(
+      "barrier.cluster.arrive.release.aligned;\n"
+      "barrier.cluster.wait.acquire.aligned;" ::
+          : "memory");
+}
+template <int kCluster>
+KILN_FN int KRankInCluster() {
+  return kCluster > 1 ? (int)KBlock() % kCluster : 0;
+}
 KILN_FN void KNamedSync(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
@@ -65,15 +96,16 @@ KILN_FN unsigned long KTileDescriptor(unsigned address, unsigned leading) {
 struct KTile {
   int row, column;
 };
-// Of tile `number`: those of a few rows together, so that what runs at a time shares operands in
-// the second-level cache.
-template <class Shape>
+// Of tile `number`, where a cluster has one below the other: those of a few rows together, so that
+// what runs at a time shares operands in the second-level cache.
+template <class S>
 KILN_FN KTile KTileAt(int number, int rows, int columns) {
-  constexpr int kGroup = 1024 / Shape::kRows;
+  constexpr int kRows = S::kRows * S::kCluster, kGroup = 1024 / kRows;
   const int per_group = kGroup * columns, group = number / per_group, first = group * kGroup;
   const int in_group = rows - first < kGroup ? rows - first : kGroup;
   const int rest = number - group * per_group;
-  return {(first + rest % in_group) * Shape::kRows, rest / in_group * Shape::kColumns};
+  return {(first + rest % in_group) * kRows + KRankInCluster<S::kCluster>() * S::kRows,
+          rest / in_group * S::kColumns};
 }
 
 template <class S>
@@ -81,7 +113,10 @@ struct KProductPlan {
   static constexpr int kStep = 64, kLine = 128;  // bytes of a step's elements
   static constexpr int kBytesA = S::kRows * kLine, kBytesB = S::kColumns * kLine;
   static constexpr int kStageBytes = kBytesA + kBytesB;
-  static constexpr int kBarriers = S::kStages * kStageBytes;
+  // Then, of each multiplying warp, 16 rows of results of 64 columns; then barriers.
+  static constexpr int kPieceBytes = 16 * kLine;
+  static constexpr int kPiecesAt = S::kStages * kStageBytes;
+  static constexpr int kBarriers = kPiecesAt + 8 * kPieceBytes;
   // Of 64 rows, that a warpgroup multiplies in each step.
   static constexpr int kBlocks = S::kTurns ? S::kRows / 64 : S::kRows / 128;
   // What a warp finishes at a time: 16 rows by kChunk columns, or fewer at the tile's end.
@@ -89,16 +124,28 @@ struct KProductPlan {
   static constexpr int kChunks = (S::kColumns + kChunk - 1) / kChunk, kPieces = kBlocks * kChunks;
 };
 
+// Boxes of an operand's tile from `side` on, kSides long, and its step from k on.
+template <int kSides, bool kTurned>
+KILN_FN void KLoadTile(unsigned to, unsigned long map, int side, int k, unsigned barrier) {
+  if constexpr (kTurned) {
+#pragma clang loop unroll(full)
+    for (int i = 0; i < kSides; i += 64) KLoadBox(to + i * 128, map, side + i, k, barrier);
+  } else {
+    KLoadBox(to, map, k, side, barrier);
+  }
+}
 // One thread's part: all boxes of all tiles of the block.
 template <class S>
 KILN_FN void KLoadTiles(unsigned shared, unsigned long map_a, unsigned long map_b, int tile_rows,
                         int tile_columns, int steps) {
   using P = KProductPlan<S>;
   const unsigned full = shared + P::kBarriers, empty = full + 8 * S::kStages;
-  const int blocks = __nvvm_read_ptx_sreg_nctaid_x();
+  const int clusters = __nvvm_read_ptx_sreg_nctaid_x() / S::kCluster;
+  const int rank = KRankInCluster<S::kCluster>();
   int stage = 0;
   unsigned parity = 1;
-  for (int number = (int)KBlock(); number < tile_rows * tile_columns; number += blocks) {
+  for (int number = (int)KBlock() / S::kCluster; number < tile_rows * tile_columns;
+       number += clusters) {
     const KTile tile = KTileAt<S>(number, tile_rows, tile_columns);
     for (int step = 0; step < steps; ++step) {
       const unsigned a = shared + stage * P::kStageBytes, b = a + P::kBytesA;
@@ -106,21 +153,12 @@ KILN_FN void KLoadTiles(unsigned shared, unsigned long map_a, unsigned long map_
       const int k = step * P::kStep;
       KBarrierWait(empty + 8 * stage, parity);
       KBarrierExpect(barrier, P::kStageBytes);
-      if constexpr (S::kTurnedA) {
-#pragma clang loop unroll(full)
-        for (int i = 0; i < S::kRows; i += 64) {
-          KLoadBox(a + i * P::kLine, map_a, tile.row + i, k, barrier);
-        }
+      KLoadTile<S::kRows, S::kTurnedA>(a, map_a, tile.row, k, barrier);
+      if constexpr (S::kCluster > 1) {
+        KLoadBoxOfBoth(b + rank * (P::kBytesB / 2), map_b, k,
+                       tile.column + rank * (S::kColumns / 2), barrier);
       } else {
-        KLoadBox(a, map_a, k, tile.row, barrier);
-      }
-      if constexpr (S::kTurnedB) {
-#pragma clang loop unroll(full)
-        for (int i = 0; i < S::kColumns; i += 64) {
-          KLoadBox(b + i * P::kLine, map_b, tile.column + i, k, barrier);
-        }
-      } else {
-        KLoadBox(b, map_b, k, tile.column, barrier);
+        KLoadTile<S::kColumns, S::kTurnedB>(b, map_b, tile.column, k, barrier);
       }
       if (++stage == S::kStages) {
         stage = 0;
@@ -130,7 +168,13 @@ KILN_FN void KLoadTiles(unsigned shared, unsigned long map_a, unsigned long map_
   }
 }
 
-// For results of 16 bits: within 2^-13 of the value, and 2^-22 of 1.
+// ---- Functions for results of 16 bits ------------------------------------------------------
+// Within 2^-17 of the value, or 2^-22 of 1 where that is more.
+
+template <int W>
+KILN_FN Vec<float, W> KShortExp(Vec<float, W> x) {
+  return KFastExp2(x * 0x1.715476p+0f);
+}
 template <int W>
 KILN_FN Vec<float, W> KShortTanh(Vec<float, W> x) {
   const Vec<float, W> e = KFastExp2(x * 0x1.715476p+1f);
@@ -138,60 +182,116 @@ KILN_FN Vec<float, W> KShortTanh(Vec<float, W> x) {
       KMad(KFastInverse(e + 1.0f), (Vec<float, W>)(-2.0f), (Vec<float, W>)(1.0f));
   return __builtin_elementwise_abs(x) < 0x1p-6f ? x : large;
 }
-
-// Exchanges among four neighbouring lanes, of which lane i holds columns 2 i and 2 i + 1 of four
-// octets: afterwards it holds all of octet i, so that 16 bytes are loaded and stored at a time.
-KILN_FN Vec<float, 8> KExchangeOctets(const float (&pairs)[4][2], int lane) {
-  const bool odd = lane & 1, upper = lane & 2;
-  float of_two[2][4];  // octets 0 or 1, and 2 or 3: columns of two neighbours
+template <int W>
+KILN_FN Vec<float, W> KShortSigmoid(Vec<float, W> x) {
+  return KFastInverse(KFastExp2(x * -0x1.715476p+0f) + 1.0f);
+}
+// Abramowitz and Stegun, 7.1.26.
+template <int W>
+KILN_FN Vec<float, W> KShortErf(Vec<float, W> x) {
+  using F = Vec<float, W>;
+  const F a = __builtin_elementwise_abs(x);
+  const F t = KFastInverse(KMad(a, (F)(0.3275911f), (F)(1.0f)));
+  const F p = KPoly(t, 0.254829592f, -0.284496736f, 1.421413741f, -1.453152027f, 1.061405429f) * t;
+  const F large = KMad(-p, KFastExp2(x * x * -0x1.715476p+0f), (F)(1.0f));
+  const F of_size = a < 0x1p-6f ? a * 1.1283792f : large;
+  return (F)(KBits(of_size) | (KBits(x) & (int)0x80000000));
+}
+// a / b, b in [1, inf]: what it is less than 2^-126 of `a` may be 0.
+template <int W>
+KILN_FN Vec<float, W> KShortOver(Vec<float, W> a, Vec<float, W> b) {
+  return a * KFastInverse(b);
+}
+template <int W>
+KILN_FN Vec<float, W> KShortQuotient(Vec<float, W> a, Vec<float, W> b) {
 #pragma clang loop unroll(full)
-  for (int i = 0; i < 4; ++i) {
-    const int octet = i & 2, column = i & 1;
-    const float low = pairs[octet][column], high = pairs[octet + 1][column];
-    const float other = KExchange(0xffffffff, odd ? low : high, 1);
-    of_two[octet / 2][column] = odd ? other : low;
-    of_two[octet / 2][column + 2] = odd ? high : other;
+  for (int i = 0; i < W; ++i) {
+    float q;
+    asm("div.full.f32 %0, %1, %2;" : "=f"(q) : "f"(a[i]), "f"(b[i]));
+    a[i] = q;
   }
-  Vec<float, 8> all;
-#pragma clang loop unroll(full)
-  for (int i = 0; i < 4; ++i) {
-    const float low = of_two[0][i], high = of_two[1][i];
-    const float other = KExchange(0xffffffff, upper ? low : high, 2);
-    all[i] = upper ? other : low;
-    all[i + 4] = upper ? high : other;
-  }
-  return all;
+  return a;
 }
 
-// Where a thread's octets lie: `row` and `column` of its warp's part of a tile.
+// ---- What is done with sums ----------------------------------------------------------------
+
+KILN_FN void KMeetWarp() {
+  asm volatile("bar.warp.sync 0xffffffff;" ::: "memory");
+}
+// Four blocks of 8 rows and 8 columns, a pair of a row's elements from each lane; lanes 8 i to
+// 8 i + 7 give where the rows of block i go.
+KILN_FN void KStoreBlocks(unsigned to, unsigned a, unsigned b, unsigned c, unsigned d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a),
+               "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+using KOctet = Vec<unsigned, 4>;  // 8 elements of 16 bits
+KILN_FN KOctet KLoadOctet(unsigned from) {
+  KOctet x;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(from)
+               : "memory");
+  return x;
+}
+
+// Where a warp's piece of the result begins, and where the result ends.
 struct KPlace {
-  int row, column, rows, columns;  // those of the result end at rows, columns
+  int row, column, rows, columns;
 };
-// A piece of 16 rows and kColumns columns: finish(row, column, octet) for the thread's octets. Sums
-// 4 j and 4 j + 1 are those at row lane / 4, columns 8 j + lane % 4 * 2 and the next, 4 j + 2 and
-// 4 j + 3 those 8 rows below. kInside: the result has all of it, so that nothing is a branch and
-// the octets' work overlaps.
-template <int kColumns, bool kInside, class F>
-KILN_FN void KFinishPiece(const float (&sums)[kColumns / 2], int lane, KPlace at, F finish) {
-  const int row = at.row + (lane >> 2), of_quad = lane & 3;
+// 16 rows and kColumns columns from sums[kFirst] on. Sums 4 j and 4 j + 1 are those at row lane /
+// 4, columns 8 j + lane % 4 * 2 and the next, 4 j + 2 and 4 j + 3 those 8 rows below. Of a pair
+// finish(row, column, whether it is inside, sums, results) makes the results of 16 bits and stores
+// others; outside it has a place that is inside. Those of 16 bits go through shared memory, at
+// `buffer`, so that store(number, row, column, octet) has 8 columns, and a warp whole lines.
+template <class S, int kFirst, int kColumns, int N, class F, class G>
+KILN_FN void KFinishPiece(const float (&sums)[N], int lane, KPlace at, unsigned buffer, F finish,
+                          G store) {
+  constexpr int kOctets = kColumns / 8;
+  unsigned results[kOctets][2][S::kResults > 0 ? S::kResults : 1];
+  const int row = at.row + (lane >> 2), of_lane = 2 * (lane & 3);
 #pragma clang loop unroll(full)
-  for (int first = 0; first < kColumns; first += 32) {
-    // Four octets of one row, or where fewer are left two of both rows.
-    const bool is_whole = first + 32 <= kColumns;
+  for (int i = 0; i < kOctets; ++i) {
+    const bool has_column = at.column + 8 * i < at.columns;
+    const int column = (has_column ? at.column + 8 * i : 0) + of_lane;
 #pragma clang loop unroll(full)
-    for (int half = 0; half < (is_whole ? 2 : 1); ++half) {
-      float pairs[4][2];
+    for (int half = 0; half < 2; ++half) {
+      const bool has_row = row + 8 * half < at.rows;
+      const Vec<float, 2> pair = {sums[kFirst + 4 * i + 2 * half],
+                                  sums[kFirst + 4 * i + 2 * half + 1]};
+      finish(has_row ? row + 8 * half : 0, column, has_row && has_column, pair, results[i][half]);
+    }
+  }
+  constexpr int kRows = 32 / kOctets, kTimes = 16 / kRows;  // that a warp stores at a time
+  const int of_time = lane / kOctets, octet = lane % kOctets;
+  const auto load = [&](int time) KILN_INLINE {
+    const int of_piece = time * kRows + of_time;
+    return KLoadOctet(buffer + of_piece * 128 + (octet ^ (of_piece & 7)) * 16);
+  };
+  constexpr bool kSeveral = S::kResults > 1;
+  KOctet octets[kSeveral ? S::kResults : 1][kTimes];
 #pragma clang loop unroll(full)
-      for (int i = 0; i < 4; ++i) {
-        const int octet = first / 8 + (is_whole ? i : i % 2), below = is_whole ? half : i / 2;
-        pairs[i][0] = sums[4 * octet + 2 * below];
-        pairs[i][1] = sums[4 * octet + 2 * below + 1];
-      }
-      const Vec<float, 8> octet = KExchangeOctets(pairs, lane);
-      const int to_row = row + 8 * (is_whole ? half : of_quad >> 1);
-      const int to_column = at.column + first + 8 * (is_whole ? of_quad : of_quad & 1);
-      if (kInside || (to_row < at.rows && to_column < at.columns)) {
-        finish(to_row, to_column, octet);
+  for (int number = 0; number < S::kResults; ++number) {
+    const int to_row = lane & 15, to_octet = lane >> 4;
+    KMeetWarp();
+#pragma clang loop unroll(full)
+    for (int i = 0; i < kOctets; i += 2) {
+      KStoreBlocks(buffer + to_row * 128 + ((i + to_octet) ^ (to_row & 7)) * 16,
+                   results[i][0][number], results[i][1][number], results[i + 1][0][number],
+                   results[i + 1][1][number]);
+    }
+    KMeetWarp();
+#pragma clang loop unroll(full)
+    for (int i = 0; kSeveral && i < kTimes; ++i) octets[number][i] = load(i);
+  }
+  // Not before: a result may lie where one lane has yet to load what another result depends on.
+#pragma clang loop unroll(full)
+  for (int i = 0; i < kTimes; ++i) {
+    const int to_row = at.row + i * kRows + of_time, to_column = at.column + 8 * octet;
+    if (S::kResults > 0 && to_row < at.rows && to_column < at.columns) {
+#pragma clang loop unroll(full)
+      for (int number = 0; number < S::kResults; ++number) {
+        store(number, to_row, to_column, kSeveral ? octets[number][i] : load(i));
       }
     }
   }
@@ -203,7 +303,8 @@ struct KPiece {
   static constexpr int kLeft = S::kColumns - kFirst;
   static constexpr int kColumns = kLeft < P::kChunk ? kLeft : P::kChunk;
 };
-// The sums of piece number `piece`; zeros where it is narrower.
+// The sums of piece number `piece`, zeros where it is narrower: only who takes them knows their
+// registers.
 template <class S, int kPiece = 0, int B, int N, int M>
 KILN_FN void KTakePiece(int piece, const float (&sums)[B][N], float (&of_piece)[M]) {
   using Piece = KPiece<S, kPiece>;
@@ -218,21 +319,49 @@ KILN_FN void KTakePiece(int piece, const float (&sums)[B][N], float (&of_piece)[
   }
 }
 
-// A multiplying warpgroup's part: finish(row, column, values of 8 columns from there on) for all of
-// the result. The number of columns is a multiple of 8.
-template <class S, class F>
+// Arrives at a stage's `empty`, of all blocks whose operands were in it.
+template <class S>
+KILN_FN void KGiveBack(unsigned barrier, int lane) {
+  if constexpr (S::kCluster > 1) {
+    if (lane < S::kCluster) KBarrierArriveIn(barrier, lane);
+  } else {
+    if (lane == 0) KBarrierArrive(barrier);
+  }
+}
+
+// All of a warp's sums, from column kFirst of the tile on.
+template <class S, int kFirst = 0, int B, int N, class F, class G>
+KILN_FN void KFinishPieces(const float (&sums)[B][N], int lane, KPlace at, unsigned buffer,
+                           F finish, G store) {
+  if constexpr (kFirst < S::kColumns) {
+    constexpr int kLeft = S::kColumns - kFirst, kMost = KProductPlan<S>::kChunk;
+    constexpr int kColumns = kLeft >= kMost ? kMost : kLeft >= 32 ? 32 : 16;
+#pragma clang loop unroll(full)
+    for (int i = 0; i < B; ++i) {
+      const KPlace of = {at.row + i * 64, at.column + kFirst, at.rows, at.columns};
+      KFinishPiece<S, kFirst / 2, kColumns>(sums[i], lane, of, buffer, finish, store);
+    }
+    KFinishPieces<S, kFirst + kColumns>(sums, lane, at, buffer, finish, store);
+  }
+}
+
+// A multiplying warpgroup's part, with `finish` and `store` of KFinishPiece. The number of columns
+// is a multiple of 8.
+template <class S, class F, class G>
 KILN_FN void KMultiplyTiles(unsigned shared, int group, int rows, int columns, int tile_rows,
-                            int tile_columns, int steps, F finish) {
+                            int tile_columns, int steps, F finish, G store) {
   using P = KProductPlan<S>;
   constexpr int kN = S::kColumns;
   const unsigned full = shared + P::kBarriers, empty = full + 8 * S::kStages;
   const int warp = KOfFirstLane(KThread() >> 5 & 3), lane = KThread() & 31;
-  const int blocks = __nvvm_read_ptx_sreg_nctaid_x();
+  const int clusters = __nvvm_read_ptx_sreg_nctaid_x() / S::kCluster;
+  const unsigned buffer = shared + P::kPiecesAt + (group * 4 + warp) * P::kPieceBytes;
   float sums[P::kBlocks][kN / 2];
   int stage = 0, turn = 0;
   unsigned parity = 0;
   if (S::kTurns && group == 1) KNamedArrive(1, 256);
-  for (int number = (int)KBlock(); number < tile_rows * tile_columns; number += blocks, ++turn) {
+  for (int number = (int)KBlock() / S::kCluster; number < tile_rows * tile_columns;
+       number += clusters, ++turn) {
     if (S::kTurns && (turn & 1) != group) {  // the other's: over its stages
       stage += steps;
       parity ^= stage / S::kStages & 1;
@@ -263,7 +392,7 @@ KILN_FN void KMultiplyTiles(unsigned shared, int group, int rows, int columns, i
       }
       asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
       asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
-      if (step > 0 && lane == 0) KBarrierArrive(empty + 8 * before);
+      if (step > 0) KGiveBack<S>(empty + 8 * before, lane);
       before = stage;
       if (++stage == S::kStages) {
         stage = 0;
@@ -272,45 +401,48 @@ KILN_FN void KMultiplyTiles(unsigned shared, int group, int rows, int columns, i
     }
 #pragma clang loop unroll(full)
     for (int i = 0; i < P::kBlocks; ++i) S::Mma::Wait(sums[i]);
-    if (lane == 0) KBarrierArrive(empty + 8 * before);
+    KGiveBack<S>(empty + 8 * before, lane);
 
-    const KPlace at = {tile.row + of_group + warp * 16, tile.column, rows, columns};
-    // Rolled, as what finishes a piece is long: only who takes its sums knows their registers.
+    const int end = tile.column + kN < columns ? tile.column + kN : columns;
+    const KPlace at = {tile.row + of_group + warp * 16, tile.column, rows, end};
+    if constexpr (S::kRolled) {
 #pragma clang loop unroll(disable)
-    for (int piece = 0; piece < P::kPieces; ++piece) {
-      float of_piece[P::kChunk / 2];
-      KTakePiece<S>(piece, sums, of_piece);
-      const int end = tile.column + kN < columns ? tile.column + kN : columns;
-      const KPlace of = {at.row + piece / P::kChunks * 64,
-                         tile.column + piece % P::kChunks * P::kChunk, rows, end};
-      if (of.row + 16 <= rows && of.column + P::kChunk <= end) {
-        KFinishPiece<P::kChunk, true>(of_piece, lane, of, finish);
-      } else {
-        KFinishPiece<P::kChunk, false>(of_piece, lane, of, finish);
+      for (int piece = 0; piece < P::kPieces; ++piece) {
+        float of_piece[P::kChunk / 2];
+        KTakePiece<S>(piece, sums, of_piece);
+        const KPlace of = {at.row + piece / P::kChunks * 64,
+                           at.column + piece % P::kChunks * P::kChunk, rows, end};
+        KFinishPiece<S, 0, P::kChunk>(of_piece, lane, of, buffer, finish, store);
       }
+    } else {
+      KFinishPieces<S>(sums, lane, at, buffer, finish, store);
     }
   }
 }
 
-template <class S, class F>
+template <class S, class F, class G>
 KILN_FN void KProduct(unsigned long map_a, unsigned long map_b, int rows, int columns, int depth,
-                      F finish) {
+                      F finish, G store) {
   using P = KProductPlan<S>;
   const unsigned shared =
       ((unsigned)(unsigned long)(__attribute__((address_space(3))) char*)kiln_shared + 1023) &
       ~1023u;
-  const int tile_rows = (rows + S::kRows - 1) / S::kRows;
+  const int tile_rows = (rows + S::kRows * S::kCluster - 1) / (S::kRows * S::kCluster);
   const int tile_columns = (columns + S::kColumns - 1) / S::kColumns;
   const int steps = (depth + P::kStep - 1) / P::kStep;
   if (KThread() == 0) {
     const unsigned full = shared + P::kBarriers;
     for (int i = 0; i < S::kStages; ++i) {
       KBarrierInit(full + 8 * i, 1);
-      KBarrierInit(full + 8 * (S::kStages + i), (S::kTurns ? 1 : 2) * 4);
+      KBarrierInit(full + 8 * (S::kStages + i), (S::kTurns ? 1 : 2) * 4 * S::kCluster);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
-  __syncthreads();
+  if constexpr (S::kCluster > 1) {
+    KClusterSync();
+  } else {
+    __syncthreads();
+  }
   const int group = KOfFirstLane(KThread() >> 7);
   if (group == 2) {
     if constexpr (S::kManyRegisters) {
@@ -327,7 +459,12 @@ KILN_FN void KProduct(unsigned long map_a, unsigned long map_b, int rows, int co
     } else {
       asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     }
-    KMultiplyTiles<S>(shared, group, rows, columns, tile_rows, tile_columns, steps, finish);
+    KMultiplyTiles<S>(shared, group, rows, columns, tile_rows, tile_columns, steps, finish, store);
+  }
+  // Until then other blocks of the cluster may arrive at this one's barriers.
+  if constexpr (S::kCluster > 1) {
+    KMeetWarp();
+    KClusterSync();
   }
 }
 #endif

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/ptx/kernel_printer.h"
@@ -18,6 +19,7 @@ using absl::StrAppend;
 using absl::StrCat;
 using ir::IntExpr;
 using ir::ScalarOp;
+using ir::ValueId;
 using schedule::For;
 using schedule::Micro;
 using schedule::Node;
@@ -26,8 +28,10 @@ using source::Writer;
 
 constexpr int kThreads = 384;  // two warpgroups that multiply, one that loads
 constexpr int kStep = 64;      // elements of k in a stage, and of a box along what is contiguous
-constexpr int kLanes = 8;      // columns that a thread finishes at a time
+constexpr int kLanes = 2;      // columns that a thread finishes at a time
+constexpr int kOctet = 8;      // and stores, where they have 16 bits each
 constexpr int kBarrierBytes = 1024, kAlignment = 1024;
+constexpr int kPieceBytes = 8 * 16 * 128;  // of results, of all multiplying warps
 // Of 65536 that three warpgroups share, those that a thread of a multiplying one has at most; from
 // so many sums on the loading one gives up more of its own.
 constexpr int kManySums = 160;
@@ -46,7 +50,12 @@ class ProductPrinter : public source::TreePrinter {
   void PrintArray(schedule::AllocId, Function&) override { problem_ = "memory of its own"; }
   void PrintMicro(const Micro&, Function&) override { problem_ = "several micro-kernels"; }
   void PrintCompute(const schedule::Compute& compute, Function& f) override;
+  bool IsByOctets(const schedule::Compute& store) const;
+  bool IsAboveOne(ValueId id) const;
+  void PrintQuotient(const ir::Inst& inst, Function& f);
+  void SetLanes(int lanes, Function& f);
   void PrintFinish(Function& f);
+  void PrintStore(Function& f);
   std::string InstructionText() const;
   EmittedTensorMap MapOf(size_t window, IntExpr extent, int side) const;
   bool AreResultsShort() const;
@@ -55,11 +64,15 @@ class ProductPrinter : public source::TreePrinter {
     return product_->constants[0] * product_->constants[1] / (is_in_turn() ? 128 : 256);
   }
   bool is_in_turn() const { return product_->constants[3] == 1; }
+  int cluster() const { return product_->constants[4]; }
 
   const int compute_units_;
   const Micro* product_ = nullptr;
   std::vector<const For*> tiles_;  // of rows, of columns
   const For *rows_ = nullptr, *columns_ = nullptr;
+  bool are_results_short_ = false;
+  std::vector<const schedule::Compute*> by_octets_;  // stores
+  absl::flat_hash_map<ValueId, const ir::Inst*> computed_;
   std::string problem_;
 };
 
@@ -75,13 +88,65 @@ void ProductPrinter::Find(const schedule::Block& block) {
   }
 }
 
-void ProductPrinter::PrintCompute(const schedule::Compute& compute, Function& f) {
-  if (compute.alloc < 0) return TreePrinter::PrintCompute(compute, f);
-  if (compute.inst.op != ScalarOp::kLoad) {
-    problem_ = "stores to a tile";
-    return;
+// Whether results of 16 bits go to rows of memory: by octets, which other threads of the warp store
+// than compute them, after all of these have loaded what they depend on.
+bool ProductPrinter::IsByOctets(const schedule::Compute& store) const {
+  const ir::Inst& inst = store.inst;
+  if (inst.op != ScalarOp::kStore || ir::IsScatter(inst) || inst.has_mask) return false;
+  const DType dtype = module_.buffers[inst.buffer].dtype;
+  if (dtype != DType::kBF16 && dtype != DType::kF16) return false;
+  const IntExpr along = ints_.CoefficientOf(inst.indices[0], columns_->var);
+  return along && along.is_const(1);
+}
+
+// Whether the value is an exponential and 1 or more.
+bool ProductPrinter::IsAboveOne(ValueId id) const {
+  const auto op_of = [&](ValueId value) { return computed_.at(value); };
+  if (!computed_.contains(id) || op_of(id)->op != ScalarOp::kAdd) return false;
+  const std::vector<ValueId> operands(op_of(id)->operands.begin(), op_of(id)->operands.end());
+  const auto is = [&](ValueId value, ScalarOp op) {
+    return computed_.contains(value) && op_of(value)->op == op;
+  };
+  for (const auto& [x, y] : {std::pair(operands[0], operands[1]), {operands[1], operands[0]}}) {
+    if (is(x, ScalarOp::kExp) && is(y, ScalarOp::kConst) && op_of(y)->immediate_float >= 1) {
+      return true;
+    }
   }
-  f.body.Define(compute.inst.result, DType::kF32, /*varying=*/true, "sums");
+  return false;
+}
+
+// IEEE's division takes more instructions than all else that is done with most sums.
+void ProductPrinter::PrintQuotient(const ir::Inst& inst, Function& f) {
+  const std::string name = f.body.NewName("v");
+  f.out.Line("const Vec<float, ", kLanes, "> ", name, " = ",
+             IsAboveOne(inst.operands[1]) ? "KShortOver" : "KShortQuotient", "(",
+             f.body.UseComputed(inst.operands[0], true), ", ",
+             f.body.UseComputed(inst.operands[1], true), ");");
+  f.body.Define(inst.result, DType::kF32, /*varying=*/true, name);
+}
+
+void ProductPrinter::PrintCompute(const schedule::Compute& compute, Function& f) {
+  const ir::Inst& inst = compute.inst;
+  if (inst.result >= 0) computed_[inst.result] = &inst;
+  if (compute.alloc >= 0) {
+    if (inst.op != ScalarOp::kLoad) {
+      problem_ = "stores to a tile";
+      return;
+    }
+    f.body.Define(inst.result, DType::kF32, /*varying=*/true, "sums");
+  } else if (IsByOctets(compute)) {
+    f.out.Line("results[", by_octets_.size(), "] = __builtin_bit_cast(unsigned, ",
+               f.body.Use(inst.operands.back(), true), ");");
+    by_octets_.push_back(&compute);
+  } else if (inst.op == ScalarOp::kStore) {
+    f.out.Line("if (inside) {");
+    TreePrinter::PrintCompute(compute, f);
+    f.out.Line("}");
+  } else if (are_results_short_ && inst.op == ScalarOp::kDiv && inst.dtype == DType::kF32) {
+    PrintQuotient(inst, f);
+  } else {
+    TreePrinter::PrintCompute(compute, f);
+  }
 }
 
 // Whether all that leaves the kernel has 16 bits.
@@ -95,26 +160,48 @@ bool ProductPrinter::AreResultsShort() const {
   });
 }
 
-// What is done with 8 columns of a row.
-void ProductPrinter::PrintFinish(Function& f) {
-  const std::string row = NewVar(rows_->var, 'd'), column = NewVar(columns_->var, 'x');
-  f.out.Line("const auto finish = [&](", index_type_, " ", row, ", ", index_type_, " ", column,
-             ", Vec<float, ", kLanes, "> sums) KILN_INLINE {");
+void ProductPrinter::SetLanes(int lanes, Function& f) {
   f.out.Line("constexpr bool kTail = false;");
-  f.out.Line("constexpr long n = ", kLanes, ";");
-  if (AreResultsShort()) {
-    f.out.Line("const auto KTanh = [](auto x) KILN_INLINE { return KShortTanh(x); };");
-  }
-  f.body.SetLanes(columns_->var, kLanes, /*aligned=*/true);
-  f.body.SetAlignment([this](IntExpr index) {
+  f.out.Line("constexpr long n = ", lanes, ";");
+  f.body.SetLanes(columns_->var, lanes, /*aligned=*/true);
+  f.body.SetAlignment([this, lanes](IntExpr index) {
     const IntExpr first = ints_.Substitute(index, {{columns_->var, ints_.Const(0)}});
-    int alignment = kLanes;
+    int alignment = lanes;
     while (alignment > 1 && !multiples_.Is(ints_, first, alignment)) alignment /= 2;
     return alignment;
   });
+}
+
+// What is done with two columns of a row, and where eight of each result of 16 bits go.
+void ProductPrinter::PrintFinish(Function& f) {
+  are_results_short_ = AreResultsShort();
+  const std::string row = NewVar(rows_->var, 'd'), column = NewVar(columns_->var, 'x');
+  f.out.Line("const auto finish = [&](", index_type_, " ", row, ", ", index_type_, " ", column,
+             ", bool inside, Vec<float, ", kLanes, "> sums, unsigned* results) KILN_INLINE {");
+  if (are_results_short_) {
+    f.out.Line("#pragma clang fp contract(fast)");
+    for (const char* name : {"Exp", "Tanh", "Sigmoid", "Erf"}) {
+      f.out.Line("const auto K", name, " = [](auto x) KILN_INLINE { return KShort", name,
+                 "(x); };");
+    }
+  }
+  SetLanes(kLanes, f);
   PrintBlock(columns_->body, f);
-  f.body.SetLanes(IntExpr(), 1);
   f.out.Line("};");
+  f.out.Line("const auto store = [&](int number, ", index_type_, " ", row, ", ", index_type_, " ",
+             column, ", KOctet octet) KILN_INLINE {");
+  SetLanes(kOctet, f);
+  for (size_t i = 0; i < by_octets_.size(); ++i) {
+    const ir::Inst& inst = by_octets_[i]->inst;
+    const DType dtype = module_.buffers[inst.buffer].dtype;
+    f.body.Define(inst.operands.back(), dtype, /*varying=*/true,
+                  StrCat("__builtin_bit_cast(Vec<", CppType(dtype), ", 8>, octet)"));
+    f.out.Line("if (number == ", i, ") {");
+    f.body.Emit(*by_octets_[i]);
+    f.out.Line("}");
+  }
+  f.out.Line("};");
+  f.body.SetLanes(IntExpr(), 1);
 }
 
 // wgmma of 64 rows: every sum is an operand, and of the wait for it too, so that none moves.
@@ -165,6 +252,7 @@ EmittedTensorMap ProductPrinter::MapOf(size_t window, IntExpr extent, int side) 
     map.strides = {along_side};
     map.box = {kStep, side};
   }
+  if (window == 2 && cluster() > 1) map.box[1] /= cluster();  // each block loads a part
   return map;
 }
 
@@ -176,8 +264,10 @@ absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
   }
   const std::vector<int>& c = product_->constants;
   const IntExpr num_rows = tiles_[0]->end, num_columns = tiles_[1]->end;
-  const IntExpr tiles = ints_.Mul(ints_.CeilDiv(num_rows, tiles_[0]->step),
-                                  ints_.CeilDiv(num_columns, tiles_[1]->step));
+  // Of a cluster, whose blocks have a tile each.
+  const IntExpr tiles =
+      ints_.Mul(ints_.CeilDiv(num_rows, ints_.Mul(tiles_[0]->step, ints_.Const(cluster()))),
+                ints_.CeilDiv(num_columns, tiles_[1]->step));
   for (size_t window : {1, 2}) names_.Buffer(product_->windows[window].buffer);
   Function f(ints_, tree_.num_values, names_);
   for (const For* loop : {tiles_[0], tiles_[1], rows_, columns_}) multiples_.Enter(*loop);
@@ -201,12 +291,15 @@ absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
   Writer out;
   out.Line(kKernelMark, kSymbolPlaceholder);
   out.Line(kThreadsMark, kThreads);
+  out.Line(kClusterMark, cluster());
   out.AppendText(InstructionText());
   out.Line("struct Shape {");
-  out.Line("static constexpr int kRows = ", c[0], ", kColumns = ", c[1], ", kStages = ", c[2], ";");
+  out.Line("static constexpr int kRows = ", c[0], ", kColumns = ", c[1], ", kStages = ", c[2],
+           ", kCluster = ", cluster(), ", kResults = ", by_octets_.size(), ";");
   out.Line("static constexpr bool kTurns = ", text(is_in_turn()),
            ", kTurnedA = ", text(IsTurned(1)), ", kTurnedB = ", text(IsTurned(2)), ";");
-  out.Line("static constexpr bool kManyRegisters = ", text(sums() >= kManySums), ";");
+  out.Line("static constexpr bool kManyRegisters = ", text(sums() >= kManySums),
+           ", kRolled = ", text(c[5] == 1), ";");
   out.Line("using Mma = Instruction;");
   out.Line("};");
   out.Line("extern \"C\" KILN_KERNEL void ", kSymbolPlaceholder, "(", parameters,
@@ -221,15 +314,16 @@ absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
   if (checks) out.Line("int error = 0;");
   out.AppendText(f.out.text());
   out.Line("KProduct<Shape>(map_a, map_b, ", rows_text, ", ", columns_text, ", ", k_text,
-           ", finish);");
+           ", finish, store);");
   if (checks) out.Line("if (error) *error_out = 1;");
   out.Line("}");
 
   EmittedKernel kernel = KernelOf(ints_, names_, out);
-  kernel.grid.blocks = {ints_.Min(tiles, ints_.Const(compute_units_))};
+  kernel.grid.blocks = {
+      ints_.Mul(ints_.Min(tiles, ints_.Const(compute_units_ / cluster())), ints_.Const(cluster()))};
   kernel.grid.threads = {ints_.Const(kThreads)};
-  kernel.grid.shared_bytes =
-      ints_.Const(int64_t{c[2]} * (c[0] + c[1]) * kStep * 2 + kBarrierBytes + kAlignment);
+  kernel.grid.shared_bytes = ints_.Const(int64_t{c[2]} * (c[0] + c[1]) * kStep * 2 + kPieceBytes +
+                                         kBarrierBytes + kAlignment);
   kernel.tensor_maps = {MapOf(1, num_rows, c[0]), MapOf(2, num_columns, c[1])};
   return kernel;
 }

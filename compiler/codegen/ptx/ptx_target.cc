@@ -41,12 +41,18 @@ absl::string_view Marked(absl::string_view source, absl::string_view mark) {
   return rest.substr(0, rest.find('\n'));
 }
 
-// The PTX with what C++ does not say: how many threads a block has, so that their registers fit.
-absl::StatusOr<std::string> WithThreads(std::string ptx, absl::string_view threads) {
+// The PTX with what C++ does not say: how many threads a block has, so that their registers fit,
+// and how many blocks a cluster has.
+absl::StatusOr<std::string> WithThreads(std::string ptx, absl::string_view threads,
+                                        absl::string_view cluster) {
   const size_t entry = ptx.find(".entry ");
   const size_t body = entry == std::string::npos ? entry : ptx.find("\n{", entry);
   if (body == std::string::npos) return absl::InternalError("the PTX of a kernel has no entry");
-  ptx.insert(body, absl::StrCat("\n.maxntid ", threads, ", 1, 1"));
+  std::string text = absl::StrCat("\n.maxntid ", threads, ", 1, 1");
+  if (!cluster.empty() && cluster != "1") {
+    absl::StrAppend(&text, "\n.explicitcluster\n.reqnctapercluster ", cluster, ", 1, 1");
+  }
+  ptx.insert(body, text);
   return ptx;
 }
 
@@ -104,7 +110,8 @@ class PtxTarget : public Target {
       return absl::InternalError("the source does not name its kernel");
     }
     KILN_ASSIGN_OR_RETURN(toolchain::ClangOutput output, toolchain::CompileCpp(Invocation(job)));
-    KILN_ASSIGN_OR_RETURN(const std::string ptx, WithThreads(std::move(output.object), threads));
+    KILN_ASSIGN_OR_RETURN(const std::string ptx, WithThreads(std::move(output.object), threads,
+                                                             Marked(text, ptx::kClusterMark)));
     CompiledKernel compiled;
     compiled.object = KernelObject(kernel, Marked(text, ptx::kInterfaceMark), ptx);
     if (job.want_assembly) compiled.assembly = ptx;

@@ -25,6 +25,7 @@ struct Product {
   int64_t num_rows = 0, num_columns = 0, num_k = 0;
   ProductOperand a, b;
   const ir::Inst* sum = nullptr;
+  double work = 0;  // instructions, roughly, for what is done with each sum
 };
 
 // The nest as a product that the tensor memory accelerator and wgmma take: of bfloat16 or float16,

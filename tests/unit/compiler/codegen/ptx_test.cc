@@ -11,6 +11,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "compiler/codegen/ptx/ptx_target.h"
 #include "compiler/codegen/targets.h"
 #include "compiler/ir/parse.h"
@@ -383,17 +385,24 @@ TEST(PtxTest, AnObjectNamesItsKernelAndAnArchiveAllOfThem) {
   EXPECT_FALSE(target->Link({"no object"}).ok());
 }
 
-// With one for each shape of tiles.
+// With one for each shape of tiles, and long ones with much work on sums.
 TEST(PtxTest, ProductsAreOnTensorCoresWithoutSpills) {
   const struct {
     int m, n, k;
     const char* tiles;
   } cases[] = {
-      {2056, 1536, 136, "256, 128, 4, 0"}, {520, 5768, 136, "128, 256, 4, 0"},
-      {520, 8200, 136, "128, 192, 5, 1"},  {328, 5768, 136, "128, 144, 6, 1"},
-      {520, 3072, 520, "128, 128, 7, 1"},  {136, 5768, 136, "128, 96, 8, 1"},
-      {128, 192, 136, "128, 64, 8, 1"},    {136, 8200, 520, "64, 192, 7, 1"},
-      {2056, 1000, 136, "64, 128, 8, 1"},  {128, 192, 520, "64, 64, 8, 1"},
+      {513, 5440, 136, "128, 256, 4, 0, 1, 0"},  {4265, 776, 136, "256, 128, 4, 0, 1, 0"},
+      {521, 4256, 768, "128, 192, 5, 0, 1, 0"},  {265, 4992, 136, "128, 144, 6, 0, 1, 0"},
+      {258, 3584, 200, "128, 112, 6, 0, 1, 0"},  {4229, 440, 136, "128, 208, 4, 0, 1, 0"},
+      {771, 4760, 136, "256, 160, 4, 0, 1, 1"},  {4268, 440, 520, "128, 208, 4, 0, 2, 0"},
+      {2344, 1264, 136, "128, 224, 4, 0, 2, 0"}, {3724, 4808, 136, "128, 192, 5, 1, 2, 1"},
+      {524, 5592, 512, "192, 128, 5, 1, 1, 1"},  {3469, 2608, 704, "128, 192, 5, 1, 1, 1"},
+      {772, 5400, 136, "128, 160, 5, 1, 1, 1"},  {769, 5328, 136, "128, 144, 6, 1, 1, 0"},
+      {774, 4632, 192, "128, 128, 6, 1, 1, 0"},  {4096, 4096, 4096, "128, 128, 6, 1, 1, 1"},
+      {261, 3528, 1536, "128, 96, 7, 1, 1, 1"},  {2834, 200, 136, "128, 80, 8, 1, 1, 0"},
+      {4282, 136, 704, "128, 64, 8, 1, 1, 0"},   {514, 5440, 256, "64, 192, 6, 1, 1, 0"},
+      {135, 5312, 136, "64, 128, 8, 1, 1, 0"},   {129, 144, 192, "64, 96, 8, 1, 1, 0"},
+      {136, 2168, 520, "64, 64, 8, 1, 1, 0"},    {130, 136, 264, "64, 48, 8, 1, 1, 0"},
   };
   for (const auto& [m, n, k, tiles] : cases) {
     SCOPED_TRACE(StrCat(m, " x ", n, " x ", k));
@@ -424,6 +433,43 @@ TEST(PtxTest, OperandsOfProductsLieInAnyOrder) {
       Assemble(made.objects[0], "sm_90a");
     }
   }
+}
+
+// Other lanes store results of 16 bits than compute them, and the memory plan may have one take the
+// place of what another depends on (ChooseInPlace): of a piece all loads come before all stores.
+TEST(PtxTest, ResultsOfAProductAreStoredAfterAllLoadsForThem) {
+  std::string text = ProductAndMore("bf16", 520, 5768, 136, false, false);
+  text = absl::StrReplaceAll(
+      text, {{"  kernel @mm", "  buffer @z bf16[520,5768] strides[5768,1] output\n  kernel @mm"},
+             {"      store bf16 @y[d0, d1], %13\n",
+              "      store bf16 @y[d0, d1], %13\n      %14 = mul f32 %11, %8\n"
+              "      %15 = cast bf16 %14\n      store bf16 @z[d0, d1], %15\n"},
+             {"  output @y sizes[520,5768] strides[5768,1] offset 0\n",
+              "  output @y sizes[520,5768] strides[5768,1] offset 0\n"
+              "  output @z sizes[520,5768] strides[5768,1] offset 0\n"}});
+  const Made made = Compile(text);
+  ASSERT_EQ(made.objects.size(), 1);
+  EXPECT_THAT(made.kernels[0].source, HasSubstr("kResults = 2"));
+  // Loads, then blocks of both results to shared memory and octets from there, then stores.
+  enum { kLoads, kBlocks, kOctets, kStores } at = kStores;
+  int pieces = 0;
+  for (const absl::string_view line : absl::StrSplit(made.objects[0], '\n')) {
+    if (absl::StrContains(line, "ld.global")) {
+      EXPECT_TRUE(at == kLoads || at == kStores) << line;
+      at = kLoads;
+    } else if (absl::StrContains(line, "stmatrix")) {
+      EXPECT_NE(at, kStores) << line;
+      at = kBlocks;
+    } else if (absl::StrContains(line, "ld.shared.v4")) {
+      EXPECT_TRUE(at == kBlocks || at == kOctets) << line;
+      at = kOctets;
+    } else if (absl::StrContains(line, "st.global")) {
+      EXPECT_TRUE(at == kOctets || at == kStores) << line;
+      pieces += at == kOctets;
+      at = kStores;
+    }
+  }
+  EXPECT_GT(pieces, 0);
 }
 
 // What the tensor memory accelerator does not take runs in loops, as on other architectures.
