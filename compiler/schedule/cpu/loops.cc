@@ -95,7 +95,7 @@ class LoopsScheduler {
   const absl::flat_hash_map<const ir::Inst*, IntExpr> prefetches_;
   const int num_values_;
   const int64_t l1_bytes_, l2_bytes_;
-  std::vector<IntExpr> rows_;  // outer loops but for lanes and row_var
+  std::vector<IntExpr> rows_;           // outer loops but for lanes and row_var
   int tile_rows_ = 0, tile_lanes_ = 0;  // where the plan has tiles
   absl::flat_hash_map<const ir::Inst*, TurnedLoad> turned_;
 };
@@ -257,8 +257,7 @@ void LoopsScheduler::AddTurnedLoads(IntExpr block, IntExpr block_end, IntExpr ti
     const ir::Inst& inst = *step.inst;
     const int64_t size = int64_t{tile_rows_} * tile_lanes_;
     const bool is_small = size * DTypeSize(inst.dtype) <= l1_bytes_ / 2;
-    const Alloc alloc{
-        inst.dtype, ints_.Const(size), is_small ? Space::kL1 : Space::kL2, {}, false};
+    const Alloc alloc{inst.dtype, ints_.Const(size), is_small ? Space::kL1 : Space::kL2, {}, false};
     const AllocId turned = builder_.Open(alloc, out);
     const IntExpr from =
         ints_.Substitute(step.index, {{plan_.row_var, tile}, {plan_.lanes.var, block}});

@@ -1,6 +1,6 @@
 // A few rows times a matrix whose rows are contiguous along the sum, such as a token times the
-// weights of a linear layer, or each of a batch of them times its own: a matrix is read once, row by
-// row as it lies in memory, and widened, scaled or otherwise computed on the way into registers.
+// weights of a linear layer, or each of a batch of them times its own: a matrix is read once, row
+// by row as it lies in memory, and widened, scaled or otherwise computed on the way into registers.
 #pragma once
 
 #include <optional>
