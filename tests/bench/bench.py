@@ -79,6 +79,12 @@ def child(part: str, name: str, env: dict[str, str], *more: str) -> dict[str, ob
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def fresh_compile(side: str, name: str, env: dict[str, str]) -> dict[str, object]:
+    """child(), of `kiln` or `inductor`, which finds nothing in torch's caches of compiled graphs."""
+    with tempfile.TemporaryDirectory() as cache:
+        return child(f"{side}_compile", name, {**env, "TORCHINDUCTOR_CACHE_DIR": cache})
+
+
 def forget_artifacts(env: dict[str, str]) -> None:
     """Leaves the server its kernels only."""
     from conftest import BUILD
@@ -111,11 +117,10 @@ def bench_compile(names: list[str]) -> None:
     rows = []
     for name in names:
         with FreshServer() as env:
-            cold = child("kiln_compile", name, env)
+            cold = fresh_compile("kiln", name, env)
             forget_artifacts(env)
-            cached = child("kiln_compile", name, env)
-        with tempfile.TemporaryDirectory() as cache:
-            inductor = child("inductor_compile", name, {"TORCHINDUCTOR_CACHE_DIR": cache})
+            cached = fresh_compile("kiln", name, env)
+        inductor = fresh_compile("inductor", name, {})
         rows.append([
             name,
             cold["backend_s"],
@@ -134,8 +139,8 @@ def bench_compile(names: list[str]) -> None:
 
 def bench_layers() -> None:
     with FreshServer() as env:
-        first = child("kiln_compile", "bert-base", env)
-        second = child("kiln_compile", "bert-base-one-wide-layer", env)
+        first = fresh_compile("kiln", "bert-base", env)
+        second = fresh_compile("kiln", "bert-base-one-wide-layer", env)
     table(
         "One layer's width changed, kernels cached",
         ["model", "kernels", "compiled", "from the cache", "backend s"],
@@ -150,8 +155,8 @@ def bench_fetch(names: list[str]) -> None:
     rows = []
     for name in names:
         with FreshServer() as env:
-            child("kiln_compile", name, env)
-            again = [child("kiln_compile", name, env) for _ in range(3)]
+            fresh_compile("kiln", name, env)
+            again = [fresh_compile("kiln", name, env) for _ in range(3)]
         assert all(r["kernels_compiled"] == 0 for r in again)
         rows.append([
             name,
