@@ -9,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/graph_inputs.h"
 #include "kiln/client.h"
 #include "kiln/v1/graph.pb.h"
 #include "proto/base/digest.h"
@@ -37,11 +38,8 @@ size_t Graph::num_inputs() const {
 }
 
 absl::string_view Graph::input_name(size_t input, size_t which) const {
-  if (input >= num_inputs()) return "";
-  const v1::Input& found = message_->inputs(static_cast<int>(input));
-  if (which == 0) return found.name();
-  const auto names = static_cast<size_t>(found.module_names_size());
-  return which > names ? "" : absl::string_view(found.module_names(static_cast<int>(which - 1)));
+  const std::string* name = InputName(*message_, input, which);
+  return name == nullptr ? "" : absl::string_view(*name);
 }
 
 absl::StatusOr<Graph> LoadGraph(const std::string& path) {

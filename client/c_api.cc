@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "client/graph_inputs.h"
 #include "client/loader.h"
 #include "client/program_info.h"
 #include "client/runtime/executor.h"
@@ -267,11 +268,9 @@ size_t kiln_graph_num_inputs(const kiln_graph* graph) {
 }
 
 const char* kiln_graph_input_name(const kiln_graph* graph, size_t input, size_t which) {
-  if (input >= kiln_graph_num_inputs(graph)) return nullptr;
-  const kiln::v1::Input& found = graph->graph.inputs(static_cast<int>(input));
-  if (which == 0) return found.name().c_str();
-  if (which > static_cast<size_t>(found.module_names_size())) return nullptr;
-  return found.module_names(static_cast<int>(which - 1)).c_str();
+  const std::string* name =
+      graph == nullptr ? nullptr : kiln::InputName(graph->graph, input, which);
+  return name == nullptr ? nullptr : name->c_str();
 }
 
 kiln_status* kiln_weights_load(const char* const* paths, size_t num_paths, kiln_weights** weights) {

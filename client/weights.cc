@@ -14,6 +14,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/graph_inputs.h"
 #include "client/runtime/memory.h"
 #include "client/runtime/strided_copy.h"
 #include "client/safetensors.h"
@@ -94,15 +95,6 @@ std::string Describe(const Weight& weight) {
                       Sizes(entry.sizes));
 }
 
-std::string Describe(const v1::TensorType& type) {
-  const auto dtype = DTypeFromProto(type.dtype());
-  const auto size = [](std::string* out, const v1::SymInt& s) {
-    absl::StrAppend(out, s.has_expr() ? "?" : absl::StrCat(s.value()));
-  };
-  return absl::StrCat(dtype.ok() ? DTypeName(*dtype) : "unknown", "[",
-                      absl::StrJoin(type.sizes(), ", ", size), "]");
-}
-
 bool Matches(const v1::TensorType& type, const SafetensorsEntry& entry) {
   if (!entry.dtype.has_value() || DTypeToProto(*entry.dtype) != type.dtype() ||
       static_cast<size_t>(type.sizes_size()) != entry.sizes.size()) {
@@ -129,8 +121,8 @@ std::optional<std::vector<int64_t>> FixedStrides(const v1::TensorType& type) {
 
 struct Weights::Impl {
   absl::Status Add(const std::string& path);
-  absl::StatusOr<const Weight*> Find(const v1::Input& input) const;
-  absl::Status Place(const v1::Input& input, const Weight& weight, kiln_tensor& tensor);
+  absl::StatusOr<const Weight*> Find(const v1::Graph& graph, size_t number) const;
+  absl::Status Place(const v1::Graph& graph, int number, const Weight& weight, kiln_tensor& tensor);
 
   std::deque<std::string> paths;
   std::deque<MappedFile> files;
@@ -168,10 +160,11 @@ absl::Status Weights::Impl::Add(const std::string& path) {
 }
 
 // Null where the files have it under none of its names.
-absl::StatusOr<const Weight*> Weights::Impl::Find(const v1::Input& input) const {
+absl::StatusOr<const Weight*> Weights::Impl::Find(const v1::Graph& graph, size_t number) const {
   const Weight* found = nullptr;
-  for (int i = 0; i <= input.module_names_size(); ++i) {
-    const auto it = by_name.find(i == 0 ? input.name() : input.module_names(i - 1));
+  const std::string* name = nullptr;
+  for (size_t i = 0; (name = InputName(graph, number, i)) != nullptr; ++i) {
+    const auto it = by_name.find(*name);
     if (it == by_name.end() || it->second == found) continue;
     const Weight* other = it->second;
     if (found == nullptr) {
@@ -184,20 +177,21 @@ absl::StatusOr<const Weight*> Weights::Impl::Find(const v1::Input& input) const 
       return absl::InvalidArgumentError(
           absl::StrCat("tensors '", Shown(a.name), "' of '", *found->path, "' and '", Shown(b.name),
                        "' of '", *other->path, "' differ; the graph has them as one, its input '",
-                       Shown(input.name()), "'"));
+                       Shown(*InputName(graph, number, 0)), "'"));
     }
   }
   return found;
 }
 
-absl::Status Weights::Impl::Place(const v1::Input& input, const Weight& weight,
+absl::Status Weights::Impl::Place(const v1::Graph& graph, int number, const Weight& weight,
                                   kiln_tensor& tensor) {
+  const v1::Input& input = graph.inputs(number);
   const v1::TensorType& type = input.type().tensor();
   const SafetensorsEntry& entry = weight.entry;
   if (!Matches(type, entry)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "tensor '", Shown(entry.name), "' of '", *weight.path, "' is ", Describe(weight),
-        "; the graph's input '", Shown(input.name()), "' is ", Describe(type)));
+        "; the graph's input '", Shown(input.name()), "' is ", TypeText(type, graph)));
   }
   tensor.dtype = type.dtype();
   tensor.ndim = type.sizes_size();
@@ -260,19 +254,17 @@ absl::StatusOr<Weights::Binding> Weights::Bind(const v1::Graph& graph,
   out.given.assign(inputs.size(), false);
   std::vector<const Weight*> found(inputs.size(), nullptr);
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const v1::Input& input = graph.inputs(static_cast<int>(i));
-    if (!input.type().has_tensor()) continue;
-    KILN_ASSIGN_OR_RETURN(found[i], impl_->Find(input));
+    if (!graph.inputs(static_cast<int>(i)).type().has_tensor()) continue;
+    KILN_ASSIGN_OR_RETURN(found[i], impl_->Find(graph, i));
   }
   std::vector<kiln_tensor> placed(inputs.begin(), inputs.end());
   absl::flat_hash_map<absl::string_view, bool> used;
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (found[i] == nullptr) continue;
-    const v1::Input& input = graph.inputs(static_cast<int>(i));
-    KILN_RETURN_IF_ERROR(impl_->Place(input, *found[i], placed[i]));
+    KILN_RETURN_IF_ERROR(impl_->Place(graph, static_cast<int>(i), *found[i], placed[i]));
     out.given[i] = true;
-    used[input.name()] = true;
-    for (const std::string& name : input.module_names()) used[name] = true;
+    const std::string* name = nullptr;
+    for (size_t j = 0; (name = InputName(graph, i, j)) != nullptr; ++j) used[*name] = true;
   }
   for (const Weight& weight : impl_->weights) {
     if (!used.contains(weight.entry.name)) out.unused.push_back(weight.entry.name);

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/npz.h"
+#include "client/graph_inputs.h"
 #include "client/runtime/strided_copy.h"
 #include "client/safetensors.h"
 #include "kiln/v1/compile_service.pb.h"
@@ -235,24 +236,6 @@ class InputsMaker {
   RunInputs out_;
 };
 
-std::string TypeText(const v1::ValueType& type, const v1::Graph& graph) {
-  if (!type.has_tensor()) return "size";
-  const auto dtype = DTypeFromProto(type.tensor().dtype());
-  const auto size = [&graph](std::string* out, const v1::SymInt& s) {
-    const v1::SymExpr& expr = s.expr();
-    if (!s.has_expr()) {
-      absl::StrAppend(out, s.value());
-    } else if (expr.kind() == v1::SymExpr::KIND_SYMBOL &&
-               expr.symbol() < static_cast<uint32_t>(graph.symbols_size())) {
-      absl::StrAppend(out, graph.symbols(static_cast<int>(expr.symbol())).name());
-    } else {
-      absl::StrAppend(out, "?");
-    }
-  };
-  return absl::StrCat(dtype.ok() ? DTypeName(*dtype) : "unknown", "[",
-                      absl::StrJoin(type.tensor().sizes(), ", ", size), "]");
-}
-
 }  // namespace
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
@@ -327,8 +310,9 @@ std::string DescribeInputs(const v1::Graph& graph) {
                                                                              : "input";
     std::vector<std::string> names;
     for (const std::string& name : input.module_names()) names.push_back(Shown(name));
-    absl::StrAppendFormat(&out, "%4d  %-9s  %-14s %s", i, role, Shown(input.name()),
-                          TypeText(input.type(), graph));
+    absl::StrAppendFormat(
+        &out, "%4d  %-9s  %-14s %s", i, role, Shown(input.name()),
+        input.type().has_tensor() ? TypeText(input.type().tensor(), graph) : "size");
     absl::StrAppend(&out, names.empty() ? "" : "  ", absl::StrJoin(names, " = "), "\n");
   }
   return out;
