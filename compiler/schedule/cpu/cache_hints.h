@@ -1,4 +1,4 @@
-// What a loop nest tells the caches beyond its loads and stores.
+// What a loop nest tells the caches beyond its loads and stores, and what it keeps in them.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,18 @@
 #include "compiler/schedule/cpu/vector_plan.h"
 #include "compiler/schedule/device_info.h"
 #include "compiler/schedule/nest.h"
+#include "compiler/schedule/tree.h"
 
 namespace kiln::schedule::cpu {
 
 // How far ahead of its time to fetch what one processor reads in narrow elements, one stream alone:
 // converting them keeps it from seeing far enough ahead by itself.
 inline constexpr int64_t kBytesAhead = 4096;
+
+// Where a task keeps so many bytes: half of the first-level cache is for what streams by.
+inline Space TaskSpace(int64_t bytes, int64_t l1_bytes) {
+  return 2 * bytes <= l1_bytes ? Space::kL1 : Space::kL2;
+}
 
 // Buffers that the nest only writes, where all that it touches does not fit the last cache: what it
 // wrote first would be gone anyway when the next kernel reads it, and writing past the caches saves

@@ -256,8 +256,8 @@ void LoopsScheduler::AddTurnedLoads(IntExpr block, IntExpr block_end, IntExpr ti
     if (!IsTurned(step)) continue;
     const ir::Inst& inst = *step.inst;
     const int64_t size = int64_t{tile_rows_} * tile_lanes_;
-    const bool is_small = size * DTypeSize(inst.dtype) <= l1_bytes_ / 2;
-    const Alloc alloc{inst.dtype, ints_.Const(size), is_small ? Space::kL1 : Space::kL2, {}, false};
+    const Space space = TaskSpace(size * DTypeSize(inst.dtype), l1_bytes_);
+    const Alloc alloc{inst.dtype, ints_.Const(size), space, {}, false};
     const AllocId turned = builder_.Open(alloc, out);
     const IntExpr from =
         ints_.Substitute(step.index, {{plan_.row_var, tile}, {plan_.lanes.var, block}});

@@ -8,6 +8,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/schedule/builder.h"
+#include "compiler/schedule/cpu/cache_hints.h"
 #include "compiler/schedule/cpu/contraction_plan.h"
 #include "compiler/schedule/cpu/interior.h"
 
@@ -220,9 +221,8 @@ bool StagedWindows::MoveSteps() {
 void StagedWindows::LayOut(Block& out) {
   const DType type = load_->inst->dtype;
   const int64_t size = row_.length * pitch_;
-  const bool is_small = 2 * size * static_cast<int64_t>(DTypeSize(type)) <= l1_bytes_;
-  plane_ =
-      builder_.Open({type, ints_.Const(size), is_small ? Space::kL1 : Space::kL2, {}, false}, out);
+  const Space space = TaskSpace(size * DTypeSize(type), l1_bytes_);
+  plane_ = builder_.Open({type, ints_.Const(size), space, {}, false}, out);
   if (pitch_ != column_.length) {
     out.push_back(
         {Micro{MicroKind::kZero, {}, {{-1, plane_, ints_.Const(0)}}, {ints_.Const(size)}}});
