@@ -31,6 +31,7 @@ from torch._dynamo import compiled_autograd
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
 from torch._guards import TracingContext
+from torch._inductor import codecache
 from torch._inductor.output_code import OutputCode
 from torch._inductor.runtime.runtime_utils import cache_dir
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -51,6 +52,23 @@ _NAMESPACES = frozenset(
 
 # Of the torch.compile at hand; None where torch loads an entry on its own.
 _settings: ContextVar[Settings | None] = ContextVar("kiln_settings", default=None)
+
+
+def _leave_out_code_generators() -> None:
+    """torch's key of a graph has the passes that Inductor's code generators bring along, and imports
+    all of those first: half a second for a program that none of them makes. Keys of Kiln's do without;
+    whoever else asks gets them as ever."""
+    register = codecache.init_backend_registration
+
+    @functools.wraps(register)
+    def register_for_others() -> None:
+        if _settings.get() is None:
+            register()
+
+    codecache.init_backend_registration = register_for_others
+
+
+_leave_out_code_generators()
 
 
 class StaleEntry(RuntimeError):
