@@ -374,3 +374,23 @@ def test_a_second_process(how, tmp_path):
     assert first[0] > 0 and first[1:] == [2, 2, 0]
     assert second[1:] == [0, 2, 0]
     assert (second[0] == 0) == (how != "artifacts")
+
+
+CODE_GENERATORS = """
+import sys, torch
+from torch._inductor.codegen.common import get_scheduling_for_device
+from torch._inductor import codecache
+
+with torch.no_grad():
+    torch.compile(torch.relu, backend="kiln")(torch.ones(3))
+print(get_scheduling_for_device("cpu") is None, "torch._inductor.lowering" in sys.modules)
+codecache.init_backend_registration()  # as Inductor's own keys ask for them
+print(get_scheduling_for_device("cpu") is None)
+"""
+
+
+def test_a_key_imports_no_code_generators_and_others_get_them():
+    command = [sys.executable, "-c", CODE_GENERATORS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split() == ["True", "False", "False"]
