@@ -32,6 +32,7 @@ from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
 from torch._guards import TracingContext
 from torch._inductor import codecache
+from torch._inductor.codecache import init_backend_registration
 from torch._inductor.output_code import OutputCode
 from torch._inductor.runtime.runtime_utils import cache_dir
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -54,21 +55,17 @@ _NAMESPACES = frozenset(
 _settings: ContextVar[Settings | None] = ContextVar("kiln_settings", default=None)
 
 
-def _leave_out_code_generators() -> None:
+@functools.wraps(init_backend_registration)
+def _register_for_others() -> None:
     """torch's key of a graph has the passes that Inductor's code generators bring along, and imports
     all of those first: half a second for a program that none of them makes. Keys of Kiln's do without;
-    whoever else asks gets them as ever."""
-    register = codecache.init_backend_registration
-
-    @functools.wraps(register)
-    def register_for_others() -> None:
-        if _settings.get() is None:
-            register()
-
-    codecache.init_backend_registration = register_for_others
+    whoever else asks gets them as ever. After that Kiln's keys of this process are others, so that a
+    graph may be captured once more."""
+    if _settings.get() is None:
+        init_backend_registration()
 
 
-_leave_out_code_generators()
+codecache.init_backend_registration = _register_for_others
 
 
 class StaleEntry(RuntimeError):
