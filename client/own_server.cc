@@ -17,8 +17,10 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -209,6 +211,33 @@ bool ReadReady(int fd) {
   return absl::StartsWith(text, kReady);
 }
 
+// Held until the descriptor is closed. UNAVAILABLE where another process holds it for too long.
+absl::StatusOr<int> Lock(const std::string& path, absl::Time deadline) {
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) return Unavailable(absl::StrCat("cannot lock ", path, ": ", strerror(errno)));
+  while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (absl::Now() > deadline) {
+      close(fd);
+      return Unavailable("another process starts it, and does not get on");
+    }
+    absl::SleepFor(kLook);
+  }
+  return fd;
+}
+
+// Of this user's server at the socket; nothing where nobody listens there.
+absl::StatusOr<std::optional<pid_t>> ListenerAt(const std::string& socket) {
+  const std::optional<int> fd = Connect(socket);
+  if (!fd) return std::nullopt;
+  const absl::Cleanup close_it = [&fd] { close(*fd); };
+  ucred peer = {};
+  socklen_t size = sizeof(peer);
+  if (!IsOwnUser(*fd) || getsockopt(*fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
+    return Unavailable(absl::StrCat("another user's program listens at ", socket));
+  }
+  return peer.pid;
+}
+
 absl::StatusOr<bool> MayStart() {
   const std::string text = Variable("KILN_AUTOSTART");
   if (text.empty() || text == "1" || text == "true") return true;
@@ -237,15 +266,7 @@ OwnServer OwnServer::Locate() {
 
 absl::StatusOr<std::optional<pid_t>> OwnServer::Running() const {
   KILN_RETURN_IF_ERROR(problem_);
-  const std::optional<int> fd = Connect(socket_);
-  if (!fd) return std::nullopt;
-  const absl::Cleanup close_it = [&fd] { close(*fd); };
-  ucred peer = {};
-  socklen_t size = sizeof(peer);
-  if (!IsOwnUser(*fd) || getsockopt(*fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
-    return Unavailable(absl::StrCat("another user's program listens at ", socket_));
-  }
-  return peer.pid;
+  return ListenerAt(socket_);
 }
 
 absl::Status OwnServer::Ensure() const {
@@ -266,18 +287,22 @@ absl::Status OwnServer::Start() const {
 }
 
 absl::Status OwnServer::StartLocked() const {
-  const int lock =
-      open((socket_ + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (lock < 0) return Unavailable(absl::StrCat("cannot lock ", socket_, ": ", strerror(errno)));
-  const absl::Cleanup unlock = [lock] { close(lock); };
+  // Others may have the same socket and another cache, or another socket and the same cache.
   const absl::Time deadline = absl::Now() + 2 * kStartLimit;
-  while (flock(lock, LOCK_EX | LOCK_NB) != 0) {
-    if (absl::Now() > deadline)
-      return Unavailable("another process starts it, and does not get on");
-    absl::SleepFor(kLook);
+  KILN_ASSIGN_OR_RETURN(const int lock, Lock(socket_ + ".lock", deadline));
+  const absl::Cleanup unlock = [lock] { close(lock); };
+  std::error_code error;
+  std::filesystem::create_directories(data_dir_, error);
+  if (error) {
+    return Unavailable(
+        absl::StrCat("cannot make the folder ", data_dir_, " for its cache: ", error.message()));
   }
+  KILN_ASSIGN_OR_RETURN(const int cache_lock, Lock(data_dir_ + "/start.lock", deadline));
+  const absl::Cleanup unlock_cache = [cache_lock] { close(cache_lock); };
   KILN_ASSIGN_OR_RETURN(const std::optional<pid_t> running, Running());
   if (running) return absl::OkStatus();
+  KILN_ASSIGN_OR_RETURN(const bool shared, ShareCachesServer());
+  if (shared) return absl::OkStatus();
   if (auto failure = RecentFailure(FailureFile())) return Unavailable(*failure);
 
   std::vector<std::string> command = {
@@ -301,6 +326,21 @@ absl::Status OwnServer::StartLocked() const {
   // A failure to write it costs the next process a start of its own.
   std::ofstream(FailureFile()) << "it does not start: " << failure;
   return Unavailable(absl::StrCat("it does not start: ", failure));
+}
+
+absl::StatusOr<bool> OwnServer::ShareCachesServer() const {
+  std::error_code error;
+  const std::string other = std::filesystem::read_symlink(SocketLink(data_dir_), error);
+  if (error || other == socket_) return false;
+  KILN_ASSIGN_OR_RETURN(const std::optional<pid_t> running, ListenerAt(other));
+  if (!running) return false;
+  std::filesystem::remove(socket_, error);  // nobody listens there
+  std::filesystem::create_symlink(other, socket_, error);
+  if (error) {
+    return Unavailable(absl::StrCat("it runs at ", other, ", to which ", socket_,
+                                    " cannot be a link: ", error.message()));
+  }
+  return true;
 }
 
 absl::StatusOr<bool> OwnServer::Stop() const {

@@ -35,6 +35,9 @@ class OwnServer {
 
  private:
   absl::Status StartLocked() const;
+  // Whether the cache is already a running server's that has a socket elsewhere, as that of a login
+  // with another XDG_RUNTIME_DIR; then this process' socket is a link to that one from now on.
+  absl::StatusOr<bool> ShareCachesServer() const;
   std::string FailureFile() const { return socket_ + ".failed"; }
   std::string LogFile() const { return socket_ + ".log"; }
 

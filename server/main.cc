@@ -26,6 +26,7 @@
 #include "proto/base/device_cpu.h"
 #include "proto/base/key.h"
 #include "proto/base/log.h"
+#include "proto/base/own_server.h"
 #include "proto/base/scheduling.h"
 #include "proto/base/status_macros.h"
 #include "proto/base/target_name.h"
@@ -445,6 +446,7 @@ int Serve(const Config& config, const sigset_t& signals) {
     return Fail(kExitFailed, absl::InternalError("no compile worker starts; see the log above"));
   }
   LogExposure(config, **rpc);
+  LinkSocket(SocketLink(config.data_dir), (*rpc)->socket());
   PrintReady(**rpc, http.get(), config, stack.disk());
   // A queue that has just begun has room; the next start would do it otherwise.
   upkeep.Run([&config] { ForgetFormerBuilds(config); }).IgnoreError();

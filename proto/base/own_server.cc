@@ -103,6 +103,10 @@ std::string OwnSocket(absl::string_view folder, absl::string_view build_id) {
   return absl::StrCat(folder, "/kilnd-", build_id, ".sock");
 }
 
+std::string SocketLink(absl::string_view data_dir) {
+  return absl::StrCat(data_dir, "/socket");
+}
+
 std::string LocalTokenFile(absl::string_view folder, int port) {
   return absl::StrCat(folder, "/port-", port, ".token");
 }

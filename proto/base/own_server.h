@@ -28,6 +28,9 @@ bool IsOwnDataDir(absl::string_view name);
 // The Unix socket of the user's server of this build.
 std::string OwnSocket(absl::string_view folder, absl::string_view build_id);
 
+// The link in a server's data directory to the socket that it listens on.
+std::string SocketLink(absl::string_view data_dir);
+
 // The file with the token of the server that listens on a port of the loopback interface, for
 // programs of the same user.
 std::string LocalTokenFile(absl::string_view folder, int port);

@@ -13,12 +13,15 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <iterator>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/base/log.h"
 
 namespace kiln::server {
 namespace {
@@ -151,11 +154,15 @@ absl::StatusOr<Descriptor> ListenOnSocket(const std::string& path, absl::string_
     if (errno != EADDRINUSE) {
       return absl::AlreadyExistsError(absl::StrCat(what, std::strerror(errno)));
     }
-    if (lstat(path.c_str(), &found) != 0 || !S_ISSOCK(found.st_mode)) {
+    // A link is a client's, to the socket of a server that it found elsewhere.
+    const bool is_ours =
+        lstat(path.c_str(), &found) == 0 && (S_ISSOCK(found.st_mode) || S_ISLNK(found.st_mode));
+    if (!is_ours) {
       return absl::AlreadyExistsError(absl::StrCat(what, "there is a file that is no socket"));
     }
     const Descriptor probe(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    if (!probe.ok() || connect(probe.get(), name, sizeof(address)) == 0 || errno != ECONNREFUSED) {
+    if (!probe.ok() || connect(probe.get(), name, sizeof(address)) == 0 ||
+        (errno != ECONNREFUSED && errno != ENOENT)) {
       return absl::AlreadyExistsError(absl::StrCat(what, "another server listens there"));
     }
     unlink(path.c_str());
@@ -166,6 +173,19 @@ absl::StatusOr<Descriptor> ListenOnSocket(const std::string& path, absl::string_
     return absl::AlreadyExistsError(absl::StrCat(what, std::strerror(errno)));
   }
   return fd;
+}
+
+void LinkSocket(const std::string& link, const std::string& path) {
+  const std::string made = absl::StrCat(link, ".new");
+  unlink(made.c_str());
+  const bool ok = path.empty()
+                      ? unlink(link.c_str()) == 0 || errno == ENOENT
+                      : symlink(std::filesystem::absolute(path).c_str(), made.c_str()) == 0 &&
+                            std::rename(made.c_str(), link.c_str()) == 0;
+  if (!ok) {
+    Log(LogLevel::kWarning, "other logins of this user will not find the socket",
+        {{"link", link}, {"why", std::strerror(errno)}});
+  }
 }
 
 std::optional<Peer> PeerOf(int fd) {

@@ -39,8 +39,14 @@ struct Listening {
 absl::StatusOr<Listening> Listen(const Address& address, absl::string_view flag);
 
 // A Unix socket at `path` that only this user can connect to, non-blocking. A socket that nobody
-// listens on any more gives way; ALREADY_EXISTS, with `flag`, for any other file there.
+// listens on any more gives way, as does a link to one; ALREADY_EXISTS, with `flag`, for any other
+// file there.
 absl::StatusOr<Descriptor> ListenOnSocket(const std::string& path, absl::string_view flag);
+
+// Makes `link` a symbolic link to the socket at `path`, in one step; with an empty path there is no
+// link afterwards. Programs find by it who has a data directory; without it they wait for that in
+// vain, so a failure is logged and ends nothing.
+void LinkSocket(const std::string& link, const std::string& path);
 
 // Who is at the other end of a connection. Those of a Unix socket have no names: each gets one, but
 // of all of them gRPC says "unix:".

@@ -159,6 +159,33 @@ TEST_F(OwnServerTest, AnotherVersionsServerStaysBesideIt) {
   EXPECT_EQ(Kiln({"start"}).output, one);
 }
 
+TEST_F(OwnServerTest, LoginsWithOtherRuntimeFoldersShareTheServerOfTheirCache) {
+  TempDir elsewhere;
+  const std::vector<std::string> login = {"XDG_RUNTIME_DIR=" + elsewhere.path()};
+  const std::string socket =
+      OwnSocket(elsewhere.path() + "/kiln", BuildIdOf(KilndPath()).value_or("?"));
+  std::vector<std::unique_ptr<Process>> processes;
+  for (int i = 0; i < 16; ++i) {
+    auto process =
+        Process::Start({KILN_CLI, "status"}, Environment(i % 2 == 0 ? login : decltype(login)()));
+    ASSERT_TRUE(process.ok()) << process.status();
+    processes.push_back(*std::move(process));
+  }
+  for (auto& process : processes) {
+    EXPECT_EQ(process->Wait(kPatience), 0) << process->Errors();
+  }
+  EXPECT_EQ(CountProcesses("--socket=" + socket) + CountProcesses("--socket=" + Socket()), 1);
+
+  // Whichever login has the link, its server can be stopped, and both start another.
+  EXPECT_THAT(Kiln({"stop"}).output, HasSubstr("has ended"));
+  EXPECT_EQ(Kiln({"status"}, login).code, 0);
+  EXPECT_EQ(Kiln({"status"}, {"KILN_AUTOSTART=1"}).code, 0);
+  EXPECT_EQ(CountProcesses("--socket=" + socket) + CountProcesses("--socket=" + Socket()), 1);
+  EXPECT_THAT(Kiln({"stop"}, login).output, HasSubstr("has ended"));
+  EXPECT_EQ(Kiln({"status"}).code, 0);
+  EXPECT_EQ(CountProcesses("--socket=" + Socket()), 1);
+}
+
 TEST_F(OwnServerTest, AServerDeletesWhatABuildOfLongAgoLeft) {
   const std::string former = dir_.path() + "/cache/kiln/own-0123456789abcdef";
   const std::string other = dir_.path() + "/cache/kiln/own-things";
