@@ -1,8 +1,10 @@
 #include "kiln/client.h"
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -10,6 +12,7 @@
 #include "client/artifact_source.h"
 #include "client/debug_dir.h"
 #include "client/device.h"
+#include "client/launches_text.h"
 #include "client/loader.h"
 #include "client/program_cache.h"
 #include "client/program_info.h"
@@ -26,6 +29,7 @@ namespace kiln {
 namespace {
 
 constexpr int kMostThreads = 1024;
+constexpr absl::Duration kReportTimeout = absl::Seconds(5);
 
 double MillisecondsSince(absl::Time start) {
   return absl::ToDoubleMilliseconds(absl::Now() - start);
@@ -93,7 +97,7 @@ absl::StatusOr<kiln_value_info> Program::Output(size_t index) const {
 }
 
 std::string Program::LastRun() const {
-  const runtime::DeviceRun run = LastDeviceRun();
+  const runtime::DeviceRun run = loaded_->executor().LastRun();
   if (run.device.empty()) return "";
   double microseconds = 0;
   for (const runtime::DeviceRun::Launch& launch : run.launches) microseconds += launch.microseconds;
@@ -101,8 +105,8 @@ std::string Program::LastRun() const {
                          run.launches.size() == 1 ? "launch" : "launches", microseconds);
 }
 
-runtime::DeviceRun Program::LastDeviceRun() const {
-  return loaded_->executor().LastRun();
+v1::DeviceTimes Program::LastDeviceTimes() const {
+  return TimesOf(loaded_->executor().LastRun());
 }
 
 const v1::Artifact& Program::artifact() const {
@@ -281,6 +285,13 @@ absl::StatusOr<v1::ExplainMissResponse> Client::ExplainMiss(const v1::Graph& gra
 
 absl::StatusOr<int64_t> Client::ClearCache(absl::string_view kind) {
   return impl_->remote().ClearCache(kind, impl_->timeout);
+}
+
+absl::Status Client::ReportRun(absl::string_view key_hex, const v1::DeviceTimes& times) {
+  v1::ReportRunRequest request;
+  request.set_key(absl::HexStringToBytes(key_hex));
+  *request.mutable_times() = times;
+  return impl_->remote().ReportRun(request, std::min(impl_->timeout, kReportTimeout));
 }
 
 absl::StatusOr<int64_t> Client::PinCache(absl::string_view key_prefix, bool pinned) {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "client/launches_text.h"
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/graph.pb.h"
 #include "proto/base/gpu_resources.h"
@@ -58,26 +59,11 @@ absl::Status MakeFolder(const fs::path& path) {
       absl::StrCat("cannot create the folder ", path.string(), ": ", error.message()));
 }
 
-// "on gcu-16m, random inputs: 12.3 us", of a kernel that is launched on a device that tells.
-std::string RanText(const runtime::DeviceRun& ran, absl::string_view kernel) {
-  int times = 0;
-  double microseconds = 0;
-  for (const runtime::DeviceRun::Launch& launch : ran.launches) {
-    if (launch.kernel != kernel) continue;
-    ++times;
-    microseconds += launch.microseconds;
-  }
-  if (times == 0) return "";
-  return absl::StrFormat("  on %s, random inputs: %.1f us%s\n", ran.device, microseconds / times,
-                         times == 1 ? "" : absl::StrCat(", mean of ", times, " launches"));
-}
-
-std::string SchedulesText(const v1::Artifact& artifact, const runtime::DeviceRun& ran) {
+std::string SchedulesText(const v1::Artifact& artifact) {
   std::string out;
   for (const v1::Debug::KernelSource& kernel : artifact.debug().kernels()) {
     if (kernel.schedule().empty()) continue;
-    absl::StrAppend(&out, out.empty() ? "\nSchedules\n" : "", kernel.symbol(), "\n",
-                    RanText(ran, kernel.symbol()));
+    absl::StrAppend(&out, out.empty() ? "\nSchedules\n" : "", kernel.symbol(), "\n");
     for (const std::string& choice : kernel.schedule()) absl::StrAppend(&out, "  ", choice, "\n");
   }
   return out;
@@ -120,7 +106,7 @@ std::string TimesText(const v1::Artifact& artifact) {
   return out;
 }
 
-std::string ExplainArtifact(const v1::Artifact& artifact, const runtime::DeviceRun& ran) {
+std::string ExplainArtifact(const v1::Artifact& artifact) {
   const v1::ArtifactHeader& header = artifact.header();
   std::string out =
       absl::StrCat("key       ", header.key(), "\ncompiler  ", header.compiler_build(),
@@ -146,7 +132,7 @@ std::string ExplainArtifact(const v1::Artifact& artifact, const runtime::DeviceR
     }
     out.push_back('\n');
   }
-  absl::StrAppend(&out, SchedulesText(artifact, ran), ResourcesText(artifact));
+  absl::StrAppend(&out, LaunchesText(artifact), SchedulesText(artifact), ResourcesText(artifact));
   std::string decisions = DecisionsText(artifact);
   if (!decisions.empty()) absl::StrAppend(&out, "\nFusion decisions\n", decisions);
   return out;

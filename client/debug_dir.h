@@ -4,7 +4,6 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "client/runtime/executor.h"
 
 namespace kiln {
 namespace v1 {
@@ -22,9 +21,9 @@ class Graph;
 absl::Status WriteDebugFiles(const std::string& dir, const v1::Graph& graph,
                              const v1::Artifact& artifact);
 
-// `artifact` as text for people: stages, kernels, steps, how each kernel runs and why, decisions.
-// `ran`: what a run of it did, on a device that tells.
-std::string ExplainArtifact(const v1::Artifact& artifact, const runtime::DeviceRun& ran = {});
+// `artifact` as text for people: stages, kernels, steps, launches with their times where a device
+// tells, how each kernel runs and why, decisions.
+std::string ExplainArtifact(const v1::Artifact& artifact);
 // Its parts: decisions one a line; times one a line.
 std::string DecisionsText(const v1::Artifact& artifact);
 std::string TimesText(const v1::Artifact& artifact);

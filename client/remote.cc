@@ -273,6 +273,10 @@ absl::StatusOr<int64_t> Remote::ClearCache(absl::string_view kind, absl::Duratio
   return response.removed();
 }
 
+absl::Status Remote::ReportRun(const v1::ReportRunRequest& request, absl::Duration timeout) {
+  return Call<v1::ReportRunResponse>(&Stub::ReportRun, request, timeout).status();
+}
+
 absl::StatusOr<int64_t> Remote::PinCache(absl::string_view key_prefix, bool pinned,
                                          absl::Duration timeout) {
   v1::PinCacheRequest request;

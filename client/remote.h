@@ -62,6 +62,7 @@ class Remote {
   absl::Status Interpret(const v1::InterpretRequest& request,
                          const std::function<absl::Status(const v1::InterpretEvent&)>& on_event,
                          absl::Duration timeout);
+  absl::Status ReportRun(const v1::ReportRunRequest& request, absl::Duration timeout);
   absl::StatusOr<v1::ListCacheResponse> ListCache(absl::string_view kind, int limit,
                                                   absl::Duration timeout);
   absl::StatusOr<v1::VerifyCacheResponse> VerifyCache(absl::Duration timeout);

@@ -101,6 +101,22 @@ NamedKernel ForBuffersOf(const NamedKernel& kernel, const ir::Identity& from,
   return out;
 }
 
+void AddPlan(const schedule::LaunchPlan& plan, v1::KernelSource& source) {
+  v1::LaunchPlan& out = *source.add_plans();
+  out.set_strategy(plan.strategy);
+  out.set_sizes(plan.sizes);
+  out.set_typical(plan.typical);
+  out.set_kernels(plan.kernels);
+  out.set_l2_peak_bytes(plan.l2_peak_bytes);
+  out.set_l2_bytes(plan.l2_bytes);
+  out.set_tiles(plan.tiles);
+  out.set_tile(plan.tile);
+  out.set_split_dimension(plan.split_dimension);
+  out.set_split_buffer(plan.split_buffer);
+  out.set_predicted_us(plan.predicted_seconds * 1e6);
+  out.set_unfused_us(plan.unfused_seconds * 1e6);
+}
+
 // Prints every kernel and names it by its text, so that equal kernels are one. A name is unique
 // among the kernels of a device and options: it is no cache key.
 absl::StatusOr<std::vector<NamedKernel>> EmitKernels(const codegen::Target& target,
@@ -155,6 +171,7 @@ absl::StatusOr<std::vector<NamedKernel>> EmitKernels(const codegen::Target& targ
     for (const std::string& origin : tree.origins) source.add_ops(origin);
     if (!debug) continue;
     for (const std::string& reason : tree.reasons) source.add_schedule(reason);
+    for (const schedule::LaunchPlan& plan : tree.plans) AddPlan(plan, source);
   }
   return kernels;
 }

@@ -379,6 +379,7 @@ int Serve(const Config& config, const sigset_t& signals) {
       &pool, &stack.all(), &stack.memory(),
       KernelAssembler{assemblers.get(), [&metrics](bool ok) { metrics.KernelAssembled(ok); }});
   ActivityLog activity;
+  RunReports run_reports(&activity);
   for (const auto& [tenant, weight] : config.tenant_weights) metrics.NameTenants({tenant});
   Broker broker(JobLimits(config),
                 {pool, *kernels, stack.all(), stack.verified_disk(), metrics, compiler_builds,
@@ -390,7 +391,7 @@ int Serve(const Config& config, const sigset_t& signals) {
       activity, broker, pool, stack.all(), KILN_VERSION, compiler_builds.fallback, [&serving] {
         return !serving;
       }};
-  CompileDetails details(&broker, &stack.unmetered(), &activity, compiler_builds);
+  CompileDetails details(&broker, &stack.unmetered(), &activity, &run_reports, compiler_builds);
 
   auto rpc = RpcListener::Listen(config);
   if (!rpc.ok()) return Fail(ListenExit(rpc.status()), rpc.status());
@@ -429,6 +430,7 @@ int Serve(const Config& config, const sigset_t& signals) {
       .draining = [&serving] { return !serving; },
       .check_graph = &CheckGraphSize,
       .activity = activity,
+      .run_reports = run_reports,
       .report_activity = [&sources](
                              const v1::GetActivityRequest& request,
                              v1::Activity& out) { return ReportActivity(sources, request, out); },

@@ -203,6 +203,9 @@ void AddCompileService(const ServiceContext* context, Methods& all) {
         response.set_cleared(service.broker.ClearRefusals());
         return absl::OkStatus();
       });
+  methods.AddUnary<v1::ReportRunRequest, v1::ReportRunResponse>(
+      "ReportRun", quick,
+      [&service](const auto& request, auto&) { return service.run_reports.Add(request); });
   methods.AddUnary<v1::ListCacheRequest, v1::ListCacheResponse>(
       "ListCache", upkeep, [&service](const auto& request, auto& response) {
         return ListCacheEntries(service.store, request, response);

@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "client/device.h"
 #include "client/program_info.h"
+#include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/error.pb.h"
 #include "kiln/v1/graph.pb.h"
 #include "proto/base/error_detail.h"
@@ -104,6 +105,18 @@ void ProgressLine::Show(const CompileProgress& progress) {
   }
   std::fprintf(stderr, "\r\033[K%s", text.c_str());
   std::fflush(stderr);
+}
+
+void ReportRun(Client& client, const std::string& key, const v1::DeviceTimes& times) {
+  if (times.launches().empty()) return;
+  const absl::Status reported = client.ReportRun(key, times);
+  // The server has forgotten the compile, is an older one, or lets this caller read alone.
+  if (reported.ok() || absl::IsNotFound(reported) || absl::IsUnimplemented(reported) ||
+      absl::IsPermissionDenied(reported)) {
+    return;
+  }
+  std::fprintf(stderr, "note: the server was not told the run's times: %s\n",
+               std::string(reported.message()).c_str());
 }
 
 void PrintJson(const google::protobuf::Message& message) {

@@ -83,6 +83,10 @@ class ProgressLine {
   bool shown_ = false;
 };
 
+// Tells the server what a run of the artifact with that key took on its device, where that tells.
+// Nothing depends on it: a failure that people might do something about is a line on stderr.
+void ReportRun(Client& client, const std::string& key, const v1::DeviceTimes& times);
+
 void PrintJson(const google::protobuf::Message& message);
 // To a file, or to standard output where `path` is "-".
 absl::Status WriteFile(const std::string& path, absl::string_view data);

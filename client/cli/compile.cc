@@ -11,7 +11,6 @@
 #include "client/cli/inputs.h"
 #include "client/cli/sass.h"
 #include "client/debug_dir.h"
-#include "client/runtime/executor.h"
 #include "client/runtime/plan.h"
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/compile_service.pb.h"
@@ -91,12 +90,12 @@ void PrintSummary(const Answer& answer, bool json) {
 }
 
 // What a run with random inputs did on the device.
-absl::StatusOr<runtime::DeviceRun> Simulate(const Answer& answer, const v1::Graph& graph) {
+absl::StatusOr<v1::DeviceTimes> Simulate(const Answer& answer, const v1::Graph& graph) {
   KILN_ASSIGN_OR_RETURN(const std::shared_ptr<const Program> program,
                         Program::Load(ToArtifactFile(answer.artifact.bytes), 0));
   KILN_ASSIGN_OR_RETURN(const RunInputs inputs, MakeInputs(graph, "random"));
   KILN_RETURN_IF_ERROR(program->Run(inputs.all).status());
-  return program->LastDeviceRun();
+  return program->LastDeviceTimes();
 }
 
 absl::StatusOr<std::string> Emit(const Answer& answer, const std::string& what,
@@ -193,12 +192,12 @@ Outcome RunExplain(const Args& args) {
   if (!graph.ok()) return Failed(graph.status());
   auto answer = CompileGraph(**client, *graph);
   if (!answer.ok()) return Failed(answer.status());
-  runtime::DeviceRun ran;
   if (answer->parsed.header().target() == v1::TARGET_GCU) {
     // A simulator tells what launches take; without one, what is predicted is there.
     auto simulated = Simulate(*answer, *graph);
     if (simulated.ok()) {
-      ran = *std::move(simulated);
+      ReportRun(**client, answer->parsed.header().key(), *simulated);
+      *answer->parsed.mutable_debug()->mutable_device_times() = *std::move(simulated);
     } else {
       std::fprintf(stderr, "kiln: times are predicted alone: %s\n",
                    std::string(simulated.status().message()).c_str());
@@ -209,7 +208,7 @@ Outcome RunExplain(const Args& args) {
     *answer->parsed.mutable_program()->mutable_inputs() = graph->inputs();  // with their names
     PrintJson(answer->parsed);
   } else {
-    std::fputs(ExplainArtifact(answer->parsed, ran).c_str(), stdout);
+    std::fputs(ExplainArtifact(answer->parsed).c_str(), stdout);
     std::printf("\nInputs\n%s", DescribeInputs(*graph).c_str());
   }
   return Ok();

@@ -67,6 +67,16 @@ gcu_function* Find(gcu_function_t handle) {
   return nullptr;
 }
 
+void WaitForAll(gcu_context& context) {
+  context.order.HostWaitsForAll();
+  for (const auto& [key, stream] : context.streams) context.timeline.HostWaits(stream->clock_ps);
+}
+
+void WaitForStream(gcu_stream& stream) {
+  stream.context->order.HostWaits(stream.context->order.After(stream.number));
+  stream.context->timeline.HostWaits(stream.clock_ps);
+}
+
 const std::string& LastError() {
   return last_error;
 }

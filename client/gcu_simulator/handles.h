@@ -12,12 +12,15 @@
 #include <vector>
 
 #include "client/gcu_simulator/machine.h"
+#include "client/gcu_simulator/order.h"
 #include "client/gcu_simulator/program.h"
+#include "client/gcu_simulator/timeline.h"
 #include "client/include/gcu/gcu_runtime.h"
 
 struct gcu_stream {
   gcu_context* context = nullptr;
-  int64_t clock_ps = 0;
+  int64_t number = 0;    // in the context's order
+  int64_t clock_ps = 0;  // when the last of its work is done
   bool has_report = false;
   gcu_launch_report report{};
 };
@@ -25,7 +28,11 @@ struct gcu_stream {
 struct gcu_event {
   gcu_context* context = nullptr;
   bool is_recorded = false;
+  // Of the stream, when it was recorded:
   int64_t clock_ps = 0;
+  kiln::gcu_simulator::Order::Known known;
+  bool has_report = false;
+  gcu_launch_report report{};
 };
 
 struct gcu_function {
@@ -43,6 +50,8 @@ struct gcu_context {
   explicit gcu_context(const kiln::gcu_simulator::Profile& profile) : machine(profile) {}
 
   kiln::gcu_simulator::Machine machine;
+  kiln::gcu_simulator::Order order;
+  kiln::gcu_simulator::Timeline timeline;
   bool is_tracing = false;
   std::vector<kiln::gcu_simulator::Span>
       spans;  // of launches since tracing began, on the streams' clocks
@@ -71,6 +80,10 @@ gcu_stream* Find(gcu_stream_t handle);
 gcu_event* Find(gcu_event_t handle);
 gcu_module* Find(gcu_module_t handle);
 gcu_function* Find(gcu_function_t handle);
+
+// The host has seen all that was issued on any stream, or on that one.
+void WaitForAll(gcu_context& context);
+void WaitForStream(gcu_stream& stream);
 
 // Runs `body` under the lock; nothing that it throws leaves the library.
 template <typename Body>

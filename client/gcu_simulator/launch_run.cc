@@ -129,9 +129,10 @@ class LaunchRun {
     const int64_t l2 = TimeOfBytes(copy.l2_lines * kLine, profile_.l2_bytes_per_s);
     const int64_t own =
         TimeOfBytes(CeilDivide(copy.bytes, kEngineBytesPerCycle), profile_.clock_hz);
-    if (l3 > 0) l3_free_ps_ = begin + l3;
+    const int64_t l3_end = EndBeside(begin, l3, launch_.l3_taken);
+    if (l3 > 0) l3_free_ps_ = l3_end;
     if (l2 > 0) l2_free_ps_ = begin + l2;
-    core.engine_free_ps = begin + std::max({l3, l2, own});
+    core.engine_free_ps = std::max(l3_end, begin + std::max(l2, own));
     copy.done_ps = core.engine_free_ps + (copy.l3_lines > 0 ? kL3LatencyPs : kL2LatencyPs);
     report_.l3_busy_ps += l3;
     report_.l2_busy_ps += l2;
@@ -220,9 +221,18 @@ class LaunchRun {
                                            ": " + describe(conflict->a) + "; " +
                                            describe(conflict->b)};
       }
+      AddFootprint(*log);
       log->Clear();
     }
     return std::nullopt;
+  }
+
+  void AddFootprint(const AccessLog& log) {
+    const uint64_t own_end = launch_.l2_begin + launch_.l2_bytes;
+    for (const AccessedRun& run : log.runs()) {
+      if (run.begin >= launch_.l2_begin && run.end <= own_end) continue;
+      (run.writes ? report_.footprint.written : report_.footprint.read).Add(run.begin, run.end);
+    }
   }
 
   std::optional<Fault> Step(Core& core) {

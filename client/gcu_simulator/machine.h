@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "client/gcu_simulator/fault.h"
+#include "client/gcu_simulator/footprint.h"
 #include "client/gcu_simulator/program.h"
+#include "client/gcu_simulator/timeline.h"
 
 namespace kiln::gcu_simulator {
 
@@ -27,6 +29,9 @@ struct Launch {
   uint32_t grid[3] = {1, 1, 1};
   std::vector<uint64_t> arguments;  // as many as the kernel has
   uint64_t l2_begin = 0;            // the launch's own L2 memory, an allocation
+  uint64_t l2_bytes = 0;
+  // When copies of the host's have L3, in ascending order, from the launch's begin on.
+  std::vector<TimeRange> l3_taken;
 };
 
 // What one copy or instruction did, for a trace.
@@ -47,6 +52,7 @@ struct Report {
   int64_t macs = 0;
   int64_t instructions = 0;
   std::vector<Span> spans;  // where asked for
+  Footprint footprint;      // of L3 and L2, the launch's own memory left out
 };
 
 enum class Space : uint8_t { kL3 = 0, kL2 = 1, kL1 = 2 };

@@ -28,6 +28,7 @@ class AccessLog {
   // Of everything since the last call of Clear, but what Shorten has dropped.
   std::optional<Conflict> FindConflict();
   void Clear();
+  const std::vector<AccessedRun>& runs() const { return runs_; }
 
  private:
   // A log is shortened when it has twice what the last time left of it, so that a program that

@@ -38,6 +38,7 @@ struct DeviceRun {
   struct Launch {
     std::string kernel;
     double microseconds = 0;
+    int64_t l2_peak_bytes = 0;
   };
   std::string device;  // its name; "" of devices that do not tell
   std::vector<Launch> launches;

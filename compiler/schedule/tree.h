@@ -30,6 +30,7 @@
 
 #include "absl/strings/string_view.h"
 #include "compiler/ir/module.h"
+#include "compiler/schedule/launch_plan.h"
 
 namespace kiln::schedule {
 
@@ -189,6 +190,7 @@ struct Tree {
   int num_values = 0;  // ValueIds are below this
   // How it was chosen, for people: what was taken, and what the others would have cost.
   std::vector<std::string> reasons;
+  std::vector<LaunchPlan> plans;  // of targets that have them: one for each range of sizes
 };
 
 // Calls `visit(node)` for each node, parents first. `Root` is Block or const Block.

@@ -11,6 +11,7 @@
 #include "server/jobs/broker.h"
 #include "server/observe/activity.h"
 #include "server/observe/metrics.h"
+#include "server/observe/run_reports.h"
 #include "server/security/artifact_signer.h"
 #include "server/security/auth.h"
 #include "server/workers/worker_backend.h"
@@ -47,6 +48,7 @@ struct ServiceContext {
   // A quick look before a graph is hashed, copied or queued.
   std::function<absl::Status(const v1::Graph&)> check_graph;
   ActivityLog& activity;
+  RunReports& run_reports;
   std::function<absl::Status(const v1::GetActivityRequest&, v1::Activity&)> report_activity;
   cache::PinningStore& pins;  // the disk tier
   cache::Store& memory;       // the fastest tier, not counted: asked on gRPC's own threads

@@ -377,6 +377,7 @@ class Job {
       if (IsRoutine(i)) continue;
       const v1::KernelSource& from = plan_.kernels(static_cast<int>(i));
       *to.mutable_schedule() = from.schedule();
+      *to.mutable_plans() = from.plans();
       *to.mutable_ops() = from.ops();
     }
   }

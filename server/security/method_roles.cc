@@ -13,6 +13,8 @@ constexpr MethodRole kMethodRoles[] = {
     // Cost processor time, and put results of the server's own making into the cache.
     {"Compile", Role::kCompile},
     {"Interpret", Role::kCompile},
+    // Shown to people beside what the compiler predicts.
+    {"ReportRun", Role::kCompile},
     // Alter what others get, or read and walk through everything.
     {"VerifyCache", Role::kAdmin},
     {"ClearCache", Role::kAdmin},

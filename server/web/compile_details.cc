@@ -64,10 +64,11 @@ struct CompileDetails::State {
 };
 
 CompileDetails::CompileDetails(Broker* broker, cache::Store* store, ActivityLog* activity,
-                               CompilerBuilds compiler_builds)
+                               const RunReports* run_reports, CompilerBuilds compiler_builds)
     : broker_(*broker),
       store_(*store),
       activity_(*activity),
+      run_reports_(*run_reports),
       compiler_builds_(std::move(compiler_builds)),
       state_(std::make_shared<State>()) {}
 
@@ -177,6 +178,9 @@ absl::Status CompileDetails::Look(absl::string_view key, bool start, v1::Compile
   if (auto artifact = Artifact(key); artifact.ok()) {
     out.set_state("ready");
     DescribeCompile(request->graph(), **artifact, *out.mutable_detail());
+    if (const auto times = run_reports_.Find(key)) {
+      *out.mutable_detail()->mutable_device_times() = *times;
+    }
     return absl::OkStatus();
   }
   if (!start) {

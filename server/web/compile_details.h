@@ -13,6 +13,7 @@
 #include "proto/base/compiler_builds.h"
 #include "server/jobs/broker.h"
 #include "server/observe/activity.h"
+#include "server/observe/run_reports.h"
 
 namespace kiln {
 namespace v1 {
@@ -27,7 +28,7 @@ class CompileDetails {
  public:
   // All must outlive it.
   CompileDetails(Broker* broker, cache::Store* store, ActivityLog* activity,
-                 CompilerBuilds compiler_builds);
+                 const RunReports* run_reports, CompilerBuilds compiler_builds);
   ~CompileDetails();
   CompileDetails(const CompileDetails&) = delete;
   CompileDetails& operator=(const CompileDetails&) = delete;
@@ -47,6 +48,7 @@ class CompileDetails {
   Broker& broker_;
   cache::Store& store_;
   ActivityLog& activity_;
+  const RunReports& run_reports_;
   const CompilerBuilds compiler_builds_;
   const std::shared_ptr<State> state_;  // also of callbacks that come after the end
 };

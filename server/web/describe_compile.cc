@@ -116,6 +116,7 @@ void DescribeKernel(const v1::Debug::KernelSource& from, const v1::KernelInfo* i
   to.set_resources(resources);
   *to.mutable_ops() = from.ops();
   *to.mutable_schedule() = from.schedule();
+  *to.mutable_plans() = from.plans();
   if (info == nullptr) return;
   to.set_key(info->key());
   to.set_cached(info->cached());

@@ -15,6 +15,7 @@ const std::vector<WebAsset>& WebAssets() {
       {"/ui/compile.js", kScript, UiCompileJs()},
       {"/ui/fusion.js", kScript, UiFusionJs()},
       {"/ui/ir.js", kScript, UiIrJs()},
+      {"/ui/launches.js", kScript, UiLaunchesJs()},
   };
   return *assets;
 }

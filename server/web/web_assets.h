@@ -26,5 +26,6 @@ absl::string_view UiOverviewJs();
 absl::string_view UiCompileJs();
 absl::string_view UiFusionJs();
 absl::string_view UiIrJs();
+absl::string_view UiLaunchesJs();
 
 }  // namespace kiln::server

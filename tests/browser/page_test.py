@@ -312,6 +312,39 @@ class PageTest(unittest.TestCase):
             if code in (400, 403):
                 self.assertTrue(json.loads(body)["error"], path)
 
+    def test_z_launches_stand_beside_what_the_simulator_says(self):
+        path = f"{self.folder.name}/gcu.kgraph"
+        with open(path, "wb") as file:
+            file.write(graphs.attention_like("launches", 96))
+        environment = {**os.environ, "HOME": self.folder.name, "XDG_CONFIG_HOME": self.folder.name}
+        told = subprocess.run(
+            [OPTIONS.kiln, "explain", path, "--server", self.server.grpc, "--target", "gcu", "--arch", "gcu-16m", "--json"],
+            capture_output=True, text=True, check=True, env=environment)
+        artifact = json.loads(told.stdout)
+        times = artifact["debug"]["device_times"]
+        plans = {k["symbol"]: k["plans"][0] for k in artifact["debug"]["kernels"] if "plans" in k}
+        self.open(f"/#/compiles/{artifact['header']['key']}/launches",
+                  "document.querySelectorAll('#launches tbody tr').length > 0", "the launches")
+        rows = self.page.evaluate("[...document.querySelectorAll('#launches tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))")
+        self.assertEqual(len(rows), len(times["launches"]))
+        for row, time_ in zip(rows, times["launches"]):
+            plan = plans[time_["kernel"]]
+            self.assertEqual(row[1], plan["strategy"])
+            self.assertEqual(row[3], str(plan["kernels"]))
+            self.assertEqual(row[4], f"{int(plan.get('l2_peak_bytes', 0)) / 2**20:.2f} of 16")
+            self.assertEqual([float(x) for x in row[5:8]],
+                             [round(x, 1) for x in (plan["predicted_us"], plan["unfused_us"], time_["mean_us"])])
+            self.assertAlmostEqual(float(row[8]), (plan["predicted_us"] / time_["mean_us"] - 1) * 100, places=0)
+        sums = self.page.evaluate("document.querySelector('#launch-sums').textContent")
+        self.assertIn(f"simulated {sum(t['mean_us'] * t['launches'] for t in times['launches']):.1f}", sums)
+        # What lies in L2, and the lanes of the timeline below it.
+        drawn = self.page.evaluate("[...document.querySelectorAll('.drawing text')].map((t) => t.textContent)")
+        for lane in ("compute", "L3", "L2"):
+            self.assertIn(lane, drawn)
+        self.shoot(self.page, "launches")
+        self.check_no_sideways_scroll()
+        self.check_clean()
+
     def test_zz_a_server_that_stops_does_so_soon_and_the_page_says_so(self):
         self.open("/", self.ROWS, "rows")
         self.assertLess(self.server.stop(), 4)

@@ -192,6 +192,57 @@ def test_the_command_line_compiles_runs_and_tells_the_time(tmp_path, server):
     assert ".profile gcu-16m" in source and "m.mul" in source
 
 
+@pytest.mark.parametrize("images", [None, 21])
+def test_explain_tells_plans_beside_what_the_simulator_says(images, report, tmp_path, server):
+    """The numbers of the table are those of the simulator's own report, launch by launch."""
+    if images is None:
+        model, args = torch.nn.Sequential(torch.nn.Linear(40, 24), torch.nn.GELU(), torch.nn.Linear(24, 8)), (5, 40)
+    else:
+        model = torch.nn.Sequential(
+            torch.nn.Conv2d(4, 32, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(32, 32, 3, padding=1)
+        )
+        args = (images, 4, 96, 96)
+    [graph] = kiln_torch.save_graph(model.eval(), (torch.randn(args),), tmp_path / "m.kgraph")
+    target = ("--target", "gcu", "--arch", "gcu-16m")
+    told = json.loads(run_kiln(server, "explain", graph, *target, "--json"))["debug"]
+    simulated = {}
+    for line in report():
+        simulated.setdefault(line["kernel"], []).append(line)
+    times = told["device_times"]
+    assert times["device"] == "gcu-16m"
+    assert {t["kernel"] for t in times["launches"]} == set(simulated)
+    plans = {k["symbol"]: k["plans"] for k in told["kernels"] if "plans" in k}
+    for time in times["launches"]:
+        lines = simulated[time["kernel"]]
+        assert time["launches"] == len(lines)
+        assert time["mean_us"] == pytest.approx(sum(x["time_ps"] for x in lines) / len(lines) / 1e6)
+        [plan] = plans[time["kernel"]]
+        assert int(time["l2_peak_bytes"]) == max(x["l2_peak_bytes"] for x in lines)
+        assert int(plan.get("l2_peak_bytes", 0)) == int(time["l2_peak_bytes"]), "planned is what is used"
+        assert plan["strategy"] in ("AFE", "TLF", "one kernel")
+    strategies = {plan["strategy"] for [plan] in plans.values()}
+    assert ("TLF" in strategies) == (images is not None)
+    text = run_kiln(server, "explain", graph, *target)
+    for time in times["launches"]:
+        [plan] = plans[time["kernel"]]
+        off = (plan["predicted_us"] - time["mean_us"]) / time["mean_us"] * 100
+        row = f"{plan['predicted_us']:9.1f}  {plan['unfused_us']:9.1f}  {time['mean_us']:9.1f}  {off:+7.1f}  {plan['strategy']}"
+        assert row in text, text
+    total = sum(x["time_ps"] for lines in simulated.values() for x in lines) / 1e6
+    assert f"simulated {total:.1f} us, error " in text
+
+
+def test_explain_without_a_runtime_says_so(tmp_path, server, monkeypatch):
+    [graph] = kiln_torch.save_graph(torch.nn.Linear(4, 4).eval(), (torch.randn(2, 4),), tmp_path / "m.kgraph")
+    monkeypatch.setenv("KILN_LIBGCU", str(tmp_path / "none.so"))
+    command = [str(BUILD / "bin" / "kiln"), "explain", str(graph), "--target", "gcu", "--arch", "gcu-16m"]
+    environment = {**os.environ, "KILN_SERVER": server.address}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "times are predicted alone: there is no runtime of a GCU here" in done.stderr
+    assert "simulated: not run" in done.stdout
+
+
 def test_an_unknown_device_is_named():
     with pytest.raises(Exception, match="expected a GCU's profile"):
         torch.compile(lambda x: x + 1, backend="kiln", options={"device": "tpu"})(torch.ones(2))

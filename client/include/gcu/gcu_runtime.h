@@ -9,8 +9,18 @@
  * stays the caller's: a context owns its streams, events, modules and memory, and destroying it
  * destroys them.
  *
- * Times are the device's own. The simulator does what it is told before a call returns; a stream
- * has a clock, which copies and launches on it set forward, and events read. */
+ * Copies and launches on a stream take place in the order in which they are issued, those of two
+ * streams in any, and beside each other, unless one waits: gcu_stream_wait_event orders two
+ * streams, and what the host has waited for (gcu_stream_synchronize, gcu_event_synchronize) comes
+ * before whatever it issues then. Work without an order must not touch the same bytes where one
+ * writes them. What an asynchronous call is given by pointer must stay until it is done; arguments
+ * of launches are taken at once.
+ *
+ * Times are the device's own. The simulator does what it is told before a call returns, in the
+ * order of the calls; a stream has a clock, which copies and launches on it set forward, and events
+ * read (section Streams of the specification). It finds work that lacks an order: the later call is
+ * GCU_RACE. On a device that runs on by itself the codes of launches and asynchronous copies may
+ * come later, from the call that waits for them. */
 #ifndef GCU_RUNTIME_H_
 #define GCU_RUNTIME_H_
 
@@ -33,7 +43,8 @@ enum gcu_status {
   GCU_TRAP = 6,   /* a kernel's own guard */
   GCU_BOUNDS = 7, /* an access outside of an allocation */
   GCU_POISON = 8, /* a read of what was never written */
-  GCU_RACE = 9,   /* an access that another one, not waited for, forbids */
+  /* an access that another one, not waited for, forbids: of a core, a copy, or another stream */
+  GCU_RACE = 9,
   GCU_PROGRAM_FAULT = 10,
   GCU_INDEX = 11 /* an index of a gather or scatter outside of the rows */
 };
@@ -87,13 +98,14 @@ GCU_API int gcu_context_create(int device, gcu_context_t* context);
 GCU_API int gcu_context_destroy(gcu_context_t context);
 
 GCU_API int gcu_stream_create(gcu_context_t context, gcu_stream_t* stream);
-GCU_API int gcu_stream_destroy(gcu_stream_t stream);
+GCU_API int gcu_stream_destroy(gcu_stream_t stream); /* waits for its work */
 GCU_API int gcu_stream_synchronize(gcu_stream_t stream);
 
 /* `size` bytes, 1 and more; contents undefined. GCU_OUT_OF_MEMORY where no place is large enough.
  */
 GCU_API int gcu_malloc(gcu_context_t context, uint64_t size, int memory_type,
                        gcu_address_t* address);
+/* Waits for all streams' work, which may use the memory. */
 GCU_API int gcu_free(gcu_context_t context, gcu_address_t address, int memory_type);
 /* The same of L2: freed blocks are handed out again, the lowest first. */
 GCU_API int gcu_l2_malloc(gcu_context_t context, uint64_t size, gcu_address_t* address);
@@ -101,7 +113,8 @@ GCU_API int gcu_l2_free(gcu_context_t context, gcu_address_t address);
 
 /* `to` and `from` are addresses of the device or pointers, as `kind` says. A read of device memory
  * that was never written gives zeros. GCU_BOUNDS where the device's bytes are not in one
- * allocation. */
+ * allocation. The one without a stream comes behind all streams' work, and is done when the call
+ * returns. */
 GCU_API int gcu_memcpy(gcu_context_t context, uint64_t to, uint64_t from, uint64_t size, int kind);
 GCU_API int gcu_memcpy_async(gcu_stream_t stream, uint64_t to, uint64_t from, uint64_t size,
                              int kind);
@@ -125,13 +138,18 @@ GCU_API int gcu_function_get_argument(gcu_function_t function, uint32_t number,
 GCU_API int gcu_launch_kernel(gcu_function_t function, uint32_t grid_x, uint32_t grid_y,
                               uint32_t grid_z, uint32_t block_x, uint32_t block_y, uint32_t block_z,
                               void** args, uint64_t shared_mem, gcu_stream_t stream);
-/* GCU_NOT_FOUND before the stream's first launch. */
+/* Waits for the launch. GCU_NOT_FOUND before the stream's first launch. */
 GCU_API int gcu_stream_get_report(gcu_stream_t stream, gcu_launch_report* report);
 
 GCU_API int gcu_event_create(gcu_context_t context, gcu_event_t* event);
 GCU_API int gcu_event_destroy(gcu_event_t event);
+/* The event stands for what was issued on the stream so far; recorded again, for that alone. */
 GCU_API int gcu_event_record(gcu_event_t event, gcu_stream_t stream);
+/* The next two: of an event that was recorded. */
 GCU_API int gcu_event_synchronize(gcu_event_t event);
+GCU_API int gcu_stream_wait_event(gcu_stream_t stream, gcu_event_t event);
+/* As gcu_stream_get_report, of the stream's last launch before the event was recorded. */
+GCU_API int gcu_event_get_report(gcu_event_t event, gcu_launch_report* report);
 /* From `begin` to `end`, both recorded, of the device's time. */
 GCU_API int gcu_event_elapsed(gcu_event_t begin, gcu_event_t end, double* milliseconds);
 

@@ -33,6 +33,7 @@ class Artifact;
 class CacheRecord;
 class CompileOptions;
 class Device;
+class DeviceTimes;
 class ExportCacheRequest;
 class ExplainMissRequest;
 class ExplainMissResponse;
@@ -41,13 +42,13 @@ class ImportCacheResponse;
 class InterpretEvent;
 class InterpretRequest;
 class ListCacheResponse;
+class ReportRunRequest;
 class ServerInfo;
 class VerifyCacheResponse;
 }  // namespace v1
 
 namespace runtime {
 class LoadedProgram;
-struct DeviceRun;
 }  // namespace runtime
 class ProgramInfo;
 
@@ -164,8 +165,8 @@ class KILN_EXPORT Program {
   // What the last run did on a GCU, for people: its profile, launches and their simulated time;
   // "" for other devices.
   std::string LastRun() const;
-  // The same, launch by launch.
-  runtime::DeviceRun LastDeviceRun() const;
+  // The same, kernel by kernel.
+  v1::DeviceTimes LastDeviceTimes() const;
 
   // Header, program and debug part; the machine code is left out.
   const v1::Artifact& artifact() const;
@@ -251,6 +252,10 @@ class KILN_EXPORT Client {
   // take the server's defaults and the client's timeout.
   absl::StatusOr<v1::Activity> GetActivity(int recent, int slowest,
                                            absl::Duration timeout = absl::ZeroDuration());
+  // What Program::LastDeviceTimes says of a run at the hints of its graph's symbols, for the
+  // server's page. `key_hex`: the artifact's. NOT_FOUND where the server does not remember its
+  // compile. Waits five seconds at most.
+  absl::Status ReportRun(absl::string_view key_hex, const v1::DeviceTimes& times);
   // Empty `kind`: both. `limit` of zero: the server's default.
   absl::StatusOr<v1::ListCacheResponse> ListCache(absl::string_view kind, int limit);
   absl::StatusOr<v1::VerifyCacheResponse> VerifyCache();

@@ -248,7 +248,8 @@ class GcuAccelerator::OneRun final : public runtime::Accelerator::Run {
     gcu_launch_report report;
     KILN_RETURN_IF_ERROR(runtime_.Check(runtime_.stream_get_report(stream_, &report),
                                         "cannot read what a launch did"));
-    run_.launches.push_back({function.name, static_cast<double>(report.time_ps) * 1e-6});
+    run_.launches.push_back(
+        {function.name, static_cast<double>(report.time_ps) * 1e-6, report.l2_peak_bytes});
     const char* path = std::getenv("KILN_GCU_REPORT");
     if (path == nullptr) return absl::OkStatus();
     std::FILE* file = std::fopen(path, "a");

@@ -15,6 +15,7 @@
 #include "compiler/schedule/gcu/groups.h"
 #include "compiler/schedule/gcu/machine.h"
 #include "compiler/schedule/gcu/picture.h"
+#include "compiler/schedule/gcu/tiling.h"
 #include "compiler/toolchain/gcu/assembly.h"
 #include "compiler/toolchain/gcu/binary.h"
 #include "proto/base/device_cpu_names.h"
@@ -186,15 +187,16 @@ class GcuTarget : public Target {
         if (!absl::c_linear_search(tree.origins, origin)) tree.origins.push_back(origin);
       }
     }
+    bool found_typical = false;
     for (gcu::LaunchVersion& version : launch.versions) {
+      schedule::LaunchPlan& plan = tree.plans.emplace_back(PlanOf(module, operation, version));
+      plan.typical = !found_typical && HasHints(module, operation, version);
+      found_typical = found_typical || plan.typical;
+      if (launch.versions.size() > 1) plan.sizes = SizesOf(module, operation, version);
       if (std::holds_alternative<ir::Repeat>(operation)) {
         const std::string sizes =
-            launch.versions.size() > 1
-                ? absl::StrCat("DAFE, for ", SizesOf(module, operation, version), ": ")
-                : "";
-        const double unfused = gcu::UnfusedSeconds(module, schedule::gcu::SymbolsOf(operation),
-                                                   version.plan, machine_);
-        tree.reasons.push_back(absl::StrCat(sizes, ReasonOf(version, unfused)));
+            plan.sizes.empty() ? "" : absl::StrCat("DAFE, for ", plan.sizes, ": ");
+        tree.reasons.push_back(absl::StrCat(sizes, ReasonOf(version, plan.unfused_seconds)));
       }
       absl::c_move(version.reasons, std::back_inserter(tree.reasons));
     }
@@ -204,6 +206,54 @@ class GcuTarget : public Target {
   static std::string SizesOf(const ir::Module& module, const ir::Operation& operation,
                              const gcu::LaunchVersion& version) {
     return TextOf(*module.ints, schedule::gcu::SymbolsOf(operation), version.plan.bucket);
+  }
+
+  // Whether the symbols' hints are within the version's limits.
+  static bool HasHints(const ir::Module& module, const ir::Operation& operation,
+                       const gcu::LaunchVersion& version) {
+    const std::vector<ir::IntExpr> symbols = schedule::gcu::SymbolsOf(operation);
+    const std::vector<int64_t>& most = version.plan.bucket.most;
+    for (size_t i = 0; i < most.size(); ++i) {
+      if (module.ints->symbols()[symbols[i].id()].hint > most[i]) return false;
+    }
+    return true;
+  }
+
+  schedule::LaunchPlan PlanOf(ir::Module& module, const ir::Operation& operation,
+                              const gcu::LaunchVersion& version) const {
+    const std::vector<ir::Kernel>& kernels = version.plan.kernels;
+    schedule::LaunchPlan plan;
+    plan.kernels = static_cast<int>(kernels.size());
+    plan.l2_peak_bytes = version.l2.bytes;
+    plan.l2_bytes = machine_.l2_bytes;
+    plan.predicted_seconds = version.seconds;
+    if (!std::holds_alternative<ir::Repeat>(operation)) {
+      plan.strategy = "one kernel";
+      plan.unfused_seconds = version.seconds;
+      return plan;
+    }
+    const std::vector<ir::IntExpr> symbols = schedule::gcu::SymbolsOf(operation);
+    plan.strategy = version.plan.step > 0 ? "TLF" : "AFE";
+    plan.unfused_seconds = gcu::UnfusedSeconds(module, symbols, version.plan, machine_);
+    if (version.plan.step == 0) return plan;
+    const schedule::gcu::AtTypicalSizes sizes(*module.ints, symbols, version.plan.bucket);
+    const ir::IntExpr loop = kernels[0].outer[0];
+    const int64_t extent = schedule::gcu::TypicalOf(*module.ints, loop.extent());
+    plan.tile = version.plan.step;
+    plan.tiles = (extent + plan.tile - 1) / plan.tile;
+    ir::ForEachInst(kernels[0], [&](const ir::Inst& inst) {
+      if (inst.op != ir::ScalarOp::kStore) return;
+      const ir::Buffer& buffer = module.buffers[inst.buffer];
+      std::vector<int64_t> extents;
+      for (ir::IntExpr size : buffer.sizes) {
+        extents.push_back(schedule::gcu::TypicalOf(*module.ints, size));
+      }
+      plan.split_dimension =
+          static_cast<int>(absl::c_find(inst.indices, loop) - inst.indices.begin());
+      plan.split_buffer = absl::StrCat(buffer.name, " ", DTypeName(buffer.dtype), "[",
+                                       absl::StrJoin(extents, ", "), "]");
+    });
+    return plan;
   }
 
   // How a group runs, and what it gains.

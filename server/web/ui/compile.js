@@ -1,12 +1,14 @@
 // One compile: facts, timeline, and its inside in tabs. The inside is made when somebody looks.
-import { h, svg, replace, number, count, plural, duration, bytes, ago, shortKey, card, tabs, loading, getJson, postJson, getText, setText } from './dom.js';
+import { h, replace, number, count, plural, duration, bytes, ago, shortKey, card, tabs, loading, getJson, postJson, getText, setText } from './dom.js';
 import { outcomeChip } from './overview.js';
 import { FusionView } from './fusion.js';
+import { launchTable, drawingOf } from './launches.js';
 import { parseModule, kernelText, ownStart, readAssembly, renderCode } from './ir.js';
 
 const kTabs = [
   { id: 'fusion', label: 'Fusion' }, { id: 'kernels', label: 'Kernels' }, { id: 'ir', label: 'IR' }, { id: 'decisions', label: 'Decisions' },
 ];
+const kLaunchTabs = [...kTabs, { id: 'launches', label: 'Launches' }]; // of targets that predict times
 const kPollMs = 400;
 const kMaxLines = 3000;
 
@@ -23,9 +25,7 @@ export class CompileView {
     this.timeline = card('Timeline', null, this.timelineBody);
     this.timeline.hidden = true;
     this.panel = h('div', { id: 'inside', role: 'tabpanel', 'aria-label': 'Inside' }, loading('Asking for the inside'));
-    this.tabs = tabs('Parts of the compile', kTabs, this.tab, (id) => {
-      location.hash = `#/compiles/${this.key}/${id}`;
-    }, 'inside');
+    this.tabs = this.tabsOf(kTabs);
     this.inside = h('section', { class: 'card', 'aria-label': 'Inside' },
       h('div', { class: 'card-head' }, h('h2', {}, 'Inside'), this.tabs.element), this.panel);
     this.inside.hidden = true;
@@ -34,9 +34,15 @@ export class CompileView {
     this.load();
   }
 
+  tabsOf(items) {
+    return tabs('Parts of the compile', items, this.tab, (id) => {
+      location.hash = `#/compiles/${this.key}/${id}`;
+    }, 'inside');
+  }
+
   readRoute(route) {
     const tab = route.parts[2];
-    this.tab = kTabs.some((t) => t.id === tab) ? tab : 'fusion';
+    this.tab = kLaunchTabs.some((t) => t.id === tab) ? tab : 'fusion';
     this.deep = !!tab;
     this.part = route.parts[3] || '';
     this.step = route.query.has('step') ? Number(route.query.get('step')) : -1;
@@ -175,6 +181,11 @@ export class CompileView {
 
   async ready(detail) {
     this.detail = detail;
+    if (detail.kernels.some((kernel) => kernel.plans.length)) {
+      const all = this.tabsOf(kLaunchTabs);
+      this.tabs.element.replaceWith(all.element);
+      this.tabs = all;
+    }
     try {
       this.fusedText = await this.irOf('fuse');
       this.fused = parseModule(this.fusedText);
@@ -187,7 +198,7 @@ export class CompileView {
 
   async showTab() {
     if (!this.detail) return;
-    const show = { fusion: this.showFusion, kernels: this.showKernels, ir: this.showIr, decisions: this.showDecisions }[this.tab];
+    const show = { fusion: this.showFusion, kernels: this.showKernels, ir: this.showIr, decisions: this.showDecisions, launches: this.showLaunches }[this.tab];
     const wanted = `${this.tab} ${this.part}`;
     try {
       const content = await show.call(this);
@@ -346,6 +357,13 @@ export class CompileView {
     ];
   }
 
+  async showLaunches() {
+    if (!this.detail.kernels.some((kernel) => kernel.plans.length)) return h('div', { class: 'empty' }, 'This target\u2019s compiler predicts no times.');
+    const picture = drawingOf(await this.irOf('picture'));
+    return [launchTable(this.detail, (text, kernel) => h('a', { class: 'mono', href: `#/compiles/${this.key}/kernels/${kernel}` }, text)),
+      picture ? [h('div', { class: 'pane-head' }, 'L2 over time, and what computes and copies'), picture] : null];
+  }
+
   showDecisions() {
     const decisions = this.detail.decisions;
     if (!decisions.length) return h('div', { class: 'empty' }, h('strong', {}, 'No decision was needed.'), 'No two operators could have been fused.');
@@ -367,21 +385,6 @@ export class CompileView {
         h('thead', {}, h('tr', {}, ['Operators', 'Decision', 'Reason'].map((x) => h('th', { scope: 'col' }, x)))), body), note),
     ];
   }
-}
-
-const kShapes = { svg: ['width', 'height', 'font-family', 'font-size'], g: ['transform'], title: [],
-  rect: ['x', 'y', 'width', 'height', 'fill', 'stroke', 'stroke-width'], text: ['x', 'y', 'text-anchor', 'fill'] };
-
-// A picture that the compiler drew: its shapes anew, and nothing else of it. Null where it is none.
-function drawingOf(text) {
-  const copy = (from) => svg(from.localName, Object.fromEntries(kShapes[from.localName].map((name) => [name, from.getAttribute(name)])),
-    [...from.childNodes].map((child) => child.nodeType === Node.TEXT_NODE ? child.textContent : child.localName in kShapes ? copy(child) : null));
-  const root = new DOMParser().parseFromString(text, 'image/svg+xml').documentElement;
-  if (root.localName !== 'svg') return null;
-  const picture = copy(root);
-  picture.setAttribute('role', 'img');
-  picture.setAttribute('aria-label', 'Memory on the chip, and what computes and copies, over time');
-  return h('div', { class: 'drawing', tabindex: 0 }, picture);
 }
 
 const isTop = (stage) => ['plan', 'kernel_lookup', 'compile', 'link', 'store'].includes(stage);

@@ -73,6 +73,7 @@ TEST(DescribeCompileTest, StepsKernelsAndTextsAreListedWithoutTheTexts) {
   kernel.set_symbol("k1");
   kernel.set_source("12345");
   kernel.add_ops("add");
+  kernel.add_plans()->set_strategy("AFE");
   artifact.mutable_debug()->add_ir()->set_text("module {}");
   v1::FusionDecision& decision = *artifact.mutable_debug()->add_decisions();
   decision.set_reason("each element is used once");
@@ -85,6 +86,8 @@ TEST(DescribeCompileTest, StepsKernelsAndTextsAreListedWithoutTheTexts) {
   EXPECT_EQ(detail.steps(1).kind(), "library");
   EXPECT_EQ(detail.steps(2).kind(), "copy");
   EXPECT_EQ(detail.kernels(0).source_bytes(), 5);
+  ASSERT_EQ(detail.kernels(0).plans_size(), 1);
+  EXPECT_EQ(detail.kernels(0).plans(0).strategy(), "AFE");
   EXPECT_DOUBLE_EQ(detail.kernels(0).compile_ms(), 2.5);
   EXPECT_EQ(detail.ir(0).size_bytes(), 9);
   EXPECT_EQ(detail.decisions(0).reason(), "each element is used once");

@@ -350,6 +350,45 @@ TEST(GcuTarget, WhatTheDeviceLacksIsAKernelOfTheHost) {
   EXPECT_EQ(emitted->binary, 0);
 }
 
+TEST(GcuTarget, PlansOfLaunchesSayHowTheyRun) {
+  const auto target = TestTarget(TestDevice(kGcuIsa));
+  const auto plans_of = [&](const std::string& text) {
+    ir::Module module = *ir::Parse(text);
+    target->Tile(module);
+    std::vector<schedule::LaunchPlan> plans;
+    for (const ir::Operation& operation : module.operations) {
+      const auto tree = target->Schedule(module, operation);
+      EXPECT_TRUE(tree.ok()) << tree.status();
+      if (tree.ok()) plans.insert(plans.end(), tree->plans.begin(), tree->plans.end());
+    }
+    return plans;
+  };
+  // Fits L2 as it is.
+  const std::vector<schedule::LaunchPlan> whole = plans_of(Chain(1, 16, 28, 4));
+  ASSERT_EQ(whole.size(), 1u);
+  EXPECT_EQ(whole[0].strategy, "AFE");
+  EXPECT_EQ(whole[0].sizes, "");
+  EXPECT_TRUE(whole[0].typical);
+  EXPECT_EQ(whole[0].kernels, 4);
+  EXPECT_GT(whole[0].l2_peak_bytes, 16 * 28 * 28 * 4);
+  EXPECT_EQ(whole[0].l2_bytes, 16 << 20);
+  EXPECT_EQ(whole[0].tile, 0);
+  EXPECT_GT(whole[0].predicted_seconds, 10e-6) << "the launch alone takes that";
+  EXPECT_GT(whole[0].unfused_seconds, whole[0].predicted_seconds);
+  // 51 MB a tensor: images are taken some at a time.
+  bool tiled = false;
+  for (const schedule::LaunchPlan& plan : plans_of(Chain(64, 16, 112, 4))) {
+    EXPECT_LE(plan.l2_peak_bytes, plan.l2_bytes);
+    if (plan.strategy != "TLF") continue;
+    tiled = true;
+    EXPECT_EQ(plan.split_dimension, 0);
+    EXPECT_THAT(plan.split_buffer, HasSubstr(" f32[64, 16, 112, 112]"));
+    EXPECT_EQ(plan.tiles, (64 + plan.tile - 1) / plan.tile);
+    EXPECT_GT(plan.tiles, 1);
+  }
+  EXPECT_TRUE(tiled);
+}
+
 TEST(GcuTarget, PrintsTheSameTextAgain) {
   const auto target = TestTarget(TestDevice(kGcuIsa));
   std::vector<std::string> texts;
