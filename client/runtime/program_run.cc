@@ -269,8 +269,14 @@ absl::Status ProgramRun::FillOutput(const PlanOutput& from, kiln_output& to) {
       to.owner = allocation->memory;
     }
   } else {
-    to.storage = buffer.kind == BufferKind::kInput ? KILN_STORAGE_INPUT : KILN_STORAGE_LIBRARY;
+    const bool is_input = buffer.kind == BufferKind::kInput;
+    to.storage = is_input ? KILN_STORAGE_INPUT : KILN_STORAGE_LIBRARY;
     to.storage_index = buffer.index;
+    // Not where this run may keep the input's new value until it has come to its end.
+    if (is_input) {
+      to.data =
+          static_cast<char*>(inputs_[buffer.index].data) + from.view.offset * DTypeSize(type.dtype);
+    }
   }
   return absl::OkStatus();
 }

@@ -42,6 +42,7 @@ class ProgramRun {
 
   const Plan& plan() const { return plan_; }
   const v1::Program& program() const { return program_; }
+  absl::Span<const kiln_tensor> inputs() const { return inputs_; }
   const kiln_run_options* options() const { return options_; }
   // Whether the pointer of a constant is now that of an output.
   bool constant_moved() const { return constant_moved_; }

@@ -73,7 +73,7 @@ class CpuExecutor::OneRun final : private ProgramRun {
     KILN_RETURN_IF_ERROR(BeginOnDevice());
     KILN_RETURN_IF_ERROR(
         ProgramRun::Run(kept != nullptr ? static_cast<size_t>(plan().prepare_steps) : 0, outputs));
-    return BringBack(BufferKind::kInput);
+    return StoreInputs();
   }
 
   // Runs the prepare steps alone, into a block of the plan's prepared_bytes.
@@ -81,7 +81,7 @@ class CpuExecutor::OneRun final : private ProgramRun {
     SetPointers(block);
     KILN_RETURN_IF_ERROR(BeginOnDevice());
     KILN_RETURN_IF_ERROR(RunSteps(0, static_cast<size_t>(plan().prepare_steps)));
-    return BringBack(BufferKind::kPrepared);
+    return BringBackPrepared();
   }
 
  private:
@@ -91,18 +91,57 @@ class CpuExecutor::OneRun final : private ProgramRun {
     return absl::OkStatus();
   }
 
-  // What the device has stored to buffers of the kind.
-  absl::Status BringBack(BufferKind kind) {
-    for (size_t i = 0; on_device_ != nullptr && i < plan().buffers.size(); ++i) {
-      if (plan().buffers[i].kind != kind) continue;
+  absl::Status BringBackPrepared() {
+    if (on_device_ == nullptr) return absl::OkStatus();
+    for (size_t i = 0; i < plan().buffers.size(); ++i) {
+      if (plan().buffers[i].kind != BufferKind::kPrepared) continue;
       KILN_RETURN_IF_ERROR(BeforeUse(static_cast<int>(i), false));
+    }
+    return on_device_->Finish();
+  }
+
+  // With a device a run writes to its inputs when all else is done: the elements of each, and not
+  // what lies between them, which may be another tensor's.
+  absl::Status StoreInputs() {
+    if (on_device_ == nullptr) return absl::OkStatus();
+    for (size_t i = 0; i < plan().buffers.size(); ++i) {
+      const auto number = static_cast<int>(i);
+      if (plan().buffers[i].kind != BufferKind::kInput || !on_device_->OnlyOnDevice(number))
+        continue;
+      KILN_RETURN_IF_ERROR(BeforeUse(number, false));
+    }
+    KILN_RETURN_IF_ERROR(on_device_->Finish());
+    for (const auto& [number, block] : staged_) {
+      const PlanBuffer& buffer = plan().buffers[static_cast<size_t>(number)];
+      const PlanTensor& type = buffer.type;
+      if (type.reach_bytes == 0) continue;
+      CopyStrided(static_cast<char*>(inputs()[static_cast<size_t>(buffer.index)].data),
+                  type.strides, block.data(), type.strides, type.sizes, DTypeSize(type.dtype));
     }
     return absl::OkStatus();
   }
 
   absl::Status BeforeUse(int buffer, bool writes) override {
     if (on_device_ == nullptr) return absl::OkStatus();
+    KILN_RETURN_IF_ERROR(Stage(buffer, writes));
     return on_device_->ToHost(buffer, pointer(buffer), writes);
+  }
+
+  // Memory of the run's own in an input's place, before its new value comes to the host.
+  absl::Status Stage(int number, bool writes) {
+    const PlanBuffer& buffer = plan().buffers[static_cast<size_t>(number)];
+    const bool only_on_device = on_device_->OnlyOnDevice(number);
+    if (buffer.kind != BufferKind::kInput || !(writes || only_on_device) ||
+        pointer(number) != inputs()[static_cast<size_t>(buffer.index)].data) {
+      return absl::OkStatus();
+    }
+    KILN_ASSIGN_OR_RETURN(Block block, Block::Allocate(buffer.type.reach_bytes));
+    if (!only_on_device && buffer.type.reach_bytes > 0) {
+      std::memcpy(block.data(), pointer(number), static_cast<size_t>(buffer.type.reach_bytes));
+    }
+    workspace_.pointers[static_cast<size_t>(number)] = block.data();
+    staged_.emplace_back(number, std::move(block));
+    return absl::OkStatus();
   }
 
   absl::Status Launch(const PlanLaunch& launch) override {
@@ -145,6 +184,7 @@ class CpuExecutor::OneRun final : private ProgramRun {
   const CpuExecutor& executor_;
   Workspace& workspace_;
   std::unique_ptr<Accelerator::Run> on_device_;  // null where all launches are the host's
+  std::vector<std::pair<int, Block>> staged_;    // inputs' buffers
   ThreadPool::Run* pool_run_ = nullptr;          // its place, where it has one
   KilnCpuContext context_{};
 };

@@ -33,8 +33,12 @@ class Accelerator {
     // `data` is where the host has the buffer; `kernel` that of the launch.
     virtual absl::Status Launch(const PlanLaunch& launch, const Kernel& kernel,
                                 absl::Span<void* const> data) = 0;
-    // Before the host uses a buffer at `data`; where it `writes`, only the host has it then.
+    // Before the host uses a buffer at `data`, all of which it then has; where it `writes`, only
+    // the host has it.
     virtual absl::Status ToHost(int buffer, void* data, bool writes) = 0;
+    virtual bool OnlyOnDevice(int buffer) const = 0;
+    // Waits until everything is done; then nothing of the run can fail any more.
+    virtual absl::Status Finish() = 0;
   };
   virtual absl::StatusOr<std::unique_ptr<Run>> Begin(const Plan& plan) const = 0;
   // What the last run did there.

@@ -8,8 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
-#include "client/runtime/memory.h"
-#include "client/runtime/strided_copy.h"
+#include "client/runtime/gcu/queue.h"
 #include "kiln/v1/artifact.pb.h"
 #include "proto/base/status_macros.h"
 
@@ -115,7 +114,11 @@ class GcuAccelerator final : public runtime::Accelerator {
 class GcuAccelerator::OneRun final : public runtime::Accelerator::Run {
  public:
   OneRun(const GcuAccelerator& owner, const Plan& plan)
-      : owner_(owner), runtime_(owner.runtime_), plan_(plan), buffers_(plan.buffers.size()) {
+      : owner_(owner),
+        runtime_(owner.runtime_),
+        plan_(plan),
+        buffers_(plan.buffers.size()),
+        queue_(std::make_unique<Queue>(runtime_)) {
     for (size_t i = 0; i < buffers_.size(); ++i) {
       const runtime::BufferKind kind = plan.buffers[i].kind;
       buffers_[i].on_host = kind == runtime::BufferKind::kInput ||
@@ -125,22 +128,14 @@ class GcuAccelerator::OneRun final : public runtime::Accelerator::Run {
   }
 
   ~OneRun() override {
+    queue_.reset();  // nothing uses the memory any more
     for (const gcu_address_t address : allocations_) {
       runtime_.free(runtime_.context, address, GCU_MEMORY_L3);
     }
-    if (stream_ != nullptr) runtime_.stream_destroy(stream_);
-    if (run_.launches.empty()) return;
-    run_.device = runtime_.properties.name;
-    owner_.Note(std::move(run_));
     // It could be written when the runtime was loaded, and nothing but a picture is lost.
-    if (!runtime_.trace_path.empty()) {
+    if (launched_ && !runtime_.trace_path.empty()) {
       runtime_.write_trace(runtime_.context, runtime_.trace_path.c_str());
     }
-  }
-
-  absl::Status Begin() {
-    return runtime_.Check(runtime_.stream_create(runtime_.context, &stream_),
-                          "cannot make a stream");
   }
 
   absl::Status Launch(const PlanLaunch& launch, const runtime::Kernel& kernel,
@@ -148,37 +143,62 @@ class GcuAccelerator::OneRun final : public runtime::Accelerator::Run {
     const Function& function = owner_.functions_[static_cast<size_t>(launch.function)];
     const int* buffers = plan_.launch_buffers.data() + launch.first_buffer;
     std::vector<uint64_t> values;
+    std::vector<Access> accesses;
     for (int i = 0; i < launch.num_buffers; ++i) {
       const auto number = static_cast<size_t>(buffers[i]);
       KILN_ASSIGN_OR_RETURN(const gcu_address_t address, ToDevice(number, data[number]));
       values.push_back(address);
+      accesses.push_back({address, static_cast<uint64_t>(plan_.buffers[number].type.reach_bytes),
+                          kernel.interface->buffers(i).written()});
     }
     for (const long symbol : launch.symbols) values.push_back(static_cast<uint64_t>(symbol));
     std::vector<void*> arguments;
     for (uint64_t& value : values) arguments.push_back(&value);
-    KILN_RETURN_IF_ERROR(
-        runtime_.Check(runtime_.launch_kernel(function.function, 1, 1, 1, 0, 0, 0, arguments.data(),
-                                              function.l2_bytes, stream_),
-                       absl::StrCat("kernel ", function.name)));
+    launched_ = true;
+    KILN_RETURN_IF_ERROR(queue_->Launch(function.name, function.function, function.l2_bytes,
+                                        absl::MakeSpan(arguments), accesses));
     for (int i = 0; i < launch.num_buffers; ++i) {
       if (!kernel.interface->buffers(i).written()) continue;
       buffers_[static_cast<size_t>(buffers[i])].on_device = true;
       buffers_[static_cast<size_t>(buffers[i])].on_host = false;
     }
-    return AddReport(function);
+    return absl::OkStatus();
   }
 
   absl::Status ToHost(int number, void* data, bool writes) override {
     Buffer& buffer = buffers_[static_cast<size_t>(number)];
     if (buffer.on_device && !buffer.on_host) {
-      KILN_RETURN_IF_ERROR(ReadBack(buffer, plan_.buffers[static_cast<size_t>(number)], data));
+      const int64_t bytes = plan_.buffers[static_cast<size_t>(number)].type.reach_bytes;
+      KILN_RETURN_IF_ERROR(queue_->ToHost(data, buffer.address, static_cast<uint64_t>(bytes)));
     }
     if (buffer.on_device) buffer.on_host = true;
     if (writes) {
+      // What is about to change may not have been copied yet, of this buffer or of one that has
+      // been where it is.
+      KILN_RETURN_IF_ERROR(queue_->WaitForUploads());
       buffer.on_host = true;
       buffer.on_device = false;
     }
     return absl::OkStatus();
+  }
+
+  bool OnlyOnDevice(int number) const override {
+    const Buffer& buffer = buffers_[static_cast<size_t>(number)];
+    return buffer.on_device && !buffer.on_host;
+  }
+
+  absl::Status Finish() override {
+    KILN_RETURN_IF_ERROR(queue_->Finish());
+    KILN_ASSIGN_OR_RETURN(const std::vector<Queue::Launched> reports, queue_->Reports());
+    if (reports.empty()) return absl::OkStatus();
+    runtime::DeviceRun run;
+    run.device = runtime_.properties.name;
+    for (const Queue::Launched& launched : reports) {
+      run.launches.push_back({launched.name, static_cast<double>(launched.report.time_ps) * 1e-6,
+                              launched.report.l2_peak_bytes});
+    }
+    owner_.Note(std::move(run));
+    return AppendReports(reports);
   }
 
  private:
@@ -211,53 +231,25 @@ class GcuAccelerator::OneRun final : public runtime::Accelerator::Run {
     }
     if (buffer.on_host && !buffer.on_device) {
       if (info.type.reach_bytes > 0) {
-        KILN_RETURN_IF_ERROR(runtime_.Check(
-            runtime_.memcpy(runtime_.context, buffer.address, reinterpret_cast<uintptr_t>(data),
-                            static_cast<uint64_t>(info.type.reach_bytes), GCU_HOST_TO_DEVICE),
-            "cannot copy a tensor to the GCU"));
+        KILN_RETURN_IF_ERROR(
+            queue_->ToDevice(buffer.address, data, static_cast<uint64_t>(info.type.reach_bytes)));
       }
       buffer.on_device = true;
     }
     return buffer.address;
   }
 
-  // Of an input that was written its own elements alone: what lies between them may be another
-  // tensor's, which has changed since.
-  absl::Status ReadBack(const Buffer& buffer, const runtime::PlanBuffer& info, void* data) {
-    const runtime::PlanTensor& type = info.type;
-    if (info.kind != runtime::BufferKind::kInput || type.reach_bytes == 0 ||
-        runtime::IsContiguous(type.sizes, type.strides)) {
-      return CopyToHost(data, buffer.address, type.reach_bytes);
-    }
-    KILN_ASSIGN_OR_RETURN(const runtime::Block whole, runtime::Block::Allocate(type.reach_bytes));
-    KILN_RETURN_IF_ERROR(CopyToHost(whole.data(), buffer.address, type.reach_bytes));
-    runtime::CopyStrided(static_cast<char*>(data), type.strides, whole.data(), type.strides,
-                         type.sizes, DTypeSize(type.dtype));
-    return absl::OkStatus();
-  }
-
-  absl::Status CopyToHost(void* data, gcu_address_t address, int64_t bytes) {
-    if (bytes == 0) return absl::OkStatus();
-    return runtime_.Check(
-        runtime_.memcpy(runtime_.context, reinterpret_cast<uintptr_t>(data), address,
-                        static_cast<uint64_t>(bytes), GCU_DEVICE_TO_HOST),
-        "cannot copy a tensor from the GCU");
-  }
-
-  absl::Status AddReport(const Function& function) {
-    gcu_launch_report report;
-    KILN_RETURN_IF_ERROR(runtime_.Check(runtime_.stream_get_report(stream_, &report),
-                                        "cannot read what a launch did"));
-    run_.launches.push_back(
-        {function.name, static_cast<double>(report.time_ps) * 1e-6, report.l2_peak_bytes});
+  // A line for each launch, to $KILN_GCU_REPORT.
+  static absl::Status AppendReports(absl::Span<const Queue::Launched> reports) {
     const char* path = std::getenv("KILN_GCU_REPORT");
     if (path == nullptr) return absl::OkStatus();
     std::FILE* file = std::fopen(path, "a");
     if (file == nullptr) {
       return absl::InvalidArgumentError(absl::StrCat("KILN_GCU_REPORT: cannot write ", path));
     }
-    std::fputs(
-        absl::StrCat("{\"kernel\": \"", function.name, "\", \"time_ps\": ", report.time_ps,
+    for (const auto& [name, report] : reports) {
+      std::fputs(absl::StrCat(
+                     "{\"kernel\": \"", name, "\", \"time_ps\": ", report.time_ps,
                      ", \"l3_read_bytes\": ", report.l3_read_bytes, ", \"l3_written_bytes\": ",
                      report.l3_written_bytes, ", \"l2_read_bytes\": ", report.l2_read_bytes,
                      ", \"l2_written_bytes\": ", report.l2_written_bytes,
@@ -267,8 +259,9 @@ class GcuAccelerator::OneRun final : public runtime::Accelerator::Run {
                      ", \"scalar_ps\": ", report.scalar_ps, ", \"waiting_ps\": ", report.waiting_ps,
                      ", \"macs\": ", report.macs, ", \"instructions\": ", report.instructions,
                      ", \"l2_peak_bytes\": ", report.l2_peak_bytes, "}\n")
-            .c_str(),
-        file);
+                     .c_str(),
+                 file);
+    }
     std::fclose(file);
     return absl::OkStatus();
   }
@@ -279,15 +272,13 @@ class GcuAccelerator::OneRun final : public runtime::Accelerator::Run {
   std::vector<Buffer> buffers_;
   std::vector<gcu_address_t> allocations_;
   gcu_address_t workspace_ = 0;
-  gcu_stream_t stream_ = nullptr;
-  runtime::DeviceRun run_;
+  std::unique_ptr<Queue> queue_;
+  bool launched_ = false;
 };
 
 absl::StatusOr<std::unique_ptr<runtime::Accelerator::Run>> GcuAccelerator::Begin(
     const Plan& plan) const {
-  auto run = std::make_unique<OneRun>(*this, plan);
-  KILN_RETURN_IF_ERROR(run->Begin());
-  return run;
+  return std::make_unique<OneRun>(*this, plan);
 }
 
 }  // namespace

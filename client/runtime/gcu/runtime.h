@@ -26,9 +26,15 @@ namespace kiln::gcu {
   X(context_create)              \
   X(stream_create)               \
   X(stream_destroy)              \
+  X(stream_synchronize)          \
+  X(stream_wait_event)           \
+  X(event_create)                \
+  X(event_destroy)               \
+  X(event_record)                \
+  X(event_get_report)            \
   X(malloc)                      \
   X(free)                        \
-  X(memcpy)                      \
+  X(memcpy_async)                \
   X(module_load)                 \
   X(module_unload)               \
   X(module_get_function)         \
@@ -36,7 +42,6 @@ namespace kiln::gcu {
   X(function_get_argument)       \
   X(function_get_l2_bytes)       \
   X(launch_kernel)               \
-  X(stream_get_report)           \
   X(set_tracing)                 \
   X(write_trace)
 

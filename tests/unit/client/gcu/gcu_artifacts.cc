@@ -211,4 +211,8 @@ void ResetGcuWatch(int64_t fails_at, int code) {
   OfWatch<decltype(&gcu_watch_reset)>("gcu_watch_reset")(fails_at, code);
 }
 
+void DropGcuWaits(bool drop) {
+  OfWatch<decltype(&gcu_watch_drop_waits)>("gcu_watch_drop_waits")(drop ? 1 : 0);
+}
+
 }  // namespace kiln::testing

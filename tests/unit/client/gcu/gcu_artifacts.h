@@ -69,5 +69,6 @@ absl::StatusOr<std::vector<Values>> RunOn(const Program& program,
 void WatchGcu();
 GcuWatch ReadGcuWatch();
 void ResetGcuWatch(int64_t fails_at = -1, int code = 0);
+void DropGcuWaits(bool drop);
 
 }  // namespace kiln::testing

@@ -39,6 +39,7 @@ class GcuErrors : public ::testing::Test {
     const GcuWatch watch = ReadGcuWatch();
     EXPECT_EQ(watch.blocks, 0);
     EXPECT_EQ(watch.streams, 0);
+    EXPECT_EQ(watch.events, 0);
     EXPECT_EQ(watch.modules, 0);
   }
 };
@@ -132,8 +133,9 @@ TEST_F(GcuErrors, EveryCallMayFail) {
       }
       EXPECT_EQ(status.code(), expected) << status;
       EXPECT_THAT(status.message(), HasSubstr(": the test wants it"));
-      EXPECT_THAT(status.message(), ::testing::ContainsRegex("kernel gcu_|tensor|stream|allocate "
-                                                             "[0-9]+ bytes|what a launch did"));
+      EXPECT_THAT(status.message(),
+                  ::testing::ContainsRegex("kernel gcu_|tensor|stream|event|allocate [0-9]+ "
+                                           "bytes|what a launch did|what runs on the GCU"));
     }
   }
   EXPECT_GT(failed_loads, 8 * 8);
@@ -217,6 +219,31 @@ TEST_F(GcuErrors, AFailedRunHasNotWrittenToItsInputs) {
   index.assign(4, 0);
   ASSERT_TRUE(loaded->Run(inputs, outputs.span(), nullptr).ok());
   EXPECT_THAT(column, ElementsAre(2, 1, 2, 1, 2, 1, 2));
+}
+
+// Of a step of the host's that stored to an input, and of one that wanted to read what the device
+// had.
+TEST_F(GcuErrors, AFailedRunHasNotWrittenToItsInputsWhicheverSideStoredToThem) {
+  for (const bool on_host : {true, false}) {
+    SCOPED_TRACE(on_host);
+    Made made(16, 3);
+    const uint32_t seen = made.Workspace(0), out = made.Buffer(v1::Buffer::KIND_OUTPUT);
+    made.Launch(on_host ? "test_add" : "gcu_add", {0, 2, 2});
+    made.Launch(on_host ? "gcu_add" : "test_add", {2, 0, seen});
+    made.Launch("gcu_pick", {seen, 1, out});
+    made.Output(out);
+    made.Output(2);
+    const auto program = LoadGcu(made.OnGcu());
+    Values a = Iota(16, 1), index(16, 99), updated = Iota(16, 5);
+    EXPECT_TRUE(absl::IsOutOfRange(RunOn(*program, {&a, &index, &updated}).status()));
+    EXPECT_EQ(updated, Iota(16, 5));
+    index.assign(16, 3);
+    const auto result = RunOn(*program, {&a, &index, &updated});
+    ASSERT_TRUE(result.ok()) << result.status();
+    for (size_t i = 0; i < 16; ++i) EXPECT_EQ(updated[i], a[i] + static_cast<float>(5 + i));
+    EXPECT_EQ((*result)[0], Values(16, updated[3] + a[3]));
+    EXPECT_EQ((*result)[1], updated) << "an output that is the input";
+  }
 }
 
 TEST_F(GcuErrors, AFaultNamesKernelAndInstruction) {

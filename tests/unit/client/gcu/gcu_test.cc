@@ -27,6 +27,7 @@ class Gcu : public ::testing::Test {
     const GcuWatch watch = ReadGcuWatch();
     EXPECT_EQ(watch.blocks, 0);
     EXPECT_EQ(watch.streams, 0);
+    EXPECT_EQ(watch.events, 0);
     EXPECT_EQ(watch.modules, 0);
   }
 };

@@ -9,9 +9,10 @@
 
 namespace {
 
-std::atomic<int64_t> blocks, streams, modules, calls, bytes_to_device, bytes_to_host,
-    copies_to_device, copies_to_host, fails_at{-1};
+std::atomic<int64_t> blocks, streams, events, modules, calls, bytes_to_device, bytes_to_host,
+    copies_to_device, copies_to_host, waits, fails_at{-1};
 std::atomic<int> code_of_failure;
+std::atomic<bool> drops_waits;
 thread_local bool has_failed = false;  // the thread's last call is the one that was made to fail
 
 void* Library() {
@@ -50,14 +51,18 @@ int Gone(int code, std::atomic<int64_t>& live) {
 #define WATCHED(name, ...) Fails() ? code_of_failure.load() : REAL(name)(__VA_ARGS__)
 
 void gcu_watch_reset(int64_t new_fails_at, int code) {
-  calls = bytes_to_device = bytes_to_host = copies_to_device = copies_to_host = 0;
+  calls = bytes_to_device = bytes_to_host = copies_to_device = copies_to_host = waits = 0;
   fails_at = new_fails_at;
   code_of_failure = code;
 }
 
+void gcu_watch_drop_waits(int drop) {
+  drops_waits = drop != 0;
+}
+
 void gcu_watch_read(GcuWatch* watch) {
-  *watch = {blocks,          streams,       modules,          calls,
-            bytes_to_device, bytes_to_host, copies_to_device, copies_to_host};
+  *watch = {blocks,          streams,       events,           modules,        calls,
+            bytes_to_device, bytes_to_host, copies_to_device, copies_to_host, waits};
 }
 
 const char* gcu_get_last_error() {
@@ -76,11 +81,11 @@ int gcu_malloc(gcu_context_t context, uint64_t size, int memory_type, gcu_addres
 int gcu_free(gcu_context_t context, gcu_address_t address, int memory_type) {
   return Gone(REAL(gcu_free)(context, address, memory_type), blocks);
 }
-int gcu_memcpy(gcu_context_t context, uint64_t to, uint64_t from, uint64_t size, int kind) {
+int gcu_memcpy_async(gcu_stream_t stream, uint64_t to, uint64_t from, uint64_t size, int kind) {
   const int64_t bytes = static_cast<int64_t>(size);
   (kind == GCU_HOST_TO_DEVICE ? bytes_to_device : bytes_to_host) += bytes;
   ++(kind == GCU_HOST_TO_DEVICE ? copies_to_device : copies_to_host);
-  return WATCHED(gcu_memcpy, context, to, from, size, kind);
+  return WATCHED(gcu_memcpy_async, stream, to, from, size, kind);
 }
 int gcu_module_load(gcu_context_t context, const void* binary, size_t size, gcu_module_t* module) {
   return Made(WATCHED(gcu_module_load, context, binary, size, module), modules);
@@ -106,8 +111,25 @@ int gcu_launch_kernel(gcu_function_t function, uint32_t grid_x, uint32_t grid_y,
   return WATCHED(gcu_launch_kernel, function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
                  args, shared_mem, stream);
 }
-int gcu_stream_get_report(gcu_stream_t stream, gcu_launch_report* report) {
-  return WATCHED(gcu_stream_get_report, stream, report);
+int gcu_stream_synchronize(gcu_stream_t stream) {
+  return WATCHED(gcu_stream_synchronize, stream);
+}
+int gcu_stream_wait_event(gcu_stream_t stream, gcu_event_t event) {
+  ++waits;
+  if (drops_waits) return GCU_OK;
+  return WATCHED(gcu_stream_wait_event, stream, event);
+}
+int gcu_event_create(gcu_context_t context, gcu_event_t* event) {
+  return Made(WATCHED(gcu_event_create, context, event), events);
+}
+int gcu_event_destroy(gcu_event_t event) {
+  return Gone(REAL(gcu_event_destroy)(event), events);
+}
+int gcu_event_record(gcu_event_t event, gcu_stream_t stream) {
+  return WATCHED(gcu_event_record, event, stream);
+}
+int gcu_event_get_report(gcu_event_t event, gcu_launch_report* report) {
+  return WATCHED(gcu_event_get_report, event, report);
 }
 
 // What needs no watch.
