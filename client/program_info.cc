@@ -157,7 +157,7 @@ void ProgramInfo::AddStats(const runtime::LoadedProgram& program) {
   stats_.threads = program.executor().threads();
   stats_.dynamic = program.executor().dynamic() ? 1 : 0;
   stats_.workspace_bytes = program.executor().typical_plan().workspace_bytes;
-  stats_.prepared_bytes = program.executor().typical_plan().prepared_bytes;
+  stats_.prepared_bytes = program.executor().prepared_bytes();
 }
 
 }  // namespace kiln

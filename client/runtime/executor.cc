@@ -52,6 +52,28 @@ absl::Status Executor::Prepare() {
   return absl::OkStatus();
 }
 
+void Executor::KeepParameters() {
+  std::vector<bool> kept(prepared_inputs_.size(), false);
+  const auto is_fixed = [](const v1::SymInt& size) { return !size.has_expr(); };
+  size_t launch = 0;
+  for (const v1::Step& step : program_.steps()) {
+    if (!step.has_launch()) continue;
+    if (kernels_[launch++].entry != nullptr) continue;  // the host's
+    for (const uint32_t number : step.launch().buffers()) {
+      const v1::Buffer& buffer = program_.buffers(static_cast<int>(number));
+      if (buffer.kind() != v1::Buffer::KIND_INPUT || kept[buffer.index()] ||
+          written_inputs_[buffer.index()] ||
+          program_.inputs(static_cast<int>(buffer.index())).role() != v1::Input::ROLE_PARAMETER ||
+          !std::all_of(buffer.sizes().begin(), buffer.sizes().end(), is_fixed) ||
+          !std::all_of(buffer.strides().begin(), buffer.strides().end(), is_fixed)) {
+        continue;
+      }
+      kept[buffer.index()] = prepared_inputs_[buffer.index()] = true;
+      kept_bytes_ += typical_plan_->buffers[number].type.reach_bytes;
+    }
+  }
+}
+
 absl::StatusOr<std::shared_ptr<const Plan>> Executor::MakeSoundPlan(
     absl::Span<const int64_t> symbols) const {
   KILN_ASSIGN_OR_RETURN(Plan made, MakePlan(program_, kernels_, symbols));

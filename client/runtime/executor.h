@@ -61,8 +61,10 @@ class Executor {
   // What the last run did on a device that tells.
   virtual DeviceRun LastRun() const { return {}; }
 
-  // Whether PrepareWeights reads the input.
+  // Whether runs that are given what PrepareWeights made do without the input as it is then.
   bool PreparesInput(size_t input) const { return prepared_inputs_[input]; }
+  // Of memory that what PrepareWeights makes takes; 0: there is nothing to prepare.
+  int64_t prepared_bytes() const { return typical_plan_->prepared_bytes + kept_bytes_; }
   bool dynamic() const { return dynamic_; }
   // Whether a run stores into that input.
   bool WritesInput(size_t input) const { return written_inputs_[input]; }
@@ -90,6 +92,10 @@ class Executor {
 
   uint64_t id() const { return id_; }
   const std::vector<Kernel>& kernels() const { return kernels_; }
+  const std::vector<bool>& prepared_inputs() const { return prepared_inputs_; }
+  // Of a device with memory of its own: parameters that launches read there, and none writes, are
+  // prepared as well, by lying there. After Prepare.
+  void KeepParameters();
 
  private:
   absl::StatusOr<std::shared_ptr<const Plan>> MakeSoundPlan(
@@ -105,6 +111,7 @@ class Executor {
   bool dynamic_ = false;
   std::vector<bool> written_inputs_;
   std::vector<bool> prepared_inputs_;
+  int64_t kept_bytes_ = 0;  // of parameters on the device
   std::vector<SymbolSource> symbol_sources_;
   std::shared_ptr<const Plan> typical_plan_;
 

@@ -177,6 +177,28 @@ def test_inputs_that_a_graph_updates(report):
     assert report()
 
 
+@pytest.mark.parametrize("change", ["in_place", "data", "assigned", "loaded"])
+def test_weights_stay_on_the_device_until_they_change(change, report):
+    model = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.ReLU(), torch.nn.Linear(30, 5)).eval()
+    compiled = torch.compile(model, backend="kiln", options=OPTIONS)
+    x = torch.randn(4, 20)
+    with torch.no_grad():
+        for _ in range(3):
+            assert_same(compiled(x), model(x))
+            weight = model[0].weight
+            if change == "in_place":
+                weight.mul_(-1.5)
+            elif change == "data":
+                weight.data.mul_(-1.5)
+            elif change == "assigned":
+                weight.data = torch.randn(30, 20)
+            else:
+                model.load_state_dict({k: torch.randn_like(v) for k, v in model.state_dict().items()})
+            for _ in range(2):
+                assert_same(compiled(x), model(x))
+    assert report()
+
+
 def test_the_command_line_compiles_runs_and_tells_the_time(tmp_path, server):
     model = torch.nn.Sequential(torch.nn.Linear(40, 24), torch.nn.GELU(), torch.nn.Linear(24, 8))
     [graph] = kiln_torch.save_graph(model.eval(), (torch.randn(5, 40),), tmp_path / "m.kgraph")

@@ -419,7 +419,8 @@ typedef struct kiln_run_options {
 
 /* What a program computes from its inputs of role parameter alone, such as weights laid out for its
    matrix products: runs that are given it need not compute it again. A program has such a part
-   where its client was given prepare_memory. Nothing here sees that a parameter changes: whoever
+   where its client was given prepare_memory; on a GCU also the parameters themselves, which then
+   stay in its memory. Nothing here sees that a parameter changes: whoever
    writes to one, or runs with another, prepares again. */
 typedef struct kiln_prepared kiln_prepared;
 /* Takes `inputs` as kiln_program_run does and reads those alone for which

@@ -20,6 +20,7 @@ constexpr int kMostThreads = 1024;
 struct CpuPrepared : kiln_prepared {
   using kiln_prepared::kiln_prepared;
   Block block;
+  std::unique_ptr<Accelerator::Kept> on_device;  // null where all launches are the host's
 };
 
 }  // namespace
@@ -62,15 +63,16 @@ class CpuExecutor::OneRun final : private ProgramRun {
     if (constant_moved()) workspace_.plan_id = 0;  // its pointers are not the plan's any more
   }
 
-  // `kept` may be null: then the prepare steps run as well.
-  absl::Status Run(const Block* kept, absl::Span<kiln_output> outputs) {
+  // `prepared` may be null: then the prepare steps run as well.
+  absl::Status Run(const CpuPrepared* prepared, absl::Span<kiln_output> outputs) {
+    const Block* kept = prepared != nullptr ? &prepared->block : nullptr;
     Block& own = workspace_.prepared;
     if (kept == nullptr && own.capacity() < plan().prepared_bytes) {
       own = Block();
       KILN_ASSIGN_OR_RETURN(own, Block::Allocate(plan().prepared_bytes));
     }
     SetPointers(kept != nullptr ? kept->data() : own.data());
-    KILN_RETURN_IF_ERROR(BeginOnDevice());
+    KILN_RETURN_IF_ERROR(BeginOnDevice(prepared != nullptr ? prepared->on_device.get() : nullptr));
     KILN_RETURN_IF_ERROR(
         ProgramRun::Run(kept != nullptr ? static_cast<size_t>(plan().prepare_steps) : 0, outputs));
     return StoreInputs();
@@ -79,15 +81,16 @@ class CpuExecutor::OneRun final : private ProgramRun {
   // Runs the prepare steps alone, into a block of the plan's prepared_bytes.
   absl::Status Prepare(char* block) {
     SetPointers(block);
-    KILN_RETURN_IF_ERROR(BeginOnDevice());
+    KILN_RETURN_IF_ERROR(BeginOnDevice(nullptr));
     KILN_RETURN_IF_ERROR(RunSteps(0, static_cast<size_t>(plan().prepare_steps)));
     return BringBackPrepared();
   }
 
  private:
-  absl::Status BeginOnDevice() {
+  absl::Status BeginOnDevice(Accelerator::Kept* kept) {
     if (executor_.accelerator_ == nullptr) return absl::OkStatus();
-    KILN_ASSIGN_OR_RETURN(on_device_, executor_.accelerator_->Begin(plan()));
+    KILN_ASSIGN_OR_RETURN(on_device_,
+                          executor_.accelerator_->Begin(plan(), kept, executor_.prepared_inputs()));
     return absl::OkStatus();
   }
 
@@ -211,6 +214,7 @@ absl::StatusOr<std::unique_ptr<CpuExecutor>> CpuExecutor::Create(
   std::unique_ptr<CpuExecutor> executor(new CpuExecutor(
       program, std::move(kernels), std::move(contract), threads, std::move(accelerator)));
   KILN_RETURN_IF_ERROR(executor->Prepare());
+  if (executor->accelerator_ != nullptr) executor->KeepParameters();
   for (const v1::Constant& constant : program.constants()) {
     KILN_ASSIGN_OR_RETURN(Block block,
                           Block::Allocate(static_cast<int64_t>(constant.data().size())));
@@ -292,6 +296,7 @@ absl::StatusOr<std::unique_ptr<kiln_prepared>> CpuExecutor::PrepareWeights(
                         Guard(inputs, static_cast<size_t>(program().outputs_size()), made));
   auto prepared = std::make_unique<CpuPrepared>(id());
   KILN_ASSIGN_OR_RETURN(prepared->block, Block::Allocate(plan->prepared_bytes));
+  if (accelerator_ != nullptr) prepared->on_device = accelerator_->Keep();
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<Workspace> workspace, TakeWorkspace(*plan));
   const absl::Status status =
       OneRun(*this, *plan, *workspace, inputs, nullptr).Prepare(prepared->block.data());
@@ -309,9 +314,8 @@ absl::Status CpuExecutor::Run(absl::Span<const kiln_tensor> inputs, absl::Span<k
   }
   KILN_ASSIGN_OR_RETURN(const kiln_prepared* prepared, Prepared(options));
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<Workspace> workspace, TakeWorkspace(*plan));
-  const Block* kept =
-      prepared != nullptr ? &static_cast<const CpuPrepared*>(prepared)->block : nullptr;
-  absl::Status status = OneRun(*this, *plan, *workspace, inputs, options).Run(kept, outputs);
+  absl::Status status = OneRun(*this, *plan, *workspace, inputs, options)
+                            .Run(static_cast<const CpuPrepared*>(prepared), outputs);
   ReturnWorkspace(std::move(workspace));
   return status;
 }

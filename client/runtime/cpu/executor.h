@@ -40,7 +40,17 @@ class Accelerator {
     // Waits until everything is done; then nothing of the run can fail any more.
     virtual absl::Status Finish() = 0;
   };
-  virtual absl::StatusOr<std::unique_ptr<Run>> Begin(const Plan& plan) const = 0;
+  // What stays on the device from run to run, which may overlap: buffers that are given to it once,
+  // when the first run needs them there.
+  class Kept {
+   public:
+    virtual ~Kept() = default;
+  };
+  virtual std::unique_ptr<Kept> Keep() const = 0;
+  // `kept`, which may be null, takes what is prepared and the inputs of `keeps_input`, of Keep; it
+  // must outlive the run.
+  virtual absl::StatusOr<std::unique_ptr<Run>> Begin(
+      const Plan& plan, Kept* kept, const std::vector<bool>& keeps_input) const = 0;
   // What the last run did there.
   virtual DeviceRun LastRun() const = 0;
 };

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
@@ -24,6 +25,15 @@ struct Function {
   gcu_function_t function = nullptr;
   uint64_t l2_bytes = 0;
 };
+
+absl::StatusOr<gcu_address_t> AllocateL3(const Runtime& runtime, int64_t bytes) {
+  gcu_address_t address = 0;
+  KILN_RETURN_IF_ERROR(
+      runtime.Check(runtime.malloc(runtime.context, static_cast<uint64_t>(bytes < 1 ? 1 : bytes),
+                                   GCU_MEMORY_L3, &address),
+                    absl::StrCat("cannot allocate ", bytes, " bytes on the GCU")));
+  return address;
+}
 
 // That the kernel takes what its interface states: the buffers, then the sizes. What it writes and
 // the interface does not say would stay on the device.
@@ -58,9 +68,46 @@ absl::Status CheckArguments(const Runtime& runtime, const Function& function,
   return absl::OkStatus();
 }
 
+// Buffers that lie on the device from run to run. Thread-safe.
+class KeptBuffers final : public runtime::Accelerator::Kept {
+ public:
+  explicit KeptBuffers(const Runtime& runtime) : runtime_(runtime) {}
+  ~KeptBuffers() override {
+    for (const auto& [buffer, address] : addresses_) {
+      runtime_.free(runtime_.context, address, GCU_MEMORY_L3);
+    }
+  }
+
+  // Where the buffer is, whose `bytes` at `data` are copied there the first time.
+  absl::StatusOr<gcu_address_t> Find(size_t buffer, const void* data, int64_t bytes) {
+    absl::MutexLock lock(&mutex_);
+    if (const auto known = addresses_.find(buffer); known != addresses_.end()) return known->second;
+    KILN_ASSIGN_OR_RETURN(const gcu_address_t address, AllocateL3(runtime_, bytes));
+    // Done when it returns, so that other runs may go on from here.
+    const absl::Status copied =
+        bytes == 0
+            ? absl::OkStatus()
+            : runtime_.Check(
+                  runtime_.memcpy(runtime_.context, address, reinterpret_cast<uintptr_t>(data),
+                                  static_cast<uint64_t>(bytes), GCU_HOST_TO_DEVICE),
+                  "cannot copy a tensor to the GCU");
+    if (!copied.ok()) {
+      runtime_.free(runtime_.context, address, GCU_MEMORY_L3);
+      return copied;
+    }
+    addresses_[buffer] = address;
+    return address;
+  }
+
+ private:
+  const Runtime& runtime_;
+  absl::Mutex mutex_;
+  absl::flat_hash_map<size_t, gcu_address_t> addresses_ ABSL_GUARDED_BY(mutex_);
+};
+
 class GcuAccelerator final : public runtime::Accelerator {
  public:
-  explicit GcuAccelerator(const Runtime& runtime) : runtime_(runtime) {}
+  explicit GcuAccelerator(const Runtime& runtime) : runtime_(runtime), constants_(runtime) {}
   ~GcuAccelerator() override {
     for (const Function& function : functions_) runtime_.module_unload(function.module);
   }
@@ -86,7 +133,10 @@ class GcuAccelerator final : public runtime::Accelerator {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::unique_ptr<Run>> Begin(const Plan& plan) const override;
+  std::unique_ptr<Kept> Keep() const override { return std::make_unique<KeptBuffers>(runtime_); }
+
+  absl::StatusOr<std::unique_ptr<Run>> Begin(const Plan& plan, Kept* kept,
+                                             const std::vector<bool>& keeps_input) const override;
 
   runtime::DeviceRun LastRun() const override {
     absl::MutexLock lock(&mutex_);
@@ -103,6 +153,7 @@ class GcuAccelerator final : public runtime::Accelerator {
 
   const Runtime& runtime_;
   std::vector<Function> functions_;
+  mutable KeptBuffers constants_;
   mutable absl::Mutex mutex_;
   mutable runtime::DeviceRun last_run_ ABSL_GUARDED_BY(mutex_);
 };
@@ -113,8 +164,11 @@ class GcuAccelerator final : public runtime::Accelerator {
 // stored where that was read.
 class GcuAccelerator::OneRun final : public runtime::Accelerator::Run {
  public:
-  OneRun(const GcuAccelerator& owner, const Plan& plan)
+  OneRun(const GcuAccelerator& owner, const Plan& plan, KeptBuffers* kept,
+         const std::vector<bool>& keeps_input)
       : owner_(owner),
+        kept_(kept),
+        keeps_input_(keeps_input),
         runtime_(owner.runtime_),
         plan_(plan),
         buffers_(plan.buffers.size()),
@@ -208,19 +262,34 @@ class GcuAccelerator::OneRun final : public runtime::Accelerator::Run {
   };
 
   absl::StatusOr<gcu_address_t> Allocate(int64_t bytes) {
-    gcu_address_t address = 0;
-    KILN_RETURN_IF_ERROR(runtime_.Check(
-        runtime_.malloc(runtime_.context, static_cast<uint64_t>(bytes < 1 ? 1 : bytes),
-                        GCU_MEMORY_L3, &address),
-        absl::StrCat("cannot allocate ", bytes, " bytes on the GCU")));
+    KILN_ASSIGN_OR_RETURN(const gcu_address_t address, AllocateL3(runtime_, bytes));
     allocations_.push_back(address);
     return address;
+  }
+
+  // Where the buffer lies on the device from run to run; null where it does not.
+  KeptBuffers* KeeperOf(const runtime::PlanBuffer& buffer) const {
+    switch (buffer.kind) {
+      case runtime::BufferKind::kConstant:
+        return &owner_.constants_;
+      case runtime::BufferKind::kPrepared:
+        return kept_;
+      case runtime::BufferKind::kInput:
+        return keeps_input_[static_cast<size_t>(buffer.index)] ? kept_ : nullptr;
+      default:
+        return nullptr;
+    }
   }
 
   // The buffer's place on the device, with what it holds.
   absl::StatusOr<gcu_address_t> ToDevice(size_t number, const void* data) {
     Buffer& buffer = buffers_[number];
     const runtime::PlanBuffer& info = plan_.buffers[number];
+    if (KeptBuffers* keeps = KeeperOf(info); keeps != nullptr && buffer.address == 0) {
+      KILN_ASSIGN_OR_RETURN(buffer.address, keeps->Find(number, data, info.type.reach_bytes));
+      buffer.on_device = true;
+      return buffer.address;
+    }
     if (buffer.address == 0 && info.kind == runtime::BufferKind::kWorkspace) {
       if (workspace_ == 0) {
         KILN_ASSIGN_OR_RETURN(workspace_, Allocate(plan_.workspace_bytes));
@@ -267,6 +336,8 @@ class GcuAccelerator::OneRun final : public runtime::Accelerator::Run {
   }
 
   const GcuAccelerator& owner_;
+  KeptBuffers* const kept_;  // may be null
+  const std::vector<bool>& keeps_input_;
   const Runtime& runtime_;
   const Plan& plan_;
   std::vector<Buffer> buffers_;
@@ -277,8 +348,9 @@ class GcuAccelerator::OneRun final : public runtime::Accelerator::Run {
 };
 
 absl::StatusOr<std::unique_ptr<runtime::Accelerator::Run>> GcuAccelerator::Begin(
-    const Plan& plan) const {
-  return std::make_unique<OneRun>(*this, plan);
+    const Plan& plan, Kept* kept, const std::vector<bool>& keeps_input) const {
+  // Of Keep, and of nobody else.
+  return std::make_unique<OneRun>(*this, plan, static_cast<KeptBuffers*>(kept), keeps_input);
 }
 
 }  // namespace

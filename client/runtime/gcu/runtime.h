@@ -34,6 +34,7 @@ namespace kiln::gcu {
   X(event_get_report)            \
   X(malloc)                      \
   X(free)                        \
+  X(memcpy)                      \
   X(memcpy_async)                \
   X(module_load)                 \
   X(module_unload)               \

@@ -302,6 +302,52 @@ TEST_F(Gcu, WhatIsPreparedIsKeptWhicheverSideMadeIt) {
   }
 }
 
+// x0 + x1 + a constant; x1 is a parameter.
+TEST_F(Gcu, WeightsAndConstantsAreCopiedOnceForEachStateOfTheParameters) {
+  Made made(30, 2);
+  made.program().mutable_inputs(1)->set_role(v1::Input::ROLE_PARAMETER);
+  const Values numbers = Iota(30, 7);
+  v1::Constant& constant = *made.program().add_constants();
+  constant.set_data(std::string(reinterpret_cast<const char*>(numbers.data()), 120));
+  v1::TensorType& type = *constant.mutable_type();
+  type.set_dtype(v1::DTYPE_FLOAT32);
+  *type.add_sizes() = Size(30);
+  *type.add_strides() = Size(1);
+  const uint32_t table = made.Buffer(v1::Buffer::KIND_CONSTANT), sum = made.Workspace(0);
+  made.Launch("gcu_add", {0, 1, sum});
+  made.Launch("gcu_add", {sum, table, made.Buffer(v1::Buffer::KIND_OUTPUT)});
+  made.Output(4);
+  const auto program = LoadGcu(made.OnGcu());
+  const runtime::Executor& executor = program->loaded().executor();
+  EXPECT_FALSE(executor.PreparesInput(0));
+  EXPECT_TRUE(executor.PreparesInput(1));
+  EXPECT_EQ(executor.prepared_bytes(), 120);
+  Values x = Iota(30, 1), w = Iota(30, 2);
+  kiln_run_options options = KILN_RUN_OPTIONS_INIT;
+  const auto copies = [&] {
+    ResetGcuWatch();
+    const auto result = RunOn(*program, {&x, &w}, &options);
+    EXPECT_TRUE(result.ok()) << result.status();
+    for (size_t i = 0; result.ok() && i < 30; ++i) {
+      EXPECT_EQ((*result)[0][i], x[i] + w[i] + numbers[i]);
+    }
+    return ReadGcuWatch().copies_to_device;
+  };
+  EXPECT_EQ(copies(), 3);
+  EXPECT_EQ(copies(), 2) << "the constant is there";
+  for (int round = 0; round < 2; ++round) {
+    const auto prepared = executor.PrepareWeights({Vector(x.data(), 30), Vector(w.data(), 30)});
+    ASSERT_TRUE(prepared.ok()) << prepared.status();
+    options.prepared = prepared->get();
+    EXPECT_EQ(copies(), 2);
+    x[0] = 100;
+    EXPECT_EQ(copies(), 1) << "the parameter is there";
+    options.prepared = nullptr;
+    for (float& value : w) value += 3;  // and then it is prepared again
+    EXPECT_EQ(copies(), 2);
+  }
+}
+
 TEST_F(Gcu, SizesThatInputsGive) {
   v1::Artifact artifact = DynamicAdd();
   artifact.mutable_program()->mutable_steps(0)->mutable_launch()->set_kernel("gcu_add");

@@ -41,6 +41,11 @@ int Made(int code, std::atomic<int64_t>& live) {
   return code;
 }
 
+void Count(uint64_t bytes, int kind) {
+  (kind == GCU_HOST_TO_DEVICE ? bytes_to_device : bytes_to_host) += static_cast<int64_t>(bytes);
+  ++(kind == GCU_HOST_TO_DEVICE ? copies_to_device : copies_to_host);
+}
+
 int Gone(int code, std::atomic<int64_t>& live) {
   if (code == GCU_OK) --live;
   return code;
@@ -81,10 +86,12 @@ int gcu_malloc(gcu_context_t context, uint64_t size, int memory_type, gcu_addres
 int gcu_free(gcu_context_t context, gcu_address_t address, int memory_type) {
   return Gone(REAL(gcu_free)(context, address, memory_type), blocks);
 }
+int gcu_memcpy(gcu_context_t context, uint64_t to, uint64_t from, uint64_t size, int kind) {
+  Count(size, kind);
+  return WATCHED(gcu_memcpy, context, to, from, size, kind);
+}
 int gcu_memcpy_async(gcu_stream_t stream, uint64_t to, uint64_t from, uint64_t size, int kind) {
-  const int64_t bytes = static_cast<int64_t>(size);
-  (kind == GCU_HOST_TO_DEVICE ? bytes_to_device : bytes_to_host) += bytes;
-  ++(kind == GCU_HOST_TO_DEVICE ? copies_to_device : copies_to_host);
+  Count(size, kind);
   return WATCHED(gcu_memcpy_async, stream, to, from, size, kind);
 }
 int gcu_module_load(gcu_context_t context, const void* binary, size_t size, gcu_module_t* module) {

@@ -21,7 +21,7 @@ void gcu_watch_read(GcuWatch* watch);
 // From now on, or no longer, streams do not wait for events.
 void gcu_watch_drop_waits(int drop);
 // A call is counted and may fail: stream_create, stream_synchronize, stream_wait_event,
-// event_create, event_record, event_get_report, malloc, memcpy_async, module_load,
+// event_create, event_record, event_get_report, malloc, memcpy, memcpy_async, module_load,
 // module_get_function, function_get_argument_count, function_get_argument, function_get_l2_bytes
 // and launch_kernel.
 
