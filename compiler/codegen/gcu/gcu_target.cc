@@ -194,7 +194,7 @@ class GcuTarget : public Target {
                 : "";
         const double unfused = gcu::UnfusedSeconds(module, schedule::gcu::SymbolsOf(operation),
                                                    version.plan, machine_);
-        tree.reasons.push_back(absl::StrCat(sizes, ReasonOf(version, unfused)));
+        tree.reasons.push_back(absl::StrCat(sizes, ReasonOf(module, version, unfused)));
       }
       absl::c_move(version.reasons, std::back_inserter(tree.reasons));
     }
@@ -206,19 +206,39 @@ class GcuTarget : public Target {
     return TextOf(*module.ints, schedule::gcu::SymbolsOf(operation), version.plan.bucket);
   }
 
-  // How a group runs, and what it gains.
-  std::string ReasonOf(const gcu::LaunchVersion& version, double unfused) const {
-    const schedule::gcu::Version& plan = version.plan;
-    std::string how = "AFE: everything in one launch";
-    if (plan.step > 0) {
-      const ir::IntExpr extent = plan.kernels[0].outer[0].extent();
-      how = absl::StrCat("TLF: tiles of ", plan.step, ", ");
-      if (extent.is_const()) {
-        absl::StrAppend(&how, (extent.value() + plan.step - 1) / plan.step, " of them");
-      } else {
-        absl::StrAppend(&how, "as many as the size at run time needs");
-      }
+  // Which dimension is split, and by how much.
+  static std::string TilesText(const ir::Module& module, const schedule::gcu::Version& plan) {
+    const ir::IntExpr loop = plan.kernels.back().outer[0], extent = loop.extent();
+    std::string how = absl::StrCat("TLF: tiles of ", plan.step, ", ");
+    if (extent.is_const()) {
+      absl::StrAppend(&how, (extent.value() + plan.step - 1) / plan.step, " of them");
+    } else {
+      absl::StrAppend(&how, "as many as the size at run time needs");
     }
+    bool named = false;
+    ir::ForEachInst(plan.kernels.back(), [&](const ir::Inst& inst) {
+      const auto dim = absl::c_find(inst.indices, loop) - inst.indices.begin();
+      if (inst.op != ir::ScalarOp::kStore || named) return;
+      absl::StrAppend(&how, ", of dimension ", dim, " of @", module.buffers[inst.buffer].name);
+      named = true;
+    });
+    if (plan.overlaps.empty()) return how;
+    const auto carried = absl::c_count_if(
+        plan.overlaps, [](const schedule::gcu::Overlap& kernel) { return kernel.carried; });
+    const auto twice = absl::c_count_if(plan.overlaps, [](const schedule::gcu::Overlap& kernel) {
+      return !kernel.carried && schedule::gcu::StaysOf(kernel.window) > 0;
+    });
+    if (carried > 0) absl::StrAppend(&how, "; rows that two tiles need stay, of ", carried);
+    if (twice > 0) absl::StrAppend(&how, "; rows that two tiles need are run twice, by ", twice);
+    return absl::StrCat(how, carried + twice > 0 ? " kernels" : "");
+  }
+
+  // How a group runs, and what it gains.
+  std::string ReasonOf(const ir::Module& module, const gcu::LaunchVersion& version,
+                       double unfused) const {
+    const schedule::gcu::Version& plan = version.plan;
+    const std::string how =
+        plan.step > 0 ? TilesText(module, plan) : "AFE: everything in one launch";
     return absl::StrFormat(
         "%s; %d kernels; L2 peak %.2f of %.0f MiB; predicted %.1f us, unfused %.1f us", how,
         plan.kernels.size(), static_cast<double>(version.l2.bytes) / (1 << 20),
