@@ -134,6 +134,7 @@ class Analyzer {
         }
       }
     }
+    if (best[count] == kNever) return;
     std::vector<Choice> chosen;
     for (size_t j = count; j > 0; j = how[j].begin - begin) chosen.push_back(how[j]);
     for (auto choice = chosen.rbegin(); choice != chosen.rend(); ++choice) {
@@ -142,6 +143,7 @@ class Analyzer {
         made_.push_back({choice->begin, choice->end, *std::move(made)});
         continue;
       }
+      if (choice->end - choice->begin == 1) continue;  // it stays as it is
       // The device cannot run them so: smaller groups, or other ways.
       for (const Way& way : choice->ways) refused_.insert(NameOf(choice->begin, choice->end, way));
       Split(choice->begin, choice->end);

@@ -13,6 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/gcu/launch.h"
 #include "compiler/ir/parse.h"
+#include "compiler/ir/verify.h"
+#include "compiler/schedule/gcu/groups.h"
 #include "tests/unit/compiler/codegen/gcu_device.h"
 #include "tests/unit/compiler/codegen/gcu_launches.h"
 
@@ -158,6 +160,22 @@ TEST(GcuCuts, NoOtherCutIsCheaper) {
     double apart = 0;
     for (int k = 0; k < kKernels; ++k) apart += cost[k][k + 1];
     EXPECT_LT(best * 1.3, apart) << narrow;
+  }
+}
+
+// Whatever reason a device has: registers, instructions, L1.
+TEST(GcuCuts, GroupsThatTheDeviceCannotRunBecomeSmaller) {
+  for (const size_t most : {1, 2, 3}) {
+    ir::Module module = *ir::Parse(Chain(64, 16, 112, 6));
+    schedule::gcu::Group(module, Reference(), {}, [&](const ir::Operation& operation) {
+      return KernelsOf(operation).size() > most ? absl::UnimplementedError("too many kernels")
+                                                : absl::OkStatus();
+    });
+    EXPECT_EQ(ir::Verify(module), absl::OkStatus());
+    const std::vector<size_t> sizes = SizesOf(module);
+    EXPECT_EQ(absl::c_accumulate(sizes, size_t{0}), 6u);
+    EXPECT_LE(*absl::c_max_element(sizes), most);
+    EXPECT_LE(sizes.size(), most == 1 ? 6u : 3u);
   }
 }
 

@@ -15,10 +15,13 @@
 #include "compiler/schedule/gcu/tiles.h"
 #include "tests/unit/compiler/codegen/check_module.h"
 #include "tests/unit/compiler/codegen/gcu_launches.h"
+#include "tests/unit/compiler/codegen/native_run.h"
 #include "tests/unit/compiler/codegen/window_chains.h"
 
 namespace kiln::codegen {
 namespace {
+
+using ::testing::HasSubstr;
 
 // How many repeats of the module have windows, how many kernels these have together, and how many
 // of the repeats keep rows that two tiles need, and run such rows twice.
@@ -244,6 +247,17 @@ TEST(GcuWindows, TilesOfRowsAreFasterThanMemory) {
   }
   EXPECT_LT(seconds * 1.3, without);
   EXPECT_NEAR(predicted / seconds, 1, 0.15);
+}
+
+TEST(GcuWindows, ReasonsNameTheDimensionThatIsSplit) {
+  const auto target = TestTarget(TestDevice(kGcuIsa));
+  ir::Module module = *ir::Parse(Pools(32, 512, 3));
+  target->Tile(module);
+  ASSERT_EQ(module.operations.size(), 1u);
+  const auto tree = target->Schedule(module, module.operations[0]);
+  ASSERT_TRUE(tree.ok()) << tree.status();
+  EXPECT_THAT(tree->reasons[0], HasSubstr("TLF: tiles of "));
+  EXPECT_THAT(tree->reasons[0], HasSubstr(" of them, of dimension 2 of @t4; rows that two tiles"));
 }
 
 // One row of the first tensor is more than all of L2.
