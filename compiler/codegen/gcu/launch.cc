@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -28,10 +27,7 @@ namespace kiln::codegen::gcu {
 namespace {
 
 using ir::BufferId;
-using ir::BufferKind;
-using ir::Inst;
 using ir::IntExpr;
-using ir::ScalarOp;
 using schedule::gcu::Form;
 using schedule::gcu::Machine;
 using schedule::gcu::TileRun;
