@@ -22,7 +22,8 @@ bool IsSmall(const TileWindow& window) {
 // Goes through the kernels from the last one on, and asks those before for what each loads.
 class Inference {
  public:
-  Inference(const Module& module, const Repeat& repeat) : module_(module), repeat_(repeat) {
+  Inference(const Module& module, const Repeat& repeat, bool carries)
+      : module_(module), repeat_(repeat), carries_(carries) {
     needs_.resize(repeat.kernels.size(), Needs(repeat.steps.size()));
     for (size_t k = 0; k < repeat.kernels.size(); ++k) {
       ForEachInst(repeat.kernels[k], [&](const Inst& inst) {
@@ -63,7 +64,8 @@ class Inference {
       const auto place = absl::c_find(store.inst->indices, stored[i]);
       if (place == store.inst->indices.end()) return NotFound(number, load, "stored elsewhere");
       const IntExpr index = load.indices[place - store.inst->indices.begin()];
-      const auto reach = ReachOf(*module_.ints, index, loops[i], windows[i]);
+      const auto reach =
+          ReachOf(*module_.ints, index, loops[i], carries_ ? Remaining(windows[i]) : windows[i]);
       if (!reach) return NotFound(number, load, "loaded at places that are no window");
       std::optional<TileWindow>& need = needs_[store.kernel][i];
       need = need ? JoinWindows(*need, *reach) : reach;
@@ -79,6 +81,7 @@ class Inference {
 
   const Module& module_;
   const Repeat& repeat_;
+  const bool carries_;
   std::vector<Needs> needs_;  // by kernel
   absl::flat_hash_map<BufferId, Store> stores_;
 };
@@ -101,6 +104,12 @@ std::optional<TileWindow> ReachOf(IntContext& ints, IntExpr index, IntExpr var,
   return IsSmall(reach) ? std::optional(reach) : std::nullopt;
 }
 
+TileWindow Remaining(const TileWindow& window) {
+  // Where the tile before ends; but the first tile has none before it, and begins at 0 or later.
+  const int64_t begin = std::min(window.high + 1 - window.scale, std::max<int64_t>(window.low, 0));
+  return {window.scale, std::max(window.low, begin), window.high};
+}
+
 bool Covers(const TileWindow& window, const TileWindow& need) {
   return window.scale == need.scale && window.low <= need.low && window.high >= need.high;
 }
@@ -111,8 +120,9 @@ std::optional<TileWindow> JoinWindows(const TileWindow& a, const TileWindow& b) 
 }
 
 absl::StatusOr<std::vector<std::vector<TileWindow>>> InferWindows(const Module& module,
-                                                                  const Repeat& repeat) {
-  return Inference(module, repeat).Run();
+                                                                  const Repeat& repeat,
+                                                                  bool carries) {
+  return Inference(module, repeat, carries).Run();
 }
 
 }  // namespace kiln::ir

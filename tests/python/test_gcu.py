@@ -133,6 +133,32 @@ def test_groups_that_run_tile_by_tile(images, report):
     assert all(line["l2_peak_bytes"] <= 16 << 20 for line in report())
 
 
+class Pyramid(torch.nn.Module):
+    """Poolings, a depthwise convolution and a residual link over tensors of which none fits L2."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Conv2d(3, 24, 3, padding=1)
+        self.depthwise = torch.nn.Conv2d(24, 24, 3, padding=2, dilation=2, groups=24)
+        self.last = torch.nn.Conv2d(24, 4, 1)
+
+    def forward(self, x):
+        x = F.max_pool2d(self.first(x).relu(), 3, stride=1, padding=1)
+        y = F.avg_pool2d(self.depthwise(x).relu(), 3, stride=1, padding=1)
+        return self.last(F.max_pool2d(x + y, 3, stride=2, padding=1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("size", [(440, 450), (609, 389)])
+def test_pictures_that_do_not_fit_run_in_tiles_that_overlap(size, dtype, report):
+    model, x = Pyramid().eval().to(dtype), torch.randn(1, 3, *size, dtype=dtype)
+    compiled = torch.compile(model, backend="kiln", options=OPTIONS)
+    with torch.no_grad():
+        expected, actual = model(x), compiled(x)
+    assert_same(actual, expected, tol={torch.float32: 1e-4, torch.bfloat16: 4e-2, torch.float16: 1e-2}[dtype])
+    assert report()
+
+
 def test_sizes_of_run_time_choose_among_versions(report, tmp_path, server):
     """Small batches stay on the chip whole, large ones run tile by tile, in one program."""
     model = torch.nn.Sequential(

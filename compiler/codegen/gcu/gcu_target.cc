@@ -196,7 +196,7 @@ class GcuTarget : public Target {
       if (std::holds_alternative<ir::Repeat>(operation)) {
         const std::string sizes =
             plan.sizes.empty() ? "" : absl::StrCat("DAFE, for ", plan.sizes, ": ");
-        tree.reasons.push_back(absl::StrCat(sizes, ReasonOf(version, plan.unfused_seconds)));
+        tree.reasons.push_back(absl::StrCat(sizes, ReasonOf(version.plan, plan)));
       }
       absl::c_move(version.reasons, std::back_inserter(tree.reasons));
     }
@@ -237,11 +237,11 @@ class GcuTarget : public Target {
     plan.unfused_seconds = gcu::UnfusedSeconds(module, symbols, version.plan, machine_);
     if (version.plan.step == 0) return plan;
     const schedule::gcu::AtTypicalSizes sizes(*module.ints, symbols, version.plan.bucket);
-    const ir::IntExpr loop = kernels[0].outer[0];
+    const ir::IntExpr loop = kernels.back().outer[0];
     const int64_t extent = schedule::gcu::TypicalOf(*module.ints, loop.extent());
     plan.tile = version.plan.step;
     plan.tiles = (extent + plan.tile - 1) / plan.tile;
-    ir::ForEachInst(kernels[0], [&](const ir::Inst& inst) {
+    ir::ForEachInst(kernels.back(), [&](const ir::Inst& inst) {
       if (inst.op != ir::ScalarOp::kStore) return;
       const ir::Buffer& buffer = module.buffers[inst.buffer];
       std::vector<int64_t> extents;
@@ -256,23 +256,38 @@ class GcuTarget : public Target {
     return plan;
   }
 
-  // How a group runs, and what it gains.
-  std::string ReasonOf(const gcu::LaunchVersion& version, double unfused) const {
-    const schedule::gcu::Version& plan = version.plan;
-    std::string how = "AFE: everything in one launch";
-    if (plan.step > 0) {
-      const ir::IntExpr extent = plan.kernels[0].outer[0].extent();
-      how = absl::StrCat("TLF: tiles of ", plan.step, ", ");
-      if (extent.is_const()) {
-        absl::StrAppend(&how, (extent.value() + plan.step - 1) / plan.step, " of them");
-      } else {
-        absl::StrAppend(&how, "as many as the size at run time needs");
-      }
+  // Which dimension is split, and by how much.
+  static std::string TilesText(const schedule::gcu::Version& version,
+                               const schedule::LaunchPlan& plan) {
+    std::string how = absl::StrCat("TLF: tiles of ", plan.tile, ", ");
+    if (version.kernels.back().outer[0].extent().is_const()) {
+      absl::StrAppend(&how, plan.tiles, " of them");
+    } else {
+      absl::StrAppend(&how, "as many as the size at run time needs");
     }
+    absl::StrAppend(&how, ", of dimension ", plan.split_dimension, " of ", plan.split_buffer);
+    if (version.overlaps.empty()) return how;
+    const auto carried = absl::c_count_if(
+        version.overlaps, [](const schedule::gcu::Overlap& kernel) { return kernel.carried; });
+    const auto twice = absl::c_count_if(version.overlaps, [](const schedule::gcu::Overlap& kernel) {
+      return !kernel.carried && schedule::gcu::StaysOf(kernel.window) > 0;
+    });
+    if (carried > 0) absl::StrAppend(&how, "; rows that two tiles need stay, of ", carried);
+    if (twice > 0) absl::StrAppend(&how, "; rows that two tiles need are run twice, by ", twice);
+    return absl::StrCat(how, carried + twice > 0 ? " kernels" : "");
+  }
+
+  // How a group runs, and what it gains.
+  static std::string ReasonOf(const schedule::gcu::Version& version,
+                              const schedule::LaunchPlan& plan) {
+    const std::string how =
+        plan.tile > 0 ? TilesText(version, plan) : "AFE: everything in one launch";
+    constexpr double kMiB = 1 << 20;
     return absl::StrFormat(
         "%s; %d kernels; L2 peak %.2f of %.0f MiB; predicted %.1f us, unfused %.1f us", how,
-        plan.kernels.size(), static_cast<double>(version.l2.bytes) / (1 << 20),
-        static_cast<double>(machine_.l2_bytes) / (1 << 20), version.seconds * 1e6, unfused * 1e6);
+        plan.kernels, static_cast<double>(plan.l2_peak_bytes) / kMiB,
+        static_cast<double>(plan.l2_bytes) / kMiB, plan.predicted_seconds * 1e6,
+        plan.unfused_seconds * 1e6);
   }
 
   const schedule::gcu::Machine machine_;

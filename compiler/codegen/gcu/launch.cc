@@ -2,18 +2,23 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
+#include <variant>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "compiler/codegen/gcu/code.h"
+#include "compiler/codegen/gcu/launch_arguments.h"
+#include "compiler/codegen/gcu/launch_copies.h"
 #include "compiler/codegen/gcu/stage.h"
 #include "compiler/schedule/gcu/form.h"
 #include "compiler/schedule/gcu/l2_plan.h"
 #include "compiler/schedule/gcu/preload.h"
+#include "compiler/schedule/gcu/tiles.h"
 #include "compiler/schedule/gcu/tiling.h"
 #include "proto/base/status_macros.h"
 #include "proto/gcu/instructions.inc.h"
@@ -22,16 +27,17 @@ namespace kiln::codegen::gcu {
 namespace {
 
 using ir::BufferId;
-using ir::BufferKind;
-using ir::Inst;
 using ir::IntExpr;
-using ir::ScalarOp;
 using schedule::gcu::Form;
 using schedule::gcu::Machine;
+using schedule::gcu::TileRun;
 using schedule::gcu::Tiling;
 using schedule::gcu::Version;
 
 constexpr double kWorthIt = 0.95;  // of the time without preloads
+// What keeps weights in L2 may take that much longer: L3 has less to do.
+constexpr double kForFewerBytes = 1.02;
+constexpr double kFirstLoad = 1e-6;  // seconds until a copy's first bytes come, and a barrier
 
 class LaunchMaker {
  public:
@@ -42,22 +48,24 @@ class LaunchMaker {
     KILN_ASSIGN_OR_RETURN(std::vector<Version> versions,
                           schedule::gcu::VersionsOf(module_, operation_));
     const std::vector<IntExpr> symbols = schedule::gcu::SymbolsOf(operation_);
-    FindBuffers(versions);
+    AddBuffers(module_, operation_, versions, launch_, in_l3_, loaded_only_);
     code_.SetFirstSymbol(static_cast<int>(launch_.buffers.size()));
     for (Version& version : versions) {
       const schedule::gcu::AtTypicalSizes sizes(ints_, symbols, version.bucket);
-      LaunchVersion& out = launch_.versions.emplace_back();
-      KILN_ASSIGN_OR_RETURN(out.l2, schedule::gcu::PlanL2(module_, symbols, version));
-      if (out.l2.bytes > machine_.l2_bytes) {
-        return absl::UnimplementedError(absl::StrCat(
-            "the group needs ", out.l2.bytes, " bytes of L2, which has ", machine_.l2_bytes));
+      std::vector<Version> ways;
+      if (!version.overlaps.empty()) {
+        auto carrying = schedule::gcu::Carrying(module_, std::get<ir::Repeat>(operation_), version);
+        if (carrying) ways.push_back(*std::move(carrying));
       }
-      out.plan = std::move(version);
-      KILN_RETURN_IF_ERROR(AddVersion(symbols, out));
+      ways.push_back(std::move(version));
+      for (size_t i = ways.size(); i-- > 0;) {
+        if (auto resident = WithResidents(symbols, ways[i])) ways.push_back(*std::move(resident));
+      }
+      KILN_RETURN_IF_ERROR(AddBest(symbols, std::move(ways)));
     }
     KILN_RETURN_IF_ERROR(code_.status());
     launch_.kernel.instructions = code_.Finish();
-    AddSymbols();
+    AddSymbols(launch_);
     launch_.kernel.l1_bytes = static_cast<uint32_t>(machine_.l1_bytes);
     for (const LaunchVersion& version : launch_.versions) {
       const auto bytes = static_cast<uint32_t>(version.l2.bytes);
@@ -67,46 +75,74 @@ class LaunchMaker {
   }
 
  private:
-  // The launch's first arguments: buffers in L3, at least in one version, in order of first use.
-  void FindBuffers(const std::vector<Version>& versions) {
-    in_l3_.resize(module_.buffers.size());
-    std::map<BufferId, uint8_t> access;
-    for (const ir::Kernel& kernel : KernelsOf(operation_)) {
-      ir::ForEachInst(kernel, [&](const Inst& inst) {
-        if (inst.op != ScalarOp::kLoad && inst.op != ScalarOp::kStore) return;
-        const ir::Buffer& buffer = module_.buffers[inst.buffer];
-        if (absl::c_all_of(versions, [&](const Version& v) { return v.keeps[inst.buffer]; })) {
-          return;
-        }
-        if (!access.contains(inst.buffer)) {
-          in_l3_[inst.buffer] = {.space = Space::kL3,
-                                 .argument = static_cast<int>(launch_.buffers.size()),
-                                 .offset = 0,
-                                 .sizes = buffer.sizes,
-                                 .strides = buffer.strides};
-          launch_.buffers.push_back(inst.buffer);
-        }
-        access[inst.buffer] |= inst.op == ScalarOp::kLoad ? kiln::gcu::kRead : kiln::gcu::kWritten;
-      });
+  // The way of these that takes the least time.
+  absl::Status AddBest(const std::vector<IntExpr>& symbols, std::vector<Version> ways) {
+    const Code before = code_;
+    std::optional<Code> best;
+    absl::Status last;
+    for (Version& way : ways) {
+      code_ = before;
+      LaunchVersion made;
+      made.plan = std::move(way);
+      if (last = AddVersion(symbols, made); !last.ok()) continue;
+      const double margin = residents_.empty() ? 1 : kForFewerBytes;
+      if (best && made.seconds >= launch_.versions.back().seconds * margin) continue;
+      if (best) launch_.versions.pop_back();
+      launch_.versions.push_back(std::move(made));
+      best = code_;
     }
-    loaded_only_.assign(module_.buffers.size(), false);
-    for (const auto& [buffer, how] : access)
-      loaded_only_[buffer] = (how & kiln::gcu::kWritten) == 0;
-    for (size_t i = 0; i < launch_.buffers.size(); ++i) {
-      launch_.kernel.arguments.push_back({.name = absl::StrCat("b", i),
-                                          .kind = kiln::gcu::ArgumentKind::kL3Pointer,
-                                          .access = access[launch_.buffers[i]]});
+    if (!best) return last;
+    code_ = *std::move(best);
+    return absl::OkStatus();
+  }
+
+  // The same with weights that stay in L2 from the first tile to the last, where there are such.
+  std::optional<Version> WithResidents(const std::vector<IntExpr>& symbols,
+                                       const Version& version) const {
+    const auto plan = schedule::gcu::PlanL2(module_, symbols, version);
+    if (!plan.ok()) return std::nullopt;
+    const auto residents = schedule::gcu::ResidentsOf(module_, version, *plan, machine_);
+    if (residents.empty()) return std::nullopt;
+    Version with = version;
+    for (const auto& resident : residents) with.keeps[resident.buffer] = true;
+    return with;
+  }
+
+  // Weights that stay, before the first tile.
+  void LoadResidents() {
+    int64_t bytes = 0;
+    for (const schedule::gcu::L2Buffer& buffer : version_->l2.buffers) {
+      if (!buffer.stored_by) bytes += buffer.bytes;
     }
+    AppendWholeCopies(residents_, module_, in_l3_, placements_, machine_.cores, code_);
+    code_.Emit(Op::kBarrier);
+    const double seconds =
+        static_cast<double>(bytes) / static_cast<double>(machine_.l3_rate) + kFirstLoad;
+    version_->seconds += seconds;
+    version_->reasons.push_back(absl::StrCat(residents_.size(), " weights, ", bytes >> 10,
+                                             " KiB, come to L2 once and stay: predicted ",
+                                             seconds * 1e6, " us"));
   }
 
   // What runs where no size is above the version's, and then ends.
   absl::Status AddVersion(const std::vector<IntExpr>& symbols, LaunchVersion& version) {
+    KILN_ASSIGN_OR_RETURN(version.l2, schedule::gcu::PlanL2(module_, symbols, version.plan));
+    if (version.l2.bytes > machine_.l2_bytes) {
+      return absl::UnimplementedError(absl::StrCat("the group needs ", version.l2.bytes,
+                                                   " bytes of L2, which has ", machine_.l2_bytes));
+    }
     version_ = &version;
+    version.stages.resize(version.plan.kernels.size());
     repetitions_ = 1;
+    explains_ = true;
     fixed_ = loaded_only_;
     placements_ = in_l3_;
-    for (const schedule::gcu::L2Buffer& buffer : version.l2.buffers) {
+    residents_.clear();
+    for (schedule::gcu::L2Buffer& buffer : version.l2.buffers) {
       placements_[buffer.buffer] = InL2(buffer);
+      if (buffer.stored_by) continue;
+      buffer.is_placed = true;
+      residents_.push_back(buffer.buffer);
     }
     const Label next = code_.NewLabel();
     const Version& plan = version.plan;
@@ -115,38 +151,20 @@ class LaunchMaker {
       code_.JumpIf(Op::kJumpLess, Known(plan.bucket.most[i]), code_.Evaluate(symbols[i]), next);
       code_.Release(scope);
     }
-    KILN_RETURN_IF_ERROR(plan.step > 0 ? AddTiles(plan) : AddStages(plan.kernels));
+    if (plan.step > 0) {
+      if (!residents_.empty()) LoadResidents();
+      KILN_RETURN_IF_ERROR(AddTiles(plan));
+    } else {
+      std::vector<Stage> stages;
+      for (size_t k = 0; k < plan.kernels.size(); ++k) stages.push_back({plan.kernels[k], k});
+      KILN_RETURN_IF_ERROR(AddStages(stages));
+    }
     code_.Emit(Op::kHalt);
     code_.Bind(next);
     version.seconds += static_cast<double>(machine_.launch_ns) * 1e-9;
-    return absl::OkStatus();
+    return code_.status();
   }
 
-  // Symbols that the program reads become arguments, behind the buffers.
-  void AddSymbols() {
-    const auto first = static_cast<int64_t>(launch_.buffers.size());
-    for (kiln::gcu::Instruction& instruction : launch_.kernel.instructions) {
-      if (instruction.op != Op::kLoadArgument || instruction.immediate < first) continue;
-      const auto id = static_cast<int>(instruction.immediate - first);
-      auto at = absl::c_find(launch_.symbols, id);
-      if (at == launch_.symbols.end()) {
-        launch_.kernel.arguments.push_back({.name = absl::StrCat("s", launch_.symbols.size()),
-                                            .kind = kiln::gcu::ArgumentKind::kInteger,
-                                            .access = 0});
-        at = launch_.symbols.insert(at, id);
-      }
-      instruction.immediate = first + (at - launch_.symbols.begin());
-    }
-  }
-
-  // A part of a buffer that one core copies to L2 while a stage runs.
-  struct BesideCopy {
-    CoreSteps by;
-    BufferId buffer = -1;
-    schedule::gcu::PreloadPart part;
-    int64_t piece_bytes = 0;  // in each step
-    int token = 0;
-  };
   struct Step {
     std::shared_ptr<const Form> form;  // which has pointers into itself
     Tiling tiling;
@@ -155,9 +173,15 @@ class LaunchMaker {
     std::vector<BesideCopy> copies;  // all by one core
   };
 
-  // The kernels one after another, with a barrier behind each.
-  absl::Status AddStages(const std::vector<ir::Kernel>& kernels) {
-    KILN_ASSIGN_OR_RETURN(const std::vector<Step> steps, PlanSteps(kernels));
+  // What runs between two barriers, for the plan's kernel of that number.
+  struct Stage {
+    ir::Kernel kernel;
+    size_t number = 0;
+  };
+
+  // One after another, with a barrier behind each.
+  absl::Status AddStages(const std::vector<Stage>& stages) {
+    KILN_ASSIGN_OR_RETURN(const std::vector<Step> steps, PlanSteps(stages));
     bool prefetched = false;
     for (size_t i = 0; i < steps.size(); ++i) {
       StageOptions options{.odd = i % 2 == 1, .fixed = &fixed_, .prefetched = prefetched};
@@ -173,7 +197,7 @@ class LaunchMaker {
       }
       if (!steps[i].copies.empty()) {
         options.at_step = [&](Code& code, int next_step) {
-          AppendCopies(steps[i].copies, next_step, code);
+          AppendBesideCopies(steps[i].copies, next_step, in_l3_, placements_, code);
         };
       }
       KILN_RETURN_IF_ERROR(AppendStage(module_, *steps[i].form, steps[i].tiling, placements_,
@@ -181,20 +205,23 @@ class LaunchMaker {
                                .status());
       for (const BesideCopy& copy : steps[i].copies) code_.Wait(copy.token);
       code_.Emit(Op::kBarrier);
-      AddReason(steps[i]);
+      AddReason(steps[i], stages[i].number);
     }
     return absl::OkStatus();
   }
 
   // How each kernel runs, and what is copied beside it for those after it. It may plan L2 anew.
-  absl::StatusOr<std::vector<Step>> PlanSteps(const std::vector<ir::Kernel>& kernels) {
-    const std::vector<schedule::gcu::PreloadCandidate> candidates =
-        schedule::gcu::PreloadCandidates(module_, version_->plan);
+  absl::StatusOr<std::vector<Step>> PlanSteps(const std::vector<Stage>& stages) {
     in_l2_ = version_->plan.keeps;
     std::vector<Step> alone;
-    for (const ir::Kernel& kernel : kernels) {
-      KILN_ASSIGN_OR_RETURN(Step step, Plan(kernel));
+    for (const Stage& stage : stages) {
+      KILN_ASSIGN_OR_RETURN(Step step, Plan(stage.kernel));
       alone.push_back(std::move(step));
+    }
+    // What stays in L2 from tile to tile must not be placed anew.
+    std::vector<schedule::gcu::PreloadCandidate> candidates;
+    if (version_->plan.overlaps.empty()) {
+      candidates = schedule::gcu::PreloadCandidates(module_, version_->plan);
     }
     if (candidates.empty()) return alone;
     std::vector<Step> steps = alone;
@@ -204,12 +231,12 @@ class LaunchMaker {
     };
     for (const auto& candidate : candidates) set(candidate, true);
     std::vector<schedule::gcu::StageTimes> times;
-    for (size_t k = 0; k < kernels.size(); ++k) {
+    for (size_t k = 0; k < stages.size(); ++k) {
       const bool changes = absl::c_any_of(candidates, [&](const auto& candidate) {
         return candidate.first_use <= k && k <= candidate.last_use;
       });
       if (changes) {
-        KILN_ASSIGN_OR_RETURN(steps[k], Plan(kernels[k]));
+        KILN_ASSIGN_OR_RETURN(steps[k], Plan(stages[k].kernel));
       }
       times.push_back(
           {.seconds = steps[k].cost.seconds,
@@ -227,7 +254,7 @@ class LaunchMaker {
       if (joins) continue;
       set(candidate, false);
       for (size_t k = candidate.first_use; k <= candidate.last_use; ++k) {
-        KILN_ASSIGN_OR_RETURN(steps[k], Plan(kernels[k]));
+        KILN_ASSIGN_OR_RETURN(steps[k], Plan(stages[k].kernel));
       }
     }
     for (const schedule::gcu::Preload& preload : preloads) AddCopies(preload, steps);
@@ -273,36 +300,24 @@ class LaunchMaker {
     }
   }
 
-  void AppendCopies(const std::vector<BesideCopy>& copies, int next_step, Code& code) const {
-    const Label others = code.NewLabel();
-    const int before = code.mark();
-    const CoreSteps& by = copies[0].by;
-    code.JumpIf(Op::kJumpNotEqual, InRegister(0), Known(by.core), others);
-    const Scalar number = code.Add(InRegister(next_step), Known(-1 - by.first));
-    for (const BesideCopy& copy : copies) {
-      const int scope = code.mark();
-      const Scalar done = code.Multiply(number, Known(copy.piece_bytes));
-      const Scalar bytes = code.Max(
-          Known(0), code.Min(Known(copy.piece_bytes), code.Subtract(Known(copy.part.bytes), done)));
-      const Scalar at = code.Add(done, Known(copy.part.begin));
-      Tile from, to;
-      from.type = to.type = Type::kU8;
-      from.space = Space::kL3;
-      to.space = Space::kL2;
-      from.dims = to.dims = {{bytes, Known(1)}};
-      from.address = code.Add(code.Argument(in_l3_[copy.buffer].argument), at);
-      to.address = code.Add(code.Add(InRegister(5), at), Known(placements_[copy.buffer].offset));
-      code.Copy(to, from, copy.token);
-      code.Release(scope);
+  // A window may reach beyond its dimension, where nothing was stored: so masks must keep copies
+  // from there.
+  absl::Status CheckWindows(const Form& form) const {
+    if (version_->plan.overlaps.empty()) return absl::OkStatus();
+    for (const schedule::gcu::Access& access : form.accesses) {
+      if (version_->plan.keeps[access.inst->buffer] && access.inst->has_mask &&
+          !access.mask_is_clip) {
+        return schedule::gcu::Lacks("mask of a window that is no range of indices");
+      }
     }
-    code.Bind(others);
-    code.Release(before);
+    return absl::OkStatus();
   }
 
   // How the kernel runs: a tile that turns out too large is made smaller.
   absl::StatusOr<Step> Plan(ir::Kernel kernel) {
     Step step;
     KILN_ASSIGN_OR_RETURN(Form form, schedule::gcu::MakeForm(module_, std::move(kernel)));
+    KILN_RETURN_IF_ERROR(CheckWindows(form));
     step.form = std::make_shared<const Form>(std::move(form));
     absl::Status last;
     for (int64_t l1 = machine_.l1_bytes * 3 / 4; l1 > machine_.l1_bytes / 32; l1 = l1 * 2 / 3) {
@@ -320,12 +335,18 @@ class LaunchMaker {
     return last;
   }
 
-  void AddReason(const Step& step) {
+  void AddReason(const Step& step, size_t number) {
     const auto& [form, tiling, cost, bytes, copies] = step;
     version_->seconds += cost.seconds * repetitions_;
-    schedule::gcu::Cost all = cost;
-    for (double* seconds : {&all.seconds, &all.compute, &all.l3, &all.l2}) *seconds *= repetitions_;
-    version_->stages.push_back(all);
+    schedule::gcu::Cost& all = version_->stages[number];
+    all.seconds += cost.seconds * repetitions_;
+    all.compute += cost.compute * repetitions_;
+    all.l3 += cost.l3 * repetitions_;
+    all.l2 += cost.l2 * repetitions_;
+    all.l3_bytes = std::max(all.l3_bytes, cost.l3_bytes);
+    all.l2_bytes = std::max(all.l2_bytes, cost.l2_bytes);
+    all.l1_bytes = std::max(all.l1_bytes, cost.l1_bytes);
+    if (!explains_) return;
     std::vector<std::string> tiles;
     for (size_t l = 0; l < form->loops.size(); ++l) {
       tiles.push_back(absl::StrCat(tiling.tile[l], "/",
@@ -340,33 +361,79 @@ class LaunchMaker {
         cost.compute * 1e6, ", L3 ", cost.l3 * 1e6, ", L2 ", cost.l2 * 1e6));
   }
 
-  // All kernels on one tile of the first loop, then on the next.
+  // All kernels on one tile of their first loops, then on the next.
   absl::Status AddTiles(const Version& plan) {
-    const int64_t step = plan.step;
-    const IntExpr extent = plan.kernels[0].outer[0].extent();
-    const IntExpr tile = ints_.NewVar(extent);
-    const int at = code_.NewRegister();
-    code_.Let(tile, InRegister(at));
-    const Label top = code_.NewLabel(), end = code_.NewLabel();
-    code_.Set(at, Known(0));
-    if (!extent.is_const()) {
-      const int scope = code_.mark();
-      code_.JumpIf(Op::kJumpGreaterEqual, InRegister(at), code_.Evaluate(extent), end);
-      code_.Release(scope);
+    const IntExpr extent = plan.kernels.back().outer[0].extent();
+    const schedule::gcu::TiledDims kept = schedule::gcu::TiledDimsOf(plan);
+    if (plan.overlaps.empty()) {
+      return AddLoop(0, extent, plan.step, [&](IntExpr first) {
+        std::vector<Stage> stages;
+        for (size_t k = 0; k < plan.kernels.size(); ++k) {
+          const auto part = schedule::gcu::TileAt(ints_, first, extent, plan.step);
+          stages.push_back(
+              {schedule::gcu::ForTile(module_, plan.kernels[k], part, kept, first), k});
+        }
+        return stages;
+      });
+    }
+    const std::vector<TileRun> runs = schedule::gcu::RunsOf(plan.overlaps, plan.step);
+    const auto longest = absl::c_max_element(
+        runs, [](const TileRun& a, const TileRun& b) { return a.tiles < b.tiles; });
+    for (auto run = runs.begin(); run != runs.end(); ++run) {
+      explains_ = run == longest;
+      const IntExpr end = ints_.Const(run->first + run->tiles * plan.step);
+      KILN_RETURN_IF_ERROR(AddLoop(run->first, end, plan.step, [&](IntExpr first) {
+        return StagesOf(plan, *run, kept, first);
+      }));
+    }
+    return absl::OkStatus();
+  }
+
+  // What a tile of the run has: before each kernel what stays of its results is moved.
+  std::vector<Stage> StagesOf(const Version& plan, const TileRun& run,
+                              const schedule::gcu::TiledDims& kept, IntExpr first) {
+    std::vector<Stage> stages;
+    for (size_t k = 0; k < plan.kernels.size(); ++k) {
+      const ir::Kernel& kernel = plan.kernels[k];
+      for (const auto& buffer : version_->l2.buffers) {
+        if (run.stays[k].count == 0 || buffer.stored_by != k) continue;
+        stages.push_back({schedule::gcu::MoveRows(module_, kernel, buffer.buffer,
+                                                  kept.at(buffer.buffer), run.stays[k], plan.step),
+                          k});
+      }
+      const auto& [offset, count] = run.runs[k];
+      if (count == 0) continue;
+      const IntExpr begin =
+          ints_.Add(ints_.Mul(first, plan.overlaps[k].window.scale), ints_.Const(offset));
+      stages.push_back(
+          {schedule::gcu::ForTile(module_, kernel, {begin, ints_.Const(count)}, kept, first), k});
+    }
+    return stages;
+  }
+
+  // The stages of a tile, which `make` makes for its first iteration, for all tiles from `begin` to
+  // `end`.
+  absl::Status AddLoop(int64_t begin, IntExpr end, int64_t step,
+                       const std::function<std::vector<Stage>(IntExpr first)>& make) {
+    const double all = static_cast<double>(schedule::gcu::TypicalOf(ints_, end) - begin);
+    repetitions_ = std::ceil(all / static_cast<double>(step));
+    if (end.is_const() && end.value() <= begin + step) return AddStages(make(ints_.Const(begin)));
+    const IntExpr first = ints_.NewVar(end);
+    const int scope = code_.mark(), at = code_.NewRegister();
+    code_.Let(first, InRegister(at));
+    const Label top = code_.NewLabel(), done = code_.NewLabel();
+    code_.Set(at, Known(begin));
+    if (!end.is_const()) {
+      const int size = code_.mark();
+      code_.JumpIf(Op::kJumpGreaterEqual, InRegister(at), code_.Evaluate(end), done);
+      code_.Release(size);
     }
     code_.Bind(top);
-    const auto all = static_cast<double>(schedule::gcu::TypicalOf(ints_, extent));
-    repetitions_ = std::ceil(all / static_cast<double>(step));
-    std::vector<ir::Kernel> kernels;
-    for (const ir::Kernel& kernel : plan.kernels) {
-      kernels.push_back(schedule::gcu::ForTile(module_, kernel, plan.keeps, tile, extent, step));
-    }
-    KILN_RETURN_IF_ERROR(AddStages(kernels));
+    KILN_RETURN_IF_ERROR(AddStages(make(first)));
     code_.Emit(Op::kAddImmediate, {at, at}, step);
-    const int scope = code_.mark();
-    code_.JumpIf(Op::kJumpLess, InRegister(at), code_.Evaluate(extent), top);
+    code_.JumpIf(Op::kJumpLess, InRegister(at), code_.Evaluate(end), top);
+    code_.Bind(done);
     code_.Release(scope);
-    code_.Bind(end);
     return absl::OkStatus();
   }
 
@@ -381,9 +448,11 @@ class LaunchMaker {
   // Of the version that is being added:
   LaunchVersion* version_ = nullptr;
   std::vector<Placement> placements_;
-  schedule::gcu::InL2 in_l2_;  // buffers that its kernels find there
-  std::vector<bool> fixed_;    // by buffer: its kernels load it from where it is all the time
-  double repetitions_ = 1;     // of the stages
+  schedule::gcu::InL2 in_l2_;        // buffers that its kernels find there
+  std::vector<bool> fixed_;          // by buffer: its kernels load it from where it is all the time
+  double repetitions_ = 1;           // of the stages
+  std::vector<BufferId> residents_;  // loaded before the first tile
+  bool explains_ = true;             // whether it says how these stages run
 };
 
 }  // namespace

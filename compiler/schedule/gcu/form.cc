@@ -196,9 +196,8 @@ class FormMaker {
       const bool inside = ints_.ProvablyLessEqual(ints_.Const(0), index) &&
                           ints_.ProvablyLess(index, buffer.sizes[d]);
       if (!access.mask_is_clip) clip = Clip();
-      if (inside && !clip.begin && !clip.end) continue;
-      if (!clip.begin) clip.begin = ints_.Const(0);
-      if (!clip.end) clip.end = buffer.sizes[d];
+      if (inside || clip.begin || clip.end) continue;
+      clip.begin = ints_.Const(0);
     }
   }
 
@@ -240,7 +239,11 @@ class FormMaker {
     return false;
   }
 
-  bool HasLoops(IntExpr expr) const { return ir::ContainsKind(expr, IntKind::kVar); }
+  // Other variables are known before a tile begins.
+  bool HasLoops(IntExpr expr) const {
+    return absl::c_any_of(form_.loops,
+                          [&](const Loop& loop) { return ir::ContainsVar(expr, loop.var); });
+  }
 
   // The value as an expression: an index or a constant; null for others.
   IntExpr IndexOf(ir::ValueId value) const {

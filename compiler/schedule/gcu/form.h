@@ -22,7 +22,8 @@ struct Affine {
   std::vector<int64_t> coefficients;  // by loop
 };
 
-// What a masked load may read of one dimension: begin <= index < end; null where it is not bounded.
+// What a masked load may read of one dimension: begin <= index < end. One that is null is bounded
+// by the dimension, as it lies where the load finds it; both are where the load stays inside.
 struct Clip {
   ir::IntExpr begin, end;
 };

@@ -3,17 +3,21 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <set>
+#include <tuple>
 #include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "absl/strings/str_cat.h"
 #include "compiler/ir/identity.h"
 #include "compiler/schedule/gcu/buckets.h"
-#include "compiler/schedule/gcu/form.h"
+#include "compiler/schedule/gcu/chain_prices.h"
+#include "compiler/schedule/gcu/chains.h"
+#include "compiler/schedule/gcu/handed_on.h"
 #include "compiler/schedule/gcu/l2_plan.h"
 #include "compiler/schedule/gcu/layout.h"
+#include "compiler/schedule/gcu/prices.h"
 #include "compiler/schedule/gcu/tiling.h"
 #include "compiler/schedule/tileable.h"
 
@@ -30,10 +34,6 @@ using ir::ScalarOp;
 constexpr size_t kMostKernels = 96;  // of a group: planning takes the square of it
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-bool IsAccess(const Inst& inst) {
-  return inst.op == ScalarOp::kLoad || inst.op == ScalarOp::kStore;
-}
-
 class Analyzer {
  public:
   Analyzer(ir::Module& module, const Machine& machine, const std::vector<std::string>& without,
@@ -47,7 +47,10 @@ class Analyzer {
         trial_(trial),
         uses_(module),
         own_(OwnBuffers(module, uses_)),
-        identities_(ir::Identify(module)) {}
+        handing_(module, uses_, own_),
+        identities_(ir::Identify(module)),
+        prices_(module, machine, identities_),
+        chain_prices_(module, machine, uses_, handing_, prices_) {}
 
   void Run() {
     const size_t count = module_.operations.size();
@@ -86,6 +89,8 @@ class Analyzer {
     double seconds = kNever;
     int64_t step = 0;            // iterations of a tile; 0: everything is one
     std::vector<int64_t> loops;  // the tiled loop of each kernel
+    // What of it each kernel runs for a tile; empty: the tile itself.
+    std::vector<ir::TileWindow> windows;
     std::vector<BufferId> kept;  // buffers in L2
   };
   struct Choice {
@@ -116,6 +121,7 @@ class Analyzer {
   void Split(size_t begin, size_t end) {
     const size_t count = end - begin;
     SetBuckets(begin, end);
+    FindChains(begin, end);
     std::vector<double> best(count + 1, kNever);
     std::vector<Choice> how(count + 1);
     best[0] = 0;
@@ -128,13 +134,31 @@ class Analyzer {
         }
       }
     }
+    if (best[count] == kNever) return;
     std::vector<Choice> chosen;
     for (size_t j = count; j > 0; j = how[j].begin - begin) chosen.push_back(how[j]);
     for (auto choice = chosen.rbegin(); choice != chosen.rend(); ++choice) {
+      if (IsKernel(*choice)) continue;
       if (std::optional<ir::Repeat> made = Make(*choice)) {
         made_.push_back({choice->begin, choice->end, *std::move(made)});
+        continue;
       }
+      if (choice->end - choice->begin == 1) continue;  // it stays as it is
+      // The device cannot run them so: smaller groups, or other ways.
+      for (const Way& way : choice->ways) refused_.insert(NameOf(choice->begin, choice->end, way));
+      Split(choice->begin, choice->end);
     }
+  }
+
+  // Whether it is a kernel that stays as it is.
+  static bool IsKernel(const Choice& choice) {
+    return choice.end - choice.begin == 1 && choice.ways.size() == 1 && choice.ways[0].step == 0;
+  }
+
+  // A way to run these kernels, but for the length of tiles.
+  using WayName = std::tuple<size_t, size_t, std::vector<int64_t>, bool>;
+  static WayName NameOf(size_t begin, size_t end, const Way& way) {
+    return {begin, end, way.loops, way.windows.empty()};
   }
 
   // The sizes that these kernels are planned for, one after another.
@@ -147,10 +171,9 @@ class Analyzer {
       symbols_ = SymbolsOf(module_, kernels);
     }
     if (!symbols_.empty()) {
-      const std::vector<BufferId> handed_on = HandedOn(begin, end);
+      const std::vector<BufferId> handed_on = handing_.Of(begin, end);
       limits = ChooseLimits(ints_, symbols_, [&](const Bucket& bucket) {
-        return PeakOf(handed_on, begin, end, BytesOf(handed_on, SizesIn(bucket, handed_on)))
-                   .first <= Room();
+        return Fits(handed_on, begin, end, BytesOf(handed_on, SizesIn(bucket, handed_on)));
       });
     }
     buckets_ = BucketsOf(ints_, symbols_, limits);
@@ -158,7 +181,8 @@ class Analyzer {
     apart_.clear();
     for (bucket_ = 0; bucket_ < buckets_.size(); ++bucket_) {
       const AtTypicalSizes sizes(ints_, symbols_, buckets_[bucket_]);
-      sizes_.push_back(SizesIn(buckets_[bucket_], HandedOn(begin, end)));
+      prices_.SetSizes(symbols_, buckets_[bucket_]);
+      sizes_.push_back(SizesIn(buckets_[bucket_], handing_.Of(begin, end)));
       const std::vector<bool> nothing(module_.buffers.size());
       double apart = 0;
       for (size_t k = begin; k < end; ++k) apart += Launch() + Seconds(k, -1, 0, nothing);
@@ -186,6 +210,11 @@ class Analyzer {
   // Of L2, but for what first fit leaves between buffers.
   int64_t Room() const { return machine_.l2_bytes - machine_.l2_bytes / 16; }
 
+  bool Fits(const std::vector<BufferId>& kept, size_t begin, size_t end,
+            const std::vector<int64_t>& bytes) const {
+    return handing_.PeakOf(kept, begin, end, bytes).bytes <= Room();
+  }
+
   double Launch() const { return static_cast<double>(machine_.launch_ns) * 1e-9; }
 
   // Groups that begin with that kernel, and run in all buckets.
@@ -196,10 +225,14 @@ class Analyzer {
     }
     for (bucket_ = 0; bucket_ < buckets_.size(); ++bucket_) {
       const AtTypicalSizes sizes(ints_, symbols_, buckets_[bucket_]);
+      prices_.SetSizes(symbols_, buckets_[bucket_]);
       std::vector<Way> ways(choices.size());  // by end
       AddWhole(begin, ways);
       for (size_t l = 0; tlf_ && l < KernelAt(begin).outer.size(); ++l) {
         AddTiled(begin, end, static_cast<int>(l), ways);
+      }
+      for (const Chain& chain : chains_) {
+        if (chain.begin == begin) AddChain(chain, ways[chain.end - begin - 1]);
       }
       for (size_t i = 0; i < choices.size(); ++i) {
         choices[i].cost += ways[i].seconds / apart_[bucket_];
@@ -209,19 +242,22 @@ class Analyzer {
     return choices;
   }
 
-  static void Improve(Way& way, Way other) {
-    if (other.seconds < way.seconds) way = std::move(other);
+  void Improve(size_t begin, size_t end, Way& way, Way other) const {
+    if (other.seconds >= way.seconds || refused_.contains(NameOf(begin, end, other))) return;
+    way = std::move(other);
   }
 
   void AddWhole(size_t begin, std::vector<Way>& ways) {
     for (size_t i = 0; i < (afe_ ? ways.size() : 1); ++i) {
       const size_t end = begin + i + 1;
       Way way;
-      way.kept = Keep(begin, end);
+      std::vector<BufferId> handed_on = handing_.Of(begin, end);
+      std::vector<int64_t> bytes = BytesOf(handed_on, sizes_[bucket_]);
+      way.kept = handing_.Keep(std::move(handed_on), begin, end, std::move(bytes), Room());
       way.seconds = Launch();
       const std::vector<bool> in_l2 = AsSet(way.kept);
       for (size_t k = begin; k < end; ++k) way.seconds += Seconds(k, -1, 0, in_l2);
-      Improve(ways[i], std::move(way));
+      Improve(begin, end, ways[i], std::move(way));
     }
   }
 
@@ -229,65 +265,6 @@ class Analyzer {
     std::vector<bool> set(module_.buffers.size());
     for (BufferId id : ids) set[id] = true;
     return set;
-  }
-
-  // Buffers that the kernels hand on among themselves alone.
-  std::vector<BufferId> HandedOn(size_t begin, size_t end) const {
-    std::vector<BufferId> out;
-    for (size_t k = begin; k < end; ++k) {
-      ir::ForEachInst(KernelAt(k), [&](const Inst& inst) {
-        if (inst.op != ScalarOp::kStore || !own_[inst.buffer]) return;
-        if (uses_.LoadersOf(inst.buffer).back() >= end) return;
-        if (!absl::c_linear_search(out, inst.buffer)) out.push_back(inst.buffer);
-      });
-    }
-    return out;
-  }
-
-  size_t LastUse(BufferId id) const { return uses_.LoadersOf(id).back(); }
-
-  // The most bytes of these buffers that live at once, and the kernel where they do.
-  std::pair<int64_t, size_t> PeakOf(const std::vector<BufferId>& kept, size_t begin, size_t end,
-                                    const std::vector<int64_t>& bytes) const {
-    std::vector<int64_t> more(end - begin + 1, 0);
-    for (size_t i = 0; i < kept.size(); ++i) {
-      more[*uses_.StorerOf(kept[i]) - begin] += bytes[i] + 512;
-      more[LastUse(kept[i]) + 1 - begin] -= bytes[i] + 512;
-    }
-    std::pair<int64_t, size_t> peak = {0, begin};
-    int64_t live = 0;
-    for (size_t k = begin; k < end; ++k) {
-      live += more[k - begin];
-      if (live > peak.first) peak = {live, k};
-    }
-    return peak;
-  }
-
-  // Of those the ones that stay in L2: where together they do not fit, those go that take the most
-  // room for the longest time beside how often they are used.
-  std::vector<BufferId> Keep(size_t begin, size_t end) const {
-    std::vector<BufferId> kept = HandedOn(begin, end);
-    const Sizes& sizes = sizes_[bucket_];
-    std::erase_if(kept, [&](BufferId id) {
-      return Bytes(sizes.at(id), module_.buffers[id].dtype) > machine_.l2_bytes;
-    });
-    while (true) {
-      const auto [peak, at] = PeakOf(kept, begin, end, BytesOf(kept, sizes));
-      if (peak <= Room()) return kept;
-      double worst = -1;
-      BufferId out = -1;
-      for (BufferId id : kept) {
-        const size_t first = *uses_.StorerOf(id);
-        if (first > at || LastUse(id) < at) continue;
-        const double room = static_cast<double>(LastUse(id) - first + 1);
-        const double score = room / static_cast<double>(1 + uses_.LoadersOf(id).size());
-        if (score > worst) {
-          worst = score;
-          out = id;
-        }
-      }
-      std::erase(kept, out);
-    }
   }
 
   // Groups whose kernels run tile by tile of the first one's loop `loop`.
@@ -303,9 +280,9 @@ class Analyzer {
       if (!next || !AddStores(j, *next, dims)) return;
       loops.push_back(*next);
       // Buffers that kernels after the group load as well stay in L3, whole.
-      Way way{.step = 1, .loops = loops, .kept = HandedOn(begin, j + 1)};
+      Way way{.step = 1, .loops = loops, .kept = handing_.Of(begin, j + 1)};
       const auto fits = [&](int64_t step) {
-        return PeakOf(way.kept, begin, j + 1, TileBytes(way.kept, dims, step)).first <= Room();
+        return Fits(way.kept, begin, j + 1, TileBytes(way.kept, dims, step));
       };
       if (!fits(1)) return;
       std::vector<int64_t> steps;
@@ -320,11 +297,35 @@ class Analyzer {
         const std::vector<bool> in_l2 = AsSet(way.kept);
         const double tiles = static_cast<double>((all + step - 1) / step);
         for (size_t k = begin; k <= j; ++k) {
-          way.seconds += tiles * Seconds(k, static_cast<int>(loops[k - begin]), step, in_l2);
+          way.seconds += tiles * Seconds(k, loops[k - begin], step, in_l2);
         }
-        Improve(ways[j - begin], way);
+        Improve(begin, j + 1, ways[j - begin], way);
       }
     }
+  }
+
+  // Chains of kernels whose tiles overlap, where sizes are known and not all that is handed on
+  // fits.
+  void FindChains(size_t begin, size_t end) {
+    chains_.clear();
+    if (!tlf_ || !symbols_.empty()) return;
+    for (size_t last = begin; last < end; ++last) {
+      for (Chain& chain : ChainsTo(module_, uses_, begin, last)) {
+        const std::vector<BufferId> kept = handing_.Of(chain.begin, chain.end);
+        const bool whole = Fits(kept, chain.begin, chain.end, BytesOf(kept, sizes_[0]));
+        if (!(whole && afe_)) chains_.push_back(std::move(chain));
+      }
+    }
+  }
+
+  void AddChain(const Chain& chain, Way& best) {
+    Way way{.loops = chain.loops, .kept = handing_.Of(chain.begin, chain.end)};
+    for (const Overlap& kernel : chain.twice) way.windows.push_back(kernel.window);
+    const auto price = chain_prices_.Best(chain, way.kept, Room());
+    if (!price) return;
+    way.seconds = Launch() + price->seconds;
+    way.step = price->step;
+    Improve(chain.begin, chain.end, best, std::move(way));
   }
 
   using Dims = absl::flat_hash_map<BufferId, size_t>;  // of what is handed on: the tiled dimension
@@ -384,37 +385,12 @@ class Analyzer {
     return std::nullopt;
   }
 
-  // What the kernel takes: all of it, or one tile of its loop.
-  double Seconds(size_t k, int loop, int64_t step, const std::vector<bool>& in_l2) {
-    std::string key = absl::StrCat(identities_[k].first, ",", loop, ",", step, ":");
-    for (size_t i = 0; i < symbols_.size(); ++i) {
-      absl::StrAppend(&key, symbols_[i].id(), "=", buckets_[bucket_].typical[i], ",");
-    }
-    ir::ForEachInst(KernelAt(k), [&](const Inst& inst) {
-      if (IsAccess(inst)) key += in_l2[inst.buffer] ? '1' : '0';
-    });
-    const auto [known, added] = seconds_.try_emplace(key, 0);
-    if (!added) return known->second;
-    Kernel kernel = KernelAt(k);
-    if (loop >= 0) {
-      std::rotate(kernel.outer.begin(), kernel.outer.begin() + loop,
-                  kernel.outer.begin() + loop + 1);
-      const IntExpr extent = kernel.outer[0].extent();
-      kernel =
-          ForTile(module_, kernel, InL2(in_l2.size(), false), ints_.NewVar(extent), extent, step);
-    }
-    const absl::StatusOr<Form> form = MakeForm(module_, std::move(kernel));
-    double& seconds = seconds_[key];
-    if (!form.ok()) return seconds = kNever;
-    const Tiling tiling = ChooseTiling(module_, *form, in_l2, machine_, machine_.l1_bytes);
-    return seconds = CostOf(module_, *form, tiling, in_l2, machine_).seconds;
+  double Seconds(size_t k, int64_t loop, int64_t step, const std::vector<bool>& in_l2) {
+    return prices_.Of(k, loop, step, in_l2);
   }
 
-  // Nothing where its kernel stays apart, or it turns out that the device cannot run them so.
+  // Nothing where it turns out that the device cannot run them so.
   std::optional<ir::Repeat> Make(const Choice& choice) {
-    if (choice.end - choice.begin == 1 && choice.ways.size() == 1 && choice.ways[0].step == 0) {
-      return std::nullopt;
-    }
     ir::Repeat repeat;
     repeat.name = KernelAt(choice.begin).name;
     for (size_t k = choice.begin; k < choice.end; ++k) repeat.kernels.push_back(KernelAt(k));
@@ -432,6 +408,9 @@ class Analyzer {
     }
     if (repeat.versions.size() == 1) {
       repeat = ir::OfVersion(repeat, repeat.versions[0]);
+      for (const ir::TileWindow& window : choice.ways[0].windows) {
+        repeat.windows.push_back({window});
+      }
     } else {
       repeat.by = symbols_;
     }
@@ -448,20 +427,24 @@ class Analyzer {
   const Trial& trial_;
   const BufferUses uses_;
   const std::vector<bool> own_;
-  const std::vector<ir::Identity> identities_;  // equal kernels cost the same
+  const Handing handing_;
+  const std::vector<ir::Identity> identities_;
+  Prices prices_;
+  ChainPrices chain_prices_;
   struct Group {
     size_t begin, end;
     ir::Repeat repeat;
   };
   std::vector<Group> made_;
+  std::set<WayName> refused_;  // ways that the device cannot run
 
   // Of the kernels that are being cut:
   std::vector<IntExpr> symbols_;
   std::vector<Bucket> buckets_;
+  std::vector<Chain> chains_;
   size_t bucket_ = 0;          // that is being planned for
   std::vector<Sizes> sizes_;   // by bucket: of what is handed on
   std::vector<double> apart_;  // by bucket: seconds as launches of their own
-  absl::flat_hash_map<std::string, double> seconds_;
 };
 
 }  // namespace

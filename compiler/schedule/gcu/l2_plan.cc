@@ -8,6 +8,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "compiler/schedule/gcu/tiles.h"
 #include "compiler/schedule/gcu/tiling.h"
 
 namespace kiln::schedule::gcu {
@@ -30,8 +31,14 @@ void Place(L2Plan& plan) {
   absl::c_stable_sort(
       order, [&](size_t a, size_t b) { return plan.buffers[a].bytes > plan.buffers[b].bytes; });
   std::vector<const L2Buffer*> placed;
+  for (const L2Buffer& buffer : plan.buffers) {
+    if (!buffer.is_placed) continue;
+    plan.bytes = std::max(plan.bytes, buffer.offset + buffer.bytes);
+    placed.push_back(&buffer);
+  }
   for (size_t i : order) {
     L2Buffer& buffer = plan.buffers[i];
+    if (buffer.is_placed) continue;
     std::vector<std::pair<int64_t, int64_t>> taken;
     for (const L2Buffer* other : placed) {
       if (other->last < buffer.first || buffer.last < other->first) continue;
@@ -79,6 +86,11 @@ absl::StatusOr<std::vector<Version>> VersionsOf(const ir::Module& module,
     Version& version = versions.emplace_back();
     version.kernels = repeat.kernels;
     version.step = repeat.steps.empty() ? 0 : repeat.steps[0];
+    for (size_t k = 0; k < repeat.windows.size(); ++k) {
+      const IntExpr extent = repeat.kernels[k].outer[0].extent();
+      version.overlaps.push_back(
+          {.window = repeat.windows[k][0], .extent = extent.is_const() ? extent.value() : -1});
+    }
     version.keeps = tiles;
   };
   const auto* repeat = std::get_if<ir::Repeat>(&operation);
@@ -90,11 +102,14 @@ absl::StatusOr<std::vector<Version>> VersionsOf(const ir::Module& module,
                         .bucket = {}});
     return versions;
   }
-  if (repeat->steps.size() > 1 || !repeat->windows.empty() || repeat->before + repeat->after > 0) {
+  if (repeat->steps.size() > 1 || repeat->before + repeat->after > 0) {
     return absl::UnimplementedError("the GCU runs groups tile by tile in one loop");
   }
   if (repeat->versions.empty()) {
     add(*repeat);
+    if (absl::c_any_of(versions[0].overlaps, [](const Overlap& o) { return o.extent < 0; })) {
+      return absl::UnimplementedError("the GCU runs tiles that overlap where sizes are known");
+    }
     return versions;
   }
   std::vector<std::vector<int64_t>> limits;
@@ -112,6 +127,7 @@ absl::StatusOr<L2Plan> PlanL2(ir::Module& module, const std::vector<IntExpr>& sy
                               const Version& version) {
   ir::IntContext& ints = *module.ints;
   L2Plan plan;
+  const TiledDims tiled = TiledDimsOf(version);
   absl::flat_hash_map<BufferId, size_t> known;
   for (size_t k = 0; k < version.kernels.size(); ++k) {
     absl::Status status;
@@ -121,19 +137,28 @@ absl::StatusOr<L2Plan> PlanL2(ir::Module& module, const std::vector<IntExpr>& sy
       if (!version.keeps[inst.buffer]) return;
       const auto [at, added] = known.try_emplace(inst.buffer, plan.buffers.size());
       if (!added) {
-        plan.buffers[at->second].last = k;
+        L2Buffer& before = plan.buffers[at->second];
+        before.last = std::max(before.last, k);
         return;
       }
       L2Buffer& out = plan.buffers.emplace_back();
       out.buffer = inst.buffer;
       out.first = out.last = k;
+      if (inst.op == ScalarOp::kStore) {
+        out.stored_by = k;
+      } else {  // it is there before the first tile, and stays
+        out.first = 0;
+        out.last = version.kernels.size() - 1;
+      }
       out.sizes = buffer.sizes;
-      if (version.step > 0) {
-        const IntExpr loop = version.kernels[k].outer[0];
-        const auto dim = absl::c_find(inst.indices, loop);
-        if (dim != inst.indices.end()) {
-          out.sizes[static_cast<size_t>(dim - inst.indices.begin())] =
-              ints.Min(ints.Const(version.step), loop.extent());
+      if (const auto dim = tiled.find(inst.buffer); dim != tiled.end()) {
+        const auto& [number, window] = dim->second;
+        const IntExpr span = ints.Const(window.Span(version.step));
+        // A window may begin before the dimension does.
+        out.sizes[number] = window.IsTile() ? ints.Min(span, out.sizes[number]) : span;
+        if (!version.overlaps.empty() && version.overlaps[k].carried) {
+          out.first = 0;
+          out.last = version.kernels.size() - 1;
         }
       }
       std::vector<int64_t> weights;
@@ -149,27 +174,6 @@ absl::StatusOr<L2Plan> PlanL2(ir::Module& module, const std::vector<IntExpr>& sy
   }
   Place(plan);
   return plan;
-}
-
-ir::Kernel ForTile(ir::Module& module, const ir::Kernel& kernel, const InL2& keeps, IntExpr tile,
-                   IntExpr extent, int64_t step) {
-  ir::IntContext& ints = *module.ints;
-  ir::Kernel out = kernel;
-  const IntExpr loop = kernel.outer[0];
-  const bool even = extent.is_const() && extent.value() % step == 0;
-  const IntExpr inside =
-      ints.NewVar(even ? ints.Const(step) : ints.Min(ints.Const(step), ints.Sub(extent, tile)));
-  const ir::IntContext::VarMap absolute = {{loop, ints.Add(tile, inside)}};
-  const ir::IntContext::VarMap local = {{loop, inside}};
-  out.outer[0] = inside;
-  for (ir::Phase& phase : out.phases) {
-    for (Inst& inst : phase.body) {
-      const bool on_chip = inst.buffer >= 0 && keeps[inst.buffer];
-      for (IntExpr& index : inst.indices)
-        index = ints.Substitute(index, on_chip ? local : absolute);
-    }
-  }
-  return out;
 }
 
 }  // namespace kiln::schedule::gcu

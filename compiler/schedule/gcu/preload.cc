@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
@@ -20,21 +21,6 @@ constexpr int64_t kPartBytes = 64;         // parts are multiples of it
 constexpr double kShare = 0.9;             // of a kernel's time that copies may take beside it
 constexpr double kMostOwn = 0.25;          // of its time that a kernel's own copies may take
 constexpr int64_t kMostBytes = 256 << 20;  // of a buffer; far above any L2
-
-// Bytes of a buffer of known size without gaps; nothing for others.
-std::optional<int64_t> DenseBytes(const ir::Buffer& buffer) {
-  int64_t elements = 1, reach = 1;
-  for (size_t d = 0; d < buffer.sizes.size(); ++d) {
-    if (!buffer.sizes[d].is_const() || !buffer.strides[d].is_const()) return std::nullopt;
-    const int64_t size = buffer.sizes[d].value(), stride = buffer.strides[d].value();
-    if (size <= 0 || stride < 0 || size > kMostBytes / elements) return std::nullopt;
-    if (stride > kMostBytes) return std::nullopt;
-    elements *= size;
-    reach += (size - 1) * stride;
-  }
-  if (reach != elements) return std::nullopt;
-  return elements * DTypeSize(buffer.dtype);
-}
 
 int64_t PlaceOf(int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -125,6 +111,51 @@ class Planner {
 };
 
 }  // namespace
+
+std::optional<int64_t> DenseBytes(const ir::Buffer& buffer) {
+  int64_t elements = 1, reach = 1;
+  for (size_t d = 0; d < buffer.sizes.size(); ++d) {
+    if (!buffer.sizes[d].is_const() || !buffer.strides[d].is_const()) return std::nullopt;
+    const int64_t size = buffer.sizes[d].value(), stride = buffer.strides[d].value();
+    if (size <= 0 || stride < 0 || size > kMostBytes / elements) return std::nullopt;
+    if (stride > kMostBytes) return std::nullopt;
+    elements *= size;
+    reach += (size - 1) * stride;
+  }
+  if (reach != elements) return std::nullopt;
+  return elements * DTypeSize(buffer.dtype);
+}
+
+std::vector<Resident> ResidentsOf(const ir::Module& module, const Version& version,
+                                  const L2Plan& plan, const Machine& machine) {
+  std::vector<Resident> found;
+  if (version.step == 0) return found;
+  absl::flat_hash_map<BufferId, bool> may;  // by buffer: whether every tile loads the same of it
+  for (const ir::Kernel& kernel : version.kernels) {
+    ir::ForEachInst(kernel, [&](const Inst& inst) {
+      if (inst.op != ScalarOp::kLoad && inst.op != ScalarOp::kStore) return;
+      bool& same = may.try_emplace(inst.buffer, !version.keeps[inst.buffer]).first->second;
+      same = same && inst.op == ScalarOp::kLoad &&
+             !absl::c_any_of(inst.indices,
+                             [&](ir::IntExpr i) { return ir::ContainsVar(i, kernel.outer[0]); });
+    });
+  }
+  for (const auto& [buffer, same] : may) {
+    const std::optional<int64_t> bytes = DenseBytes(module.buffers[buffer]);
+    if (same && bytes && *bytes >= kLeast) found.push_back({.buffer = buffer, .bytes = *bytes});
+  }
+  absl::c_sort(found, [](const Resident& a, const Resident& b) {
+    return std::pair(a.bytes, a.buffer) < std::pair(b.bytes, b.buffer);
+  });
+  int64_t room = machine.l2_bytes - machine.l2_bytes / 32 - plan.bytes;
+  std::erase_if(found, [&](const Resident& resident) {
+    const int64_t place = PlaceOf(resident.bytes) + kAlignment;
+    if (place > room) return true;
+    room -= place;
+    return false;
+  });
+  return found;
+}
 
 std::vector<PreloadCandidate> PreloadCandidates(const ir::Module& module, const Version& version) {
   std::vector<PreloadCandidate> candidates;

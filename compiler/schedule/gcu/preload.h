@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "compiler/ir/module.h"
@@ -10,6 +11,19 @@
 #include "compiler/schedule/gcu/machine.h"
 
 namespace kiln::schedule::gcu {
+
+// Bytes of a buffer of known size without gaps; nothing for others.
+std::optional<int64_t> DenseBytes(const ir::Buffer& buffer);
+
+// A buffer that comes to L2 before the first tile, and stays.
+struct Resident {
+  ir::BufferId buffer = -1;
+  int64_t bytes = 0;
+};
+// Weights that every tile of the version loads, as many as find room beside what `plan` of it has,
+// small ones first. Nothing where it is no version of tiles.
+std::vector<Resident> ResidentsOf(const ir::Module& module, const Version& version,
+                                  const L2Plan& plan, const Machine& machine);
 
 // What the copies of one kernel are planned by: seconds, with all candidates in L2.
 struct StageTimes {

@@ -95,25 +95,6 @@ HostTensor MakeInput(ir::Module& module, const ir::Buffer& buffer, const CheckOp
   return tensor;
 }
 
-void ExpectSame(const ir::ReferenceTensor& actual, const ir::ReferenceTensor& expected,
-                double tolerance, const std::string& where) {
-  ASSERT_EQ(actual.sizes, expected.sizes) << where;
-  ASSERT_EQ(actual.ints.size(), expected.ints.size()) << where;
-  for (size_t i = 0; i < expected.ints.size(); ++i) {
-    ASSERT_EQ(actual.ints[i], expected.ints[i]) << where << " element " << i;
-  }
-  ASSERT_EQ(actual.floats.size(), expected.floats.size()) << where;
-  if (expected.dtype == DType::kBF16) tolerance = std::max(tolerance, 0.01);
-  if (expected.dtype == DType::kF16) tolerance = std::max(tolerance, 0.002);
-  for (size_t i = 0; i < expected.floats.size(); ++i) {
-    const double a = actual.floats[i], e = expected.floats[i];
-    if (std::isnan(a) && std::isnan(e)) continue;
-    if (a == e) continue;
-    ASSERT_LE(std::abs(a - e), tolerance * (1 + std::abs(e)))
-        << where << " element " << i << ": " << a << " instead of " << e;
-  }
-}
-
 // Verifies the module's schedules for `device`, reads their text back, and interprets them.
 void CheckSchedules(ir::Module& module, const DeviceInfo& device,
                     const std::vector<HostTensor>& inputs, const CheckOptions& options,
@@ -195,17 +176,6 @@ ir::Module ParseFor(const std::string& text, const DeviceInfo& device,
   return module;
 }
 
-std::vector<HostTensor> MakeInputs(ir::Module& module, const CheckOptions& options) {
-  std::mt19937_64 random(options.seed);
-  std::vector<HostTensor> inputs;
-  for (const ir::Buffer& buffer : module.buffers) {
-    if (buffer.kind != ir::BufferKind::kInput) continue;
-    inputs.resize(std::max<size_t>(inputs.size(), buffer.index + 1));
-    inputs[buffer.index] = MakeInput(module, buffer, options, random);
-  }
-  return inputs;
-}
-
 // Target ptx has no repeats.
 bool RunsOnPtx(const ir::Module& module, const CheckOptions& options) {
   if (options.window_bytes > 0) return false;
@@ -217,6 +187,36 @@ bool RunsOnPtx(const ir::Module& module, const CheckOptions& options) {
 }
 
 }  // namespace
+
+void ExpectSame(const ir::ReferenceTensor& actual, const ir::ReferenceTensor& expected,
+                double tolerance, const std::string& where) {
+  ASSERT_EQ(actual.sizes, expected.sizes) << where;
+  ASSERT_EQ(actual.ints.size(), expected.ints.size()) << where;
+  for (size_t i = 0; i < expected.ints.size(); ++i) {
+    ASSERT_EQ(actual.ints[i], expected.ints[i]) << where << " element " << i;
+  }
+  ASSERT_EQ(actual.floats.size(), expected.floats.size()) << where;
+  if (expected.dtype == DType::kBF16) tolerance = std::max(tolerance, 0.01);
+  if (expected.dtype == DType::kF16) tolerance = std::max(tolerance, 0.002);
+  for (size_t i = 0; i < expected.floats.size(); ++i) {
+    const double a = actual.floats[i], e = expected.floats[i];
+    if (std::isnan(a) && std::isnan(e)) continue;
+    if (a == e) continue;
+    ASSERT_LE(std::abs(a - e), tolerance * (1 + std::abs(e)))
+        << where << " element " << i << ": " << a << " instead of " << e;
+  }
+}
+
+std::vector<HostTensor> MakeInputs(ir::Module& module, const CheckOptions& options) {
+  std::mt19937_64 random(options.seed);
+  std::vector<HostTensor> inputs;
+  for (const ir::Buffer& buffer : module.buffers) {
+    if (buffer.kind != ir::BufferKind::kInput) continue;
+    inputs.resize(std::max<size_t>(inputs.size(), buffer.index + 1));
+    inputs[buffer.index] = MakeInput(module, buffer, options, random);
+  }
+  return inputs;
+}
 
 void CheckModule(const std::string& text, const CheckOptions& options) {
   absl::StatusOr<ir::Module> module = ir::Parse(text);

@@ -8,6 +8,9 @@
 
 #include "absl/status/statusor.h"
 #include "compiler/codegen/target.h"
+#include "compiler/ir/interpret.h"
+#include "compiler/ir/module.h"
+#include "proto/base/random_inputs.h"
 
 namespace kiln::codegen {
 
@@ -30,6 +33,14 @@ struct CheckOptions {
   bool only_ptx = false;     // for no other machine
   int64_t window_bytes = 0;  // what schedule::TileByWindows is called with instead; 0: it is not
 };
+
+// Random contents of the module's inputs.
+std::vector<HostTensor> MakeInputs(ir::Module& module, const CheckOptions& options);
+
+// Fails the current test at the first element that differs; 16-bit numbers have a tolerance of
+// their own.
+void ExpectSame(const ir::ReferenceTensor& actual, const ir::ReferenceTensor& expected,
+                double tolerance, const std::string& where);
 
 // Fails the current test with the instruction set, the output and the place of the worst
 // difference.

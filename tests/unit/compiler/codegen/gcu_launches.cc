@@ -3,9 +3,13 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/ir/interpret.h"
+#include "compiler/ir/parse.h"
+#include "compiler/ir/print.h"
 #include "compiler/ir/verify.h"
 #include "compiler/schedule/gcu/groups.h"
 #include "tests/unit/compiler/codegen/gcu_device.h"
+#include "tests/unit/compiler/codegen/native_run.h"
 
 namespace kiln::codegen {
 
@@ -45,11 +49,49 @@ std::string Chain(int images, int channels, int size, int depth) {
                       ",1] offset 0\n}\n");
 }
 
-void Group(ir::Module& module, const std::vector<std::string>& without) {
-  schedule::gcu::Group(module, Reference(), without, [&](const ir::Operation& operation) {
-    return gcu::MakeLaunch(module, operation, Reference()).status();
+void GroupFor(ir::Module& module, const schedule::gcu::Machine& machine,
+              const std::vector<std::string>& without) {
+  schedule::gcu::Group(module, machine, without, [&](const ir::Operation& operation) {
+    return gcu::MakeLaunch(module, operation, machine).status();
   });
-  ASSERT_EQ(ir::Verify(module), absl::OkStatus());
+  ASSERT_EQ(ir::Verify(module), absl::OkStatus()) << ir::Print(module);
+}
+
+void Group(ir::Module& module, const std::vector<std::string>& without) {
+  GroupFor(module, Reference(), without);
+}
+
+ir::Module CheckGroups(const std::string& text, int64_t l2_bytes,
+                       const std::vector<std::string>& without, const CheckOptions& options) {
+  absl::StatusOr<ir::Module> module = ir::Parse(text);
+  EXPECT_TRUE(module.ok()) << module.status() << "\n" << text;
+  if (!module.ok()) return ir::Module();
+  const std::vector<HostTensor> inputs = MakeInputs(*module, options);
+  const auto expected = ir::Interpret(*module, inputs, options.symbols, {});
+  schedule::gcu::Machine machine = Reference();
+  machine.l2_bytes = l2_bytes;
+  GroupFor(*module, machine, without);
+  if (::testing::Test::HasFailure()) return *std::move(module);
+  for (const ir::Operation& operation : module->operations) {
+    const auto launch = gcu::MakeLaunch(*module, operation, machine);
+    EXPECT_TRUE(launch.ok()) << launch.status();
+    if (launch.ok()) EXPECT_LE(launch->kernel.l2_bytes, static_cast<uint64_t>(l2_bytes));
+  }
+  const auto interpreted = ir::Interpret(*module, inputs, options.symbols, {});
+  auto native = NativeModule::Build(*module, TestDevice(kGcuIsa));
+  EXPECT_TRUE(native.ok()) << native.status();
+  if (!native.ok()) return *std::move(module);
+  const auto simulated = (*native)->Run(inputs, options.symbols, 1);
+  EXPECT_TRUE(expected.ok()) << expected.status();
+  EXPECT_TRUE(interpreted.ok()) << interpreted.status();
+  EXPECT_TRUE(simulated.ok()) << simulated.status() << "\n" << ir::Print(*module);
+  if (::testing::Test::HasFailure()) return *std::move(module);
+  for (size_t i = 0; i < expected->size(); ++i) {
+    ExpectSame((*interpreted)[i], (*expected)[i], 1e-12, absl::StrCat("interpreted, output ", i));
+    ExpectSame((*simulated)[i], (*expected)[i], options.tolerance,
+               absl::StrCat("simulated, output ", i, "\n", ir::Print(*module)));
+  }
+  return *std::move(module);
 }
 
 double Simulate(const ir::Module& module, const gcu::Launch& launch) {
