@@ -25,6 +25,10 @@ def _int8(*sizes: int) -> torch.Tensor:
     return torch.randint(-128, 128, sizes, device="cuda", dtype=torch.int8)
 
 
+def _linear(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return F.linear(x, w)
+
+
 def _scaled(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """Weights of 8 bits, a scale for each of the result's columns."""
     return F.linear(x, w.to(x.dtype)) * scale
@@ -36,7 +40,7 @@ def _operands(m: int, n: int, k: int, dtype: torch.dtype) -> tuple[torch.Tensor,
 
 # N, K; the last are no whole tiles.
 SIZES = ((4096, 4096), (768, 3072), (2304, 768), (14336, 1024), (1000, 1032), (520, 136))
-ROWS = (1, 2, 3, 5, 8, 11, 16, 17, 31, 32, 33, 48, 63, 64)
+ROWS = (1, 2, 5, 8, 16, 17, 33, 64)
 
 
 def _bare(run: Results) -> None:
@@ -44,7 +48,7 @@ def _bare(run: Results) -> None:
         for dtype in HALVES:
             with run.case(f"decode {n} x {k} {dtype}, {len(ROWS)} numbers of rows"):
                 for m in ROWS:
-                    check_product(F.linear, list(_operands(m, n, k, dtype)))
+                    check_product(_linear, list(_operands(m, n, k, dtype)))
 
 
 def _int8_weights(run: Results) -> None:
@@ -53,7 +57,7 @@ def _int8_weights(run: Results) -> None:
             with run.case(f"decode int8 {n} x {k} {dtype}, {len(ROWS)} numbers of rows"):
                 for m in ROWS:
                     x, scale = random_matrix(m, k, dtype=dtype), torch.rand(n, device="cuda").to(dtype)
-                    check_product(_scaled, [x, _int8(n, k) , scale * 1e-2], widens=True)
+                    check_product(_scaled, [x, _int8(n, k), scale * 1e-2], widens=True)
 
 
 def _epilogues(run: Results) -> None:
@@ -88,10 +92,11 @@ def _epilogues(run: Results) -> None:
 def _int8pack(run: Results) -> None:
     for m in (1, 8, 50):
         with run.case(f"decode _weight_int8pack_mm, {m} rows"):
-            x, scale = random_matrix(m, 1024, dtype=torch.bfloat16), torch.rand(768, device="cuda") * 1e-2
-            w, by_kiln = _int8(768, 1024), compiled(aten._weight_int8pack_mm)
-            ours = by_kiln(x, w, scale.bfloat16())
-            wide = x.float() @ w.float().t() * scale.bfloat16().float()
+            x = random_matrix(m, 1024, dtype=torch.bfloat16)
+            scale = (torch.rand(768, device="cuda") * 1e-2).bfloat16()
+            w, by_kiln = _int8(768, 1024), compiled(lambda *args: aten._weight_int8pack_mm(*args))
+            ours = by_kiln(x, w, scale)
+            wide = x.float() @ w.float().t() * scale.float()
             error = float((ours.float() - wide).norm() / wide.norm())
             assert error <= MOST_ERROR[torch.bfloat16], f"off by {error:.2e} of the norm"
 
@@ -129,7 +134,7 @@ def decode(run: Results) -> None:
     print(f"the last: {steps}")
     if is_own():
         with run.case("a product of one row is a kernel of ours"):
-            check_product(F.linear, list(_operands(1, 4096, 4096, torch.bfloat16)))
+            check_product(_linear, list(_operands(1, 4096, 4096, torch.bfloat16)))
             assert kiln_torch.stats()["steps"]["library"] == 0, "left to a library"
 
 
