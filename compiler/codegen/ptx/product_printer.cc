@@ -378,10 +378,8 @@ absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
 
   EmittedKernel kernel = KernelOf(ints_, names_, out);
   kernel.grid = Grid();
-  if (HasFewRows()) {
-    kernel.waits = true;
-    kernel.read_early = {product_->windows[2].buffer};
-  }
+  kernel.waits = true;
+  if (HasFewRows()) kernel.read_early = {product_->windows[2].buffer};
   const std::vector<int>& c = product_->constants;
   kernel.tensor_maps = {MapOf(1, num_rows, c[0]), MapOf(2, num_columns, c[1])};
   return kernel;

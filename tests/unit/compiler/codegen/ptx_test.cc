@@ -395,8 +395,11 @@ TEST(PtxTest, KernelsWaitForTheLaunchBefore) {
   const Made older = Compile(Softmax("bf16", 4000, 1024), "sm_80");
   EXPECT_FALSE(older.kernels[0].waits);
   EXPECT_THAT(older.objects[0], Not(HasSubstr("griddepcontrol")));
-  // What shares blocks of its own among tiles does not.
-  EXPECT_FALSE(Compile(ProductAndMore("bf16", 520, 768, 136, false, false)).kernels[0].waits);
+  const Made product = Compile(ProductAndMore("bf16", 520, 768, 136, false, false));
+  EXPECT_TRUE(product.kernels[0].waits);
+  const size_t wait = product.objects[0].find("griddepcontrol.wait");
+  EXPECT_LT(wait, product.objects[0].find("ld.global"));
+  EXPECT_LT(wait, product.objects[0].find("cp.async.bulk.tensor"));
 }
 
 TEST(PtxTest, OnlyKnownArchitectures) {
