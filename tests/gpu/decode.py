@@ -168,6 +168,51 @@ def _row(name: str, n: int, k: int, weights: Tensors, library: Fn, own: Fn) -> l
     return ratios
 
 
+# A layer of Llama of 8 billion parameters: width, heads, those of keys, of a head, of the hidden layer.
+WIDTH, HEADS, KEY_HEADS, HEAD, HIDDEN, LAYERS = 4096, 32, 8, 128, 14336, 4
+
+
+def _norm(x: torch.Tensor) -> torch.Tensor:
+    y = x.float()
+    return (y * torch.rsqrt(y.square().mean(-1, keepdim=True) + 1e-5)).to(x.dtype)
+
+
+def _layers(x: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+    """One token each of a batch through layers, each with four weights, on keys and values that are there."""
+    for i in range(0, len(weights), 4):
+        of_qkv, of_out, of_up, of_down = weights[i : i + 4]
+        q = F.linear(_norm(x), of_qkv)[:, :WIDTH].view(-1, HEADS, 1, HEAD)
+        attended = F.scaled_dot_product_attention(q, keys[i // 4], values[i // 4], enable_gqa=True)
+        x = x + F.linear(attended.reshape(-1, WIDTH), of_out)
+        gate, up = F.linear(_norm(x), of_up).chunk(2, -1)
+        x = x + F.linear(F.silu(gate) * up, of_down)
+    return x
+
+
+def _time_layers(run: Results) -> None:
+    half = torch.bfloat16
+    sizes = ((WIDTH + 2 * KEY_HEADS * HEAD, WIDTH), (WIDTH, WIDTH), (2 * HIDDEN, WIDTH), (WIDTH, HIDDEN))
+    weights = [random_matrix(n, k, dtype=half) * k**-0.5 for _ in range(LAYERS) for n, k in sizes]
+    print("\nus of GPU time a layer of Llama 8B, one token a sequence, in one CUDA graph: eager; inductor; kiln")
+    for batch, length in ((1, 2048), (8, 2048), (32, 2048)):
+        with run.case(f"bench decode layers, batch {batch}, {length} keys"):
+            x = random_matrix(batch, WIDTH, dtype=half)
+            keys, values = (
+                torch.randn(LAYERS, batch, KEY_HEADS, length, HEAD, device="cuda").to(half) for _ in "kv"
+            )
+            args = (x, keys, values, *weights)
+            kiln_torch.reset()
+            by_kiln = compiled(_layers)
+            ours, eager = by_kiln(*args).float(), _layers(*args).float()
+            error = float((ours - eager).norm() / eager.norm())
+            by_inductor = torch.compile(_layers, dynamic=False)
+            sides = {"eager": _layers, "inductor": by_inductor, "kiln": by_kiln}
+            times = in_turns({name: replayed(lambda f=f: f(*args), calls=1) for name, f in sides.items()})
+            cells = "; ".join(f"{times[name] * 1e3 / LAYERS:.1f}" for name in sides)
+            print(f"batch {batch}, {length} keys: {cells}; off eager's by {error:.1e}; {kiln_torch.stats()['steps']}")
+            assert error <= 10 * MOST_ERROR[half], "the result is wrong"
+
+
 def speed(run: Results) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
     print("\nus of GPU time a product, a graph of products with weights that no cache holds: library; kiln")
@@ -192,3 +237,5 @@ def speed(run: Results) -> None:
         if found:
             mean = math.exp(sum(map(math.log, found)) / len(found))
             print(f"{kind}: speed in the library's: geometric mean {mean:.2f}, least {min(found):.2f}")
+    with torch.no_grad():
+        _time_layers(run)
