@@ -57,6 +57,10 @@ fusion::FuseOptions MakeFuseOptions(const v1::PlanRequest& request, const codege
           .disabled_passes = {options.disabled_passes().begin(), options.disabled_passes().end()},
           .costly_launches = target.HasCostlyLaunches(),
           .plain_operands = target.TakesPlainOperands(),
+          .takes_operands =
+              [&target](ir::Module& module, const ir::Kernel& kernel) {
+                return target.TakesOperands(module, kernel);
+              },
           .verify_passes = kVerifyPasses || options.debug()};
 }
 
@@ -70,6 +74,7 @@ lowering::LoweringOptions MakeLoweringOptions(const v1::PlanRequest& request,
   return {
       .library_steps = std::find(libraries.begin(), libraries.end(), "torch") != libraries.end(),
       .mark_parameters = request.options().prepare_memory() > 0,
+      .contracts_few_rows = target.TakesPlainOperands(),
       .left_to_libraries = [&target](ir::Module& module, const ir::Kernel& kernel, bool goes_on) {
         return target.LeavesToLibraries(module, kernel, goes_on);
       }};

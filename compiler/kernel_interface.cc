@@ -61,10 +61,15 @@ absl::StatusOr<std::string> InterfaceOf(const ir::Module& module,
   if (!emitted.grid.blocks.empty()) {
     KILN_ASSIGN_OR_RETURN(*interface.mutable_grid(), ToGrid(emitted.grid, number));
   }
+  const auto parameter_of = [&](ir::BufferId id) {
+    const auto buffer = std::find(emitted.buffers.begin(), emitted.buffers.end(), id);
+    return static_cast<uint32_t>(buffer - emitted.buffers.begin());
+  };
+  interface.set_waits(emitted.waits);
+  for (const ir::BufferId id : emitted.read_early) interface.add_read_early(parameter_of(id));
   for (const codegen::EmittedTensorMap& map : emitted.tensor_maps) {
     v1::KernelInterface::TensorMap& out = *interface.add_tensor_maps();
-    const auto buffer = std::find(emitted.buffers.begin(), emitted.buffers.end(), map.buffer);
-    out.set_buffer(static_cast<uint32_t>(buffer - emitted.buffers.begin()));
+    out.set_buffer(parameter_of(map.buffer));
     KILN_ASSIGN_OR_RETURN(*out.mutable_offset(), ToSymInt(map.offset, number));
     for (const ir::IntExpr size : map.sizes) {
       KILN_ASSIGN_OR_RETURN(*out.add_sizes(), ToSymInt(size, number));

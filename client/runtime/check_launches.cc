@@ -80,6 +80,12 @@ class Checker {
     for (const v1::KernelInterface::TensorMap& map : interface.tensor_maps()) {
       KILN_RETURN_IF_ERROR(CheckTensorMap(where, map, interface));
     }
+    for (const uint32_t early : interface.read_early()) {
+      if (!interface.waits() || early >= static_cast<uint32_t>(interface.buffers_size()) ||
+          interface.buffers(static_cast<int>(early)).written()) {
+        return Malformed(where, "launches a kernel that reads early what it cannot");
+      }
+    }
     for (int i = 0; i < launch.buffers_size(); ++i) {
       const v1::KernelInterface::Buffer& argument = interface.buffers(i);
       const uint32_t buffer = launch.buffers(i);
@@ -108,17 +114,18 @@ class Checker {
       return bad("of a buffer that it does not have");
     }
     const v1::DType dtype = interface.buffers(static_cast<int>(map.buffer())).dtype();
-    if (dtype != v1::DTYPE_BFLOAT16 && dtype != v1::DTYPE_FLOAT16) {
-      return bad("of a buffer that has other elements than bfloat16 or float16");
+    if (dtype != v1::DTYPE_BFLOAT16 && dtype != v1::DTYPE_FLOAT16 && dtype != v1::DTYPE_INT8) {
+      return bad("of a buffer that has other elements than bfloat16, float16 or int8");
     }
+    const uint32_t swizzled = dtype == v1::DTYPE_INT8 ? 128 : 64;  // elements of a line
     if (map.sizes_size() < 2 || map.sizes_size() > kMostMapSizes ||
         map.strides_size() != map.sizes_size() - 1 || map.box_size() != map.sizes_size()) {
       return bad(absl::StrCat("of ", map.sizes_size(), " sizes, ", map.strides_size(),
                               " strides and ", map.box_size(), " sizes of a box"));
     }
     for (int i = 0; i < map.box_size(); ++i) {
-      constexpr uint32_t kSwizzled = 64, kMostBox = 256;
-      if (i == 0 ? map.box(i) != kSwizzled : map.box(i) == 0 || map.box(i) > kMostBox) {
+      constexpr uint32_t kMostBox = 256;
+      if (i == 0 ? map.box(i) != swizzled : map.box(i) == 0 || map.box(i) > kMostBox) {
         return bad(absl::StrCat("with ", map.box(i), " elements of a box in dimension ", i));
       }
     }

@@ -189,6 +189,14 @@ class Planner {
     for (const v1::KernelInterface::TensorMap& map : kernel.interface->tensor_maps()) {
       KILN_RETURN_IF_ERROR(AddTensorMap(where, in, map, out));
     }
+    const auto is_only_read = [&](uint32_t argument) {
+      const uint32_t buffer = in.buffers(static_cast<int>(argument));
+      const BufferKind kind = plan_.buffers[buffer].kind;
+      return (kind == BufferKind::kInput || kind == BufferKind::kConstant) && !IsWritten(buffer);
+    };
+    const auto& early = kernel.interface->read_early();
+    out.begins_early =
+        kernel.interface->waits() && std::all_of(early.begin(), early.end(), is_only_read);
     out.scratch_bytes = RoundUp64(scratch);
     out.thread_scratch_bytes = RoundUp64(thread_scratch);
     plan_.scratch_bytes = std::max(plan_.scratch_bytes, out.scratch_bytes);
@@ -196,6 +204,24 @@ class Planner {
     plan_.steps.push_back({PlanStep::Kind::kLaunch, static_cast<int>(plan_.launches.size())});
     plan_.launches.push_back(std::move(out));
     return absl::OkStatus();
+  }
+
+  // Whether some step writes the buffer, or another one of the same input.
+  bool IsWritten(uint32_t number) const {
+    const PlanBuffer& buffer = plan_.buffers[number];
+    const auto is_it = [&](uint32_t other) {
+      return plan_.buffers[other].kind == buffer.kind && plan_.buffers[other].index == buffer.index;
+    };
+    size_t launches = 0;
+    for (const v1::Step& step : program_.steps()) {
+      if (step.has_copy() && is_it(step.copy().to().buffer())) return true;
+      if (!step.has_launch()) continue;
+      const v1::KernelInterface& interface = *kernels_[launches++].interface;
+      for (int i = 0; i < interface.buffers_size(); ++i) {
+        if (interface.buffers(i).written() && is_it(step.launch().buffers(i))) return true;
+      }
+    }
+    return false;
   }
 
   // The launch gives the kernel just what that states: not less, which it would reach beyond, and
@@ -229,7 +255,8 @@ class Planner {
   // A map lies in its buffer, and is one that the driver makes. REQUIRES: CheckLaunches passed.
   absl::Status AddTensorMap(absl::string_view where, const v1::LaunchStep& in,
                             const v1::KernelInterface::TensorMap& map, PlanLaunch& launch) {
-    constexpr int64_t kElementBytes = 2, kUnit = 16 / kElementBytes;
+    const PlanTensor& tensor = plan_.buffers[in.buffers(static_cast<int>(map.buffer()))].type;
+    const int64_t element_bytes = DTypeSize(tensor.dtype), whole = 16 / element_bytes;
     constexpr int64_t kMostSize = int64_t{1} << 31, kMostStride = int64_t{1} << 38;
     const auto number = [&](const v1::SymInt& size, int64_t least, int64_t most,
                             int64_t unit) -> absl::StatusOr<int64_t> {
@@ -242,17 +269,16 @@ class Planner {
     };
     PlanTensorMap out;
     out.argument = static_cast<int>(map.buffer());
-    const PlanTensor& tensor = plan_.buffers[in.buffers(out.argument)].type;
     out.dtype = tensor.dtype;
     out.rank = static_cast<uint32_t>(map.sizes_size());
-    KILN_ASSIGN_OR_RETURN(int64_t last, number(map.offset(), 0, kMostStride, kUnit));
-    out.offset_bytes = last * kElementBytes;
+    KILN_ASSIGN_OR_RETURN(int64_t last, number(map.offset(), 0, kMostStride, whole));
+    out.offset_bytes = last * element_bytes;
     for (int i = 0; i < map.sizes_size(); ++i) {
       KILN_ASSIGN_OR_RETURN(const int64_t size, number(map.sizes(i), 1, kMostSize, 1));
       int64_t stride = 1;
       if (i > 0) {
-        KILN_ASSIGN_OR_RETURN(stride, number(map.strides(i - 1), kUnit, kMostStride, kUnit));
-        out.stride_bytes[i - 1] = static_cast<uint64_t>(stride * kElementBytes);
+        KILN_ASSIGN_OR_RETURN(stride, number(map.strides(i - 1), whole, kMostStride, whole));
+        out.stride_bytes[i - 1] = static_cast<uint64_t>(stride * element_bytes);
       }
       int64_t more = 0;
       if (__builtin_mul_overflow(size - 1, stride, &more) ||
@@ -262,9 +288,9 @@ class Planner {
       out.sizes[i] = static_cast<uint64_t>(size);
       out.box[i] = map.box(i);
     }
-    if (last >= tensor.reach_bytes / kElementBytes) {
+    if (last >= tensor.reach_bytes / element_bytes) {
       return Bad(where, absl::StrCat("has a tensor map that reaches element ", last, " of ",
-                                     tensor.reach_bytes / kElementBytes));
+                                     tensor.reach_bytes / element_bytes));
     }
     launch.tensor_maps.push_back(out);
     return absl::OkStatus();

@@ -57,6 +57,8 @@ struct EmittedKernel {
   ir::IntExpr thread_scratch_bytes;   // for each thread
   EmittedGrid grid;                   // no blocks: called once
   std::vector<EmittedTensorMap> tensor_maps;  // its last parameters
+  bool waits = false;                         // as in kiln.v1.KernelInterface
+  std::vector<ir::BufferId> read_early;       // the same
   int binary = 0;                             // Binary::number of what Link makes of it
 };
 inline constexpr absl::string_view kSymbolPlaceholder = "KILN_KERNEL_SYMBOL";
@@ -93,6 +95,8 @@ class Target {
   virtual bool HasCostlyLaunches() const { return false; }
   // Whether contractions read their operands as they lie in memory, and nothing that is computed.
   virtual bool TakesPlainOperands() const { return false; }
+  // Of a contraction there that widens what it reads: whether it runs as it is.
+  virtual bool TakesOperands(ir::Module&, const ir::Kernel&) const { return false; }
   // Whether a kernel that one operator became is better left to a library that the client calls.
   // `goes_on`: what reads the operator's result computes with its elements one by one, and might
   // become one kernel with it.

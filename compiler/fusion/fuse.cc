@@ -35,7 +35,7 @@ absl::Status Fuse(ir::Module& module, const FuseOptions& options,
         absl::StrCat("repeat @", NameOf(operation), " is from a stage after fusion"));
   }
   FusionGraph graph(module, decisions);
-  graph.set_plain_operands(options.plain_operands);
+  graph.set_plain_operands(options.plain_operands, options.takes_operands);
   RemoveDeadKernels(graph);
   if (options.enabled) {
     const std::vector<std::string>& disabled = options.disabled_passes;

@@ -1,6 +1,7 @@
 // Fusion: fewer kernels and less memory traffic, by inlining producers and merging kernels.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -22,8 +23,11 @@ struct FuseOptions {
   std::vector<std::string> disabled_passes;  // "collapse", "inline", "epilogue", "merge",
                                              // "horizontal", "launches", "split", "layouts"
   bool costly_launches = false;  // for a target where pass "launches" is worth its while
-  bool plain_operands = false;   // contractions read their operands as they lie in memory
-  bool verify_passes = false;    // also after each pass
+  bool plain_operands = false;   // contractions read their operands as they lie in memory,
+  // or widen them where this says of the contraction that does so that it runs as it is. May be
+  // null.
+  std::function<bool(ir::Module&, const ir::Kernel&)> takes_operands;
+  bool verify_passes = false;  // also after each pass
 };
 
 // In: a verified module as lowering makes it, one stored buffer a kernel. Out: an equivalent

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,9 +42,16 @@ class FusionGraph {
   // Whether the operations as they stand are a verified module.
   absl::Status Verify();
 
-  // FuseOptions::plain_operands.
-  void set_plain_operands(bool plain) { plain_operands_ = plain; }
+  // FuseOptions::plain_operands and takes_operands.
+  using TakesOperands = std::function<bool(ir::Module&, const ir::Kernel&)>;
+  void set_plain_operands(bool plain, TakesOperands takes) {
+    plain_operands_ = plain;
+    takes_operands_ = std::move(takes);
+  }
   bool plain_operands() const { return plain_operands_; }
+  bool TakesOperandsOf(const ir::Kernel& contraction) {
+    return takes_operands_ && takes_operands_(module_, contraction);
+  }
 
   ir::Module& module() { return module_; }
   ir::IntContext& ints() { return *module_.ints; }
@@ -90,6 +98,7 @@ class FusionGraph {
 
   ir::Module& module_;
   bool plain_operands_ = false;
+  TakesOperands takes_operands_;
   std::vector<Decision>* decisions_;
   std::vector<Op> ops_;
   std::vector<int> order_;

@@ -29,6 +29,7 @@ constexpr double kMaxCheapOperations = 4;
 constexpr double kMaxOperandOperations = 2;  // into a contraction's operand, read many times
 constexpr double kMaxFreeOperations = 8;     // of producers that read no memory
 constexpr size_t kMaxProducerInstructions = 100;
+constexpr char kPlainOperands[] = "the device reads operands of contractions as they lie in memory";
 
 // How a consumer uses the producer.
 struct Use {
@@ -113,7 +114,9 @@ Verdict Judge(FusionGraph& graph, int producer, const InlineSource& source,
     evaluations += use.evaluations;
   }
   if (in_operand && graph.plain_operands()) {
-    return {false, "the device reads operands of contractions as they lie in memory"};
+    if (is_needed || !ir::WidensBytes(graph.module(), *source.kernel))
+      return {false, kPlainOperands};
+    return {true, "the device widens the operand where it multiplies"};
   }
   if (cost.loads == 0 && cost.operations <= kMaxFreeOperations && !cost.is_expensive) {
     return {true, "the producer reads no memory"};
@@ -164,6 +167,10 @@ void TryInline(FusionGraph& graph, int producer) {
     InlineInto(graph.module(), *source, joined.back());
     SimplifyKernel(joined.back());
     if (AreIndicesTooLong(joined.back(), *kernel, consumer)) verdict = {false, kLongIndices};
+    if (graph.plain_operands() && UseOf(graph.ints(), consumer, buffer).in_operand &&
+        !graph.TakesOperandsOf(joined.back())) {
+      verdict = {false, kPlainOperands};
+    }
     if (WouldCrossRows(graph, joined.back(), {kernel, &consumer})) {
       verdict = {false, kCrossedRows};
     }

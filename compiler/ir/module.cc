@@ -101,6 +101,18 @@ bool IsScatter(const Inst& inst) {
   return inst.op == ScalarOp::kStore && (inst.accumulates || inst.operands.size() > 1);
 }
 
+bool WidensBytes(const Module& module, const Kernel& kernel) {
+  if (kernel.phases.size() != 1 || !kernel.phases[0].inner.empty()) return false;
+  const std::vector<Inst>& body = kernel.phases[0].body;
+  if (body.empty() || body.back().op != ScalarOp::kStore) return false;
+  return std::all_of(body.begin(), body.end(), [&](const Inst& inst) {
+    if (inst.op != ScalarOp::kLoad) {
+      return inst.op == ScalarOp::kCast || inst.op == ScalarOp::kStore;
+    }
+    return !inst.has_mask && module.buffers[inst.buffer].dtype == DType::kI8;
+  });
+}
+
 bool HasScatter(const Kernel& kernel) {
   return std::any_of(kernel.phases.begin(), kernel.phases.end(), [](const Phase& phase) {
     return std::any_of(phase.body.begin(), phase.body.end(), IsScatter);

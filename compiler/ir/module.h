@@ -306,6 +306,9 @@ struct Module {
   BufferId AddBuffer(Buffer buffer);
 };
 
+// Whether all that the kernel does is to give integers of 8 bits another type.
+bool WidensBytes(const Module& module, const Kernel& kernel);
+
 // Number of elements.
 IntExpr NumElements(IntContext& ints, const Buffer& buffer);
 // Bytes from the first to past the last reachable element; 0 for an empty buffer.

@@ -18,6 +18,8 @@ struct LoweringOptions {
   // Whether inputs that the graph calls parameters are marked so (ir::Buffer::parameter): the
   // client keeps what is made of them alone.
   bool mark_parameters = false;
+  // Whether products of few rows, of 16 bits, are contractions as others are, and not sums of rows.
+  bool contracts_few_rows = false;
   // Of kernels that one operator made: whether the device's libraries run it better. Where one is,
   // and `library_steps`, the operator becomes a Library operation as a whole. `goes_on`: what reads
   // the operator's result works on its elements one by one. May be null.

@@ -136,6 +136,25 @@ absl::Status LowerLinear(NodeContext& n) {
 
 }  // namespace
 
+namespace {
+
+// Whether the second matrix is one that LoweringOptions::contracts_few_rows is about: of 16 bits,
+// with lines along the depth that begin at multiples of 16 bytes.
+bool IsForTensorCores(NodeContext& n, const View& b) {
+  constexpr int64_t kUnit = 8;
+  if (b.sizes.size() != 2 || (b.dtype != DType::kBF16 && b.dtype != DType::kF16)) return false;
+  const IntExpr index = ir::LinearIndex(n.ints(), n.module().buffers[b.buffer], b.indices);
+  const auto stride = [&](size_t dimension) -> int64_t {
+    if (b.sizes[dimension].is_const(1)) return 0;
+    const IntExpr found = n.ints().CoefficientOf(index, b.vars[dimension]);
+    return found && found.is_const() ? found.value() : 0;
+  };
+  return stride(0) == 1 && stride(1) > 0 && stride(1) % kUnit == 0 && b.sizes[1].is_const() &&
+         b.sizes[1].value() % kUnit == 0;
+}
+
+}  // namespace
+
 absl::Status EmitMatmul(NodeContext& n, const View& a, const View& b, const View& out) {
   const size_t rank = out.sizes.size();
   const IntExpr rows = out.sizes[rank - 2];
@@ -153,7 +172,9 @@ absl::Status EmitMatmul(NodeContext& n, const View& a, const View& b, const View
   const Scalar sum = k.Reduce(ir::ReduceKind::kSum, k.Op(kMul, x, y));
   k.StartPhase();
   k.Store(out, outer, sum);
-  const int64_t few_rows = n.module().buffers[b.buffer].parameter ? kFewRowsOfParameter : kFew;
+  const int64_t few_rows = n.contracts_few_rows() && IsForTensorCores(n, b) ? 0
+                           : n.module().buffers[b.buffer].parameter         ? kFewRowsOfParameter
+                                                                            : kFew;
   const bool is_blocked =
       IsFloat(compute) && !IsFew(rows, few_rows) && !IsFew(columns) && !IsFew(depth);
   k.Finish(is_blocked ? ir::Schedule::kContraction : ir::Schedule::kLoops);
@@ -162,6 +183,8 @@ absl::Status EmitMatmul(NodeContext& n, const View& a, const View& b, const View
 
 void RegisterMatmul(Registry& registry) {
   registry["mm.default"] = [](NodeContext& n) { return LowerMatmul(n, 2); };
+  // The third argument is the result's type, which the graph states, too.
+  registry["mm.dtype"] = [](NodeContext& n) { return LowerMatmul(n, 2); };
   registry["bmm.default"] = [](NodeContext& n) { return LowerMatmul(n, 3); };
   registry["addmm.default"] = [](NodeContext& n) { return LowerAddMatmul(n, 2); };
   registry["baddbmm.default"] = [](NodeContext& n) { return LowerAddMatmul(n, 3); };

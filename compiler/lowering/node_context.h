@@ -27,7 +27,8 @@ struct LoweringState {
   std::vector<bool> used;                   // values that someone reads
   absl::flat_hash_set<std::string> names;   // of buffers and kernels
   Storage storage;
-  int64_t random_streams = 0;  // that nodes have taken
+  bool contracts_few_rows = false;  // LoweringOptions
+  int64_t random_streams = 0;       // that nodes have taken
 
   // `base`, or `base_2`, `base_3`, ... where it is taken; letters, digits and '_' only.
   std::string UniqueName(absl::string_view base);
@@ -46,6 +47,7 @@ class NodeContext {
   const graph::Node& node() const { return node_; }
   ir::Module& module() { return state_.module; }
   ir::IntContext& ints() { return *state_.module.ints; }
+  bool contracts_few_rows() const { return state_.contracts_few_rows; }
 
   absl::Status BadGraph(absl::string_view what, absl::string_view expected) const;
   absl::Status Decline(absl::string_view why) const;

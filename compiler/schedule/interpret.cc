@@ -366,18 +366,22 @@ class Runner {
       case MicroKind::kMultiplyPairs:
         return Multiply(c[1], c[0] * c[2], s, 1, PairIndex, read, write);
       case MicroKind::kMultiplyTile:
+      case MicroKind::kMultiplyRows: {
+        const int buffer = micro.windows[2].buffer;
+        const bool is_integer = buffer >= 0 && module_.buffers[buffer].dtype == DType::kI8;
         for (int64_t r = 0; r < c[0]; ++r) {
           for (int64_t column = 0; column < c[1]; ++column) {
             double sum = 0;
             for (int64_t i = 0; r < s[0] && column < s[1] && i < s[2]; ++i) {
               KILN_ASSIGN_OR_RETURN(const Lane x, read(1, r * s[3] + i * s[4]));
               KILN_ASSIGN_OR_RETURN(const Lane y, read(2, column * s[5] + i * s[6]));
-              sum += x.f * y.f;
+              sum += x.f * (is_integer ? static_cast<double>(y.i) : y.f);
             }
             KILN_RETURN_IF_ERROR(write(r * c[1] + column, Lane{.f = sum}));
           }
         }
         return absl::OkStatus();
+      }
     }
     return absl::OkStatus();
   }

@@ -65,6 +65,7 @@ std::vector<IntExpr> Reach(IntContext& ints, const Micro& micro) {
     case MicroKind::kTranspose:
       return {ints.Const(int64_t{c[0]} * c[1]), ints.Const(int64_t{c[0]} * c[1])};
     case MicroKind::kMultiplyTile:
+    case MicroKind::kMultiplyRows:
       return {ints.Const(int64_t{c[0]} * c[1]), Span(ints, s[0], s[3], s[2], s[4]),
               Span(ints, s[1], s[5], s[2], s[6])};
     case MicroKind::kMultiplyPairs:
@@ -100,6 +101,7 @@ IntExpr Work(IntContext& ints, const Micro& micro) {
     case MicroKind::kMultiplyPairs:
       return ints.Mul(s[0], int64_t{c[0]} * c[1] * c[2]);
     case MicroKind::kMultiplyTile:
+    case MicroKind::kMultiplyRows:
       return ints.Mul(s[2], int64_t{c[0]} * c[1]);
   }
   return ints.Const(0);

@@ -47,6 +47,10 @@ namespace kiln::schedule {
      tile[r * COLUMNS + c] = sum over i < k of a[r * row_stride + i * row_k_stride] *              \
          b[c * column_stride + i * column_k_stride] where r < rows and c < columns, else 0 */      \
   X(kMultiplyTile, "multiply_tile", 6, 3, 7)                                                       \
+  /* <ROWS, COLUMNS, STAGES, BOXES, OF_WARP, GROUPS, CLUSTER>, the same of few rows, for which b   \
+     may be of i8: by groups of warps that take steps of k in turn, and blocks that share a tile   \
+     by k */                                                                                       \
+  X(kMultiplyRows, "multiply_rows", 7, 3, 7)                                                       \
   /* (row, scratch; count): row[0, count) of i64 in ascending order */                             \
   X(kSort, "sort", 0, 2, 1)                                                                        \
   /* (row, scratch; count, k): row[0, min(k, count)) = the least of row[0, count), ascending; the  \
@@ -59,6 +63,10 @@ struct MicroInfo {
 };
 const MicroInfo& Info(MicroKind kind);
 std::optional<MicroKind> MicroKindFromName(absl::string_view name);
+// Whether it multiplies on a GPU's tensor cores.
+inline bool IsOfTensorCores(MicroKind kind) {
+  return kind == MicroKind::kMultiplyTile || kind == MicroKind::kMultiplyRows;
+}
 
 // [k][lane] with `width` lanes, or of `pairs` [k / 2][lane][k % 2], from what is contiguous along
 // k.

@@ -160,6 +160,7 @@ enum class MicroKind : uint8_t {
   kMultiply,
   kMultiplyPairs,
   kMultiplyTile,
+  kMultiplyRows,
   kSort,
   kSelect,
 };

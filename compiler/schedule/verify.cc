@@ -406,11 +406,13 @@ class Verifier {
         if (memory.dtype != (i == 0 ? DType::kF32 : DType::kBF16)) {
           return Error(StrCat("micro ", info.name, " takes bf16 and gives f32"));
         }
-      } else if (micro.kind == MicroKind::kMultiplyTile && i < 2) {
+      } else if (IsOfTensorCores(micro.kind) && i < 2) {
         if (i == 0 ? memory.dtype != DType::kF32
                    : memory.dtype != DType::kBF16 && memory.dtype != DType::kF16) {
           return Error(StrCat("micro ", info.name, " takes bf16 or f16 and gives f32"));
         }
+      } else if (micro.kind == MicroKind::kMultiplyRows && memory.dtype == DType::kI8) {
+        // Widened where it is multiplied.
       } else if ((micro.kind == MicroKind::kSort || micro.kind == MicroKind::kSelect) &&
                  memory.dtype != DType::kI64) {
         return Error(StrCat("micro ", info.name, " takes i64"));

@@ -231,6 +231,9 @@ absl::Status RunFusion(const Flags& flags, ir::Module& module) {
   fusion::FuseOptions options;
   options.costly_launches = target->HasCostlyLaunches();
   options.plain_operands = target->TakesPlainOperands();
+  options.takes_operands = [&](ir::Module& of, const ir::Kernel& kernel) {
+    return target->TakesOperands(of, kernel);
+  };
   for (const std::string& pass : flags.disabled) {
     if (pass == "fusion") options.enabled = false;
   }

@@ -51,8 +51,8 @@ def in_turns(runs: dict[str, Run], rounds: int = ROUNDS) -> dict[str, float]:
     return {name: statistics.median(found) for name, found in times.items()}
 
 
-def replayed(fn: Run) -> Run:
-    """CALLS calls in one CUDA graph: the time of the kernels alone."""
+def replayed(fn: Run, calls: int = CALLS) -> Run:
+    """So many calls in one CUDA graph: the time of the kernels alone."""
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         for _ in range(3):
@@ -60,7 +60,7 @@ def replayed(fn: Run) -> Run:
     side.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for _ in range(CALLS):
+        for _ in range(calls):
             fn()
     return graph.replay
 

@@ -29,15 +29,16 @@ SIZES = (
     (4096, 768, 3072), (1536, 1536, 6144), (4096, 4096, 4096),
 )  # fmt: skip
 Fn = Callable[..., Any]
+Tensors = list[torch.Tensor]
 # Of each function that was checked, whether it had no library step: the cost model decides.
 _OWN: list[bool] = []
 
 
-def _is_own() -> bool:
+def is_own() -> bool:
     return torch.cuda.get_device_capability() == (9, 0)
 
 
-def _random(*sizes: int, dtype: torch.dtype, turned: bool = False) -> torch.Tensor:
+def random_matrix(*sizes: int, dtype: torch.dtype, turned: bool = False) -> torch.Tensor:
     """Of unit variance; `turned`: its first dimension is the contiguous one."""
     x = torch.randn(sizes[::-1] if turned else sizes, device="cuda").to(dtype)
     return x.t() if turned else x
@@ -48,12 +49,12 @@ def _poison(bytes_of_memory: int) -> None:
     torch.full((bytes_of_memory // 4,), float("nan"), device="cuda")
 
 
-def _check(fn: Fn, args: list[torch.Tensor]) -> None:
-    """fn(*args) by Kiln against float32 from the same numbers."""
+def check_product(fn: Fn, args: Tensors, widens: bool = False) -> None:
+    """fn(*args) by Kiln against float32 from the same numbers; where it `widens`, of integers too."""
     kiln_torch.reset()
     run = compiled(fn)
     with torch.no_grad():
-        wide = fn(*(arg.float() if arg.is_floating_point() else arg for arg in args))
+        wide = fn(*(arg.float() if widens or arg.is_floating_point() else arg for arg in args))
         run(*args)
         torch.cuda.synchronize()
         for _ in range(2):
@@ -74,8 +75,8 @@ def _sizes(run: Results) -> None:
     for m, n, k in SIZES:
         for dtype in HALVES:
             with run.case(f"product {m} x {n} x {k} {dtype}"):
-                w = _random(n, k, dtype=dtype) * k**-0.5
-                _check(fn, [_random(m, k, dtype=dtype), w, _random(n, dtype=dtype)])
+                w = random_matrix(n, k, dtype=dtype) * k**-0.5
+                check_product(fn, [random_matrix(m, k, dtype=dtype), w, random_matrix(n, dtype=dtype)])
 
 
 def _layouts(run: Results) -> None:
@@ -83,12 +84,12 @@ def _layouts(run: Results) -> None:
         for b_turned in (False, True):
             for m, n, k in ((264, 520, 328), (2048, 3072, 768), (1000, 1000, 1000)):
                 with run.case(f"product of turned operands {a_turned} {b_turned} {m} x {n} x {k}"):
-                    a = _random(m, k, dtype=torch.bfloat16, turned=a_turned)
-                    b = _random(k, n, dtype=torch.bfloat16, turned=b_turned) * k**-0.5
-                    _check(lambda a, b: F.relu(a @ b) + 1, [a, b])
+                    a = random_matrix(m, k, dtype=torch.bfloat16, turned=a_turned)
+                    b = random_matrix(k, n, dtype=torch.bfloat16, turned=b_turned) * k**-0.5
+                    check_product(lambda a, b: F.relu(a @ b) + 1, [a, b])
     with run.case("product of a part of a wider matrix"):
-        wide, w = _random(512, 3 * 256, dtype=torch.bfloat16), _random(512, 256, dtype=torch.bfloat16)
-        _check(lambda x, w: F.silu(x[:, 256:512] @ w.t() / 16), [wide, w])
+        wide, w = random_matrix(512, 3 * 256, dtype=torch.bfloat16), random_matrix(512, 256, dtype=torch.bfloat16)
+        check_product(lambda x, w: F.silu(x[:, 256:512] @ w.t() / 16), [wide, w])
 
 
 def _epilogues(run: Results) -> None:
@@ -100,31 +101,31 @@ def _epilogues(run: Results) -> None:
 
     more: dict[str, tuple[Fn, list[torch.Tensor]]] = {
         "gelu(erf)": (lambda p: F.gelu(p), []),
-        "silu times another": (lambda p, y: F.silu(p) * y, [_random(m, n, dtype=half)]),
+        "silu times another": (lambda p, y: F.silu(p) * y, [random_matrix(m, n, dtype=half)]),
         "bias and residual": (
-            lambda p, b, y: p + b + y, [_random(n, dtype=half), _random(m, n, dtype=half)]
+            lambda p, b, y: p + b + y, [random_matrix(n, dtype=half), random_matrix(m, n, dtype=half)]
         ),
-        "residual that is turned": (lambda p, y: p + y, [_random(m, n, dtype=half, turned=True)]),
+        "residual that is turned": (lambda p, y: p + y, [random_matrix(m, n, dtype=half, turned=True)]),
         "rows and columns scaled": (
-            lambda p, r, c: p * r + c, [_random(m, 1, dtype=half), _random(1, n, dtype=torch.float32)]
+            lambda p, r, c: p * r + c, [random_matrix(m, 1, dtype=half), random_matrix(1, n, dtype=torch.float32)]
         ),
         "to float32": (lambda p: p.float() * 2, []),
         "mask": (
-            lambda p, y: torch.where(y > 0, p, torch.zeros_like(p)), [_random(m, n, dtype=half)]
+            lambda p, y: torch.where(y > 0, p, torch.zeros_like(p)), [random_matrix(m, n, dtype=half)]
         ),
         "two results": (lambda p: (F.gelu(p, approximate="tanh"), p.sigmoid()), []),
     }  # fmt: skip
     for name, (then, args) in more.items():
         with run.case(f"product, then {name}"):
-            x, w = _random(m, k, dtype=half), _random(n, k, dtype=half) * k**-0.5
-            _check(lambda x, w, *rest, then=then: then(linear(x, w), *rest), [x, w, *args])
+            x, w = random_matrix(m, k, dtype=half), random_matrix(n, k, dtype=half) * k**-0.5
+            check_product(lambda x, w, *rest, then=then: then(linear(x, w), *rest), [x, w, *args])
     with run.case("product of a batch of sequences"):
-        w, b = _random(768, 512, dtype=half) * 512**-0.5, _random(768, dtype=half)
-        x = _random(8 * 130, 512, dtype=half).view(8, 130, 512)
-        _check(lambda x, w, b: F.gelu(F.linear(x, w, b)), [x, w, b])
+        w, b = random_matrix(768, 512, dtype=half) * 512**-0.5, random_matrix(768, dtype=half)
+        x = random_matrix(8 * 130, 512, dtype=half).view(8, 130, 512)
+        check_product(lambda x, w, b: F.gelu(F.linear(x, w, b)), [x, w, b])
     with run.case("product before a residual and a normalization"):
-        x, w = _random(1024, 512, dtype=half), _random(512, 512, dtype=half) * 512**-0.5
-        _check(lambda x, w: F.layer_norm((x @ w.t() + x).float(), (512,)), [x, w])
+        x, w = random_matrix(1024, 512, dtype=half), random_matrix(512, 512, dtype=half) * 512**-0.5
+        check_product(lambda x, w: F.layer_norm((x @ w.t() + x).float(), (512,)), [x, w])
 
 
 def products(run: Results) -> None:
@@ -133,7 +134,7 @@ def products(run: Results) -> None:
     _layouts(run)
     _epilogues(run)
     print(f"{sum(_OWN)} of {len(_OWN)} functions ran on kernels of ours alone")
-    if _is_own():
+    if is_own():
         with run.case("products are kernels of ours"):
             assert sum(_OWN) > len(_OWN) // 4, "nearly all are left to libraries"
 
@@ -158,9 +159,9 @@ def _time(run: Results, approximate: str) -> None:
     )
     for m, n, k in MEASURED:
         with run.case(f"bench product {approximate} {m} x {n} x {k}"), torch.no_grad():
-            x = _random(m, k, dtype=torch.bfloat16)
-            w = _random(n, k, dtype=torch.bfloat16) * k**-0.5
-            b = _random(n, dtype=torch.bfloat16)
+            x = random_matrix(m, k, dtype=torch.bfloat16)
+            w = random_matrix(n, k, dtype=torch.bfloat16) * k**-0.5
+            b = random_matrix(n, dtype=torch.bfloat16)
             torch._dynamo.reset()
             kiln_torch.reset()
             by_kiln = torch.compile(fn, backend="kiln", dynamic=False, options={"fallback": "raise"})

@@ -57,6 +57,12 @@ def _inference() -> list[Case]:
         Case("product", lambda x, w, b: F.gelu(F.linear(x, w, b)),
              lambda: (randn(70, 96), randn(130, 96), randn(130))),
         Case("product_bf16", lambda x, w: x @ w, lambda: (half(130, 70), half(70, 90))),
+        Case("product_of_few_rows", lambda x, w, b: F.silu(F.linear(x, w, b)) + 1,
+             lambda: (half(5, 1032), half(1000, 1032), half(1000))),
+        Case("products_in_a_row", lambda x, w, v: F.linear(F.linear(x, w), v).relu(),
+             lambda: (half(33, 512), half(776, 512), half(520, 776))),
+        Case("product_of_int8", lambda x, w, s: F.linear(x, w.to(x.dtype)) * s,
+             lambda: (half(9, 1040), (randn(1000, 1040) * 40).to(torch.int8), half(1000))),
         Case("convolution", lambda x, w: F.relu(F.conv2d(x, w, padding=1)),
              lambda: (randn(2, 5, 13, 15), randn(11, 5, 3, 3))),
     ]  # fmt: skip

@@ -15,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from kiln_torch import backend, program
 from kiln_torch.capture import capture
+from kiln_torch.decompositions import decompositions
 from kiln_torch.settings import Settings
 
 
@@ -58,6 +59,30 @@ def attention(op, dtype):
     return program.load_program(graph, settings, torch.device("cuda", 0)).info()
 
 
+def decoding(rows):
+    """What is made of products of a few rows, with weights of 16 and of 8 bits."""
+    with FakeTensorMode():
+        x = torch.empty(rows, 4096, device="cuda", dtype=torch.bfloat16)
+        w = torch.empty(4096, 4096, device="cuda", dtype=torch.bfloat16)
+        narrow = torch.empty(4096, 4096, device="cuda", dtype=torch.int8)
+        scale = torch.empty(4096, device="cuda", dtype=torch.bfloat16)
+
+        def fn(x, w, narrow, scale):
+            y = torch.nn.functional.linear(x, w)
+            z = torch.nn.functional.linear(y, narrow.to(y.dtype)) * scale
+            return (torch.ops.aten._weight_int8pack_mm(z, narrow, scale),)
+
+        table = decompositions("cuda")
+        module = make_fx(fn, decomposition_table=table, tracing_mode="fake")(x, w, narrow, scale)
+    settings = Settings(server=sys.argv[1], fallback="raise", prepare_memory=0)
+    graph = capture(module, lambda _: False)
+    return program.load_program(graph, settings, torch.device("cuda", 0)).info()
+
+
+if sys.argv[2:] == ["decoding"]:
+    for rows in (1, 3, 16, 64, 65):
+        print(json.dumps({"rows": rows, **decoding(rows)}, default=str), flush=True)
+    sys.exit()
 if sys.argv[2:] == ["attention"]:
     for op in ("flash", "efficient", "cudnn"):
         for dtype in (torch.float16, torch.bfloat16):

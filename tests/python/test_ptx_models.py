@@ -63,3 +63,11 @@ def test_attention_of_a_gpu_is_a_library_step(server):
     for line in lines:
         assert line["library_ops"] == {f"aten._scaled_dot_product_{line['op']}_attention.default": 1}
         assert line["native_steps"] > 0
+
+
+def test_products_of_few_rows_are_kernels(server):
+    """Weights of 8 bits, too, which are read as they are; of more rows all three products are a library's."""
+    for line in compiled(server, "decoding"):
+        is_few = line["rows"] <= 64
+        assert sum(line["library_ops"].values()) == (0 if is_few else 3), line
+        assert line["native_steps"] == (3 if is_few else 2), line

@@ -19,7 +19,7 @@ from torch.nn import _reduction
 
 from kiln_torch.distances import DISTANCES
 from kiln_torch.foreach import foreach_decompositions
-from kiln_torch.quantized import QUANTIZED
+from kiln_torch.quantized import QUANTIZED, QUANTIZED_ON_CUDA
 
 aten = torch.ops.aten
 
@@ -271,5 +271,5 @@ def decompositions(
     names = DECOMPOSED if on_cpu else DECOMPOSED - _WHOLE_ON_CUDA | _ONLY_ON_CUDA
     table = get_decompositions([_operator(name) for name in names])
     chosen = {overload: how for overload, how in table.items() if _makes_new_tensors(overload)}
-    ours = _OURS | _OURS_ON_CPU | DISTANCES | QUANTIZED if on_cpu else _OURS
+    ours = _OURS | (_OURS_ON_CPU | DISTANCES | QUANTIZED if on_cpu else QUANTIZED_ON_CUDA)
     return chosen | foreach_decompositions() | ours

@@ -15,6 +15,7 @@ Tensor = torch.Tensor
 aten = torch.ops.aten
 
 FEW_ROWS = 4  # up to so many no product is blocked
+FEW_ROWS_ON_CUDA = 64  # up to so many weights are widened where they are multiplied
 
 
 def _has_few_rows(x: Tensor) -> bool:
@@ -64,7 +65,19 @@ def _weight_int4pack_mm_for_cpu(x: Tensor, packed: Tensor, group: int, scales: T
     return torch.nn.functional.linear(x, weight.view(columns, depth).to(x.dtype))
 
 
+def _weight_int8pack_mm_on_cuda(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
+    """The same for tensor cores, which widen the weights of a few rows and sum in float32."""
+    if not isinstance(x.shape[0], int) or x.shape[0] > FEW_ROWS_ON_CUDA:
+        return NotImplemented
+    sums = aten.mm.dtype(x, weight.to(x.dtype).t(), torch.float32)
+    return (sums * scales.float()).to(x.dtype)
+
+
 QUANTIZED: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     aten._weight_int8pack_mm.default: _weight_int8pack_mm,
     aten._weight_int4pack_mm_for_cpu.default: _weight_int4pack_mm_for_cpu,
 }
+# From torch 2.8 on, which has products of 16 bits with a result of 32.
+QUANTIZED_ON_CUDA: dict[torch._ops.OpOverload, Callable[..., Any]] = (
+    {aten._weight_int8pack_mm.default: _weight_int8pack_mm_on_cuda} if hasattr(aten.mm, "dtype") else {}
+)

@@ -61,11 +61,27 @@ inline constexpr int kMemoryTypeDevice = 2;
 struct alignas(64) TensorMap {
   uint64_t words[16];
 };
-enum class TensorMapType : int { kF16 = 6, kBF16 = 9 };
+enum class TensorMapType : int { kBytes = 0, kF16 = 6, kBF16 = 9 };
 inline constexpr int kInterleaveNone = 0;
 inline constexpr int kSwizzle128Bytes = 3;
 inline constexpr int kPromote128Bytes = 2;  // what the second-level cache reads at least
 inline constexpr int kFillZeros = 0;
+
+// Of a launch; kMayBeginEarly with a value of 1: it need not wait for the launch before it, as far
+// as the kernel waits itself.
+struct LaunchAttribute {
+  int kind;
+  int padding;
+  int value[16];
+};
+inline constexpr int kMayBeginEarly = 6;
+inline constexpr int kVersionOfEarlyLaunches = 12030;
+struct LaunchConfig {
+  unsigned blocks[3], threads[3], shared_bytes;
+  Stream stream;
+  const LaunchAttribute* attributes;
+  unsigned num_attributes;
+};
 
 // A window of `height` rows of `width_bytes`, copied between two places.
 struct Copy2D {
@@ -118,10 +134,7 @@ struct PoolProperties {
   F("cuModuleGetFunction", find_function, (Function*, Module, const char* name))                  \
   F("cuFuncGetAttribute", function_attribute, (int* value, FunctionAttribute, Function))          \
   F("cuFuncSetAttribute", set_function_attribute, (Function, FunctionAttribute, int value))       \
-  F("cuLaunchKernel", launch,                                                                     \
-    (Function, unsigned blocks_x, unsigned blocks_y, unsigned blocks_z, unsigned threads_x,       \
-     unsigned threads_y, unsigned threads_z, unsigned shared_bytes, Stream, void** arguments,     \
-     void** extra))                                                                               \
+  F("cuLaunchKernelEx", launch, (const LaunchConfig*, Function, void** arguments, void** extra))  \
   F("cuTensorMapEncodeTiled", encode_tensor_map,                                                  \
     (TensorMap*, TensorMapType, unsigned rank, void* data, const uint64_t* sizes,                 \
      const uint64_t* stride_bytes, const uint32_t* box, const uint32_t* element_steps,            \

@@ -131,6 +131,7 @@ class CudaExecutor::OneRun final : private Addresses, private runtime::ProgramRu
 
   absl::Status CopyBytes(DevicePointer to, DevicePointer from, int64_t bytes) {
     const Driver& driver = executor_.driver_;
+    is_after_launch_ = false;
     return driver.Check(driver.copy(to, from, static_cast<size_t>(bytes), stream_),
                         "cannot copy a tensor to where kernels can take it");
   }
@@ -183,12 +184,22 @@ class CudaExecutor::OneRun final : private Addresses, private runtime::ProgramRu
       arguments.push_back(&maps[i]);
     }
     const Driver& driver = executor_.driver_;
-    const Result result = driver.launch(function, grid.blocks[0], grid.blocks[1], grid.blocks[2],
-                                        grid.threads[0], grid.threads[1], grid.threads[2],
-                                        grid.shared_bytes, stream_, arguments.data(), nullptr);
+    // Not after anything else: only of launches is known what they write. Older drivers' captures
+    // of such launches do not keep the order.
+    const bool begins_early =
+        launch.begins_early && is_after_launch_ && driver.version >= kVersionOfEarlyLaunches;
+    const LaunchAttribute early{.kind = kMayBeginEarly, .padding = 0, .value = {1}};
+    const LaunchConfig config{{grid.blocks[0], grid.blocks[1], grid.blocks[2]},
+                              {grid.threads[0], grid.threads[1], grid.threads[2]},
+                              grid.shared_bytes,
+                              stream_,
+                              &early,
+                              begins_early ? 1u : 0u};
+    const Result result = driver.launch(&config, function, arguments.data(), nullptr);
     if (result != kSuccess) {
       return driver.Check(result, absl::StrCat("cannot launch ", KernelName(launch)));
     }
+    is_after_launch_ = true;
     for (const Moved& moved : moved_) KILN_RETURN_IF_ERROR(GiveBack(launch, moved));
     return executor_.checks_launches_ ? CheckLaunch(launch) : absl::OkStatus();
   }
@@ -197,7 +208,9 @@ class CudaExecutor::OneRun final : private Addresses, private runtime::ProgramRu
   absl::Status Encode(const PlanLaunch& launch, const PlanTensorMap& map, DevicePointer address,
                       TensorMap& out) const {
     const Driver& driver = executor_.driver_;
-    const auto type = map.dtype == DType::kF16 ? TensorMapType::kF16 : TensorMapType::kBF16;
+    const auto type = map.dtype == DType::kI8    ? TensorMapType::kBytes
+                      : map.dtype == DType::kF16 ? TensorMapType::kF16
+                                                 : TensorMapType::kBF16;
     const uint32_t steps[runtime::kMostMapSizes] = {1, 1, 1, 1, 1};
     const Result result = driver.encode_tensor_map(
         &out, type, map.rank,
@@ -235,6 +248,7 @@ class CudaExecutor::OneRun final : private Addresses, private runtime::ProgramRu
 
   absl::Status CopyWindow(const Window& to, const Window& from, absl::Span<const int64_t> sizes,
                           int64_t element_bytes) override {
+    is_after_launch_ = false;
     return CopyOnGpu(executor_.driver_, reinterpret_cast<DevicePointer>(to.data), to.strides,
                      reinterpret_cast<DevicePointer>(from.data), from.strides, sizes, element_bytes,
                      stream_);
@@ -249,7 +263,10 @@ class CudaExecutor::OneRun final : private Addresses, private runtime::ProgramRu
     tensor.device_index = on_.gpu->ordinal;
   }
 
-  absl::Status AfterCallback() override { return context_.Renew(); }
+  absl::Status AfterCallback() override {
+    is_after_launch_ = false;
+    return context_.Renew();
+  }
 
   const CudaExecutor& executor_;
   const OnGpu& on_;
@@ -258,6 +275,7 @@ class CudaExecutor::OneRun final : private Addresses, private runtime::ProgramRu
   DevicePointer owned_ = 0;  // of the runtime's pool
   absl::InlinedVector<Moved, 2> moved_;
   char* scratch_ = nullptr;
+  bool is_after_launch_ = false;  // the last of what this run gave the stream is one
 };
 
 CudaExecutor::CudaExecutor(const v1::Program& program, std::vector<runtime::Kernel> kernels,

@@ -157,6 +157,7 @@ void KernelPrinter::PrintMicro(const schedule::Micro& micro, Function& f) {
                  ", ", s[1], ", ", w[2], ", ", w[0], ");");
       break;
     case schedule::MicroKind::kMultiplyTile:
+    case schedule::MicroKind::kMultiplyRows:
       f.out.Line("#error \"a product of whole tiles is for tensor cores\"");
       break;
     case schedule::MicroKind::kTranspose:

@@ -42,8 +42,8 @@ int MemoryOf(const schedule::Compute& compute) {
 
 class KernelPrinter : public source::TreePrinter {
  public:
-  KernelPrinter(ir::Module& module, const schedule::Tree& tree)
-      : TreePrinter(module, tree), team_(tree.team) {
+  KernelPrinter(ir::Module& module, const schedule::Tree& tree, bool waits)
+      : TreePrinter(module, tree), waits_(waits), team_(tree.team) {
     team_bytes_ = ints_.Const(0);
     first_lane_ = ints_.NewVar(ints_.Const(INT64_MAX));
     turn_ = ints_.NewVar(ints_.Const(INT32_MAX));
@@ -92,6 +92,7 @@ class KernelPrinter : public source::TreePrinter {
       problem_ = StrCat("kernel @", tree_.name, ": target ptx does not print ", what);
   }
 
+  const bool waits_;
   int team_;  // threads that share the lanes of a loop here
   absl::flat_hash_map<IntExpr, IntExpr> lets_;
   absl::flat_hash_map<AllocId, Row> rows_;
@@ -411,6 +412,10 @@ absl::StatusOr<EmittedKernel> KernelPrinter::Print() {
   out.Line(kThreadsMark, threads);
   out.Line("extern \"C\" KILN_KERNEL void ", kSymbolPlaceholder, "(", parameters,
            "char* scratch, int* error_out) {");
+  if (waits_) {
+    out.Line("KLetNextBegin();");
+    out.Line("KWaitForPrevious();");
+  }
   out.Line("constexpr int kTeam = ", team, ";");
   PrintSymbols(names_, index_type_, out);
   out.Line("const ", index_type_, " task = (", index_type_, ")(KBlock() * ", teams,
@@ -429,6 +434,7 @@ absl::StatusOr<EmittedKernel> KernelPrinter::Print() {
   out.Line("}");
 
   EmittedKernel kernel = KernelOf(ints_, names_, out);
+  kernel.waits = waits_;
   kernel.grid.blocks = {ints_.CeilDiv(tasks, ints_.Const(teams))};
   kernel.grid.threads = {ints_.Const(threads)};
   kernel.grid.shared_bytes = ints_.Const(slot_bytes + teams * team_bytes);
@@ -480,8 +486,9 @@ bool IndicesFitInt(const schedule::Tree& tree) {
   return std::max(bound, points) < 1 << 30;
 }
 
-absl::StatusOr<EmittedKernel> PrintKernel(ir::Module& module, const schedule::Tree& tree) {
-  return KernelPrinter(module, tree).Print();
+absl::StatusOr<EmittedKernel> PrintKernel(ir::Module& module, const schedule::Tree& tree,
+                                          bool waits) {
+  return KernelPrinter(module, tree, waits).Print();
 }
 
 }  // namespace kiln::codegen::ptx

@@ -13,13 +13,17 @@ namespace kiln::codegen::ptx {
 inline constexpr absl::string_view kKernelMark = "// kiln kernel ";
 inline constexpr absl::string_view kThreadsMark = "// kiln threads ";  // of a block
 inline constexpr absl::string_view kClusterMark = "// kiln cluster ";  // blocks of one, else 1
+// Blocks that a multiprocessor has to hold at least, where that is known.
+inline constexpr absl::string_view kResidentMark = "// kiln resident ";
 inline constexpr absl::string_view kInterfaceMark = "// kiln interface ";
 
 // A kernel's parameters are its buffers, its symbols, scratch memory of the launch, and an int that
 // it sets to 1 where an index of the user's lies outside of its dimension.
 // REQUIRES: a verified tree of a kernel of `module`. INTERNAL for a node that the target's
 // schedules do not have.
-absl::StatusOr<EmittedKernel> PrintKernel(ir::Module& module, const schedule::Tree& tree);
+// `waits`: the kernel waits itself for the launch before it, as architectures from sm_90 on can.
+absl::StatusOr<EmittedKernel> PrintKernel(ir::Module& module, const schedule::Tree& tree,
+                                          bool waits);
 
 // For printers of such kernels: the symbols, as variables of `type` made of the parameters; and a
 // kernel of that text, without its grid.

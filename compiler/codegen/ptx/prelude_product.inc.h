@@ -430,6 +430,7 @@ KILN_FN void KProduct(unsigned long map_a, unsigned long map_b, int rows, int co
   const int tile_rows = (rows + S::kRows * S::kCluster - 1) / (S::kRows * S::kCluster);
   const int tile_columns = (columns + S::kColumns - 1) / S::kColumns;
   const int steps = (depth + P::kStep - 1) / P::kStep;
+  KLetNextBegin();
   if (KThread() == 0) {
     const unsigned full = shared + P::kBarriers;
     for (int i = 0; i < S::kStages; ++i) {
@@ -443,6 +444,7 @@ KILN_FN void KProduct(unsigned long map_a, unsigned long map_b, int rows, int co
   } else {
     __syncthreads();
   }
+  KWaitForPrevious();
   const int group = KOfFirstLane(KThread() >> 7);
   if (group == 2) {
     if constexpr (S::kManyRegisters) {

@@ -17,6 +17,14 @@ KILN_FN char* KShared() {
 KILN_FN void KBlockSync() {
   __syncthreads();
 }
+// The kernel after this one may begin, as far as that waits itself for what this one does.
+KILN_FN void KLetNextBegin() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+// Until the kernels before are over, and what they wrote can be read.
+KILN_FN void KWaitForPrevious() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
 KILN_FN void KWarpSync(unsigned mask) {
   __nvvm_bar_warp_sync(mask);
 }

@@ -11,6 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/ptx/kernel_printer.h"
 #include "compiler/codegen/source/tree_printer.h"
+#include "compiler/schedule/micro.h"
+#include "compiler/schedule/ptx/few_rows.h"
 
 namespace kiln::codegen::ptx {
 namespace {
@@ -23,18 +25,24 @@ using ir::ValueId;
 using schedule::For;
 using schedule::Micro;
 using schedule::Node;
+using schedule::ptx::RowsShape;
 using source::CppType;
 using source::Writer;
 
-constexpr int kThreads = 384;  // two warpgroups that multiply, one that loads
-constexpr int kStep = 64;      // elements of k in a stage, and of a box along what is contiguous
-constexpr int kLanes = 2;      // columns that a thread finishes at a time
-constexpr int kOctet = 8;      // and stores, where they have 16 bits each
+constexpr int kThreads = 384;    // two warpgroups that multiply, one that loads
+constexpr int kStep = 64;        // elements of k in a stage, and of a box along what is contiguous
+constexpr int kLineBytes = 128;  // of a box along what is contiguous
+constexpr int kLanes = 2;        // columns that a thread finishes at a time
+constexpr int kOctet = 8;        // and stores, where they have 16 bits each
 constexpr int kBarrierBytes = 1024, kAlignment = 1024;
 constexpr int kPieceBytes = 8 * 16 * 128;  // of results, of all multiplying warps
 // Of 65536 that three warpgroups share, those that a thread of a multiplying one has at most; from
 // so many sums on the loading one gives up more of its own.
 constexpr int kManySums = 160;
+
+absl::string_view Truth(bool value) {
+  return value ? "true" : "false";
+}
 
 class ProductPrinter : public source::TreePrinter {
  public:
@@ -57,14 +65,23 @@ class ProductPrinter : public source::TreePrinter {
   void PrintFinish(Function& f);
   void PrintStore(Function& f);
   std::string InstructionText() const;
+  EmittedGrid Grid();
   EmittedTensorMap MapOf(size_t window, IntExpr extent, int side) const;
   bool AreResultsShort() const;
+  std::string ShapeText() const;
+  std::string RowsShapeText() const;
+  bool HasFewRows() const { return product_->kind == schedule::MicroKind::kMultiplyRows; }
+  int threads() const { return HasFewRows() ? rows_shape().Threads() : kThreads; }
+  RowsShape rows_shape() const { return RowsShape::FromConstants(product_->constants); }
+  DType DTypeOf(size_t window) const {
+    return module_.buffers[product_->windows[window].buffer].dtype;
+  }
   bool IsTurned(size_t window) const { return !product_->sizes[2 * window + 2].is_const(1); }
   int sums() const {  // of a thread
     return product_->constants[0] * product_->constants[1] / (is_in_turn() ? 128 : 256);
   }
   bool is_in_turn() const { return product_->constants[3] == 1; }
-  int cluster() const { return product_->constants[4]; }
+  int cluster() const { return HasFewRows() ? rows_shape().cluster : product_->constants[4]; }
 
   const int compute_units_;
   const Micro* product_ = nullptr;
@@ -207,8 +224,7 @@ void ProductPrinter::PrintFinish(Function& f) {
 // wgmma of 64 rows: every sum is an operand, and of the wait for it too, so that none moves.
 std::string ProductPrinter::InstructionText() const {
   const int columns = product_->constants[1], count = columns / 2;
-  const DType dtype = module_.buffers[product_->windows[1].buffer].dtype;
-  const absl::string_view type = dtype == DType::kF16 ? "f16" : "bf16";
+  const absl::string_view type = DTypeOf(1) == DType::kF16 ? "f16" : "bf16";
   std::string registers, operands;
   for (int i = 0; i < count; ++i) {
     StrAppend(&registers, i > 0 ? ", " : "", "%", i);
@@ -250,10 +266,64 @@ EmittedTensorMap ProductPrinter::MapOf(size_t window, IntExpr extent, int side) 
   } else {
     map.sizes = {k, extent};
     map.strides = {along_side};
-    map.box = {kStep, side};
+    map.box = {kLineBytes / static_cast<int>(DTypeSize(DTypeOf(window))), side};
   }
-  if (window == 2 && cluster() > 1) map.box[1] /= cluster();  // each block loads a part
+  if (window == 2 && !HasFewRows() && cluster() > 1)
+    map.box[1] /= cluster();  // each block loads a part
   return map;
+}
+
+// The instruction and what KProduct is made for.
+std::string ProductPrinter::ShapeText() const {
+  const std::vector<int>& c = product_->constants;
+  Writer out;
+  out.AppendText(InstructionText());
+  out.Line("struct Shape {");
+  out.Line("static constexpr int kRows = ", c[0], ", kColumns = ", c[1], ", kStages = ", c[2],
+           ", kCluster = ", cluster(), ", kResults = ", by_octets_.size(), ";");
+  out.Line("static constexpr bool kTurns = ", Truth(is_in_turn()),
+           ", kTurnedA = ", Truth(IsTurned(1)), ", kTurnedB = ", Truth(IsTurned(2)), ";");
+  out.Line("static constexpr bool kManyRegisters = ", Truth(sums() >= kManySums),
+           ", kRolled = ", Truth(c[5] == 1), ";");
+  out.Line("using Mma = Instruction;");
+  out.Line("};");
+  return out.text();
+}
+
+// What KProductOfRows is made for.
+std::string ProductPrinter::RowsShapeText() const {
+  const RowsShape shape = rows_shape();
+  Writer out;
+  out.Line("struct Shape {");
+  out.Line("static constexpr int kRows = ", shape.rows, ", kColumns = ", shape.columns,
+           ", kOfWarp = ", shape.of_warp, ", kGroups = ", shape.groups, ", kBoxes = ", shape.boxes,
+           ";");
+  out.Line("static constexpr int kStages = ", shape.stages, ", kCluster = ", shape.cluster,
+           ", kResults = ", by_octets_.size(), ", kBytes = ", DTypeSize(DTypeOf(2)), ";");
+  out.Line("static constexpr bool kHalf = ", Truth(DTypeOf(1) == DType::kF16), ";");
+  out.Line("};");
+  return out.text();
+}
+
+// Blocks, their threads and shared memory.
+EmittedGrid ProductPrinter::Grid() {
+  const std::vector<int>& c = product_->constants;
+  // Of a cluster, whose blocks have a tile each, or of few rows share one.
+  const int below = HasFewRows() ? 1 : cluster();
+  const IntExpr tiles =
+      ints_.Mul(ints_.CeilDiv(tiles_[0]->end, ints_.Mul(tiles_[0]->step, ints_.Const(below))),
+                ints_.CeilDiv(tiles_[1]->end, tiles_[1]->step));
+  const bool is_one_tile = HasFewRows() && cluster() > 1;
+  const IntExpr clusters =
+      is_one_tile ? tiles : ints_.Min(tiles, ints_.Const(compute_units_ / cluster()));
+  EmittedGrid grid;
+  grid.blocks = {ints_.Mul(clusters, ints_.Const(cluster()))};
+  grid.threads = {ints_.Const(threads())};
+  grid.shared_bytes =
+      ints_.Const(HasFewRows() ? rows_shape().SharedBytes(static_cast<int>(DTypeSize(DTypeOf(2))))
+                               : int64_t{c[2]} * (c[0] + c[1]) * kStep * 2 + kPieceBytes +
+                                     kBarrierBytes + kAlignment);
+  return grid;
 }
 
 absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
@@ -262,12 +332,7 @@ absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
     return absl::InternalError(
         StrCat("kernel @", tree_.name, ": a product is no tiles of rows and columns"));
   }
-  const std::vector<int>& c = product_->constants;
   const IntExpr num_rows = tiles_[0]->end, num_columns = tiles_[1]->end;
-  // Of a cluster, whose blocks have a tile each.
-  const IntExpr tiles =
-      ints_.Mul(ints_.CeilDiv(num_rows, ints_.Mul(tiles_[0]->step, ints_.Const(cluster()))),
-                ints_.CeilDiv(num_columns, tiles_[1]->step));
   for (size_t window : {1, 2}) names_.Buffer(product_->windows[window].buffer);
   Function f(ints_, tree_.num_values, names_);
   for (const For* loop : {tiles_[0], tiles_[1], rows_, columns_}) multiples_.Enter(*loop);
@@ -281,27 +346,20 @@ absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
   }
 
   // No element is stored before all that depends on it is loaded: loads need not wait for stores.
+  // But they may not come before a wait for the kernel that makes what they load.
+  const absl::string_view restrict = HasFewRows() ? "" : "__restrict ";
   std::string parameters;
   for (size_t i = 0; i < names_.buffers().size(); ++i) {
-    StrAppend(&parameters, PointerType(names_.buffers()[i]), " __restrict b", i, ", ");
+    StrAppend(&parameters, PointerType(names_.buffers()[i]), " ", restrict, "b", i, ", ");
   }
   for (size_t i = 0; i < names_.symbols().size(); ++i) StrAppend(&parameters, "long size", i, ", ");
   const size_t first_map = names_.buffers().size() + names_.symbols().size() + 2;
-  const auto text = [](bool value) { return value ? "true" : "false"; };
   Writer out;
   out.Line(kKernelMark, kSymbolPlaceholder);
-  out.Line(kThreadsMark, kThreads);
+  out.Line(kThreadsMark, threads());
   out.Line(kClusterMark, cluster());
-  out.AppendText(InstructionText());
-  out.Line("struct Shape {");
-  out.Line("static constexpr int kRows = ", c[0], ", kColumns = ", c[1], ", kStages = ", c[2],
-           ", kCluster = ", cluster(), ", kResults = ", by_octets_.size(), ";");
-  out.Line("static constexpr bool kTurns = ", text(is_in_turn()),
-           ", kTurnedA = ", text(IsTurned(1)), ", kTurnedB = ", text(IsTurned(2)), ";");
-  out.Line("static constexpr bool kManyRegisters = ", text(sums() >= kManySums),
-           ", kRolled = ", text(c[5] == 1), ";");
-  out.Line("using Mma = Instruction;");
-  out.Line("};");
+  if (HasFewRows()) out.Line(kResidentMark, 1);  // all of its registers and shared memory
+  out.AppendText(HasFewRows() ? RowsShapeText() : ShapeText());
   out.Line("extern \"C\" KILN_KERNEL void ", kSymbolPlaceholder, "(", parameters,
            "char* scratch, int* error_out, KTensorMap of_a, KTensorMap of_b) {");
   PrintSymbols(names_, index_type_, out);
@@ -313,17 +371,16 @@ absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
   }
   if (checks) out.Line("int error = 0;");
   out.AppendText(f.out.text());
-  out.Line("KProduct<Shape>(map_a, map_b, ", rows_text, ", ", columns_text, ", ", k_text,
-           ", finish, store);");
+  out.Line(HasFewRows() ? "KProductOfRows" : "KProduct", "<Shape>(map_a, map_b, ", rows_text, ", ",
+           columns_text, ", ", k_text, ", finish, store);");
   if (checks) out.Line("if (error) *error_out = 1;");
   out.Line("}");
 
   EmittedKernel kernel = KernelOf(ints_, names_, out);
-  kernel.grid.blocks = {
-      ints_.Mul(ints_.Min(tiles, ints_.Const(compute_units_ / cluster())), ints_.Const(cluster()))};
-  kernel.grid.threads = {ints_.Const(kThreads)};
-  kernel.grid.shared_bytes = ints_.Const(int64_t{c[2]} * (c[0] + c[1]) * kStep * 2 + kPieceBytes +
-                                         kBarrierBytes + kAlignment);
+  kernel.grid = Grid();
+  kernel.waits = true;
+  if (HasFewRows()) kernel.read_early = {product_->windows[2].buffer};
+  const std::vector<int>& c = product_->constants;
   kernel.tensor_maps = {MapOf(1, num_rows, c[0]), MapOf(2, num_columns, c[1])};
   return kernel;
 }
@@ -334,7 +391,7 @@ bool IsProduct(const schedule::Tree& tree) {
   bool is = false;
   ForEachNode(tree.body, [&](const Node& node) {
     const auto* micro = std::get_if<Micro>(&node.value);
-    is |= micro != nullptr && micro->kind == schedule::MicroKind::kMultiplyTile;
+    is |= micro != nullptr && schedule::IsOfTensorCores(micro->kind);
   });
   return is;
 }

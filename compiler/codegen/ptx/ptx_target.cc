@@ -42,13 +42,14 @@ absl::string_view Marked(absl::string_view source, absl::string_view mark) {
 }
 
 // The PTX with what C++ does not say: how many threads a block has, so that their registers fit,
-// and how many blocks a cluster has.
+// how many blocks a multiprocessor has to hold and a cluster has.
 absl::StatusOr<std::string> WithThreads(std::string ptx, absl::string_view threads,
-                                        absl::string_view cluster) {
+                                        absl::string_view resident, absl::string_view cluster) {
   const size_t entry = ptx.find(".entry ");
   const size_t body = entry == std::string::npos ? entry : ptx.find("\n{", entry);
   if (body == std::string::npos) return absl::InternalError("the PTX of a kernel has no entry");
   std::string text = absl::StrCat("\n.maxntid ", threads, ", 1, 1");
+  if (!resident.empty()) absl::StrAppend(&text, "\n.minnctapersm ", resident);
   if (!cluster.empty() && cluster != "1") {
     absl::StrAppend(&text, "\n.explicitcluster\n.reqnctapercluster ", cluster, ", 1, 1");
   }
@@ -65,12 +66,15 @@ class PtxTarget : public Target {
   bool HasCostlyLaunches() const override { return true; }
   // sm_90a's tensor cores read them by tensor maps.
   bool TakesPlainOperands() const override { return device_.arch == "sm_90a"; }
+  bool TakesOperands(ir::Module& module, const ir::Kernel& kernel) const override {
+    return schedule::ptx::IsProductOfFewRows(module, kernel, device_);
+  }
   // Products go to tensor cores: by a library where nothing is done with the result in one kernel
-  // with it. Sorts, scans and scatters would run one after another here.
+  // with it, but for few rows. Sorts, scans and scatters would run one after another here.
   bool LeavesToLibraries(ir::Module& module, const ir::Kernel& kernel,
                          bool goes_on) const override {
     if (kernel.schedule == ir::Schedule::kContraction) {
-      return !goes_on || !schedule::ptx::TakesProduct(module, kernel, device_);
+      return !schedule::ptx::TakesProduct(module, kernel, goes_on, device_);
     }
     return kernel.schedule == ir::Schedule::kSorting || ir::HasScatter(kernel) ||
            absl::c_any_of(kernel.phases, ir::IsOrdered) || !schedule::ptx::Lacks(kernel).empty();
@@ -88,7 +92,7 @@ class PtxTarget : public Target {
     KILN_ASSIGN_OR_RETURN(
         EmittedKernel emitted,
         ptx::IsProduct(tree) ? ptx::PrintProduct(module, tree, schedule::ptx::ComputeUnits(device_))
-                             : ptx::PrintKernel(module, tree));
+                             : ptx::PrintKernel(module, tree, CanWait()));
     emitted.prelude = PtxPrelude();
     return emitted;
   }
@@ -111,6 +115,7 @@ class PtxTarget : public Target {
     }
     KILN_ASSIGN_OR_RETURN(toolchain::ClangOutput output, toolchain::CompileCpp(Invocation(job)));
     KILN_ASSIGN_OR_RETURN(const std::string ptx, WithThreads(std::move(output.object), threads,
+                                                             Marked(text, ptx::kResidentMark),
                                                              Marked(text, ptx::kClusterMark)));
     CompiledKernel compiled;
     compiled.object = KernelObject(kernel, Marked(text, ptx::kInterfaceMark), ptx);
@@ -154,6 +159,9 @@ class PtxTarget : public Target {
   static absl::string_view WithoutPrelude(absl::string_view source) {
     return absl::StripPrefix(source, PtxPrelude());
   }
+
+  // Whether a kernel can wait for the launch before it.
+  bool CanWait() const { return device_.arch == "sm_90" || device_.arch == "sm_90a"; }
 
   toolchain::ClangInvocation Invocation(const KernelJob& job) const {
     return toolchain::Prepare(

@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/schedule/builder.h"
+#include "compiler/schedule/ptx/few_rows.h"
 #include "compiler/schedule/ptx/team_plan.h"
 
 namespace kiln::schedule::ptx {
@@ -20,8 +21,9 @@ using ir::ValueId;
 
 namespace {
 
-constexpr int kStep = 64;          // elements of k that one stage of the ring holds
-constexpr int64_t kUnit = 8;       // elements of 16 bits in 16 bytes
+constexpr int kStep = 64;  // elements of k that one stage of the ring holds
+constexpr int64_t kUnitBytes = 16;
+constexpr int64_t kOctet = 8;      // columns, which are stored at a time
 constexpr int kMultipliers = 256;  // threads
 // Of a thread and of a group of threads that finish a row's part together.
 constexpr int kLanes = 2, kGroupLanes = 8;
@@ -63,6 +65,10 @@ constexpr int64_t kLine = 64, kSector = 16;  // elements of 16 bits
 
 int64_t CeilDiv(int64_t a, int64_t b) {
   return (a + b - 1) / b;
+}
+
+bool IsHalf(DType dtype) {
+  return dtype == DType::kBF16 || dtype == DType::kF16;
 }
 
 // Elements from one of what is contiguous to the next.
@@ -170,7 +176,8 @@ std::string Describe(const TileShape& shape, double microseconds) {
 }
 
 std::optional<ProductOperand> FindOperand(IntContext& ints, const Step& load, IntExpr side,
-                                          IntExpr k) {
+                                          IntExpr k, DType dtype) {
+  const int64_t unit = kUnitBytes / DTypeSize(dtype);
   const IntExpr zero = ints.Const(0);
   const IntExpr first = ints.Substitute(load.index, {{side, zero}, {k, zero}});
   const IntExpr by_side = ints.CoefficientOf(load.index, side);
@@ -180,9 +187,13 @@ std::optional<ProductOperand> FindOperand(IntContext& ints, const Step& load, In
   }
   const IntExpr linear = ints.Add(first, ints.Add(ints.Mul(side, by_side), ints.Mul(k, by_k)));
   if (linear != load.index) return std::nullopt;
-  ProductOperand operand{load.inst->buffer, first.value(), by_side.value(), by_k.value()};
-  if (operand.first < 0 || operand.first % kUnit != 0) return std::nullopt;
-  const auto is_whole = [](int64_t stride) { return stride > 0 && stride % kUnit == 0; };
+  ProductOperand operand{load.inst->buffer, first.value(), by_side.value(), by_k.value(), dtype};
+  // One row lies anywhere.
+  if (Extent(ints, side).is_const(1) && operand.k_stride == 1) {
+    operand.side_stride = CeilDiv(Extent(ints, k).value(), unit) * unit;
+  }
+  if (operand.first < 0 || operand.first % unit != 0) return std::nullopt;
+  const auto is_whole = [=](int64_t stride) { return stride > 0 && stride % unit == 0; };
   if (operand.k_stride == 1 ? !is_whole(operand.side_stride)
                             : operand.side_stride != 1 || !is_whole(operand.k_stride)) {
     return std::nullopt;
@@ -190,16 +201,65 @@ std::optional<ProductOperand> FindOperand(IntContext& ints, const Step& load, In
   return operand;
 }
 
+// The tile, a micro-kernel, and what is done with its sums.
+struct TileCode {
+  MicroKind kind;
+  int rows, columns;
+  std::vector<int> constants;
+};
+
+Tree ScheduleTiles(ir::Module& module, Builder& builder, const Nest& nest, const Product& product,
+                   const TileCode& code) {
+  IntContext& ints = *module.ints;
+  Tree& tree = builder.tree();
+  tree.team = kMultipliers;
+
+  const IntExpr zero = ints.Const(0);
+  Block root;
+  Block* at = &root;
+  const auto add_tiles = [&](IntExpr& begin, int64_t size, int side) {
+    const IntExpr extent = ints.Const(size);
+    at = &builder.AddSteps(begin, extent, zero, extent, ints.Const(side), Binding::kTask, *at);
+    const IntExpr end = ints.Add(begin, side);
+    return size % side == 0 ? end : builder.Let(ints.Min(end, extent), extent, *at);
+  };
+  IntExpr row, column;
+  const IntExpr row_end = add_tiles(row, product.num_rows, code.rows);
+  const IntExpr column_end = add_tiles(column, product.num_columns, code.columns);
+  const AllocId tile = builder.Open(
+      {DType::kF32, ints.Const(int64_t{code.rows} * code.columns), Space::kRegister, {}, false},
+      *at);
+  const auto window = [&](const ProductOperand& operand, IntExpr side) {
+    return Window{operand.buffer, -1, ints.Add(ints.Mul(side, operand.side_stride), operand.first)};
+  };
+  at->push_back(
+      {Micro{code.kind,
+             code.constants,
+             {Window{-1, tile, zero}, window(product.a, row), window(product.b, column)},
+             {ints.Sub(row_end, row), ints.Sub(column_end, column), ints.Const(product.num_k),
+              ints.Const(product.a.side_stride), ints.Const(product.a.k_stride),
+              ints.Const(product.b.side_stride), ints.Const(product.b.k_stride)}}});
+  at = &builder.AddLoop({product.rows, row, row_end, Binding::kGroup, kGroupLanes / kLanes}, *at);
+  at = &builder.AddLoop({product.columns, column, column_end, Binding::kVector, kGroupLanes}, *at);
+  const IntExpr place = ints.Add(ints.Mul(ints.Sub(product.rows, row), code.columns),
+                                 ints.Sub(product.columns, column));
+  builder.AddLoad(product.sum->result, DType::kF32, tile, place, *at);
+  for (const Step* step : LaterSteps(nest)) builder.AddStep(*step, *at);
+  tree.body = std::move(root);
+  return std::move(tree);
+}
+
 }  // namespace
 
 std::optional<Product> FindProduct(IntContext& ints, const ir::Module& module, const Nest& nest,
                                    const DeviceInfo& device) {
-  if (device.arch != "sm_90a" || nest.tile != nullptr || nest.outer.size() != 2)
-    return std::nullopt;
+  if (device.arch != "sm_90a" || nest.tile != nullptr) return std::nullopt;
+  if (nest.outer.empty() || nest.outer.size() > 2) return std::nullopt;
   if (nest.phases.size() < 2 || nest.phases[0].inner.size() != 1) return std::nullopt;
   Product product;
-  product.rows = nest.outer[0];
-  product.columns = nest.outer[1];
+  // The nest has no loop of a single row.
+  product.rows = nest.outer.size() == 2 ? nest.outer[0] : ints.NewVar(ints.Const(1));
+  product.columns = nest.outer.back();
   const IntExpr k = nest.phases[0].inner[0];
   for (const auto& [var, size] :
        {std::pair(product.rows, &product.num_rows),
@@ -210,7 +270,7 @@ std::optional<Product> FindProduct(IntContext& ints, const ir::Module& module, c
     }
     *size = extent.value();
   }
-  if (product.num_columns % kUnit != 0) return std::nullopt;
+  if (product.num_columns % kOctet != 0) return std::nullopt;
 
   // Two loads, each widened and one factor.
   absl::flat_hash_map<ValueId, const Step*> loads;
@@ -221,14 +281,19 @@ std::optional<Product> FindProduct(IntContext& ints, const ir::Module& module, c
     switch (inst.op) {
       case ScalarOp::kLoad: {
         const DType dtype = module.buffers[inst.buffer].dtype;
-        if (dtype != DType::kBF16 && dtype != DType::kF16) return std::nullopt;
+        if (!IsHalf(dtype) && dtype != DType::kI8) return std::nullopt;
         if (!inst.operands.empty() || inst.has_mask || !inst.checks.empty()) return std::nullopt;
         loads[inst.result] = &step;
         break;
       }
       case ScalarOp::kCast: {
         const auto load = loads.find(inst.operands[0]);
-        if (load == loads.end() || inst.dtype != DType::kF32) return std::nullopt;
+        if (load == loads.end()) return std::nullopt;
+        // Any of these has all numbers of 8 bits.
+        if (inst.dtype != DType::kF32 &&
+            !(IsHalf(inst.dtype) && load->second->inst->dtype == DType::kI8)) {
+          return std::nullopt;
+        }
         const Step* const from = load->second;
         loads[inst.result] = from;
         break;
@@ -252,15 +317,17 @@ std::optional<Product> FindProduct(IntContext& ints, const ir::Module& module, c
         return std::nullopt;
     }
   }
-  if (a == nullptr || product.sum == nullptr || a->inst->dtype != b->inst->dtype) {
-    return std::nullopt;
-  }
-  if (!ContainsVar(a->index, product.rows)) std::swap(a, b);
-  const auto of_a = FindOperand(ints, *a, product.rows, k);
-  const auto of_b = FindOperand(ints, *b, product.columns, k);
-  if (!of_a || !of_b) return std::nullopt;
+  if (a == nullptr || product.sum == nullptr) return std::nullopt;
+  if (!ContainsVar(b->index, product.columns)) std::swap(a, b);
+  const auto dtype_of = [&](const Step& load) { return module.buffers[load.inst->buffer].dtype; };
+  const auto of_a = FindOperand(ints, *a, product.rows, k, dtype_of(*a));
+  const auto of_b = FindOperand(ints, *b, product.columns, k, dtype_of(*b));
+  if (!of_a || !of_b || !IsHalf(of_a->dtype)) return std::nullopt;
   product.a = *of_a;
   product.b = *of_b;
+  if (of_b->dtype != of_a->dtype && !(of_b->dtype == DType::kI8 && HasFewRows(product))) {
+    return std::nullopt;
+  }
   product.work = WorkOf(nest);
   for (const Step* step : LaterSteps(nest)) {
     const ScalarOp op = step->inst->op;
@@ -272,7 +339,9 @@ std::optional<Product> FindProduct(IntContext& ints, const ir::Module& module, c
   return product;
 }
 
-bool IsFasterThanLibraries(const Product& product, const DeviceInfo& device) {
+bool IsFasterThanLibraries(const Product& product, bool goes_on, const DeviceInfo& device) {
+  if (HasFewRows(product)) return AreFewRowsFaster(product, goes_on, ComputeUnits(device));
+  if (!goes_on) return false;
   constexpr int64_t kFewestRows = 128, kFewestColumns = 128, kLeastDepth = 128;
   if (product.num_rows < kFewestRows || product.num_columns < kFewestColumns ||
       product.num_k < kLeastDepth) {
@@ -284,10 +353,14 @@ bool IsFasterThanLibraries(const Product& product, const DeviceInfo& device) {
 
 Tree ScheduleProduct(ir::Module& module, const ir::Kernel& kernel, const Nest& nest,
                      const Product& product, const DeviceInfo& device) {
-  IntContext& ints = *module.ints;
   Builder builder(module, kernel, nest);
   Tree& tree = builder.tree();
   const int units = ComputeUnits(device);
+  if (HasFewRows(product)) {
+    const RowsShape shape = ChooseRowsShape(product, units, tree.reasons);
+    return ScheduleTiles(module, builder, nest, product,
+                         {MicroKind::kMultiplyRows, shape.rows, shape.columns, shape.Constants()});
+  }
   const auto costs = Ranked(product, units);
   const TileShape& shape = *costs[0].second;
   const int64_t stage_bytes = int64_t{shape.rows + shape.columns} * kStep * 2;
@@ -299,7 +372,6 @@ Tree ScheduleProduct(ir::Module& module, const ir::Kernel& kernel, const Nest& n
                                       RoundedMicroseconds(LibraryMicroseconds(product, units)),
                                       " us expected"));
   tree.reasons.push_back(absl::StrCat("next best: ", Describe(*costs[1].second, costs[1].first)));
-  tree.team = kMultipliers;
   // Much work once for each sum is more code than its caches have, which multiplying beside it
   // feels where products are long; and loads for it begin while all sums still take registers.
   constexpr double kMuchWork = 20;
@@ -309,39 +381,12 @@ Tree ScheduleProduct(ir::Module& module, const ir::Kernel& kernel, const Nest& n
   const bool is_rolled = (product.work > kLightWork && sums >= kManySums) ||
                          (product.work > kMuchWork && shape.turns && product.num_k >= kLongProduct);
 
-  const IntExpr zero = ints.Const(0);
-  Block root;
-  Block* at = &root;
-  const auto add_tiles = [&](IntExpr& begin, int64_t size, int side) {
-    const IntExpr extent = ints.Const(size);
-    at = &builder.AddSteps(begin, extent, zero, extent, ints.Const(side), Binding::kTask, *at);
-    const IntExpr end = ints.Add(begin, side);
-    return size % side == 0 ? end : builder.Let(ints.Min(end, extent), extent, *at);
-  };
-  IntExpr row, column;
-  const IntExpr row_end = add_tiles(row, product.num_rows, shape.rows);
-  const IntExpr column_end = add_tiles(column, product.num_columns, shape.columns);
-  const AllocId tile = builder.Open(
-      {DType::kF32, ints.Const(int64_t{shape.rows} * shape.columns), Space::kRegister, {}, false},
-      *at);
-  const auto window = [&](const ProductOperand& operand, IntExpr side) {
-    return Window{operand.buffer, -1, ints.Add(ints.Mul(side, operand.side_stride), operand.first)};
-  };
-  at->push_back({Micro{
-      MicroKind::kMultiplyTile,
-      {shape.rows, shape.columns, stages, shape.turns ? 1 : 0, shape.cluster, is_rolled ? 1 : 0},
-      {Window{-1, tile, zero}, window(product.a, row), window(product.b, column)},
-      {ints.Sub(row_end, row), ints.Sub(column_end, column), ints.Const(product.num_k),
-       ints.Const(product.a.side_stride), ints.Const(product.a.k_stride),
-       ints.Const(product.b.side_stride), ints.Const(product.b.k_stride)}}});
-  at = &builder.AddLoop({product.rows, row, row_end, Binding::kGroup, kGroupLanes / kLanes}, *at);
-  at = &builder.AddLoop({product.columns, column, column_end, Binding::kVector, kGroupLanes}, *at);
-  const IntExpr place = ints.Add(ints.Mul(ints.Sub(product.rows, row), shape.columns),
-                                 ints.Sub(product.columns, column));
-  builder.AddLoad(product.sum->result, DType::kF32, tile, place, *at);
-  for (const Step* step : LaterSteps(nest)) builder.AddStep(*step, *at);
-  tree.body = std::move(root);
-  return std::move(tree);
+  return ScheduleTiles(
+      module, builder, nest, product,
+      {MicroKind::kMultiplyTile,
+       shape.rows,
+       shape.columns,
+       {shape.rows, shape.columns, stages, shape.turns ? 1 : 0, shape.cluster, is_rolled ? 1 : 0}});
 }
 
 }  // namespace kiln::schedule::ptx

@@ -16,6 +16,7 @@ namespace kiln::schedule::ptx {
 struct ProductOperand {
   ir::BufferId buffer = -1;
   int64_t first = 0, side_stride = 0, k_stride = 0;  // elements
+  DType dtype = DType::kBF16;
   bool is_turned() const { return k_stride != 1; }
 };
 
@@ -28,14 +29,16 @@ struct Product {
   double work = 0;  // instructions, roughly, for what is done with each sum
 };
 
-// The nest as a product that the tensor memory accelerator and wgmma take: of bfloat16 or float16,
-// of sizes that are known, in layouts that it has. Nothing on devices without them.
+// The nest as a product that the tensor memory accelerator and the tensor cores take: of bfloat16
+// or float16, of sizes that are known, in layouts that it has; of few rows (few_rows.h) b may be of
+// int8. Nothing on devices without them.
 std::optional<Product> FindProduct(ir::IntContext& ints, const ir::Module& module, const Nest& nest,
                                    const DeviceInfo& device);
 
-// Whether the product with more work on its result takes less time than a library's and a kernel
-// for that work, by the cost model; never below 128 rows, columns or elements of k.
-bool IsFasterThanLibraries(const Product& product, const DeviceInfo& device);
+// Whether the product, with more work on its result where it `goes_on`, takes less time than a
+// library's and a kernel for that work, by the cost model; of more than few rows never without such
+// work, nor below 128 rows, columns or elements of k.
+bool IsFasterThanLibraries(const Product& product, bool goes_on, const DeviceInfo& device);
 
 // Tiles of the result as tasks, by the cost model: what it took and the runner-up are among the
 // tree's reasons. The print of such a tree is codegen/ptx/product_printer.h.

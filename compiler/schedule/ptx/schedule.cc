@@ -6,10 +6,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/schedule/kept_values.h"
+#include "compiler/schedule/ptx/few_rows.h"
 #include "compiler/schedule/ptx/product.h"
 #include "compiler/schedule/ptx/team_plan.h"
 #include "compiler/schedule/row_scheduler.h"
@@ -194,6 +196,23 @@ bool CallsLibrary(const ir::Inst& inst, const std::vector<DType>& types) {
          types[inst.operands.back()] == DType::kF64;
 }
 
+// Whether some kernel makes the buffer of integers of 8 bits.
+bool AreWidenedBytes(const ir::Module& module, ir::BufferId buffer) {
+  return absl::c_any_of(module.operations, [&](const ir::Operation& operation) {
+    const auto* kernel = std::get_if<ir::Kernel>(&operation);
+    return kernel != nullptr && ir::WidensBytes(module, *kernel) &&
+           kernel->phases[0].body.back().buffer == buffer;
+  });
+}
+
+std::optional<Product> ProductOf(ir::Module& module, const ir::Kernel& kernel,
+                                 const DeviceInfo& device) {
+  if (kernel.schedule != ir::Schedule::kContraction) return std::nullopt;
+  const absl::StatusOr<Nest> nest = BuildNest(module, kernel, /*collapse=*/false);
+  if (!nest.ok()) return std::nullopt;
+  return FindProduct(*module.ints, module, *nest, device);
+}
+
 }  // namespace
 
 std::string Lacks(const ir::Kernel& kernel) {
@@ -209,12 +228,18 @@ std::string Lacks(const ir::Kernel& kernel) {
   return lacks;
 }
 
-bool TakesProduct(ir::Module& module, const ir::Kernel& kernel, const DeviceInfo& device) {
-  if (kernel.schedule != ir::Schedule::kContraction) return false;
-  const absl::StatusOr<Nest> nest = BuildNest(module, kernel, /*collapse=*/false);
-  if (!nest.ok()) return false;
-  const std::optional<Product> product = FindProduct(*module.ints, module, *nest, device);
-  return product && IsFasterThanLibraries(*product, device);
+bool TakesProduct(ir::Module& module, const ir::Kernel& kernel, bool goes_on,
+                  const DeviceInfo& device) {
+  const std::optional<Product> product = ProductOf(module, kernel, device);
+  if (!product) return false;
+  // A library would read all of the widened weights, which fusion takes away else.
+  if (HasFewRows(*product) && AreWidenedBytes(module, product->b.buffer)) return true;
+  return IsFasterThanLibraries(*product, goes_on, device);
+}
+
+bool IsProductOfFewRows(ir::Module& module, const ir::Kernel& kernel, const DeviceInfo& device) {
+  const std::optional<Product> product = ProductOf(module, kernel, device);
+  return product && HasFewRows(*product);
 }
 
 absl::StatusOr<Tree> ScheduleKernel(ir::Module& module, const ir::Kernel& kernel,

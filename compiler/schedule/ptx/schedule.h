@@ -14,9 +14,13 @@ namespace kiln::schedule::ptx {
 // it has all of the kernel.
 std::string Lacks(const ir::Kernel& kernel);
 
-// Whether a contraction runs on the tensor cores, and with more work on its result faster so than
-// by a library and a kernel for that work.
-bool TakesProduct(ir::Module& module, const ir::Kernel& kernel, const DeviceInfo& device);
+// Whether a contraction runs on the tensor cores, and faster so than by a library and, where it
+// `goes_on`, a kernel for more work on its result.
+bool TakesProduct(ir::Module& module, const ir::Kernel& kernel, bool goes_on,
+                  const DeviceInfo& device);
+
+// Whether it is one of few rows there (few_rows.h).
+bool IsProductOfFewRows(ir::Module& module, const ir::Kernel& kernel, const DeviceInfo& device);
 
 // REQUIRES: a kernel of the verified module. UNIMPLEMENTED for complex types and for what it Lacks.
 absl::StatusOr<Tree> ScheduleKernel(ir::Module& module, const ir::Kernel& kernel,

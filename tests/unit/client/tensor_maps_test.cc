@@ -124,7 +124,31 @@ TEST(TensorMaps, AreAsManyAsTheKernelTakes) {
   EXPECT_THAT(none.message(), HasSubstr("gives its kernel 0 tensor maps; expected 1"));
 }
 
-TEST(TensorMaps, AreOfBfloat16OrFloat16) {
+TEST(TensorMaps, OfInt8HaveLinesOfTwiceAsMany) {
+  v1::Program program = OneLaunch();
+  v1::KernelInterface interface = Interface();
+  program.mutable_inputs(0)->mutable_type()->mutable_tensor()->set_dtype(v1::DTYPE_INT8);
+  *program.mutable_inputs(0)->mutable_type()->mutable_tensor()->mutable_sizes(1) = Size(400);
+  *program.mutable_inputs(0)->mutable_type()->mutable_tensor()->mutable_strides(0) = Size(400);
+  program.mutable_buffers(0)->set_dtype(v1::DTYPE_INT8);
+  *program.mutable_buffers(0)->mutable_sizes(1) = Size(400);
+  *program.mutable_buffers(0)->mutable_strides(0) = Size(400);
+  interface.mutable_buffers(0)->set_dtype(v1::DTYPE_INT8);
+  v1::KernelInterface::TensorMap& map = *interface.mutable_tensor_maps(0);
+  *map.mutable_strides(0) = Size(400);
+  *map.mutable_offset() = Size(16);
+  EXPECT_THAT(PlanOf(program, interface).status().message(),
+              HasSubstr("64 elements of a box in dimension 0"));
+  map.set_box(0, 128);
+  const absl::StatusOr<runtime::Plan> plan = PlanOf(program, interface);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->launches[0].tensor_maps[0].offset_bytes, 16);
+  EXPECT_EQ(plan->launches[0].tensor_maps[0].stride_bytes[0], 400);
+  *map.mutable_offset() = Size(8);
+  EXPECT_THAT(PlanOf(program, interface).status().message(), HasSubstr("a multiple of 16"));
+}
+
+TEST(TensorMaps, AreOfFewTypes) {
   v1::Program program = OneLaunch();
   v1::KernelInterface interface = Interface();
   program.mutable_inputs(0)->mutable_type()->mutable_tensor()->set_dtype(v1::DTYPE_INT16);
@@ -132,7 +156,7 @@ TEST(TensorMaps, AreOfBfloat16OrFloat16) {
   interface.mutable_buffers(0)->set_dtype(v1::DTYPE_INT16);
   const absl::Status status = PlanOf(program, interface).status();
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
-  EXPECT_THAT(status.message(), HasSubstr("other elements than bfloat16 or float16"));
+  EXPECT_THAT(status.message(), HasSubstr("other elements than bfloat16, float16 or int8"));
 }
 
 }  // namespace

@@ -58,6 +58,7 @@ class Cuda : public ::testing::Test {
                                       At(a[2], i) = At(a[0], i) + At(a[1], i);
                                     return 0;
                                   }};
+    Fake().kernels["test_add_early"] = Fake().kernels["test_add"];
     Fake().kernels["test_double_through_scratch"] = {5, [](const std::vector<uint64_t>& a) {
                                                        if (a[3] % 256 != 0 || a[3] == 0) return 700;
                                                        for (uint64_t i = 0; i < a[2]; ++i)
@@ -132,11 +133,11 @@ TEST_F(Cuda, ARunWaitsForNothingAndAllocatesFromThePoolAlone) {
   const absl::Status status = program->Run({a.tensor, b.tensor}, outputs.span(), nullptr);
   ASSERT_TRUE(status.ok()) << status;
   Fake().capturing = false;
-  const std::set<std::string> allowed = {"cuLaunchKernel",   "cuMemAllocFromPoolAsync",
+  const std::set<std::string> allowed = {"cuLaunchKernelEx", "cuMemAllocFromPoolAsync",
                                          "cuMemFreeAsync",   "cuCtxGetCurrent",
                                          "cuCtxPushCurrent", "cuCtxPopCurrent"};
   for (const auto& [name, count] : Fake().calls) EXPECT_TRUE(allowed.count(name)) << name;
-  EXPECT_EQ(Fake().calls["cuLaunchKernel"], 2);
+  EXPECT_EQ(Fake().calls["cuLaunchKernelEx"], 2);
   EXPECT_EQ(Fake().calls["cuMemAllocFromPoolAsync"], 2);  // the output; workspace with scratch
 }
 
@@ -157,6 +158,40 @@ TEST_F(Cuda, KernelsFindTensorsAtMultiplesOf16Bytes) {
   Fake().drain();
   EXPECT_TRUE(aligned);
   EXPECT_EQ(static_cast<float*>((*outputs)[0].data)[3], 88);
+}
+
+// A kernel that reads an input early is launched so after another kernel of the same run, and not
+// where it is the first, what it reads early is made by the program, or a copy comes before it.
+TEST_F(Cuda, KernelsMayBeginBeforeTheOneBeforeHasEnded) {
+  const OnDevice a({1, 2, 3, 4}), b({10, 20, 30, 40});
+  // Of the program a + b, then the sum + what has number `early`, as test_add_early in `step`.
+  const auto launched = [&](int step, uint32_t early, const kiln_tensor& second) {
+    v1::Artifact artifact = AddAndDouble(4);
+    v1::Program& program = *artifact.mutable_program();
+    v1::LaunchStep& launch = *program.mutable_steps(1)->mutable_launch();
+    launch.set_kernel("test_add");
+    launch.clear_buffers();
+    for (const uint32_t buffer : {0u, early, 3u}) launch.add_buffers(buffer);
+    launch.clear_scratch_bytes();
+    program.mutable_steps(step)->mutable_launch()->set_kernel("test_add_early");
+    const auto loaded = Load(OnGpu(artifact));
+    Fake().launches.clear();
+    auto outputs = loaded->Run({a.tensor, second});
+    EXPECT_TRUE(outputs.ok()) << outputs.status();
+    Fake().drain();
+    std::vector<bool> begin_early;
+    for (const FakeLaunch& one : Fake().launches) begin_early.push_back(one.begins_early);
+    return begin_early;
+  };
+  using Early = std::vector<bool>;
+  constexpr uint32_t kInput = 1, kSum = 2;
+  EXPECT_EQ(launched(1, kInput, b.tensor), (Early{false, true}));
+  EXPECT_EQ(launched(0, kInput, b.tensor), (Early{false, false}));
+  EXPECT_EQ(launched(1, kSum, b.tensor), (Early{false, false}));
+  OnDevice wide({9, 10, 20, 30, 40});
+  kiln_tensor part = Vector(reinterpret_cast<float*>(wide.block.data()) + 1, a.size);
+  part.device_type = KILN_CUDA;
+  EXPECT_EQ(launched(1, kInput, part), (Early{false, false}));
 }
 
 TEST_F(Cuda, TheFirstRunMayBeCaptured) {
@@ -252,7 +287,7 @@ TEST_F(Cuda, RunsOnEveryGpuWithCodeOfItsOwn) {
       EXPECT_EQ(Fake().launches.back().device, gpu);
     }
   }
-  EXPECT_EQ(Fake().calls["cuModuleLoadDataEx"], 2 * 4);  // the archive's kernels, on each
+  EXPECT_EQ(Fake().calls["cuModuleLoadDataEx"], 2 * 5);  // the archive's kernels, on each
 }
 
 TEST_F(Cuda, RunsInSeveralThreadsAtOnce) {

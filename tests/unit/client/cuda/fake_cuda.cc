@@ -13,6 +13,7 @@ namespace {
 
 using kiln::cuda::Copy2D;
 using kiln::cuda::DevicePointer;
+using kiln::cuda::LaunchConfig;
 using kiln::testing::FakeCuda;
 using kiln::testing::FakeTensorMap;
 
@@ -297,16 +298,27 @@ int cuTensorMapEncodeTiled(void* map, int type, unsigned rank, void* data, const
   std::memcpy(map, &number, sizeof(number));
   return 0;
 }
-int cuLaunchKernel(void* function, unsigned bx, unsigned by, unsigned bz, unsigned tx, unsigned ty,
-                   unsigned tz, unsigned shared, void* stream, void** arguments, void**) {
-  ENTER("cuLaunchKernel");
+int cuLaunchKernelEx(const LaunchConfig* config, void* function, void** arguments, void**) {
+  ENTER("cuLaunchKernelEx");
   const auto& of = *static_cast<FakeFunction*>(function);
   if (of.device != Current()) Misuse("a launch on another device than the module's");
+  const auto& [bx, by, bz] = config->blocks;
+  const auto& [tx, ty, tz] = config->threads;
   if (bx * by * bz == 0 || tx * ty * tz == 0 || tx * ty * tz > 1024 ||
-      static_cast<int>(shared) > of.most_shared) {
+      static_cast<int>(config->shared_bytes) > of.most_shared) {
     return kInvalidValue;
   }
-  S().control.launches.push_back({of.name, {bx, by, bz}, {tx, ty, tz}, shared, stream, of.device});
+  const bool begins_early = config->num_attributes == 1;
+  if (begins_early && (config->attributes->kind != 6 || config->attributes->value[0] != 1)) {
+    return kInvalidValue;
+  }
+  S().control.launches.push_back({of.name,
+                                  {bx, by, bz},
+                                  {tx, ty, tz},
+                                  config->shared_bytes,
+                                  config->stream,
+                                  of.device,
+                                  begins_early});
   const auto known = S().control.kernels.find(of.name);
   if (known == S().control.kernels.end()) return kNotFound;
   std::vector<uint64_t> values(known->second.arguments);

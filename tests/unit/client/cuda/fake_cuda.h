@@ -21,6 +21,7 @@ struct FakeLaunch {
   unsigned blocks[3], threads[3], shared_bytes;
   void* stream;
   int device;
+  bool begins_early;
 };
 
 // As the driver was asked for it; in a kernel's parameter lies its number.

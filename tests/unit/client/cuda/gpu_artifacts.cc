@@ -9,14 +9,16 @@ namespace {
 
 struct TestKernel {
   const char* name;
-  int buffers;           // the last is written
-  int scratch_elements;  // for each of n
-  const char* body;      // of element %r0 at offset %rd9; buffers at %rd0, ..., then n at %rd8
+  int buffers;               // the last is written
+  int scratch_elements;      // for each of n
+  const char* body;          // of element %r0 at offset %rd9; buffers at %rd0, ..., then n at %rd8
+  bool reads_early = false;  // its second buffer
 };
 
 constexpr TestKernel kKernels[] = {
     {"test_add", 3, 0,
      "ld.f32 %f0, [%rd0]; ld.f32 %f1, [%rd1]; add.f32 %f0, %f0, %f1; st.f32 [%rd2], %f0;"},
+    {"test_add_early", 3, 0, "trap;", true},
     {"test_double_through_scratch", 2, 1,
      "ld.f32 %f0, [%rd0]; add.f32 %f0, %f0, %f0; add.u64 %rd6, %rd6, %rd9; st.f32 [%rd6], %f0;\n"
      "  ld.f32 %f1, [%rd6]; st.f32 [%rd1], %f1;"},
@@ -64,6 +66,7 @@ std::string Interface(const TestKernel& kernel) {
                     i + 1 < kernel.buffers ? "read" : "written", ": true } ");
   }
   absl::StrAppend(&out, "sizes { min: 1 max: 1000000 } ");
+  if (kernel.reads_early) absl::StrAppend(&out, "waits: true read_early: 1 ");
   if (kernel.scratch_elements > 0) {
     absl::StrAppend(&out, "scratch_bytes ", Times(4 * kernel.scratch_elements), " ");
   }

@@ -189,6 +189,8 @@ KPrimitives kiln_emulated;
 static int KThread() { return kiln_emulated.thread(); }
 static long KBlock() { return kiln_emulated.block(); }
 static char* KShared() { return kiln_emulated.shared(); }
+static void KLetNextBegin() {}
+static void KWaitForPrevious() {}
 static void KBlockSync() { kiln_emulated.block_sync(); }
 static void KWarpSync(unsigned mask) { kiln_emulated.warp_sync(mask); }
 static int KShuffle(unsigned mask, int x, int other) { return kiln_emulated.shuffle(mask, x, other); }

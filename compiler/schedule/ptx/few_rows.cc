@@ -1,0 +1,185 @@
+#include "compiler/schedule/ptx/few_rows.h"
+
+#include <algorithm>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace kiln::schedule::ptx {
+namespace {
+
+constexpr int kLineBytes = 128;             // of a box along what is contiguous
+constexpr int kHalfBytes = 2;               // of an element of the first operand
+constexpr int kEight = 8, kSixteen = 16;    // rows and columns of an instruction
+constexpr int64_t kMostShared = 227 << 10;  // of a block, of all that sm_90a has
+constexpr int64_t kAlignment = 1024;
+constexpr int64_t kMostStages = 64;
+
+// A shape for any number of rows, and of its time, microseconds: `start`; then what takes longer,
+// reading `weights` of them and `rows` of the first operand, millions of bytes a microsecond, or
+// multiplying, for each stage of a block `step` and `row` for each row. Fitted to measurements on
+// an H100 (132 multiprocessors), each kernel after another of the kind, weights in no cache: of ten
+// sizes of weights by 1 to 64 rows the choice takes 1.6 % longer than the fastest in the mean, 13 %
+// at most.
+struct Candidate {
+  int columns, boxes, of_warp, groups, cluster;
+  double start, weights, rows, step, row;
+};
+constexpr Candidate kOfHalves[] = {
+    {16, 2, 1, 4, 1, 1.01, 3.135, 20.2, .0895, .00202},
+    {32, 2, 1, 2, 1, 1.34, 3.127, 25.3, .1028, .00252},
+    {32, 2, 1, 4, 2, 1.64, 3.073, 6.9, .0031, .00671},
+    {48, 2, 1, 2, 1, 1.16, 2.912, 22.5, .1054, .00538},
+    {64, 2, 1, 2, 1, 1.32, 2.864, 30.5, .1058, .00688},
+    {112, 1, 1, 2, 1, 3.90, 2.868, 36.9, .0990, .00451},
+};
+constexpr Candidate kOfBytes[] = {
+    {16, 1, 1, 8, 1, 1.30, 1.716, 74.4, .0769, .00246},
+    {32, 1, 1, 4, 1, 2.00, 2.812, 20.4, .0869, .00177},
+    {48, 1, 1, 4, 1, 1.81, 2.429, 58.8, .1070, .00500},
+    {64, 1, 1, 4, 2, 2.62, 2.542, 20.9, .0945, .00948},
+    {96, 1, 1, 2, 2, 2.57, 2.259, 11.6, .1076, .01020},
+    {128, 1, 2, 2, 1, 3.41, 2.858, 12.7, .3933, .00482},
+};
+
+int64_t CeilDiv(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+int64_t SumBytes(const RowsShape& s, int bytes) {
+  const int64_t pitch = s.columns / s.cluster + (bytes == kHalfBytes ? 8 : 4);
+  return int64_t{s.cluster} * s.groups * s.rows * pitch * 4;
+}
+
+int BytesOf(const Product& product) {
+  return static_cast<int>(DTypeSize(product.b.dtype));
+}
+
+double WeightBytes(const Product& product) {
+  return static_cast<double>(product.num_columns * product.num_k * BytesOf(product));
+}
+
+// With as many stages as fit, which all groups take equally often; 0 where none do.
+RowsShape ShapeOf(const Candidate& c, const Product& product) {
+  const auto rows = static_cast<int>(CeilDiv(product.num_rows, kEight) * kEight);
+  RowsShape shape{rows, c.columns, 0, c.boxes, c.of_warp, c.groups, c.cluster};
+  const int bytes = BytesOf(product);
+  const int64_t others = shape.SharedBytes(bytes);
+  shape.stages = 1;
+  const int64_t fitting = (kMostShared - others) / (shape.SharedBytes(bytes) - others);
+  shape.stages = static_cast<int>(std::min(fitting, kMostStages)) / c.groups * c.groups;
+  return shape;
+}
+
+double Microseconds(const Candidate& c, const Product& product, int units) {
+  constexpr double kMillion = 1e6;
+  const RowsShape shape = ShapeOf(c, product);
+  const int64_t depth = shape.Depth(BytesOf(product));
+  const int64_t all = CeilDiv(product.num_columns, c.columns) * c.cluster;
+  const int64_t blocks = std::min<int64_t>(all, units), waves = CeilDiv(all, units);
+  const auto steps = static_cast<double>(waves * CeilDiv(CeilDiv(product.num_k, depth), c.cluster));
+  const double of_rows = static_cast<double>(blocks * shape.rows * depth * kHalfBytes) * steps;
+  // Where some blocks have no tile left, the others read faster, but not by as much.
+  const double longest = static_cast<double>(waves * blocks) / static_cast<double>(all);
+  const double reading = WeightBytes(product) * (1 + longest) / 2 / (c.weights * kMillion) +
+                         of_rows / (c.rows * kMillion);
+  return c.start + std::max(reading, steps * (c.step + c.row * shape.rows));
+}
+
+// Whether a thread has the registers for its sums: each of a multiprocessor's four parts has as
+// many for a quarter of the block's warps.
+bool FitsRegisters(const RowsShape& shape) {
+  constexpr int kWarp = 32, kParts = 4, kOfPart = 16384, kOthers = 50;
+  constexpr double kOfRow = .9;
+  const auto warps = static_cast<int>(CeilDiv(shape.Threads(), kWarp * kParts));
+  return kOthers + kOfRow * shape.rows * shape.of_warp <= kOfPart / (warps * kWarp);
+}
+
+// The fastest first.
+std::vector<std::pair<double, const Candidate*>> Ranked(const Product& product, int units) {
+  constexpr int kFewestStages = 2;
+  const std::span<const Candidate> all =
+      BytesOf(product) == kHalfBytes ? std::span<const Candidate>(kOfHalves) : kOfBytes;
+  std::vector<std::pair<double, const Candidate*>> costs;
+  for (const Candidate& c : all) {
+    const RowsShape shape = ShapeOf(c, product);
+    if (shape.stages < std::max(kFewestStages, c.groups) || !FitsRegisters(shape)) continue;
+    costs.emplace_back(Microseconds(c, product, units), &c);
+  }
+  std::stable_sort(costs.begin(), costs.end(),
+                   [](const auto& x, const auto& y) { return x.first < y.first; });
+  return costs;
+}
+
+// Of cuBLAS, by the same measurements, and of a kernel after it where it `goes_on`.
+double LibraryMicroseconds(const Product& product, bool goes_on) {
+  constexpr double kStart = 4.2, kMore = 2, kBytes = 2.77e6;
+  return kStart + (goes_on ? kMore : 0) + WeightBytes(product) / kBytes;
+}
+
+std::string Rounded(double microseconds) {
+  const auto tenths = static_cast<int64_t>(microseconds * 10 + 0.5);
+  return absl::StrCat(tenths / 10, ".", tenths % 10, " us expected");
+}
+
+std::string Describe(const Candidate& c, double microseconds) {
+  return absl::StrCat("tiles of ", c.columns, " columns by ", c.groups, " groups of ",
+                      c.columns / kSixteen / c.of_warp, " warps",
+                      c.cluster > 1 ? absl::StrCat(" in clusters of ", c.cluster) : "", " (",
+                      Rounded(microseconds), ")");
+}
+
+}  // namespace
+
+std::vector<int> RowsShape::Constants() const {
+  return {rows, columns, stages, boxes, of_warp, groups, cluster};
+}
+
+RowsShape RowsShape::FromConstants(const std::vector<int>& c) {
+  return {c[0], c[1], c[2], c[3], c[4], c[5], c[6]};
+}
+
+int RowsShape::Threads() const {
+  constexpr int kWarp = 32;
+  return kWarp * (columns / (kSixteen * of_warp) * groups + 1);
+}
+
+int RowsShape::Depth(int bytes) const {
+  return boxes * kLineBytes / bytes;
+}
+
+int64_t RowsShape::StageBytes(int bytes) const {
+  return int64_t{Depth(bytes)} * kHalfBytes * rows + int64_t{boxes} * kLineBytes * columns;
+}
+
+int64_t RowsShape::SharedBytes(int bytes) const {
+  constexpr int64_t kBarriers = 16;  // bytes, of a stage
+  return stages * (StageBytes(bytes) + kBarriers) + SumBytes(*this, bytes) + kAlignment;
+}
+
+bool HasFewRows(const Product& product) {
+  return product.num_rows <= kMostFewRows && !product.a.is_turned() && !product.b.is_turned();
+}
+
+RowsShape ChooseRowsShape(const Product& product, int units, std::vector<std::string>& reasons) {
+  const auto costs = Ranked(product, units);
+  const RowsShape shape = ShapeOf(*costs[0].second, product);
+  reasons.push_back(absl::StrCat("a product of few rows on the tensor cores, in ",
+                                 Describe(*costs[0].second, costs[0].first), ", ", shape.stages,
+                                 " stages"));
+  reasons.push_back(absl::StrCat("next best: ", Describe(*costs[1].second, costs[1].first)));
+  reasons.push_back(absl::StrCat("a library: ", Rounded(LibraryMicroseconds(product, false))));
+  return shape;
+}
+
+bool AreFewRowsFaster(const Product& product, bool goes_on, int units) {
+  // With many rows the fit is less sure, and a library at its best.
+  constexpr double kSafety = .001;  // for each row
+  const double safe = 1 + kSafety * static_cast<double>(product.num_rows);
+  return Ranked(product, units)[0].first * safe < LibraryMicroseconds(product, goes_on);
+}
+
+}  // namespace kiln::schedule::ptx

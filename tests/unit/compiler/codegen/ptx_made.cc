@@ -1,0 +1,115 @@
+#include "tests/unit/compiler/codegen/ptx_made.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "compiler/codegen/targets.h"
+#include "compiler/ir/parse.h"
+#include "compiler/ir/verify.h"
+#include "compiler/schedule/print.h"
+
+namespace kiln::codegen {
+
+using absl::StrCat;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string ProductAndMore(const std::string& type, int m, int n, int k, bool a_turned,
+                           bool b_turned) {
+  return absl::StrReplaceAll(
+      R"(module {
+  buffer @a TYPE[A_SIZES] strides[A_STRIDE,1] input(0)
+  buffer @b TYPE[B_SIZES] strides[B_STRIDE,1] input(1)
+  buffer @bias TYPE[COLUMNS] strides[1] input(2)
+  buffer @x TYPE[ROWS,COLUMNS] strides[COLUMNS,1] input(3)
+  buffer @y TYPE[ROWS,COLUMNS] strides[COLUMNS,1] output
+  kernel @mm contraction (d0: ROWS, d1: COLUMNS) {
+    phase (r0: DEPTH) {
+      %0 = load TYPE @a[A_AT]
+      %1 = cast f32 %0
+      %2 = load TYPE @b[B_AT]
+      %3 = cast f32 %2
+      %4 = mul f32 %1, %3
+      %5 = reduce.sum f32 %4
+    }
+    phase () {
+      %6 = load TYPE @bias[d1]
+      %7 = cast f32 %6
+      %8 = add f32 %5, %7
+      %9 = erf f32 %8
+      %10 = load TYPE @x[d0, d1]
+      %11 = cast f32 %10
+      %12 = add f32 %9, %11
+      %13 = cast TYPE %12
+      store TYPE @y[d0, d1], %13
+    }
+  }
+  output @y sizes[ROWS,COLUMNS] strides[COLUMNS,1] offset 0
+}
+)",
+      {{"TYPE", type},
+       {"ROWS", StrCat(m)},
+       {"COLUMNS", StrCat(n)},
+       {"DEPTH", StrCat(k)},
+       {"A_SIZES", a_turned ? StrCat(k, ",", m) : StrCat(m, ",", k)},
+       {"A_STRIDE", StrCat(a_turned ? m : k)},
+       {"A_AT", a_turned ? "r0, d0" : "d0, r0"},
+       {"B_SIZES", b_turned ? StrCat(k, ",", n) : StrCat(n, ",", k)},
+       {"B_STRIDE", StrCat(b_turned ? n : k)},
+       {"B_AT", b_turned ? "r0, d1" : "d1, r0"}});
+}
+
+std::unique_ptr<Target> MakePtx(const std::string& arch) {
+  DeviceInfo device;
+  device.arch = arch;
+  device.compute_units = 132;
+  return *(*FindTarget("ptx"))->make(device);
+}
+
+Made Compile(const std::string& text, const std::string& arch) {
+  Made made;
+  ir::Module module = *ir::Parse(text);
+  const auto target = MakePtx(arch);
+  target->Tile(module);
+  EXPECT_EQ(ir::Verify(module), absl::OkStatus());
+  for (const ir::Operation& operation : module.operations) {
+    const auto tree = target->Schedule(module, operation);
+    EXPECT_TRUE(tree.ok()) << tree.status();
+    absl::StrAppend(&made.schedules, schedule::Print(module, *tree));
+    absl::StatusOr<EmittedKernel> emitted = target->Print(module, *tree);
+    EXPECT_TRUE(emitted.ok()) << emitted.status();
+    emitted->source += target->InterfaceText("scratch_bytes {}", emitted->binary);
+    const std::string name = StrCat("kernel_", made.kernels.size());
+    const std::string source = StrCat(
+        emitted->prelude, absl::StrReplaceAll(emitted->source, {{kSymbolPlaceholder, name}}));
+    auto compiled = target->Compile({.source = source});
+    EXPECT_TRUE(compiled.ok()) << compiled.status() << "\n" << emitted->source;
+    if (compiled.ok()) made.objects.push_back(std::move(compiled->object));
+    made.kernels.push_back(*std::move(emitted));
+  }
+  return made;
+}
+
+void Assemble(const std::string& object, const std::string& arch) {
+  if (std::system("ptxas --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "there is no ptxas";
+  const std::string path = StrCat(::testing::TempDir(), "/kiln_ptx_test_", getpid(), ".ptx");
+  std::ofstream(path) << object;
+  const std::string command = StrCat("ptxas --warn-on-spills -Werror -arch=", arch, " ", path,
+                                     " -o ", path, ".cubin > ", path, ".log 2>&1");
+  const int status = std::system(command.c_str());
+  std::ifstream file(path + ".log");
+  const std::string log(std::istreambuf_iterator<char>(file), {});
+  EXPECT_EQ(status, 0) << log << object;
+  // Notes that tensor cores wait for each other: "Potential Performance Loss: wgmma".
+  EXPECT_THAT(log, Not(HasSubstr("wgmma"))) << object;
+}
+
+}  // namespace kiln::codegen

@@ -1,0 +1,31 @@
+// What target ptx makes of a textual module, for its tests.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "compiler/codegen/target.h"
+
+namespace kiln::codegen {
+
+// erf(a b + bias) + x in 16 bits; `a_turned`, `b_turned`: the operand is contiguous along its side
+// of the result.
+std::string ProductAndMore(const std::string& type, int m, int n, int k, bool a_turned,
+                           bool b_turned);
+
+// For a device of 132 multiprocessors.
+std::unique_ptr<Target> MakePtx(const std::string& arch = "sm_90a");
+
+struct Made {
+  std::string schedules;
+  std::vector<EmittedKernel> kernels;
+  std::vector<std::string> objects;
+};
+// Tiles, schedules, prints and compiles all operations; fails the current test where that fails.
+Made Compile(const std::string& text, const std::string& arch = "sm_90a");
+
+// Fails where ptxas, if this machine has it, refuses the PTX or has registers to spill.
+void Assemble(const std::string& object, const std::string& arch);
+
+}  // namespace kiln::codegen
