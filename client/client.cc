@@ -4,7 +4,6 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -288,8 +287,9 @@ absl::StatusOr<int64_t> Client::ClearCache(absl::string_view kind) {
 }
 
 absl::Status Client::ReportRun(absl::string_view key_hex, const v1::DeviceTimes& times) {
+  KILN_ASSIGN_OR_RETURN(const Digest key, Digest::FromHex(key_hex));
   v1::ReportRunRequest request;
-  request.set_key(absl::HexStringToBytes(key_hex));
+  request.set_key(std::string(key.view()));
   *request.mutable_times() = times;
   return impl_->remote().ReportRun(request, std::min(impl_->timeout, kReportTimeout));
 }

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kiln/client.h"
+#include "kiln/v1/artifact.pb.h"
 #include "proto/base/digest.h"
 #include "server/security/method_roles.h"
 #include "tests/integration/graphs.h"
@@ -76,6 +77,36 @@ TEST_F(AccessTest, TheClientLibraryShowsItsToken) {
   auto compiled = (*Client::Create(options))->Compile(graph);
   EXPECT_TRUE(compiled.ok()) << compiled.status();
   EXPECT_THAT(server().process().Errors(), Not(HasSubstr("-secret"))) << "no token is logged";
+}
+
+TEST_F(AccessTest, WhoMayCompileMayTellWhatARunTook) {
+  ASSERT_TRUE(StartServer({AccessFlag(Lines())}));
+  ClientOptions options;
+  options.server = server().grpc_address();
+  options.threads = 1;
+  options.known_servers = folder_.path() + "/known_servers";
+  options.token = "c-secret";
+  const auto client = *Client::Create(options);
+  const auto compiled = client->CompileArtifact(QuickRequest(100).graph());
+  ASSERT_TRUE(compiled.ok()) << compiled.status();
+  v1::DeviceTimes times;
+  times.set_device("gcu-16m");
+  v1::LaunchTime& time = *times.add_launches();
+  time.set_kernel("kiln_0123");
+  time.set_launches(1);
+  time.set_mean_us(12);
+  EXPECT_EQ(client->ReportRun(compiled->key, times), absl::OkStatus());
+  absl::Status status = client->ReportRun(std::string(64, '0'), times);
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  EXPECT_TRUE(absl::IsInvalidArgument(client->ReportRun("no key", times)));
+  time.set_mean_us(-1);
+  status = client->ReportRun(compiled->key, times);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("kernel kiln_0123 took -1 us"));
+  time.set_mean_us(12);
+  options.token = "r-secret";
+  status = (*Client::Create(options))->ReportRun(compiled->key, times);
+  EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
 }
 
 TEST_F(AccessTest, ATokenTakenOutOfTheFileEndsWithSighup) {

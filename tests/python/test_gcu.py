@@ -176,6 +176,10 @@ def test_sizes_of_run_time_choose_among_versions(report, tmp_path, server):
     told = run_kiln(server, "explain", graph, "--target", "gcu", "--arch", "gcu-16m")
     assert re.search(r"DAFE, for s\d+ <= \d+: AFE: everything in one launch", told), told
     assert re.search(r"DAFE, for other sizes: TLF: tiles of \d+", told), told
+    # A run at the typical size is of one version, and the table has its time beside that one's.
+    rows = re.findall(r"(\S+) +(\S+)  DAFE: (?:AFE|TLF) for (?:s\d+ <= \d+|other sizes)", told)
+    assert len(rows) > 1, told
+    assert len([row for row in rows if row != ("-", "-")]) == 1, told
 
 
 def test_what_the_device_lacks_runs_on_the_host(report):
