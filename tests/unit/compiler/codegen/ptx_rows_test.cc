@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "compiler/ir/parse.h"
 #include "tests/unit/compiler/codegen/ptx_made.h"
 
 namespace kiln::codegen {
@@ -59,6 +60,39 @@ TEST(PtxRowsTest, OfFloat16) {
     EXPECT_EQ(made.objects[0].find("sub.rn.f16x2") != std::string::npos, has_bytes);
     Assemble(made.objects[0], "sm_90a");
   }
+}
+
+bool IsLeft(const std::string& text, bool goes_on) {
+  ir::Module module = *ir::Parse(text);
+  return MakePtx()->LeavesToLibraries(module, std::get<ir::Kernel>(module.operations.back()),
+                                      goes_on);
+}
+
+// As measured: of many bytes a library reads as fast, above all with many rows.
+TEST(PtxRowsTest, ALibraryHasWhatItIsFasterAt) {
+  const auto product = [](int m, int n) {
+    return ProductAndMore("bf16", m, n, 4096, false, false);
+  };
+  EXPECT_FALSE(IsLeft(product(1, 4096), /*goes_on=*/false));
+  EXPECT_FALSE(IsLeft(product(64, 4096), /*goes_on=*/false));
+  EXPECT_FALSE(IsLeft(product(8, 14336), /*goes_on=*/false));
+  EXPECT_TRUE(IsLeft(product(64, 14336), /*goes_on=*/false));
+  EXPECT_FALSE(IsLeft(product(32, 14336), /*goes_on=*/true)) << "a kernel less";
+  EXPECT_TRUE(IsLeft(product(65, 4096), /*goes_on=*/true));
+}
+
+// Of weights that a kernel before widens, which fusion takes into the product.
+TEST(PtxRowsTest, NoLibraryReadsWidenedWeights) {
+  const std::string widens =
+      "  buffer @narrow i8[14336,4096] strides[4096,1] input(4)\n"
+      "  kernel @widen (d0: 14336, d1: 4096) {\n    phase () {\n"
+      "      %0 = load i8 @narrow[d0, d1]\n      %1 = cast bf16 %0\n"
+      "      store bf16 @b[d0, d1], %1\n    }\n  }\n  kernel @mm";
+  EXPECT_FALSE(IsLeft(absl::StrReplaceAll(ProductAndMore("bf16", 64, 14336, 4096, false, false),
+                                          {{"@b bf16[14336,4096] strides[4096,1] input(1)",
+                                            "@b bf16[14336,4096] strides[4096,1] temp"},
+                                           {"  kernel @mm", widens}}),
+                      /*goes_on=*/false));
 }
 
 // Weights that are contiguous along columns, of int8 with more rows, and of lines that the tensor
