@@ -257,7 +257,8 @@ TEST(GcuWindows, ReasonsNameTheDimensionThatIsSplit) {
   const auto tree = target->Schedule(module, module.operations[0]);
   ASSERT_TRUE(tree.ok()) << tree.status();
   EXPECT_THAT(tree->reasons[0], HasSubstr("TLF: tiles of "));
-  EXPECT_THAT(tree->reasons[0], HasSubstr(" of them, of dimension 2 of @t4; rows that two tiles"));
+  EXPECT_THAT(tree->reasons[0], HasSubstr(" of them, of dimension 2 of t4 f32["));
+  EXPECT_THAT(tree->reasons[0], HasSubstr("]; rows that two tiles"));
 }
 
 // One row of the first tensor is more than all of L2.
