@@ -135,21 +135,66 @@ class CostModel::Estimate {
     return blocked ? loads * blocks : loads;
   }
 
+  // What of a box is there to be copied, in one of its dimensions: the share of tiles that have
+  // anything of it, and how many indices these have on the average.
+  struct Inside {
+    double share = 1;
+    int64_t extent = 1;
+  };
+  Inside InsideOf(const Facts::Reach& reach, const Box& box, size_t dim) const {
+    const int64_t extent = box.extents[dim];
+    if (!reach.clips[dim]) return {.extent = extent};
+    const std::vector<int64_t>& coefficients = reach.access->indices[dim].coefficients;
+    // Boxes begin at `low`, `low + step`, ...
+    int64_t low = reach.clips[dim]->rest, step = 1, count = 1, moved = 0;
+    for (size_t l = 0; l < extents_.size(); ++l) {
+      const int64_t c = coefficients[l];
+      if (c == 0) continue;
+      const bool moves = !tiling_.serial[l] && tiling_.tile[l] < extents_[l];
+      if (moves && (c < 0 || count > 1)) return {.extent = extent};
+      if (moves) {
+        step = c * tiling_.tile[l];
+        count = Count(static_cast<int>(l));
+        moved = c * (extents_[l] - tiling_.tile[l]);
+      } else if (c < 0) {
+        low += c * (extents_[l] - 1);
+      }
+    }
+    // The last one may be shorter.
+    const int64_t begin = reach.clips[dim]->begin;
+    const int64_t end = std::min(reach.clips[dim]->end, low + moved + extent);
+    // How many boxes begin before `bound`, and by how much, all together.
+    const auto before = [&](int64_t bound) {
+      return bound <= low ? 0 : std::min(count, CeilDiv(bound - low, step));
+    };
+    const auto ahead = [&](int64_t bound) {
+      const int64_t n = before(bound);
+      return n * (bound - low) - step * (n * (n - 1) / 2);
+    };
+    const int64_t some = before(end) - before(begin - extent + 1);
+    const int64_t indices = ahead(end) - ahead(end - extent) - ahead(begin) + ahead(begin - extent);
+    if (some <= 0 || indices <= 0) return {.share = 0};
+    return {.share = static_cast<double>(some) / static_cast<double>(count),
+            .extent = CeilDiv(indices, some)};
+  }
+
   void AddLoads(const Facts::Reach& reach, const Box& box, int64_t items, int64_t blocks,
                 Cost& cost) {
-    Runs memory, l1;
+    Runs memory;
+    double share = 1;
     for (auto d = reach.dims.rbegin(); d != reach.dims.rend(); ++d) {
-      memory.Add(box.extents[*d], reach.strides[*d] * box.steps[*d]);
-      l1.Add(box.extents[*d], box.strides[*d]);
+      const Inside inside = InsideOf(reach, box, static_cast<size_t>(*d));
+      memory.Add(inside.extent, reach.strides[*d] * box.steps[*d]);
+      share *= inside.share;
     }
     const int64_t own = Elements(box) * reach.size;
-    const int64_t lines = Lines(memory, reach.size);
+    const auto lines = static_cast<int64_t>(share * static_cast<double>(Lines(memory, reach.size)));
     const int64_t loads = Loads(reach, items, blocks);
     (reach.in_l2 ? cost.l2_bytes : cost.l3_bytes) += lines * loads;
     cost.l1_bytes += own > 2048 ? 2 * own + 128 : own + 64;
     const int64_t cores = std::min<int64_t>(items, machine_.cores);
-    const double engine = static_cast<double>(std::max(lines, Lines(l1, reach.size))) /
-                          static_cast<double>(kEngineBytes * machine_.clock_hz);
+    // Engines count elements alone, which come line by line where the channel has them so.
+    const double engine = std::max(static_cast<double>(own) / EngineRate(), Seconds(reach, lines));
     const double burst = Seconds(reach, lines * cores);
     if (loads * 10 >= items * blocks * 9 && items * blocks > cores) {
       each_step_ += burst;
@@ -160,6 +205,9 @@ class CostModel::Estimate {
     }
     (reach.given ? first_given_ : first_) += std::max(burst, engine);
   }
+
+  // Of one core's copies, bytes a second.
+  double EngineRate() const { return static_cast<double>(kEngineBytes * machine_.clock_hz); }
 
   void AddMemory(int64_t items, int64_t blocks, Cost& cost) {
     for (size_t i = 0; i < facts_.reaches.size(); ++i) {
