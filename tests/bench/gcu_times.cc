@@ -117,7 +117,9 @@ class Bench {
                       static_cast<double>(times.l2_bytes) / 1e6,
                       static_cast<double>(times.macs) / 1e6);
           for (const std::string& reason : version.reasons) std::printf("    %s\n", reason.c_str());
-          if (options_.stages) KILN_RETURN_IF_ERROR(Stages(operation));
+          if (options_.stages) {
+            Stages(version, times, static_cast<double>(machine_.launch_ns) * 1e-9);
+          }
         }
       }
       if (seconds[i] == 0) continue;
@@ -176,26 +178,24 @@ class Bench {
     return device_.Run(launch.kernel, buffers, symbols);
   }
 
-  // What each kernel of a group adds: the group up to it against the group before it.
-  absl::Status Stages(const ir::Operation& operation) {
-    const auto* repeat = std::get_if<ir::Repeat>(&operation);
-    if (repeat == nullptr || !repeat->versions.empty()) return absl::OkStatus();
-    ir::Repeat part = *repeat;
-    part.kernels.clear();
-    double before = static_cast<double>(machine_.launch_ns) * 1e-9;
-    double predicted_before = before;
-    for (const ir::Kernel& kernel : repeat->kernels) {
-      part.kernels.push_back(kernel);
-      KILN_ASSIGN_OR_RETURN(codegen::gcu::Launch launch,
-                            codegen::gcu::MakeLaunch(module_, part, machine_));
-      KILN_ASSIGN_OR_RETURN(const codegen::GcuTimes times, Launch(launch));
-      std::printf("  stage %6.1f us, predicted %6.1f: %s\n", (times.seconds - before) * 1e6,
-                  (launch.versions[0].seconds - predicted_before) * 1e6,
-                  launch.versions[0].reasons.back().c_str());
-      before = times.seconds;
-      predicted_before = launch.versions[0].seconds;
+  // What each kernel of a group took, all its tiles: from barrier to barrier. Tiles that overlap
+  // have others as well.
+  static void Stages(const codegen::gcu::LaunchVersion& version, const codegen::GcuTimes& times,
+                     double launch) {
+    const size_t kernels = version.stages.size();
+    if (kernels < 2 || !version.plan.overlaps.empty()) return;
+    std::vector<double> seconds(kernels);
+    // Before the first tile there may be one more, for weights that stay.
+    const size_t first = times.barriers.size() % kernels;
+    double before = first == 0 ? launch : times.barriers[first - 1];
+    for (size_t i = first; i < times.barriers.size(); ++i) {
+      seconds[(i - first) % kernels] += times.barriers[i] - before;
+      before = times.barriers[i];
     }
-    return absl::OkStatus();
+    for (size_t k = 0; k < kernels; ++k) {
+      std::printf("  stage %6.1f us, predicted %6.1f: %s\n", seconds[k] * 1e6,
+                  version.stages[k].seconds * 1e6, version.plan.kernels[k].name.c_str());
+    }
   }
 
   const Options& options_;
