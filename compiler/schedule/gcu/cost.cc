@@ -73,7 +73,9 @@ class CostModel::Estimate {
     // launch run while the kernel before ends, whose steps are as long as these.
     const double first =
         latency + first_ + std::max(0.0, first_given_ - (facts_.is_lone ? 0.0 : 0.4 * step));
-    cost.seconds = std::max({seconds, cost.l3, cost.l2}) + first + kStageOverhead;
+    // Neither channel can have less than all of its bytes before the last tile is computed.
+    const double last = latency + step;
+    cost.seconds = std::max({seconds + first, cost.l3 + last, cost.l2 + last}) + kStageOverhead;
     return cost;
   }
 
