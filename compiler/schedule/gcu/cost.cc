@@ -131,9 +131,11 @@ class CostModel::Estimate {
       loads = items;
       blocked = true;
     }
-    // Cores take runs of items: each loads at least once.
-    loads = std::max<int64_t>(loads, std::min<int64_t>(items, machine_.cores));
-    loads = std::min(loads, items);
+    // Cores take runs of items: each that begins within a box's items loads the box again.
+    const int64_t cores = std::min<int64_t>(items, machine_.cores), of_box = items / loads;
+    for (int64_t core = 1; core < cores; ++core) {
+      if (core * items / cores % of_box != 0) ++loads;
+    }
     return blocked ? loads * blocks : loads;
   }
 
