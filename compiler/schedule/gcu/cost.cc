@@ -284,7 +284,8 @@ class CostModel::Estimate {
       for (const Facts::Step& step : facts_.phases[p].steps) {
         if (step.is_factor && !sums_lanes) continue;
         int64_t vectors = step.is_reduce ? 0 : Vectors(p, {-1, step.loops, 4}, step.loops);
-        for (const Facts::Operand& operand : step.operands) {
+        const bool at_once = !sums_lanes && !step.factors.empty();
+        for (const Facts::Operand& operand : at_once ? step.factors : step.operands) {
           vectors = std::max(vectors, Vectors(p, operand, step.loops));
         }
         once += step.count * kScalarCycles + step.cycles * vectors;

@@ -152,6 +152,7 @@ CostModel::Facts::Facts(const ir::Module& module, const Form& form, const InL2& 
   const auto count = static_cast<size_t>(form.kernel.num_values);
   std::vector<LoopSet> loops(count, 0);
   std::vector<Operand> operands(count);
+  std::vector<std::vector<Operand>> factors(count);  // by value that is a factor
   for (size_t p = 0; p < form.kernel.phases.size(); ++p) {
     Phase& phase = phases.emplace_back();
     phase.loops = form.LoopsOf(static_cast<int>(p));
@@ -176,8 +177,11 @@ CostModel::Facts::Facts(const ir::Module& module, const Form& form, const InL2& 
       step.loops = loops[inst.result];
       for (const ir::ValueId operand : inst.operands) {
         step.operands.push_back(operands[operand]);
-        if (step.is_reduce) step.loops = loops[operand];
+        if (!step.is_reduce) continue;
+        step.loops = loops[operand];
+        step.factors = factors[operand];
       }
+      if (step.is_factor) factors[inst.result] = step.operands;
       if (is_load) result.reach = -1;  // what the mask has chosen
     }
   }

@@ -45,6 +45,7 @@ struct CostModel::Facts {
     bool is_reduce = false;
     bool is_factor = false;  // a product that is but summed up, in one instruction where it can be
     std::vector<Operand> operands;
+    std::vector<Operand> factors;  // of the product that a reduction sums up, if it is a factor
   };
   struct Phase {
     std::vector<int> loops;
