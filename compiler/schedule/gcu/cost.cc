@@ -64,7 +64,8 @@ class CostModel::Estimate {
     // Long ones hide the latency behind those of other cores.
     const double copies = std::max(each_step_, each_engine_) +
                           latency * std::max(0.0, 1 - each_step_ / (4 * latency));
-    double seconds = steps * std::max(step, copies);
+    // Behind the last step there are but its stores.
+    double seconds = (steps - 1) * std::max(step, copies) + step + stores_;
     for (const auto& [times, burst] : bursts_) {
       if (times < 1.5) continue;  // once, at the beginning
       seconds += (times - 1) * std::max(0.0, copies + burst - std::max(step, copies));
@@ -201,7 +202,9 @@ class CostModel::Estimate {
     const double engine = std::max(static_cast<double>(own) / EngineRate(), Seconds(reach, lines));
     const double burst = Seconds(reach, lines * cores);
     if (loads * 10 >= items * blocks * 9 && items * blocks > cores) {
-      each_step_ += burst;
+      const int64_t steps = CeilDiv(items, machine_.cores) * blocks;
+      // All but those before the first step; not every core has a last one.
+      each_step_ += Seconds(reach, lines * (loads - cores)) / static_cast<double>(steps - 1);
       each_engine_ += engine;
     } else {
       bursts_.emplace_back(static_cast<double>(loads) / static_cast<double>(cores),
@@ -221,8 +224,10 @@ class CostModel::Estimate {
         continue;
       }
       const int64_t bytes = StoreBytes(reach) * items;
-      each_step_ +=
+      const double of_step =
           Seconds(reach, bytes) / static_cast<double>(CeilDiv(items, machine_.cores) * blocks);
+      each_step_ += of_step;
+      stores_ += of_step;
       (reach.in_l2 ? cost.l2_bytes : cost.l3_bytes) += bytes;
     }
     cost.l1_bytes += ValueBytes();
@@ -338,6 +343,7 @@ class CostModel::Estimate {
   const Machine& machine_;
   absl::InlinedVector<Box, 6> boxes_;              // by reach
   double each_step_ = 0;                           // copies of every step, all cores' together
+  double stores_ = 0;                              // of these, stores
   double each_engine_ = 0;                         // of one core's DMA engine
   double first_ = 0, first_given_ = 0;             // loads before the first step
   std::vector<std::pair<double, double>> bursts_;  // of other loads: how often, and how long
