@@ -82,7 +82,13 @@ def small_resnet():
 
 def small_bert():
     config = transformers.BertConfig(
-        vocab_size=1000, hidden_size=128, num_hidden_layers=2, num_attention_heads=4, intermediate_size=512
+        vocab_size=1000,
+        hidden_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=512,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
     )
     return transformers.BertModel(config), (torch.randint(0, 1000, (1, 64)),)
 

@@ -13,7 +13,6 @@ namespace kiln::schedule::gcu {
 namespace {
 
 constexpr int64_t kVectorBytes = 512, kLineBytes = 64;
-constexpr int64_t kEngineBytes = 128;                     // of a core's copies in a cycle
 constexpr int64_t kMostElements = int64_t{1} << 26;       // of a box; far from overflow
 constexpr double kLatency = 500e-9, kL2Latency = 100e-9;  // of a copy
 constexpr double kStepCycles = 60;                        // for the numbers of the next tile
@@ -199,7 +198,8 @@ class CostModel::Estimate {
     cost.l1_bytes += own > 2048 ? 2 * own + 128 : own + 64;
     const int64_t cores = std::min<int64_t>(items, machine_.cores);
     // Engines count elements alone, which come line by line where the channel has them so.
-    const double engine = std::max(static_cast<double>(own) / EngineRate(), Seconds(reach, lines));
+    const double engine =
+        std::max(static_cast<double>(own) / machine_.EngineRate(), Seconds(reach, lines));
     const double burst = Seconds(reach, lines * cores);
     if (loads * 10 >= items * blocks * 9 && items * blocks > cores) {
       const int64_t steps = CeilDiv(items, machine_.cores) * blocks;
@@ -212,9 +212,6 @@ class CostModel::Estimate {
     }
     (reach.given ? first_given_ : first_) += std::max(burst, engine);
   }
-
-  // Of one core's copies, bytes a second.
-  double EngineRate() const { return static_cast<double>(kEngineBytes * machine_.clock_hz); }
 
   void AddMemory(int64_t items, int64_t blocks, Cost& cost) {
     for (size_t i = 0; i < facts_.reaches.size(); ++i) {
