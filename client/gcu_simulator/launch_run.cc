@@ -171,6 +171,7 @@ class LaunchRun {
     if (auto fault = CheckRaces()) return fault;
     int64_t time = 0;
     for (const auto& core : cores_) time = std::max(time, core->time_ps);
+    report_.barriers_ps.push_back(time);
     for (const auto& core : cores_) {
       report_.waiting_ps += time - core->time_ps;
       core->time_ps = time;

@@ -51,8 +51,9 @@ struct Report {
   int64_t dma_ps = 0, vector_ps = 0, matrix_ps = 0, scalar_ps = 0, waiting_ps = 0;  // of all cores
   int64_t macs = 0;
   int64_t instructions = 0;
-  std::vector<Span> spans;  // where asked for
-  Footprint footprint;      // of L3 and L2, the launch's own memory left out
+  std::vector<int64_t> barriers_ps;  // when cores went on from each barrier
+  std::vector<Span> spans;           // where asked for
+  Footprint footprint;               // of L3 and L2, the launch's own memory left out
 };
 
 enum class Space : uint8_t { kL3 = 0, kL2 = 1, kL1 = 2 };

@@ -8,6 +8,7 @@
 // predicted is for typical sizes of the version that runs. Times are of launches alone: what runs
 // on the host is named, and copies to the device are not counted. Tensors hold random numbers;
 // results are not looked at.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -84,12 +85,15 @@ class Bench {
     std::vector<double> seconds(module_.operations.size()), predicted(module_.operations.size());
     double total = 0, total_predicted = 0, errors = 0;
     int launches = 0, on_host = 0;
-    codegen::GcuTimes sum;
+    std::vector<codegen::GcuTimes> taken(module_.operations.size());
+    int64_t macs = 0, moved = 0;
+    std::vector<bool> reached(module_.buffers.size());
     for (size_t i = 0; i < module_.operations.size(); ++i) {
       const ir::Operation& operation = module_.operations[i];
       if (const size_t first = identities[i].first; first != i) {
         seconds[i] = seconds[first];
         predicted[i] = predicted[first];
+        taken[i] = taken[first];
       } else {
         const absl::Time start = absl::Now();
         absl::StatusOr<codegen::gcu::Launch> launch =
@@ -107,9 +111,7 @@ class Bench {
         seconds[i] = times.seconds;
         const codegen::gcu::LaunchVersion& version = VersionFor(*launch, operation);
         predicted[i] = version.seconds;
-        sum.l3_bytes += times.l3_bytes;
-        sum.l2_bytes += times.l2_bytes;
-        sum.macs += times.macs;
+        taken[i] = times;
         if (options_.launches) {
           std::printf("%s: %.1f us, predicted %.1f, L3 %.2f MB, L2 %.2f MB, %.1f MMAC\n",
                       std::string(NameOf(operation)).c_str(), times.seconds * 1e6,
@@ -117,10 +119,17 @@ class Bench {
                       static_cast<double>(times.l2_bytes) / 1e6,
                       static_cast<double>(times.macs) / 1e6);
           for (const std::string& reason : version.reasons) std::printf("    %s\n", reason.c_str());
-          if (options_.stages) KILN_RETURN_IF_ERROR(Stages(operation));
+          if (options_.stages) {
+            Stages(version, times, static_cast<double>(machine_.launch_ns) * 1e-9);
+          }
         }
       }
       if (seconds[i] == 0) continue;
+      macs += taken[i].macs;
+      moved += taken[i].l3_bytes;
+      ir::ForEachInst(operation, [&](const ir::Inst& inst) {
+        if (inst.buffer >= 0) reached[inst.buffer] = true;
+      });
       ++launches;
       total += seconds[i];
       total_predicted += predicted[i];
@@ -128,14 +137,34 @@ class Bench {
     }
     std::printf(
         "%s%s: %d launches, %d on the host: %.3f ms, predicted %.3f ms (mean error of a launch "
-        "%.0f %%); compiled in %.2f s (code %.2f), simulated in %.2f s\n",
+        "%.0f %%), limit %.3f ms; compiled in %.2f s (code %.2f), simulated in %.2f s\n",
         options_.graph.c_str(), options_.unfused ? " unfused" : "", launches, on_host, total * 1e3,
-        total_predicted * 1e3, launches == 0 ? 0 : errors / launches * 100, grouped + codegen,
-        codegen, run);
+        total_predicted * 1e3, launches == 0 ? 0 : errors / launches * 100,
+        Limit(macs, moved, reached) * 1e3, grouped + codegen, codegen, run);
     return absl::OkStatus();
   }
 
  private:
+  // Seconds that nothing can be below: what launches reach of the graph's inputs and outputs once
+  // over L3 (no more than they moved: of rows that are picked, few are needed), or the
+  // multiply-adds, as float32, at the cores' peak.
+  double Limit(int64_t macs, int64_t moved, const std::vector<bool>& reached) const {
+    int64_t bytes = 0;
+    for (size_t b = 0; b < reached.size(); ++b) {
+      const ir::Buffer& buffer = module_.buffers[b];
+      if (reached[b] && buffer.kind != ir::BufferKind::kTemp) bytes += BytesOf(buffer);
+    }
+    return std::max(
+        static_cast<double>(std::min(bytes, moved)) / static_cast<double>(machine_.l3_rate),
+        static_cast<double>(macs) / static_cast<double>(machine_.Macs(DType::kF32)) /
+            static_cast<double>(machine_.cores * machine_.clock_hz));
+  }
+
+  int64_t BytesOf(const ir::Buffer& buffer) const {
+    return module_.ints->Evaluate(ir::SizeBytes(*module_.ints, buffer),
+                                  [&](ir::IntExpr symbol) { return Size(symbol.id()); });
+  }
+
   // Of a symbol.
   int64_t Size(int id) const {
     const auto i = static_cast<size_t>(id);
@@ -161,9 +190,7 @@ class Bench {
     for (int id : launch.symbols) symbols.push_back(Size(id));
     for (ir::BufferId id : launch.buffers) {
       const ir::Buffer& buffer = module_.buffers[id];
-      const int64_t bytes =
-          module_.ints->Evaluate(ir::SizeBytes(*module_.ints, buffer),
-                                 [&](ir::IntExpr symbol) { return Size(symbol.id()); });
+      const int64_t bytes = BytesOf(buffer);
       std::string& bits = data.emplace_back(static_cast<size_t>(bytes), '\0');
       if (buffer.dtype != DType::kF32) continue;
       for (size_t i = 0; i + 4 <= bits.size(); i += 4) {
@@ -176,26 +203,24 @@ class Bench {
     return device_.Run(launch.kernel, buffers, symbols);
   }
 
-  // What each kernel of a group adds: the group up to it against the group before it.
-  absl::Status Stages(const ir::Operation& operation) {
-    const auto* repeat = std::get_if<ir::Repeat>(&operation);
-    if (repeat == nullptr || !repeat->versions.empty()) return absl::OkStatus();
-    ir::Repeat part = *repeat;
-    part.kernels.clear();
-    double before = static_cast<double>(machine_.launch_ns) * 1e-9;
-    double predicted_before = before;
-    for (const ir::Kernel& kernel : repeat->kernels) {
-      part.kernels.push_back(kernel);
-      KILN_ASSIGN_OR_RETURN(codegen::gcu::Launch launch,
-                            codegen::gcu::MakeLaunch(module_, part, machine_));
-      KILN_ASSIGN_OR_RETURN(const codegen::GcuTimes times, Launch(launch));
-      std::printf("  stage %6.1f us, predicted %6.1f: %s\n", (times.seconds - before) * 1e6,
-                  (launch.versions[0].seconds - predicted_before) * 1e6,
-                  launch.versions[0].reasons.back().c_str());
-      before = times.seconds;
-      predicted_before = launch.versions[0].seconds;
+  // What each kernel of a group took, all its tiles: from barrier to barrier. Tiles that overlap
+  // have others as well.
+  static void Stages(const codegen::gcu::LaunchVersion& version, const codegen::GcuTimes& times,
+                     double launch) {
+    const size_t kernels = version.stages.size();
+    if (kernels < 2 || !version.plan.overlaps.empty()) return;
+    std::vector<double> seconds(kernels);
+    // Before the first tile there may be one more, for weights that stay.
+    const size_t first = times.barriers.size() % kernels;
+    double before = first == 0 ? launch : times.barriers[first - 1];
+    for (size_t i = first; i < times.barriers.size(); ++i) {
+      seconds[(i - first) % kernels] += times.barriers[i] - before;
+      before = times.barriers[i];
     }
-    return absl::OkStatus();
+    for (size_t k = 0; k < kernels; ++k) {
+      std::printf("  stage %6.1f us, predicted %6.1f: %s\n", seconds[k] * 1e6,
+                  version.stages[k].seconds * 1e6, version.plan.kernels[k].name.c_str());
+    }
   }
 
   const Options& options_;

@@ -13,7 +13,6 @@ namespace kiln::schedule::gcu {
 namespace {
 
 constexpr int64_t kVectorBytes = 512, kLineBytes = 64;
-constexpr int64_t kEngineBytes = 128;                     // of a core's copies in a cycle
 constexpr int64_t kMostElements = int64_t{1} << 26;       // of a box; far from overflow
 constexpr double kLatency = 500e-9, kL2Latency = 100e-9;  // of a copy
 constexpr double kStepCycles = 60;                        // for the numbers of the next tile
@@ -64,7 +63,8 @@ class CostModel::Estimate {
     // Long ones hide the latency behind those of other cores.
     const double copies = std::max(each_step_, each_engine_) +
                           latency * std::max(0.0, 1 - each_step_ / (4 * latency));
-    double seconds = steps * std::max(step, copies);
+    // Behind the last step there are but its stores.
+    double seconds = (steps - 1) * std::max(step, copies) + step + stores_;
     for (const auto& [times, burst] : bursts_) {
       if (times < 1.5) continue;  // once, at the beginning
       seconds += (times - 1) * std::max(0.0, copies + burst - std::max(step, copies));
@@ -73,7 +73,9 @@ class CostModel::Estimate {
     // launch run while the kernel before ends, whose steps are as long as these.
     const double first =
         latency + first_ + std::max(0.0, first_given_ - (facts_.is_lone ? 0.0 : 0.4 * step));
-    cost.seconds = std::max({seconds, cost.l3, cost.l2}) + first + kStageOverhead;
+    // Neither channel can have less than all of its bytes before the last tile is computed.
+    const double last = latency + step;
+    cost.seconds = std::max({seconds + first, cost.l3 + last, cost.l2 + last}) + kStageOverhead;
     return cost;
   }
 
@@ -129,30 +131,80 @@ class CostModel::Estimate {
       loads = items;
       blocked = true;
     }
-    // Cores take runs of items: each loads at least once.
-    loads = std::max<int64_t>(loads, std::min<int64_t>(items, machine_.cores));
-    loads = std::min(loads, items);
+    // Cores take runs of items: each that begins within a box's items loads the box again.
+    const int64_t cores = std::min<int64_t>(items, machine_.cores), of_box = items / loads;
+    for (int64_t core = 1; core < cores; ++core) {
+      if (core * items / cores % of_box != 0) ++loads;
+    }
     return blocked ? loads * blocks : loads;
+  }
+
+  // What of a box is there to be copied, in one of its dimensions: the share of tiles that have
+  // anything of it, and how many indices these have on the average.
+  struct Inside {
+    double share = 1;
+    int64_t extent = 1;
+  };
+  Inside InsideOf(const Facts::Reach& reach, const Box& box, size_t dim) const {
+    const int64_t extent = box.extents[dim];
+    if (!reach.clips[dim]) return {.extent = extent};
+    const std::vector<int64_t>& coefficients = reach.access->indices[dim].coefficients;
+    // Boxes begin at `low`, `low + step`, ...
+    int64_t low = reach.clips[dim]->rest, step = 1, count = 1, moved = 0;
+    for (size_t l = 0; l < extents_.size(); ++l) {
+      const int64_t c = coefficients[l];
+      if (c == 0) continue;
+      const bool moves = !tiling_.serial[l] && tiling_.tile[l] < extents_[l];
+      if (moves && (c < 0 || count > 1)) return {.extent = extent};
+      if (moves) {
+        step = c * tiling_.tile[l];
+        count = Count(static_cast<int>(l));
+        moved = c * (extents_[l] - tiling_.tile[l]);
+      } else if (c < 0) {
+        low += c * (extents_[l] - 1);
+      }
+    }
+    // The last one may be shorter.
+    const int64_t begin = reach.clips[dim]->begin;
+    const int64_t end = std::min(reach.clips[dim]->end, low + moved + extent);
+    // How many boxes begin before `bound`, and by how much, all together.
+    const auto before = [&](int64_t bound) {
+      return bound <= low ? 0 : std::min(count, CeilDiv(bound - low, step));
+    };
+    const auto ahead = [&](int64_t bound) {
+      const int64_t n = before(bound);
+      return n * (bound - low) - step * (n * (n - 1) / 2);
+    };
+    const int64_t some = before(end) - before(begin - extent + 1);
+    const int64_t indices = ahead(end) - ahead(end - extent) - ahead(begin) + ahead(begin - extent);
+    if (some <= 0 || indices <= 0) return {.share = 0};
+    return {.share = static_cast<double>(some) / static_cast<double>(count),
+            .extent = CeilDiv(indices, some)};
   }
 
   void AddLoads(const Facts::Reach& reach, const Box& box, int64_t items, int64_t blocks,
                 Cost& cost) {
-    Runs memory, l1;
+    Runs memory;
+    double share = 1;
     for (auto d = reach.dims.rbegin(); d != reach.dims.rend(); ++d) {
-      memory.Add(box.extents[*d], reach.strides[*d] * box.steps[*d]);
-      l1.Add(box.extents[*d], box.strides[*d]);
+      const Inside inside = InsideOf(reach, box, static_cast<size_t>(*d));
+      memory.Add(inside.extent, reach.strides[*d] * box.steps[*d]);
+      share *= inside.share;
     }
     const int64_t own = Elements(box) * reach.size;
-    const int64_t lines = Lines(memory, reach.size);
+    const auto lines = static_cast<int64_t>(share * static_cast<double>(Lines(memory, reach.size)));
     const int64_t loads = Loads(reach, items, blocks);
     (reach.in_l2 ? cost.l2_bytes : cost.l3_bytes) += lines * loads;
     cost.l1_bytes += own > 2048 ? 2 * own + 128 : own + 64;
     const int64_t cores = std::min<int64_t>(items, machine_.cores);
-    const double engine = static_cast<double>(std::max(lines, Lines(l1, reach.size))) /
-                          static_cast<double>(kEngineBytes * machine_.clock_hz);
+    // Engines count elements alone, which come line by line where the channel has them so.
+    const double engine =
+        std::max(static_cast<double>(own) / machine_.EngineRate(), Seconds(reach, lines));
     const double burst = Seconds(reach, lines * cores);
     if (loads * 10 >= items * blocks * 9 && items * blocks > cores) {
-      each_step_ += burst;
+      const int64_t steps = CeilDiv(items, machine_.cores) * blocks;
+      // All but those before the first step; not every core has a last one.
+      each_step_ += Seconds(reach, lines * (loads - cores)) / static_cast<double>(steps - 1);
       each_engine_ += engine;
     } else {
       bursts_.emplace_back(static_cast<double>(loads) / static_cast<double>(cores),
@@ -169,8 +221,10 @@ class CostModel::Estimate {
         continue;
       }
       const int64_t bytes = StoreBytes(reach) * items;
-      each_step_ +=
+      const double of_step =
           Seconds(reach, bytes) / static_cast<double>(CeilDiv(items, machine_.cores) * blocks);
+      each_step_ += of_step;
+      stores_ += of_step;
       (reach.in_l2 ? cost.l2_bytes : cost.l3_bytes) += bytes;
     }
     cost.l1_bytes += ValueBytes();
@@ -232,7 +286,8 @@ class CostModel::Estimate {
       for (const Facts::Step& step : facts_.phases[p].steps) {
         if (step.is_factor && !sums_lanes) continue;
         int64_t vectors = step.is_reduce ? 0 : Vectors(p, {-1, step.loops, 4}, step.loops);
-        for (const Facts::Operand& operand : step.operands) {
+        const bool at_once = !sums_lanes && !step.factors.empty();
+        for (const Facts::Operand& operand : at_once ? step.factors : step.operands) {
           vectors = std::max(vectors, Vectors(p, operand, step.loops));
         }
         once += step.count * kScalarCycles + step.cycles * vectors;
@@ -285,6 +340,7 @@ class CostModel::Estimate {
   const Machine& machine_;
   absl::InlinedVector<Box, 6> boxes_;              // by reach
   double each_step_ = 0;                           // copies of every step, all cores' together
+  double stores_ = 0;                              // of these, stores
   double each_engine_ = 0;                         // of one core's DMA engine
   double first_ = 0, first_given_ = 0;             // loads before the first step
   std::vector<std::pair<double, double>> bursts_;  // of other loads: how often, and how long

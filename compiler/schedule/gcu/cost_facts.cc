@@ -90,6 +90,22 @@ bool IsSame(const Form& form, const Access& a, const Access& b) {
   return true;
 }
 
+// Nothing where the load stays inside, or bounds move from run to run of the kernel.
+std::optional<CostModel::Facts::Reach::Clip> ClipOf(const ir::Module& module, const Access& access,
+                                                    size_t dim) {
+  const Clip& clip = access.clips.empty() ? Clip() : access.clips[dim];
+  if (!clip.begin && !clip.end) return std::nullopt;
+  const ir::IntExpr rest = access.indices[dim].rest;
+  const ir::IntExpr size = module.buffers[access.inst->buffer].sizes[dim];
+  for (const ir::IntExpr expr : {rest, clip.begin, clip.end}) {
+    if (expr && ir::ContainsKind(expr, ir::IntKind::kVar)) return std::nullopt;
+  }
+  return CostModel::Facts::Reach::Clip{
+      .rest = TypicalOf(*module.ints, rest),
+      .begin = clip.begin ? TypicalOf(*module.ints, clip.begin) : 0,
+      .end = TypicalOf(*module.ints, clip.end ? clip.end : size)};
+}
+
 }  // namespace
 
 int64_t DeviceSize(DType dtype) {
@@ -117,6 +133,7 @@ CostModel::Facts::Facts(const ir::Module& module, const Form& form, const InL2& 
     for (size_t d = 0; d < access.indices.size(); ++d) {
       reach.strides.push_back(TypicalOf(*module.ints, buffer.strides[d]));
       reach.dims.push_back(static_cast<int>(d));
+      reach.clips.push_back(ClipOf(module, access, d));
       for (size_t l = 0; l < form.loops.size(); ++l) {
         const int64_t c = access.indices[d].coefficients[l];
         reach.linear[l] += c * reach.strides[d];
@@ -135,6 +152,7 @@ CostModel::Facts::Facts(const ir::Module& module, const Form& form, const InL2& 
   const auto count = static_cast<size_t>(form.kernel.num_values);
   std::vector<LoopSet> loops(count, 0);
   std::vector<Operand> operands(count);
+  std::vector<std::vector<Operand>> factors(count);  // by value that is a factor
   for (size_t p = 0; p < form.kernel.phases.size(); ++p) {
     Phase& phase = phases.emplace_back();
     phase.loops = form.LoopsOf(static_cast<int>(p));
@@ -159,8 +177,11 @@ CostModel::Facts::Facts(const ir::Module& module, const Form& form, const InL2& 
       step.loops = loops[inst.result];
       for (const ir::ValueId operand : inst.operands) {
         step.operands.push_back(operands[operand]);
-        if (step.is_reduce) step.loops = loops[operand];
+        if (!step.is_reduce) continue;
+        step.loops = loops[operand];
+        step.factors = factors[operand];
       }
+      if (step.is_factor) factors[inst.result] = step.operands;
       if (is_load) result.reach = -1;  // what the mask has chosen
     }
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "compiler/ir/module.h"
@@ -21,9 +22,15 @@ struct CostModel::Facts {
     int64_t size = 0;              // bytes of an element
     std::vector<int64_t> strides;  // of the buffer, by dimension
     std::vector<int> dims;         // from the greatest stride on
-    std::vector<int64_t> linear;   // stride by loop
-    std::vector<bool> depends;     // by loop
-    int same_as = -1;              // an earlier load that has the same box, whatever the tiling
+    // Of a load, by dimension; empty where it stays inside: the index without loops, and which
+    // indices are there to be copied.
+    struct Clip {
+      int64_t rest = 0, begin = 0, end = 0;
+    };
+    std::vector<std::optional<Clip>> clips;
+    std::vector<int64_t> linear;  // stride by loop
+    std::vector<bool> depends;    // by loop
+    int same_as = -1;             // an earlier load that has the same box, whatever the tiling
   };
   // Of an instruction of the kernel.
   struct Operand {
@@ -38,6 +45,7 @@ struct CostModel::Facts {
     bool is_reduce = false;
     bool is_factor = false;  // a product that is but summed up, in one instruction where it can be
     std::vector<Operand> operands;
+    std::vector<Operand> factors;  // of the product that a reduction sums up, if it is a factor
   };
   struct Phase {
     std::vector<int> loops;

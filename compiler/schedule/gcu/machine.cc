@@ -31,6 +31,11 @@ int Machine::Macs(DType dtype) const {
   }
 }
 
+double Machine::EngineRate() const {
+  constexpr int64_t kBytesOfCycle = 128;
+  return static_cast<double>(kBytesOfCycle * clock_hz);
+}
+
 std::optional<Machine> FindMachine(absl::string_view profile) {
   for (const Machine& machine : Machines()) {
     if (machine.profile == profile) return machine;

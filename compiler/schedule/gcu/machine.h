@@ -23,6 +23,8 @@ struct Machine {
 
   // Of one core's matrix unit in a cycle; 0 for types that it does not take.
   int Macs(DType dtype) const;
+  // Bytes a second that one core's copies move at most.
+  double EngineRate() const;
 };
 
 // Nothing where there is no such profile.

@@ -34,7 +34,7 @@ class Planner {
   Planner(const std::vector<StageTimes>& times, const Machine& machine, const L2Plan& plan,
           size_t ahead, bool forced)
       : times_(times),
-        rate_(static_cast<double>(machine.l3_rate)),
+        rate_(std::min(static_cast<double>(machine.l3_rate), machine.EngineRate())),
         most_(machine.l2_bytes - machine.l2_bytes / 32),
         ahead_(ahead),
         forced_(forced),
@@ -101,7 +101,7 @@ class Planner {
   }
 
   const std::vector<StageTimes>& times_;
-  const double rate_;
+  const double rate_;  // of copies, all by one core
   const int64_t most_;
   const size_t ahead_;
   const bool forced_;

@@ -35,7 +35,9 @@ double Prices::Of(size_t operation, int64_t loop, int64_t step, const InL2& in_l
   }
   const absl::StatusOr<Form> form = MakeForm(module_, std::move(kernel));
   if (!form.ok()) return known->second;
-  const Tiling tiling = ChooseTiling(module_, *form, in_l2, machine_, machine_.l1_bytes);
+  // As much as launches give a tile at first.
+  const int64_t l1_bytes = machine_.l1_bytes * 3 / 4;
+  const Tiling tiling = ChooseTiling(module_, *form, in_l2, machine_, l1_bytes);
   return known->second = CostOf(module_, *form, tiling, in_l2, machine_).seconds;
 }
 

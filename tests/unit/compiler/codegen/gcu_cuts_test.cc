@@ -179,11 +179,11 @@ TEST(GcuCuts, GroupsThatTheDeviceCannotRunBecomeSmaller) {
   }
 }
 
-// Weights of 0.4 MB, which every tile of images needs: 4 tiles or 8 of them.
+// Weights of 74 KB, which every tile of images needs: 4 tiles or 8 of them.
 TEST(GcuCuts, WeightsComeFromMemoryOnceHoweverManyTilesThereAre) {
   std::vector<int64_t> bytes;
-  for (const int64_t step : {24, 12}) {
-    ir::Module module = *ir::Parse(Chain(96, 64, 28, 3));
+  for (const int64_t step : {12, 6}) {
+    ir::Module module = *ir::Parse(Chain(48, 32, 56, 2));
     Group(module);
     ASSERT_EQ(module.operations.size(), 1u);
     auto& repeat = std::get<ir::Repeat>(module.operations[0]);

@@ -1,6 +1,7 @@
 #include "tests/unit/compiler/codegen/gcu_device.h"
 
 #include <optional>
+#include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -79,10 +80,13 @@ absl::StatusOr<GcuTimes> GcuDevice::RunModule(const kiln::gcu::Module& module,
     KILN_RETURN_IF_ERROR(
         check(machine.Read(Space::kL3, launch.arguments[i], buffers[i].data, buffers[i].bytes)));
   }
+  std::vector<double> barriers;
+  for (int64_t ps : report.barriers_ps) barriers.push_back(static_cast<double>(ps) * 1e-12);
   return GcuTimes{.seconds = static_cast<double>(report.time_ps) * 1e-12,
                   .l3_bytes = report.l3_read_bytes + report.l3_written_bytes,
                   .l2_bytes = report.l2_read_bytes + report.l2_written_bytes,
-                  .macs = report.macs};
+                  .macs = report.macs,
+                  .barriers = std::move(barriers)};
 }
 
 }  // namespace kiln::codegen

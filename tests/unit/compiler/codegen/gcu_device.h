@@ -23,6 +23,7 @@ struct HostBuffer {
 struct GcuTimes {
   double seconds = 0;
   int64_t l3_bytes = 0, l2_bytes = 0, macs = 0;
+  std::vector<double> barriers;  // seconds from the launch's begin until each one
 };
 
 class GcuDevice {

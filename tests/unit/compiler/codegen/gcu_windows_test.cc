@@ -224,7 +224,7 @@ TEST(GcuWindows, SeveralImagesShareATile) {
 
 // Where rows take long to compute, those that two tiles need stay in L2.
 TEST(GcuWindows, RowsThatTakeLongStay) {
-  ir::Module module = CheckGroups(Pools(16, 128, 9), 768 << 10, {}, {.scale = 0.3});
+  ir::Module module = CheckGroups(Pools(16, 128, 9), 1 << 20, {}, {.scale = 0.3});
   EXPECT_GE(WindowedOf(module).kernels, 2u);
   EXPECT_GE(WindowedOf(module).keep, 1);
 }
