@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <optional>
 #include <set>
 #include <tuple>
@@ -74,8 +75,8 @@ class Analyzer {
     }
     std::vector<ir::Operation> operations;
     size_t next = 0;
-    for (Group& group : made_) {
-      while (next < group.begin) operations.push_back(std::move(module_.operations[next++]));
+    for (auto& [begin, group] : made_) {
+      while (next < begin) operations.push_back(std::move(module_.operations[next++]));
       operations.emplace_back(std::move(group.repeat));
       next = group.end;
     }
@@ -137,17 +138,20 @@ class Analyzer {
     if (best[count] == kNever) return;
     std::vector<Choice> chosen;
     for (size_t j = count; j > 0; j = how[j].begin - begin) chosen.push_back(how[j]);
-    for (auto choice = chosen.rbegin(); choice != chosen.rend(); ++choice) {
-      if (IsKernel(*choice)) continue;
-      if (std::optional<ir::Repeat> made = Make(*choice)) {
-        made_.push_back({choice->begin, choice->end, *std::move(made)});
+    absl::c_reverse(chosen);
+    std::vector<std::pair<size_t, size_t>> again;
+    for (const Choice& choice : chosen) {
+      if (IsKernel(choice)) continue;
+      if (std::optional<ir::Repeat> made = Make(choice)) {
+        made_.emplace(choice.begin, Group{choice.end, *std::move(made)});
         continue;
       }
-      if (choice->end - choice->begin == 1) continue;  // it stays as it is
+      if (choice.end - choice.begin == 1) continue;  // it stays as it is
       // The device cannot run them so: smaller groups, or other ways.
-      for (const Way& way : choice->ways) refused_.insert(NameOf(choice->begin, choice->end, way));
-      Split(choice->begin, choice->end);
+      for (const Way& way : choice.ways) refused_.insert(NameOf(choice.begin, choice.end, way));
+      again.emplace_back(choice.begin, choice.end);
     }
+    for (const auto& [first, last] : again) Split(first, last);  // which plans for other sizes
   }
 
   // Whether it is a kernel that stays as it is.
@@ -432,11 +436,11 @@ class Analyzer {
   Prices prices_;
   ChainPrices chain_prices_;
   struct Group {
-    size_t begin, end;
+    size_t end;
     ir::Repeat repeat;
   };
-  std::vector<Group> made_;
-  std::set<WayName> refused_;  // ways that the device cannot run
+  std::map<size_t, Group> made_;  // by first operation
+  std::set<WayName> refused_;     // ways that the device cannot run
 
   // Of the kernels that are being cut:
   std::vector<IntExpr> symbols_;

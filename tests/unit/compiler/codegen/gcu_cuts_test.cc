@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -176,6 +177,53 @@ TEST(GcuCuts, GroupsThatTheDeviceCannotRunBecomeSmaller) {
     EXPECT_EQ(absl::c_accumulate(sizes, size_t{0}), 6u);
     EXPECT_LE(*absl::c_max_element(sizes), most);
     EXPECT_LE(sizes.size(), most == 1 ? 6u : 3u);
+  }
+}
+
+// Three kernels whose sizes are known, and three over rows of which so many are known at run time
+// only; these have no loop in common, and neither have those.
+std::string KnownThenDynamic() {
+  std::string text = "module {\n symbol s0 [1, 1048576] hint 4\n", kernels;
+  for (const auto& [prefix, rows, index] : {std::tuple("a", "96", 0), std::tuple("b", "s0", 1)}) {
+    for (int i = 0; i <= 3; ++i) {
+      absl::StrAppend(&text, " buffer @", prefix, i, " f32[", rows, ",65536] strides[65536,1] ",
+                      i == 0   ? absl::StrCat("input(", index, ")")
+                      : i == 3 ? "output"
+                               : "temp",
+                      "\n");
+      if (i == 3) continue;
+      absl::StrAppend(&kernels, " kernel @", prefix, "k", i, " (d0: ", rows,
+                      ", d1: 65536) {\n phase () {\n  %0 = load f32 @", prefix, i,
+                      "[d0, d1]\n  %1 = exp f32 %0\n  store f32 @", prefix, i + 1,
+                      "[d0, d1], %1\n }\n }\n");
+    }
+  }
+  return absl::StrCat(text, kernels, " output @a3 sizes[96,65536] strides[65536,1] offset 0\n",
+                      " output @b3 sizes[s0,65536] strides[65536,1] offset 0\n}\n");
+}
+
+// What is planned anew in the place of one group leaves the others as they were planned.
+TEST(GcuCuts, AGroupThatTheDeviceCannotRunLeavesTheVersionsOfTheNext) {
+  std::vector<ir::Module> modules;
+  for (const bool refuses : {false, true}) {
+    ir::Module& module = modules.emplace_back(*ir::Parse(KnownThenDynamic()));
+    schedule::gcu::Group(module, Reference(), {"afe"}, [&](const ir::Operation& operation) {
+      const absl::Span<const ir::Kernel> kernels = KernelsOf(operation);
+      return refuses && kernels.size() > 1 && kernels[0].name == "ak0"
+                 ? absl::UnimplementedError("not these")
+                 : absl::OkStatus();
+    });
+    EXPECT_EQ(ir::Verify(module), absl::OkStatus());
+  }
+  EXPECT_EQ(SizesOf(modules[0]), (std::vector<size_t>{3, 3}));
+  EXPECT_EQ(SizesOf(modules[1]), (std::vector<size_t>{1, 2, 3}));
+  const auto& planned = std::get<ir::Repeat>(modules[0].operations.back());
+  const auto& left = std::get<ir::Repeat>(modules[1].operations.back());
+  ASSERT_GT(planned.versions.size(), 1u);
+  ASSERT_EQ(left.versions.size(), planned.versions.size());
+  for (size_t i = 0; i < planned.versions.size(); ++i) {
+    EXPECT_EQ(left.versions[i].most, planned.versions[i].most);
+    EXPECT_EQ(left.versions[i].step, planned.versions[i].step);
   }
 }
 
