@@ -18,6 +18,7 @@
 #include "compiler/schedule/gcu/form.h"
 #include "compiler/schedule/gcu/l2_plan.h"
 #include "compiler/schedule/gcu/preload.h"
+#include "compiler/schedule/gcu/prices.h"
 #include "compiler/schedule/gcu/tiles.h"
 #include "compiler/schedule/gcu/tiling.h"
 #include "proto/base/status_macros.h"
@@ -320,7 +321,7 @@ class LaunchMaker {
     KILN_RETURN_IF_ERROR(CheckWindows(form));
     step.form = std::make_shared<const Form>(std::move(form));
     absl::Status last;
-    for (int64_t l1 = machine_.l1_bytes * 3 / 4; l1 > machine_.l1_bytes / 32; l1 = l1 * 2 / 3) {
+    for (int64_t l1 = machine_.TileBytes(); l1 > machine_.l1_bytes / 32; l1 = l1 * 2 / 3) {
       step.tiling = schedule::gcu::ChooseTiling(module_, *step.form, in_l2_, machine_, l1);
       Code attempt = code_.Empty();
       const absl::StatusOr<StageBytes> bytes = AppendStage(
@@ -464,11 +465,8 @@ double UnfusedSeconds(ir::Module& module, const std::vector<IntExpr>& symbols,
   const schedule::gcu::InL2 nothing(module.buffers.size(), false);
   for (const ir::Kernel& kernel : version.kernels) {
     seconds += static_cast<double>(machine.launch_ns) * 1e-9;
-    const absl::StatusOr<Form> form = schedule::gcu::MakeForm(module, kernel);
-    if (!form.ok()) continue;
-    const Tiling tiling =
-        schedule::gcu::ChooseTiling(module, *form, nothing, machine, machine.l1_bytes * 3 / 4);
-    seconds += schedule::gcu::CostOf(module, *form, tiling, nothing, machine).seconds;
+    const double alone = schedule::gcu::SecondsOf(module, kernel, nothing, machine);
+    if (std::isfinite(alone)) seconds += alone;
   }
   return seconds;
 }

@@ -25,6 +25,8 @@ struct Machine {
   int Macs(DType dtype) const;
   // Bytes a second that one core's copies move at most.
   double EngineRate() const;
+  // Of L1, what a tile is planned for at first; the rest is for the next one's loads.
+  int64_t TileBytes() const { return l1_bytes * 3 / 4; }
 };
 
 // Nothing where there is no such profile.

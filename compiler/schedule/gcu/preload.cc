@@ -22,6 +22,11 @@ constexpr double kShare = 0.9;             // of a kernel's time that copies may
 constexpr double kMostOwn = 0.25;          // of its time that a kernel's own copies may take
 constexpr int64_t kMostBytes = 256 << 20;  // of a buffer; far above any L2
 
+// Of L2, but for what first fit leaves between buffers.
+int64_t RoomFor(const Machine& machine) {
+  return machine.l2_bytes - machine.l2_bytes / 32;
+}
+
 int64_t PlaceOf(int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
@@ -35,7 +40,7 @@ class Planner {
           size_t ahead, bool forced)
       : times_(times),
         rate_(std::min(static_cast<double>(machine.l3_rate), machine.EngineRate())),
-        most_(machine.l2_bytes - machine.l2_bytes / 32),
+        most_(RoomFor(machine)),
         ahead_(ahead),
         forced_(forced),
         live_(times.size(), 0),
@@ -147,7 +152,7 @@ std::vector<Resident> ResidentsOf(const ir::Module& module, const Version& versi
   absl::c_sort(found, [](const Resident& a, const Resident& b) {
     return std::pair(a.bytes, a.buffer) < std::pair(b.bytes, b.buffer);
   });
-  int64_t room = machine.l2_bytes - machine.l2_bytes / 32 - plan.bytes;
+  int64_t room = RoomFor(machine) - plan.bytes;
   std::erase_if(found, [&](const Resident& resident) {
     const int64_t place = PlaceOf(resident.bytes) + kAlignment;
     if (place > room) return true;

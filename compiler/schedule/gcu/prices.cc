@@ -10,6 +10,13 @@
 
 namespace kiln::schedule::gcu {
 
+double SecondsOf(ir::Module& module, ir::Kernel kernel, const InL2& in_l2, const Machine& machine) {
+  const absl::StatusOr<Form> form = MakeForm(module, std::move(kernel));
+  if (!form.ok()) return std::numeric_limits<double>::infinity();
+  const Tiling tiling = ChooseTiling(module, *form, in_l2, machine, machine.TileBytes());
+  return CostOf(module, *form, tiling, in_l2, machine).seconds;
+}
+
 void Prices::SetSizes(const std::vector<ir::IntExpr>& symbols, const Bucket& bucket) {
   sizes_.clear();
   for (size_t i = 0; i < symbols.size(); ++i) {
@@ -24,7 +31,7 @@ double Prices::Of(size_t operation, int64_t loop, int64_t step, const InL2& in_l
     const bool is_access = inst.op == ir::ScalarOp::kLoad || inst.op == ir::ScalarOp::kStore;
     if (is_access) key += in_l2[inst.buffer] ? '1' : '0';
   });
-  const auto [known, added] = known_.try_emplace(key, std::numeric_limits<double>::infinity());
+  const auto [known, added] = known_.try_emplace(key, 0);
   if (!added) return known->second;
   ir::Kernel kernel = of;
   if (loop >= 0) {
@@ -33,12 +40,7 @@ double Prices::Of(size_t operation, int64_t loop, int64_t step, const InL2& in_l
     const ir::IntExpr first = module_.ints->NewVar(extent);
     kernel = ForTile(module_, kernel, TileAt(*module_.ints, first, extent, step), {}, first);
   }
-  const absl::StatusOr<Form> form = MakeForm(module_, std::move(kernel));
-  if (!form.ok()) return known->second;
-  // As much as launches give a tile at first.
-  const int64_t l1_bytes = machine_.l1_bytes * 3 / 4;
-  const Tiling tiling = ChooseTiling(module_, *form, in_l2, machine_, l1_bytes);
-  return known->second = CostOf(module_, *form, tiling, in_l2, machine_).seconds;
+  return known->second = SecondsOf(module_, std::move(kernel), in_l2, machine_);
 }
 
 }  // namespace kiln::schedule::gcu

@@ -15,6 +15,9 @@
 
 namespace kiln::schedule::gcu {
 
+// Seconds that the kernel takes with the best tiles; infinity where the device cannot run it.
+double SecondsOf(ir::Module& module, ir::Kernel kernel, const InL2& in_l2, const Machine& machine);
+
 class Prices {
  public:
   // `identities`: equal kernels cost the same. What is given must outlive it.
