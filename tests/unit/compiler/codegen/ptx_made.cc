@@ -76,7 +76,8 @@ std::unique_ptr<Target> MakePtx(const std::string& arch) {
 
 Made Compile(const std::string& text, const std::string& arch) {
   Made made;
-  ir::Module module = *ir::Parse(text);
+  made.module = *ir::Parse(text);
+  ir::Module& module = made.module;
   const auto target = MakePtx(arch);
   target->Tile(module);
   EXPECT_EQ(ir::Verify(module), absl::OkStatus());

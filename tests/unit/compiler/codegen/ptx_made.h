@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "compiler/codegen/target.h"
+#include "compiler/ir/module.h"
 
 namespace kiln::codegen {
 
@@ -18,6 +19,7 @@ std::string ProductAndMore(const std::string& type, int m, int n, int k, bool a_
 std::unique_ptr<Target> MakePtx(const std::string& arch = "sm_90a");
 
 struct Made {
+  ir::Module module;  // whose context has the kernels' expressions
   std::string schedules;
   std::vector<EmittedKernel> kernels;
   std::vector<std::string> objects;
