@@ -7,6 +7,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
+#include "compiler/schedule/gcu/tiles.h"
 
 namespace kiln::schedule::gcu {
 namespace {
@@ -136,13 +137,14 @@ std::vector<Resident> ResidentsOf(const ir::Module& module, const Version& versi
   std::vector<Resident> found;
   if (version.step == 0) return found;
   absl::flat_hash_map<BufferId, bool> may;  // by buffer: whether every tile loads the same of it
-  for (const ir::Kernel& kernel : version.kernels) {
-    ir::ForEachInst(kernel, [&](const Inst& inst) {
+  for (size_t k = 0; k < version.kernels.size(); ++k) {
+    const ir::IntExpr loop = TiledLoopOf(version, k);
+    if (!loop) continue;
+    ir::ForEachInst(version.kernels[k], [&](const Inst& inst) {
       if (inst.op != ScalarOp::kLoad && inst.op != ScalarOp::kStore) return;
       bool& same = may.try_emplace(inst.buffer, !version.keeps[inst.buffer]).first->second;
       same = same && inst.op == ScalarOp::kLoad &&
-             !absl::c_any_of(inst.indices,
-                             [&](ir::IntExpr i) { return ir::ContainsVar(i, kernel.outer[0]); });
+             !absl::c_any_of(inst.indices, [&](ir::IntExpr i) { return ir::ContainsVar(i, loop); });
     });
   }
   for (const auto& [buffer, same] : may) {

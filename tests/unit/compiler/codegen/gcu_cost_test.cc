@@ -185,5 +185,20 @@ TEST(GcuCost, KernelsTakeWhatIsPredicted) {
   EXPECT_LT(errors / static_cast<double>(cases.size()), 0.06);
 }
 
+// One core, whose engine moves less than L3 gives, copies weights ahead there.
+TEST(GcuCost, WeightsAheadTakeWhatOneEngineTakes) {
+  const auto machine = *schedule::gcu::FindMachine("gcu-s60");
+  ASSERT_LT(machine.EngineRate(), static_cast<double>(machine.l3_rate) / 2);
+  for (const std::string& chain : {Chain(1, 256, 14, 6), Chain(1, 512, 7, 4)}) {
+    ir::Module module = *ir::Parse(chain);
+    GroupFor(module, machine, {});
+    ASSERT_EQ(module.operations.size(), 1u);
+    const auto launch = gcu::MakeLaunch(module, module.operations[0], machine);
+    ASSERT_TRUE(launch.ok()) << launch.status();
+    const double seconds = Simulate(module, *launch, machine);
+    EXPECT_NEAR(launch->versions[0].seconds / seconds, 1, 0.1);
+  }
+}
+
 }  // namespace
 }  // namespace kiln::codegen
