@@ -38,7 +38,6 @@ using schedule::gcu::Version;
 constexpr double kWorthIt = 0.95;  // of the time without preloads
 // What keeps weights in L2 may take that much longer: L3 has less to do.
 constexpr double kForFewerBytes = 1.02;
-constexpr double kFirstLoad = 1e-6;  // seconds until a copy's first bytes come, and a barrier
 
 class LaunchMaker {
  public:
@@ -111,14 +110,15 @@ class LaunchMaker {
 
   // Weights that stay, before the first tile.
   void LoadResidents() {
+    std::vector<schedule::gcu::Resident> residents;
     int64_t bytes = 0;
-    for (const schedule::gcu::L2Buffer& buffer : version_->l2.buffers) {
-      if (!buffer.stored_by) bytes += buffer.bytes;
+    for (const BufferId buffer : residents_) {
+      residents.push_back({buffer, *schedule::gcu::DenseBytes(module_.buffers[buffer])});
+      bytes += residents.back().bytes;
     }
     AppendWholeCopies(residents_, module_, in_l3_, placements_, machine_.cores, code_);
     code_.Emit(Op::kBarrier);
-    const double seconds =
-        static_cast<double>(bytes) / static_cast<double>(machine_.l3_rate) + kFirstLoad;
+    const double seconds = schedule::gcu::SecondsOf(residents, machine_);
     version_->seconds += seconds;
     version_->reasons.push_back(absl::StrCat(residents_.size(), " weights, ", bytes >> 10,
                                              " KiB, come to L2 once and stay: predicted ",

@@ -18,6 +18,7 @@
 #include "compiler/schedule/gcu/handed_on.h"
 #include "compiler/schedule/gcu/l2_plan.h"
 #include "compiler/schedule/gcu/layout.h"
+#include "compiler/schedule/gcu/preload.h"
 #include "compiler/schedule/gcu/prices.h"
 #include "compiler/schedule/gcu/shared_loops.h"
 #include "compiler/schedule/gcu/tiling.h"
@@ -35,6 +36,8 @@ using ir::ScalarOp;
 
 constexpr size_t kMostKernels = 96;  // of a group: planning takes the square of it
 constexpr int64_t kAlignment = 512;  // of places in L2
+// Of a group's time: less is not looked at.
+constexpr double kWorthTrying = 0.02;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 class Analyzer {
@@ -281,43 +284,60 @@ class Analyzer {
     // Where there are several versions, these have the same kernels.
     SharedLoops shared(KernelAt(begin), loop, buckets_.size() == 1);
     if (!shared.ok()) return;
+    TileLoads loads;
+    loads.Add(KernelAt(begin), KernelAt(begin).outer[loop]);
     int64_t sums = 0;  // bytes, which stay in L2
     for (size_t j = begin + 1; j < end; ++j) {
       if (!shared.Add(KernelAt(j))) return;
-      if (SummedLoop(KernelAt(j), shared.loops().back())) sums += SumBytes(j);
+      const std::optional<size_t> summed = SummedLoop(KernelAt(j), shared.loops().back());
+      if (summed) sums += SumBytes(j);
+      loads.Add(KernelAt(j), summed ? KernelAt(j).phases[0].inner[*summed]
+                                    : KernelAt(j).outer[shared.loops().back()]);
       // Buffers that kernels after the group load as well stay in L3, whole.
       Way way{.step = 1, .loops = shared.loops(), .kept = handing_.Of(begin, j + 1)};
-      const auto fits = [&](int64_t step) {
+      const auto peak = [&](int64_t step) {
         const std::vector<int64_t> bytes = TileBytes(way.kept, shared, step);
-        return handing_.PeakOf(way.kept, begin, j + 1, bytes).bytes <= Room() - sums;
+        return handing_.PeakOf(way.kept, begin, j + 1, bytes).bytes + sums;
       };
-      if (!fits(1)) return;
+      if (peak(1) > Room()) return;
       std::vector<int64_t> steps;
       for (int64_t step = 1; step < all; step = step < 4 ? step + 1 : step + step / 2) {
         const int64_t tiles = (all + step - 1) / step;
         steps.push_back((all + tiles - 1) / tiles);
       }
       for (int64_t step : steps) {
-        if (!fits(step)) break;
+        const int64_t bytes = peak(step);
+        if (bytes > Room()) break;
         way.step = step;
-        way.seconds = Launch();
-        const std::vector<bool> in_l2 = AsSet(way.kept);
         const double tiles = static_cast<double>((all + step - 1) / step);
-        for (size_t k = begin; k <= j; ++k) {
-          way.seconds += TiledSeconds(k, way.loops[k - begin], step, tiles, in_l2);
+        std::vector<bool> in_l2 = AsSet(way.kept);
+        way.seconds = Launch() + TiledSeconds(begin, way, tiles, in_l2);
+        // The same where weights that all tiles load stay, if that may be worth it.
+        const std::vector<Resident> residents = loads.Residents(module_, RoomFor(machine_) - bytes);
+        for (const Resident& resident : residents) in_l2[resident.buffer] = true;
+        const double once = SecondsOf(residents, machine_);
+        if (once * (tiles - 1) > kWorthTrying * way.seconds) {
+          way.seconds =
+              std::min(way.seconds, Launch() + once + TiledSeconds(begin, way, tiles, in_l2));
         }
         Improve(begin, j + 1, ways[j - begin], way);
       }
     }
   }
 
-  // Of all tiles of the kernel.
-  double TiledSeconds(size_t k, int64_t loop, int64_t step, double tiles,
-                      const std::vector<bool>& in_l2) {
-    const std::optional<size_t> summed = SummedLoop(KernelAt(k), loop);
-    if (!summed) return tiles * Seconds(k, loop, step, in_l2);
-    const Prices::OfSums price = prices_.SumsOf(k, *summed, step, in_l2);
-    return tiles * price.tile + price.once;
+  // Of all tiles of the kernels from `begin` on.
+  double TiledSeconds(size_t begin, const Way& way, double tiles, const std::vector<bool>& in_l2) {
+    double seconds = 0;
+    for (size_t k = begin; k < begin + way.loops.size(); ++k) {
+      const int64_t loop = way.loops[k - begin];
+      if (const std::optional<size_t> summed = SummedLoop(KernelAt(k), loop)) {
+        const Prices::OfSums price = prices_.SumsOf(k, *summed, way.step, in_l2);
+        seconds += tiles * price.tile + price.once;
+      } else {
+        seconds += tiles * Seconds(k, loop, way.step, in_l2);
+      }
+    }
+    return seconds;
   }
 
   // Of what a kernel sums up, tile by tile.
