@@ -186,6 +186,8 @@ Outcome RunCompile(const Args& args) {
 
 Outcome RunExplain(const Args& args) {
   if (args.positional().size() != 1) return Usage("kiln explain takes one saved graph");
+  const absl::Status flags = TakeClientFlags(args).status();
+  if (!flags.ok()) return Usage(flags);
   v1::SavedGraph::Asked asked;
   auto graph = GraphArgument(args, &asked);
   if (!graph.ok()) return Failed(graph.status());

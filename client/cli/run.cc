@@ -241,6 +241,8 @@ Outcome RunRun(const Args& args) {
     return Usage("--profile prints a table; for programs to read there is --trace");
   }
   if (*profile == 0 && args.Has("--trace")) return Usage("--trace needs --profile N");
+  const absl::Status flags = TakeClientFlags(args).status();
+  if (!flags.ok()) return Usage(flags);
   auto data = ReadFile(args.positional().front());
   if (!data.ok()) return Failed(data.status());
   if (args.Has("--check") && IsArtifactFile(*data)) {
