@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "compiler/codegen/kernel_archive.h"
+#include "compiler/codegen/ptx/attention_printer.h"
 #include "compiler/codegen/ptx/kernel_printer.h"
 #include "compiler/codegen/ptx/product_printer.h"
 #include "compiler/codegen/ptx/source_hash.h"
@@ -80,6 +81,12 @@ class PtxTarget : public Target {
            absl::c_any_of(kernel.phases, ir::IsOrdered) || !schedule::ptx::Lacks(kernel).empty();
   }
 
+  bool LeavesAttentionToLibraries() const override { return true; }
+  bool TakesTogether(ir::Module& module,
+                     const std::vector<const ir::Kernel*>& kernels) const override {
+    return schedule::ptx::TakesAttention(module, kernels, device_);
+  }
+
   void Tile(ir::Module& module) const override { schedule::ptx::SplitReductions(module, device_); }
 
   absl::StatusOr<std::optional<ir::Kernel>> PackOperand(ir::Module&, ir::Kernel&,
@@ -89,10 +96,11 @@ class PtxTarget : public Target {
 
   absl::StatusOr<EmittedKernel> Print(ir::Module& module,
                                       const schedule::Tree& tree) const override {
-    KILN_ASSIGN_OR_RETURN(
-        EmittedKernel emitted,
-        ptx::IsProduct(tree) ? ptx::PrintProduct(module, tree, schedule::ptx::ComputeUnits(device_))
-                             : ptx::PrintKernel(module, tree, CanWait()));
+    const int units = schedule::ptx::ComputeUnits(device_);
+    KILN_ASSIGN_OR_RETURN(EmittedKernel emitted,
+                          ptx::IsProduct(tree)     ? ptx::PrintProduct(module, tree, units)
+                          : ptx::IsAttention(tree) ? ptx::PrintAttention(module, tree, units)
+                                                   : ptx::PrintKernel(module, tree, CanWait()));
     emitted.prelude = PtxPrelude();
     return emitted;
   }
@@ -154,6 +162,11 @@ class PtxTarget : public Target {
   absl::StatusOr<schedule::Tree> ScheduleKernel(ir::Module& module,
                                                 const ir::Kernel& kernel) const override {
     return schedule::ptx::ScheduleKernel(module, kernel, device_);
+  }
+
+  absl::StatusOr<schedule::Tree> ScheduleRepeat(ir::Module& module,
+                                                const ir::Repeat& repeat) const override {
+    return schedule::ptx::ScheduleRepeat(module, repeat, device_);
   }
 
   static absl::string_view WithoutPrelude(absl::string_view source) {
