@@ -25,7 +25,7 @@ absl::Status InterpretAttention(
     for (int64_t k = 0; k < seen; ++k) {
       ir::Lane mask;
       if (mask_kind != 0) {
-        KILN_ASSIGN_OR_RETURN(mask, read(kMask, r * sizes[7] + k * sizes[8]));
+        KILN_ASSIGN_OR_RETURN(mask, read(kMask, r * sizes[7] + k));
       }
       if (mask_kind == 1 && mask.i == 0) continue;
       double sum = 0;
@@ -50,7 +50,7 @@ absl::Status InterpretAttention(
     }
     if (constants[kAttendSums] == 0) continue;
     const size_t sums = kMask + (mask_kind != 0 ? 1 : 0);
-    KILN_RETURN_IF_ERROR(write(sums, r * sizes[9], is_empty ? 0 : most + std::log(total)));
+    KILN_RETURN_IF_ERROR(write(sums, r * sizes[8], is_empty ? 0 : most + std::log(total)));
   }
   return absl::OkStatus();
 }

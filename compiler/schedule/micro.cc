@@ -88,8 +88,8 @@ std::vector<IntExpr> Reach(IntContext& ints, const Micro& micro) {
       std::vector<IntExpr> reach = {
           Span(ints, s[0], s[3], width, one), Span(ints, s[0], s[4], width, one),
           Span(ints, s[2], s[5], width, one), Span(ints, s[2], s[6], width, one)};
-      if (c[kAttendMask] != 0) reach.push_back(Span(ints, s[0], s[7], s[2], s[8]));
-      if (c[kAttendSums] != 0) reach.push_back(Span(ints, s[0], s[9], one, one));
+      if (c[kAttendMask] != 0) reach.push_back(Span(ints, s[0], s[7], s[2], one));
+      if (c[kAttendSums] != 0) reach.push_back(Span(ints, s[0], s[8], one, one));
       return reach;
     }
     case MicroKind::kMultiplyPairs:

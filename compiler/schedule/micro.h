@@ -53,15 +53,15 @@ namespace kiln::schedule {
   X(kMultiplyRows, "multiply_rows", 7, 3, 7)                                                       \
   /* <WIDTH, GROUPS, KEYS, STAGES, TURNS, IN_PLACE, PERSISTENT, CAUSAL, MASK, SUMS, HIGH,          \
      LOW>(result, query, key, value, then mask where MASK is not 0, sums where SUMS is 1; rows,    \
-     row, keys, result_stride, query_stride, key_stride, value_stride, mask_row_stride,            \
-     mask_key_stride, sums_stride), rows of bf16 or f16, WIDTH contiguous elements each; HIGH and  \
+     row, keys, result_stride, query_stride, key_stride, value_stride, mask_stride, sums_stride),  \
+     rows of bf16 or f16, WIDTH contiguous elements each; HIGH and                                 \
      LOW: halves of the bits of scale, a float; how it runs is in GROUPS to PERSISTENT             \
      (schedule/ptx/attention.h); scores[r, k] = scale * sum over i < WIDTH of query[r, i] * key[k, \
      i], where MASK is 2 plus mask[r, k], and -inf where mask[r, k] is false and MASK is 1, or k > \
      row + r and CAUSAL is 1: result[r, i] = sum over k < keys of softmax(scores[r])[k] * value[k, \
      i], 0 where all scores are -inf; sums[r] = log(sum over k < keys of exp(scores[r, k])), 0     \
      there, r < rows */                                                                            \
-  X(kAttendTile, "attend_tile", 12, 4, 10)                                                         \
+  X(kAttendTile, "attend_tile", 12, 4, 9)                                                          \
   /* (row, scratch; count): row[0, count) of i64 in ascending order */                             \
   X(kSort, "sort", 0, 2, 1)                                                                        \
   /* (row, scratch; count, k): row[0, min(k, count)) = the least of row[0, count), ascending; the  \

@@ -32,7 +32,7 @@ constexpr int64_t kCached = 32 << 20;
 
 // Windows, and sizes, of the micro-kernel.
 enum Operand : size_t { kResult, kQuery, kKey, kValue, kMask };
-constexpr size_t kKeys = 2, kStrides = 3, kMaskStrides = 7, kSumsStride = 9;
+constexpr size_t kKeys = 2, kStrides = 3, kMaskStride = 7, kSumsStride = 8;
 
 absl::string_view Truth(bool value) {
   return value ? "true" : "false";
@@ -170,16 +170,16 @@ std::string AttentionPrinter::MaskText() {
   if (tile_.mask == 0) return "KNoMask{}";
   const schedule::Window& mask = attend_.windows[kMask];
   const IntExpr strides[] = {Along(kMask, *loops_[0]), HeadStride(kMask, /*of_keys=*/false),
-                             attend_.sizes[kMaskStrides]};
-  const IntExpr of_key = attend_.sizes[kMaskStrides + 1], first = First(kMask);
+                             attend_.sizes[kMaskStride]};
+  const IntExpr first = First(kMask);
   const auto is_even = [&](IntExpr e) { return multiples_.Is(ints_, e, 2); };
-  const bool is_aligned = of_key.is_const(1) && is_even(first) && is_even(attend_.sizes[kKeys]) &&
+  const bool is_aligned = is_even(first) && is_even(attend_.sizes[kKeys]) &&
                           std::all_of(std::begin(strides), std::end(strides), is_even);
   std::string text =
       StrCat("KMask<", CppType(module_.buffers[mask.buffer].dtype), ", ", Truth(is_aligned), ">{",
              names_.Buffer(mask.buffer), " + ", Expr(first));
   for (const IntExpr stride : strides) StrAppend(&text, ", ", Expr(stride));
-  return StrCat(text, ", ", Expr(of_key), "}");
+  return StrCat(text, "}");
 }
 
 // What takes the logarithm of a row's sum of exponentials.

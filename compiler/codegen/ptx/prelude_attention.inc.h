@@ -92,24 +92,52 @@ KILN_FN float KSumOfRow(float x) {
   return x + KFromNeighbour(x, 2);
 }
 
-// A mask: elements at strides that are 0 where one is for all. kAligned: whether the elements of
-// two keys, from an even one on, are one access.
+// A mask, contiguous along keys, at strides that are 0 where its elements are for all. kAligned:
+// whether those of two keys, from an even one on, are one access.
 template <class T, bool kAligned>
 struct KMask {
   const T* data;
-  long of_batch, of_head, of_row, of_key;
+  long of_batch, of_head, of_row;
 };
 struct KNoMask {};
-// Those of two neighbouring keys, which may be past the last.
-template <class T, bool kAligned>
-KILN_FN Vec<float, 2> KMaskPair(const KMask<T, kAligned>& mask, const T* row, int key, int keys) {
-  Vec<float, 2> pair = 0.0f;
+// How an element of so many bytes is loaded, two of them are, and where their bits lie.
+template <int kBytes>
+struct KMaskBitsOfSize;
+template <>
+struct KMaskBitsOfSize<1> {
+  using One = unsigned char;
+  using Two = unsigned short;
+  using Pair = unsigned;
+};
+template <>
+struct KMaskBitsOfSize<2> {
+  using One = unsigned short;
+  using Two = unsigned;
+  using Pair = unsigned;
+};
+template <>
+struct KMaskBitsOfSize<4> {
+  using One = unsigned;
+  using Two = unsigned long;
+  using Pair = unsigned long;
+};
+template <class T>
+using KMaskBits = KMaskBitsOfSize<sizeof(T)>;
+// The elements of a mask's row for a key and the next one; zeros past the last key, where a step
+// may have such.
+template <bool kMayEnd, bool kAligned, class T>
+KILN_FN typename KMaskBits<T>::Pair KMaskPair(const T* row, int key, int keys) {
+  using Bits = KMaskBits<T>;
+  typename Bits::Pair pair = 0;
   if constexpr (kAligned) {
-    if (key < keys) pair = KCast<float>(KLoadAligned<2, 2>(row + key));
+    if (!kMayEnd || key < keys) pair = *(const typename Bits::Two*)(row + key);
   } else {
-    if (key < keys) pair[0] = KCast<float>(KLoadAligned<1, 1>(row + key * mask.of_key))[0];
-    if (key + 1 < keys)
-      pair[1] = KCast<float>(KLoadAligned<1, 1>(row + (key + 1) * mask.of_key))[0];
+#pragma clang loop unroll(full)
+    for (int i = 0; i < 2; ++i) {
+      if (kMayEnd && key + i >= keys) continue;
+      const auto bits = *(const typename Bits::One*)(row + key + i);
+      pair |= (typename Bits::Pair)bits << 8 * sizeof(T) * i;
+    }
   }
   return pair;
 }
@@ -208,34 +236,67 @@ KILN_FN void KBeginValues(float (&sums)[S::kHead / 2], const unsigned (&weights)
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Scores of keys that a row does not see become -inf, and a mask's elements are added.
-template <class S, class M>
-KILN_FN void KMaskScores(float (&scores)[S::kKeys / 2], const KAttentionRows& rows, int first,
-                         bool has_ends, const KAttentionSizes& sizes, float scale, const M& mask) {
-  constexpr float kNever = -__builtin_inff();
-  if constexpr (S::kMask > 0) {
+// What a thread has of a mask in a step, where it has scores.
+template <class S, class T>
+struct KMaskStep {
+  typename KMaskBits<T>::Pair pairs[2][S::kKeys / 8];
+};
+struct KNoMaskStep {};
+template <class S>
+KILN_FN KNoMaskStep KStepOf(const KNoMask&) {
+  return {};
+}
+template <class S, class T, bool kAligned>
+KILN_FN KMaskStep<S, T> KStepOf(const KMask<T, kAligned>&) {
+  return {};
+}
+template <class S, bool kMayEnd>
+KILN_FN void KLoadMask(KNoMaskStep&, const KAttentionRows&, int, const KAttentionSizes&,
+                       const KNoMask&) {}
+// For the step from key `first` on: before its scores are there, so that it arrives meanwhile.
+template <class S, bool kMayEnd, class T, bool kAligned>
+KILN_FN void KLoadMask(KMaskStep<S, T>& step, const KAttentionRows& rows, int first,
+                       const KAttentionSizes& sizes, const KMask<T, kAligned>& mask) {
 #pragma clang loop unroll(full)
-    for (int half = 0; half < 2; ++half) {
-      const int found = rows.row + 8 * half;
-      const int row = found < sizes.queries ? found : sizes.queries - 1;
-      const auto* of_row =
-          mask.data + rows.batch * mask.of_batch + rows.head * mask.of_head + row * mask.of_row;
+  for (int half = 0; half < 2; ++half) {
+    const int found = rows.row + 8 * half;
+    const int row = found < sizes.queries ? found : sizes.queries - 1;
+    const T* of_row =
+        mask.data + rows.batch * mask.of_batch + rows.head * mask.of_head + row * mask.of_row;
 #pragma clang loop unroll(full)
-      for (int j = 0; j < S::kKeys / 8; ++j) {
-        const Vec<float, 2> pair = KMaskPair(mask, of_row, first + rows.key + 8 * j, sizes.keys);
+    for (int j = 0; j < S::kKeys / 8; ++j) {
+      step.pairs[half][j] =
+          KMaskPair<kMayEnd, kAligned>(of_row, first + rows.key + 8 * j, sizes.keys);
+    }
+  }
+}
+template <class S>
+KILN_FN void KAddMask(float (&scores)[S::kKeys / 2], const KNoMaskStep&, float) {}
+template <class S, class T>
+KILN_FN void KAddMask(float (&scores)[S::kKeys / 2], const KMaskStep<S, T>& step, float scale) {
 #pragma clang loop unroll(full)
-        for (int i = 0; i < 2; ++i) {
-          float& score = scores[4 * j + 2 * half + i];
-          if constexpr (S::kMask == 2) {
-            score = __builtin_fmaf(score, scale, pair[i]);
-          } else {
-            score = pair[i] != 0.0f ? score : kNever;
-          }
+  for (int half = 0; half < 2; ++half) {
+#pragma clang loop unroll(full)
+    for (int j = 0; j < S::kKeys / 8; ++j) {
+#pragma clang loop unroll(full)
+      for (int i = 0; i < 2; ++i) {
+        const auto bits = (typename KMaskBits<T>::One)(step.pairs[half][j] >> 8 * sizeof(T) * i);
+        float& score = scores[4 * j + 2 * half + i];
+        if constexpr (S::kMask == 2) {
+          const Vec<T, 1> added = __builtin_bit_cast(T, bits);
+          score = __builtin_fmaf(score, scale, KCast<float>(added)[0]);
+        } else {
+          score = bits != 0 ? score : -__builtin_inff();
         }
       }
     }
   }
-  if (!has_ends) return;
+}
+
+// Scores of keys that a row does not see become -inf.
+template <class S>
+KILN_FN void KForbid(float (&scores)[S::kKeys / 2], const KAttentionRows& rows, int first,
+                     const KAttentionSizes& sizes) {
 #pragma clang loop unroll(full)
   for (int half = 0; half < 2; ++half) {
     int end = sizes.keys;
@@ -245,7 +306,7 @@ KILN_FN void KMaskScores(float (&scores)[S::kKeys / 2], const KAttentionRows& ro
 #pragma clang loop unroll(full)
       for (int i = 0; i < 2; ++i) {
         float& score = scores[4 * j + 2 * half + i];
-        score = first + rows.key + 8 * j + i < end ? score : kNever;
+        score = first + rows.key + 8 * j + i < end ? score : -__builtin_inff();
       }
     }
   }
@@ -349,6 +410,7 @@ KILN_FN void KAttend(unsigned shared, int group, const KAttentionMaps& maps,
   };
   float scores[S::kKeys / 2], sums[S::kHead / 2], shrink[2];
   unsigned weights[S::kKeys / 4];
+  auto of_step = KStepOf<S>(mask);
   int stage = 0;
   unsigned parity = 0, of_queries = 0;
   if (group == S::kGroups - 1) give_turn();
@@ -364,10 +426,13 @@ KILN_FN void KAttend(unsigned shared, int group, const KAttentionMaps& maps,
     take_turn();
     KBeginScores<S>(scores, queries, shared + P::kKeysAt + stage * P::kStepBytes);
     give_turn();
+    KLoadMask<S, true>(of_step, rows, step * S::kKeys, sizes, mask);
     S::Scores::template Wait<0>(scores);
     give_back(shared + P::kKeysEmpty + 8 * stage);
-    KMaskScores<S>(scores, rows, step * S::kKeys, S::kCausal || tile.steps * S::kKeys > sizes.keys,
-                   sizes, scale, mask);
+    KAddMask<S>(scores, of_step, scale);
+    if (S::kCausal || tile.steps * S::kKeys > sizes.keys) {
+      KForbid<S>(scores, rows, step * S::kKeys, sizes);
+    }
     KWeigh<S>(scores, rows, shrink, scale);
     KRound<S>(weights, scores);
     while (--step >= 0) {
@@ -380,11 +445,13 @@ KILN_FN void KAttend(unsigned shared, int group, const KAttentionMaps& maps,
       KBeginValues<S>(sums, weights, shared + P::kValuesAt + stage * P::kStepBytes,
                       step + 2 < tile.steps);
       give_turn();
+      KLoadMask<S, false>(of_step, rows, step * S::kKeys, sizes, mask);
       S::Scores::template Wait<1>(scores);
       give_back(shared + P::kKeysEmpty + 8 * next);
-      KMaskScores<S>(scores, rows, step * S::kKeys,
-                     S::kCausal && (step + 1) * S::kKeys > tile.row + group * 64 + 1, sizes, scale,
-                     mask);
+      KAddMask<S>(scores, of_step, scale);
+      if (S::kCausal && (step + 1) * S::kKeys > tile.row + group * 64 + 1) {
+        KForbid<S>(scores, rows, step * S::kKeys, sizes);
+      }
       KWeigh<S>(scores, rows, shrink, scale);
       S::Values::template Wait<0>(sums);
       give_back(shared + P::kValuesEmpty + 8 * stage);

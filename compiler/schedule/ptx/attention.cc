@@ -58,10 +58,45 @@ int MaskOf(const ir::Module& module, const Attention& attention) {
   return DTypeOf(module, *attention.mask) == DType::kBool ? 1 : 2;
 }
 
+// Of a tile without mask and causality, microseconds: `start`, and `step` for each of its steps.
+// Fitted to measurements on two H100 (132 multiprocessors) of 128 to 8192 keys.
+struct TileCost {
+  double start, step;
+};
+constexpr TileCost kOfWidth64 = {1.6, 1.20}, kOfWidth64InThree = {2.6, 1.43};
+constexpr TileCost kOfWidth128 = {2.9, 1.47};
+
+TileCost CostOf(const AttentionTile& tile) {
+  if (tile.width != 64) return kOfWidth128;
+  return tile.groups == 3 ? kOfWidth64InThree : kOfWidth64;
+}
+
+// REQUIRES: of 64 or 128 elements, without mask and causality.
+double Microseconds(const IntContext& ints, const Attention& attention, const AttentionTile& tile,
+                    int units) {
+  constexpr double kLaunch = 2;
+  const TileCost cost = CostOf(tile);
+  const auto waves = static_cast<double>(CeilDiv(TilesOf(ints, attention, tile.Queries()), units));
+  const auto steps = static_cast<double>(CeilDiv(KeysOf(ints, attention), tile.keys));
+  return kLaunch + waves * (cost.start + steps * cost.step);
+}
+
+// cuDNN's, by the same measurements.
+double LibraryMicroseconds(const IntContext& ints, const Attention& attention) {
+  constexpr double kStart = 8, kOfWidth64 = 480e6, kOfWidth128 = 650e6;  // a microsecond
+  const double pairs = static_cast<double>(ints.EvaluateAtHints(attention.batches)) *
+                       static_cast<double>(ints.EvaluateAtHints(attention.heads)) *
+                       static_cast<double>(ints.EvaluateAtHints(attention.queries)) *
+                       static_cast<double>(KeysOf(ints, attention));
+  const double operations = 4 * pairs * static_cast<double>(attention.width);
+  return kStart + operations / (attention.width == 64 ? kOfWidth64 : kOfWidth128);
+}
+
 // The fastest of 20 shapes on an H100, with up to 8192 keys.
-AttentionTile ChooseTile(const ir::Module& module, const Attention& attention) {
+AttentionTile ChooseTile(const ir::Module& module, const Attention& attention, int units) {
   AttentionTile tile;
-  const int64_t keys = KeysOf(*module.ints, attention);
+  const IntContext& ints = *module.ints;
+  const int64_t keys = KeysOf(ints, attention);
   tile.width = static_cast<int>(attention.width);
   tile.is_causal = attention.is_causal;
   tile.mask = MaskOf(module, attention);
@@ -69,25 +104,33 @@ AttentionTile ChooseTile(const ir::Module& module, const Attention& attention) {
   tile.scale = static_cast<float>(attention.scale);
   // Tiles with many keys come first there, and leave blocks to others as they end.
   tile.is_persistent = !attention.is_causal || keys < (attention.width == 64 ? 1024 : kLong);
+  const bool has_mask = tile.mask != 0;  // which takes registers
   switch (attention.width) {
     case 64:
-      // More queries share what is loaded, and fewer registers remain for a mask.
-      if (tile.mask == 0 && keys >= kLong) tile.groups = 3;
+      if (!has_mask) {
+        AttentionTile of_three = tile;
+        of_three.groups = 3;
+        const bool is_faster = attention.is_causal
+                                   ? keys >= kLong
+                                   : Microseconds(ints, attention, of_three, units) <
+                                         Microseconds(ints, attention, tile, units);
+        if (is_faster) tile = of_three;
+      }
       break;
     case 96:
-      if (attention.is_causal && tile.mask == 0) {
+      if (attention.is_causal) {
         tile.groups = 3;
         tile.keys = 96;
       }
       break;
     case 256:
-      tile.keys = tile.mask == 0 ? 64 : 32;
+      tile.keys = has_mask ? 32 : 64;
       tile.in_place = true;
       break;
     default:
       tile.turns = !attention.is_causal;
+      if (has_mask) tile.keys = tile.mask == 1 ? 80 : 96;
   }
-  if (tile.mask != 0 && attention.width > 64) tile.keys = std::min(tile.keys, 96);
   return tile;
 }
 
@@ -158,9 +201,11 @@ bool IsOfTensorCores(const ir::Module& module, const Attention& attention,
       return false;
     }
   }
+  // None is causal and has a mask: torch refuses it.
   if (attention.mask) {
     const DType of_mask = DTypeOf(module, *attention.mask);
     if (of_mask != DType::kBool && of_mask != DType::kF32 && of_mask != dtype) return false;
+    if (attention.is_causal || !attention.mask->by_lane.is_const(1)) return false;
   }
   // Greatest scores are found before they are scaled.
   return attention.scale > 0;
@@ -169,26 +214,27 @@ bool IsOfTensorCores(const ir::Module& module, const Attention& attention,
 bool IsFasterThanLibraries(const ir::Module& module, const Attention& attention,
                            const DeviceInfo& device) {
   const IntContext& ints = *module.ints;
-  const int64_t keys = KeysOf(ints, attention);
   // Those of one tile are attention of few queries, and such a tile does little with its keys.
   constexpr int64_t kFewestQueries = 64;
   if (ints.EvaluateAtHints(attention.queries) < kFewestQueries) return false;
-  // cuDNN's masks are of 16 bits, which it adds as it loads them; it makes them of those of bool.
+  // A library makes one of 16 bits of a mask of bools, in a kernel of its own.
   if (attention.mask) {
-    const DType dtype = DTypeOf(module, *attention.mask);
-    if (dtype == DType::kBool) return true;
-    return dtype == DType::kF32 && (attention.width == 128 || attention.mask->by_row.is_const(0));
+    if (DTypeOf(module, *attention.mask) == DType::kBool || attention.width == 128) return true;
+    constexpr int64_t kFewKeys = 1024;
+    return attention.width == 64 &&
+           (attention.mask->by_row.is_const(0) || KeysOf(ints, attention) <= kFewKeys);
   }
-  if (attention.is_causal || attention.width != 128) return true;
-  constexpr int64_t kFewKeys = 896;
-  return keys >= kFewKeys ||
-         TilesOf(ints, attention, AttentionTile().Queries()) <= 2 * ComputeUnits(device);
+  if (attention.is_causal || (attention.width != 64 && attention.width != 128)) return true;
+  const int units = ComputeUnits(device);
+  return Microseconds(ints, attention, ChooseTile(module, attention, units), units) <
+         LibraryMicroseconds(ints, attention);
 }
 
 Tree ScheduleAttention(ir::Module& module, const ir::Repeat& repeat, const Attention& attention,
                        const DeviceInfo& device) {
   IntContext& ints = *module.ints;
-  const AttentionTile tile = ChooseTile(module, attention);
+  const int units = ComputeUnits(device);
+  const AttentionTile tile = ChooseTile(module, attention, units);
   Tree tree;
   tree.name = repeat.name;
   tree.origins = repeat.kernels[0].origins;
@@ -196,7 +242,7 @@ Tree ScheduleAttention(ir::Module& module, const ir::Repeat& repeat, const Atten
   tree.team = kTeam;
   tree.reasons.push_back(Describe(tile));
   tree.reasons.push_back(absl::StrCat(TilesOf(ints, attention, tile.Queries()), " tiles for ",
-                                      ComputeUnits(device), " multiprocessors"));
+                                      units, " multiprocessors"));
 
   Block* at = &tree.body;
   const IntExpr zero = ints.Const(0);
@@ -230,7 +276,6 @@ Tree ScheduleAttention(ir::Module& module, const ir::Repeat& repeat, const Atten
   if (attention.mask) micro.windows.push_back(window(*attention.mask, head, row));
   if (attention.log_sums) micro.windows.push_back(window(*attention.log_sums, head, row));
   micro.sizes.push_back(attention.mask ? attention.mask->by_row : zero);
-  micro.sizes.push_back(attention.mask ? attention.mask->by_lane : zero);
   micro.sizes.push_back(attention.log_sums ? attention.log_sums->by_row : zero);
   at->push_back({std::move(micro)});
   return tree;
