@@ -75,9 +75,15 @@ lowering::LoweringOptions MakeLoweringOptions(const v1::PlanRequest& request,
       .library_steps = std::find(libraries.begin(), libraries.end(), "torch") != libraries.end(),
       .mark_parameters = request.options().prepare_memory() > 0,
       .contracts_few_rows = target.TakesPlainOperands(),
-      .left_to_libraries = [&target](ir::Module& module, const ir::Kernel& kernel, bool goes_on) {
-        return target.LeavesToLibraries(module, kernel, goes_on);
-      }};
+      .left_to_libraries =
+          [&target](ir::Module& module, const ir::Kernel& kernel, bool goes_on) {
+            return target.LeavesToLibraries(module, kernel, goes_on);
+          },
+      .taken_together =
+          [&target](ir::Module& module, const std::vector<const ir::Kernel*>& kernels) {
+            return target.TakesTogether(module, kernels);
+          },
+      .attention_by_libraries = target.LeavesAttentionToLibraries()};
 }
 
 // A tree for each kernel and repeat of the module that none before it equals, in order.

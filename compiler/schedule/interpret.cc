@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/ir/interpret_impl.h"
+#include "compiler/schedule/interpret_queries.h"
 #include "compiler/schedule/nest.h"
 #include "proto/base/status_macros.h"
 
@@ -382,6 +383,9 @@ class Runner {
         }
         return absl::OkStatus();
       }
+      case MicroKind::kAttend:
+      case MicroKind::kAttendMasked:
+        return InterpretFewQueries(module_, micro, s, read, write);
     }
     return absl::OkStatus();
   }

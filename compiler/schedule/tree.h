@@ -161,6 +161,8 @@ enum class MicroKind : uint8_t {
   kMultiplyPairs,
   kMultiplyTile,
   kMultiplyRows,
+  kAttend,
+  kAttendMasked,
   kSort,
   kSelect,
 };

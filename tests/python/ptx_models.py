@@ -59,6 +59,19 @@ def attention(op, dtype):
     return program.load_program(graph, settings, torch.device("cuda", 0)).info()
 
 
+def one_query(op, width, groups):
+    """What is made of a GPU's attention of one query, whose heads share keys by groups."""
+    with FakeTensorMode():
+        half = {"device": "cuda", "dtype": torch.bfloat16}
+        q, k = torch.empty(2, 2 * groups, 1, width, **half), torch.empty(2, 2, 2048, width, **half)
+        given = (None, False) if op != "flash" else ()
+        run = getattr(torch.ops.aten, f"_scaled_dot_product_{op}_attention")
+        module = make_fx(lambda q, k, v: [run(q, k, v, *given)[0]], tracing_mode="fake")(q, k, k)
+    settings = Settings(server=sys.argv[1], fallback="raise", prepare_memory=0)
+    graph = capture(module, lambda _: False)
+    return program.load_program(graph, settings, torch.device("cuda", 0)).info()
+
+
 def decoding(rows):
     """What is made of products of a few rows, with weights of 16 and of 8 bits."""
     with FakeTensorMode():
@@ -82,6 +95,12 @@ def decoding(rows):
 if sys.argv[2:] == ["decoding"]:
     for rows in (1, 3, 16, 64, 65):
         print(json.dumps({"rows": rows, **decoding(rows)}, default=str), flush=True)
+    sys.exit()
+if sys.argv[2:] == ["queries"]:
+    for op in ("flash", "cudnn"):
+        for width, groups in ((128, 4), (64, 1), (256, 8), (40, 1), (128, 17)):
+            line = {"op": op, "width": width, "groups": groups, **one_query(op, width, groups)}
+            print(json.dumps(line, default=str), flush=True)
     sys.exit()
 if sys.argv[2:] == ["attention"]:
     for op in ("flash", "efficient", "cudnn"):

@@ -65,6 +65,16 @@ def test_attention_of_a_gpu_is_a_library_step(server):
         assert line["native_steps"] > 0
 
 
+def test_attention_of_one_query_is_a_kernel(server):
+    """Of heads of whole lines, of which not too many share keys; else a library's."""
+    lines = compiled(server, "queries")
+    assert len(lines) == 10
+    for line in lines:
+        is_own = line["width"] >= 64 and line["groups"] <= 16
+        assert sum(line["library_ops"].values()) == (0 if is_own else 1), line
+        assert line["native_steps"] == (1 if is_own else 0), line
+
+
 def test_products_of_few_rows_are_kernels(server):
     """Weights of 8 bits, too, which are read as they are; of more rows all three products are a library's."""
     for line in compiled(server, "decoding"):

@@ -9,7 +9,9 @@
 #include "compiler/codegen/kernel_archive.h"
 #include "compiler/codegen/ptx/kernel_printer.h"
 #include "compiler/codegen/ptx/product_printer.h"
+#include "compiler/codegen/ptx/queries_printer.h"
 #include "compiler/codegen/ptx/source_hash.h"
+#include "compiler/schedule/ptx/few_queries.h"
 #include "compiler/schedule/ptx/schedule.h"
 #include "compiler/schedule/ptx/split_reductions.h"
 #include "compiler/schedule/ptx/team_plan.h"
@@ -80,6 +82,13 @@ class PtxTarget : public Target {
            absl::c_any_of(kernel.phases, ir::IsOrdered) || !schedule::ptx::Lacks(kernel).empty();
   }
 
+  bool LeavesAttentionToLibraries() const override { return true; }
+  bool TakesTogether(ir::Module& module,
+                     const std::vector<const ir::Kernel*>& kernels) const override {
+    const auto attention = schedule::ptx::FindFewQueries(module, kernels, device_);
+    return attention && schedule::ptx::IsFasterThanLibraries(*module.ints, *attention, device_);
+  }
+
   void Tile(ir::Module& module) const override { schedule::ptx::SplitReductions(module, device_); }
 
   absl::StatusOr<std::optional<ir::Kernel>> PackOperand(ir::Module&, ir::Kernel&,
@@ -91,8 +100,10 @@ class PtxTarget : public Target {
                                       const schedule::Tree& tree) const override {
     KILN_ASSIGN_OR_RETURN(
         EmittedKernel emitted,
-        ptx::IsProduct(tree) ? ptx::PrintProduct(module, tree, schedule::ptx::ComputeUnits(device_))
-                             : ptx::PrintKernel(module, tree, CanWait()));
+        ptx::IsOfFewQueries(tree) ? ptx::PrintFewQueries(module, tree)
+        : ptx::IsProduct(tree)
+            ? ptx::PrintProduct(module, tree, schedule::ptx::ComputeUnits(device_))
+            : ptx::PrintKernel(module, tree, CanWait()));
     emitted.prelude = PtxPrelude();
     return emitted;
   }
@@ -154,6 +165,17 @@ class PtxTarget : public Target {
   absl::StatusOr<schedule::Tree> ScheduleKernel(ir::Module& module,
                                                 const ir::Kernel& kernel) const override {
     return schedule::ptx::ScheduleKernel(module, kernel, device_);
+  }
+
+  absl::StatusOr<schedule::Tree> ScheduleRepeat(ir::Module& module,
+                                                const ir::Repeat& repeat) const override {
+    std::vector<const ir::Kernel*> kernels;
+    for (const ir::Kernel& kernel : repeat.kernels) kernels.push_back(&kernel);
+    const auto attention = schedule::ptx::FindFewQueries(module, kernels, device_);
+    if (!attention || !repeat.steps.empty() || !repeat.versions.empty()) {
+      return absl::InternalError(absl::StrCat("repeat @", repeat.name, " is no attention"));
+    }
+    return schedule::ptx::ScheduleFewQueries(module, repeat, *attention, device_);
   }
 
   static absl::string_view WithoutPrelude(absl::string_view source) {
