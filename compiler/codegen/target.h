@@ -108,7 +108,9 @@ class Target {
   virtual bool TakesTogether(ir::Module&, const std::vector<const ir::Kernel*>&) const {
     return false;
   }
-  // Whether an attention that it does not take together is left to a library.
+  // Whether a copy of what a scatter stores to is left to a library, the scatter with it.
+  virtual bool LeavesCopiesToLibraries() const { return false; }
+  // Whether an attention that it does not take together is.
   virtual bool LeavesAttentionToLibraries() const { return false; }
   // How a kernel of the verified module runs there, or a repeat that Tile made. UNIMPLEMENTED for a
   // type that the target lacks.

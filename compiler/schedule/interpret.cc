@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/ir/interpret_impl.h"
 #include "compiler/schedule/interpret_attention.h"
+#include "compiler/schedule/interpret_queries.h"
 #include "compiler/schedule/nest.h"
 #include "proto/base/status_macros.h"
 
@@ -388,6 +389,9 @@ class Runner {
           return Write(micro.windows[window].alloc, micro.windows[window].buffer, at[window] + i,
                        Lane{.f = value});
         });
+      case MicroKind::kAttend:
+      case MicroKind::kAttendMasked:
+        return InterpretFewQueries(module_, micro, s, read, write);
     }
     return absl::OkStatus();
   }

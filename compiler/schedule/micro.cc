@@ -92,6 +92,18 @@ std::vector<IntExpr> Reach(IntContext& ints, const Micro& micro) {
       if (c[kAttendSums] != 0) reach.push_back(Span(ints, s[0], s[8], one, one));
       return reach;
     }
+    case MicroKind::kAttend:
+    case MicroKind::kAttendMasked: {
+      const auto rows = [&](size_t strides, IntExpr last, IntExpr stride) {
+        return ints.Add(Span(ints, s[0], s[strides], s[1], s[strides + 1]),
+                        ints.Mul(ints.Sub(last, one), stride));
+      };
+      std::vector<IntExpr> reach = {rows(4, s[3], one), rows(6, s[3], one),
+                                    Span(ints, s[2], s[8], s[3], one),
+                                    Span(ints, s[2], s[9], s[3], one)};
+      if (micro.kind == MicroKind::kAttendMasked) reach.push_back(rows(10, s[2], s[12]));
+      return reach;
+    }
     case MicroKind::kMultiplyPairs:
     case MicroKind::kMultiply: {
       const IntExpr k_stride = micro.kind == MicroKind::kMultiply ? s[2] : one;
@@ -129,6 +141,9 @@ IntExpr Work(IntContext& ints, const Micro& micro) {
       return ints.Mul(s[2], int64_t{c[0]} * c[1]);
     case MicroKind::kAttendTile:
       return ints.Mul(ints.Mul(s[0], s[2]), 2 * int64_t{c[0]});
+    case MicroKind::kAttend:
+    case MicroKind::kAttendMasked:
+      return ints.Mul(ints.Mul(ints.Mul(s[0], s[1]), ints.Mul(s[2], s[3])), 2);
   }
   return ints.Const(0);
 }

@@ -62,6 +62,16 @@ namespace kiln::schedule {
      i], 0 where all scores are -inf; sums[r] = log(sum over k < keys of exp(scores[r, k])), 0     \
      there, r < rows */                                                                            \
   X(kAttendTile, "attend_tile", 12, 4, 9)                                                          \
+  /* <STAGES, CLUSTER, SCALE>(out, q, k, v; groups, queries, keys, width, out_group, out_query,    \
+     q_group, q_query, k_key, v_key), by all threads of the team; SCALE the bits of a float; all   \
+     of 16 bits. For g < groups and l < queries, out from g * out_group + l * out_query on: the    \
+     sum over n < keys of w[n] * v[n * v_key + i] for i < width, w = softmax over n of SCALE *     \
+     sum over i of q[g * q_group + l * q_query + i] * k[n * k_key + i] */                          \
+  X(kAttend, "attend", 3, 4, 10)                                                                   \
+  /* (..., mask; ..., mask_group, mask_query, mask_key), the same with mask[g * mask_group + l *   \
+     mask_query + n * mask_key] added to what softmax is of, or, of bool, with keys left out where \
+     it is false; zeros where all are */                                                           \
+  X(kAttendMasked, "attend_masked", 3, 5, 13)                                                      \
   /* (row, scratch; count): row[0, count) of i64 in ascending order */                             \
   X(kSort, "sort", 0, 2, 1)                                                                        \
   /* (row, scratch; count, k): row[0, min(k, count)) = the least of row[0, count), ascending; the  \
@@ -79,7 +89,10 @@ size_t NumWindows(MicroKind kind, const std::vector<int>& constants);
 inline constexpr size_t kAttendCausal = 7, kAttendMask = 8, kAttendSums = 9, kAttendScale = 10;
 float AttendScale(const std::vector<int>& constants);
 std::optional<MicroKind> MicroKindFromName(absl::string_view name);
-// Whether it multiplies on a GPU's tensor cores.
+inline bool IsOfFewQueries(MicroKind kind) {
+  return kind == MicroKind::kAttend || kind == MicroKind::kAttendMasked;
+}
+// Whether it is a product of matrices on a GPU's tensor cores.
 inline bool IsOfTensorCores(MicroKind kind) {
   return kind == MicroKind::kMultiplyTile || kind == MicroKind::kMultiplyRows;
 }

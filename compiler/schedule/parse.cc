@@ -19,7 +19,7 @@ using ir::TokenKind;
 
 constexpr int kMaxBlockDepth = 64;
 constexpr size_t kMaxNodes = 1 << 20;
-constexpr int64_t kMaxConstant = 1 << 20;
+constexpr int64_t kMaxConstant = INT32_MAX;  // the bits of a float, too
 
 class Parser : public ir::Parser {
  public:

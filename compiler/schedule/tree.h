@@ -162,6 +162,8 @@ enum class MicroKind : uint8_t {
   kMultiplyTile,
   kMultiplyRows,
   kAttendTile,
+  kAttend,
+  kAttendMasked,
   kSort,
   kSelect,
 };

@@ -398,6 +398,7 @@ class Verifier {
     for (IntExpr size : micro.sizes) KILN_RETURN_IF_ERROR(CheckExpr(size));
     const std::vector<IntExpr> reach = Reach(ints_, micro);
     std::optional<DType> dtype;
+    const auto is_half = [](DType d) { return d == DType::kBF16 || d == DType::kF16; };
     for (size_t i = 0; i < micro.windows.size(); ++i) {
       const Window& window = micro.windows[i];
       KILN_RETURN_IF_ERROR(CheckExpr(window.index));
@@ -419,17 +420,22 @@ class Verifier {
           return Error(StrCat("micro ", info.name, " takes a mask of another type"));
         }
       } else if (IsOfTensorCores(micro.kind) && i < 2) {
-        if (i == 0 ? memory.dtype != DType::kF32
-                   : memory.dtype != DType::kBF16 && memory.dtype != DType::kF16) {
+        if (i == 0 ? memory.dtype != DType::kF32 : !is_half(memory.dtype)) {
           return Error(StrCat("micro ", info.name, " takes bf16 or f16 and gives f32"));
         }
+      } else if (IsOfFewQueries(micro.kind) && i == 4) {
+        if (memory.dtype != DType::kBool && memory.dtype != DType::kF32 && !is_half(memory.dtype)) {
+          return Error(StrCat("micro ", info.name, " takes a mask of bool, f32 or 16 bits"));
+        }
+      } else if (IsOfFewQueries(micro.kind) && !is_half(memory.dtype)) {
+        return Error(StrCat("micro ", info.name, " takes bf16 or f16"));
       } else if (micro.kind == MicroKind::kMultiplyRows && memory.dtype == DType::kI8) {
         // Widened where it is multiplied.
       } else if ((micro.kind == MicroKind::kSort || micro.kind == MicroKind::kSelect) &&
                  memory.dtype != DType::kI64) {
         return Error(StrCat("micro ", info.name, " takes i64"));
       } else if (micro.kind == MicroKind::kMultiply && i == 2 && dtype == DType::kF32 &&
-                 (memory.dtype == DType::kF16 || memory.dtype == DType::kBF16)) {
+                 is_half(memory.dtype)) {
         // Widened where it is multiplied.
       } else if (dtype && *dtype != memory.dtype) {
         return Error(StrCat("micro ", info.name, " takes one type"));

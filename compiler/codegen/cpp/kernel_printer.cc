@@ -159,6 +159,8 @@ void KernelPrinter::PrintMicro(const schedule::Micro& micro, Function& f) {
     case schedule::MicroKind::kMultiplyTile:
     case schedule::MicroKind::kMultiplyRows:
     case schedule::MicroKind::kAttendTile:
+    case schedule::MicroKind::kAttend:
+    case schedule::MicroKind::kAttendMasked:
       f.out.Line("#error \"a product of whole tiles is for tensor cores\"");
       break;
     case schedule::MicroKind::kTranspose:
