@@ -330,6 +330,7 @@ def overhead(_: str) -> dict[str, object]:
                     "nothing": whole(lambda module, inputs: lambda x: kept),
                     "inductor": whole("inductor"),
                     "kiln": whole(**kiln),
+                    "recorded": whole("kiln", options={"record_runtime_overhead": True}),
                 })
         whole(**kiln)
         code = _debug_get_cache_entry_list(fn.__code__)[0].code
