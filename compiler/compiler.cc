@@ -68,16 +68,32 @@ bool IsDisabled(const v1::PlanRequest& request, absl::string_view pass) {
   return absl::c_linear_search(request.options().disabled_passes(), pass);
 }
 
+// `scatters`: whether kernels may, however few values there are.
 lowering::LoweringOptions MakeLoweringOptions(const v1::PlanRequest& request,
-                                              const codegen::Target& target) {
+                                              const codegen::Target& target, bool scatters) {
   const auto& libraries = request.device().libraries();
   return {
       .library_steps = std::find(libraries.begin(), libraries.end(), "torch") != libraries.end(),
       .mark_parameters = request.options().prepare_memory() > 0,
       .contracts_few_rows = target.TakesPlainOperands(),
-      .left_to_libraries = [&target](ir::Module& module, const ir::Kernel& kernel, bool goes_on) {
-        return target.LeavesToLibraries(module, kernel, goes_on);
-      }};
+      .left_to_libraries =
+          [&target, scatters](ir::Module& module, const ir::Kernel& kernel, bool goes_on) {
+            return (!scatters && ir::HasScatter(kernel)) ||
+                   target.LeavesToLibraries(module, kernel, goes_on);
+          },
+      .taken_together =
+          [&target](ir::Module& module, const std::vector<const ir::Kernel*>& kernels) {
+            return target.TakesTogether(module, kernels);
+          },
+      .attention_by_libraries = target.LeavesAttentionToLibraries()};
+}
+
+// Whether some kernel makes a copy of what it scatters to.
+bool CopiesToScatter(const ir::Module& module) {
+  return absl::c_any_of(module.operations, [](const ir::Operation& operation) {
+    const auto* kernel = std::get_if<ir::Kernel>(&operation);
+    return kernel != nullptr && kernel->phases.size() > 1 && ir::HasScatter(*kernel);
+  });
 }
 
 // A tree for each kernel and repeat of the module that none before it equals, in order.
@@ -264,31 +280,40 @@ absl::StatusOr<v1::PlanResponse> PlanGraph(const v1::PlanRequest& request, const
   std::vector<fusion::Decision> decisions;
   std::vector<NamedKernel> kernels;
   const size_t graph_bytes = request.graph().ByteSizeLong();
-  module.ints->set_budget(kPlanSteps + kPlanStepsPerByte * static_cast<int64_t>(graph_bytes));
   StageRunner stages(module, stop, request.options().debug());
-
-  KILN_RETURN_IF_ERROR(stages.Run("import", [&]() -> absl::Status {
-    KILN_ASSIGN_OR_RETURN(graph, graph::Import(request.graph(), *module.ints));
-    return absl::OkStatus();
-  }));
-  KILN_RETURN_IF_ERROR(stages.RunOnIr("lower", [&] {
-    return lowering::Lower(graph, MakeLoweringOptions(request, *target), module);
-  }));
-  KILN_RETURN_IF_ERROR(stages.RunOnIr(
-      "fuse", [&] { return fusion::Fuse(module, MakeFuseOptions(request, *target), &decisions); }));
-  if (request.options().prepare_memory() > 0) {
-    KILN_RETURN_IF_ERROR(stages.RunOnIr("prepare", [&] {
-      return prepare::Prepare(*target, request.options().prepare_memory(), module);
+  const auto plan_all = [&](bool scatters) -> absl::Status {
+    module = ir::Module();
+    module.ints->set_budget(kPlanSteps + kPlanStepsPerByte * static_cast<int64_t>(graph_bytes));
+    KILN_RETURN_IF_ERROR(stages.Run("import", [&]() -> absl::Status {
+      KILN_ASSIGN_OR_RETURN(graph, graph::Import(request.graph(), *module.ints));
+      return absl::OkStatus();
     }));
+    KILN_RETURN_IF_ERROR(stages.RunOnIr("lower", [&] {
+      return lowering::Lower(graph, MakeLoweringOptions(request, *target, scatters), module);
+    }));
+    KILN_RETURN_IF_ERROR(stages.RunOnIr("fuse", [&] {
+      return fusion::Fuse(module, MakeFuseOptions(request, *target), &decisions);
+    }));
+    if (request.options().prepare_memory() > 0) {
+      KILN_RETURN_IF_ERROR(stages.RunOnIr("prepare", [&] {
+        return prepare::Prepare(*target, request.options().prepare_memory(), module);
+      }));
+    }
+    KILN_RETURN_IF_ERROR(stages.RunOnIr("tile", [&] {
+      if (!request.options().disable_fusion() && !IsDisabled(request, "tile")) target->Tile(module);
+      return absl::OkStatus();
+    }));
+    return stages.Run("plan_memory", [&]() -> absl::Status {
+      KILN_ASSIGN_OR_RETURN(plan, memory::PlanMemory(module));
+      return memory::CheckPlan(module, plan);
+    });
+  };
+  KILN_RETURN_IF_ERROR(plan_all(/*scatters=*/true));
+  // A few values stored in place are worth a kernel there, and a copy of the rest is not.
+  if (target->LeavesCopiesToLibraries() && CopiesToScatter(module)) {
+    decisions.clear();
+    KILN_RETURN_IF_ERROR(plan_all(/*scatters=*/false));
   }
-  KILN_RETURN_IF_ERROR(stages.RunOnIr("tile", [&] {
-    if (!request.options().disable_fusion() && !IsDisabled(request, "tile")) target->Tile(module);
-    return absl::OkStatus();
-  }));
-  KILN_RETURN_IF_ERROR(stages.Run("plan_memory", [&]() -> absl::Status {
-    KILN_ASSIGN_OR_RETURN(plan, memory::PlanMemory(module));
-    return memory::CheckPlan(module, plan);
-  }));
   KILN_RETURN_IF_ERROR(stages.Run("schedule", [&]() -> absl::Status {
     identities = ir::Identify(module);
     KILN_ASSIGN_OR_RETURN(trees, ScheduleKernels(*target, module, identities, stop));

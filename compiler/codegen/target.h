@@ -103,6 +103,15 @@ class Target {
   virtual bool LeavesToLibraries(ir::Module&, const ir::Kernel&, bool /*goes_on*/) const {
     return false;
   }
+  // Whether all kernels that one operator became run there as one launch, and faster so than by a
+  // library: Schedule takes a repeat of them, without steps.
+  virtual bool TakesTogether(ir::Module&, const std::vector<const ir::Kernel*>&) const {
+    return false;
+  }
+  // Whether a copy of what a scatter stores to is left to a library, the scatter with it.
+  virtual bool LeavesCopiesToLibraries() const { return false; }
+  // Whether an attention that it does not take together is.
+  virtual bool LeavesAttentionToLibraries() const { return false; }
   // How a kernel of the verified module runs there, or a repeat that Tile made. UNIMPLEMENTED for a
   // type that the target lacks.
   absl::StatusOr<schedule::Tree> Schedule(ir::Module& module, const ir::Operation& operation) const;

@@ -30,7 +30,8 @@ constexpr Pass kPasses[] = {
 absl::Status Fuse(ir::Module& module, const FuseOptions& options,
                   std::vector<Decision>* decisions) {
   for (const ir::Operation& operation : module.operations) {
-    if (!std::holds_alternative<ir::Repeat>(operation)) continue;
+    const auto* repeat = std::get_if<ir::Repeat>(&operation);
+    if (repeat == nullptr || (repeat->steps.empty() && repeat->versions.empty())) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("repeat @", NameOf(operation), " is from a stage after fusion"));
   }

@@ -7,6 +7,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/types/span.h"
 #include "compiler/ir/fixed_values.h"
 #include "compiler/ir/verify.h"
 
@@ -42,12 +43,10 @@ void CollectAccesses(Op& op) {
     ForEachWindow(library->args, [&](ir::BufferWindow& w) { op.reads.push_back(w.buffer); });
     op.writes = library->results;
   } else {
-    for (const Phase& phase : std::get<Kernel>(op.operation).phases) {
-      for (const Inst& inst : phase.body) {
-        if (inst.op == ScalarOp::kLoad) op.reads.push_back(inst.buffer);
-        if (inst.op == ScalarOp::kStore) op.writes.push_back(inst.buffer);
-      }
-    }
+    ForEachInst(op.operation, [&](const Inst& inst) {
+      if (inst.op == ScalarOp::kLoad) op.reads.push_back(inst.buffer);
+      if (inst.op == ScalarOp::kStore) op.writes.push_back(inst.buffer);
+    });
   }
   const bool stores_once =
       std::set<BufferId>(op.writes.begin(), op.writes.end()).size() == op.writes.size();
@@ -96,7 +95,7 @@ FusionGraph::FusionGraph(ir::Module& module, std::vector<Decision>* decisions)
     }
     for (BufferId b : op.reads) {
       readers_[b].push_back(id);
-      if (std::holds_alternative<Library>(op.operation)) kept_[b] = true;
+      if (kernel == nullptr) kept_[b] = true;
     }
   }
   module.operations.clear();
@@ -136,8 +135,7 @@ Kernel* FusionGraph::Fusible(int id) {
 }
 
 std::string FusionGraph::NameOf(int id) const {
-  const auto* kernel = std::get_if<Kernel>(&ops_[id].operation);
-  return kernel != nullptr ? kernel->name : std::get<Library>(ops_[id].operation).origin;
+  return std::string(ir::NameOf(ops_[id].operation));
 }
 
 std::vector<int> FusionGraph::ReadersOf(BufferId buffer) const {
@@ -272,9 +270,13 @@ void FusionGraph::CompactBuffers() {
         for (BufferId& result : library->results) visit(result);
         continue;
       }
-      for (Phase& phase : std::get<Kernel>(operation).phases) {
-        for (Inst& inst : phase.body) {
-          if (inst.op == ScalarOp::kLoad || inst.op == ScalarOp::kStore) visit(inst.buffer);
+      auto* repeat = std::get_if<ir::Repeat>(&operation);
+      for (Kernel& kernel : repeat != nullptr ? absl::MakeSpan(repeat->kernels)
+                                              : absl::MakeSpan(&std::get<Kernel>(operation), 1)) {
+        for (Phase& phase : kernel.phases) {
+          for (Inst& inst : phase.body) {
+            if (inst.op == ScalarOp::kLoad || inst.op == ScalarOp::kStore) visit(inst.buffer);
+          }
         }
       }
     }

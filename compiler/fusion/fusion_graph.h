@@ -24,10 +24,10 @@ struct Op {
   std::vector<ir::BufferId> reads;   // sorted, each once, without what it writes itself
   std::vector<ir::BufferId> writes;  // sorted, each once
   bool alive = true;
-  // Never fused, moved or removed: library steps, packing kernels, kernels that store a buffer in
-  // more than one place, costly ones that are computed once for many calls (fixed_values.h), and
-  // everything from the first kernel on that stores into an input: what reads that input comes
-  // before it.
+  // Never fused, moved or removed: library steps, repeats, packing kernels, kernels that store a
+  // buffer in more than one place, costly ones that are computed once for many calls
+  // (fixed_values.h), and everything from the first kernel on that stores into an input: what reads
+  // that input comes before it.
   bool pinned = false;
   // A kernel that scatters: producers may be computed in it, but it joins no other.
   bool scatters = false;
@@ -69,7 +69,8 @@ class FusionGraph {
   int ProducerOf(ir::BufferId buffer) const { return producer_[buffer]; }  // -1: none
   // Operations that read it, in order.
   std::vector<int> ReadersOf(ir::BufferId buffer) const;
-  // True where someone other than a kernel sees the buffer's memory: outputs and library steps.
+  // True where someone other than a kernel sees the buffer's memory: outputs, library steps, and
+  // repeats, whose layouts stay as they are.
   bool IsKept(ir::BufferId buffer) const { return kept_[buffer]; }
   // True where only operation `id` uses the buffer.
   bool IsPrivateTo(int id, ir::BufferId buffer) const;

@@ -293,6 +293,7 @@ void RegisterAttention(Registry& registry) {
       attention({0, kByName, 3, 4, kByName});
   registry["_scaled_dot_product_flash_attention.default"] = attention({0, kByName, 3, 4, kByName});
   registry["_scaled_dot_product_efficient_attention.default"] = attention({0, 3, 5, 6, kByName});
+  registry["_scaled_dot_product_cudnn_attention.default"] = attention({0, 3, 5, 6, kByName});
   registry["scaled_dot_product_attention.default"] = attention({0, 3, 4, 5, kByName});
   registry["_scaled_dot_product_flash_attention_for_cpu_backward.default"] = LowerAttentionBackward;
 }

@@ -15,6 +15,7 @@
 #include "compiler/lowering/library_step.h"
 #include "compiler/lowering/node_context.h"
 #include "compiler/lowering/registry.h"
+#include "compiler/lowering/together.h"
 #include "kiln/v1/error.pb.h"
 #include "proto/base/error_detail.h"
 #include "proto/base/status_macros.h"
@@ -91,14 +92,16 @@ bool HasOpaque(const Graph& graph, const graph::Arg& arg) {
   return dtype != nullptr && IsOpaque(*dtype);
 }
 
-bool HasOpaque(const Graph& graph, const Node& node) {
+// Results that nobody reads do not count, as the random state of an attention.
+bool HasOpaque(const LoweringState& state, const Node& node) {
+  const Graph& graph = state.graph;
   const auto arg_is = [&](const graph::Arg& arg) { return HasOpaque(graph, arg); };
   return std::any_of(node.args.begin(), node.args.end(), arg_is) ||
          std::any_of(node.kwargs.begin(), node.kwargs.end(),
                      [&](const auto& named) { return arg_is(named.second); }) ||
          std::any_of(node.results.begin(), node.results.end(), [&](graph::ValueRef result) {
            const TensorType* type = AsTensor(graph, result);
-           return type != nullptr && IsOpaque(type->dtype);
+           return state.used[result.id] && type != nullptr && IsOpaque(type->dtype);
          });
 }
 
@@ -189,7 +192,7 @@ absl::Status CheckTypes(const NodeContext& context, const ir::Operation& operati
 absl::Status LowerNatively(LoweringState& state, const Node& node) {
   const Lowering* lowering = FindLowering(node.op);
   if (lowering == nullptr) return absl::UnimplementedError("");
-  if (HasOpaque(state.graph, node)) return absl::UnimplementedError(" for numbers of such a type");
+  if (HasOpaque(state, node)) return absl::UnimplementedError(" for numbers of such a type");
   const size_t num_operations = state.module.operations.size();
   const size_t num_buffers = state.module.buffers.size();
   NodeContext context(state, node);
@@ -272,6 +275,9 @@ absl::Status CutLongViews(LoweringState& state, const Node& node, size_t num_ope
 bool IsLeftToLibraries(LoweringState& state, const LoweringOptions& options,
                        const std::vector<bool>& goes_on, const Node& node, size_t first) {
   if (!options.library_steps || !options.left_to_libraries || IsInPlace(node.op)) return false;
+  if (options.attention_by_libraries && absl::StrContains(node.op, "scaled_dot_product")) {
+    return true;
+  }
   const bool on =
       absl::c_any_of(node.results, [&](graph::ValueRef result) { return goes_on[result.id]; });
   const std::vector<ir::Operation>& all = state.module.operations;
@@ -280,6 +286,18 @@ bool IsLeftToLibraries(LoweringState& state, const LoweringOptions& options,
       return options.left_to_libraries(state.module, kernel, on);
     });
   });
+}
+
+// Whether the device runs all operations from number `first` on as one launch.
+bool AreTakenTogether(LoweringState& state, const LoweringOptions& options, size_t first) {
+  if (!options.taken_together || state.module.operations.size() < first + 2) return false;
+  std::vector<const ir::Kernel*> kernels;
+  for (size_t i = first; i < state.module.operations.size(); ++i) {
+    const auto* kernel = std::get_if<ir::Kernel>(&state.module.operations[i]);
+    if (kernel == nullptr) return false;
+    kernels.push_back(kernel);
+  }
+  return options.taken_together(state.module, kernels);
 }
 
 // By value: whether some node that reads it, by way of views, works on its elements one by one.
@@ -329,6 +347,10 @@ absl::Status LowerNode(LoweringState& state, const LoweringOptions& options,
   const size_t num_buffers = state.module.buffers.size();
   const size_t num_operations = state.module.operations.size();
   absl::Status status = LowerNatively(state, node);
+  if (status.ok() && AreTakenTogether(state, options, num_operations)) {
+    RunTogether(state, num_operations, num_buffers);
+    return absl::OkStatus();
+  }
   if (status.ok() && IsLeftToLibraries(state, options, goes_on, node, num_operations)) {
     state.module.operations.resize(num_operations);
     state.module.buffers.resize(num_buffers);

@@ -24,6 +24,12 @@ struct LoweringOptions {
   // and `library_steps`, the operator becomes a Library operation as a whole. `goes_on`: what reads
   // the operator's result works on its elements one by one. May be null.
   std::function<bool(ir::Module& module, const ir::Kernel& kernel, bool goes_on)> left_to_libraries;
+  // Of all kernels that one operator made, several: whether the device runs them as one launch,
+  // and faster so than its libraries. They become a repeat then. May be null.
+  std::function<bool(ir::Module& module, const std::vector<const ir::Kernel*>& kernels)>
+      taken_together;
+  // Whether an attention that is not, of however few queries, is better left to libraries.
+  bool attention_by_libraries = false;
 };
 
 // Every operation of the graph becomes kernels over buffers, or a Library operation where no

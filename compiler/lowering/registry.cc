@@ -32,7 +32,9 @@ const Registry& Lowerings() {
 }
 
 bool HasOutputMask(absl::string_view op) {
-  return op == "convolution_backward.default";
+  return op == "convolution_backward.default" ||
+         op == "_scaled_dot_product_flash_attention.default" ||
+         op == "_scaled_dot_product_cudnn_attention.default";
 }
 
 }  // namespace kiln::lowering

@@ -19,7 +19,7 @@ using ir::TokenKind;
 
 constexpr int kMaxBlockDepth = 64;
 constexpr size_t kMaxNodes = 1 << 20;
-constexpr int64_t kMaxConstant = 1 << 20;
+constexpr int64_t kMaxConstant = INT32_MAX;  // the bits of a float, too
 
 class Parser : public ir::Parser {
  public:
@@ -292,7 +292,7 @@ class Parser : public ir::Parser {
       micro.constants.push_back(constant);
     }
     if (info.constants > 0) KILN_RETURN_IF_ERROR(Expect(">"));
-    for (size_t i = 0; i < info.windows; ++i) {
+    for (size_t i = 0; i < NumWindows(*kind, micro.constants); ++i) {
       KILN_RETURN_IF_ERROR(Expect(i == 0 ? "(" : ","));
       schedule::Window window;
       if (token_.kind == TokenKind::kIdentifier) {

@@ -161,6 +161,9 @@ enum class MicroKind : uint8_t {
   kMultiplyPairs,
   kMultiplyTile,
   kMultiplyRows,
+  kAttendTile,
+  kAttend,
+  kAttendMasked,
   kSort,
   kSelect,
 };

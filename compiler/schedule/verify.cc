@@ -390,14 +390,15 @@ class Verifier {
 
   absl::Status Check(const Micro& micro) {
     const MicroInfo& info = Info(micro.kind);
-    if (micro.constants.size() != info.constants || micro.windows.size() != info.windows ||
-        micro.sizes.size() != info.sizes) {
+    if (micro.constants.size() != info.constants || micro.sizes.size() != info.sizes ||
+        micro.windows.size() != NumWindows(micro.kind, micro.constants)) {
       return Error(StrCat("micro ", info.name, " has other arguments"));
     }
     if (lanes_ != nullptr) return Error(StrCat("micro ", info.name, " stands in a vector loop"));
     for (IntExpr size : micro.sizes) KILN_RETURN_IF_ERROR(CheckExpr(size));
     const std::vector<IntExpr> reach = Reach(ints_, micro);
     std::optional<DType> dtype;
+    const auto is_half = [](DType d) { return d == DType::kBF16 || d == DType::kF16; };
     for (size_t i = 0; i < micro.windows.size(); ++i) {
       const Window& window = micro.windows[i];
       KILN_RETURN_IF_ERROR(CheckExpr(window.index));
@@ -406,18 +407,35 @@ class Verifier {
         if (memory.dtype != (i == 0 ? DType::kF32 : DType::kBF16)) {
           return Error(StrCat("micro ", info.name, " takes bf16 and gives f32"));
         }
+      } else if (micro.kind == MicroKind::kAttendTile) {
+        const bool has_mask = micro.constants[kAttendMask] != 0;
+        const bool is_mask = has_mask && i == info.windows;
+        const bool is_sums = i == info.windows + (has_mask ? 1 : 0);
+        if (is_sums ? memory.dtype != DType::kF32
+                    : !is_mask && ((dtype && *dtype != memory.dtype) ||
+                                   (memory.dtype != DType::kBF16 && memory.dtype != DType::kF16))) {
+          return Error(StrCat("micro ", info.name, " takes bf16 or f16, and gives sums in f32"));
+        }
+        if (is_mask && (memory.dtype == DType::kBool) != (micro.constants[kAttendMask] == 1)) {
+          return Error(StrCat("micro ", info.name, " takes a mask of another type"));
+        }
       } else if (IsOfTensorCores(micro.kind) && i < 2) {
-        if (i == 0 ? memory.dtype != DType::kF32
-                   : memory.dtype != DType::kBF16 && memory.dtype != DType::kF16) {
+        if (i == 0 ? memory.dtype != DType::kF32 : !is_half(memory.dtype)) {
           return Error(StrCat("micro ", info.name, " takes bf16 or f16 and gives f32"));
         }
+      } else if (IsOfFewQueries(micro.kind) && i == 4) {
+        if (memory.dtype != DType::kBool && memory.dtype != DType::kF32 && !is_half(memory.dtype)) {
+          return Error(StrCat("micro ", info.name, " takes a mask of bool, f32 or 16 bits"));
+        }
+      } else if (IsOfFewQueries(micro.kind) && !is_half(memory.dtype)) {
+        return Error(StrCat("micro ", info.name, " takes bf16 or f16"));
       } else if (micro.kind == MicroKind::kMultiplyRows && memory.dtype == DType::kI8) {
         // Widened where it is multiplied.
       } else if ((micro.kind == MicroKind::kSort || micro.kind == MicroKind::kSelect) &&
                  memory.dtype != DType::kI64) {
         return Error(StrCat("micro ", info.name, " takes i64"));
       } else if (micro.kind == MicroKind::kMultiply && i == 2 && dtype == DType::kF32 &&
-                 (memory.dtype == DType::kF16 || memory.dtype == DType::kBF16)) {
+                 is_half(memory.dtype)) {
         // Widened where it is multiplied.
       } else if (dtype && *dtype != memory.dtype) {
         return Error(StrCat("micro ", info.name, " takes one type"));

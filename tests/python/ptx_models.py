@@ -42,21 +42,68 @@ def graphs_of(name, dtype, training):
     return found
 
 
-def attention(op, dtype):
-    """What is made of a GPU's attention, whose kernels give sizes, random states and padded sums."""
+def attention(op, dtype, dropout):
+    """What is made of a GPU's attention, whose kernels give sizes, random states and padded sums.
+
+    Without dropout only of its first result.
+    """
     with FakeTensorMode():
         q = torch.empty(2, 3, 65, 64, device="cuda", dtype=dtype)
         given = (None, True) if op != "flash" else ()  # no bias; the sums are wanted
         run = getattr(torch.ops.aten, f"_scaled_dot_product_{op}_attention")
 
         def fn(q):
-            results = run(q, q, q, *given, 0.1, True)
+            results = run(q, q, q, *given, dropout, True)
+            if dropout == 0:
+                return (results[0] * 2,)
             return [r * 2 if r.is_floating_point() else r for r in results if isinstance(r, torch.Tensor)]
 
         module = make_fx(fn, tracing_mode="fake")(q)
     settings = Settings(server=sys.argv[1], fallback="raise", prepare_memory=0)
     graph = capture(module, lambda _: False)
     return program.load_program(graph, settings, torch.device("cuda", 0)).info()
+
+
+def one_query(op, width, groups):
+    """What is made of a GPU's attention of one query, whose heads share keys by groups."""
+    with FakeTensorMode():
+        half = {"device": "cuda", "dtype": torch.bfloat16}
+        q, k = torch.empty(2, 2 * groups, 1, width, **half), torch.empty(2, 2, 2048, width, **half)
+        given = (None, False) if op != "flash" else ()
+        run = getattr(torch.ops.aten, f"_scaled_dot_product_{op}_attention")
+        module = make_fx(lambda q, k, v: [run(q, k, v, *given)[0]], tracing_mode="fake")(q, k, k)
+    settings = Settings(server=sys.argv[1], fallback="raise", prepare_memory=0)
+    graph = capture(module, lambda _: False)
+    return program.load_program(graph, settings, torch.device("cuda", 0)).info()
+
+
+def cached(head_dim):
+    """What is made of a step of decoding with transformers' static cache, which the graph updates in place."""
+    import transformers
+
+    config = transformers.LlamaConfig(
+        vocab_size=96, hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=head_dim,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config).to(torch.bfloat16).eval()
+    cache = transformers.StaticCache(config, max_cache_len=256)
+    cache.early_initialization(1, 2, head_dim, torch.bfloat16, "cpu")
+    found = []
+
+    def compile_graph(module, _inputs, kind):
+        settings = Settings(server=sys.argv[1], fallback="raise", prepare_memory=0)
+        graph = capture(module, lambda _: False)
+        found.append({"kind": kind, **program.load_program(graph, settings, torch.device("cuda", 0)).info()})
+        return make_boxed_func(module.forward)
+
+    def step(token):
+        return model(token, past_key_values=cache, use_cache=True).logits
+
+    with torch.no_grad():
+        model(torch.arange(5)[None], past_key_values=cache, use_cache=True)
+        compiled = torch.compile(step, backend=backend.aot_backend(compile_graph), dynamic=False)
+        compiled(torch.tensor([[7]]))
+    return {"head_dim": head_dim, "cache_bytes": cache.layers[0].keys.nbytes, **found[0]}
 
 
 def decoding(rows):
@@ -83,10 +130,22 @@ if sys.argv[2:] == ["decoding"]:
     for rows in (1, 3, 16, 64, 65):
         print(json.dumps({"rows": rows, **decoding(rows)}, default=str), flush=True)
     sys.exit()
+if sys.argv[2:] == ["cached"]:
+    for head_dim in (64, 24):
+        print(json.dumps(cached(head_dim), default=str), flush=True)
+    sys.exit()
+if sys.argv[2:] == ["queries"]:
+    for op in ("flash", "cudnn"):
+        for width, groups in ((128, 4), (64, 1), (256, 8), (40, 1), (128, 17)):
+            line = {"op": op, "width": width, "groups": groups, **one_query(op, width, groups)}
+            print(json.dumps(line, default=str), flush=True)
+    sys.exit()
 if sys.argv[2:] == ["attention"]:
     for op in ("flash", "efficient", "cudnn"):
         for dtype in (torch.float16, torch.bfloat16):
-            print(json.dumps({"op": op, **attention(op, dtype)}, default=str), flush=True)
+            for dropout in (0.1, 0.0):
+                found = attention(op, dtype, dropout)
+                print(json.dumps({"op": op, "dropout": dropout, **found}, default=str), flush=True)
     sys.exit()
 for name in sys.argv[2:]:
     for dtype, training in ((torch.float32, False), (torch.bfloat16, False), (torch.float32, True)):

@@ -57,12 +57,34 @@ def test_all_but_products_is_kernels(name, server):
             assert graph["native_steps"] > 0, graph
 
 
-def test_attention_of_a_gpu_is_a_library_step(server):
+def test_attention_of_a_gpu_with_dropout_is_a_library_step(server):
+    """Without, it is a kernel, and what comes after it another one."""
     lines = compiled(server, "attention")
-    assert [line["op"] for line in lines] == [op for op in ("flash", "efficient", "cudnn") for _ in "ab"]
+    assert [line["op"] for line in lines] == [op for op in ("flash", "efficient", "cudnn") for _ in "abcd"]
     for line in lines:
+        if line["dropout"] == 0:
+            assert line["library_ops"] == {} and line["native_steps"] == 2, line
+            continue
         assert line["library_ops"] == {f"aten._scaled_dot_product_{line['op']}_attention.default": 1}
         assert line["native_steps"] > 0
+
+
+def test_attention_of_one_query_is_a_kernel(server):
+    """Of heads of whole lines, of which not too many share keys; else a library's."""
+    lines = compiled(server, "queries")
+    assert len(lines) == 10
+    for line in lines:
+        is_own = line["width"] >= 64 and line["groups"] <= 16
+        assert sum(line["library_ops"].values()) == (0 if is_own else 1), line
+        assert line["native_steps"] == (1 if is_own else 0), line
+
+
+def test_a_cache_is_updated_in_place_or_by_libraries(server):
+    """With an attention of a library's, which may fail, after it the cache is copied: by a library, too."""
+    own, other = compiled(server, "cached")
+    assert own["library_ops"] == {} and own["workspace_bytes"] < own["cache_bytes"], own
+    assert other["library_ops"]["aten.index_copy.default"] == 4, other
+    assert len(other["library_ops"]) == 2, other
 
 
 def test_products_of_few_rows_are_kernels(server):

@@ -363,12 +363,7 @@ absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
   out.Line("extern \"C\" KILN_KERNEL void ", kSymbolPlaceholder, "(", parameters,
            "char* scratch, int* error_out, KTensorMap of_a, KTensorMap of_b) {");
   PrintSymbols(names_, index_type_, out);
-  // Where the parameters themselves lie: in C++ their addresses would be those of copies.
-  out.Line("unsigned long map_a, map_b;");
-  for (const size_t i : {0, 1}) {
-    out.Line("asm(\"{.reg .b64 at; mov.b64 at, ", kSymbolPlaceholder, "_param_", first_map + i,
-             "; cvta.param.u64 %0, at;}\" : \"=l\"(", i == 0 ? "map_a" : "map_b", "));");
-  }
+  PrintMapAddresses(first_map, {"map_a", "map_b"}, out);
   if (checks) out.Line("int error = 0;");
   out.AppendText(f.out.text());
   out.Line(HasFewRows() ? "KProductOfRows" : "KProduct", "<Shape>(map_a, map_b, ", rows_text, ", ",
@@ -386,6 +381,16 @@ absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
 }
 
 }  // namespace
+
+// In C++ the addresses of parameters would be those of copies.
+void PrintMapAddresses(size_t first, const std::vector<absl::string_view>& names,
+                       source::Writer& out) {
+  for (size_t i = 0; i < names.size(); ++i) {
+    out.Line("unsigned long ", names[i], ";");
+    out.Line("asm(\"{.reg .b64 at; mov.b64 at, ", kSymbolPlaceholder, "_param_", first + i,
+             "; cvta.param.u64 %0, at;}\" : \"=l\"(", names[i], "));");
+  }
+}
 
 bool IsProduct(const schedule::Tree& tree) {
   bool is = false;

@@ -2,7 +2,11 @@
 // prelude's KProduct, with what is done with the sums printed from the tree.
 #pragma once
 
+#include <vector>
+
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "compiler/codegen/source/kernel_text.h"
 #include "compiler/codegen/target.h"
 #include "compiler/schedule/tree.h"
 
@@ -14,5 +18,9 @@ bool IsProduct(const schedule::Tree& tree);
 // operands, follow the other parameters. REQUIRES: IsProduct(tree).
 absl::StatusOr<EmittedKernel> PrintProduct(ir::Module& module, const schedule::Tree& tree,
                                            int compute_units);
+
+// Variables of the names for where tensor maps lie, parameters from number `first` on.
+void PrintMapAddresses(size_t first, const std::vector<absl::string_view>& names,
+                       source::Writer& out);
 
 }  // namespace kiln::codegen::ptx

@@ -7,8 +7,10 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "compiler/codegen/kernel_archive.h"
+#include "compiler/codegen/ptx/attention_printer.h"
 #include "compiler/codegen/ptx/kernel_printer.h"
 #include "compiler/codegen/ptx/product_printer.h"
+#include "compiler/codegen/ptx/queries_printer.h"
 #include "compiler/codegen/ptx/source_hash.h"
 #include "compiler/schedule/ptx/schedule.h"
 #include "compiler/schedule/ptx/split_reductions.h"
@@ -57,6 +59,21 @@ absl::StatusOr<std::string> WithThreads(std::string ptx, absl::string_view threa
   return ptx;
 }
 
+// Whether more than a few iterations of the kernel run one after another, as those of scatters and
+// scans do: not so where a token goes to its place in a cache of keys.
+bool HasManyOrdered(const ir::Kernel& kernel) {
+  constexpr int64_t kFew = 4;
+  return absl::c_any_of(kernel.phases, [](const ir::Phase& phase) {
+    if (!ir::IsOrdered(phase)) return false;
+    int64_t iterations = 1;
+    for (const ir::IntExpr var : phase.inner) {
+      if (!var.extent().is_const() || var.extent().value() > kFew) return true;
+      iterations *= var.extent().value();
+    }
+    return iterations > kFew;
+  });
+}
+
 class PtxTarget : public Target {
  public:
   explicit PtxTarget(DeviceInfo device) : device_(std::move(device)) {}
@@ -70,14 +87,22 @@ class PtxTarget : public Target {
     return schedule::ptx::IsProductOfFewRows(module, kernel, device_);
   }
   // Products go to tensor cores: by a library where nothing is done with the result in one kernel
-  // with it, but for few rows. Sorts, scans and scatters would run one after another here.
+  // with it, but for few rows. Sorts, scans and scatters would run one after another here: but for
+  // those of a few values.
   bool LeavesToLibraries(ir::Module& module, const ir::Kernel& kernel,
                          bool goes_on) const override {
     if (kernel.schedule == ir::Schedule::kContraction) {
       return !schedule::ptx::TakesProduct(module, kernel, goes_on, device_);
     }
-    return kernel.schedule == ir::Schedule::kSorting || ir::HasScatter(kernel) ||
-           absl::c_any_of(kernel.phases, ir::IsOrdered) || !schedule::ptx::Lacks(kernel).empty();
+    return kernel.schedule == ir::Schedule::kSorting || HasManyOrdered(kernel) ||
+           !schedule::ptx::Lacks(kernel).empty();
+  }
+
+  bool LeavesCopiesToLibraries() const override { return true; }
+  bool LeavesAttentionToLibraries() const override { return true; }
+  bool TakesTogether(ir::Module& module,
+                     const std::vector<const ir::Kernel*>& kernels) const override {
+    return schedule::ptx::TakesAttention(module, kernels, device_);
   }
 
   void Tile(ir::Module& module) const override { schedule::ptx::SplitReductions(module, device_); }
@@ -89,10 +114,12 @@ class PtxTarget : public Target {
 
   absl::StatusOr<EmittedKernel> Print(ir::Module& module,
                                       const schedule::Tree& tree) const override {
-    KILN_ASSIGN_OR_RETURN(
-        EmittedKernel emitted,
-        ptx::IsProduct(tree) ? ptx::PrintProduct(module, tree, schedule::ptx::ComputeUnits(device_))
-                             : ptx::PrintKernel(module, tree, CanWait()));
+    const int units = schedule::ptx::ComputeUnits(device_);
+    KILN_ASSIGN_OR_RETURN(EmittedKernel emitted,
+                          ptx::IsOfFewQueries(tree) ? ptx::PrintFewQueries(module, tree)
+                          : ptx::IsProduct(tree)    ? ptx::PrintProduct(module, tree, units)
+                          : ptx::IsAttention(tree)  ? ptx::PrintAttention(module, tree, units)
+                                                    : ptx::PrintKernel(module, tree, CanWait()));
     emitted.prelude = PtxPrelude();
     return emitted;
   }
@@ -154,6 +181,11 @@ class PtxTarget : public Target {
   absl::StatusOr<schedule::Tree> ScheduleKernel(ir::Module& module,
                                                 const ir::Kernel& kernel) const override {
     return schedule::ptx::ScheduleKernel(module, kernel, device_);
+  }
+
+  absl::StatusOr<schedule::Tree> ScheduleRepeat(ir::Module& module,
+                                                const ir::Repeat& repeat) const override {
+    return schedule::ptx::ScheduleRepeat(module, repeat, device_);
   }
 
   static absl::string_view WithoutPrelude(absl::string_view source) {
