@@ -311,24 +311,28 @@ class Analyzer {
         way.step = step;
         const double tiles = static_cast<double>((all + step - 1) / step);
         std::vector<bool> in_l2 = AsSet(way.kept);
-        way.seconds = Launch() + TiledSeconds(begin, way, tiles, in_l2);
+        Way& best = ways[j - begin];
+        way.seconds = TiledSeconds(begin, way, tiles, in_l2, Launch(), best.seconds);
         // The same where weights that all tiles load stay, if that may be worth it.
         const std::vector<Resident> residents = loads.Residents(module_, RoomFor(machine_) - bytes);
         for (const Resident& resident : residents) in_l2[resident.buffer] = true;
         const double once = SecondsOf(residents, machine_);
-        if (once * (tiles - 1) > kWorthTrying * way.seconds) {
+        if (once * (tiles - 1) > kWorthTrying * best.seconds) {
+          const double most = std::min(way.seconds, best.seconds);
           way.seconds =
-              std::min(way.seconds, Launch() + once + TiledSeconds(begin, way, tiles, in_l2));
+              std::min(way.seconds, TiledSeconds(begin, way, tiles, in_l2, Launch() + once, most));
         }
-        Improve(begin, j + 1, ways[j - begin], way);
+        Improve(begin, j + 1, best, way);
       }
     }
   }
 
-  // Of all tiles of the kernels from `begin` on.
-  double TiledSeconds(size_t begin, const Way& way, double tiles, const std::vector<bool>& in_l2) {
-    double seconds = 0;
+  // `seconds`, and those of all tiles of the kernels from `begin` on; kNever where that is not less
+  // than `most`.
+  double TiledSeconds(size_t begin, const Way& way, double tiles, const std::vector<bool>& in_l2,
+                      double seconds, double most) {
     for (size_t k = begin; k < begin + way.loops.size(); ++k) {
+      if (seconds >= most) return kNever;
       const int64_t loop = way.loops[k - begin];
       if (const std::optional<size_t> summed = SummedLoop(KernelAt(k), loop)) {
         const Prices::OfSums price = prices_.SumsOf(k, *summed, way.step, in_l2);

@@ -179,10 +179,11 @@ class Chooser {
         for (const int64_t outer : outer_rows) {
           if (rows.size() == 2) tiling.tile[rows[0]] = outer;
           if (outer * inner * c > (int64_t{1} << 17)) continue;
-          for (const bool columns_first : {true, false}) {
-            tiling.order = Order(order, column, columns_first);
-            Try(tiling);
-          }
+          tiling.order = Order(order, column, true);
+          Try(tiling);
+          if (column < 0 || c >= extents_[column]) continue;  // the order is all the same
+          tiling.order = Order(order, column, false);
+          Try(tiling);
         }
       }
     }
