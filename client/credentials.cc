@@ -19,6 +19,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "client/token_file.h"
 #include "proto/base/log.h"
 #include "proto/base/status_macros.h"
 
@@ -30,7 +31,6 @@ using grpc::experimental::TlsChannelCredentialsOptions;
 
 constexpr unsigned kFileIntervalSeconds = 10;
 constexpr absl::Duration kTokenInterval = absl::Seconds(10);
-constexpr size_t kMaxTokenBytes = 4096;
 
 std::string OrVariable(const std::string& given, const char* variable) {
   if (!given.empty()) return given;
@@ -56,15 +56,6 @@ absl::Status CheckPem(const std::string& path, const char* option, absl::string_
   }
   return absl::InvalidArgumentError(
       absl::StrCat(option, ": '", path, "' holds no ", what, " in PEM form"));
-}
-
-absl::Status CheckToken(const std::string& token, absl::string_view source) {
-  bool printable = std::all_of(token.begin(), token.end(), [](char c) {
-    return absl::ascii_isgraph(static_cast<unsigned char>(c));
-  });
-  if (!token.empty() && token.size() <= kMaxTokenBytes && printable) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(source, " is no token: 1 to 4096 printable characters without spaces"));
 }
 
 // Where systems keep the certificates that everybody trusts; empty leaves the choice to gRPC.
@@ -137,17 +128,15 @@ absl::StatusOr<std::shared_ptr<Credentials>> Credentials::Load(const ClientOptio
     KILN_RETURN_IF_ERROR(CheckToken(out->token_, "token"));
     return out;
   }
-  out->token_file_ = given ? options.token_file : OrVariable("", "KILN_TOKEN_FILE");
-  if (!out->token_file_.empty()) KILN_RETURN_IF_ERROR(out->ReadTokenFile());
+  out->token_file_ = TokenFilePath(options);
+  if (!out->token_file_.empty()) KILN_RETURN_IF_ERROR(out->ReadToken());
   return out;
 }
 
-absl::Status Credentials::ReadTokenFile() const {
+absl::Status Credentials::ReadToken() const {
   token_read_ = absl::Now();
-  KILN_ASSIGN_OR_RETURN(std::string text, ReadFile(token_file_, "token_file"));
-  std::string token(absl::StripAsciiWhitespace(text));
-  KILN_RETURN_IF_ERROR(CheckToken(token, absl::StrCat("what '", token_file_, "' holds")));
-  token_ = std::move(token);
+  KILN_ASSIGN_OR_RETURN(TokenFile file, ReadTokenFile(token_file_));
+  token_ = std::move(file.token);
   return absl::OkStatus();
 }
 
@@ -178,7 +167,7 @@ std::shared_ptr<grpc::ChannelCredentials> Credentials::ForServer(absl::string_vi
 void Credentials::Apply(grpc::ClientContext& context, const std::string& otherwise) const {
   absl::MutexLock lock(&mu_);
   if (!token_file_.empty() && absl::Now() - token_read_ > kTokenInterval) {
-    if (absl::Status status = ReadTokenFile(); !status.ok()) {
+    if (absl::Status status = ReadToken(); !status.ok()) {
       Log(LogLevel::kWarning, "the token read before stays",
           {{"why", std::string(status.message())}});
     }

@@ -53,7 +53,7 @@ class Credentials {
 
  private:
   Credentials() = default;
-  absl::Status ReadTokenFile() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status ReadToken() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   std::string tls_ca_, tls_cert_, tls_key_, token_file_;
   std::string connection_key_;

@@ -1,9 +1,7 @@
 #include "client/local_access.h"
 
-#include <algorithm>
-#include <fstream>
+#include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "client/credentials.h"
@@ -11,22 +9,19 @@
 
 namespace kiln {
 
-std::string ReadLocalToken(absl::string_view server) {
+LocalAccess ReadLocalAccess(absl::string_view server) {
   const ServerName name = SplitScheme(server);
   int port = 0;
   if (name.scheme == Scheme::kTls || !IsLocal(name.address) ||
       absl::StartsWith(name.address, "unix:") ||
       !absl::SimpleAtoi(name.address.substr(name.address.rfind(':') + 1), &port)) {
-    return "";
+    return {};
   }
   const absl::StatusOr<std::string> folder = RuntimeFolder();
-  if (!folder.ok()) return "";
-  std::string token;
-  std::getline(std::ifstream(LocalTokenFile(*folder, port)), token);
-  const bool printable = std::all_of(token.begin(), token.end(), [](char c) {
-    return absl::ascii_isgraph(static_cast<unsigned char>(c));
-  });
-  return printable ? token : "";
+  if (!folder.ok()) return {};
+  const std::string path = LocalTokenFile(*folder, port);
+  absl::StatusOr<TokenFile> file = ReadTokenFile(path);
+  return file.ok() ? LocalAccess{*std::move(file), path} : LocalAccess();
 }
 
 }  // namespace kiln

@@ -159,7 +159,7 @@ absl::Status Remote::Prepare(grpc::ClientContext& context, absl::Duration timeou
                        absl::ToChronoNanoseconds(std::min(timeout, kMostTimeout)));
   // Read for each call, since each start of a server makes another token. That the channel is
   // connected says nothing: others of this process share it, and may have connected it again.
-  credentials_->Apply(context, own_ == nullptr ? ReadLocalToken(server_) : "");
+  credentials_->Apply(context, own_ == nullptr ? ReadLocalAccess(server_).file.token : "");
   AddHeaders(headers_, context);
   if (const TraceContext trace = CurrentTrace(); trace.valid()) {
     context.AddMetadata("traceparent", FormatTraceparent(trace));

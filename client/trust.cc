@@ -17,6 +17,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/credentials.h"
+#include "client/local_access.h"
+#include "client/token_file.h"
 #include "proto/base/error_detail.h"
 #include "proto/base/log.h"
 #include "proto/base/signing.h"
@@ -83,6 +85,12 @@ absl::StatusOr<std::shared_ptr<Trust>> Trust::Load(const ClientOptions& options)
     KILN_RETURN_IF_ERROR(Annotate(key.status(), "public_key"));
     trust->given_.push_back(*std::move(key));
   }
+  trust->given_by_ = "option public_key, KILN_PUBLIC_KEY";
+  if (const std::string path = TokenFilePath(options); trust->given_.empty() && !path.empty()) {
+    KILN_ASSIGN_OR_RETURN(TokenFile file, ReadTokenFile(path));
+    trust->given_ = std::move(file.public_keys);
+    trust->given_by_ = path;
+  }
   trust->path_ =
       options.known_servers.empty() ? Variable("KILN_KNOWN_SERVERS") : options.known_servers;
   trust->path_given_ = !trust->path_.empty();
@@ -112,6 +120,7 @@ absl::Status Trust::ReadFile() {
 const Trust::Keys* Trust::Known(const std::string& address) const {
   if (!given_.empty()) return &given_;
   if (auto it = kept_.find(address); it != kept_.end()) return &it->second;
+  if (auto it = left_.find(address); it != left_.end()) return &it->second;
   auto it = introduced_.find(address);
   return it == introduced_.end() || it->second.empty() ? nullptr : &it->second;
 }
@@ -135,7 +144,10 @@ absl::Status Trust::KeepFirst(const std::string& address, const std::string& pub
 absl::Status Trust::Introduce(absl::string_view server, absl::string_view public_key) {
   const std::string address = SplitScheme(server).address;
   const bool keeps = !path_.empty() && (path_given_ || !IsLocal(address));
+  LocalAccess local = ReadLocalAccess(server);
   absl::MutexLock lock(&mu_);
+  left_.erase(address);
+  if (!local.file.public_keys.empty()) left_[address] = std::move(local.file.public_keys);
   if (given_.empty() && !kept_.contains(address) && keeps && !public_key.empty()) {
     KILN_RETURN_IF_ERROR(KeepFirst(address, std::string(public_key)));
   }
@@ -153,13 +165,15 @@ absl::Status Trust::Introduce(absl::string_view server, absl::string_view public
           ? absl::StrCat("the server at ", address, " signs nothing, but its public key is known")
           : absl::StrCat("the server at ", address, " has the public key ",
                          FormatPublicKey(public_key), ", which is not the known one");
-  const std::string where = !given_.empty() ? " (option public_key, KILN_PUBLIC_KEY)"
-                            : kept_.contains(address)
-                                ? absl::StrCat(
-                                      "; if its key was replaced on purpose, remove its "
-                                      "line from ",
-                                      path_)
-                                : "";
+  std::string where;
+  if (!given_.empty()) {
+    where = absl::StrCat(" (", given_by_, ")");
+  } else if (kept_.contains(address)) {
+    where = absl::StrCat("; if its key was replaced on purpose, remove its line from ", path_);
+  } else if (left_.contains(address)) {
+    where = absl::StrCat("; a server of yours left ", local.path,
+                         ": remove it if another one is meant to have the port");
+  }
   return absl::UnauthenticatedError(absl::StrCat(what, where));
 }
 

@@ -18,11 +18,15 @@
 namespace kiln {
 
 // The keys that count for a server are, in this order:
-// - those of the option public_key or KILN_PUBLIC_KEY, comma-separated, for every server;
+// - those of the option public_key or KILN_PUBLIC_KEY, comma-separated, else those that stand in
+// the
+//   token file (client/token_file.h), for every server;
 // - those that the file of known servers has for it. A server met for the first time is added, one
 //   of this machine aside, unless the file was named by the option known_servers or
 //   KILN_KNOWN_SERVERS: whoever takes such a port can read the file as well;
-// - for a server of this machine, the one that it shows.
+// - for a server of this machine, the one that stands in the token file that it left for this
+// user's
+//   programs, else the one that it shows: who takes the port later cannot write that file.
 // Lines of the file are "HOST:PORT ed25519:BASE64"; several for one server are all good. Its place
 // is $XDG_CONFIG_HOME/kiln/known_servers, else ~/.config/kiln/known_servers. Thread-safe; other
 // processes may add to the file meanwhile.
@@ -56,12 +60,14 @@ class Trust {
   const Keys* Known(const std::string& address) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
 
   Keys given_;
+  std::string given_by_;
   std::string path_;  // empty: nowhere to keep keys
   bool path_given_ = false;
 
   mutable absl::Mutex mu_;
   std::map<std::string, Keys> kept_ ABSL_GUARDED_BY(mu_);        // of the file
   std::map<std::string, Keys> introduced_ ABSL_GUARDED_BY(mu_);  // of this process; may be empty
+  std::map<std::string, Keys> left_ ABSL_GUARDED_BY(mu_);        // of servers' token files
 };
 
 }  // namespace kiln

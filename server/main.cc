@@ -223,10 +223,11 @@ int ListenExit(const absl::Status& status) {
 // Null where callers over TCP are known otherwise, or there are none.
 absl::StatusOr<std::unique_ptr<LocalToken>> AdmitThisUser(const Config& config,
                                                           const RpcListener& rpc,
+                                                          absl::string_view public_key,
                                                           Credentials& credentials) {
   const bool wanted = UsesLocalToken(config.security, config.listen.IsLoopback());
   if (!wanted || config.listen.IsNone()) return nullptr;
-  KILN_ASSIGN_OR_RETURN(auto token, LocalToken::Make(rpc.address().port));
+  KILN_ASSIGN_OR_RETURN(auto token, LocalToken::Make(rpc.address().port, public_key));
   credentials.SetLocalToken(token->sha256());
   Log(LogLevel::kInfo, "callers show this user's token (--anonymous-role lets others in)",
       {{"file", token->path()}});
@@ -395,7 +396,7 @@ int Serve(const Config& config, const sigset_t& signals) {
 
   auto rpc = RpcListener::Listen(config);
   if (!rpc.ok()) return Fail(ListenExit(rpc.status()), rpc.status());
-  auto token = AdmitThisUser(config, **rpc, **credentials);
+  auto token = AdmitThisUser(config, **rpc, signer.public_key(), **credentials);
   if (!token.ok()) return Fail(kExitBadConfig, token.status());
   HttpRoutes routes =
       MakeRoutes(metrics, broker, pool, stack.all(), stack.remote(), **rpc, **credentials, serving);

@@ -112,7 +112,7 @@ const std::vector<Flag>& CommonFlags() {
       {"--tls-ca", "FILE", "who vouches for the server (KILN_TLS_CA)"},
       {"--tls-cert", "FILE", "this client's certificate (KILN_TLS_CERT)"},
       {"--tls-key", "FILE", "its key (KILN_TLS_KEY)"},
-      {"--token-file", "FILE", "the token is in it (KILN_TOKEN_FILE; KILN_TOKEN is one itself)"},
+      {"--token-file", "FILE", "the token, and keys after it (KILN_TOKEN_FILE; KILN_TOKEN is one)"},
       {"--public-key", "KEY,...", "whose artifacts are loaded (KILN_PUBLIC_KEY)"},
       {"--known-servers", "FILE", "keys of servers, as ssh keeps them (KILN_KNOWN_SERVERS)"},
       {"--help", "", "a command's own options"},

@@ -55,7 +55,7 @@ absl::StatusOr<LoadOptions> ParseOptions(const Args& args) {
   TakeSecurityFlags(args, security);
   if (OptionOrVariable(security.token_file, "KILN_TOKEN_FILE").empty() &&
       OptionOrVariable("", "KILN_TOKEN").empty()) {
-    security.token = ReadLocalToken(options.server);
+    security.token = ReadLocalAccess(options.server).file.token;
   }
   KILN_ASSIGN_OR_RETURN(options.credentials, Credentials::Load(security));
   KILN_RETURN_IF_ERROR(options.credentials->CheckServer(options.server));

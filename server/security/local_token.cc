@@ -12,6 +12,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "proto/base/own_server.h"
+#include "proto/base/signing.h"
 #include "proto/base/status_macros.h"
 
 namespace kiln::server {
@@ -21,7 +22,8 @@ constexpr size_t kTokenBytes = 32;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<LocalToken>> LocalToken::Make(int port) {
+absl::StatusOr<std::unique_ptr<LocalToken>> LocalToken::Make(int port,
+                                                             absl::string_view public_key) {
   KILN_ASSIGN_OR_RETURN(const std::string folder, RuntimeFolder());
   const std::string path = LocalTokenFile(folder, port);
   std::string random(kTokenBytes, '\0');
@@ -29,7 +31,8 @@ absl::StatusOr<std::unique_ptr<LocalToken>> LocalToken::Make(int port) {
     return absl::InternalError("OpenSSL gives no random bytes");
   }
   const std::string token = absl::BytesToHexString(random);
-  const std::string text = absl::StrCat(token, "\n");
+  const std::string text = absl::StrCat(
+      token, "\n", public_key.empty() ? "" : absl::StrCat(FormatPublicKey(public_key), "\n"));
   // Whoever reads meanwhile has the old one or the new one, whole.
   const std::string written = absl::StrCat(path, ".new");
   unlink(written.c_str());

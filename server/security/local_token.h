@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "proto/base/digest.h"
 
 namespace kiln::server {
@@ -13,8 +14,10 @@ namespace kiln::server {
 class LocalToken {
  public:
   // A new token, in the file that clients look for (proto/base/own_server.h); one that is there
-  // already is another server's that has ended. FAILED_PRECONDITION, naming the file.
-  static absl::StatusOr<std::unique_ptr<LocalToken>> Make(int port);
+  // already is another server's that has ended. After it stands the key that this server signs
+  // with, 32 bytes: clients take nothing from whoever has the port later. Empty where it signs
+  // nothing. FAILED_PRECONDITION, naming the file.
+  static absl::StatusOr<std::unique_ptr<LocalToken>> Make(int port, absl::string_view public_key);
   ~LocalToken() { Remove(); }
 
   const Digest& sha256() const { return sha256_; }

@@ -273,6 +273,34 @@ TEST_F(OwnServerTest, APortOfThisMachineIsForTheServersUserAlone) {
   EXPECT_FALSE(std::filesystem::exists(token));
 }
 
+TEST_F(OwnServerTest, WhoTakesThePortOfAKilledServerIsNotBelieved) {
+  auto process = Process::Start({KilndPath(), "--listen=127.0.0.1:0", "--metrics-listen=none",
+                                 "--socket=none", "--data-dir=" + dir_.path() + "/data"},
+                                Environment());
+  ASSERT_TRUE(process.ok()) << process.status();
+  const std::string line = (*process)->ReadLine(kPatience).value_or("");
+  const std::string address = line.substr(line.find("127."), line.find(',') - line.find("127."));
+  EXPECT_EQ(Kiln({"status", "--server", address}).code, 0);
+  (*process)->Signal(SIGKILL);
+  (*process)->Wait(kPatience);
+
+  auto other =
+      Process::Start({KilndPath(), "--listen=" + address, "--metrics-listen=none", "--socket=none",
+                      "--anonymous-role=compile", "--data-dir=" + dir_.path() + "/other"},
+                     Environment());
+  ASSERT_TRUE(other.ok()) << other.status();
+  ASSERT_TRUE((*other)->ReadLine(kPatience).has_value()) << (*other)->Errors();
+  const Ended refused = Kiln({"doctor", "--server", address});
+  EXPECT_NE(refused.code, 0);
+  EXPECT_THAT(refused.output + refused.errors, HasSubstr("which is not the known one"));
+  const std::string left =
+      LocalTokenFile(dir_.path() + "/kiln", std::stoi(address.substr(address.rfind(':') + 1)));
+  EXPECT_THAT(refused.output + refused.errors, HasSubstr(left));
+  ASSERT_TRUE(std::filesystem::remove(left));
+  const Ended taken = Kiln({"doctor", "--server", address});
+  EXPECT_EQ(taken.code, 0) << taken.output << taken.errors;
+}
+
 TEST_F(OwnServerTest, AServerByHandIsTheOneThatClientsFind) {
   auto process = Process::Start({KilndPath(), "--listen=127.0.0.1:0", "--metrics-listen=none",
                                  "--data-dir=" + dir_.path() + "/data"},

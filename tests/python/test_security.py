@@ -74,6 +74,23 @@ def test_another_servers_key_is_refused(secure):
         _run(_options(secure, token="c-secret", public_key=wrong))
 
 
+def test_a_key_beside_the_token_is_the_only_one_that_counts(secure):
+    token = secure.folder / "pinned"
+    options = _options(secure, token_file=str(token), known_servers=str(secure.folder / "unused"))
+    _run(_options(secure, token="c-secret"))
+    key = (secure.folder / "known_servers").read_text().split()[1]
+    token.write_text(f"c-secret\n{key}\n")
+    token.chmod(0o600)
+    _run(options)
+    assert not kiln_torch.stats()["fallbacks"]
+    token.write_text("c-secret\ned25519:" + "A" * 43 + "=\n")
+    with pytest.raises(Exception, match=f"which is not the known one.*{token}"):
+        _run({**options, "timeout_s": 60})  # other options, so another client
+    token.chmod(0o622)
+    with pytest.raises(ValueError, match=f"others may write '{token}'"):
+        _run({**options, "timeout_s": 61})
+
+
 def test_the_environment_says_the_same(secure, monkeypatch):
     token = secure.folder / "token"
     token.write_text("c-secret\n")

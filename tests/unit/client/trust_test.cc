@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "proto/base/own_server.h"
 #include "proto/base/signing.h"
 #include "tests/unit/cache/temp_dir.h"
 
@@ -23,6 +24,9 @@ using ::testing::HasSubstr;
 class TrustTest : public ::testing::Test {
  protected:
   void SetUp() override {
+    for (const char* name : {"KILN_TOKEN", "KILN_TOKEN_FILE"}) unsetenv(name);
+    setenv("XDG_RUNTIME_DIR", (dir_.path() + "/run").c_str(), 1);
+    std::filesystem::create_directories(dir_.path() + "/run");
     unsetenv("KILN_PUBLIC_KEY");
     unsetenv("KILN_KNOWN_SERVERS");
     setenv("XDG_CONFIG_HOME", dir_.path().c_str(), 1);
@@ -32,6 +36,12 @@ class TrustTest : public ::testing::Test {
     std::stringstream text;
     text << std::ifstream(path_).rdbuf();
     return text.str();
+  }
+  std::string File(const std::string& name, const std::string& text, unsigned mode = 0600) {
+    const std::string path = dir_.path() + "/" + name;
+    std::ofstream(path) << text;
+    EXPECT_EQ(chmod(path.c_str(), mode), 0);
+    return path;
   }
   std::string Sign(const SigningKey& key) { return key.Sign(kArtifactKind, name_, digest_); }
 
@@ -92,6 +102,68 @@ TEST_F(TrustTest, AGivenKeyGoesBeforeWhatIsKept) {
   EXPECT_TRUE(trust->Check("never.met:1", name_, digest_, Sign(*other_)).ok());
   EXPECT_TRUE(absl::IsUnauthenticated(trust->Introduce("127.0.0.1:7461", mine_->public_key())))
       << "on this machine, too";
+}
+
+TEST_F(TrustTest, AKeyBesideTheTokenIsAGivenOne) {
+  ClientOptions options;
+  options.token_file =
+      File("token", absl::StrCat("secret\n", FormatPublicKey(mine_->public_key()), "\n"));
+  auto trust = Load(options);
+  const absl::Status other = trust->Introduce("build.example:7461", other_->public_key());
+  EXPECT_TRUE(absl::IsUnauthenticated(other)) << other;
+  EXPECT_THAT(other.message(), HasSubstr(options.token_file));
+  EXPECT_TRUE(absl::IsUnauthenticated(trust->Introduce("127.0.0.1:7461", ""))) << "signs nothing";
+  EXPECT_TRUE(trust->Introduce("build.example:7461", mine_->public_key()).ok());
+  EXPECT_TRUE(trust->Check("build.example:7461", name_, digest_, Sign(*mine_)).ok());
+  EXPECT_TRUE(absl::IsDataLoss(trust->Check("build.example:7461", name_, digest_, Sign(*other_))));
+  EXPECT_TRUE(absl::IsDataLoss(trust->Check("build.example:7461", name_, digest_, "")));
+  EXPECT_TRUE(absl::IsDataLoss(trust->CheckKept({"a:1"}, name_, digest_, Sign(*other_))));
+  EXPECT_FALSE(std::filesystem::exists(path_)) << "nothing to keep";
+
+  options.public_key = FormatPublicKey(other_->public_key());
+  EXPECT_TRUE(Load(options)->Introduce("build.example:7461", other_->public_key()).ok())
+      << "the option goes before it";
+  setenv("KILN_TOKEN_FILE", options.token_file.c_str(), 1);
+  EXPECT_FALSE(Load()->Introduce("build.example:7461", other_->public_key()).ok());
+  options = ClientOptions();
+  options.token = "another";  // in the place of the environment's file, keys and all
+  EXPECT_TRUE(Load(options)->Introduce("build.example:7461", other_->public_key()).ok());
+}
+
+TEST_F(TrustTest, ATokenFileWithKeysIsRefusedWhereOthersMayWriteIt) {
+  ClientOptions options;
+  const std::string key = FormatPublicKey(mine_->public_key());
+  options.token_file = File("token", absl::StrCat("secret ", key), 0620);
+  absl::Status status = Trust::Load(options).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("others may write '" + options.token_file));
+  options.token_file = File("token", "secret ed25519:short", 0600);
+  status = Trust::Load(options).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr(options.token_file));
+  options.token_file = File("token", "secret\n", 0664);
+  EXPECT_TRUE(Trust::Load(options).ok()) << "a token alone";
+}
+
+TEST_F(TrustTest, WhoTakesThePortOfAServerOfThisUserIsNotTrusted) {
+  std::filesystem::create_directories(dir_.path() + "/run/kiln");
+  ASSERT_EQ(chmod((dir_.path() + "/run/kiln").c_str(), 0700), 0);
+  const std::string left = LocalTokenFile(dir_.path() + "/run/kiln", 7461);
+  const std::string text = absl::StrCat("secret\n", FormatPublicKey(mine_->public_key()), "\n");
+  std::ofstream(left) << text;
+  ASSERT_EQ(chmod(left.c_str(), 0600), 0);
+  auto trust = Load();
+  EXPECT_TRUE(trust->Introduce("127.0.0.1:7461", mine_->public_key()).ok());
+  absl::Status other = trust->Introduce("localhost:7461", other_->public_key());
+  EXPECT_TRUE(absl::IsUnauthenticated(other)) << other;
+  EXPECT_THAT(other.message(), HasSubstr("remove it"));
+  EXPECT_THAT(other.message(), HasSubstr(left));
+  EXPECT_TRUE(absl::IsUnauthenticated(trust->Introduce("127.0.0.1:7461", "")));
+  EXPECT_TRUE(absl::IsDataLoss(trust->Check("127.0.0.1:7461", name_, digest_, Sign(*other_))));
+  EXPECT_TRUE(absl::IsDataLoss(trust->Check("127.0.0.1:7461", name_, digest_, "")));
+  EXPECT_TRUE(trust->Introduce("127.0.0.1:7462", other_->public_key()).ok()) << "another port";
+  std::filesystem::remove(left);
+  EXPECT_TRUE(trust->Introduce("127.0.0.1:7461", other_->public_key()).ok());
 }
 
 TEST_F(TrustTest, AServerOfThisMachineMayChangeItsKeyUnlessTheFileIsNamed) {
