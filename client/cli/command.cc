@@ -52,8 +52,8 @@ void TakeSecurityFlags(const Args& args, ClientOptions& options) {
   options.known_servers = args.Get("--known-servers", "");
 }
 
-absl::StatusOr<std::unique_ptr<Client>> MakeClient(const Args& args, bool debug,
-                                                   const v1::SavedGraph::Asked& asked) {
+absl::StatusOr<ClientOptions> TakeClientFlags(const Args& args,
+                                              const v1::SavedGraph::Asked& asked) {
   ClientOptions options;
   KILN_ASSIGN_OR_RETURN(options.target, args.GetChoice("--target", "cpp", KnownTargets()));
   options.server = args.Get("--server", "");
@@ -61,13 +61,19 @@ absl::StatusOr<std::unique_ptr<Client>> MakeClient(const Args& args, bool debug,
   options.libraries = absl::StrSplit(args.Get("--libraries", absl::StrJoin(asked.libraries(), ",")),
                                      ',', absl::SkipEmpty());
   options.prepare_memory = asked.prepare_memory();
-  options.debug = debug;
   options.fail_on_miss = args.Has("--fail-on-miss");
   TakeSecurityFlags(args, options);
   KILN_ASSIGN_OR_RETURN(int64_t threads, args.GetInt("--threads", 0, 1, 1024));
   KILN_ASSIGN_OR_RETURN(int64_t seconds, args.GetInt("--timeout", 600, 1, 86400));
   options.threads = static_cast<int>(threads);
   options.timeout = absl::Seconds(seconds);
+  return options;
+}
+
+absl::StatusOr<std::unique_ptr<Client>> MakeClient(const Args& args, bool debug,
+                                                   const v1::SavedGraph::Asked& asked) {
+  KILN_ASSIGN_OR_RETURN(ClientOptions options, TakeClientFlags(args, asked));
+  options.debug = debug;
   return Client::Create(options);
 }
 

@@ -59,7 +59,10 @@ Outcome RunLoad(const Args& args);
 void TakeSecurityFlags(const Args& args, ClientOptions& options);
 
 // --server, --timeout, --threads, --arch, --libraries, --target, --fail-on-miss and the flags
-// above, in a client; what no flag says is as `asked`.
+// above; what no flag says is as `asked`.
+absl::StatusOr<ClientOptions> TakeClientFlags(const Args& args,
+                                              const v1::SavedGraph::Asked& asked = {});
+// A client with them.
 absl::StatusOr<std::unique_ptr<Client>> MakeClient(const Args& args, bool debug,
                                                    const v1::SavedGraph::Asked& asked = {});
 

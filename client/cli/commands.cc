@@ -8,7 +8,8 @@ namespace {
 constexpr Flag kTarget = {"--target", "cpp|ptx|gcu|null", "what runs it (cpp)"};
 constexpr Flag kArch = {"--arch", "NAME",
                         "of the target: znver3, sm_90a, gcu-16m (native: this machine's)"};
-constexpr Flag kLibraries = {"--libraries", "torch", "what library steps can call (nothing)"};
+constexpr Flag kLibraries = {"--libraries", "torch",
+                             "what library steps can call (as the graph asks, else nothing)"};
 constexpr Flag kThreads = {"--threads", "N", "that it runs on (one a physical core)"};
 constexpr Flag kFailOnMiss = {"--fail-on-miss", "", "compile nothing: exit code 5 on a miss"};
 

@@ -186,10 +186,13 @@ Outcome RunCompile(const Args& args) {
 
 Outcome RunExplain(const Args& args) {
   if (args.positional().size() != 1) return Usage("kiln explain takes one saved graph");
-  auto client = MakeClient(args, true);
-  if (!client.ok()) return Usage(client.status());
-  auto graph = GraphArgument(args);
+  const absl::Status flags = TakeClientFlags(args).status();
+  if (!flags.ok()) return Usage(flags);
+  v1::SavedGraph::Asked asked;
+  auto graph = GraphArgument(args, &asked);
   if (!graph.ok()) return Failed(graph.status());
+  auto client = MakeClient(args, true, asked);
+  if (!client.ok()) return Usage(client.status());
   auto answer = CompileGraph(**client, *graph);
   if (!answer.ok()) return Failed(answer.status());
   if (answer->parsed.header().target() == v1::TARGET_GCU) {

@@ -32,9 +32,11 @@ struct Loaded {
   double ready_ms = 0;
 };
 
-absl::StatusOr<Loaded> Load(Client& client, const Args& args, const std::string& data) {
+// `graph`: what `data` is where it is no artifact.
+absl::StatusOr<Loaded> Load(Client& client, const Args& args, const std::string& data,
+                            v1::Graph graph) {
   Loaded out;
-  absl::Time start = absl::Now();
+  const absl::Time start = absl::Now();
   if (IsArtifactFile(data)) {
     KILN_ASSIGN_OR_RETURN(int64_t threads, args.GetInt("--threads", 0, 1, 1024));
     KILN_ASSIGN_OR_RETURN(out.program, Program::Load(data, static_cast<int>(threads)));
@@ -42,8 +44,7 @@ absl::StatusOr<Loaded> Load(Client& client, const Args& args, const std::string&
     *out.graph.mutable_symbols() = out.program->artifact().program().symbols();
     *out.graph.mutable_inputs() = out.program->artifact().program().inputs();
   } else {
-    KILN_ASSIGN_OR_RETURN(out.graph, GraphArgument(args));
-    start = absl::Now();
+    out.graph = std::move(graph);
     ProgressLine progress;
     KILN_ASSIGN_OR_RETURN(Compiled compiled, client.Compile(out.graph, progress.callback()));
     out.program = compiled.program;
@@ -240,8 +241,8 @@ Outcome RunRun(const Args& args) {
     return Usage("--profile prints a table; for programs to read there is --trace");
   }
   if (*profile == 0 && args.Has("--trace")) return Usage("--trace needs --profile N");
-  auto client = MakeClient(args, *profile > 0);
-  if (!client.ok()) return Usage(client.status());
+  const absl::Status flags = TakeClientFlags(args).status();
+  if (!flags.ok()) return Usage(flags);
   auto data = ReadFile(args.positional().front());
   if (!data.ok()) return Failed(data.status());
   if (args.Has("--check") && IsArtifactFile(*data)) {
@@ -253,7 +254,17 @@ Outcome RunRun(const Args& args) {
   if (args.Has("--check") && args.Has("--expect")) {
     return Usage("--check compares with the reference interpreter, --expect with a file: give one");
   }
-  auto loaded = Load(**client, args, *data);
+  v1::Graph graph;
+  v1::SavedGraph::Asked asked;
+  if (!IsArtifactFile(*data)) {
+    auto saved = GraphArgument(args, &asked);
+    if (!saved.ok()) return Failed(saved.status());
+    graph = *std::move(saved);
+    asked.clear_libraries();  // there are none here
+  }
+  auto client = MakeClient(args, *profile > 0, asked);
+  if (!client.ok()) return Usage(client.status());
+  auto loaded = Load(**client, args, *data, std::move(graph));
   if (!loaded.ok()) return Failed(loaded.status());
   auto inputs = MakeInputs(loaded->graph, args.Get("--inputs", "random"), args.All("--weights"));
   if (!inputs.ok()) return Usage(inputs.status());

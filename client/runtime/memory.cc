@@ -17,6 +17,7 @@ namespace kiln::runtime {
 namespace {
 
 constexpr int64_t kHugePage = 2 << 20;
+constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which not all headers have
 constexpr int64_t kMaxBlock = int64_t{1} << 46;
 constexpr int64_t kSmallestKept = 1 << 20;
 constexpr int64_t kMostKept = 256 << 20;
@@ -102,6 +103,15 @@ absl::StatusOr<Block> Block::Allocate(int64_t size_bytes) {
   // Advice only: a system without huge pages answers with an error that changes nothing.
   if (alignment == kHugePage) madvise(block.data_, rounded, MADV_HUGEPAGE);
   return block;
+}
+
+int64_t Block::parts() const {
+  return reinterpret_cast<uintptr_t>(data_) % kHugePage == 0 ? capacity_ / kHugePage : 0;
+}
+
+void Block::TakePages(int64_t part) const {
+  // Advice only, too: Linux before 5.14 does not know it.
+  madvise(data_ + part * kHugePage, kHugePage, kPopulateWrite);
 }
 
 absl::StatusOr<SharedMemory*> AllocateShared(int64_t size_bytes) {

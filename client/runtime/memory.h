@@ -22,6 +22,11 @@ class Block {
   // RESOURCE_EXHAUSTED where the system refuses. A size of 0 gives a valid pointer.
   static absl::StatusOr<Block> Allocate(int64_t size_bytes);
 
+  // Has the system give the pages of a part now, not when each is first written to: what is in the
+  // part stays. Parts may be taken by several threads at once. REQUIRES: 0 <= part < parts().
+  void TakePages(int64_t part) const;
+  int64_t parts() const;  // of the size of a huge page; 0: pages are given as they are needed
+
   char* data() const { return data_; }
   int64_t capacity() const { return capacity_; }
 

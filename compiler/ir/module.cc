@@ -40,7 +40,14 @@ absl::Span<const Kernel> KernelsOf(const Operation& operation) {
 }
 
 bool AddsUp(const Kernel& kernel) {
-  if (kernel.schedule != Schedule::kContraction || kernel.phases.size() != 2) return false;
+  if (kernel.phases.size() != 2 || kernel.phases[0].inner.empty()) return false;
+  const std::vector<Inst>& sums = kernel.phases[0].body;
+  const auto reduces = [](const Inst& inst) { return inst.op == ScalarOp::kReduce; };
+  if (!kernel.phases[1].inner.empty() || !std::any_of(sums.begin(), sums.end(), reduces) ||
+      std::any_of(sums.begin(), sums.end(),
+                  [](const Inst& inst) { return inst.op == ScalarOp::kStore; })) {
+    return false;
+  }
   const std::vector<Inst>& body = kernel.phases[1].body;
   return std::any_of(body.begin(), body.end(), [&](const Inst& load) {
     return load.op == ScalarOp::kLoad &&

@@ -31,9 +31,6 @@ class RepeatVerifier {
     if (repeat_.steps.empty() && (repeat_.before + repeat_.after > 0 || !repeat_.windows.empty())) {
       return Error("has sums or windows and no steps");
     }
-    if (repeat_.before + repeat_.after > 0 && repeat_.steps.back() == 1) {
-      return Error("sums over tiles of one iteration");
-    }
     KILN_RETURN_IF_ERROR(CheckWindows());
     for (size_t k = 0; k < count; ++k) KILN_RETURN_IF_ERROR(CheckLoops(k));
     for (size_t k = 0; k < count; ++k) KILN_RETURN_IF_ERROR(CheckAccesses(k));
@@ -96,9 +93,8 @@ class RepeatVerifier {
     if (kernel.outer.size() < tiled) {
       return Error(absl::StrCat("has a kernel @", kernel.name, " of fewer loops than steps"));
     }
-    if (adds && (kernel.phases[0].inner.size() != 1 || !IsPlainSum(kernel))) {
-      return Error(
-          absl::StrCat("has a kernel @", kernel.name, " that does more than add sums of one loop"));
+    if (adds && !IsPlainSum(kernel)) {
+      return Error(absl::StrCat("has a kernel @", kernel.name, " that does more than add sums"));
     }
     std::vector<IntExpr> loops = TiledLoops(repeat_, number);
     for (size_t i = 0; i < loops.size(); ++i) {
@@ -114,17 +110,26 @@ class RepeatVerifier {
     return absl::OkStatus();
   }
 
-  // Whether what follows the sum is `load @x[i]`, `add`, `store @x[i]`.
+  // Whether what follows the sums is `load @x[i]`, `add`, `store @x[i]` for each of them, with what
+  // combines parts of it in the place of `add`.
   static bool IsPlainSum(const Kernel& kernel) {
     const std::vector<Inst>& body = kernel.phases[1].body;
-    if (body.size() != 3 || !kernel.phases[1].inner.empty()) return false;
-    const Inst &load = body[0], &add = body[1], &store = body[2];
-    const ValueId sum = kernel.phases[0].body.back().result;
-    return load.op == ScalarOp::kLoad && add.op == ScalarOp::kAdd && store.op == ScalarOp::kStore &&
-           load.buffer == store.buffer && load.indices == store.indices && !load.has_mask &&
-           !store.accumulates &&
-           absl::c_is_permutation(add.operands, std::vector<ValueId>{load.result, sum}) &&
-           store.operands == std::vector<ValueId>{add.result};
+    std::vector<const Inst*> sums;
+    for (const Inst& inst : kernel.phases[0].body) {
+      if (inst.op == ScalarOp::kReduce) sums.push_back(&inst);
+    }
+    if (body.size() != 3 * sums.size()) return false;
+    for (size_t i = 0; i < sums.size(); ++i) {
+      const Inst &load = body[3 * i], &add = body[3 * i + 1], &store = body[3 * i + 2];
+      const bool plain = load.op == ScalarOp::kLoad && add.op == CombinerOf(sums[i]->reduce_kind) &&
+                         store.op == ScalarOp::kStore && load.buffer == store.buffer &&
+                         load.indices == store.indices && !load.has_mask && !store.accumulates &&
+                         absl::c_is_permutation(
+                             add.operands, std::vector<ValueId>{load.result, sums[i]->result}) &&
+                         store.operands == std::vector<ValueId>{add.result};
+      if (!plain) return false;
+    }
+    return true;
   }
 
   absl::Status CheckAccesses(size_t number) {

@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/ir/interpret_impl.h"
+#include "compiler/schedule/interpret_attention.h"
 #include "compiler/schedule/interpret_queries.h"
 #include "compiler/schedule/nest.h"
 #include "proto/base/status_macros.h"
@@ -383,6 +384,11 @@ class Runner {
         }
         return absl::OkStatus();
       }
+      case MicroKind::kAttendTile:
+        return InterpretAttention(c, s, read, [&](size_t window, int64_t i, double value) {
+          return Write(micro.windows[window].alloc, micro.windows[window].buffer, at[window] + i,
+                       Lane{.f = value});
+        });
       case MicroKind::kAttend:
       case MicroKind::kAttendMasked:
         return InterpretFewQueries(module_, micro, s, read, write);

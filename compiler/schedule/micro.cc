@@ -1,5 +1,7 @@
 #include "compiler/schedule/micro.h"
 
+#include <bit>
+#include <cstdint>
 #include <iterator>
 
 namespace kiln::schedule {
@@ -28,6 +30,19 @@ IntExpr Span(IntContext& ints, IntExpr rows, IntExpr row_stride, IntExpr columns
 
 const MicroInfo& Info(MicroKind kind) {
   return kInfos[static_cast<size_t>(kind)];
+}
+
+size_t NumWindows(MicroKind kind, const std::vector<int>& constants) {
+  size_t count = Info(kind).windows;
+  if (kind == MicroKind::kAttendTile && constants.size() == Info(kind).constants) {
+    count += (constants[kAttendMask] != 0 ? 1 : 0) + (constants[kAttendSums] != 0 ? 1 : 0);
+  }
+  return count;
+}
+
+float AttendScale(const std::vector<int>& constants) {
+  const auto half = [&](size_t i) { return static_cast<uint32_t>(constants[kAttendScale + i]); };
+  return std::bit_cast<float>(half(0) << 16 | half(1));
 }
 
 std::optional<MicroKind> MicroKindFromName(absl::string_view name) {
@@ -68,6 +83,15 @@ std::vector<IntExpr> Reach(IntContext& ints, const Micro& micro) {
     case MicroKind::kMultiplyRows:
       return {ints.Const(int64_t{c[0]} * c[1]), Span(ints, s[0], s[3], s[2], s[4]),
               Span(ints, s[1], s[5], s[2], s[6])};
+    case MicroKind::kAttendTile: {
+      const IntExpr width = ints.Const(c[0]);
+      std::vector<IntExpr> reach = {
+          Span(ints, s[0], s[3], width, one), Span(ints, s[0], s[4], width, one),
+          Span(ints, s[2], s[5], width, one), Span(ints, s[2], s[6], width, one)};
+      if (c[kAttendMask] != 0) reach.push_back(Span(ints, s[0], s[7], s[2], one));
+      if (c[kAttendSums] != 0) reach.push_back(Span(ints, s[0], s[8], one, one));
+      return reach;
+    }
     case MicroKind::kAttend:
     case MicroKind::kAttendMasked: {
       const auto rows = [&](size_t strides, IntExpr last, IntExpr stride) {
@@ -115,6 +139,8 @@ IntExpr Work(IntContext& ints, const Micro& micro) {
     case MicroKind::kMultiplyTile:
     case MicroKind::kMultiplyRows:
       return ints.Mul(s[2], int64_t{c[0]} * c[1]);
+    case MicroKind::kAttendTile:
+      return ints.Mul(ints.Mul(s[0], s[2]), 2 * int64_t{c[0]});
     case MicroKind::kAttend:
     case MicroKind::kAttendMasked:
       return ints.Mul(ints.Mul(ints.Mul(s[0], s[1]), ints.Mul(s[2], s[3])), 2);

@@ -51,6 +51,17 @@ namespace kiln::schedule {
      may be of i8: by groups of warps that take steps of k in turn, and blocks that share a tile   \
      by k */                                                                                       \
   X(kMultiplyRows, "multiply_rows", 7, 3, 7)                                                       \
+  /* <WIDTH, GROUPS, KEYS, STAGES, TURNS, IN_PLACE, PERSISTENT, CAUSAL, MASK, SUMS, HIGH,          \
+     LOW>(result, query, key, value, then mask where MASK is not 0, sums where SUMS is 1; rows,    \
+     row, keys, result_stride, query_stride, key_stride, value_stride, mask_stride, sums_stride),  \
+     rows of bf16 or f16, WIDTH contiguous elements each; HIGH and                                 \
+     LOW: halves of the bits of scale, a float; how it runs is in GROUPS to PERSISTENT             \
+     (schedule/ptx/attention.h); scores[r, k] = scale * sum over i < WIDTH of query[r, i] * key[k, \
+     i], where MASK is 2 plus mask[r, k], and -inf where mask[r, k] is false and MASK is 1, or k > \
+     row + r and CAUSAL is 1: result[r, i] = sum over k < keys of softmax(scores[r])[k] * value[k, \
+     i], 0 where all scores are -inf; sums[r] = log(sum over k < keys of exp(scores[r, k])), 0     \
+     there, r < rows */                                                                            \
+  X(kAttendTile, "attend_tile", 12, 4, 9)                                                          \
   /* <STAGES, CLUSTER, SCALE>(out, q, k, v; groups, queries, keys, width, out_group, out_query,    \
      q_group, q_query, k_key, v_key), by all threads of the team; SCALE the bits of a float; all   \
      of 16 bits. For g < groups and l < queries, out from g * out_group + l * out_query on: the    \
@@ -72,6 +83,11 @@ struct MicroInfo {
   size_t constants, windows, sizes;
 };
 const MicroInfo& Info(MicroKind kind);
+// How many windows it has with these constants: of kAttendTile more than its Info says.
+size_t NumWindows(MicroKind kind, const std::vector<int>& constants);
+// Constants of kAttendTile, by number.
+inline constexpr size_t kAttendCausal = 7, kAttendMask = 8, kAttendSums = 9, kAttendScale = 10;
+float AttendScale(const std::vector<int>& constants);
 std::optional<MicroKind> MicroKindFromName(absl::string_view name);
 inline bool IsOfFewQueries(MicroKind kind) {
   return kind == MicroKind::kAttend || kind == MicroKind::kAttendMasked;

@@ -292,7 +292,7 @@ class Parser : public ir::Parser {
       micro.constants.push_back(constant);
     }
     if (info.constants > 0) KILN_RETURN_IF_ERROR(Expect(">"));
-    for (size_t i = 0; i < info.windows; ++i) {
+    for (size_t i = 0; i < NumWindows(*kind, micro.constants); ++i) {
       KILN_RETURN_IF_ERROR(Expect(i == 0 ? "(" : ","));
       schedule::Window window;
       if (token_.kind == TokenKind::kIdentifier) {

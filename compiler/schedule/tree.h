@@ -161,6 +161,7 @@ enum class MicroKind : uint8_t {
   kMultiplyPairs,
   kMultiplyTile,
   kMultiplyRows,
+  kAttendTile,
   kAttend,
   kAttendMasked,
   kSort,

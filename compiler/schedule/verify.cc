@@ -390,8 +390,8 @@ class Verifier {
 
   absl::Status Check(const Micro& micro) {
     const MicroInfo& info = Info(micro.kind);
-    if (micro.constants.size() != info.constants || micro.windows.size() != info.windows ||
-        micro.sizes.size() != info.sizes) {
+    if (micro.constants.size() != info.constants || micro.sizes.size() != info.sizes ||
+        micro.windows.size() != NumWindows(micro.kind, micro.constants)) {
       return Error(StrCat("micro ", info.name, " has other arguments"));
     }
     if (lanes_ != nullptr) return Error(StrCat("micro ", info.name, " stands in a vector loop"));
@@ -406,6 +406,18 @@ class Verifier {
       if (micro.kind == MicroKind::kMultiplyPairs) {
         if (memory.dtype != (i == 0 ? DType::kF32 : DType::kBF16)) {
           return Error(StrCat("micro ", info.name, " takes bf16 and gives f32"));
+        }
+      } else if (micro.kind == MicroKind::kAttendTile) {
+        const bool has_mask = micro.constants[kAttendMask] != 0;
+        const bool is_mask = has_mask && i == info.windows;
+        const bool is_sums = i == info.windows + (has_mask ? 1 : 0);
+        if (is_sums ? memory.dtype != DType::kF32
+                    : !is_mask && ((dtype && *dtype != memory.dtype) ||
+                                   (memory.dtype != DType::kBF16 && memory.dtype != DType::kF16))) {
+          return Error(StrCat("micro ", info.name, " takes bf16 or f16, and gives sums in f32"));
+        }
+        if (is_mask && (memory.dtype == DType::kBool) != (micro.constants[kAttendMask] == 1)) {
+          return Error(StrCat("micro ", info.name, " takes a mask of another type"));
         }
       } else if (IsOfTensorCores(micro.kind) && i < 2) {
         if (i == 0 ? memory.dtype != DType::kF32 : !is_half(memory.dtype)) {

@@ -204,11 +204,12 @@ class Bench {
   }
 
   // What each kernel of a group took, all its tiles: from barrier to barrier. Tiles that overlap
-  // have others as well.
+  // have others as well, and with sums some are no tile's.
   static void Stages(const codegen::gcu::LaunchVersion& version, const codegen::GcuTimes& times,
                      double launch) {
     const size_t kernels = version.stages.size();
-    if (kernels < 2 || !version.plan.overlaps.empty()) return;
+    const bool sums = version.plan.before + version.plan.after > 0;
+    if (kernels < 2 || sums || !version.plan.overlaps.empty()) return;
     std::vector<double> seconds(kernels);
     // Before the first tile there may be one more, for weights that stay.
     const size_t first = times.barriers.size() % kernels;

@@ -42,15 +42,20 @@ def graphs_of(name, dtype, training):
     return found
 
 
-def attention(op, dtype):
-    """What is made of a GPU's attention, whose kernels give sizes, random states and padded sums."""
+def attention(op, dtype, dropout):
+    """What is made of a GPU's attention, whose kernels give sizes, random states and padded sums.
+
+    Without dropout only of its first result.
+    """
     with FakeTensorMode():
         q = torch.empty(2, 3, 65, 64, device="cuda", dtype=dtype)
         given = (None, True) if op != "flash" else ()  # no bias; the sums are wanted
         run = getattr(torch.ops.aten, f"_scaled_dot_product_{op}_attention")
 
         def fn(q):
-            results = run(q, q, q, *given, 0.1, True)
+            results = run(q, q, q, *given, dropout, True)
+            if dropout == 0:
+                return (results[0] * 2,)
             return [r * 2 if r.is_floating_point() else r for r in results if isinstance(r, torch.Tensor)]
 
         module = make_fx(fn, tracing_mode="fake")(q)
@@ -138,7 +143,9 @@ if sys.argv[2:] == ["queries"]:
 if sys.argv[2:] == ["attention"]:
     for op in ("flash", "efficient", "cudnn"):
         for dtype in (torch.float16, torch.bfloat16):
-            print(json.dumps({"op": op, **attention(op, dtype)}, default=str), flush=True)
+            for dropout in (0.1, 0.0):
+                found = attention(op, dtype, dropout)
+                print(json.dumps({"op": op, "dropout": dropout, **found}, default=str), flush=True)
     sys.exit()
 for name in sys.argv[2:]:
     for dtype, training in ((torch.float32, False), (torch.bfloat16, False), (torch.float32, True)):

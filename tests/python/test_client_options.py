@@ -202,3 +202,18 @@ def test_saved_graphs_warm_a_cache_for_a_job_that_must_not_compile(train, tmp_pa
     stats = kiln_torch.stats()
     assert stats["hits"]["server"] == 1 + train and stats["fallbacks"] == []
     assert stats["steps"]["library"] > 0
+
+
+def test_explain_and_run_compile_what_a_saved_graph_asked_for(tmp_path, server):
+    net = torch.nn.Sequential(torch.nn.Linear(70, 50), torch.nn.Tanh()).eval()
+    (path,) = kiln_torch.save_graph(net, (torch.randn(30, 70),), tmp_path / "net.kgraph")
+
+    def kiln(*command):
+        command = [BUILD / "bin" / "kiln", command[0], path, *command[1:], "--server", server.address]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "read in place" in kiln("explain")
+    # One step packs the weight, another one multiplies; of those only the latter is in every run.
+    assert re.search(r"^steps +1,", kiln("run", "--profile", "2"), re.MULTILINE)

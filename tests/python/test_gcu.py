@@ -101,6 +101,30 @@ def test_gradients_of_reductions_with_few_rows(rows, report):
     assert report()
 
 
+@pytest.mark.parametrize("rows", [12000, 11987])
+def test_gradients_of_weights_are_sums_over_tiles(rows, report, tmp_path, server):
+    """Of a layer whose activations do not fit L2: each tile of rows gives its part of the sums."""
+
+    def step(run, model, x):
+        x = x.clone().requires_grad_()
+        model.zero_grad()
+        y = run(x)
+        y.square().mean().backward()
+        return [y.detach(), x.grad, *(p.grad.clone() for p in model.parameters())]
+
+    model = torch.nn.Sequential(torch.nn.Linear(16, 512), torch.nn.GELU(), torch.nn.Linear(512, 8))
+    x = torch.randn(rows, 16)
+    graphs = kiln_torch.save_graph(model, (x,), tmp_path / "m.kgraph", train=True)
+    told = [json.loads(run_kiln(server, "explain", g, "--target", "gcu", "--arch", "gcu-16m", "--json")) for g in graphs]
+    reasons = [r for one in told for k in one["debug"]["kernels"] for r in k.get("schedule", [])]
+    assert any("sums over tiles" in reason for reason in reasons), reasons
+    actual = step(torch.compile(model, backend="kiln", options=OPTIONS), model, x)
+    expected = step(model, model, x)
+    reference = step(model.double(), model, x.double())
+    assert_same(actual, expected, reference)
+    assert report()
+
+
 def test_batches_of_any_size(report):
     model = torch.nn.Sequential(
         torch.nn.Conv2d(3, 8, 3, padding=1),

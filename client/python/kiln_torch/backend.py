@@ -18,6 +18,7 @@ from kiln_torch.decompositions import decompositions
 from kiln_torch.devices import traced_device
 from kiln_torch.graphs import Deferred, capture_graph, next_name, ready_to_run
 from kiln_torch.names import Names, module_names, name_inputs
+from kiln_torch.pregraph import without_region
 from kiln_torch.program import load_program
 from kiln_torch.recompute import partitioner
 from kiln_torch.resampling import resampling_kept_whole
@@ -163,7 +164,8 @@ def kiln_backend(
     """Backend for torch.compile, found through the entry point group torch_dynamo_backends.
 
     `options`: server, fallback, timeout_s, threads, arch, device, debug_dir, mode, check, fallback_random,
-    fail_on_miss, prepare_memory, local_cache, tenant, priority and those of security; see Settings.
+    fail_on_miss, prepare_memory, record_runtime_overhead, local_cache, tenant, priority and those of
+    security; see Settings.
     Raises ValueError for an unknown option or mode, and for a value that can be of no use.
 
     With `mode` "progressive", here or among the options, calls run eager until the program has
@@ -172,12 +174,23 @@ def kiln_backend(
     """
     options = as_options(mode, options)
     settings = Settings.read(options)
+    graph = shortened(_traced(module, example_inputs, settings, options))
+    return graph if settings.record_runtime_overhead else without_region(graph)
+
+
+def _traced(
+    module: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    settings: Settings,
+    options: Mapping[str, Any],
+) -> Callable[..., Any]:
+    """What AOTAutograd makes of Dynamo's graph, from torch's caches where they have it."""
     eager_random = has_eager_random(settings)
     caches = torch_caches()
     if caches is None or not caches.can_keep(module, example_inputs, settings):
         compile_graph = functools.partial(_compile, settings=settings)
-        return shortened(aot_backend(compile_graph, eager_random)(module, example_inputs))
+        return aot_backend(compile_graph, eager_random)(module, example_inputs)
     compile_graph = functools.partial(_compile_to_keep, settings=settings, options=options)
     with caches.kept(module, example_inputs, settings):
         backend = aot_backend(compile_graph, eager_random, caches.keeper)
-        return shortened(backend(module, example_inputs))
+        return backend(module, example_inputs)

@@ -24,7 +24,7 @@ SECRET = ("token",)
 NOT_OF_GRAPH = frozenset(
     (
         *("server", "fallback", "timeout_s", "threads", "debug_dir", "fail_on_miss"),
-        *("prepare_memory", *FROM_LIBRARY),
+        *("prepare_memory", "record_runtime_overhead", *FROM_LIBRARY),
     )
 )
 MODES = ("blocking", "progressive", "reduce-overhead")
@@ -88,6 +88,9 @@ class Settings:
     # Bytes that the process keeps of what inference graphs compute from their parameters alone, such
     # as weights laid out for matrix products, until it sees one change; 0: nothing.
     prepare_memory: int = 1 << 30
+    # Calls open the region "Pregraph bytecode" for torch.profiler, as with torch._dynamo.config's
+    # switch of that name; without, that is so of graphs that are compiled while a profiler records.
+    record_runtime_overhead: bool = False
     local_cache: str = ""  # "DIR" or "DIR:SIZE": keep artifacts on this machine's disk
     tenant: str = ""  # whose share of the server
     priority: str = ""  # "interactive" or "warmup"

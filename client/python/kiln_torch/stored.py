@@ -42,6 +42,7 @@ from kiln_torch.devices import traced_device
 from kiln_torch.graphs import Deferred, next_name, ready_to_run
 from kiln_torch.runner import CapturedGraph, Eager, Run
 from kiln_torch.settings import SECRET, Settings, latest
+from kiln_torch.torch_key import remember
 
 _LOG = logging.getLogger("kiln_torch")
 
@@ -167,6 +168,7 @@ def kept(
     module: torch.fx.GraphModule, inputs: Sequence[Any], settings: Settings
 ) -> Iterator[None]:
     """While AOTAutograd traces: its cache is used, with a key that has all that Kiln adds."""
+    remember(cache_dir())
     added = (_stamp(settings), _ambient(), _ranges(inputs), str(traced_device(module, inputs)))
     tag = f"{torch.compiler.config.cache_key_tag} kiln {added!r}"
     token = _settings.set(settings)

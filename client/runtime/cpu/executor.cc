@@ -261,6 +261,16 @@ ThreadPool& CpuExecutor::Pool() const {
   return *pool;
 }
 
+void CpuExecutor::TakePages(const Block& block) const {
+  ThreadPool::Run* run = Pool().Acquire();
+  if (run == nullptr) return;
+  run->ParallelFor(
+      block.parts(),
+      [](void* closure, long part, int) { static_cast<const Block*>(closure)->TakePages(part); },
+      const_cast<Block*>(&block));
+  run->Release();
+}
+
 absl::Status CpuExecutor::Workspace::Prepare(const Plan& plan, int threads,
                                              absl::Span<const Block> constants) {
   // Forget the old plan first: an allocation below may fail.
@@ -296,6 +306,9 @@ absl::StatusOr<std::unique_ptr<kiln_prepared>> CpuExecutor::PrepareWeights(
                         Guard(inputs, static_cast<size_t>(program().outputs_size()), made));
   auto prepared = std::make_unique<CpuPrepared>(id());
   KILN_ASSIGN_OR_RETURN(prepared->block, Block::Allocate(plan->prepared_bytes));
+  // A weight fills a huge page or two, which one thread would be given while the others wait for
+  // it.
+  TakePages(prepared->block);
   if (accelerator_ != nullptr) prepared->on_device = accelerator_->Keep();
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<Workspace> workspace, TakeWorkspace(*plan));
   const absl::Status status =

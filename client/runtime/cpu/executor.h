@@ -87,6 +87,7 @@ class CpuExecutor final : public Executor {
   absl::StatusOr<std::unique_ptr<Workspace>> TakeWorkspace(const Plan& plan) const;
   void ReturnWorkspace(std::unique_ptr<Workspace> workspace) const;
   ThreadPool& Pool() const;
+  void TakePages(const Block& block) const;  // on all threads
 
   const int threads_;
   const std::unique_ptr<const Accelerator> accelerator_;

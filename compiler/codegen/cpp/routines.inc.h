@@ -35,6 +35,10 @@ void KRunGrid<kCostOfTask>::Run(const KilnCpuContext* context, KGrid g, double c
 
 // ---- Matrix products -----------------------------------------------------------------------
 
+// A panel is asked for so far ahead, that of the next task included: processors' own prefetchers
+// end with the page, so that a panel's first reader would wait at the beginning of each.
+constexpr long kPanelBytesAhead = 4096;
+
 template <class T, class P, int VL, int MR, int NV>
 void KMicroKernel<T, P, VL, MR, NV>::Run(long k, const T* a, long row_stride, long k_stride,
                                          const P* panel, T* tile) {
@@ -46,6 +50,7 @@ void KMicroKernel<T, P, VL, MR, NV>::Run(long k, const T* a, long row_stride, lo
       Vec<T, VL> b[NV];
 #pragma clang loop unroll(full)
       for (int v = 0; v < NV; ++v) b[v] = KCast<T>(KLoadAll<VL>(panel + v * VL));
+      KPrefetch<NV * VL>(panel + kPanelBytesAhead / (long)sizeof(P));
 #pragma clang loop unroll(full)
       for (int r = 0; r < MR; ++r) {
         const Vec<T, VL> x = (Vec<T, VL>)(a[r * row_stride]);
@@ -231,6 +236,7 @@ void KMicroKernelPairs<VL, MR, NV>::Run(long k, const KBf16* a, long row_stride,
       Pairs b[NV];
 #pragma clang loop unroll(full)
       for (int v = 0; v < NV; ++v) __builtin_memcpy(&b[v], panel + v * 2 * VL, sizeof(Pairs));
+      KPrefetch<2 * NV * VL>(panel + kPanelBytesAhead / (long)sizeof(KBf16));
 #pragma clang loop unroll(full)
       for (int r = 0; r < MR; ++r) {
         int pair;

@@ -223,7 +223,7 @@ class GcuTarget : public Target {
                               const gcu::LaunchVersion& version) const {
     const std::vector<ir::Kernel>& kernels = version.plan.kernels;
     schedule::LaunchPlan plan;
-    plan.kernels = static_cast<int>(kernels.size());
+    plan.kernels = static_cast<int>(kernels.size() - version.plan.before - version.plan.after);
     plan.l2_peak_bytes = version.l2.bytes;
     plan.l2_bytes = machine_.l2_bytes;
     plan.predicted_seconds = version.seconds;
@@ -237,11 +237,13 @@ class GcuTarget : public Target {
     plan.unfused_seconds = gcu::UnfusedSeconds(module, symbols, version.plan, machine_);
     if (version.plan.step == 0) return plan;
     const schedule::gcu::AtTypicalSizes sizes(*module.ints, symbols, version.plan.bucket);
-    const ir::IntExpr loop = kernels.back().outer[0];
+    const size_t before = version.plan.before;
+    const ir::Kernel& tiled = before > 0 ? kernels[before] : kernels.back();
+    const ir::IntExpr loop = tiled.outer[0];
     const int64_t extent = schedule::gcu::TypicalOf(*module.ints, loop.extent());
     plan.tile = version.plan.step;
     plan.tiles = (extent + plan.tile - 1) / plan.tile;
-    ir::ForEachInst(kernels.back(), [&](const ir::Inst& inst) {
+    ir::ForEachInst(tiled, [&](const ir::Inst& inst) {
       if (inst.op != ir::ScalarOp::kStore) return;
       const ir::Buffer& buffer = module.buffers[inst.buffer];
       std::vector<int64_t> extents;
@@ -260,12 +262,15 @@ class GcuTarget : public Target {
   static std::string TilesText(const schedule::gcu::Version& version,
                                const schedule::LaunchPlan& plan) {
     std::string how = absl::StrCat("TLF: tiles of ", plan.tile, ", ");
-    if (version.kernels.back().outer[0].extent().is_const()) {
+    if (schedule::gcu::TileLoop(version).extent().is_const()) {
       absl::StrAppend(&how, plan.tiles, " of them");
     } else {
       absl::StrAppend(&how, "as many as the size at run time needs");
     }
     absl::StrAppend(&how, ", of dimension ", plan.split_dimension, " of ", plan.split_buffer);
+    if (version.before > 0) {
+      absl::StrAppend(&how, "; sums over tiles, of ", version.before, " kernels");
+    }
     if (version.overlaps.empty()) return how;
     const auto carried = absl::c_count_if(
         version.overlaps, [](const schedule::gcu::Overlap& kernel) { return kernel.carried; });

@@ -38,7 +38,6 @@ using schedule::gcu::Version;
 constexpr double kWorthIt = 0.95;  // of the time without preloads
 // What keeps weights in L2 may take that much longer: L3 has less to do.
 constexpr double kForFewerBytes = 1.02;
-constexpr double kFirstLoad = 1e-6;  // seconds until a copy's first bytes come, and a barrier
 
 class LaunchMaker {
  public:
@@ -111,14 +110,15 @@ class LaunchMaker {
 
   // Weights that stay, before the first tile.
   void LoadResidents() {
+    std::vector<schedule::gcu::Resident> residents;
     int64_t bytes = 0;
-    for (const schedule::gcu::L2Buffer& buffer : version_->l2.buffers) {
-      if (!buffer.stored_by) bytes += buffer.bytes;
+    for (const BufferId buffer : residents_) {
+      residents.push_back({buffer, *schedule::gcu::DenseBytes(module_.buffers[buffer])});
+      bytes += residents.back().bytes;
     }
     AppendWholeCopies(residents_, module_, in_l3_, placements_, machine_.cores, code_);
     code_.Emit(Op::kBarrier);
-    const double seconds =
-        static_cast<double>(bytes) / static_cast<double>(machine_.l3_rate) + kFirstLoad;
+    const double seconds = schedule::gcu::SecondsOf(residents, machine_);
     version_->seconds += seconds;
     version_->reasons.push_back(absl::StrCat(residents_.size(), " weights, ", bytes >> 10,
                                              " KiB, come to L2 once and stay: predicted ",
@@ -219,9 +219,10 @@ class LaunchMaker {
       KILN_ASSIGN_OR_RETURN(Step step, Plan(stage.kernel));
       alone.push_back(std::move(step));
     }
-    // What stays in L2 from tile to tile must not be placed anew.
+    // What stays in L2 from tile to tile must not be placed anew: that of tiles that overlap, and
+    // sums of several.
     std::vector<schedule::gcu::PreloadCandidate> candidates;
-    if (version_->plan.overlaps.empty()) {
+    if (version_->plan.overlaps.empty() && stages.size() == version_->plan.kernels.size()) {
       candidates = schedule::gcu::PreloadCandidates(module_, version_->plan);
     }
     if (candidates.empty()) return alone;
@@ -295,7 +296,9 @@ class LaunchMaker {
           kStageTokens + static_cast<int>(step.copies.size()) % (KILN_GCU_TOKENS - kStageTokens);
       schedule::gcu::Cost& cost = step.cost;
       const double around = cost.seconds - std::max({cost.compute, cost.l3, cost.l2});
-      cost.l3 += static_cast<double>(part.bytes) / static_cast<double>(machine_.l3_rate);
+      // One core's engine may move less than L3 gives.
+      cost.l3 += static_cast<double>(part.bytes) /
+                 std::min(static_cast<double>(machine_.l3_rate), machine_.EngineRate());
       cost.seconds = std::max(cost.seconds, cost.l3 + around);
       step.copies.push_back(copy);
     }
@@ -364,19 +367,8 @@ class LaunchMaker {
 
   // All kernels on one tile of their first loops, then on the next.
   absl::Status AddTiles(const Version& plan) {
-    const IntExpr extent = plan.kernels.back().outer[0].extent();
     const schedule::gcu::TiledDims kept = schedule::gcu::TiledDimsOf(plan);
-    if (plan.overlaps.empty()) {
-      return AddLoop(0, extent, plan.step, [&](IntExpr first) {
-        std::vector<Stage> stages;
-        for (size_t k = 0; k < plan.kernels.size(); ++k) {
-          const auto part = schedule::gcu::TileAt(ints_, first, extent, plan.step);
-          stages.push_back(
-              {schedule::gcu::ForTile(module_, plan.kernels[k], part, kept, first), k});
-        }
-        return stages;
-      });
-    }
+    if (plan.overlaps.empty()) return AddSameTiles(plan, kept);
     const std::vector<TileRun> runs = schedule::gcu::RunsOf(plan.overlaps, plan.step);
     const auto longest = absl::c_max_element(
         runs, [](const TileRun& a, const TileRun& b) { return a.tiles < b.tiles; });
@@ -388,6 +380,42 @@ class LaunchMaker {
       }));
     }
     return absl::OkStatus();
+  }
+
+  // Where every kernel runs the tile itself, and some may run before and after all of them.
+  absl::Status AddSameTiles(const Version& plan, const schedule::gcu::TiledDims& kept) {
+    const IntExpr extent = schedule::gcu::TileLoop(plan).extent();
+    const size_t end = plan.kernels.size() - plan.after;
+    const auto once = [&](size_t begin, size_t until) -> absl::Status {
+      if (begin == until) return absl::OkStatus();
+      repetitions_ = 1;
+      std::vector<Stage> stages;
+      for (size_t k = begin; k < until; ++k) stages.push_back({plan.kernels[k], k});
+      return AddStages(stages);
+    };
+    const auto tile = [&](IntExpr first, const schedule::gcu::Part& part) {
+      std::vector<Stage> stages;
+      for (size_t k = plan.before; k < end; ++k) {
+        stages.push_back({schedule::gcu::ForTile(module_, plan.kernels[k], part, kept, first), k});
+      }
+      return stages;
+    };
+    KILN_RETURN_IF_ERROR(once(0, plan.before));
+    // With sums a shorter last tile has code of its own: matrix instructions need to know of how
+    // much a sum is.
+    const bool apart = plan.before + plan.after > 0 && extent.is_const();
+    const int64_t rest = apart ? extent.value() % plan.step : 0;
+    const IntExpr whole = apart ? ints_.Const(extent.value() - rest) : extent;
+    KILN_RETURN_IF_ERROR(AddLoop(0, whole, plan.step, [&](IntExpr first) {
+      return tile(first, schedule::gcu::TileAt(ints_, first, whole, plan.step));
+    }));
+    if (rest > 0) {
+      repetitions_ = 1;
+      explains_ = false;
+      KILN_RETURN_IF_ERROR(AddStages(tile(whole, {whole, ints_.Const(rest)})));
+      explains_ = true;
+    }
+    return once(end, plan.kernels.size());
   }
 
   // What a tile of the run has: before each kernel what stays of its results is moved.
@@ -463,9 +491,9 @@ double UnfusedSeconds(ir::Module& module, const std::vector<IntExpr>& symbols,
   const schedule::gcu::AtTypicalSizes sizes(*module.ints, symbols, version.bucket);
   double seconds = 0;
   const schedule::gcu::InL2 nothing(module.buffers.size(), false);
-  for (const ir::Kernel& kernel : version.kernels) {
+  for (size_t k = version.before; k < version.kernels.size() - version.after; ++k) {
     seconds += static_cast<double>(machine.launch_ns) * 1e-9;
-    const double alone = schedule::gcu::SecondsOf(module, kernel, nothing, machine);
+    const double alone = schedule::gcu::SecondsOf(module, version.kernels[k], nothing, machine);
     if (std::isfinite(alone)) seconds += alone;
   }
   return seconds;

@@ -31,7 +31,8 @@ struct Launch {
       versions;  // in the order in which the program tries them; at least one
 };
 
-// What the version takes where each of its kernels is a launch of its own: seconds, predicted.
+// What the version takes where each of its kernels is a launch of its own, and sums are made at
+// once: seconds, predicted.
 // `symbols`: those of its bucket.
 double UnfusedSeconds(ir::Module& module, const std::vector<ir::IntExpr>& symbols,
                       const schedule::gcu::Version& version, const schedule::gcu::Machine& machine);

@@ -7,11 +7,11 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "compiler/codegen/kernel_archive.h"
+#include "compiler/codegen/ptx/attention_printer.h"
 #include "compiler/codegen/ptx/kernel_printer.h"
 #include "compiler/codegen/ptx/product_printer.h"
 #include "compiler/codegen/ptx/queries_printer.h"
 #include "compiler/codegen/ptx/source_hash.h"
-#include "compiler/schedule/ptx/few_queries.h"
 #include "compiler/schedule/ptx/schedule.h"
 #include "compiler/schedule/ptx/split_reductions.h"
 #include "compiler/schedule/ptx/team_plan.h"
@@ -102,8 +102,7 @@ class PtxTarget : public Target {
   bool LeavesAttentionToLibraries() const override { return true; }
   bool TakesTogether(ir::Module& module,
                      const std::vector<const ir::Kernel*>& kernels) const override {
-    const auto attention = schedule::ptx::FindFewQueries(module, kernels, device_);
-    return attention && schedule::ptx::IsFasterThanLibraries(*module.ints, *attention, device_);
+    return schedule::ptx::TakesAttention(module, kernels, device_);
   }
 
   void Tile(ir::Module& module) const override { schedule::ptx::SplitReductions(module, device_); }
@@ -115,12 +114,12 @@ class PtxTarget : public Target {
 
   absl::StatusOr<EmittedKernel> Print(ir::Module& module,
                                       const schedule::Tree& tree) const override {
-    KILN_ASSIGN_OR_RETURN(
-        EmittedKernel emitted,
-        ptx::IsOfFewQueries(tree) ? ptx::PrintFewQueries(module, tree)
-        : ptx::IsProduct(tree)
-            ? ptx::PrintProduct(module, tree, schedule::ptx::ComputeUnits(device_))
-            : ptx::PrintKernel(module, tree, CanWait()));
+    const int units = schedule::ptx::ComputeUnits(device_);
+    KILN_ASSIGN_OR_RETURN(EmittedKernel emitted,
+                          ptx::IsOfFewQueries(tree) ? ptx::PrintFewQueries(module, tree)
+                          : ptx::IsProduct(tree)    ? ptx::PrintProduct(module, tree, units)
+                          : ptx::IsAttention(tree)  ? ptx::PrintAttention(module, tree, units)
+                                                    : ptx::PrintKernel(module, tree, CanWait()));
     emitted.prelude = PtxPrelude();
     return emitted;
   }
@@ -186,13 +185,7 @@ class PtxTarget : public Target {
 
   absl::StatusOr<schedule::Tree> ScheduleRepeat(ir::Module& module,
                                                 const ir::Repeat& repeat) const override {
-    std::vector<const ir::Kernel*> kernels;
-    for (const ir::Kernel& kernel : repeat.kernels) kernels.push_back(&kernel);
-    const auto attention = schedule::ptx::FindFewQueries(module, kernels, device_);
-    if (!attention || !repeat.steps.empty() || !repeat.versions.empty()) {
-      return absl::InternalError(absl::StrCat("repeat @", repeat.name, " is no attention"));
-    }
-    return schedule::ptx::ScheduleFewQueries(module, repeat, *attention, device_);
+    return schedule::ptx::ScheduleRepeat(module, repeat, device_);
   }
 
   static absl::string_view WithoutPrelude(absl::string_view source) {

@@ -64,12 +64,13 @@ class ContractionScheduler {
   void PackRows(const FlatRange& rows, Block& out);
   void PackTurnedRows(const FlatRange& rows, Block& out);
   void CopyLastRows(IntExpr row_begin, IntExpr row_end, Block& out);
-  void Multiply(AllocId tile, IntExpr row_begin, IntExpr row_end, const Window& panel, Block& out);
+  void Multiply(AllocId tile, const FlatRange& rows, const Window& panel, Block& out);
   void AddBlocks(const FlatRange& rows, const FlatRange& panels,
                  const std::function<Window(IntExpr panel)>& panel_at, Block& out);
   IntExpr Join(const std::vector<IntExpr>& vars, const std::vector<const Step*>& steps,
                std::vector<Step>& joined);
-  void Finish(AllocId tile, const FlatRange& rows, const FlatRange& lanes, Block& out);
+  void Finish(AllocId tile, IntExpr first_row, const FlatRange& rows, const FlatRange& lanes,
+              Block& out);
   // One panel of the point of the batches at hand, where `panels` are those of all of them.
   Window PanelOf(const Window& panels, IntExpr panel);
   void RunShared(Block& root);
@@ -79,6 +80,12 @@ class ContractionScheduler {
     if (plan_.row_part && (plan_.row_part->step == 0 || plan_.row_part->is_window)) return false;
     const int64_t step = plan_.row_part ? plan_.row_part->step : 0;
     return step % plan_.tile_rows == 0 && ints_.Mod(plan_.num_rows, plan_.tile_rows).is_const(0);
+  }
+  // Whether the last rows of a block that are no whole micro tile are multiplied with those before
+  // them, once more, in place.
+  bool RowsOverlap() {
+    return plan_.row_load != nullptr && !plan_.row_part && !RowsAreWhole() &&
+           plan_.num_rows.is_const() && plan_.num_rows.value() >= plan_.tile_rows;
   }
   FlatRange RangeOf(const std::optional<TilePart>& part, IntExpr all) {
     return part ? FlatRange{part->begin, part->end} : FlatRange{ints_.Const(0), all};
@@ -157,6 +164,7 @@ IntExpr ContractionScheduler::OriginOf(const Step& load, const std::vector<IntEx
 }
 
 AllocId ContractionScheduler::OpenRowScratch(Block& out) {
+  if (plan_.row_load != nullptr && (RowsAreWhole() || RowsOverlap())) return -1;  // all in place
   const int rows = plan_.row_load == nullptr ? plan_.block_rows() : plan_.tile_rows;
   return builder_.Open({plan_.operand_type, ints_.Mul(depth_, rows), Space::kL2, {}, false}, out);
 }
@@ -334,43 +342,46 @@ void ContractionScheduler::CopyLastRows(IntExpr row_begin, IntExpr row_end, Bloc
   out.push_back({If{ints_.Const(0), rest, {{copy}}, {}}});
 }
 
-// The sums of the block's rows with one panel.
-void ContractionScheduler::Multiply(AllocId tile, IntExpr row_begin, IntExpr row_end,
-                                    const Window& panel, Block& out) {
-  const int rows = plan_.tile_rows;
-  IntExpr g = ints_.Const(0);
+// The sums of `rows`, the first of the tile's and those behind it, with one panel.
+void ContractionScheduler::Multiply(AllocId tile, const FlatRange& rows, const Window& panel,
+                                    Block& out) {
+  const IntExpr step = ints_.Const(plan_.tile_rows), one = ints_.Const(1);
+  IntExpr first = rows.begin;
   Block* at = &out;
   if (plan_.row_groups > 1) {
-    const IntExpr groups = ints_.CeilDiv(ints_.Sub(row_end, row_begin), ints_.Const(rows));
-    at = &builder_.AddSteps(g, ints_.Const(plan_.row_groups), ints_.Const(0), groups,
-                            ints_.Const(1), Binding::kSerial, out);
+    IntExpr g;
+    const IntExpr groups = ints_.CeilDiv(ints_.Sub(rows.end, rows.begin), step);
+    at = &builder_.AddSteps(g, ints_.Const(plan_.row_groups), ints_.Const(0), groups, one,
+                            Binding::kSerial, out);
+    first = ints_.Add(rows.begin, ints_.Mul(g, step));
+    if (RowsOverlap()) {
+      first = Let(ints_.Min(first, ints_.Sub(rows.end, step)), plan_.num_rows, *at);
+    }
   }
+  const IntExpr place = ints_.Sub(first, rows.begin);
   const auto multiply = [&](const Window& a, IntExpr row_stride, IntExpr k_stride) {
     Micro micro{plan_.pairs() ? MicroKind::kMultiplyPairs : MicroKind::kMultiply,
-                {plan_.vector_lanes, rows, plan_.tile_vectors},
-                {{-1, tile, ints_.Mul(g, rows * width_)}, a, panel},
+                {plan_.vector_lanes, plan_.tile_rows, plan_.tile_vectors},
+                {{-1, tile, ints_.Mul(place, width_)}, a, panel},
                 {Depth(), row_stride}};
     if (!plan_.pairs()) micro.sizes.push_back(k_stride);
     return micro;
   };
-  const IntExpr one = ints_.Const(1);
   if (plan_.row_load == nullptr) {
     const IntExpr row_stride = plan_.rows_beside ? one : depth_;
-    const IntExpr from = ints_.Mul(ints_.Mul(g, rows), row_stride);
     const IntExpr k_stride = plan_.rows_beside ? ints_.Const(plan_.block_rows()) : one;
-    at->push_back({multiply({-1, rows_, from}, row_stride, k_stride)});
+    at->push_back({multiply({-1, rows_, ints_.Mul(place, row_stride)}, row_stride, k_stride)});
     return;
   }
-  const IntExpr first = ints_.Add(row_begin, ints_.Mul(g, rows));
   const IntExpr from =
       ints_.Add(OriginOf(*plan_.row_load, plan_.rows), ints_.Mul(first, plan_.row_stride));
   const Micro in_place =
       multiply({plan_.row_load->inst->buffer, -1, from}, plan_.row_stride, plan_.k_stride);
-  if (RowsAreWhole()) {
+  if (RowsAreWhole() || RowsOverlap()) {
     at->push_back({in_place});
   } else {
     const Micro copied = multiply({-1, rows_, ints_.Const(0)}, NumK(), one);
-    at->push_back({If{ints_.Sub(row_end, first), ints_.Const(rows), {{copied}}, {{in_place}}}});
+    at->push_back({If{ints_.Sub(rows.end, first), step, {{copied}}, {{in_place}}}});
   }
 }
 
@@ -386,15 +397,20 @@ void ContractionScheduler::AddBlocks(const FlatRange& rows, const FlatRange& pan
     PackTurnedRows({row_begin, row_end}, block);
   } else if (plan_.row_load == nullptr) {
     PackRows({row_begin, row_end}, block);
-  } else if (!RowsAreWhole()) {
+  } else if (!RowsAreWhole() && !RowsOverlap()) {
     CopyLastRows(row_begin, row_end, block);
+  }
+  IntExpr first = row_begin;  // of the tile
+  if (RowsOverlap()) {
+    first = Let(ints_.Min(row_begin, ints_.Sub(row_end, ints_.Const(plan_.tile_rows))),
+                plan_.num_rows, block);
   }
   Block& body = builder_.AddSteps(panel, panels_, panels.begin, panels.end, ints_.Const(1),
                                   Binding::kSerial, block);
   const Alloc sums{
       plan_.type, ints_.Const(int64_t{plan_.block_rows()} * width_), Space::kL1, {}, false};
   AllocId tile = builder_.Open(sums, body);
-  Multiply(tile, row_begin, row_end, panel_at(panel), body);
+  Multiply(tile, {first, row_end}, panel_at(panel), body);
   if (plan_.store_along_rows) {
     const AllocId turned = builder_.Open(sums, body);
     const IntExpr zero = ints_.Const(0);
@@ -405,17 +421,18 @@ void ContractionScheduler::AddBlocks(const FlatRange& rows, const FlatRange& pan
     tile = turned;
   }
   const FlatRange lanes = LanesOf(panel, body);
-  Finish(tile, {row_begin, row_end}, lanes, body);
+  Finish(tile, first, {row_begin, row_end}, lanes, body);
 }
 
-// The later phases on one tile of sums, vectors along the direction in which the result is
-// contiguous.
-void ContractionScheduler::Finish(AllocId tile, const FlatRange& rows, const FlatRange& lanes,
-                                  Block& out) {
+// The later phases on `rows` of a tile of sums that begins with `first_row`, vectors along the
+// direction in which the result is contiguous.
+void ContractionScheduler::Finish(AllocId tile, IntExpr first_row, const FlatRange& rows,
+                                  const FlatRange& lanes, Block& out) {
   const bool along_rows = plan_.store_along_rows;
   const int pitch = along_rows ? plan_.block_rows() : width_;
   const std::vector<IntExpr>& slow = along_rows ? plan_.lanes : plan_.rows;
   const FlatRange& slow_range = along_rows ? lanes : rows;
+  const IntExpr before = ints_.Sub(rows.begin, first_row);
   IntExpr at;
   Block& body =
       builder_.AddSteps(at, along_rows ? plan_.num_lanes : plan_.num_rows, slow_range.begin,
@@ -423,7 +440,9 @@ void ContractionScheduler::Finish(AllocId tile, const FlatRange& rows, const Fla
   Decode(at, slow, body);
   std::vector<const Step*> steps = LaterSteps(nest_);
   const auto add_run = [&](const Loop& run, IntExpr place, Block& inside) {
-    const IntExpr index = ints_.Add(ints_.Mul(ints_.Sub(at, slow_range.begin), pitch), place);
+    const IntExpr slow_place = ints_.Sub(at, along_rows ? lanes.begin : first_row);
+    const IntExpr fast_place = along_rows ? ints_.Add(place, before) : place;
+    const IntExpr index = ints_.Add(ints_.Mul(slow_place, pitch), fast_place);
     builder_.SetLevel(plan_.sum, 1);
     builder_.AddNest(
         steps, {{run.var, run.begin, run.end, Binding::kVector, plan_.vector_lanes}},

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "absl/types/span.h"
 #include "compiler/ir/fixed_values.h"
 
 namespace kiln::schedule::cpu {
@@ -90,18 +91,17 @@ double PaddedWork(double rows, double lanes, const Tile& tile, int vector_lanes)
 
 // `vectors`: how many a tile has; 0: as many as serve best.
 void ChooseTile(double rows, double lanes, VectorIsa isa, int vectors, ContractionPlan& plan) {
-  static constexpr Tile kWide[] = {{12, 2}, {14, 2}, {8, 3}, {6, 4}};
+  static constexpr Tile kWide[] = {{12, 2}, {14, 2}, {13, 2}, {11, 2}, {10, 2}, {8, 3}, {6, 4}};
   static constexpr Tile kNarrow[] = {{6, 2}, {4, 3}};
   const bool wide = isa == VectorIsa::kAvx512;
-  const Tile* tiles = wide ? kWide : kNarrow;
   double best = 0;
-  for (int i = 0; i < (wide ? 4 : 2); ++i) {
-    if (vectors != 0 && tiles[i].vectors != vectors) continue;
-    const double work = PaddedWork(rows, lanes, tiles[i], plan.vector_lanes);
+  for (const Tile& tile : wide ? absl::MakeConstSpan(kWide) : absl::MakeConstSpan(kNarrow)) {
+    if (vectors != 0 && tile.vectors != vectors) continue;
+    const double work = PaddedWork(rows, lanes, tile, plan.vector_lanes);
     if (best > 0 && work >= best * 0.995) continue;
     best = work;
-    plan.tile_rows = tiles[i].rows;
-    plan.tile_vectors = tiles[i].vectors;
+    plan.tile_rows = tile.rows;
+    plan.tile_vectors = tile.vectors;
   }
   if (best == 0) ChooseTile(rows, lanes, isa, 0, plan);  // no tile is that wide
 }

@@ -300,6 +300,9 @@ absl::StatusOr<Tree> ScheduleRepeat(ir::Module& module, const ir::Repeat& repeat
   TileMaker tiles(module, repeat, std::move(loops));
   const size_t last = repeat.steps.size() - 1;
   const bool ordered = repeat.before + repeat.after > 0;
+  if (ordered && repeat.steps.back() == 1) {
+    return absl::InternalError("a repeat sums over tiles of one iteration");
+  }
   Block& task = tiles.AddLoops(0, ordered ? last : last + 1, Binding::kTask, tree.body);
   Grafter grafter(tree);
   std::vector<std::vector<BufferId>> dying = LastLoads(module, repeat);

@@ -4,6 +4,7 @@
 
 #include "absl/algorithm/container.h"
 #include "compiler/schedule/gcu/buckets.h"
+#include "compiler/schedule/gcu/preload.h"
 
 namespace kiln::schedule::gcu {
 namespace {
@@ -36,26 +37,38 @@ std::optional<ChainPrices::Price> ChainPrices::Best(const Chain& chain,
                                                     int64_t room) {
   InL2 in_l2(module_.buffers.size(), false);
   for (BufferId id : kept) in_l2[id] = true;
+  TileLoads loads;
+  for (size_t k = chain.begin; k < chain.end; ++k) loads.Add(KernelAt(k), LoopAt(chain, k));
   const int64_t all = chain.twice.back().extent;
   std::optional<Price> best;
   for (const std::vector<Overlap>* kernels : {&chain.twice, &chain.once}) {
-    if (!Fits(chain, *kernels, kept, 1, room)) continue;
+    const auto fits = [&](int64_t step) { return Peak(chain, *kernels, kept, step) <= room; };
+    if (!fits(1)) continue;
     int64_t most = 1, past = all;  // between what fits and what need not
     while (past - most > 1) {
       const int64_t step = most + (past - most) / 2;
-      (Fits(chain, *kernels, kept, step, room) ? most : past) = step;
+      (fits(step) ? most : past) = step;
     }
     const int64_t fewest = (all + most - 1) / most;
     for (const int64_t tiles : {fewest, fewest + 1, 2 * fewest}) {
       const int64_t step = (all + tiles - 1) / tiles;
       const std::vector<TileRun> runs = RunsOf(*kernels, step);
       if (runs.size() > kMostRuns || !MayCarry(*kernels, step)) continue;
-      double seconds = 0;
-      for (const TileRun& run : runs) {
-        seconds += kMargin * static_cast<double>(run.tiles) * Seconds(chain, run, in_l2);
-        if (best && seconds > best->seconds) break;
-      }
-      if (!best || seconds < best->seconds) best = {seconds, step};
+      const auto improve = [&](double seconds, const InL2& with) {
+        for (const TileRun& run : runs) {
+          seconds += kMargin * static_cast<double>(run.tiles) * Seconds(chain, run, with);
+          if (best && seconds > best->seconds) return;
+        }
+        if (!best || seconds < best->seconds) best = {seconds, step};
+      };
+      improve(0, in_l2);
+      // The same where weights that all tiles load stay.
+      const std::vector<Resident> residents =
+          loads.Residents(module_, RoomFor(machine_) - Peak(chain, *kernels, kept, step));
+      if (residents.empty()) continue;
+      InL2 with = in_l2;
+      for (const Resident& resident : residents) with[resident.buffer] = true;
+      improve(SecondsOf(residents, machine_), with);
     }
   }
   return best;
@@ -85,9 +98,9 @@ double ChainPrices::MoveSeconds(size_t k, IntExpr loop, int64_t rows) const {
   return kMoveOverhead + 2 * bytes / static_cast<double>(machine_.l2_rate);
 }
 
-// Whether a tile of what the chain keeps fits.
-bool ChainPrices::Fits(const Chain& chain, const std::vector<Overlap>& kernels,
-                       const std::vector<BufferId>& kept, int64_t step, int64_t room) const {
+// Bytes of what the chain keeps, of a tile.
+int64_t ChainPrices::Peak(const Chain& chain, const std::vector<Overlap>& kernels,
+                          const std::vector<BufferId>& kept, int64_t step) const {
   std::vector<int64_t> bytes;
   std::vector<bool> lasting;
   for (BufferId id : kept) {
@@ -101,7 +114,7 @@ bool ChainPrices::Fits(const Chain& chain, const std::vector<Overlap>& kernels,
     bytes.push_back(Bytes(sizes, module_.buffers[id].dtype));
     lasting.push_back(kernel.carried);
   }
-  return handing_.PeakOf(kept, chain.begin, chain.end, bytes, lasting).bytes <= room;
+  return handing_.PeakOf(kept, chain.begin, chain.end, bytes, lasting).bytes;
 }
 
 }  // namespace kiln::schedule::gcu

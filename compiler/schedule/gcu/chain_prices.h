@@ -33,8 +33,8 @@ class ChainPrices {
                             int64_t room);
 
  private:
-  bool Fits(const Chain& chain, const std::vector<Overlap>& kernels,
-            const std::vector<ir::BufferId>& kept, int64_t step, int64_t room) const;
+  int64_t Peak(const Chain& chain, const std::vector<Overlap>& kernels,
+               const std::vector<ir::BufferId>& kept, int64_t step) const;
   double Seconds(const Chain& chain, const TileRun& run, const InL2& in_l2);
   double MoveSeconds(size_t k, ir::IntExpr loop, int64_t rows) const;
   const ir::Kernel& KernelAt(size_t k) const;

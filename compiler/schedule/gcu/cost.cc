@@ -132,9 +132,11 @@ class CostModel::Estimate {
       blocked = true;
     }
     // Cores take runs of items: each that begins within a box's items loads the box again.
-    const int64_t cores = std::min<int64_t>(items, machine_.cores), of_box = items / loads;
-    for (int64_t core = 1; core < cores; ++core) {
-      if (core * items / cores % of_box != 0) ++loads;
+    const int64_t of_box = items / loads;
+    if (of_box == items) {
+      loads = std::min<int64_t>(items, machine_.cores);
+    } else if (of_box > 1) {
+      for (const int64_t begin : begins_) loads += begin % of_box != 0 ? 1 : 0;
     }
     return blocked ? loads * blocks : loads;
   }
@@ -214,6 +216,8 @@ class CostModel::Estimate {
   }
 
   void AddMemory(int64_t items, int64_t blocks, Cost& cost) {
+    const int64_t cores = std::min<int64_t>(items, machine_.cores);
+    for (int64_t core = 1; core < cores; ++core) begins_.push_back(core * items / cores);
     for (size_t i = 0; i < facts_.reaches.size(); ++i) {
       const Facts::Reach& reach = facts_.reaches[i];
       if (reach.is_load) {
@@ -339,6 +343,7 @@ class CostModel::Estimate {
   const Tiling& tiling_;
   const Machine& machine_;
   absl::InlinedVector<Box, 6> boxes_;              // by reach
+  absl::InlinedVector<int64_t, 16> begins_;        // the first item of each core but the first
   double each_step_ = 0;                           // copies of every step, all cores' together
   double stores_ = 0;                              // of these, stores
   double each_engine_ = 0;                         // of one core's DMA engine

@@ -38,8 +38,10 @@ class FormMaker {
       }
     }
     for (const Loop& loop : form_.loops) {
-      const bool may_be_empty = loop.extent.range().min < 1;
-      if (loop.extent.is_const(0) || (loop.phase >= 0 && may_be_empty)) return Lacks("empty loop");
+      // Of an inner loop it must be known that it is not.
+      const bool may_be_empty =
+          loop.phase >= 0 && !ints_.ProvablyLessEqual(ints_.Const(1), loop.extent);
+      if (loop.extent.is_const(0) || may_be_empty) return Lacks("empty loop");
     }
     form_.types.assign(static_cast<size_t>(kernel.num_values), DType::kF32);
     ranges_.resize(form_.types.size());

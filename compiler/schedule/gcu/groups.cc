@@ -18,7 +18,9 @@
 #include "compiler/schedule/gcu/handed_on.h"
 #include "compiler/schedule/gcu/l2_plan.h"
 #include "compiler/schedule/gcu/layout.h"
+#include "compiler/schedule/gcu/preload.h"
 #include "compiler/schedule/gcu/prices.h"
+#include "compiler/schedule/gcu/shared_loops.h"
 #include "compiler/schedule/gcu/tiling.h"
 #include "compiler/schedule/tileable.h"
 
@@ -33,6 +35,9 @@ using ir::Kernel;
 using ir::ScalarOp;
 
 constexpr size_t kMostKernels = 96;  // of a group: planning takes the square of it
+constexpr int64_t kAlignment = 512;  // of places in L2
+// Of a group's time: less is not looked at.
+constexpr double kWorthTrying = 0.02;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 class Analyzer {
@@ -276,36 +281,79 @@ class Analyzer {
     const IntExpr extent = KernelAt(begin).outer[loop].extent();
     if (extent.is_const(1)) return;
     const int64_t all = TypicalOf(ints_, extent);
-    Dims dims;
-    if (!AddStores(begin, loop, dims)) return;
-    std::vector<int64_t> loops = {loop};
+    // Where there are several versions, these have the same kernels.
+    SharedLoops shared(KernelAt(begin), loop, buckets_.size() == 1);
+    if (!shared.ok()) return;
+    TileLoads loads;
+    loads.Add(KernelAt(begin), KernelAt(begin).outer[loop]);
+    int64_t sums = 0;  // bytes, which stay in L2
     for (size_t j = begin + 1; j < end; ++j) {
-      const std::optional<int> next = LoopOf(j, extent, dims);
-      if (!next || !AddStores(j, *next, dims)) return;
-      loops.push_back(*next);
+      if (!shared.Add(KernelAt(j))) return;
+      const std::optional<size_t> summed = SummedLoop(KernelAt(j), shared.loops().back());
+      if (summed) sums += SumBytes(j);
+      loads.Add(KernelAt(j), summed ? KernelAt(j).phases[0].inner[*summed]
+                                    : KernelAt(j).outer[shared.loops().back()]);
       // Buffers that kernels after the group load as well stay in L3, whole.
-      Way way{.step = 1, .loops = loops, .kept = handing_.Of(begin, j + 1)};
-      const auto fits = [&](int64_t step) {
-        return Fits(way.kept, begin, j + 1, TileBytes(way.kept, dims, step));
+      Way way{.step = 1, .loops = shared.loops(), .kept = handing_.Of(begin, j + 1)};
+      const auto peak = [&](int64_t step) {
+        const std::vector<int64_t> bytes = TileBytes(way.kept, shared, step);
+        return handing_.PeakOf(way.kept, begin, j + 1, bytes).bytes + sums;
       };
-      if (!fits(1)) return;
+      if (peak(1) > Room()) return;
       std::vector<int64_t> steps;
       for (int64_t step = 1; step < all; step = step < 4 ? step + 1 : step + step / 2) {
         const int64_t tiles = (all + step - 1) / step;
         steps.push_back((all + tiles - 1) / tiles);
       }
       for (int64_t step : steps) {
-        if (!fits(step)) break;
+        const int64_t bytes = peak(step);
+        if (bytes > Room()) break;
         way.step = step;
-        way.seconds = Launch();
-        const std::vector<bool> in_l2 = AsSet(way.kept);
         const double tiles = static_cast<double>((all + step - 1) / step);
-        for (size_t k = begin; k <= j; ++k) {
-          way.seconds += tiles * Seconds(k, loops[k - begin], step, in_l2);
+        std::vector<bool> in_l2 = AsSet(way.kept);
+        Way& best = ways[j - begin];
+        way.seconds = TiledSeconds(begin, way, tiles, in_l2, Launch(), best.seconds);
+        // The same where weights that all tiles load stay, if that may be worth it.
+        const std::vector<Resident> residents = loads.Residents(module_, RoomFor(machine_) - bytes);
+        for (const Resident& resident : residents) in_l2[resident.buffer] = true;
+        const double once = SecondsOf(residents, machine_);
+        if (once * (tiles - 1) > kWorthTrying * best.seconds) {
+          const double most = std::min(way.seconds, best.seconds);
+          way.seconds =
+              std::min(way.seconds, TiledSeconds(begin, way, tiles, in_l2, Launch() + once, most));
         }
-        Improve(begin, j + 1, ways[j - begin], way);
+        Improve(begin, j + 1, best, way);
       }
     }
+  }
+
+  // `seconds`, and those of all tiles of the kernels from `begin` on; kNever where that is not less
+  // than `most`.
+  double TiledSeconds(size_t begin, const Way& way, double tiles, const std::vector<bool>& in_l2,
+                      double seconds, double most) {
+    for (size_t k = begin; k < begin + way.loops.size(); ++k) {
+      if (seconds >= most) return kNever;
+      const int64_t loop = way.loops[k - begin];
+      if (const std::optional<size_t> summed = SummedLoop(KernelAt(k), loop)) {
+        const Prices::OfSums price = prices_.SumsOf(k, *summed, way.step, in_l2);
+        seconds += tiles * price.tile + price.once;
+      } else {
+        seconds += tiles * Seconds(k, loop, way.step, in_l2);
+      }
+    }
+    return seconds;
+  }
+
+  // Of what a kernel sums up, tile by tile.
+  int64_t SumBytes(size_t k) const {
+    int64_t bytes = 0;
+    std::vector<IntExpr> extents;
+    for (IntExpr var : KernelAt(k).outer) extents.push_back(var.extent());
+    const std::vector<int64_t> sizes = MostOf(ints_, symbols_, buckets_[bucket_], extents);
+    for (const Inst& inst : KernelAt(k).phases[0].body) {
+      if (inst.op == ScalarOp::kReduce) bytes += Bytes(sizes, inst.dtype) + kAlignment;
+    }
+    return bytes;
   }
 
   // Chains of kernels whose tiles overlap, where sizes are known and not all that is handed on
@@ -332,61 +380,17 @@ class Analyzer {
     Improve(chain.begin, chain.end, best, std::move(way));
   }
 
-  using Dims = absl::flat_hash_map<BufferId, size_t>;  // of what is handed on: the tiled dimension
-
   // Where the tiled dimension has `step` elements.
-  std::vector<int64_t> TileBytes(const std::vector<BufferId>& kept, const Dims& dims,
+  std::vector<int64_t> TileBytes(const std::vector<BufferId>& kept, const SharedLoops& shared,
                                  int64_t step) const {
     std::vector<int64_t> bytes;
     for (BufferId id : kept) {
       std::vector<int64_t> sizes = sizes_[bucket_].at(id);
-      int64_t& tiled = sizes[dims.at(id)];
+      int64_t& tiled = sizes[shared.DimOf(id)];
       tiled = std::min(tiled, step);
       bytes.push_back(Bytes(sizes, module_.buffers[id].dtype));
     }
     return bytes;
-  }
-
-  // Whether the kernel stores each buffer at its tiled loop, in one dimension, which is noted.
-  bool AddStores(size_t k, int loop, Dims& dims) const {
-    const Kernel& kernel = KernelAt(k);
-    bool plain = true;
-    ir::ForEachInst(kernel, [&](const Inst& inst) {
-      if (inst.op != ScalarOp::kStore) return;
-      const auto at = absl::c_find(inst.indices, kernel.outer[loop]);
-      if (at == inst.indices.end()) {
-        plain = false;
-        return;
-      }
-      const auto dim = static_cast<size_t>(at - inst.indices.begin());
-      plain = plain && dims.try_emplace(inst.buffer, dim).first->second == dim;
-    });
-    return plain;
-  }
-
-  // The loop of the kernel that is tiled where its operands are: nothing where it is none.
-  std::optional<int> LoopOf(size_t k, IntExpr extent, const Dims& dims) const {
-    const Kernel& kernel = KernelAt(k);
-    std::optional<int> found;
-    bool fits = true;
-    ir::ForEachInst(kernel, [&](const Inst& inst) {
-      if (inst.op != ScalarOp::kLoad) return;
-      const auto dim = dims.find(inst.buffer);
-      if (dim == dims.end()) return;
-      const auto at = absl::c_find(kernel.outer, inst.indices[dim->second]);
-      const auto loop = static_cast<int>(at - kernel.outer.begin());
-      if (at == kernel.outer.end() || at->extent() != extent || (found && *found != loop)) {
-        fits = false;
-      }
-      found = loop;
-    });
-    if (!fits) return std::nullopt;
-    if (found) return found;
-    // It reads nothing of the group: any loop of that length, the first.
-    for (size_t l = 0; l < kernel.outer.size(); ++l) {
-      if (kernel.outer[l].extent() == extent) return static_cast<int>(l);
-    }
-    return std::nullopt;
   }
 
   double Seconds(size_t k, int64_t loop, int64_t step, const std::vector<bool>& in_l2) {
@@ -410,8 +414,14 @@ class Analyzer {
       repeat.versions.back() = {
           .most = buckets_[b].most, .step = way.step, .loops = way.loops, .keeps = way.kept};
     }
+    const size_t buffers = module_.buffers.size();
     if (repeat.versions.size() == 1) {
-      repeat = ir::OfVersion(repeat, repeat.versions[0]);
+      const ir::RepeatVersion version = std::move(repeat.versions[0]);
+      repeat.versions.clear();
+      if (version.step > 0) {
+        repeat.steps = {version.step};
+        PutFirst(module_, version.loops, repeat);
+      }
       for (const ir::TileWindow& window : choice.ways[0].windows) {
         repeat.windows.push_back({window});
       }
@@ -421,6 +431,7 @@ class Analyzer {
     for (BufferId id : tiles) module_.buffers[id].kind = BufferKind::kTile;
     if (trial_(repeat).ok()) return repeat;
     for (BufferId id : tiles) module_.buffers[id].kind = BufferKind::kTemp;
+    module_.buffers.resize(buffers);
     return std::nullopt;
   }
 

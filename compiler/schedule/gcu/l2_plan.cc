@@ -86,6 +86,8 @@ absl::StatusOr<std::vector<Version>> VersionsOf(const ir::Module& module,
     Version& version = versions.emplace_back();
     version.kernels = repeat.kernels;
     version.step = repeat.steps.empty() ? 0 : repeat.steps[0];
+    version.before = repeat.before;
+    version.after = repeat.after;
     for (size_t k = 0; k < repeat.windows.size(); ++k) {
       const IntExpr extent = repeat.kernels[k].outer[0].extent();
       version.overlaps.push_back(
@@ -102,7 +104,7 @@ absl::StatusOr<std::vector<Version>> VersionsOf(const ir::Module& module,
                         .bucket = {}});
     return versions;
   }
-  if (repeat->steps.size() > 1 || repeat->before + repeat->after > 0) {
+  if (repeat->steps.size() > 1) {
     return absl::UnimplementedError("the GCU runs groups tile by tile in one loop");
   }
   if (repeat->versions.empty()) {

@@ -38,8 +38,10 @@ std::vector<ir::IntExpr> PackedStrides(ir::IntContext& ints, const std::vector<i
 // What an operation runs for the sizes of a bucket.
 struct Version {
   std::vector<ir::Kernel> kernels;
-  // Iterations of a tile of the last kernel's first loop; 0: everything is one tile.
+  // Iterations of a tile of TileLoop; 0: everything is one tile.
   int64_t step = 0;
+  // Kernels that run before and after all tiles, as those of an ir::Repeat.
+  size_t before = 0, after = 0;
   // By kernel, of its first loop; empty where each runs the tile itself.
   std::vector<Overlap> overlaps;
   // What lies in L2; of what kernels store one tile at a time, of what they only load all, which is
@@ -48,7 +50,7 @@ struct Version {
   Bucket bucket;
 };
 // In the order in which they are tried; one where the operation has no versions. UNIMPLEMENTED for
-// Repeats of several steps or sums.
+// Repeats of several steps.
 absl::StatusOr<std::vector<Version>> VersionsOf(const ir::Module& module,
                                                 const ir::Operation& operation);
 // What these are chosen by; nothing where there is one.

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
-#include "absl/container/flat_hash_map.h"
+#include "compiler/schedule/gcu/tiles.h"
 
 namespace kiln::schedule::gcu {
 namespace {
@@ -21,11 +21,7 @@ constexpr int64_t kPartBytes = 64;         // parts are multiples of it
 constexpr double kShare = 0.9;             // of a kernel's time that copies may take beside it
 constexpr double kMostOwn = 0.25;          // of its time that a kernel's own copies may take
 constexpr int64_t kMostBytes = 256 << 20;  // of a buffer; far above any L2
-
-// Of L2, but for what first fit leaves between buffers.
-int64_t RoomFor(const Machine& machine) {
-  return machine.l2_bytes - machine.l2_bytes / 32;
-}
+constexpr double kFirstLoad = 1e-6;        // seconds until a copy's first bytes come, and a barrier
 
 int64_t PlaceOf(int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -131,28 +127,25 @@ std::optional<int64_t> DenseBytes(const ir::Buffer& buffer) {
   return elements * DTypeSize(buffer.dtype);
 }
 
-std::vector<Resident> ResidentsOf(const ir::Module& module, const Version& version,
-                                  const L2Plan& plan, const Machine& machine) {
+void TileLoads::Add(const ir::Kernel& kernel, ir::IntExpr loop) {
+  ir::ForEachInst(kernel, [&](const Inst& inst) {
+    if (inst.op != ScalarOp::kLoad && inst.op != ScalarOp::kStore) return;
+    bool& same = same_.try_emplace(inst.buffer, true).first->second;
+    same = same && inst.op == ScalarOp::kLoad &&
+           !absl::c_any_of(inst.indices, [&](ir::IntExpr i) { return ir::ContainsVar(i, loop); });
+  });
+}
+
+std::vector<Resident> TileLoads::Residents(const ir::Module& module, int64_t room) const {
   std::vector<Resident> found;
-  if (version.step == 0) return found;
-  absl::flat_hash_map<BufferId, bool> may;  // by buffer: whether every tile loads the same of it
-  for (const ir::Kernel& kernel : version.kernels) {
-    ir::ForEachInst(kernel, [&](const Inst& inst) {
-      if (inst.op != ScalarOp::kLoad && inst.op != ScalarOp::kStore) return;
-      bool& same = may.try_emplace(inst.buffer, !version.keeps[inst.buffer]).first->second;
-      same = same && inst.op == ScalarOp::kLoad &&
-             !absl::c_any_of(inst.indices,
-                             [&](ir::IntExpr i) { return ir::ContainsVar(i, kernel.outer[0]); });
-    });
-  }
-  for (const auto& [buffer, same] : may) {
+  for (const auto& [buffer, same] : same_) {
+    if (!same) continue;
     const std::optional<int64_t> bytes = DenseBytes(module.buffers[buffer]);
-    if (same && bytes && *bytes >= kLeast) found.push_back({.buffer = buffer, .bytes = *bytes});
+    if (bytes && *bytes >= kLeast) found.push_back({.buffer = buffer, .bytes = *bytes});
   }
   absl::c_sort(found, [](const Resident& a, const Resident& b) {
     return std::pair(a.bytes, a.buffer) < std::pair(b.bytes, b.buffer);
   });
-  int64_t room = RoomFor(machine) - plan.bytes;
   std::erase_if(found, [&](const Resident& resident) {
     const int64_t place = PlaceOf(resident.bytes) + kAlignment;
     if (place > room) return true;
@@ -160,6 +153,25 @@ std::vector<Resident> ResidentsOf(const ir::Module& module, const Version& versi
     return false;
   });
   return found;
+}
+
+int64_t RoomFor(const Machine& machine) {
+  return machine.l2_bytes - machine.l2_bytes / 32;
+}
+
+double SecondsOf(const std::vector<Resident>& residents, const Machine& machine) {
+  int64_t bytes = 0;
+  for (const Resident& resident : residents) bytes += resident.bytes;
+  return static_cast<double>(bytes) / static_cast<double>(machine.l3_rate) + kFirstLoad;
+}
+
+std::vector<Resident> ResidentsOf(const ir::Module& module, const Version& version,
+                                  const L2Plan& plan, const Machine& machine) {
+  TileLoads loads;
+  for (size_t k = 0; k < version.kernels.size() && version.step > 0; ++k) {
+    if (const ir::IntExpr loop = TiledLoopOf(version, k)) loads.Add(version.kernels[k], loop);
+  }
+  return loads.Residents(module, RoomFor(machine) - plan.bytes);
 }
 
 std::vector<PreloadCandidate> PreloadCandidates(const ir::Module& module, const Version& version) {

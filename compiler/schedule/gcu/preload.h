@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "compiler/ir/module.h"
 #include "compiler/schedule/gcu/l2_plan.h"
 #include "compiler/schedule/gcu/machine.h"
@@ -20,8 +21,26 @@ struct Resident {
   ir::BufferId buffer = -1;
   int64_t bytes = 0;
 };
-// Weights that every tile of the version loads, as many as find room beside what `plan` of it has,
-// small ones first. Nothing where it is no version of tiles.
+// What kernels that run tile by tile load: by buffer, whether every tile loads the same of it and
+// none stores it.
+class TileLoads {
+ public:
+  // `loop`: the kernel's tiled one.
+  void Add(const ir::Kernel& kernel, ir::IntExpr loop);
+  // Weights that every tile loads, as many as fit `room` bytes of L2, small ones first.
+  std::vector<Resident> Residents(const ir::Module& module, int64_t room) const;
+
+ private:
+  absl::flat_hash_map<ir::BufferId, bool> same_;
+};
+
+// Of L2, what all that a launch keeps there may take: first fit leaves gaps.
+int64_t RoomFor(const Machine& machine);
+// Seconds in which these come, before the first tile.
+double SecondsOf(const std::vector<Resident>& residents, const Machine& machine);
+
+// Those of the version that find room beside what `plan` of it has. Nothing where it is no version
+// of tiles.
 std::vector<Resident> ResidentsOf(const ir::Module& module, const Version& version,
                                   const L2Plan& plan, const Machine& machine);
 

@@ -31,12 +31,23 @@ class Prices {
   // iterations of its outer loop of that number; infinity where the device cannot run it.
   double Of(size_t operation, int64_t loop, int64_t step, const InL2& in_l2);
 
+  // Seconds of a kernel whose first phase's inner loop of that number is cut into tiles: what each
+  // tile of `step` iterations takes, and what it takes before and after all of them.
+  struct OfSums {
+    double tile = 0, once = 0;
+  };
+  // REQUIRES: MaySplitSums.
+  OfSums SumsOf(size_t operation, size_t inner, int64_t step, const InL2& in_l2);
+
  private:
+  std::string KeyOf(size_t operation, int64_t loop, int64_t step, const InL2& in_l2) const;
+
   ir::Module& module_;
   const Machine& machine_;
   const std::vector<ir::Identity>& identities_;
   std::string sizes_;
   absl::flat_hash_map<std::string, double> known_;
+  absl::flat_hash_map<std::string, OfSums> known_sums_;
 };
 
 }  // namespace kiln::schedule::gcu

@@ -46,14 +46,26 @@ bool IsSame(const std::vector<TileRun::Range>& a, const std::vector<TileRun::Ran
 
 }  // namespace
 
+IntExpr TileLoop(const Version& version) {
+  return version.overlaps.empty() ? version.kernels[version.before].outer[0]
+                                  : version.kernels.back().outer[0];
+}
+
+IntExpr TiledLoopOf(const Version& version, size_t k) {
+  const ir::Kernel& kernel = version.kernels[k];
+  if (k < version.before || k >= version.kernels.size() - version.after) return {};
+  return ir::AddsUp(kernel) ? kernel.phases[0].inner[0] : kernel.outer[0];
+}
+
 TiledDims TiledDimsOf(const Version& version) {
   TiledDims dims;
   if (version.step == 0) return dims;
   for (size_t k = 0; k < version.kernels.size(); ++k) {
-    const ir::Kernel& kernel = version.kernels[k];
-    ir::ForEachInst(kernel, [&](const Inst& inst) {
+    const IntExpr loop = TiledLoopOf(version, k);
+    if (!loop) continue;
+    ir::ForEachInst(version.kernels[k], [&](const Inst& inst) {
       if (inst.op != ScalarOp::kStore || !version.keeps[inst.buffer]) return;
-      const auto at = absl::c_find(inst.indices, kernel.outer[0]);
+      const auto at = absl::c_find(inst.indices, loop);
       if (at == inst.indices.end()) return;
       dims.try_emplace(
           inst.buffer,
@@ -74,8 +86,9 @@ ir::Kernel ForTile(ir::Module& module, const ir::Kernel& kernel, const Part& par
   ir::IntContext& ints = *module.ints;
   ir::Kernel out = kernel;
   const IntExpr inside = ints.NewVar(part.count);
-  const ir::IntContext::VarMap map = {{kernel.outer[0], ints.Add(part.begin, inside)}};
-  out.outer[0] = inside;
+  IntExpr& loop = ir::AddsUp(kernel) ? out.phases[0].inner[0] : out.outer[0];
+  const ir::IntContext::VarMap map = {{loop, ints.Add(part.begin, inside)}};
+  loop = inside;
   for (ir::Phase& phase : out.phases) {
     for (Inst& inst : phase.body) {
       for (IntExpr& index : inst.indices) index = ints.Substitute(index, map);

@@ -21,6 +21,13 @@ struct TiledDim {
 };
 using TiledDims = absl::flat_hash_map<ir::BufferId, TiledDim>;
 
+// The loop of which tiles are, where the version has a step.
+ir::IntExpr TileLoop(const Version& version);
+
+// The loop of kernel `k` that is tiled: of one that AddsUp the first of those that it sums over;
+// null of one that runs before or after all tiles.
+ir::IntExpr TiledLoopOf(const Version& version, size_t k);
+
 // Of the buffers that the version keeps; none where it has no step.
 TiledDims TiledDimsOf(const Version& version);
 
@@ -32,8 +39,9 @@ struct Part {
 // The tile that begins at `first`, of at most `step` iterations.
 Part TileAt(ir::IntContext& ints, ir::IntExpr first, ir::IntExpr extent, int64_t step);
 
-// The kernel with `part` of its first loop, in the tile that begins at `first`. Indices are those
-// of the whole buffer, but of `kept` ones those of the tile.
+// The kernel with `part` of its first loop, or where it AddsUp of the first that it sums over, in
+// the tile that begins at `first`. Indices are those of the whole buffer, but of `kept` ones those
+// of the tile.
 ir::Kernel ForTile(ir::Module& module, const ir::Kernel& kernel, const Part& part,
                    const TiledDims& kept, ir::IntExpr first);
 

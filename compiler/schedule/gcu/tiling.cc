@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "absl/types/span.h"
 #include "compiler/schedule/gcu/cost.h"
 
 namespace kiln::schedule::gcu {
@@ -13,6 +14,8 @@ namespace {
 using ir::ScalarOp;
 
 constexpr int kMostRank = 4;
+// Iterations of a loop that a load walks fastest: some lines of memory, and many.
+constexpr int64_t kAlongLoad[] = {16, 64, 256};
 
 int64_t CeilDiv(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -63,6 +66,19 @@ class Chooser {
     best_cost_ = cost;
   }
 
+  // Of an access, by loop: elements from one iteration to the next, in either direction.
+  std::vector<int64_t> StridesOf(const Access& access) const {
+    const ir::Buffer& buffer = module_.buffers[access.inst->buffer];
+    std::vector<int64_t> strides(form_.loops.size(), 0);
+    for (size_t d = 0; d < access.indices.size(); ++d) {
+      const int64_t stride = TypicalOf(*module_.ints, buffer.strides[d]);
+      for (size_t l = 0; l < strides.size(); ++l) {
+        strides[l] += std::abs(access.indices[d].coefficients[l]) * stride;
+      }
+    }
+    return strides;
+  }
+
   // Loops by the stride of what is stored, so that stores are contiguous.
   std::vector<int> Lanes() const {
     std::vector<int> lanes(form_.loops.size());
@@ -71,13 +87,9 @@ class Chooser {
     for (const bool stores : {true, false}) {
       for (const Access& access : form_.accesses) {
         if ((access.inst->op == ScalarOp::kStore) != stores) continue;
-        const ir::Buffer& buffer = module_.buffers[access.inst->buffer];
+        const std::vector<int64_t> own = StridesOf(access);
         for (size_t l = 0; l < strides.size(); ++l) {
-          if (strides[l] != 0) continue;
-          for (size_t d = 0; d < access.indices.size(); ++d) {
-            strides[l] += std::abs(access.indices[d].coefficients[l]) *
-                          TypicalOf(*module_.ints, buffer.strides[d]);
-          }
+          if (strides[l] == 0) strides[l] = own[l];
         }
       }
     }
@@ -167,10 +179,11 @@ class Chooser {
         for (const int64_t outer : outer_rows) {
           if (rows.size() == 2) tiling.tile[rows[0]] = outer;
           if (outer * inner * c > (int64_t{1} << 17)) continue;
-          for (const bool columns_first : {true, false}) {
-            tiling.order = Order(order, column, columns_first);
-            Try(tiling);
-          }
+          tiling.order = Order(order, column, true);
+          Try(tiling);
+          if (column < 0 || c >= extents_[column]) continue;  // the order is all the same
+          tiling.order = Order(order, column, false);
+          Try(tiling);
         }
       }
     }
@@ -266,6 +279,8 @@ class Chooser {
         --rank;
       }
     }
+    const std::vector<int64_t> one = {1};
+    const std::vector<int> firsts = Firsts(base.lanes);
     for (const int64_t most_inner : {int64_t{1} << 30, int64_t{1} << 16, int64_t{1} << 14,
                                      int64_t{1} << 12, int64_t{1} << 9}) {
       Tiling tiling = base;
@@ -283,9 +298,13 @@ class Chooser {
         inner = std::max(inner, own);
         rank = std::max(rank, own_rank);
       }
-      for (int64_t target = 256; target <= (int64_t{1} << 17); target *= 2) {
-        FillOuter(target / std::max<int64_t>(inner, 1), kMostRank - rank, tiling);
-        Try(tiling);
+      for (const int first : firsts) {
+        for (const int64_t part : first < 0 ? absl::Span<const int64_t>(one) : kAlongLoad) {
+          for (int64_t target = 256; target <= (int64_t{1} << 17); target *= 2) {
+            FillOuter(target / std::max<int64_t>(inner, 1), kMostRank - rank, first, part, tiling);
+            Try(tiling);
+          }
+        }
       }
       if (found_ && best_fits_) return;
     }
@@ -328,26 +347,57 @@ class Chooser {
     }
   }
 
-  // Outer loops, from the innermost lane on, until a tile has so many iterations of them.
-  void FillOuter(int64_t target, int rank, Tiling& tiling) const {
+  // Outer loops that tiles may have a part of before they have all of the store's innermost one: -1
+  // for none, and those that a load walks fastest where the store walks another one.
+  std::vector<int> Firsts(const std::vector<int>& lanes) const {
+    std::vector<int> firsts = {-1};
+    int innermost = -1;
+    for (int l : lanes) {
+      if (form_.loops[l].phase < 0 && extents_[l] > 1) innermost = l;
+    }
+    for (const Access& access : form_.accesses) {
+      if (access.inst->op != ScalarOp::kLoad) continue;
+      const std::vector<int64_t> strides = StridesOf(access);
+      if (innermost < 0 || strides[static_cast<size_t>(innermost)] == 0) continue;
+      int fastest = -1;
+      for (size_t l = 0; l < strides.size(); ++l) {
+        if (form_.loops[l].phase >= 0 || extents_[l] <= 1 || strides[l] == 0) continue;
+        if (fastest < 0 || strides[l] < strides[fastest]) fastest = static_cast<int>(l);
+      }
+      if (fastest >= 0 && fastest != innermost && !absl::c_linear_search(firsts, fastest)) {
+        firsts.push_back(fastest);
+      }
+    }
+    return firsts;
+  }
+
+  // Outer loops until a tile has `target` iterations of them: `part` of the loop `first`, if there
+  // is one, and then from the innermost lane on.
+  void FillOuter(int64_t target, int rank, int first, int64_t part, Tiling& tiling) const {
     for (int l : tiling.order) tiling.tile[l] = 1;
     int64_t left = std::max<int64_t>(target, 1);
-    for (auto l = tiling.lanes.rbegin(); l != tiling.lanes.rend() && rank > 0; ++l) {
-      if (form_.loops[*l].phase >= 0 || extents_[*l] <= 1) continue;
-      if (left <= 1) break;
-      const int64_t parts = CeilDiv(extents_[*l], left);
-      int64_t part = CeilDiv(extents_[*l], std::max<int64_t>(parts, 1));
-      // A divisor near by, so that no tile is shorter than others.
-      for (int64_t p = part; p * 2 > part; --p) {
-        if (p > 0 && extents_[*l] % p == 0) {
-          part = p;
-          break;
-        }
-      }
-      tiling.tile[*l] = part;
-      left /= part;
+    if (first >= 0 && rank > 1) {
+      tiling.tile[first] = PartOf(first, std::min(part, left));
+      left /= tiling.tile[first];
       --rank;
     }
+    for (auto l = tiling.lanes.rbegin(); l != tiling.lanes.rend() && rank > 0; ++l) {
+      if (form_.loops[*l].phase >= 0 || extents_[*l] <= 1 || *l == first) continue;
+      if (left <= 1) break;
+      tiling.tile[*l] = PartOf(*l, left);
+      left /= tiling.tile[*l];
+      --rank;
+    }
+  }
+
+  // Of the loop, at most `most`: a divisor near by, so that no tile is shorter than others.
+  int64_t PartOf(int loop, int64_t most) const {
+    const int64_t parts = CeilDiv(extents_[loop], most);
+    const int64_t part = CeilDiv(extents_[loop], std::max<int64_t>(parts, 1));
+    for (int64_t p = part; p * 2 > part; --p) {
+      if (p > 0 && extents_[loop] % p == 0) return p;
+    }
+    return part;
   }
 
   const ir::Module& module_;

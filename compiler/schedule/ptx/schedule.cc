@@ -11,6 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/schedule/kept_values.h"
+#include "compiler/schedule/ptx/attention.h"
+#include "compiler/schedule/ptx/few_queries.h"
 #include "compiler/schedule/ptx/few_rows.h"
 #include "compiler/schedule/ptx/product.h"
 #include "compiler/schedule/ptx/team_plan.h"
@@ -240,6 +242,33 @@ bool TakesProduct(ir::Module& module, const ir::Kernel& kernel, bool goes_on,
 bool IsProductOfFewRows(ir::Module& module, const ir::Kernel& kernel, const DeviceInfo& device) {
   const std::optional<Product> product = ProductOf(module, kernel, device);
   return product && HasFewRows(*product);
+}
+
+bool TakesAttention(ir::Module& module, const std::vector<const ir::Kernel*>& kernels,
+                    const DeviceInfo& device) {
+  if (const auto of_few = FindFewQueries(module, kernels, device)) {
+    return IsFasterThanLibraries(*module.ints, *of_few, device);
+  }
+  const std::optional<Attention> attention = FindAttention(module, kernels);
+  return attention && IsOfTensorCores(module, *attention, device) &&
+         IsFasterThanLibraries(module, *attention, device);
+}
+
+absl::StatusOr<Tree> ScheduleRepeat(ir::Module& module, const ir::Repeat& repeat,
+                                    const DeviceInfo& device) {
+  std::vector<const ir::Kernel*> kernels;
+  for (const ir::Kernel& kernel : repeat.kernels) kernels.push_back(&kernel);
+  if (repeat.steps.empty() && repeat.versions.empty()) {
+    if (const auto of_few = FindFewQueries(module, kernels, device)) {
+      return ScheduleFewQueries(module, repeat, *of_few, device);
+    }
+    const std::optional<Attention> attention = FindAttention(module, kernels);
+    if (attention && IsOfTensorCores(module, *attention, device)) {
+      return ScheduleAttention(module, repeat, *attention, device);
+    }
+  }
+  return absl::UnimplementedError(
+      absl::StrCat("repeat @", repeat.name, ": target ptx runs no such kernels as one"));
 }
 
 absl::StatusOr<Tree> ScheduleKernel(ir::Module& module, const ir::Kernel& kernel,

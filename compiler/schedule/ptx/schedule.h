@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "compiler/ir/module.h"
@@ -22,8 +23,17 @@ bool TakesProduct(ir::Module& module, const ir::Kernel& kernel, bool goes_on,
 // Whether it is one of few rows there (few_rows.h).
 bool IsProductOfFewRows(ir::Module& module, const ir::Kernel& kernel, const DeviceInfo& device);
 
+// Whether the kernels are attention that runs as one on the tensor cores (few_queries.h,
+// attention.h), and faster so than by a library.
+bool TakesAttention(ir::Module& module, const std::vector<const ir::Kernel*>& kernels,
+                    const DeviceInfo& device);
+
 // REQUIRES: a kernel of the verified module. UNIMPLEMENTED for complex types and for what it Lacks.
 absl::StatusOr<Tree> ScheduleKernel(ir::Module& module, const ir::Kernel& kernel,
+                                    const DeviceInfo& device);
+
+// UNIMPLEMENTED for kernels that are no attention which the tensor cores take.
+absl::StatusOr<Tree> ScheduleRepeat(ir::Module& module, const ir::Repeat& repeat,
                                     const DeviceInfo& device);
 
 }  // namespace kiln::schedule::ptx

@@ -9,9 +9,9 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/ir/fixed_values.h"
-#include "compiler/ir/interpret_impl.h"
 #include "compiler/schedule/nest.h"
 #include "compiler/schedule/ptx/team_plan.h"
+#include "compiler/schedule/split_sums.h"
 
 namespace kiln::schedule::ptx {
 namespace {
@@ -220,15 +220,6 @@ class Splitter {
             operation(ScalarOp::kSelect, inst.dtype, {inside, inst.operands[0], other})};
       }
       to.body.push_back(std::move(inst));
-    }
-  }
-
-  static void SetIdentity(ir::ReduceKind kind, Inst& constant) {
-    const ir::Lane identity = ir::ReduceIdentity(kind, constant.dtype);
-    if (IsFloat(constant.dtype)) {
-      constant.immediate_float = identity.f;
-    } else {
-      constant.immediate_int = identity.i;
     }
   }
 

@@ -53,6 +53,38 @@ TEST(ContractionTest, OddSizes) {
   }
 }
 
+// The last rows are multiplied with some before them once more, in place; the rows of each block
+// are stored, and what is updated in place is so once.
+TEST(ContractionTest, RowsThatAreNoWholeTiles) {
+  for (int m : {27, 50, 197}) {
+    for (const bool out_transposed : {false, true}) {
+      const std::string text = Matmul({.m = StrCat(m),
+                                       .n = "70",
+                                       .k = "300",
+                                       .out_transposed = out_transposed,
+                                       .bias = out_transposed ? "row" : "column"});
+      const CheckOptions options = {.tolerance = 1e-4, .threads = {1, 3}};
+      CheckModule(text, options);
+      // The result lies where a temporary was that is added.
+      const std::string added = out_transposed ? "@c[d0]" : "@c[d1]";
+      const std::string shape =
+          StrCat("[", m, ",70] strides", out_transposed ? StrCat("[1,", m, "]") : "[70,1]");
+      const std::string copy = StrCat(" (d0: ", m, ", d1: 70) {\n phase () {\n %0 = load f32 ");
+      CheckModule(
+          absl::StrReplaceAll(
+              text, {{added, "@t[d0, d1]"},
+                     {"store f32 @y", "store f32 @u"},
+                     {" kernel @mm", StrCat(" buffer @t f32", shape, " temp\n buffer @u f32", shape,
+                                            " temp\n kernel @before", copy, added,
+                                            "\n store f32 @t[d0, d1], %0\n }\n }\n kernel @mm")},
+                     {" output @y", StrCat(" kernel @after", copy,
+                                           "@u[d0, d1]\n store f32 @y[d0, d1], %0\n }\n }\n"
+                                           " output @y")}}),
+          options);
+    }
+  }
+}
+
 TEST(ContractionTest, EveryLayout) {
   for (int bits = 0; bits < 8; ++bits) {
     CheckModule(Matmul({.m = "29",

@@ -185,5 +185,47 @@ TEST(GcuCost, KernelsTakeWhatIsPredicted) {
   EXPECT_LT(errors / static_cast<double>(cases.size()), 0.06);
 }
 
+// Products one after another of so many rows: of each width with weights to the next.
+std::string Products(int rows, const std::vector<int>& widths) {
+  const size_t last = widths.size() - 1;
+  const auto shape = [](int a, int b) {
+    return absl::StrCat("f32[", a, ",", b, "] strides[", b, ",1] ");
+  };
+  std::string buffers, kernels;
+  for (size_t i = 0; i <= last; ++i) {
+    absl::StrAppend(&buffers, "  buffer @t", i, " ", shape(rows, widths[i]),
+                    i == 0      ? "input(0)"
+                    : i == last ? "output"
+                                : "temp",
+                    "\n");
+    if (i == last) break;
+    absl::StrAppend(&buffers, "  buffer @w", i, " ", shape(widths[i], widths[i + 1]), "input(",
+                    i + 1, ")\n");
+    absl::StrAppend(&kernels, "  kernel @k", i, " contraction (d0: ", rows, ", d1: ", widths[i + 1],
+                    ") {\n    phase (r0: ", widths[i], ") {\n      %0 = load f32 @t", i,
+                    "[d0, r0]\n      %1 = load f32 @w", i,
+                    "[r0, d1]\n      %2 = mul f32 %0, %1\n      %3 = reduce.sum f32 %2\n    }\n",
+                    "    phase () {\n      store f32 @t", i + 1, "[d0, d1], %3\n    }\n  }\n");
+  }
+  return absl::StrCat("module {\n", buffers, kernels, "  output @t", last, " sizes[", rows, ",",
+                      widths[last], "] strides[", widths[last], ",1] offset 0\n}\n");
+}
+
+// One core, whose engine moves less than L3 gives, copies weights ahead there.
+TEST(GcuCost, WeightsAheadTakeWhatOneEngineTakes) {
+  const auto machine = *schedule::gcu::FindMachine("gcu-s60");
+  ASSERT_LT(machine.EngineRate(), static_cast<double>(machine.l3_rate) / 2);
+  for (const int rows : {128, 196}) {
+    const std::string chain = Products(rows, {256, 1024, 256, 1024, 256, 1024});
+    ir::Module module = *ir::Parse(chain);
+    GroupFor(module, machine, {});
+    ASSERT_EQ(module.operations.size(), 1u);
+    const auto launch = gcu::MakeLaunch(module, module.operations[0], machine);
+    ASSERT_TRUE(launch.ok()) << launch.status();
+    const double seconds = Simulate(module, *launch, machine);
+    EXPECT_NEAR(launch->versions[0].seconds / seconds, 1, 0.12) << seconds;
+  }
+}
+
 }  // namespace
 }  // namespace kiln::codegen

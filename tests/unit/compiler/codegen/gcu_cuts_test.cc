@@ -257,5 +257,28 @@ TEST(GcuCuts, WeightsComeFromMemoryOnceHoweverManyTilesThereAre) {
   EXPECT_LT(bytes[1], bytes[0] + (int64_t{1} << 19));
 }
 
+// Convolutions whose images, and products whose rows, do not all fit; some weights are more than
+// what fits beside tiles. Weights that stay are priced as they run, so that what one strategy finds
+// the search finds, too.
+TEST(GcuCuts, AllStrategiesTogetherAreNoSlowerThanOneOfThem) {
+  for (const std::string& text : {Chain(16, 64, 56, 4), Chain(24, 128, 28, 6), Chain(8, 256, 28, 4),
+                                  Square{"f32"}.Text(0, 5)}) {
+    const auto simulated = [&](const std::vector<std::string>& without) {
+      ir::Module module = *ir::Parse(text);
+      Group(module, without);
+      double seconds = 0;
+      for (const ir::Operation& operation : module.operations) {
+        const auto launch = gcu::MakeLaunch(module, operation, Reference());
+        EXPECT_TRUE(launch.ok()) << launch.status();
+        if (launch.ok()) seconds += Simulate(module, *launch);
+      }
+      return seconds;
+    };
+    const double all = simulated({});
+    EXPECT_LE(all, simulated({"afe"}) * 1.01) << text;
+    EXPECT_LE(all, simulated({"tlf"}) * 1.01) << text;
+  }
+}
+
 }  // namespace
 }  // namespace kiln::codegen

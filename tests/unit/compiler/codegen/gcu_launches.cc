@@ -94,7 +94,8 @@ ir::Module CheckGroups(const std::string& text, int64_t l2_bytes,
   return *std::move(module);
 }
 
-double Simulate(const ir::Module& module, const gcu::Launch& launch) {
+double Simulate(const ir::Module& module, const gcu::Launch& launch,
+                const schedule::gcu::Machine& machine) {
   std::vector<std::string> data;
   for (ir::BufferId buffer : launch.buffers) {
     const int64_t bytes = ir::SizeBytes(*module.ints, module.buffers[buffer]).value();
@@ -102,7 +103,7 @@ double Simulate(const ir::Module& module, const gcu::Launch& launch) {
   }
   std::vector<HostBuffer> buffers;
   for (std::string& bytes : data) buffers.push_back({bytes.data(), bytes.size()});
-  GcuDevice device(Reference().profile);
+  GcuDevice device(machine.profile);
   const absl::StatusOr<GcuTimes> times = device.Run(launch.kernel, buffers, {});
   EXPECT_TRUE(times.ok()) << times.status();
   return times.ok() ? times->seconds : 0;

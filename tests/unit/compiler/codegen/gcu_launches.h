@@ -32,7 +32,8 @@ void GroupFor(ir::Module& module, const schedule::gcu::Machine& machine,
 ir::Module CheckGroups(const std::string& text, int64_t l2_bytes,
                        const std::vector<std::string>& without, const CheckOptions& options);
 
-// Seconds on the simulator, with zeros everywhere.
-double Simulate(const ir::Module& module, const gcu::Launch& launch);
+// Seconds on the simulator of that machine's profile, with zeros everywhere.
+double Simulate(const ir::Module& module, const gcu::Launch& launch,
+                const schedule::gcu::Machine& machine = Reference());
 
 }  // namespace kiln::codegen

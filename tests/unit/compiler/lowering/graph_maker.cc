@@ -30,6 +30,7 @@ std::string Bytes(const std::vector<double>& data) {
 }
 
 std::string Encode(const std::vector<double>& data, v1::DType dtype) {
+  if (data.empty()) return "";
   switch (dtype) {
     case v1::DTYPE_FLOAT32:
       return Bytes<float>(data);

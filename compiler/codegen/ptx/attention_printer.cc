@@ -1,0 +1,276 @@
+#include "compiler/codegen/ptx/attention_printer.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "compiler/codegen/ptx/kernel_printer.h"
+#include "compiler/codegen/source/tree_printer.h"
+#include "compiler/schedule/micro.h"
+#include "compiler/schedule/ptx/attention.h"
+
+namespace kiln::codegen::ptx {
+namespace {
+
+using absl::StrAppend;
+using absl::StrCat;
+using ir::IntExpr;
+using schedule::For;
+using schedule::Micro;
+using schedule::Node;
+using schedule::ptx::AttentionTile;
+using source::CppType;
+using source::Writer;
+
+constexpr int kLine = 64;        // elements of a box along a head
+constexpr int kStoredRows = 16;  // that a warp stores at a time
+// Of keys and values whose heads' tiles run at a time: what the second-level cache keeps.
+constexpr int64_t kCached = 32 << 20;
+
+// Windows, and sizes, of the micro-kernel.
+enum Operand : size_t { kResult, kQuery, kKey, kValue, kMask };
+constexpr size_t kKeys = 2, kStrides = 3, kMaskStride = 7, kSumsStride = 8;
+
+absl::string_view Truth(bool value) {
+  return value ? "true" : "false";
+}
+
+const Micro* FindAttention(const schedule::Tree& tree) {
+  const Micro* found = nullptr;
+  ForEachNode(tree.body, [&](const Node& node) {
+    const auto* micro = std::get_if<Micro>(&node.value);
+    if (micro != nullptr && micro->kind == schedule::MicroKind::kAttendTile) found = micro;
+  });
+  return found;
+}
+
+// "%3, %4"
+std::string Registers(int first, int count) {
+  std::vector<std::string> names;
+  for (int i = 0; i < count; ++i) names.push_back(StrCat("%", first + i));
+  return absl::StrJoin(names, ", ");
+}
+
+// A wgmma of 64 rows and `columns` columns, as a struct `name`. The first operand is in registers
+// where `has_registers`, and the second then contiguous along the columns. Every sum is an operand,
+// and of the wait for it too, so that none moves.
+std::string InstructionText(absl::string_view name, absl::string_view type, int columns,
+                            bool has_registers) {
+  const int count = columns / 2;
+  std::vector<std::string> operands;
+  for (int i = 0; i < count; ++i) operands.push_back(StrCat("\"+f\"(d[", i, "])"));
+  const std::string sums = absl::StrJoin(operands, ", ");
+  const std::string of_a =
+      has_registers ? StrCat("{", Registers(count, 4), "}") : StrCat("%", count);
+  const int b = count + (has_registers ? 4 : 1);
+  Writer out;
+  out.Line("struct ", name, " {");
+  out.Line("KILN_FN void Multiply(float (&d)[", count, "], ",
+           has_registers ? "unsigned a0, unsigned a1, unsigned a2, unsigned a3" : "unsigned long a",
+           ", unsigned long b, int adds) {");
+  out.Line("asm volatile(\"{.reg .pred p; setp.ne.b32 p, %", b + 1, ", 0;\\n\"");
+  out.Line("\"wgmma.mma_async.sync.aligned.m64n", columns, "k16.f32.", type, ".", type, " {",
+           Registers(0, count), "}, ", of_a, ", %", b, ", p, 1, 1, ", has_registers ? "1" : "0, 0",
+           ";}\"");
+  out.Line(": ", sums);
+  out.Line(": ", has_registers ? "\"r\"(a0), \"r\"(a1), \"r\"(a2), \"r\"(a3)" : "\"l\"(a)",
+           ", \"l\"(b), \"r\"(adds));");
+  out.Line("}");
+  out.Line("// Until all but the last kLater groups are done.");
+  out.Line("template <int kLater>");
+  out.Line("KILN_FN void Wait(float (&d)[", count, "]) {");
+  out.Line("asm volatile(\"wgmma.wait_group.sync.aligned %", count, ";\" : ", sums,
+           " : \"n\"(kLater) : \"memory\");");
+  out.Line("}");
+  out.Line("};");
+  return out.text();
+}
+
+class AttentionPrinter : public source::TreePrinter {
+ public:
+  AttentionPrinter(ir::Module& module, const schedule::Tree& tree, int compute_units)
+      : TreePrinter(module, tree),
+        compute_units_(compute_units),
+        attend_(*FindAttention(tree)),
+        tile_(AttentionTile::FromConstants(attend_.constants)) {}
+  absl::StatusOr<EmittedKernel> Print();
+
+ private:
+  void PrintVectorLoop(const For&, Function&) override {}
+  void PrintArray(schedule::AllocId, Function&) override {}
+  void PrintMicro(const Micro&, Function&) override {}
+
+  IntExpr Along(size_t window, const For& loop) const {
+    return ints_.CoefficientOf(attend_.windows[window].index, loop.var);
+  }
+  // Elements from one head of queries to the next, or of keys where `of_keys`.
+  IntExpr HeadStride(size_t window, bool of_keys) const {
+    return Along(window, of_keys || loops_[2]->end.is_const(1) ? *loops_[1] : *loops_[2]);
+  }
+  IntExpr First(size_t window) const {
+    ir::IntContext::VarMap zeros;
+    for (const For* loop : loops_) zeros[loop->var] = ints_.Const(0);
+    return ints_.Substitute(attend_.windows[window].index, zeros);
+  }
+  IntExpr Heads() const { return ints_.Mul(loops_[1]->end, loops_[2]->end); }
+  size_t Sums() const { return kMask + (tile_.mask != 0 ? 1 : 0); }
+  EmittedTensorMap MapOf(size_t window, int rows) const;
+  std::string ShapeText() const;
+  std::string MaskText();
+  std::string SumsText();
+  EmittedGrid Grid() const;
+
+  const int compute_units_;
+  const Micro& attend_;
+  const AttentionTile tile_;
+  std::vector<const For*> loops_;  // batches, heads of keys, heads that share one, rows
+};
+
+// Boxes of `rows` rows of a head.
+EmittedTensorMap AttentionPrinter::MapOf(size_t window, int rows) const {
+  const bool of_keys = window == kKey || window == kValue;
+  EmittedTensorMap map;
+  map.buffer = attend_.windows[window].buffer;
+  map.offset = First(window);
+  map.sizes = {ints_.Const(tile_.width), of_keys ? attend_.sizes[kKeys] : loops_[3]->end,
+               of_keys ? loops_[1]->end : Heads(), loops_[0]->end};
+  map.strides = {attend_.sizes[kStrides + window], HeadStride(window, of_keys),
+                 Along(window, *loops_[0])};
+  // What there is one of has any stride.
+  for (size_t i = 0; i < map.strides.size(); ++i) {
+    if (map.sizes[i + 1].is_const(1)) map.strides[i] = ints_.Const(tile_.width);
+  }
+  map.box = {kLine, rows, 1, 1};
+  return map;
+}
+
+std::string AttentionPrinter::ShapeText() const {
+  const bool is_half = module_.buffers[attend_.windows[kQuery].buffer].dtype == DType::kF16;
+  const absl::string_view type = is_half ? "f16" : "bf16";
+  Writer out;
+  out.AppendText(InstructionText("OfScores", type, tile_.keys, /*has_registers=*/false));
+  out.AppendText(InstructionText("OfValues", type, tile_.width, /*has_registers=*/true));
+  out.Line("struct Shape {");
+  out.Line("static constexpr int kHead = ", tile_.width, ", kGroups = ", tile_.groups,
+           ", kKeys = ", tile_.keys, ", kStages = ", tile_.stages, ", kMask = ", tile_.mask, ";");
+  out.Line("static constexpr bool kCausal = ", Truth(tile_.is_causal),
+           ", kTurns = ", Truth(tile_.turns), ", kHalf = ", Truth(is_half),
+           ", kInPlace = ", Truth(tile_.in_place), ";");
+  out.Line("using Scores = OfScores;");
+  out.Line("using Values = OfValues;");
+  out.Line("};");
+  return out.text();
+}
+
+// A KMask.
+std::string AttentionPrinter::MaskText() {
+  if (tile_.mask == 0) return "KNoMask{}";
+  const schedule::Window& mask = attend_.windows[kMask];
+  const IntExpr strides[] = {Along(kMask, *loops_[0]), HeadStride(kMask, /*of_keys=*/false),
+                             attend_.sizes[kMaskStride]};
+  const IntExpr first = First(kMask);
+  const auto is_even = [&](IntExpr e) { return multiples_.Is(ints_, e, 2); };
+  const bool is_aligned = is_even(first) && is_even(attend_.sizes[kKeys]) &&
+                          std::all_of(std::begin(strides), std::end(strides), is_even);
+  std::string text =
+      StrCat("KMask<", CppType(module_.buffers[mask.buffer].dtype), ", ", Truth(is_aligned), ">{",
+             names_.Buffer(mask.buffer), " + ", Expr(first));
+  for (const IntExpr stride : strides) StrAppend(&text, ", ", Expr(stride));
+  return StrCat(text, "}");
+}
+
+// What takes the logarithm of a row's sum of exponentials.
+std::string AttentionPrinter::SumsText() {
+  if (!tile_.has_log_sums) return "[](long, long, long, float) {}";
+  const schedule::Window& sums = attend_.windows[Sums()];
+  return StrCat("[&](long batch, long head, long row, float value) KILN_INLINE { ",
+                names_.Buffer(sums.buffer), "[", Expr(First(Sums())), " + batch * ",
+                Expr(Along(Sums(), *loops_[0])), " + head * ",
+                Expr(HeadStride(Sums(), /*of_keys=*/false)), " + row * ",
+                Expr(attend_.sizes[kSumsStride]), "] = value; }");
+}
+
+EmittedGrid AttentionPrinter::Grid() const {
+  const IntExpr tiles =
+      ints_.Mul(ints_.Mul(loops_[0]->end, Heads()), ints_.CeilDiv(loops_[3]->end, loops_[3]->step));
+  EmittedGrid grid;
+  grid.blocks = {tile_.is_persistent ? ints_.Min(tiles, ints_.Const(compute_units_)) : tiles};
+  grid.threads = {ints_.Const(tile_.Threads())};
+  grid.shared_bytes = ints_.Const(tile_.SharedBytes());
+  return grid;
+}
+
+absl::StatusOr<EmittedKernel> AttentionPrinter::Print() {
+  ForEachNode(tree_.body, [&](const Node& node) {
+    if (const auto* loop = std::get_if<For>(&node.value)) loops_.push_back(loop);
+  });
+  if (loops_.size() != 4) {
+    return absl::InternalError(
+        StrCat("kernel @", tree_.name, ": attention is no tiles of rows of heads"));
+  }
+  for (size_t window : {kResult, kQuery, kKey, kValue}) {
+    names_.Buffer(attend_.windows[window].buffer);
+  }
+  names_.MarkStored(attend_.windows[kResult].buffer);
+  if (tile_.has_log_sums) names_.MarkStored(attend_.windows[Sums()].buffer);
+  const std::string mask = MaskText(), sums = SumsText();
+  const IntExpr keys = attend_.sizes[kKeys];
+  // Heads that share keys come together.
+  const IntExpr head_bytes = ints_.Mul(keys, int64_t{2} * 2 * tile_.width);
+  const IntExpr at_a_time = ints_.Mul(
+      ints_.Max(ints_.FloorDiv(ints_.Const(kCached), head_bytes), ints_.Const(1)), loops_[2]->end);
+  const std::string sizes = absl::StrJoin(
+      {Expr(loops_[0]->end), Expr(Heads()), Expr(loops_[3]->end), Expr(keys), Expr(loops_[2]->end),
+       Expr(at_a_time)},
+      ", ", [](std::string* out, const std::string& size) { StrAppend(out, "(int)", size); });
+
+  std::string parameters;
+  for (size_t i = 0; i < names_.buffers().size(); ++i) {
+    StrAppend(&parameters, PointerType(names_.buffers()[i]), " __restrict b", i, ", ");
+  }
+  for (size_t i = 0; i < names_.symbols().size(); ++i) StrAppend(&parameters, "long size", i, ", ");
+  const size_t first_map = names_.buffers().size() + names_.symbols().size() + 2;
+  Writer out;
+  out.Line(kKernelMark, kSymbolPlaceholder);
+  out.Line(kThreadsMark, tile_.Threads());
+  out.Line(kResidentMark, 1);
+  out.AppendText(ShapeText());
+  out.Line("extern \"C\" KILN_KERNEL void ", kSymbolPlaceholder, "(", parameters,
+           "char* scratch, int* error_out, KTensorMap of_queries, KTensorMap of_keys, "
+           "KTensorMap of_values, KTensorMap of_result) {");
+  PrintSymbols(names_, index_type_, out);
+  // Where the parameters themselves lie: in C++ their addresses would be those of copies.
+  out.Line("KAttentionMaps maps;");
+  size_t number = first_map;
+  for (const char* map : {"queries", "keys", "values", "result"}) {
+    out.Line("asm(\"{.reg .b64 at; mov.b64 at, ", kSymbolPlaceholder, "_param_", number++,
+             "; cvta.param.u64 %0, at;}\" : \"=l\"(maps.", map, "));");
+  }
+  out.Line("const KAttentionSizes sizes = {", sizes, "};");
+  out.Line("KAttention<Shape>(maps, sizes, ", source::FloatLiteral(DType::kF32, tile_.scale), ", ",
+           mask, ", ", sums, ");");
+  out.Line("}");
+
+  EmittedKernel kernel = KernelOf(ints_, names_, out);
+  kernel.grid = Grid();
+  kernel.waits = true;
+  kernel.tensor_maps = {MapOf(kQuery, tile_.Queries()), MapOf(kKey, tile_.keys),
+                        MapOf(kValue, tile_.keys), MapOf(kResult, kStoredRows)};
+  return kernel;
+}
+
+}  // namespace
+
+bool IsAttention(const schedule::Tree& tree) {
+  return FindAttention(tree) != nullptr;
+}
+
+absl::StatusOr<EmittedKernel> PrintAttention(ir::Module& module, const schedule::Tree& tree,
+                                             int compute_units) {
+  return AttentionPrinter(module, tree, compute_units).Print();
+}
+
+}  // namespace kiln::codegen::ptx

@@ -1,0 +1,524 @@
+// Goes on where prelude_rows.inc.h ends: attention on the tensor cores of sm_90a, all of it in one
+// kernel: result = softmax(scale * queries keys^T + mask) values, row by row.
+//
+// A block has kGroups warpgroups, each with 64 rows of queries, and one of which a thread loads. It
+// takes tiles of kGroups * 64 rows in turn until none is left. Keys and values go through a ring of
+// kStages stages, kKeys of each at a time, as operands of products do (prelude_product.inc.h).
+// While the tensor cores multiply one step's weights with its values, the warpgroup turns the next
+// step's scores into weights; what it has summed so far shrinks by how much the row's maximum grew.
+//
+// A Shape has: kHead, elements of a row of queries, keys and values; kGroups; kKeys; kStages;
+// kCausal: a row sees keys up to its own number; kMask: what a KMask gives, 0: nothing, 1: whether
+// a key is seen, 2: what is added to a score; kTurns: warpgroups begin to multiply in turn; kHalf:
+// float16, else bfloat16; kInPlace: the result leaves where the queries came, as there is no other
+// memory; Scores, Values: instructions for kKeys and for a row of values, and float
+// registers of their results.
+#ifdef __NVPTX__
+
+// The plan of a block's shared memory. Rows lie in boxes of 64 elements, the last one may end in
+// zeros.
+template <class S>
+struct KAttentionPlan {
+  static constexpr int kBoxes = (S::kHead + 63) / 64, kLine = 128;
+  static constexpr int kRows = 64 * S::kGroups;
+  static constexpr int kQueryBytes = kBoxes * kRows * kLine, kStepBytes = kBoxes * S::kKeys * kLine;
+  static constexpr int kKeysAt = kQueryBytes, kValuesAt = kKeysAt + S::kStages * kStepBytes;
+  // A warp's 16 rows of the result lie as those of its queries.
+  static constexpr int kResultAt = S::kInPlace ? 0 : kValuesAt + S::kStages * kStepBytes;
+  static constexpr int kBarriers =
+      kValuesAt + S::kStages * kStepBytes + (S::kInPlace ? 0 : kQueryBytes);
+  static constexpr int kQueriesFull = kBarriers, kQueriesEmpty = kBarriers + 8;
+  static constexpr int kKeysFull = kBarriers + 16, kKeysEmpty = kKeysFull + 8 * S::kStages;
+  static constexpr int kValuesFull = kKeysEmpty + 8 * S::kStages;
+  static constexpr int kValuesEmpty = kValuesFull + 8 * S::kStages;
+};
+
+struct KAttentionSizes {
+  int batches, heads, queries, keys;
+  int of_key;       // heads that share one of keys and values
+  int group_heads;  // heads whose tiles come together
+};
+struct KAttentionMaps {
+  unsigned long queries, keys, values, result;
+};
+
+// A box of a tensor of four dimensions.
+KILN_FN void KLoadBoxOfHead(unsigned to, unsigned long map, int x, int row, int head, int batch,
+                            unsigned barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
+      "l"(map), "r"(x), "r"(row), "r"(head), "r"(batch), "r"(barrier)
+      : "memory");
+}
+KILN_FN void KStoreBoxOfHead(unsigned long map, int x, int row, int head, int batch,
+                             unsigned from) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5];" ::"l"(
+          map),
+      "r"(x), "r"(row), "r"(head), "r"(batch), "r"(from)
+      : "memory");
+}
+KILN_FN void KStoresHaveRead() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+KILN_FN float KLog2(float x) {
+  float y;
+  asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+template <class S>
+KILN_FN unsigned KPair(float low, float high) {
+  unsigned pair;
+  if constexpr (S::kHalf) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  }
+  return pair;
+}
+// Over the four lanes that have a row of a warpgroup's sums.
+KILN_FN float KFromNeighbour(float x, int distance) {
+  return __builtin_bit_cast(
+      float, __nvvm_shfl_sync_bfly_i32(0xffffffff, __builtin_bit_cast(int, x), distance, 31));
+}
+KILN_FN float KMaxOfRow(float x) {
+  x = __builtin_fmaxf(x, KFromNeighbour(x, 1));
+  return __builtin_fmaxf(x, KFromNeighbour(x, 2));
+}
+KILN_FN float KSumOfRow(float x) {
+  x += KFromNeighbour(x, 1);
+  return x + KFromNeighbour(x, 2);
+}
+
+// A mask, contiguous along keys, at strides that are 0 where its elements are for all. kAligned:
+// whether those of two keys, from an even one on, are one access.
+template <class T, bool kAligned>
+struct KMask {
+  const T* data;
+  long of_batch, of_head, of_row;
+};
+struct KNoMask {};
+// How an element of so many bytes is loaded, two of them are, and where their bits lie.
+template <int kBytes>
+struct KMaskBitsOfSize;
+template <>
+struct KMaskBitsOfSize<1> {
+  using One = unsigned char;
+  using Two = unsigned short;
+  using Pair = unsigned;
+};
+template <>
+struct KMaskBitsOfSize<2> {
+  using One = unsigned short;
+  using Two = unsigned;
+  using Pair = unsigned;
+};
+template <>
+struct KMaskBitsOfSize<4> {
+  using One = unsigned;
+  using Two = unsigned long;
+  using Pair = unsigned long;
+};
+template <class T>
+using KMaskBits = KMaskBitsOfSize<sizeof(T)>;
+// The elements of a mask's row for a key and the next one; zeros past the last key, where a step
+// may have such.
+template <bool kMayEnd, bool kAligned, class T>
+KILN_FN typename KMaskBits<T>::Pair KMaskPair(const T* row, int key, int keys) {
+  using Bits = KMaskBits<T>;
+  typename Bits::Pair pair = 0;
+  if constexpr (kAligned) {
+    if (!kMayEnd || key < keys) pair = *(const typename Bits::Two*)(row + key);
+  } else {
+#pragma clang loop unroll(full)
+    for (int i = 0; i < 2; ++i) {
+      if (kMayEnd && key + i >= keys) continue;
+      const auto bits = *(const typename Bits::One*)(row + key + i);
+      pair |= (typename Bits::Pair)bits << 8 * sizeof(T) * i;
+    }
+  }
+  return pair;
+}
+
+struct KAttentionTile {
+  int row, head, batch, steps;
+};
+// Tile `number`: those of some heads together, whose keys and values the second-level cache holds,
+// and of these the ones with most keys first.
+template <class S>
+KILN_FN KAttentionTile KAttentionTileAt(int number, const KAttentionSizes& sizes) {
+  constexpr int kRows = KAttentionPlan<S>::kRows;
+  const int row_tiles = (sizes.queries + kRows - 1) / kRows;
+  const int all_heads = sizes.batches * sizes.heads, per_group = sizes.group_heads * row_tiles;
+  const int first = number / per_group * sizes.group_heads, rest = number % per_group;
+  const int heads = all_heads - first < sizes.group_heads ? all_heads - first : sizes.group_heads;
+  const int head = first + rest % heads;
+  const int tile = S::kCausal ? row_tiles - 1 - rest / heads : rest / heads;
+  int end = sizes.keys;
+  if (S::kCausal && (tile + 1) * kRows < end) end = (tile + 1) * kRows;
+  return {tile * kRows, head % sizes.heads, head / sizes.heads, (end + S::kKeys - 1) / S::kKeys};
+}
+template <class S>
+KILN_FN int KAttentionTiles(const KAttentionSizes& sizes) {
+  constexpr int kRows = KAttentionPlan<S>::kRows;
+  return sizes.batches * sizes.heads * ((sizes.queries + kRows - 1) / kRows);
+}
+
+template <class S>
+KILN_FN void KLoadAttention(unsigned shared, const KAttentionMaps& maps,
+                            const KAttentionSizes& sizes) {
+  using P = KAttentionPlan<S>;
+  const int tiles = KAttentionTiles<S>(sizes);
+  int stage = 0;
+  unsigned parity = 1, of_queries = 1;
+  for (int number = KBlock(); number < tiles; number += __nvvm_read_ptx_sreg_nctaid_x()) {
+    const KAttentionTile tile = KAttentionTileAt<S>(number, sizes);
+    const int of_keys = tile.head / sizes.of_key;
+    const auto load = [&](unsigned to, unsigned long map, int rows, int row, int head,
+                          unsigned barrier) KILN_INLINE {
+      KBarrierExpect(barrier, P::kBoxes * rows * P::kLine);
+#pragma clang loop unroll(full)
+      for (int i = 0; i < P::kBoxes; ++i) {
+        KLoadBoxOfHead(to + i * rows * P::kLine, map, i * 64, row, head, tile.batch, barrier);
+      }
+    };
+    KBarrierWait(shared + P::kQueriesEmpty, of_queries);
+    of_queries ^= 1;
+    load(shared, maps.queries, P::kRows, tile.row, tile.head, shared + P::kQueriesFull);
+    for (int step = tile.steps - 1; step >= 0; --step) {
+      const unsigned keys = shared + P::kKeysAt + stage * P::kStepBytes;
+      const unsigned values = shared + P::kValuesAt + stage * P::kStepBytes;
+      KBarrierWait(shared + P::kKeysEmpty + 8 * stage, parity);
+      load(keys, maps.keys, S::kKeys, step * S::kKeys, of_keys, shared + P::kKeysFull + 8 * stage);
+      KBarrierWait(shared + P::kValuesEmpty + 8 * stage, parity);
+      load(values, maps.values, S::kKeys, step * S::kKeys, of_keys,
+           shared + P::kValuesFull + 8 * stage);
+      if (++stage == S::kStages) {
+        stage = 0;
+        parity ^= 1;
+      }
+    }
+  }
+}
+
+// What a thread has of two rows, `row` and 8 below it.
+struct KAttentionRows {
+  int batch, head, row, key;  // of its first score; key: within a step
+  float most[2], sum[2];      // so far: of scores, and the thread's part of that of weights
+};
+
+template <class S>
+KILN_FN void KBeginScores(float (&scores)[S::kKeys / 2], unsigned queries, unsigned keys) {
+  using P = KAttentionPlan<S>;
+  const unsigned long a = KTileDescriptor(queries, 16), b = KTileDescriptor(keys, 16);
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma clang loop unroll(full)
+  for (int i = 0; i < S::kHead / 16; ++i) {
+    S::Scores::Multiply(scores, a + i / 4 * (P::kRows * 8) + i % 4 * 2,
+                        b + i / 4 * (S::kKeys * 8) + i % 4 * 2, i > 0);
+  }
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// Adds to `sums`, or begins them.
+template <class S>
+KILN_FN void KBeginValues(float (&sums)[S::kHead / 2], const unsigned (&weights)[S::kKeys / 4],
+                          unsigned values, bool adds) {
+  const unsigned long b = KTileDescriptor(values, S::kKeys * 128);
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma clang loop unroll(full)
+  for (int i = 0; i < S::kKeys / 16; ++i) {
+    const unsigned* of_step = &weights[4 * i];
+    S::Values::Multiply(sums, of_step[0], of_step[1], of_step[2], of_step[3], b + i * 128,
+                        i > 0 || adds);
+  }
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+// What a thread has of a mask in a step, where it has scores.
+template <class S, class T>
+struct KMaskStep {
+  typename KMaskBits<T>::Pair pairs[2][S::kKeys / 8];
+};
+struct KNoMaskStep {};
+template <class S>
+KILN_FN KNoMaskStep KStepOf(const KNoMask&) {
+  return {};
+}
+template <class S, class T, bool kAligned>
+KILN_FN KMaskStep<S, T> KStepOf(const KMask<T, kAligned>&) {
+  return {};
+}
+template <class S, bool kMayEnd>
+KILN_FN void KLoadMask(KNoMaskStep&, const KAttentionRows&, int, const KAttentionSizes&,
+                       const KNoMask&) {}
+// For the step from key `first` on: before its scores are there, so that it arrives meanwhile.
+template <class S, bool kMayEnd, class T, bool kAligned>
+KILN_FN void KLoadMask(KMaskStep<S, T>& step, const KAttentionRows& rows, int first,
+                       const KAttentionSizes& sizes, const KMask<T, kAligned>& mask) {
+#pragma clang loop unroll(full)
+  for (int half = 0; half < 2; ++half) {
+    const int found = rows.row + 8 * half;
+    const int row = found < sizes.queries ? found : sizes.queries - 1;
+    const T* of_row =
+        mask.data + rows.batch * mask.of_batch + rows.head * mask.of_head + row * mask.of_row;
+#pragma clang loop unroll(full)
+    for (int j = 0; j < S::kKeys / 8; ++j) {
+      step.pairs[half][j] =
+          KMaskPair<kMayEnd, kAligned>(of_row, first + rows.key + 8 * j, sizes.keys);
+    }
+  }
+}
+template <class S>
+KILN_FN void KAddMask(float (&scores)[S::kKeys / 2], const KNoMaskStep&, float) {}
+template <class S, class T>
+KILN_FN void KAddMask(float (&scores)[S::kKeys / 2], const KMaskStep<S, T>& step, float scale) {
+#pragma clang loop unroll(full)
+  for (int half = 0; half < 2; ++half) {
+#pragma clang loop unroll(full)
+    for (int j = 0; j < S::kKeys / 8; ++j) {
+#pragma clang loop unroll(full)
+      for (int i = 0; i < 2; ++i) {
+        const auto bits = (typename KMaskBits<T>::One)(step.pairs[half][j] >> 8 * sizeof(T) * i);
+        float& score = scores[4 * j + 2 * half + i];
+        if constexpr (S::kMask == 2) {
+          const Vec<T, 1> added = __builtin_bit_cast(T, bits);
+          score = __builtin_fmaf(score, scale, KCast<float>(added)[0]);
+        } else {
+          score = bits != 0 ? score : -__builtin_inff();
+        }
+      }
+    }
+  }
+}
+
+// Scores of keys that a row does not see become -inf.
+template <class S>
+KILN_FN void KForbid(float (&scores)[S::kKeys / 2], const KAttentionRows& rows, int first,
+                     const KAttentionSizes& sizes) {
+#pragma clang loop unroll(full)
+  for (int half = 0; half < 2; ++half) {
+    int end = sizes.keys;
+    if (S::kCausal && rows.row + 8 * half + 1 < end) end = rows.row + 8 * half + 1;
+#pragma clang loop unroll(full)
+    for (int j = 0; j < S::kKeys / 8; ++j) {
+#pragma clang loop unroll(full)
+      for (int i = 0; i < 2; ++i) {
+        float& score = scores[4 * j + 2 * half + i];
+        score = first + rows.key + 8 * j + i < end ? score : -__builtin_inff();
+      }
+    }
+  }
+}
+
+// Scores become weights, and `shrink` what older sums are multiplied by. Scores are in units of
+// `scale`, or have it already where something was added to them: the greatest of those may be as
+// large as float32 has them.
+template <class S>
+KILN_FN void KWeigh(float (&scores)[S::kKeys / 2], KAttentionRows& rows, float (&shrink)[2],
+                    float scale) {
+  constexpr float kLog2E = 0x1.715476p+0f;
+  constexpr bool kMayBeNone = S::kCausal || S::kMask > 0;
+  const float factor = S::kMask == 2 ? kLog2E : scale * kLog2E;
+#pragma clang loop unroll(full)
+  for (int half = 0; half < 2; ++half) {
+    float even = scores[2 * half], odd = scores[2 * half + 1];
+#pragma clang loop unroll(full)
+    for (int j = 1; j < S::kKeys / 8; ++j) {
+      even = __builtin_fmaxf(even, scores[4 * j + 2 * half]);
+      odd = __builtin_fmaxf(odd, scores[4 * j + 2 * half + 1]);
+    }
+    const float before = rows.most[half];
+    const float most = __builtin_fmaxf(before, KMaxOfRow(__builtin_fmaxf(even, odd)));
+    rows.most[half] = most;
+    const float from = kMayBeNone && most == -__builtin_inff() ? 0.0f : most;
+    const float less = -from * factor;
+    const auto weight = [&](float score) KILN_INLINE {
+      return KMachineExp2(S::kMask == 2 ? (score - from) * factor
+                                        : __builtin_fmaf(score, factor, less));
+    };
+    shrink[half] = weight(before);
+    float sums[2] = {0.0f, 0.0f};
+#pragma clang loop unroll(full)
+    for (int j = 0; j < S::kKeys / 8; ++j) {
+#pragma clang loop unroll(full)
+      for (int i = 0; i < 2; ++i) {
+        float& score = scores[4 * j + 2 * half + i];
+        score = weight(score);
+        sums[i] += score;
+      }
+    }
+    rows.sum[half] = __builtin_fmaf(rows.sum[half], shrink[half], sums[0] + sums[1]);
+  }
+}
+template <class S>
+KILN_FN void KRound(unsigned (&weights)[S::kKeys / 4], const float (&scores)[S::kKeys / 2]) {
+#pragma clang loop unroll(full)
+  for (int i = 0; i < S::kKeys / 4; ++i) weights[i] = KPair<S>(scores[2 * i], scores[2 * i + 1]);
+}
+
+// A warp's 16 rows of the result, of `sums` times `factor`, through shared memory at `buffer`.
+template <class S>
+KILN_FN void KStoreAttention(const float (&sums)[S::kHead / 2], const float (&factor)[2], int lane,
+                             const KAttentionTile& tile, int row, unsigned long map,
+                             unsigned buffer) {
+  using P = KAttentionPlan<S>;
+  const int to_row = lane & 15, to_octet = lane >> 4;
+  if (lane == 0) KStoresHaveRead();
+  KMeetWarp();
+#pragma clang loop unroll(full)
+  for (int j = 0; j < S::kHead / 8; j += 2) {
+    const float* of = &sums[4 * j];
+    KStoreBlocks(buffer + j / 8 * P::kRows * P::kLine + to_row * P::kLine +
+                     ((j % 8 + to_octet) ^ (to_row & 7)) * 16,
+                 KPair<S>(of[0] * factor[0], of[1] * factor[0]),
+                 KPair<S>(of[2] * factor[1], of[3] * factor[1]),
+                 KPair<S>(of[4] * factor[0], of[5] * factor[0]),
+                 KPair<S>(of[6] * factor[1], of[7] * factor[1]));
+  }
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  KMeetWarp();
+  if (lane != 0) return;
+#pragma clang loop unroll(full)
+  for (int i = 0; i < P::kBoxes; ++i) {
+    KStoreBoxOfHead(map, i * 64, row, tile.head, tile.batch, buffer + i * P::kRows * P::kLine);
+  }
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+// A warpgroup's rows. log_sums(batch, head, row, value) takes the logarithm of a row's sum of
+// exponentials.
+template <class S, class M, class F>
+KILN_FN void KAttend(unsigned shared, int group, const KAttentionMaps& maps,
+                     const KAttentionSizes& sizes, float scale, const M& mask, F log_sums) {
+  using P = KAttentionPlan<S>;
+  constexpr float kLn2 = 0x1.62e43p-1f;
+  constexpr int kMeeting = 256;  // threads: of the warpgroup that waits and of the one before it
+  const int warp = KOfFirstLane(KThread() >> 5 & 3), lane = KThread() & 31;
+  const unsigned queries = shared + group * 64 * P::kLine;
+  const unsigned buffer = shared + P::kResultAt + (group * 4 + warp) * 16 * P::kLine;
+  const int tiles = KAttentionTiles<S>(sizes);
+  const auto take_turn = [&] KILN_INLINE {
+    if constexpr (S::kTurns) KNamedSync(1 + group, kMeeting);
+  };
+  const auto give_turn = [&] KILN_INLINE {
+    if constexpr (S::kTurns) KNamedArrive(1 + (group + 1) % S::kGroups, kMeeting);
+  };
+  const auto give_back = [&](unsigned barrier) KILN_INLINE {
+    if (lane == 0) KBarrierArrive(barrier);
+  };
+  float scores[S::kKeys / 2], sums[S::kHead / 2], shrink[2];
+  unsigned weights[S::kKeys / 4];
+  auto of_step = KStepOf<S>(mask);
+  int stage = 0;
+  unsigned parity = 0, of_queries = 0;
+  if (group == S::kGroups - 1) give_turn();
+  for (int number = KBlock(); number < tiles; number += __nvvm_read_ptx_sreg_nctaid_x()) {
+    const KAttentionTile tile = KAttentionTileAt<S>(number, sizes);
+    const int row = tile.row + group * 64 + warp * 16;
+    KAttentionRows rows = {tile.batch, tile.head, row + (lane >> 2), 2 * (lane & 3), {}, {}};
+    rows.most[0] = rows.most[1] = -__builtin_inff();
+    int step = tile.steps - 1;
+    KBarrierWait(shared + P::kQueriesFull, of_queries);
+    of_queries ^= 1;
+    KBarrierWait(shared + P::kKeysFull + 8 * stage, parity);
+    take_turn();
+    KBeginScores<S>(scores, queries, shared + P::kKeysAt + stage * P::kStepBytes);
+    give_turn();
+    KLoadMask<S, true>(of_step, rows, step * S::kKeys, sizes, mask);
+    S::Scores::template Wait<0>(scores);
+    give_back(shared + P::kKeysEmpty + 8 * stage);
+    KAddMask<S>(scores, of_step, scale);
+    if (S::kCausal || tile.steps * S::kKeys > sizes.keys) {
+      KForbid<S>(scores, rows, step * S::kKeys, sizes);
+    }
+    KWeigh<S>(scores, rows, shrink, scale);
+    KRound<S>(weights, scores);
+    while (--step >= 0) {
+      const int next = stage + 1 == S::kStages ? 0 : stage + 1;
+      const unsigned next_parity = next == 0 ? parity ^ 1 : parity;
+      KBarrierWait(shared + P::kKeysFull + 8 * next, next_parity);
+      take_turn();
+      KBeginScores<S>(scores, queries, shared + P::kKeysAt + next * P::kStepBytes);
+      KBarrierWait(shared + P::kValuesFull + 8 * stage, parity);
+      KBeginValues<S>(sums, weights, shared + P::kValuesAt + stage * P::kStepBytes,
+                      step + 2 < tile.steps);
+      give_turn();
+      KLoadMask<S, false>(of_step, rows, step * S::kKeys, sizes, mask);
+      S::Scores::template Wait<1>(scores);
+      give_back(shared + P::kKeysEmpty + 8 * next);
+      KAddMask<S>(scores, of_step, scale);
+      if (S::kCausal && (step + 1) * S::kKeys > tile.row + group * 64 + 1) {
+        KForbid<S>(scores, rows, step * S::kKeys, sizes);
+      }
+      KWeigh<S>(scores, rows, shrink, scale);
+      S::Values::template Wait<0>(sums);
+      give_back(shared + P::kValuesEmpty + 8 * stage);
+#pragma clang loop unroll(full)
+      for (int i = 0; i < S::kHead / 2; ++i) sums[i] *= shrink[i >> 1 & 1];
+      KRound<S>(weights, scores);
+      stage = next;
+      parity = next_parity;
+    }
+    if constexpr (!S::kInPlace) give_back(shared + P::kQueriesEmpty);
+    KBarrierWait(shared + P::kValuesFull + 8 * stage, parity);
+    KBeginValues<S>(sums, weights, shared + P::kValuesAt + stage * P::kStepBytes, tile.steps > 1);
+    float factor[2];
+#pragma clang loop unroll(full)
+    for (int half = 0; half < 2; ++half) {
+      const float sum = KSumOfRow(rows.sum[half]), most = rows.most[half];
+      const bool is_empty = S::kMask > 0 && sum == 0.0f;
+      factor[half] = is_empty ? 0.0f : 1.0f / sum;
+      const float log_sum = __builtin_fmaf(KLog2(sum), kLn2, S::kMask == 2 ? most : most * scale);
+      if ((lane & 3) == 0 && rows.row + 8 * half < sizes.queries) {
+        log_sums(tile.batch, tile.head, rows.row + 8 * half, is_empty ? 0.0f : log_sum);
+      }
+    }
+    S::Values::template Wait<0>(sums);
+    give_back(shared + P::kValuesEmpty + 8 * stage);
+    if (++stage == S::kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+    KStoreAttention<S>(sums, factor, lane, tile, row, maps.result, buffer);
+    if constexpr (S::kInPlace) {
+      if (lane == 0) KStoresHaveRead();
+      give_back(shared + P::kQueriesEmpty);
+    }
+  }
+  // Shared memory is the block's until then.
+  if (lane == 0) KStoresHaveRead();
+}
+
+template <class S, class M, class F>
+KILN_FN void KAttention(const KAttentionMaps& maps, const KAttentionSizes& sizes, float scale,
+                        const M& mask, F log_sums) {
+  using P = KAttentionPlan<S>;
+  const unsigned shared =
+      ((unsigned)(unsigned long)(__attribute__((address_space(3))) char*)kiln_shared + 1023) &
+      ~1023u;
+  KLetNextBegin();
+  if (KThread() == 0) {
+    KBarrierInit(shared + P::kQueriesFull, 1);
+    KBarrierInit(shared + P::kQueriesEmpty, S::kGroups * 4);
+    for (int i = 0; i < S::kStages; ++i) {
+      KBarrierInit(shared + P::kKeysFull + 8 * i, 1);
+      KBarrierInit(shared + P::kKeysEmpty + 8 * i, S::kGroups * 4);
+      KBarrierInit(shared + P::kValuesFull + 8 * i, 1);
+      KBarrierInit(shared + P::kValuesEmpty + 8 * i, S::kGroups * 4);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncthreads();
+  KWaitForPrevious();
+  const int group = KOfFirstLane(KThread() >> 7);
+  if (group == S::kGroups) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::kGroups == 2 ? 24 : 32));
+    if (KThread() == S::kGroups * 128) KLoadAttention<S>(shared, maps, sizes);
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::kGroups == 2 ? 240 : 160));
+    KAttend<S>(shared, group, maps, sizes, scale, mask, log_sums);
+  }
+}
+#endif

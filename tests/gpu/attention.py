@@ -1,0 +1,169 @@
+"""Parts of check.py about attention of many queries: own kernels on sm_90a.
+
+Which cases are kernels of ours and which are library steps the compiler decides by what was measured;
+elsewhere than on sm_90a all are library steps.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import kiln_torch
+import torch
+from bench import in_turns, replayed
+from measure import Results, compiled
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+F = torch.nn.functional
+HALVES = (torch.bfloat16, torch.float16)
+# By norm, of the error to float64's result of the same 16-bit numbers; cuDNN's is 2.0e-3 to 2.3e-3.
+MOST_ERROR = {torch.bfloat16: 4e-3, torch.float16: 6e-4}
+Tensors = list[torch.Tensor]
+# Of each function that was checked, whether it had no library step.
+_OWN: list[bool] = []
+
+
+def _heads(batch: int, heads: int, rows: int, width: int, dtype: torch.dtype, apart: bool) -> torch.Tensor:
+    """Of unit variance; rows of all heads one after another, as models have them, or each head `apart`."""
+    if apart:
+        return torch.randn(batch, heads, rows, width, device="cuda").to(dtype)
+    return torch.randn(batch, rows, heads, width, device="cuda").to(dtype).transpose(1, 2)
+
+
+def _reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, is_causal: bool) -> torch.Tensor:
+    """In float64; a row without keys is 0."""
+    group = q.shape[1] // k.shape[1]
+    k, v = (x.double().repeat_interleave(group, 1) for x in (k, v))
+    scores = q.double() @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    if is_causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device="cuda").tril()
+        scores = scores.masked_fill(~seen, -math.inf)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+    return scores.softmax(-1).nan_to_num(0) @ v
+
+
+def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any = None, is_causal: bool = False) -> Any:
+    out = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, is_causal=is_causal, enable_gqa=q.shape[1] != k.shape[1]
+    )
+    return out.transpose(1, 2).reshape(out.shape[0], out.shape[2], -1)
+
+
+def _check(tensors: Tensors, is_causal: bool = False, dynamic: bool = False, own: bool | None = None) -> None:
+    """By Kiln against float64, into memory that was NaN; `own`: whether no library may take part."""
+    kiln_torch.reset()
+    run = compiled(lambda *args: _attend(*args, is_causal=is_causal), dynamic=dynamic)
+    with torch.no_grad():
+        mask = tensors[3] if len(tensors) > 3 else None
+        wide = _reference(*tensors[:3], mask, is_causal).transpose(1, 2).flatten(2)
+        run(*tensors)
+        torch.cuda.synchronize()
+        for _ in range(2):
+            torch.full((wide.numel(),), float("nan"), device="cuda")  # what is allocated next has that
+            found = run(*tensors)
+            error = float((found.double() - wide).norm() / wide.norm())
+            assert error <= MOST_ERROR[found.dtype], f"off by {error:.2e} of the norm"
+    _OWN.append(kiln_torch.stats()["steps"]["library"] == 0)
+    if own is not None and torch.cuda.get_device_capability() == (9, 0):
+        assert _OWN[-1] == own, kiln_torch.stats()["steps"]
+
+
+# Batch, heads, heads of keys, queries, keys.
+SIZES = ((2, 6, 2, 300, 417), (1, 4, 4, 64, 128), (3, 3, 1, 1000, 1000), (1, 3, 3, 700, 130), (2, 2, 2, 2048, 2048))
+
+
+def attention(run: Results) -> None:
+    for dtype in HALVES:
+        for width in (64, 96, 128, 256):
+            for apart in (False, True):
+                for batch, heads, of_keys, queries, keys in SIZES:
+                    for is_causal in (False, True):
+                        name = f"{batch} x {heads}/{of_keys} x {queries} x {keys} x {width}"
+                        with run.case(f"attention {name} {dtype} causal {is_causal} apart {apart}"):
+                            q = _heads(batch, heads, queries, width, dtype, apart)
+                            k, v = (_heads(batch, of_keys, keys, width, dtype, apart) for _ in "kv")
+                            _check([q, k, v], is_causal)
+    for width in (64, 128):
+        q = _heads(2, 4, 300, width, torch.bfloat16, False)
+        k, v = (_heads(2, 4, 418, width, torch.bfloat16, False) for _ in "kv")
+        for sizes in ((2, 1, 300, 418), (2, 1, 1, 418), (1, 4, 300, 418), (300, 418)):
+            keeps = torch.rand(sizes, device="cuda") < 0.7
+            if sizes[-2] > 1:
+                keeps[..., 7:9, :] = False
+            for kind in ("bool", "float32", "bfloat16"):
+                with run.case(f"attention of {width} with a mask of {kind} {sizes}"):
+                    mask = keeps
+                    if kind != "bool":
+                        added = torch.randn(sizes, device="cuda").masked_fill(~keeps, -math.inf)
+                        mask = added.to(getattr(torch, kind))
+                    _check([q, k, v, mask])
+        with run.case(f"attention of {width} with the least number added to all keys"):
+            least = torch.zeros(300, 418, device="cuda")
+            least[5] = torch.finfo(torch.float32).min
+            _check([q, k, v, least])
+    with run.case("attention of parts of one product"):
+        qkv = torch.randn(2, 500, 3 * 8 * 64, device="cuda").bfloat16()
+        _check([x.view(2, 500, 8, 64).transpose(1, 2) for x in qkv.chunk(3, -1)], is_causal=True, own=True)
+    with run.case("attention of sizes of run time"):
+        for length in (1000, 1500):
+            tensors = [_heads(2, 4, length, 64, torch.bfloat16, False) for _ in range(3)]
+            _check(tensors, is_causal=True, dynamic=True, own=True)
+    with run.case("attention of a NaN and of infinity"):
+        q, k, v = (_heads(1, 2, 256, 64, torch.bfloat16, False) for _ in range(3))
+        k[0, 1, 3, 5] = math.nan
+        q[0, 0, 9, 0] = math.inf
+        by_kiln = compiled(_attend)(q, k, v).view(1, 256, 2, 64)
+        assert by_kiln[0, :, 1].isnan().all() and by_kiln[0, 9, 0].isnan().all()
+        assert by_kiln[0, :9, 0].isfinite().all()
+    print(f"{sum(_OWN)} of {len(_OWN)} functions ran on kernels of ours alone")
+
+
+# Batch, heads, heads of keys, length, width: the eight cases first.
+MEASURED = (
+    (4, 16, 16, 2048, 128), (4, 16, 16, 8192, 128), (4, 16, 16, 2048, 64), (4, 16, 16, 8192, 64),
+    (4, 16, 16, 2048, 96), (2, 8, 8, 2048, 256), (32, 12, 12, 128, 64), (8, 12, 12, 512, 64),
+    (4, 12, 12, 1024, 64), (4, 16, 16, 1000, 128), (1, 32, 8, 4096, 128), (8, 32, 8, 512, 128),
+)  # fmt: skip
+
+
+def _by(backend: SDPBackend, args: Tensors, **options: Any) -> Any:
+    def fn() -> torch.Tensor:
+        with sdpa_kernel(backend):
+            return F.scaled_dot_product_attention(*args, **options)
+
+    return fn
+
+
+def _time(run: Results, sizes: tuple[int, ...], is_causal: bool) -> None:
+    batch, heads, of_keys, length, width = sizes
+    name = f"B={batch} H={heads}/{of_keys} S={length} D={width}{' causal' if is_causal else ''}"
+    with run.case(f"bench attention {name}", quiet=True), torch.no_grad():
+        q = _heads(batch, heads, length, width, torch.bfloat16, False)
+        args = [q, *(_heads(batch, of_keys, length, width, torch.bfloat16, False) for _ in "kv")]
+        gqa = heads != of_keys
+        kiln_torch.reset()
+        by_kiln = compiled(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=is_causal, enable_gqa=gqa))
+        options = {"is_causal": is_causal, "enable_gqa": gqa}
+        sides = {
+            "cudnn": _by(SDPBackend.CUDNN_ATTENTION, args, **options),
+            "flash": _by(SDPBackend.FLASH_ATTENTION, args, **options),
+            "kiln": lambda: by_kiln(*args),
+        }
+        calls = 2 if length > 4096 else 10
+        times = in_turns({side: replayed(fn, calls) for side, fn in sides.items()})
+        cells = " | ".join(f"{times[side] * 1e3 / calls:.1f}" for side in sides)
+        best = min(times["cudnn"], times["flash"]) / times["kiln"]
+        work = 4 * batch * heads * length * length * width / (2 if is_causal else 1)
+        rate = work * calls / times["kiln"] / 1e9
+        steps = kiln_torch.stats()["steps"]
+        print(f"| {name} | {cells} | {rate:.0f} | {best:.2f}{' library' if steps['library'] else ''} |", flush=True)
+
+
+def speed(run: Results) -> None:
+    print("\nattention, bf16: us of GPU time, calls in one CUDA graph; TFLOP/s; speed in the faster library's")
+    print("| | cuDNN | flash | kiln | TFLOP/s | speed |")
+    for sizes in MEASURED:
+        for is_causal in (False, True):
+            _time(run, sizes, is_causal)
