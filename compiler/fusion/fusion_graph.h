@@ -49,6 +49,9 @@ class FusionGraph {
     takes_operands_ = std::move(takes);
   }
   bool plain_operands() const { return plain_operands_; }
+  // FuseOptions::costly_launches.
+  void set_costly_launches(bool costly) { costly_launches_ = costly; }
+  bool costly_launches() const { return costly_launches_; }
   bool TakesOperandsOf(const ir::Kernel& contraction) {
     return takes_operands_ && takes_operands_(module_, contraction);
   }
@@ -98,7 +101,7 @@ class FusionGraph {
   void PinPrepared();
 
   ir::Module& module_;
-  bool plain_operands_ = false;
+  bool plain_operands_ = false, costly_launches_ = false;
   TakesOperands takes_operands_;
   std::vector<Decision>* decisions_;
   std::vector<Op> ops_;

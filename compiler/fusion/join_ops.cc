@@ -27,6 +27,8 @@ namespace {
 // kMinParallelPoints, for only those run in parallel.
 constexpr double kMinParallelPoints = 64;
 constexpr double kMaxSerialPoints = 16384;
+// But for rows that a GPU's block of threads takes in less time than another launch.
+constexpr double kMaxLaunchPoints = 1 << 14;
 constexpr size_t kMaxSites = 4;  // accesses of one buffer to try
 // From here on a buffer that is stored column by column costs more than one that is read again: a
 // task leaves each row after a vector. Of 1024x768 floats 0.54 ms against 0.21, of 128x768 0.037
@@ -76,8 +78,10 @@ absl::string_view Objection(FusionGraph& graph, const AccessSite& host, const Ac
     return "the consumer has more points than the contraction";
   }
   if (!match.inner.empty()) {
-    if (Points(graph.ints(), host.kernel->outer) < kMinParallelPoints &&
-        Points(graph.ints(), guest.kernel->outer) >= kMaxSerialPoints) {
+    const double tasks = Points(graph.ints(), host.kernel->outer);
+    const double points = Points(graph.ints(), guest.kernel->outer);
+    const bool is_worth_launch = graph.costly_launches() && points / tasks <= kMaxLaunchPoints;
+    if (tasks < kMinParallelPoints && points >= kMaxSerialPoints && !is_worth_launch) {
       return "too few points would run in parallel";
     }
     if (StoresDownColumns(graph, host, guest, second)) {

@@ -277,14 +277,14 @@ double Bytes(IntContext& ints, const FewQueries& of) {
 }
 
 double LibraryMicroseconds(IntContext& ints, const FewQueries& of) {
-  constexpr double kStart = 7, kBytes = 2.8e6;  // a microsecond
+  constexpr double kStart = 7, kBytes = 3.06e6;  // a microsecond
   return kStart + Bytes(ints, of) / kBytes;
 }
 
 // The fastest first. More blocks for a head's keys read faster, until all multiprocessors are busy;
 // where there are more blocks than those, two share one, so that one reads while another begins.
 std::vector<Choice> Ranked(IntContext& ints, const FewQueries& of, int units) {
-  constexpr double kStart = 2, kOfCluster = .3, kAll = 2.9e6, kOfBlock = 45e3;  // bytes
+  constexpr double kStart = 2, kOfCluster = .3, kAll = 2.95e6, kOfBlock = 45e3;  // bytes
   constexpr int kMostStages = 16, kFewestStages = 2;
   const int64_t tasks = ints.EvaluateAtHints(of.batches) * of.heads;
   const int64_t steps = CeilDiv(ints.EvaluateAtHints(of.keys), kKeys);

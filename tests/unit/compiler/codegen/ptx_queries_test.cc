@@ -235,6 +235,9 @@ TEST(PtxQueriesTest, OthersAreLeft) {
   EXPECT_FALSE(IsTaken(Attention({.width = 40})));
   EXPECT_FALSE(IsTaken(Attention({.width = 512})));
   EXPECT_FALSE(IsTaken(Attention({.type = "f32"})));
+  // As measured: of a gigabyte of keys and values a library reads a little faster.
+  EXPECT_TRUE(IsTaken(Attention({.batch = 32, .heads = 32, .queries = 1})));
+  EXPECT_FALSE(IsTaken(Attention({.batch = 32, .heads = 32, .queries = 1, .keys = "8192"})));
   // A line of keys that is no multiple of 16 bytes.
   EXPECT_FALSE(IsTaken(absl::StrReplaceAll(
       Attention({.width = 64}), {{"@k bf16[2,2,2048,64] strides[262144,131072,64,1]",
