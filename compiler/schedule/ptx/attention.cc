@@ -217,12 +217,15 @@ bool IsFasterThanLibraries(const ir::Module& module, const Attention& attention,
   // Those of one tile are attention of few queries, and such a tile does little with its keys.
   constexpr int64_t kFewestQueries = 64;
   if (ints.EvaluateAtHints(attention.queries) < kFewestQueries) return false;
-  // A library makes one of 16 bits of a mask of bools, in a kernel of its own.
+  // A library makes one of 16 bits of a mask of bools, in a kernel of its own. Of others, ours
+  // reads rows of an odd number of elements one by one.
   if (attention.mask) {
-    if (DTypeOf(module, *attention.mask) == DType::kBool || attention.width == 128) return true;
-    constexpr int64_t kFewKeys = 1024;
-    return attention.width == 64 &&
-           (attention.mask->by_row.is_const(0) || KeysOf(ints, attention) <= kFewKeys);
+    if (DTypeOf(module, *attention.mask) == DType::kBool) return true;
+    if (attention.width != 64 && attention.width != 128) return false;
+    if (attention.mask->by_row.is_const(0)) return true;
+    constexpr int64_t kFewKeys = 512;
+    return Multiples().Is(*module.ints, attention.keys, 2) &&
+           (attention.width == 128 || KeysOf(ints, attention) <= kFewKeys);
   }
   if (attention.is_causal || (attention.width != 64 && attention.width != 128)) return true;
   const int units = ComputeUnits(device);

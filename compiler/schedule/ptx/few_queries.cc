@@ -10,11 +10,8 @@
 
 namespace kiln::schedule::ptx {
 
-using ir::Inst;
 using ir::IntContext;
 using ir::IntExpr;
-using ir::Kernel;
-using ir::ScalarOp;
 
 namespace {
 
@@ -29,212 +26,70 @@ bool IsHalf(DType dtype) {
   return dtype == DType::kBF16 || dtype == DType::kF16;
 }
 
-// "load cast store / ..." of all kernels and their phases.
-std::string Operators(const std::vector<const Kernel*>& kernels) {
-  std::string out;
-  for (const Kernel* kernel : kernels) {
-    for (const ir::Phase& phase : kernel->phases) {
-      for (const Inst& inst : phase.body) {
-        const bool folds = inst.op == ScalarOp::kReduce;
-        absl::StrAppend(&out, Info(inst.op).name, folds ? "." : "",
-                        folds ? ir::ReduceKindName(inst.reduce_kind) : "", " ");
-      }
-      absl::StrAppend(&out, "/ ");
-    }
-  }
-  return out;
-}
-
-// What lowering makes of an attention: products of queries and keys, scores, weights and their
-// rows' factors, products with values, results.
-bool IsAttention(const std::vector<const Kernel*>& kernels, bool has_mask, bool narrows) {
-  const std::string product = "load cast load cast mul reduce.sum / store / ";
-  const std::string none = "load const mul const store / ";
-  const std::string first = "load reduce.max / ", more = has_mask ? "const const eq select / " : "";
-  const std::string weights =
-      absl::StrCat("load sub exp ", narrows ? "cast " : "", "store reduce.sum / ");
-  const std::string factor =
-      absl::StrCat("const div log add ", has_mask ? "eq select select " : "", "store / ");
-  const std::string sums =
-      absl::StrCat("load ", narrows ? "cast " : "", "load cast mul reduce.sum / store / ");
-  const std::string rest =
-      absl::StrCat(first, more, weights, factor, sums, "load load mul cast store / ");
-  const std::string found = Operators(kernels);
-  if (!has_mask) return found == absl::StrCat(product, none, rest);
-  for (const char* mask : {"load select ", "load add ", "load cast add "}) {
-    if (found == absl::StrCat(product, "load const mul const ", mask, "store / ", rest)) {
-      return true;
-    }
-  }
-  return false;
-}
-
-std::vector<const Inst*> AllOf(const Kernel& kernel, ScalarOp op) {
-  std::vector<const Inst*> out;
-  ForEachInst(kernel, [&](const Inst& inst) {
-    if (inst.op == op) out.push_back(&inst);
-  });
-  return out;
-}
-
-// Variables of an attention as FewQueries has it: 0 where there is one.
-struct Points {
-  IntExpr batch, head, group, query, key, lane;
-  IntExpr all_heads;  // number of a query's head
-};
-
-class Finder {
+// Makes an attention of few queries of `found`, and says whether it is one.
+class Chooser {
  public:
-  Finder(ir::Module& module, const std::vector<const Kernel*>& kernels)
-      : module_(module), ints_(*module.ints), kernels_(kernels) {}
+  Chooser(const ir::Module& module, const Attention& found)
+      : module_(module), ints_(*module.ints), found_(found) {}
 
   std::optional<FewQueries> Run() {
-    if (kernels_.size() != 5) return std::nullopt;
-    const std::vector<const Inst*> scores = AllOf(*kernels_[1], ScalarOp::kLoad);
-    const std::vector<const Inst*> products = AllOf(*kernels_[0], ScalarOp::kLoad);
-    if (scores.empty() || scores.size() > 2 || products.size() != 2) return std::nullopt;
-    const bool has_mask = scores.size() == 2;
-    const DType dtype = DTypeOf(*products[0]);
-    if (!IsHalf(dtype) || DTypeOf(*products[1]) != dtype ||
-        !IsAttention(kernels_, has_mask, dtype == DType::kBF16) || !AreConnected()) {
+    if (found_.is_causal || found_.log_sums || !found_.heads.is_const() ||
+        !found_.queries.is_const() || found_.width != found_.value_width ||
+        found_.width % kWidthUnit != 0 || found_.width < kLeastWidth || found_.width > kMostWidth) {
       return std::nullopt;
     }
-    const Inst& product = *AllOf(*kernels_[0], ScalarOp::kStore)[0];
-    const std::vector<IntExpr>& sizes = module_.buffers[product.buffer].sizes;
-    const Inst& value = *AllOf(*kernels_[3], ScalarOp::kLoad)[1];
-    const Inst& result = *AllOf(*kernels_[4], ScalarOp::kStore)[0];
-    if (kernels_[0]->phases[0].inner.size() != 1 || kernels_[3]->phases[0].inner.size() != 1 ||
-        sizes.size() != 4 || !sizes[1].is_const() || !sizes[2].is_const() ||
-        DTypeOf(value) != dtype || DTypeOf(result) != dtype) {
+    const DType dtype = DTypeOf(found_.query);
+    if (!IsHalf(dtype) || DTypeOf(found_.key) != dtype || DTypeOf(found_.value) != dtype ||
+        DTypeOf(found_.result) != dtype) {
       return std::nullopt;
     }
-    const IntExpr width = kernels_[0]->phases[0].inner[0].extent();
-    const IntExpr value_width =
-        module_.buffers[AllOf(*kernels_[3], ScalarOp::kStore)[0]->buffer].sizes.back();
-    if (!width.is_const() || width != value_width || width.value() % kWidthUnit != 0 ||
-        width.value() < kLeastWidth || width.value() > kMostWidth) {
-      return std::nullopt;
+    of_.batches = found_.batches;
+    of_.keys = found_.keys;
+    of_.groups = found_.of_key;
+    of_.heads = found_.heads.value() / of_.groups;
+    of_.queries = found_.queries.value();
+    of_.width = found_.width;
+    of_.scale = found_.scale;
+    of_.query = OfQueries(found_.query);
+    of_.out = OfQueries(found_.result);
+    of_.key = OfKeys(found_.key);
+    of_.value = OfKeys(found_.value);
+    if (found_.mask) {
+      of_.mask = OfQueries(*found_.mask);
+      std::swap(of_.mask->by_key, of_.mask->by_lane);
     }
-    FewQueries out;
-    out.batches = sizes[0];
-    out.keys = sizes[3];
-    out.queries = sizes[2].value();
-    out.width = width.value();
-    const std::vector<const Inst*> constants = AllOf(*kernels_[1], ScalarOp::kConst);
-    out.scale = constants[0]->immediate_float;
-    const int64_t all_heads = sizes[1].value();
-    // As few heads of keys as there are.
-    for (out.groups = all_heads; out.groups >= 1; --out.groups) {
-      if (all_heads % out.groups != 0) continue;
-      out.heads = all_heads / out.groups;
-      const Points points = MakePoints(out);
-      const auto key = OperandOf(*products[1], points, AtProducts(points));
-      const auto values = OperandOf(value, points, AtSums(points));
-      if (!key || !values || !key->by_group.is_const(0) || !values->by_group.is_const(0)) continue;
-      const auto query = OperandOf(*products[0], points, AtProducts(points));
-      const auto to = OperandOf(result, points, AtResult(points));
-      if (!query || !to) return std::nullopt;
-      out.query = *query;
-      out.key = *key;
-      out.value = *values;
-      out.out = *to;
-      if (has_mask) {
-        out.mask = OperandOf(*scores[1], points, AtScores(points));
-        if (!out.mask) return std::nullopt;
-      }
-      return IsTaken(out) ? std::optional(out) : std::nullopt;
-    }
-    return std::nullopt;
+    return IsTaken() ? std::optional(of_) : std::nullopt;
   }
 
  private:
-  DType DTypeOf(const Inst& access) const { return module_.buffers[access.buffer].dtype; }
+  DType DTypeOf(const AttentionOperand& operand) const {
+    return module_.buffers[operand.buffer].dtype;
+  }
+  IntExpr UnlessOne(int64_t count, IntExpr stride) { return count == 1 ? ints_.Const(0) : stride; }
 
-  // Whether each kernel reads what those before it make.
-  bool AreConnected() const {
-    const auto loads = [&](size_t k, size_t i) {
-      return AllOf(*kernels_[k], ScalarOp::kLoad)[i]->buffer;
-    };
-    const auto stores = [&](size_t k, size_t i) {
-      return AllOf(*kernels_[k], ScalarOp::kStore)[i]->buffer;
-    };
-    return loads(1, 0) == stores(0, 0) && loads(2, 0) == stores(1, 0) &&
-           loads(2, 1) == stores(1, 0) && loads(3, 0) == stores(2, 0) &&
-           loads(4, 0) == stores(2, 1) && loads(4, 1) == stores(3, 0);
+  QueriesOperand OfQueries(const AttentionOperand& operand) {
+    return {operand.buffer,
+            operand.first,
+            operand.by_batch,
+            UnlessOne(of_.heads, ints_.Mul(operand.by_head, of_.groups)),
+            UnlessOne(of_.groups, operand.by_head),
+            operand.by_row,
+            ints_.Const(0),
+            operand.by_lane};
   }
-
-  Points MakePoints(const FewQueries& of) {
-    const auto var = [&](IntExpr extent) {
-      return extent.is_const(1) ? ints_.Const(0) : ints_.NewVar(extent);
-    };
-    Points p;
-    p.batch = var(of.batches);
-    p.head = var(ints_.Const(of.heads));
-    p.group = var(ints_.Const(of.groups));
-    p.query = var(ints_.Const(of.queries));
-    p.key = var(of.keys);
-    p.lane = ints_.NewVar(ints_.Const(of.width));
-    p.all_heads = ints_.Add(ints_.Mul(p.head, of.groups), p.group);
-    return p;
-  }
-
-  // Which point a kernel's loops are at, by where it accesses a tensor of [batch, head, query, key
-  // or lane].
-  using Map = IntContext::VarMap;
-  static Map AtAccess(const Inst& access, const Points& p, IntExpr last) {
-    Map map;
-    const IntExpr points[] = {p.batch, p.all_heads, p.query, last};
-    for (size_t i = 0; i < 4; ++i) {
-      if (!access.indices[i].is_const()) map[access.indices[i]] = points[i];
-    }
-    return map;
-  }
-  Map AtProducts(const Points& p) const {
-    Map map = AtAccess(*AllOf(*kernels_[0], ScalarOp::kStore)[0], p, p.key);
-    map[kernels_[0]->phases[0].inner[0]] = p.lane;
-    return map;
-  }
-  Map AtScores(const Points& p) const {
-    return AtAccess(*AllOf(*kernels_[1], ScalarOp::kStore)[0], p, p.key);
-  }
-  Map AtSums(const Points& p) const {
-    Map map = AtAccess(*AllOf(*kernels_[3], ScalarOp::kStore)[0], p, p.lane);
-    map[kernels_[3]->phases[0].inner[0]] = p.key;
-    return map;
-  }
-  Map AtResult(const Points& p) const {
-    return AtAccess(*AllOf(*kernels_[4], ScalarOp::kLoad)[1], p, p.lane);
-  }
-
-  // Nothing where it moves other than by equal strides.
-  std::optional<QueriesOperand> OperandOf(const Inst& access, const Points& p, const Map& at) {
-    if (access.has_mask || !access.checks.empty() || ir::IsScatter(access)) return std::nullopt;
-    const IntExpr index = ints_.Substitute(
-        ir::LinearIndex(ints_, module_.buffers[access.buffer], access.indices), at);
-    QueriesOperand operand;
-    operand.buffer = access.buffer;
-    const std::pair<IntExpr, IntExpr*> strides[] = {
-        {p.batch, &operand.by_batch}, {p.head, &operand.by_head}, {p.group, &operand.by_group},
-        {p.query, &operand.by_query}, {p.key, &operand.by_key},   {p.lane, &operand.by_lane}};
-    Map zeros;
-    IntExpr sum = ints_.Const(0);
-    for (const auto& [var, by] : strides) {
-      *by = var.is_const() ? ints_.Const(0) : ints_.CoefficientOf(index, var);
-      if (!*by) return std::nullopt;
-      if (!var.is_const()) zeros[var] = ints_.Const(0);
-      sum = ints_.Add(sum, ints_.Mul(var, *by));
-    }
-    operand.first = ints_.Substitute(index, zeros);
-    return ints_.Add(operand.first, sum) == index ? std::optional(operand) : std::nullopt;
+  QueriesOperand OfKeys(const AttentionOperand& operand) {
+    const IntExpr zero = ints_.Const(0);
+    return {operand.buffer, operand.first, operand.by_batch, operand.by_head,
+            zero,           zero,          operand.by_row,   operand.by_lane};
   }
 
   bool IsMultiple(IntExpr e, int64_t of) { return ints_.Mod(e, of).is_const(0); }
 
   // Of keys or values: lines that the tensor memory accelerator takes. What there is one of has any
   // stride.
-  bool HasLines(const FewQueries& of, QueriesOperand& operand) {
-    if (of.batches.is_const(1)) operand.by_batch = ints_.Const(of.width);
-    if (of.heads == 1) operand.by_head = ints_.Const(of.width);
+  bool HasLines(QueriesOperand& operand) {
+    if (of_.batches.is_const(1)) operand.by_batch = ints_.Const(of_.width);
+    if (of_.heads == 1) operand.by_head = ints_.Const(of_.width);
     const auto is_stride = [&](IntExpr by) { return by.range().min > 0 && IsMultiple(by, kUnit); };
     return operand.by_lane.is_const(1) && IsMultiple(operand.first, kUnit) &&
            is_stride(operand.by_key) && is_stride(operand.by_head) && is_stride(operand.by_batch);
@@ -245,20 +100,21 @@ class Finder {
            IsMultiple(operand.by_group, unit) && IsMultiple(operand.by_query, unit);
   }
 
-  bool IsTaken(FewQueries& of) {
+  bool IsTaken() {
     constexpr int64_t kOfQuery = 2, kOfResult = 4;  // elements that are read and stored at a time
-    if (of.rows() > kMostFewQueries || of.keys.is_const(1) || !(of.scale > 0)) return false;
-    if (of.mask) {
-      const DType dtype = module_.buffers[of.mask->buffer].dtype;
+    if (of_.rows() > kMostFewQueries || of_.keys.is_const(1) || !(of_.scale > 0)) return false;
+    if (of_.mask) {
+      const DType dtype = module_.buffers[of_.mask->buffer].dtype;
       if (dtype != DType::kBool && !IsHalf(dtype) && dtype != DType::kF32) return false;
     }
-    return HasLines(of, of.key) && HasLines(of, of.value) && HasRows(of.query, kOfQuery) &&
-           HasRows(of.out, kOfResult);
+    return HasLines(of_.key) && HasLines(of_.value) && HasRows(of_.query, kOfQuery) &&
+           HasRows(of_.out, kOfResult);
   }
 
-  ir::Module& module_;
+  const ir::Module& module_;
   IntContext& ints_;
-  const std::vector<const Kernel*>& kernels_;
+  const Attention& found_;
+  FewQueries of_;
 };
 
 int64_t CeilDiv(int64_t a, int64_t b) {
@@ -341,11 +197,10 @@ int64_t FewQueries::mask_rows() const {
   return mask->by_group.is_const(0) && mask->by_query.is_const(0) ? 1 : rows();
 }
 
-std::optional<FewQueries> FindFewQueries(ir::Module& module,
-                                         const std::vector<const Kernel*>& kernels,
-                                         const DeviceInfo& device) {
+std::optional<FewQueries> AsFewQueries(const ir::Module& module, const Attention& attention,
+                                       const DeviceInfo& device) {
   if (device.arch != "sm_90a") return std::nullopt;
-  return Finder(module, kernels).Run();
+  return Chooser(module, attention).Run();
 }
 
 bool IsFasterThanLibraries(IntContext& ints, const FewQueries& attention,

@@ -7,6 +7,7 @@
 
 #include "compiler/ir/module.h"
 #include "compiler/schedule/device_info.h"
+#include "compiler/schedule/ptx/attention_kernels.h"
 #include "compiler/schedule/tree.h"
 
 namespace kiln::schedule::ptx {
@@ -41,12 +42,11 @@ struct FewQueries {
   int64_t mask_rows() const;
 };
 
-// The kernels of an attention (compiler/lowering/attention.cc) as one of few queries that the
-// tensor memory accelerator and the tensor cores take: bfloat16 or float16, heads of 64 to 256,
-// multiples of 16. Nothing for others, and on devices without them.
-std::optional<FewQueries> FindFewQueries(ir::Module& module,
-                                         const std::vector<const ir::Kernel*>& kernels,
-                                         const DeviceInfo& device);
+// The attention as one of few queries that the tensor memory accelerator and the tensor cores take:
+// bfloat16 or float16, heads of 64 to 256, multiples of 16. Nothing for others, and on devices
+// without them.
+std::optional<FewQueries> AsFewQueries(const ir::Module& module, const Attention& attention,
+                                       const DeviceInfo& device);
 
 // Whether it takes less time than a library's, by the cost model.
 bool IsFasterThanLibraries(ir::IntContext& ints, const FewQueries& attention,

@@ -246,11 +246,12 @@ bool IsProductOfFewRows(ir::Module& module, const ir::Kernel& kernel, const Devi
 
 bool TakesAttention(ir::Module& module, const std::vector<const ir::Kernel*>& kernels,
                     const DeviceInfo& device) {
-  if (const auto of_few = FindFewQueries(module, kernels, device)) {
+  const std::optional<Attention> attention = FindAttention(module, kernels);
+  if (!attention) return false;
+  if (const auto of_few = AsFewQueries(module, *attention, device)) {
     return IsFasterThanLibraries(*module.ints, *of_few, device);
   }
-  const std::optional<Attention> attention = FindAttention(module, kernels);
-  return attention && IsOfTensorCores(module, *attention, device) &&
+  return IsOfTensorCores(module, *attention, device) &&
          IsFasterThanLibraries(module, *attention, device);
 }
 
@@ -258,12 +259,12 @@ absl::StatusOr<Tree> ScheduleRepeat(ir::Module& module, const ir::Repeat& repeat
                                     const DeviceInfo& device) {
   std::vector<const ir::Kernel*> kernels;
   for (const ir::Kernel& kernel : repeat.kernels) kernels.push_back(&kernel);
-  if (repeat.steps.empty() && repeat.versions.empty()) {
-    if (const auto of_few = FindFewQueries(module, kernels, device)) {
+  const std::optional<Attention> attention = FindAttention(module, kernels);
+  if (attention && repeat.steps.empty() && repeat.versions.empty()) {
+    if (const auto of_few = AsFewQueries(module, *attention, device)) {
       return ScheduleFewQueries(module, repeat, *of_few, device);
     }
-    const std::optional<Attention> attention = FindAttention(module, kernels);
-    if (attention && IsOfTensorCores(module, *attention, device)) {
+    if (IsOfTensorCores(module, *attention, device)) {
       return ScheduleAttention(module, repeat, *attention, device);
     }
   }

@@ -204,6 +204,7 @@ TEST(PtxAttentionTest, AllShapesAreOnTensorCoresWithoutSpills) {
       CheckCode(c);
     }
     if (width != 64 && width != 128) continue;
+    c.is_mask_of_keys = true;
     for (const v1::DType mask : {v1::DTYPE_FLOAT32, v1::DTYPE_FLOAT16}) {
       c.mask = mask;
       for (const int64_t keys : {900, 901}) {
@@ -246,6 +247,7 @@ TEST(PtxAttentionTest, MasksOfHeads) {
     c.is_mask_of_keys = true;
     EXPECT_TRUE(IsOneKernel(c));
     EXPECT_TRUE(IsOneKernel({.mask = mask}));
+    EXPECT_FALSE(IsOneKernel({.keys = 91, .mask = mask})) << "rows of an odd number of elements";
     EXPECT_TRUE(IsOneKernel({.keys = 2048, .width = 128, .mask = mask}));
   }
 }
