@@ -224,6 +224,12 @@ class Analyzer {
     return handing_.PeakOf(kept, begin, end, bytes).bytes <= Room();
   }
 
+  // Whether all that these hand on fits L2 as it is, for the sizes of that bucket.
+  bool FitsWhole(size_t begin, size_t end, size_t bucket) const {
+    const std::vector<BufferId> kept = handing_.Of(begin, end);
+    return Fits(kept, begin, end, BytesOf(kept, sizes_[bucket]));
+  }
+
   double Launch() const { return static_cast<double>(machine_.launch_ns) * 1e-9; }
 
   // Groups that begin with that kernel, and run in all buckets.
@@ -284,12 +290,16 @@ class Analyzer {
     // Where there are several versions, these have the same kernels.
     SharedLoops shared(KernelAt(begin), loop, buckets_.size() == 1);
     if (!shared.ok()) return;
+    // Where all that is handed on fits, sums are better made at once, and weights come to L2
+    // without tiles as well, ahead, which has no price here.
+    const bool fits_whole = afe_ && FitsWhole(begin, end, bucket_);
     TileLoads loads;
     loads.Add(KernelAt(begin), KernelAt(begin).outer[loop]);
     int64_t sums = 0;  // bytes, which stay in L2
     for (size_t j = begin + 1; j < end; ++j) {
       if (!shared.Add(KernelAt(j))) return;
       const std::optional<size_t> summed = SummedLoop(KernelAt(j), shared.loops().back());
+      if (summed && fits_whole) return;
       if (summed) sums += SumBytes(j);
       loads.Add(KernelAt(j), summed ? KernelAt(j).phases[0].inner[*summed]
                                     : KernelAt(j).outer[shared.loops().back()]);
@@ -317,7 +327,7 @@ class Analyzer {
         const std::vector<Resident> residents = loads.Residents(module_, RoomFor(machine_) - bytes);
         for (const Resident& resident : residents) in_l2[resident.buffer] = true;
         const double once = SecondsOf(residents, machine_);
-        if (once * (tiles - 1) > kWorthTrying * best.seconds) {
+        if (!fits_whole && once * (tiles - 1) > kWorthTrying * best.seconds) {
           const double most = std::min(way.seconds, best.seconds);
           way.seconds =
               std::min(way.seconds, TiledSeconds(begin, way, tiles, in_l2, Launch() + once, most));
@@ -363,9 +373,7 @@ class Analyzer {
     if (!tlf_ || !symbols_.empty()) return;
     for (size_t last = begin; last < end; ++last) {
       for (Chain& chain : ChainsTo(module_, uses_, begin, last)) {
-        const std::vector<BufferId> kept = handing_.Of(chain.begin, chain.end);
-        const bool whole = Fits(kept, chain.begin, chain.end, BytesOf(kept, sizes_[0]));
-        if (!(whole && afe_)) chains_.push_back(std::move(chain));
+        if (!(afe_ && FitsWhole(chain.begin, chain.end, 0))) chains_.push_back(std::move(chain));
       }
     }
   }
