@@ -25,6 +25,9 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 # Runs at a time; each takes ports of its own.
 PROCESSES, FIRST_PORT, PORTS = 6, 49152, 16
 CLEAN = re.compile(r"(ERROR|RACECHECK) SUMMARY: 0 ")
+# Whose results the tensor memory accelerator stores, which initcheck does not see: it takes them for
+# uninitialized when they are read. Part `attention` compares them in memory that was NaN.
+UNSEEN = ("attention", "attention_causal", "attention_masked")
 
 
 def _cross_entropy(x: torch.Tensor) -> torch.Tensor:
@@ -63,7 +66,6 @@ def _inference() -> list[Case]:
              lambda: (half(33, 512), half(776, 512), half(520, 776))),
         Case("product_of_int8", lambda x, w, s: F.linear(x, w.to(x.dtype)) * s,
              lambda: (half(9, 1040), (randn(1000, 1040) * 40).to(torch.int8), half(1000))),
-        # initcheck does not see what the tensor memory accelerator stores: no kernel reads it here.
         Case("attention", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
              lambda: (half(2, 6, 300, 128), half(2, 3, 333, 128), half(2, 3, 333, 128))),
         Case("attention_causal", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
@@ -139,6 +141,7 @@ def sanitizer(run: Results) -> None:
                 f"sanitizer {tool} {name}": pool.submit(watched, tool, command)
                 for tool in TOOLS
                 for name, command in runs.items()
+                if tool != "initcheck" or name not in UNSEEN
             }
         for name, result in results.items():
             with run.case(name):
