@@ -16,6 +16,7 @@
 #include "client/program_cache.h"
 #include "client/program_info.h"
 #include "client/remote.h"
+#include "client/run_report.h"
 #include "client/runtime/executor.h"
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/compile_service.pb.h"
@@ -56,8 +57,10 @@ const char* StaticSource(absl::string_view source) {
 
 // ---- Program
 
-Program::Program(std::unique_ptr<runtime::LoadedProgram> loaded)
-    : loaded_(std::move(loaded)), info_(std::make_unique<ProgramInfo>(*loaded_)) {}
+Program::Program(std::unique_ptr<runtime::LoadedProgram> loaded, std::unique_ptr<RunReport> report)
+    : loaded_(std::move(loaded)),
+      info_(std::make_unique<ProgramInfo>(*loaded_)),
+      report_(std::move(report)) {}
 Program::~Program() = default;
 
 absl::StatusOr<std::shared_ptr<const Program>> Program::Load(absl::string_view artifact_file,
@@ -70,7 +73,9 @@ absl::StatusOr<std::shared_ptr<const Program>> Program::Load(absl::string_view a
 
 absl::Status Program::Run(absl::Span<const kiln_tensor> inputs, absl::Span<kiln_output> outputs,
                           const kiln_run_options* options) const {
-  return loaded_->executor().Run(inputs, outputs, options);
+  KILN_RETURN_IF_ERROR(loaded_->executor().Run(inputs, outputs, options));
+  if (report_ != nullptr) report_->Ran(loaded_->executor());
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Outputs> Program::Run(absl::Span<const kiln_tensor> inputs) const {
@@ -157,7 +162,12 @@ absl::StatusOr<Compiled> Client::Impl::Load(const v1::Graph& graph, Obtained art
     absl::Status written = WriteDebugFiles(debug_dir, graph, loaded->artifact());
     if (!written.ok()) Log(LogLevel::kWarning, written.message());
   }
-  out.program = KeepProgram(kept_key, threads, std::make_shared<const Program>(std::move(loaded)));
+  std::unique_ptr<RunReport> report;
+  if (artifact.endpoint != nullptr && loaded->executor().TellsRuns()) {
+    report = std::make_unique<RunReport>(artifact.endpoint->shared_from_this(), kept_key);
+  }
+  out.program = KeepProgram(kept_key, threads,
+                            std::make_shared<const Program>(std::move(loaded), std::move(report)));
   out.key = kept_key.ToHex();
   out.load_ms = MillisecondsSince(start);
   out.artifact_bytes = static_cast<int64_t>(artifact.bytes.size());

@@ -43,7 +43,7 @@ absl::StatusOr<std::unique_ptr<Endpoints>> Endpoints::Create(
   KILN_RETURN_IF_ERROR(CheckHeaders(headers));
   std::unique_ptr<Endpoints> out(new Endpoints(std::move(names)));
   for (const std::string& name : out->servers_) {
-    out->endpoints_.push_back(std::make_unique<Endpoint>(name, credentials, trust, headers));
+    out->endpoints_.push_back(std::make_shared<Endpoint>(name, credentials, trust, headers));
   }
   return out;
 }
@@ -55,7 +55,7 @@ absl::StatusOr<std::unique_ptr<Endpoints>> Endpoints::CreateOwn(
   auto own = std::make_shared<const OwnServer>(OwnServer::Locate());
   std::unique_ptr<Endpoints> out(new Endpoints({own->address()}));
   out->endpoints_.push_back(
-      std::make_unique<Endpoint>(own->address(), credentials, trust, headers, own));
+      std::make_shared<Endpoint>(own->address(), credentials, trust, headers, own));
   return out;
 }
 

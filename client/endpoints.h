@@ -20,8 +20,8 @@
 
 namespace kiln {
 
-// One server.
-struct Endpoint {
+// One server. A program may know of it for longer than its client lives.
+struct Endpoint : std::enable_shared_from_this<Endpoint> {
   Endpoint(const std::string& server, std::shared_ptr<const Credentials> credentials,
            std::shared_ptr<Trust> trust, const CallHeaders& headers,
            std::shared_ptr<const OwnServer> own = nullptr)
@@ -29,6 +29,7 @@ struct Endpoint {
 
   Remote remote;
   std::atomic<bool> reached = false;  // it answered once
+  std::atomic<bool> silent = false;   // it did not take a run's times: it is told no others
   absl::Mutex mu;
   std::string compiler_build ABSL_GUARDED_BY(mu);  // for the client's target; empty: not asked yet
 };
@@ -71,7 +72,7 @@ class Endpoints {
   bool Settle(size_t server, absl::Time deadline, const absl::Status& status);
 
   const std::vector<std::string> servers_;
-  std::vector<std::unique_ptr<Endpoint>> endpoints_;
+  std::vector<std::shared_ptr<Endpoint>> endpoints_;
   Health health_;
   RetryBudget budget_;
 };

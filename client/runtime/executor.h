@@ -40,7 +40,8 @@ struct DeviceRun {
     double microseconds = 0;
     int64_t l2_peak_bytes = 0;
   };
-  std::string device;  // its name; "" of devices that do not tell
+  std::string device;            // its name; "" of devices that do not tell
+  std::vector<int64_t> symbols;  // of the run's plan
   std::vector<Launch> launches;
 };
 
@@ -58,6 +59,8 @@ class Executor {
   // See kiln_program_check.
   virtual absl::Status TakeError() const = 0;
   virtual int threads() const = 0;  // of the CPU, that a run uses
+  // Whether LastRun tells of runs with launches on the device.
+  virtual bool TellsRuns() const { return false; }
   // What the last run did on a device that tells.
   virtual DeviceRun LastRun() const { return {}; }
 

@@ -5,6 +5,8 @@ import json
 import os
 import re
 import subprocess
+import time
+import urllib.request
 
 import pytest
 import small_models
@@ -306,6 +308,52 @@ def test_explain_tells_plans_beside_what_the_simulator_says(images, report, tmp_
         assert row in text, text
     total = sum(x["time_ps"] for lines in simulated.values() for x in lines) / 1e6
     assert f"simulated {total:.1f} us, error " in text
+
+
+def ask(server, path, method="GET"):
+    """What the page's interface answers."""
+    asked = urllib.request.Request(f"http://{server.http}/api/v1/{path}", method=method, headers={"Kiln-Page": "1"})
+    with urllib.request.urlopen(asked) as answer:
+        return json.load(answer)
+
+
+def reported_times(server, key):
+    """Of the compile's details on the page: what a client told of a run, and what was predicted."""
+    state = ask(server, f"compiles/{key}/details", "POST")
+    deadline = time.monotonic() + 60
+    while state["state"] == "working" and time.monotonic() < deadline:
+        time.sleep(0.05)
+        state = ask(server, f"compiles/{key}/details")
+    assert state["state"] == "ready", state
+    detail = state["detail"]
+    return detail.get("device_times"), {k["symbol"]: k["plans"] for k in detail["kernels"] if "plans" in k}
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_the_page_has_the_times_of_the_first_run(train, report, server):
+    """Of each program that torch.compile made, forward and backward: those of the simulator's own report."""
+    model = torch.nn.Sequential(torch.nn.Linear(43, 29), torch.nn.GELU(), torch.nn.Linear(29, 7 + train))
+    compiled = torch.compile(model, backend="kiln", options=OPTIONS)
+    before = {record["key"] for record in ask(server, "activity?recent=200")["recent"]}
+    for _ in range(2):
+        with torch.set_grad_enabled(train):
+            y = compiled(torch.randn(6, 43))
+        if train:
+            y.sum().backward()
+    keys = {record["key"] for record in ask(server, "activity?recent=200")["recent"]} - before
+    assert len(keys) == 1 + train
+    simulated = {}
+    for line in report():
+        simulated.setdefault(line["kernel"], []).append(line["time_ps"] / 1e6)
+    told = {}
+    for key in keys:
+        times, plans = reported_times(server, key)
+        assert times["device"] == "gcu-16m"
+        assert {t["kernel"] for t in times["launches"]} == set(plans)
+        told |= {t["kernel"]: t for t in times["launches"]}
+    assert set(told) == set(simulated)
+    for name, one in told.items():
+        assert one["mean_us"] in [pytest.approx(x) for x in simulated[name]]
 
 
 def test_explain_without_a_runtime_says_so(tmp_path, server, monkeypatch):

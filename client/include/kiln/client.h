@@ -51,6 +51,7 @@ namespace runtime {
 class LoadedProgram;
 }  // namespace runtime
 class ProgramInfo;
+class RunReport;
 
 // A graph to compile. Copies share it; immutable.
 class KILN_EXPORT Graph {
@@ -148,7 +149,9 @@ class KILN_EXPORT Program {
   // machine cannot run.
   static absl::StatusOr<std::shared_ptr<const Program>> Load(absl::string_view artifact_file,
                                                              int threads);
-  explicit Program(std::unique_ptr<runtime::LoadedProgram> loaded);
+  // `report`, which may be null, is told of runs.
+  explicit Program(std::unique_ptr<runtime::LoadedProgram> loaded,
+                   std::unique_ptr<RunReport> report = nullptr);
   ~Program();
 
   // As kiln_program_run; `options` may be null.
@@ -176,6 +179,7 @@ class KILN_EXPORT Program {
  private:
   std::unique_ptr<runtime::LoadedProgram> loaded_;
   std::unique_ptr<ProgramInfo> info_;
+  std::unique_ptr<RunReport> report_;
 };
 
 // Tensors of .safetensors files, mapped into memory. Not for several threads at once.

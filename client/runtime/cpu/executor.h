@@ -73,6 +73,7 @@ class CpuExecutor final : public Executor {
       absl::Span<const kiln_tensor> inputs) const override;
   absl::Status TakeError() const override { return absl::OkStatus(); }  // a run has told it
   int threads() const override { return threads_; }
+  bool TellsRuns() const override { return accelerator_ != nullptr; }
   DeviceRun LastRun() const override {
     return accelerator_ == nullptr ? DeviceRun() : accelerator_->LastRun();
   }

@@ -247,6 +247,7 @@ class GcuAccelerator::OneRun final : public runtime::Accelerator::Run {
     if (reports.empty()) return absl::OkStatus();
     runtime::DeviceRun run;
     run.device = runtime_.properties.name;
+    run.symbols = plan_.symbols;
     for (const Queue::Launched& launched : reports) {
       run.launches.push_back({launched.name, static_cast<double>(launched.report.time_ps) * 1e-6,
                               launched.report.l2_peak_bytes});

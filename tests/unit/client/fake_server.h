@@ -127,10 +127,19 @@ class FakeServer final : public v1::CompileService::Service {
     return grpc::Status::OK;
   }
 
+  grpc::Status ReportRun(grpc::ServerContext*, const v1::ReportRunRequest* request,
+                         v1::ReportRunResponse*) override {
+    std::lock_guard lock(mutex);
+    if (refuse) return {grpc::StatusCode::PERMISSION_DENIED, "reports are refused"};
+    reports.push_back(*request);
+    return grpc::Status::OK;
+  }
+
   std::mutex mutex;
   std::map<std::string, std::string> stored;
   std::string build = "build-1";
   std::map<v1::Target, std::string> builds;  // of targets of their own
+  std::vector<v1::ReportRunRequest> reports;
   bool refuse = false;
   bool wrong_key = false;
   bool damage = false;
