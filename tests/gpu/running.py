@@ -96,6 +96,45 @@ def _captured(by_kiln: Callable[..., Any], x: torch.Tensor, w: torch.Tensor) -> 
         torch.testing.assert_close(out, _fn(x * seed, w))
 
 
+def _captured_and_dropped() -> None:
+    """A caller's CUDA graph goes on when the functions that it captured have gone: with their code,
+    their constants and the weights that they have prepared."""
+    w = torch.randn(64, 48, device="cuda")
+    module = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 8))
+    module = module.cuda().half().requires_grad_(False)
+    for name, fn, kind in (
+        ("kernels", lambda x: _fn(x, w) + 1, torch.float32),
+        ("a constant", lambda x: (x + torch.arange(64, device=x.device) / 64).relu(), torch.float32),
+        ("weights", module, torch.float16),
+        ("other weights", lambda x: F.linear(x, module[0].weight + 1) * 2, torch.float16),
+    ):
+        torch.cuda.synchronize()
+        given = torch.randn(300, 64, device="cuda").to(kind)
+        by_kiln = compiled(fn)
+        with torch.no_grad():
+            for _ in range(3):
+                by_kiln(given)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                out = by_kiln(given)
+            del by_kiln
+            torch._dynamo.reset()
+            gc.collect()
+            # What takes the place of anything that was freed.
+            other = compiled(lambda x: (x * 3 + 1).sin().sum(-1))
+            for _ in range(3):
+                other(given)
+            filled = [torch.full((1 << 20,), float("nan"), device="cuda") for _ in range(8)]
+            for seed in range(1, 4):
+                given.copy_(torch.randn(300, 64, device="cuda") * seed)
+                graph.replay()
+                expected = fn(given)
+                torch.testing.assert_close(out, expected, msg=lambda m, name=name: f"{name}: {m}")
+            del filled, graph
+            torch.cuda.synchronize()
+            other(given)
+
+
 def _waits_for_nothing(by_kiln: Callable[..., Any], x: torch.Tensor, w: torch.Tensor) -> None:
     torch.cuda.synchronize()
     done = torch.cuda.Event()
@@ -271,6 +310,7 @@ def running(run: Results) -> None:
     for name, alone in {
         "updates of inputs": _updates,
         "index out of range": _index_error,
+        "capture, then the function goes": _captured_and_dropped,
         "replays": _replays,
         "replays that update inputs": _replayed_updates,
         "replays with an index out of range": _replayed_index_error,

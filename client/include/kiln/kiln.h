@@ -463,10 +463,11 @@ KILN_EXPORT kiln_status* kiln_program_run(const kiln_program* program, const kil
 /* For GPUs. A run of such a program only puts its steps into options->stream, never waits for them,
    may be captured (cuStreamBeginCapture), and its inputs' memory must stay until they have been
    executed. All tensors of a run are on one GPU, any that runs the program's architecture; its code
-   is loaded when it first runs there. A graph that was captured is to be destroyed before the
-   program. An index outside of its dimension is known when the kernel has been executed:
-   OUT_OF_RANGE comes from the program's next run, or from here, where everything that was started
-   before and has been executed by now counts. It is then forgotten. Never waits. */
+   is loaded when it first runs there. A graph that was captured may outlive the program and what
+   was prepared: it keeps what it needs of them. An index outside of its dimension is known when the
+   kernel has been executed: OUT_OF_RANGE comes from the program's next run, or from here, where
+   everything that was started before and has been executed by now counts. It is then forgotten.
+   Never waits. */
 KILN_EXPORT kiln_status* kiln_program_check(const kiln_program* program);
 /* Frees what the run itself allocated for these outputs and clears them; memory of a GPU in the
    order of the run's stream, which must not have been destroyed. */

@@ -22,6 +22,8 @@ using Module = struct OpaqueModule*;
 using Function = struct OpaqueFunction*;
 using Stream = struct OpaqueStream*;  // null: the legacy default stream
 using Pool = struct OpaquePool*;
+using Graph = struct OpaqueGraph*;
+using UserObject = struct OpaqueUserObject*;  // counts references to memory of the user's
 
 inline constexpr Result kSuccess = 0;
 inline constexpr Result kOutOfMemory = 2;
@@ -49,9 +51,12 @@ enum class FunctionAttribute : int {
 };
 
 inline constexpr unsigned kStreamNonBlocking = 1;
-inline constexpr unsigned kHostPortable = 1;   // every context sees it
-inline constexpr unsigned kHostDeviceMap = 2;  // devices see it
-inline constexpr int kCaptureRelaxed = 2;      // a capture in this thread forbids no call
+inline constexpr unsigned kHostPortable = 1;     // every context sees it
+inline constexpr unsigned kHostDeviceMap = 2;    // devices see it
+inline constexpr int kCaptureRelaxed = 2;        // a capture in this thread forbids no call
+inline constexpr int kCaptureActive = 1;         // of a stream
+inline constexpr unsigned kEndWithoutOrder = 1;  // a user object may end whenever nothing runs it
+inline constexpr unsigned kGiveReference = 1;  // of a user object: the caller's becomes the graph's
 inline constexpr int kPoolReleaseThreshold = 4;
 inline constexpr int kJitErrorLog = 5;
 inline constexpr int kJitErrorLogBytes = 6;
@@ -155,7 +160,12 @@ struct PoolProperties {
   F("cuStreamCreate", make_stream, (Stream*, unsigned flags))                                     \
   F("cuStreamDestroy_v2", destroy_stream, (Stream))                                               \
   F("cuStreamSynchronize", synchronize_stream, (Stream))                                          \
-  F("cuStreamIsCapturing", stream_capture, (Stream, int* status))                                 \
+  F("cuStreamGetCaptureInfo_v2", stream_capture,                                                  \
+    (Stream, int* status, uint64_t* id, Graph*, const void** nodes, size_t* num_nodes))           \
+  F("cuUserObjectCreate", make_user_object,                                                       \
+    (UserObject*, void* data, void (*end)(void* data), unsigned references, unsigned flags))      \
+  F("cuGraphRetainUserObject", keep_user_object,                                                  \
+    (Graph, UserObject, unsigned references, unsigned flags))                                     \
   F("cuThreadExchangeStreamCaptureMode", exchange_capture_mode, (int* mode))
 
 // Thread-safe and immutable. Its functions are called with a context current unless the driver

@@ -7,6 +7,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/runtime/cuda/capture.h"
 #include "client/runtime/cuda/copy.h"
 #include "client/runtime/cuda/device.h"
 #include "client/runtime/cuda/memory.h"
@@ -35,18 +36,32 @@ int64_t RoundUp(int64_t bytes) {
 struct CudaPrepared : kiln_prepared {
   CudaPrepared(uint64_t id, int gpu) : kiln_prepared(id), ordinal(gpu) {}
   const int ordinal;
-  DeviceBlock block;
+  std::shared_ptr<const DeviceBlock> block;  // which graphs may share
 };
 
 }  // namespace
 
-// What the program has on one GPU. Destroyed with the context current, and idle.
-struct CudaExecutor::OnGpu {
-  const Gpu* gpu = nullptr;
+// What the program has on one GPU. The executor's, and that of graphs that captured its runs.
+struct CudaExecutor::OnGpu : std::enable_shared_from_this<OnGpu> {
+  static std::shared_ptr<OnGpu> Make(const Gpu& gpu) { return {new OnGpu(gpu), End}; }
+
+  const Gpu& gpu;
   std::unique_ptr<Modules> modules;
   DeviceBlock constants;
   std::vector<void*> constant;  // addresses in the block
-  DevicePointer error = 0;      // the executor's error_, as the GPU sees it
+  std::shared_ptr<int> error_memory;
+  DevicePointer error = 0;  // as the GPU sees it
+
+ private:
+  explicit OnGpu(const Gpu& on) : gpu(on) {}
+
+  // The driver waits for the device before it unloads or frees; unlike a wait for the whole
+  // context, that leaves stream captures as they are.
+  static void End(OnGpu* on) {
+    const RelaxedCaptureScope relaxed(on->gpu.driver);
+    const ContextScope context(on->gpu.driver, on->gpu.context);
+    if (context.status().ok()) delete on;  // else the process's end, or a lost context
+  }
 };
 
 // Before ProgramRun, which takes them.
@@ -59,13 +74,14 @@ class CudaExecutor::OneRun final : private Addresses, private runtime::ProgramRu
  public:
   OneRun(const CudaExecutor& executor, const OnGpu& on, const ContextScope& context,
          const Plan& plan, absl::Span<const kiln_tensor> inputs, const kiln_run_options* options,
-         Stream stream)
+         Stream stream, bool captured)
       : Addresses(plan.buffers.size()),
         ProgramRun(executor.program(), plan, inputs, options, absl::MakeSpan(addresses_)),
         executor_(executor),
         on_(on),
         context_(context),
-        stream_(stream) {}
+        stream_(stream),
+        captured_(captured) {}
   ~OneRun() override {
     // In the stream's order; a failure leaves the memory to the pool's end.
     if (owned_ != 0) executor_.driver_.free_async(owned_, stream_);
@@ -100,7 +116,7 @@ class CudaExecutor::OneRun final : private Addresses, private runtime::ProgramRu
 
   absl::StatusOr<DevicePointer> Allocate(int64_t bytes, bool& owned) {
     owned = options() == nullptr || options()->allocate_scratch == nullptr;
-    if (owned) return on_.gpu->Allocate(bytes, stream_);
+    if (owned) return on_.gpu.Allocate(bytes, stream_);
     void* data = nullptr;
     KILN_RETURN_IF_ERROR(FromCStatus(options()->allocate_scratch(options()->user, bytes, &data)));
     KILN_RETURN_IF_ERROR(context_.Renew());
@@ -201,7 +217,8 @@ class CudaExecutor::OneRun final : private Addresses, private runtime::ProgramRu
     }
     is_after_launch_ = true;
     for (const Moved& moved : moved_) KILN_RETURN_IF_ERROR(GiveBack(launch, moved));
-    return executor_.checks_launches_ ? CheckLaunch(launch) : absl::OkStatus();
+    const bool checks = executor_.checks_launches_ && !captured_;
+    return checks ? CheckLaunch(launch) : absl::OkStatus();
   }
 
   // The map of a matrix in the buffer at `address`.
@@ -236,10 +253,6 @@ class CudaExecutor::OneRun final : private Addresses, private runtime::ProgramRu
 
   absl::Status CheckLaunch(const PlanLaunch& launch) {
     const Driver& driver = executor_.driver_;
-    int captured = 0;
-    if (driver.stream_capture(stream_, &captured) != kSuccess || captured != 0) {
-      return absl::OkStatus();
-    }
     KILN_RETURN_IF_ERROR(driver.Check(driver.synchronize_stream(stream_), KernelName(launch)));
     if (executor_.TakeError().ok()) return absl::OkStatus();
     return absl::OutOfRangeError(
@@ -255,12 +268,12 @@ class CudaExecutor::OneRun final : private Addresses, private runtime::ProgramRu
   }
 
   absl::StatusOr<SharedMemory*> AllocateOwn(int64_t bytes) override {
-    return on_.gpu->AllocateShared(bytes, stream_);
+    return on_.gpu.AllocateShared(bytes, stream_);
   }
 
   void SetDevice(kiln_tensor& tensor) const override {
     tensor.device_type = KILN_CUDA;
-    tensor.device_index = on_.gpu->ordinal;
+    tensor.device_index = on_.gpu.ordinal;
   }
 
   absl::Status AfterCallback() override {
@@ -272,6 +285,7 @@ class CudaExecutor::OneRun final : private Addresses, private runtime::ProgramRu
   const OnGpu& on_;
   const ContextScope& context_;
   const Stream stream_;
+  const bool captured_;      // what is given to the stream is only recorded
   DevicePointer owned_ = 0;  // of the runtime's pool
   absl::InlinedVector<Moved, 2> moved_;
   char* scratch_ = nullptr;
@@ -306,17 +320,7 @@ absl::StatusOr<std::unique_ptr<CudaExecutor>> CudaExecutor::Create(
 }
 
 CudaExecutor::~CudaExecutor() {
-  // The driver waits for the device before it unloads or frees; unlike a wait for the whole
-  // context, that leaves stream captures as they are.
-  const RelaxedCaptureScope relaxed(driver_);
-  for (const std::atomic<const OnGpu*>& slot : on_gpus_) {
-    const OnGpu* on = slot.load();
-    if (on == nullptr) continue;
-    const ContextScope context(driver_, on->gpu->context);
-    if (!context.status().ok()) continue;  // the process's end, or a lost context
-    delete on;
-  }
-  if (error_.load() != nullptr) driver_.free_host(error_.load());
+  EndReleased();
 }
 
 int CudaExecutor::OrdinalOf(const Plan& plan, absl::Span<const kiln_tensor> inputs) const {
@@ -337,19 +341,19 @@ absl::StatusOr<const CudaExecutor::OnGpu*> CudaExecutor::Use(int ordinal) const 
   absl::MutexLock lock(&mutex_);  // whoever else wants the GPU has to wait for this anyway
   on = slot.load(std::memory_order_acquire);
   if (on != nullptr) return on;
-  KILN_ASSIGN_OR_RETURN(std::unique_ptr<OnGpu> made, Load(ordinal));
-  on = made.release();
+  EndReleased();
+  KILN_ASSIGN_OR_RETURN(std::shared_ptr<const OnGpu> made, Load(ordinal));
+  on = loaded_.emplace_back(std::move(made)).get();
   slot.store(on, std::memory_order_release);
   return on;
 }
 
-absl::StatusOr<std::unique_ptr<CudaExecutor::OnGpu>> CudaExecutor::Load(int ordinal) const {
+absl::StatusOr<std::shared_ptr<const CudaExecutor::OnGpu>> CudaExecutor::Load(int ordinal) const {
   KILN_RETURN_IF_ERROR(CheckRunsOnGpu(driver_, arch_, ordinal));
   KILN_ASSIGN_OR_RETURN(const Gpu* gpu, Gpu::Get(ordinal));
   const ContextScope context(driver_, gpu->context);
   KILN_RETURN_IF_ERROR(context.status());
-  auto on = std::make_unique<OnGpu>();
-  on->gpu = gpu;
+  std::shared_ptr<OnGpu> on = OnGpu::Make(*gpu);
   const RelaxedCaptureScope relaxed(driver_);
   KILN_ASSIGN_OR_RETURN(on->modules, Modules::Load(driver_, archives_));
   int64_t bytes = 0;
@@ -358,7 +362,7 @@ absl::StatusOr<std::unique_ptr<CudaExecutor::OnGpu>> CudaExecutor::Load(int ordi
     offsets.push_back(bytes);
     bytes += RoundUp(static_cast<int64_t>(constant.data().size()));
   }
-  KILN_ASSIGN_OR_RETURN(on->constants, DeviceBlock::Allocate(*on->gpu, bytes));
+  KILN_ASSIGN_OR_RETURN(on->constants, DeviceBlock::Allocate(*gpu, bytes));
   KILN_ASSIGN_OR_RETURN(const std::unique_ptr<OwnStream> stream, OwnStream::Make(driver_));
   for (int i = 0; i < program().constants_size(); ++i) {
     const std::string& data = program().constants(i).data();
@@ -371,16 +375,22 @@ absl::StatusOr<std::unique_ptr<CudaExecutor::OnGpu>> CudaExecutor::Load(int ordi
                       absl::StrCat("cannot copy constant ", i, " to GPU ", ordinal)));
   }
   KILN_RETURN_IF_ERROR(stream->Synchronize());
-  if (error_.load() == nullptr) {
+  if (error_memory_ == nullptr) {
     void* word = nullptr;
     KILN_RETURN_IF_ERROR(
         driver_.Check(driver_.allocate_host(&word, sizeof(int), kHostPortable | kHostDeviceMap),
                       "cannot allocate memory that the host and GPUs share"));
-    *static_cast<int*>(word) = 0;
-    error_.store(static_cast<int*>(word));
+    error_memory_.reset(static_cast<int*>(word), [&driver = driver_](int* memory) {
+      const RelaxedCaptureScope for_free(driver);
+      driver.free_host(memory);
+    });
+    *error_memory_ = 0;
+    error_.store(error_memory_.get());
   }
-  KILN_RETURN_IF_ERROR(driver_.Check(driver_.host_device_pointer(&on->error, error_.load(), 0),
-                                     "cannot show memory of the host to a GPU"));
+  on->error_memory = error_memory_;
+  KILN_RETURN_IF_ERROR(
+      driver_.Check(driver_.host_device_pointer(&on->error, error_memory_.get(), 0),
+                    "cannot show memory of the host to a GPU"));
   return on;
 }
 
@@ -410,15 +420,16 @@ absl::StatusOr<std::unique_ptr<kiln_prepared>> CudaExecutor::PrepareWeights(
                         Guard(inputs, static_cast<size_t>(program().outputs_size()), made));
   const int ordinal = OrdinalOf(*plan, inputs);
   KILN_ASSIGN_OR_RETURN(const OnGpu* on, Use(ordinal));
-  const ContextScope context(driver_, on->gpu->context);
+  const ContextScope context(driver_, on->gpu.context);
   KILN_RETURN_IF_ERROR(context.status());
   auto prepared = std::make_unique<CudaPrepared>(id(), ordinal);
-  KILN_ASSIGN_OR_RETURN(prepared->block, DeviceBlock::Allocate(*on->gpu, plan->prepared_bytes));
+  KILN_ASSIGN_OR_RETURN(DeviceBlock block, DeviceBlock::Allocate(on->gpu, plan->prepared_bytes));
+  prepared->block = std::make_shared<const DeviceBlock>(std::move(block));
   const RelaxedCaptureScope relaxed(driver_);
   KILN_RETURN_IF_ERROR(driver_.Check(driver_.synchronize(), "cannot wait for the parameters"));
   KILN_ASSIGN_OR_RETURN(const std::unique_ptr<OwnStream> stream, OwnStream::Make(driver_));
-  KILN_RETURN_IF_ERROR(OneRun(*this, *on, context, *plan, inputs, nullptr, stream->get())
-                           .Prepare(prepared->block.data()));
+  KILN_RETURN_IF_ERROR(OneRun(*this, *on, context, *plan, inputs, nullptr, stream->get(), false)
+                           .Prepare(prepared->block->data()));
   KILN_RETURN_IF_ERROR(stream->Synchronize());
   KILN_RETURN_IF_ERROR(TakeError());
   return prepared;
@@ -438,11 +449,16 @@ absl::Status CudaExecutor::Run(absl::Span<const kiln_tensor> inputs,
   }
   KILN_RETURN_IF_ERROR(TakeError());
   KILN_ASSIGN_OR_RETURN(const OnGpu* on, Use(ordinal));
-  const ContextScope context(driver_, on->gpu->context);
+  const ContextScope context(driver_, on->gpu.context);
   KILN_RETURN_IF_ERROR(context.status());
   const Stream stream = options == nullptr ? nullptr : static_cast<Stream>(options->stream);
-  return OneRun(*this, *on, context, *plan, inputs, options, stream)
-      .Run(kept == nullptr ? nullptr : kept->block.data(), outputs);
+  const Graph graph = CapturedInto(driver_, stream);
+  if (graph != nullptr) {
+    KeepFor(driver_, graph, on->shared_from_this());
+    if (kept != nullptr) KeepFor(driver_, graph, kept->block);
+  }
+  return OneRun(*this, *on, context, *plan, inputs, options, stream, graph != nullptr)
+      .Run(kept == nullptr ? nullptr : kept->block->data(), outputs);
 }
 
 }  // namespace kiln::cuda

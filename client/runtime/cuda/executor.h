@@ -25,7 +25,7 @@ class CudaExecutor final : public runtime::Executor {
       const v1::Program& program, std::vector<runtime::Kernel> kernels,
       std::vector<std::unique_ptr<const runtime::Archive>> archives, std::string arch,
       std::unique_ptr<const runtime::Contract> contract, const Driver& driver);
-  // Waits for the GPUs that it was used on.
+  // Waits for the GPUs that it was used on. What graphs have captured of its runs stays with them.
   ~CudaExecutor() override;
 
   absl::Status Run(absl::Span<const kiln_tensor> inputs, absl::Span<kiln_output> outputs,
@@ -47,18 +47,20 @@ class CudaExecutor final : public runtime::Executor {
   // The GPU of the inputs; of the context that is current, else the first, where there are none.
   int OrdinalOf(const runtime::Plan& plan, absl::Span<const kiln_tensor> inputs) const;
   absl::StatusOr<const OnGpu*> Use(int ordinal) const;
-  absl::StatusOr<std::unique_ptr<OnGpu>> Load(int ordinal) const
+  absl::StatusOr<std::shared_ptr<const OnGpu>> Load(int ordinal) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::vector<std::unique_ptr<const runtime::Archive>> archives_;
   const std::string arch_;
   const Driver& driver_;
   const bool checks_launches_;  // KILN_CHECK_LAUNCHES=1: wait for each and name the one that fails
-  mutable std::array<std::atomic<const OnGpu*>, kMostGpus> on_gpus_{};
-  // What kernels store 1 to where an index is outside of its dimension: memory of the host that all
-  // GPUs see, made with the first of on_gpus_.
+  mutable std::array<std::atomic<const OnGpu*>, kMostGpus> on_gpus_{};  // of loaded_
+  // What kernels store 1 to where an index is outside of its dimension: error_memory_'s.
   mutable std::atomic<int*> error_{nullptr};
   mutable absl::Mutex mutex_;  // of who loads
+  // Memory of the host that all GPUs see, made with the first of loaded_.
+  mutable std::shared_ptr<int> error_memory_ ABSL_GUARDED_BY(mutex_);
+  mutable std::vector<std::shared_ptr<const OnGpu>> loaded_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace kiln::cuda

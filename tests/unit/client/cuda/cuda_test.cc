@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/device.h"
 #include "client/loader.h"
+#include "client/runtime/cuda/capture.h"
 #include "client/runtime/cuda/copy.h"
 #include "client/runtime/cuda/driver.h"
 #include "client/runtime/cuda/memory.h"
@@ -49,6 +50,7 @@ class Cuda : public ::testing::Test {
     setenv("KILN_LIBCUDA", KILN_FAKE_CUDA, 1);
     FakeCuda fresh;
     fresh.drain = Fake().drain;
+    fresh.end_graphs = Fake().end_graphs;
     fresh.used_bytes = Fake().used_bytes;
     Fake() = fresh;
     ASSERT_TRUE(cuda::Driver::Get().ok()) << cuda::Driver::Get().status();
@@ -77,6 +79,8 @@ class Cuda : public ::testing::Test {
   }
   void TearDown() override {
     Fake().drain();
+    Fake().end_graphs();
+    cuda::EndReleased();
     EXPECT_EQ(Fake().misuse, "");
     EXPECT_EQ(Fake().modules, 0);
     EXPECT_EQ(Fake().allocations, 0) << "memory that nobody freed";
@@ -133,9 +137,10 @@ TEST_F(Cuda, ARunWaitsForNothingAndAllocatesFromThePoolAlone) {
   const absl::Status status = program->Run({a.tensor, b.tensor}, outputs.span(), nullptr);
   ASSERT_TRUE(status.ok()) << status;
   Fake().capturing = false;
-  const std::set<std::string> allowed = {"cuLaunchKernelEx", "cuMemAllocFromPoolAsync",
-                                         "cuMemFreeAsync",   "cuCtxGetCurrent",
-                                         "cuCtxPushCurrent", "cuCtxPopCurrent"};
+  const std::set<std::string> allowed = {
+      "cuLaunchKernelEx",   "cuMemAllocFromPoolAsync", "cuMemFreeAsync",
+      "cuCtxGetCurrent",    "cuCtxPushCurrent",        "cuCtxPopCurrent",
+      "cuUserObjectCreate", "cuGraphRetainUserObject", "cuStreamGetCaptureInfo"};
   for (const auto& [name, count] : Fake().calls) EXPECT_TRUE(allowed.count(name)) << name;
   EXPECT_EQ(Fake().calls["cuLaunchKernelEx"], 2);
   EXPECT_EQ(Fake().calls["cuMemAllocFromPoolAsync"], 2);  // the output; workspace with scratch
@@ -217,6 +222,39 @@ TEST_F(Cuda, AProgramMayEndDuringACapture) {
   *outputs = Outputs();
   program.reset();
   Fake().capturing = false;
+}
+
+// A graph that was captured goes on with the code and what was prepared when the program has gone;
+// both end when the last of its graphs has.
+TEST_F(Cuda, GraphsKeepWhatTheyHaveCaptured) {
+  const OnDevice a({1, 2, 3, 4});
+  const int of_a = Fake().allocations;
+  for (const bool captured : {false, true}) {
+    auto program = Load(OnGpu(PrepareAndAdd(4)));
+    auto prepared = program->loaded().executor().PrepareWeights({a.tensor, a.tensor});
+    ASSERT_TRUE(prepared.ok()) << prepared.status();
+    kiln_run_options options = KILN_RUN_OPTIONS_INIT;
+    options.prepared = prepared->get();
+    {
+      Outputs outputs(1);
+      Fake().capturing = captured;
+      const absl::Status status = program->Run({a.tensor, a.tensor}, outputs.span(), &options);
+      Fake().capturing = false;
+      ASSERT_TRUE(status.ok()) << status;
+      Fake().drain();
+    }
+    prepared->reset();
+    program.reset();
+    EXPECT_EQ(Fake().modules > 0, captured);
+    EXPECT_EQ(Fake().allocations > of_a, captured);
+  }
+  Fake().end_graphs();
+  EXPECT_GT(Fake().modules, 0) << "the driver allows no unload there";
+  Fake().capturing = true;
+  Load(OnGpu(AddAndDouble(4))).reset();
+  Fake().capturing = false;
+  EXPECT_EQ(Fake().modules, 0);
+  EXPECT_EQ(Fake().allocations, of_a);
 }
 
 TEST_F(Cuda, TakesTheCallersMemoryAndStream) {

@@ -5,6 +5,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "client/runtime/cuda/driver.h"
@@ -30,6 +31,10 @@ struct FakeFunction {
   int device;
   int most_shared = 48 << 10;
 };
+struct FakeObject {
+  void* data;
+  void (*end)(void* data);
+};
 struct Allocation {
   size_t bytes;
   int device;
@@ -44,6 +49,8 @@ struct State {
   int fault = 0;  // for ever after
   std::deque<FakeFunction> functions;
   std::map<void*, std::unique_ptr<FakeModule>> modules;
+  std::deque<FakeObject> objects;
+  std::vector<FakeObject*> kept;  // by graphs that were captured
 };
 State& S() {
   static auto* state = new State;
@@ -52,6 +59,7 @@ State& S() {
 
 thread_local std::vector<int*> contexts;
 thread_local int capture_mode = 0;
+thread_local bool ending_objects = false;
 int context_of[8] = {0, 1, 2, 3, 4, 5, 6, 7};
 
 int Current() {
@@ -65,6 +73,7 @@ void Misuse(const std::string& what) {
 // Counts a call; what a capture forbids, and what needs a context, fails.
 int Enter(const char* name, bool needs_context = true, bool unsafe = false) {
   ++S().control.calls[name];
+  if (ending_objects) Misuse(std::string(name) + " where an object ends");
   if (S().fault != 0) return S().fault;
   if (needs_context && Current() < 0) {
     Misuse(std::string(name) + " without a context");
@@ -137,6 +146,13 @@ FakeCuda* fake_cuda() {
   S().control.drain = [] {
     const std::lock_guard<std::recursive_mutex> lock(S().mutex);
     Drain();
+  };
+  S().control.end_graphs = [] {
+    std::thread([] {
+      const std::lock_guard<std::recursive_mutex> lock(S().mutex);
+      ending_objects = true;
+      for (FakeObject* object : std::exchange(S().kept, {})) object->end(object->data);
+    }).join();
   };
   return &S().control;
 }
@@ -428,9 +444,23 @@ int cuStreamSynchronize(void*) {
   ENTER("cuStreamSynchronize", true, true);
   return Drain();
 }
-int cuStreamIsCapturing(void*, int* status) {
-  ENTER("cuStreamIsCapturing");
+int cuStreamGetCaptureInfo_v2(void*, int* status, uint64_t*, void** graph, const void**, size_t*) {
+  ENTER("cuStreamGetCaptureInfo");
   *status = S().control.capturing ? 1 : 0;
+  if (S().control.capturing) *graph = &S().kept;
+  return 0;
+}
+int cuUserObjectCreate(void** object, void* data, void (*end)(void*), unsigned references,
+                       unsigned flags) {
+  ENTER("cuUserObjectCreate", false);
+  if (references != 1 || flags != 1) return kInvalidValue;
+  *object = &S().objects.emplace_back(FakeObject{data, end});
+  return 0;
+}
+int cuGraphRetainUserObject(void* graph, void* object, unsigned references, unsigned flags) {
+  ENTER("cuGraphRetainUserObject", false);
+  if (graph != &S().kept || references != 1 || flags != 1) return kInvalidValue;
+  S().kept.push_back(static_cast<FakeObject*>(object));
   return 0;
 }
 int cuThreadExchangeStreamCaptureMode(int* mode) {

@@ -51,10 +51,11 @@ struct FakeCuda {
   std::vector<FakeLaunch> launches;
   std::vector<FakeTensorMap> maps;
   int64_t used_bytes = 0;
-  int modules = 0;              // loaded and not unloaded
-  int allocations = 0;          // not freed
-  std::string misuse;           // the first call that a real driver would not have forgiven
-  std::function<void()> drain;  // does all that is queued
+  int modules = 0;                   // loaded and not unloaded
+  int allocations = 0;               // not freed
+  std::string misuse;                // the first call that a real driver would not have forgiven
+  std::function<void()> drain;       // does all that is queued
+  std::function<void()> end_graphs;  // destroys those that were captured, in a thread of the driver
 };
 
 }  // namespace kiln::testing
