@@ -87,15 +87,17 @@ std::string LaunchesText(const v1::Artifact& artifact) {
     times[time.kernel()] = &time;
   }
   std::map<absl::string_view, int> launches;
-  for (const v1::Step& step : artifact.program().steps()) {
-    if (step.has_launch()) ++launches[step.launch().kernel()];
+  // Of each run: what only prepares parameters runs once.
+  const v1::Program& program = artifact.program();
+  for (int i = static_cast<int>(program.prepare_steps()); i < program.steps_size(); ++i) {
+    if (program.steps(i).has_launch()) ++launches[program.steps(i).launch().kernel()];
   }
   std::string rows;
   Sums sums;
   int all = 0;
   for (const v1::Debug::KernelSource& kernel : artifact.debug().kernels()) {
-    if (kernel.plans().empty()) continue;
     const int count = launches[kernel.symbol()];
+    if (kernel.plans().empty() || count == 0) continue;
     all += count;
     absl::StrAppend(&rows, kernel.symbol(), ", ", count, count == 1 ? " launch" : " launches", ": ",
                     absl::StrJoin(kernel.ops(), ", "), "\n");

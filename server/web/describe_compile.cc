@@ -94,6 +94,7 @@ class GraphDescriber {
 void DescribeSteps(const v1::Program& program, v1::CompileDetail& out) {
   for (const v1::Step& from : program.steps()) {
     v1::CompileDetail::Step& to = *out.add_steps();
+    to.set_prepares(static_cast<uint32_t>(out.steps_size()) <= program.prepare_steps());
     if (from.has_launch()) {
       to.set_kind("launch");
       to.set_kernel(from.launch().kernel());

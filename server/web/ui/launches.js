@@ -11,9 +11,9 @@ const mib = (bytes) => (number(bytes) / kMiB).toFixed(2);
 export function launchTable(detail, link) {
   const ran = detail.device_times;
   const times = new Map((ran ? ran.launches : []).map((time) => [time.kernel, time]));
-  const launches = (kernel) => detail.steps.filter((step) => step.kernel === kernel.symbol).length;
+  const launches = (kernel) => detail.steps.filter((step) => step.kernel === kernel.symbol && !step.prepares).length;
   const sums = { predicted: 0, unfused: 0, simulated: 0, off: 0, timed: 0, launches: 0 };
-  const rows = detail.kernels.flatMap((kernel, i) => kernel.plans.map((plan, version) => {
+  const rows = detail.kernels.flatMap((kernel, i) => launches(kernel) === 0 ? [] : kernel.plans.map((plan, version) => {
     const time = plan.typical ? times.get(kernel.symbol) : undefined;
     const error = time ? (plan.predicted_us - time.mean_us) / time.mean_us * 100 : 0;
     if (plan.typical) {
@@ -43,7 +43,7 @@ export function launchTable(detail, link) {
     + (all ? `, simulated ${micros(sums.simulated)} \u00b5s; mean error of a launch ${(sums.off / sums.timed).toFixed(1)} %` : '');
   return [
     h('div', { class: 'card-head' }, h('span', { class: 'small', id: 'launch-sums' }, total), h('span', { class: 'grow' }),
-      h('span', { class: 'small muted' }, ran ? `as a client's run on ${ran.device} was reported` : 'no run was reported: kiln explain and kiln run do')),
+      h('span', { class: 'small muted' }, ran ? `as a client's run on ${ran.device} was reported` : 'no run at these sizes was reported')),
     h('div', { class: 'table-wrap' }, h('table', { class: 'cards', id: 'launches' }, h('caption', { class: 'sr-only' }, 'Launches, as planned and as simulated'),
       h('thead', {}, h('tr', {}, ['Operators', 'Strategy', 'Split', 'Kernels', 'L2 peak, MiB', 'Predicted, \u00b5s', 'Unfused, \u00b5s', 'Simulated, \u00b5s', 'Error, %']
         .map((x, i) => h('th', { scope: 'col', class: i > 2 ? 'num' : null }, x)))), h('tbody', {}, rows))),

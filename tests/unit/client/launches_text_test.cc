@@ -59,6 +59,17 @@ TEST(LaunchesText, PlansStandBesideTimesWithTheirErrors) {
                               "250.0 us, error +6.0 %; mean error of a launch 10.0 %\n"));
 }
 
+TEST(LaunchesText, WhatPreparesParametersIsNoLaunchOfARun) {
+  v1::Artifact artifact;
+  AddPlan(artifact, "once", 1000);
+  AddPlan(artifact, "a", 10);
+  artifact.mutable_program()->set_prepare_steps(1);
+  AddTime(artifact, "a", 8);
+  const std::string text = LaunchesText(artifact);
+  EXPECT_THAT(text, Not(HasSubstr("once")));
+  EXPECT_THAT(text, HasSubstr("all 1 launches: predicted 10.0 us, unfused 40.0 us, simulated 8.0"));
+}
+
 TEST(LaunchesText, ATimeStandsBesideTheVersionThatRan) {
   v1::Artifact artifact;
   AddPlan(artifact, "a", 10).set_sizes("s0 <= 8");

@@ -69,6 +69,7 @@ TEST(DescribeCompileTest, StepsKernelsAndTextsAreListedWithoutTheTexts) {
   artifact.mutable_program()->add_steps()->mutable_launch()->set_kernel("k1");
   artifact.mutable_program()->add_steps()->mutable_library()->set_op("aten.topk.default");
   artifact.mutable_program()->add_steps()->mutable_copy();
+  artifact.mutable_program()->set_prepare_steps(1);
   v1::Debug::KernelSource& kernel = *artifact.mutable_debug()->add_kernels();
   kernel.set_symbol("k1");
   kernel.set_source("12345");
@@ -83,6 +84,8 @@ TEST(DescribeCompileTest, StepsKernelsAndTextsAreListedWithoutTheTexts) {
   EXPECT_EQ(detail.binary_bytes(), 7) << "of every kind";
   ASSERT_EQ(detail.steps_size(), 3);
   EXPECT_EQ(detail.steps(0).kernel(), "k1");
+  EXPECT_TRUE(detail.steps(0).prepares());
+  EXPECT_FALSE(detail.steps(1).prepares());
   EXPECT_EQ(detail.steps(1).kind(), "library");
   EXPECT_EQ(detail.steps(2).kind(), "copy");
   EXPECT_EQ(detail.kernels(0).source_bytes(), 5);
