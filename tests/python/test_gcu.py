@@ -103,28 +103,49 @@ def test_gradients_of_reductions_with_few_rows(rows, report):
     assert report()
 
 
+def gradients(run, model, x):
+    x = x.clone().requires_grad_()
+    model.zero_grad()
+    y = run(x)
+    y.square().mean().backward()
+    return [y.detach(), x.grad, *(p.grad.clone() for p in model.parameters())]
+
+
 @pytest.mark.parametrize("rows", [12000, 11987])
 def test_gradients_of_weights_are_sums_over_tiles(rows, report, tmp_path, server):
     """Of a layer whose activations do not fit L2: each tile of rows gives its part of the sums."""
-
-    def step(run, model, x):
-        x = x.clone().requires_grad_()
-        model.zero_grad()
-        y = run(x)
-        y.square().mean().backward()
-        return [y.detach(), x.grad, *(p.grad.clone() for p in model.parameters())]
-
     model = torch.nn.Sequential(torch.nn.Linear(16, 512), torch.nn.GELU(), torch.nn.Linear(512, 8))
     x = torch.randn(rows, 16)
     graphs = kiln_torch.save_graph(model, (x,), tmp_path / "m.kgraph", train=True)
     told = [json.loads(run_kiln(server, "explain", g, "--target", "gcu", "--arch", "gcu-16m", "--json")) for g in graphs]
     reasons = [r for one in told for k in one["debug"]["kernels"] for r in k.get("schedule", [])]
     assert any("sums over tiles" in reason for reason in reasons), reasons
-    actual = step(torch.compile(model, backend="kiln", options=OPTIONS), model, x)
-    expected = step(model, model, x)
-    reference = step(model.double(), model, x.double())
+    actual = gradients(torch.compile(model, backend="kiln", options=OPTIONS), model, x)
+    expected = gradients(model, model, x)
+    reference = gradients(model.double(), model, x.double())
     assert_same(actual, expected, reference)
     assert report()
+
+
+def test_sums_over_tiles_of_a_number_of_rows_known_at_run_time(report):
+    """One program for all: as fast as with known rows, and right for whole tiles, a part of one and both."""
+    model = torch.nn.Sequential(torch.nn.Linear(16, 512), torch.nn.GELU(), torch.nn.Linear(512, 8))
+
+    def time(run, x):
+        before = len(report())
+        results = gradients(run, model, x)
+        return results, sum(launch["time_ps"] for launch in report()[before:])
+
+    x = torch.randn(12000, 16)
+    _, known = time(torch.compile(model, backend="kiln", options=OPTIONS), x)
+    compiled = torch.compile(model, backend="kiln", dynamic=True, options=OPTIONS)
+    double = torch.nn.Sequential(torch.nn.Linear(16, 512), torch.nn.GELU(), torch.nn.Linear(512, 8)).double()
+    double.load_state_dict(model.state_dict())
+    for rows in (12000, 2, 13, 11987, 512, 6000, 30011):
+        x = torch.randn(rows, 16)
+        actual, taken = time(compiled, x)
+        assert_same(actual, gradients(model, model, x), gradients(double, double, x.double()))
+        assert taken < 1.1 * known * max(rows, 1000) / 12000, rows
 
 
 def test_batches_of_any_size(report):

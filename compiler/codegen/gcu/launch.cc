@@ -375,7 +375,7 @@ class LaunchMaker {
     for (auto run = runs.begin(); run != runs.end(); ++run) {
       explains_ = run == longest;
       const IntExpr end = ints_.Const(run->first + run->tiles * plan.step);
-      KILN_RETURN_IF_ERROR(AddLoop(run->first, end, plan.step, [&](IntExpr first) {
+      KILN_RETURN_IF_ERROR(AddLoop(ints_.Const(run->first), end, plan.step, [&](IntExpr first) {
         return StagesOf(plan, *run, kept, first);
       }));
     }
@@ -403,16 +403,17 @@ class LaunchMaker {
     KILN_RETURN_IF_ERROR(once(0, plan.before));
     // With sums a shorter last tile has code of its own: matrix instructions need to know of how
     // much a sum is.
-    const bool apart = plan.before + plan.after > 0 && extent.is_const();
-    const int64_t rest = apart ? extent.value() % plan.step : 0;
-    const IntExpr whole = apart ? ints_.Const(extent.value() - rest) : extent;
-    KILN_RETURN_IF_ERROR(AddLoop(0, whole, plan.step, [&](IntExpr first) {
-      return tile(first, schedule::gcu::TileAt(ints_, first, whole, plan.step));
+    const bool apart = plan.before + plan.after > 0;
+    const IntExpr whole = apart ? ints_.Sub(extent, ints_.Mod(extent, plan.step)) : extent;
+    KILN_RETURN_IF_ERROR(AddLoop(ints_.Const(0), whole, plan.step, [&](IntExpr first) {
+      return tile(first, apart ? schedule::gcu::Part{first, ints_.Const(plan.step)}
+                               : schedule::gcu::TileAt(ints_, first, whole, plan.step));
     }));
-    if (rest > 0) {
-      repetitions_ = 1;
+    if (whole != extent) {
       explains_ = false;
-      KILN_RETURN_IF_ERROR(AddStages(tile(whole, {whole, ints_.Const(rest)})));
+      KILN_RETURN_IF_ERROR(AddLoop(whole, extent, plan.step, [&](IntExpr first) {
+        return tile(first, schedule::gcu::TileAt(ints_, first, extent, plan.step));
+      }));
       explains_ = true;
     }
     return once(end, plan.kernels.size());
@@ -442,16 +443,19 @@ class LaunchMaker {
 
   // The stages of a tile, which `make` makes for its first iteration, for all tiles from `begin` to
   // `end`.
-  absl::Status AddLoop(int64_t begin, IntExpr end, int64_t step,
+  absl::Status AddLoop(IntExpr begin, IntExpr end, int64_t step,
                        const std::function<std::vector<Stage>(IntExpr first)>& make) {
-    const double all = static_cast<double>(schedule::gcu::TypicalOf(ints_, end) - begin);
+    const auto all = static_cast<double>(schedule::gcu::TypicalOf(ints_, end) -
+                                         schedule::gcu::TypicalOf(ints_, begin));
     repetitions_ = std::ceil(all / static_cast<double>(step));
-    if (end.is_const() && end.value() <= begin + step) return AddStages(make(ints_.Const(begin)));
+    if (end.is_const() && begin.is_const() && end.value() <= begin.value() + step) {
+      return AddStages(make(begin));
+    }
     const IntExpr first = ints_.NewVar(end);
     const int scope = code_.mark(), at = code_.NewRegister();
     code_.Let(first, InRegister(at));
     const Label top = code_.NewLabel(), done = code_.NewLabel();
-    code_.Set(at, Known(begin));
+    code_.Set(at, code_.Evaluate(begin));
     if (!end.is_const()) {
       const int size = code_.mark();
       code_.JumpIf(Op::kJumpGreaterEqual, InRegister(at), code_.Evaluate(end), done);

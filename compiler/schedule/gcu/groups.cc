@@ -244,7 +244,7 @@ class Analyzer {
       std::vector<Way> ways(choices.size());  // by end
       AddWhole(begin, ways);
       for (size_t l = 0; tlf_ && l < KernelAt(begin).outer.size(); ++l) {
-        AddTiled(begin, end, static_cast<int>(l), ways);
+        AddTiled(begin, end, static_cast<int>(l), buckets_.size() == 1, ways);
       }
       for (const Chain& chain : chains_) {
         if (chain.begin == begin) AddChain(chain, ways[chain.end - begin - 1]);
@@ -254,7 +254,49 @@ class Analyzer {
         choices[i].ways.push_back(std::move(ways[i]));
       }
     }
+    if (tlf_ && buckets_.size() > 1) AddSums(begin, end, choices);
     return choices;
+  }
+
+  // Groups that sum over tiles, which run in the same way in all buckets: the best one for the
+  // hints. It needs as much of L2 as the last bucket, which is without limits.
+  void AddSums(size_t begin, size_t end, std::vector<Choice>& choices) {
+    const auto in_use = absl::c_find_if(buckets_, [&](const Bucket& bucket) {
+      for (size_t i = 0; i < bucket.most.size(); ++i) {
+        if (ints_.symbols()[symbols_[i].id()].hint > bucket.most[i]) return false;
+      }
+      return true;
+    });
+    bucket_ = buckets_.size() - 1;
+    std::vector<Way> ways(end - begin);
+    {
+      const AtTypicalSizes sizes(ints_, symbols_, *in_use);
+      prices_.SetSizes(symbols_, *in_use);
+      for (size_t l = 0; l < KernelAt(begin).outer.size(); ++l) {
+        AddTiled(begin, end, static_cast<int>(l), true, ways);
+      }
+    }
+    for (size_t i = 0; i < ways.size(); ++i) {
+      bool sums = false;
+      for (size_t k = 0; k < ways[i].loops.size(); ++k) {
+        sums = sums || SummedLoop(KernelAt(begin + k), ways[i].loops[k]).has_value();
+      }
+      if (!sums) continue;
+      const std::vector<bool> in_l2 = AsSet(ways[i].kept);
+      const IntExpr extent = KernelAt(begin).outer[ways[i].loops[0]].extent();
+      Choice choice{.begin = begin, .end = begin + i + 1, .cost = 0, .ways = {}};
+      for (size_t b = 0; b < buckets_.size(); ++b) {
+        const AtTypicalSizes sizes(ints_, symbols_, buckets_[b]);
+        prices_.SetSizes(symbols_, buckets_[b]);
+        const int64_t all = std::max<int64_t>(TypicalOf(ints_, extent), 1);
+        Way way = ways[i];
+        way.step = std::min(way.step, all);
+        const auto tiles = static_cast<double>((all + way.step - 1) / way.step);
+        choice.cost += TiledSeconds(begin, way, tiles, in_l2, Launch(), kNever) / apart_[b];
+        choice.ways.push_back(ways[i]);
+      }
+      choices.push_back(std::move(choice));
+    }
   }
 
   void Improve(size_t begin, size_t end, Way& way, Way other) const {
@@ -282,13 +324,13 @@ class Analyzer {
     return set;
   }
 
-  // Groups whose kernels run tile by tile of the first one's loop `loop`.
-  void AddTiled(size_t begin, size_t end, int loop, std::vector<Way>& ways) {
+  // Groups whose kernels run tile by tile of the first one's loop `loop`. `may_sum`: whether
+  // kernels may sum over it; where there are several versions, these have the same kernels.
+  void AddTiled(size_t begin, size_t end, int loop, bool may_sum, std::vector<Way>& ways) {
     const IntExpr extent = KernelAt(begin).outer[loop].extent();
     if (extent.is_const(1)) return;
     const int64_t all = TypicalOf(ints_, extent);
-    // Where there are several versions, these have the same kernels.
-    SharedLoops shared(KernelAt(begin), loop, buckets_.size() == 1);
+    SharedLoops shared(KernelAt(begin), loop, may_sum);
     if (!shared.ok()) return;
     // Where all that is handed on fits, sums are better made at once, and weights come to L2
     // without tiles as well, ahead, which has no price here.
