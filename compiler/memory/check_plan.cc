@@ -295,7 +295,7 @@ class Checker {
         if (inst.has_mask) return;
         const auto indices = CheckedIndices(module_, kernel, inst);
         if (!indices) return;
-        for (const auto& [dimension, index] : *indices) checked_.push_back(index);
+        checked_.insert(checked_.end(), indices->begin(), indices->end());
       });
     }
   }
@@ -308,7 +308,7 @@ class Checker {
         const auto indices = CheckedIndices(module_, kernel, inst);
         may |= !indices;
         if (!indices) return;
-        for (const auto& [dimension, index] : *indices) {
+        for (const CheckedIndex& index : *indices) {
           may |= std::none_of(checked_.begin(), checked_.end(),
                               [&](const CheckedIndex& known) { return known.Same(index); });
         }

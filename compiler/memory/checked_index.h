@@ -2,34 +2,35 @@
 #pragma once
 
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "compiler/ir/module.h"
 
 namespace kiln::memory {
 
-// Elements of an input, each checked to be in [0, extent).
+// Values computed of inputs and constants alone, each checked to be in [0, extent).
 struct CheckedIndex {
-  // That loads them, in `kernel`, over those of `loops` which its indices name.
-  const ir::Inst* load = nullptr;
-  std::vector<ir::IntExpr> loops;
+  struct Op {
+    const ir::Inst* inst = nullptr;  // of the kernel
+    std::vector<size_t> operands;    // which ops give them
+    // Of a load which element, of an `index` which number: at the loops' begin, and a step's of
+    // each.
+    ir::IntExpr first;
+    std::vector<ir::IntExpr> strides;
+  };
+  std::vector<Op> ops;  // in order, loads among them; the last one gives the values
   ir::IntExpr extent;
+  std::vector<ir::IntExpr> loops;   // of the kernel, over which the ops' values differ
+  std::vector<ir::IntExpr> others;  // which they may name and do not depend on
 
-  // Which elements: the first, and the stride and the extent of each loop.
-  ir::IntExpr first;
-  std::vector<std::pair<ir::IntExpr, ir::IntExpr>> dims;
-
-  bool Same(const CheckedIndex& other) const {
-    return load->buffer == other.load->buffer && extent == other.extent && first == other.first &&
-           dims == other.dims;
-  }
+  // Whether all values are the same, whatever kernel they are computed in.
+  bool Same(const CheckedIndex& other) const;
 };
 
-// By dimension of the load or store `inst` of `kernel`, those whose index is checked when it runs.
-// Nothing where one of them is not just loaded from an input: then it cannot be known before.
-std::optional<std::vector<std::pair<size_t, CheckedIndex>>> CheckedIndices(const ir::Module& module,
-                                                                           const ir::Kernel& kernel,
-                                                                           const ir::Inst& inst);
+// Of the load or store `inst` of `kernel`, the indices that are checked when it runs. Nothing where
+// one of them needs more than inputs: then it cannot be known before.
+std::optional<std::vector<CheckedIndex>> CheckedIndices(const ir::Module& module,
+                                                        const ir::Kernel& kernel,
+                                                        const ir::Inst& inst);
 
 }  // namespace kiln::memory

@@ -11,6 +11,7 @@ namespace {
 using ir::BufferId;
 using ir::BufferKind;
 using ir::Inst;
+using ir::IntExpr;
 using ir::Kernel;
 using ir::Module;
 using ir::ScalarOp;
@@ -21,8 +22,8 @@ struct Copy {
 };
 
 // Whether the loops are the buffer's dimensions, in order; those of one element need none.
-bool ReachesAll(const ir::Buffer& buffer, const std::vector<ir::IntExpr>& indices,
-                const std::vector<ir::IntExpr>& loops) {
+bool ReachesAll(const ir::Buffer& buffer, const std::vector<IntExpr>& indices,
+                const std::vector<IntExpr>& loops) {
   size_t next = 0;
   for (size_t d = 0; d < indices.size(); ++d) {
     if (next < loops.size() && indices[d] == loops[next]) {
@@ -127,13 +128,10 @@ bool MayLieIn(Module& module, const Uses& uses, const Copy& copy) {
          CopyingPhase(*kernel, copy) >= 0;
 }
 
-// A kernel that checks indices of operations: by loads of elements that they would reach.
+// A kernel that computes and checks indices of operations.
 class Checks {
  public:
-  Checks(Module& module, const std::vector<BufferId>& lies_in)
-      : module_(module), lies_in_(lies_in) {
-    kernel_.name = "check_indices";
-  }
+  explicit Checks(Module& module) : module_(module) { kernel_.name = "check_indices"; }
 
   // Whether `operation` cannot fail after the kernel.
   bool Add(const ir::Operation& operation) {
@@ -141,7 +139,7 @@ class Checks {
     for (const Kernel& kernel : KernelsOf(operation)) {
       for (const ir::Phase& phase : kernel.phases) {
         for (const Inst& inst : phase.body) {
-          if (HasIndirect(inst) && !Add(kernel, inst)) return false;
+          if (!Add(kernel, inst)) return false;
         }
       }
     }
@@ -152,67 +150,57 @@ class Checks {
 
  private:
   bool Add(const Kernel& kernel, const Inst& inst) {
-    const auto indices = CheckedIndices(module_, kernel, inst);
+    auto indices = CheckedIndices(module_, kernel, inst);
     // What a mask leaves out need not be in range.
-    const BufferId reached = ReadableAtStart(inst.buffer);
-    if (!indices || inst.has_mask || reached < 0) return false;
-    for (const auto& [dimension, index] : *indices) {
+    if (!indices || (inst.has_mask && !indices->empty())) return false;
+    for (CheckedIndex& index : *indices) {
       const auto same = [&](const CheckedIndex& other) { return other.Same(index); };
       if (std::any_of(known_.begin(), known_.end(), same)) continue;
-      known_.push_back(index);
-      AddPhase(index, reached, dimension);
+      AddPhase(index);
+      known_.push_back(std::move(index));
     }
     return true;
   }
 
-  // `buffer`, or the input that it will lie in; -1 for what does not exist before the first kernel
-  // or has no element 0.
-  BufferId ReadableAtStart(BufferId buffer) const {
-    const BufferId at = lies_in_[buffer] >= 0 ? lies_in_[buffer] : buffer;
-    const ir::Buffer& b = module_.buffers[at];
-    if (b.kind != BufferKind::kInput && b.kind != BufferKind::kConstant) return -1;
-    for (ir::IntExpr size : b.sizes) {
-      if (size.range().min < 1) return -1;
-    }
-    return at;
-  }
-
-  void AddPhase(const CheckedIndex& index, BufferId reached, size_t dimension) {
+  // Computes the index's values, and loads something that is there once more, with the check.
+  void AddPhase(const CheckedIndex& index) {
     ir::IntContext& ints = *module_.ints;
     ir::Phase& phase = kernel_.phases.emplace_back();
     ir::IntContext::VarMap renamed;
-    for (ir::IntExpr var : index.loops) {
+    for (IntExpr var : index.others) renamed[var] = ints.Const(0);
+    for (IntExpr var : index.loops) {
       phase.inner.push_back(ints.NewVar(var.extent()));
       renamed[var] = phase.inner.back();
     }
-    Inst load = *index.load;
-    for (ir::IntExpr& at : load.indices) at = ints.Substitute(at, renamed);
-    load.result = kernel_.num_values++;
-    Inst check;
-    check.op = ScalarOp::kLoad;
-    check.dtype = module_.buffers[reached].dtype;
+    std::vector<ir::ValueId> values;
+    size_t load = 0;
+    for (const CheckedIndex::Op& op : index.ops) {
+      Inst inst = *op.inst;
+      for (IntExpr& at : inst.indices) at = ints.Substitute(at, renamed);
+      for (size_t i = 0; i < op.operands.size(); ++i) inst.operands[i] = values[op.operands[i]];
+      inst.result = kernel_.num_values++;
+      values.push_back(inst.result);
+      if (inst.op == ScalarOp::kLoad) load = phase.body.size();
+      phase.body.push_back(std::move(inst));
+    }
+    Inst check = phase.body[load];
     check.result = kernel_.num_values++;
-    check.operands = {load.result};
-    check.buffer = reached;
-    check.indices.assign(module_.buffers[reached].sizes.size(), ints.Const(0));
-    check.indices[dimension] = ints.Indirect(0, index.extent);
-    phase.body.push_back(std::move(load));
+    check.checks.push_back(ints.Indirect(static_cast<int>(check.operands.size()), index.extent));
+    check.operands.push_back(values.back());
     phase.body.push_back(std::move(check));
   }
 
   Module& module_;
-  const std::vector<BufferId>& lies_in_;
-  std::vector<CheckedIndex> known_;  // their loads stay where they are
+  std::vector<CheckedIndex> known_;  // their instructions stay where they are
   Kernel kernel_;
 };
 
 // Takes from `copies` those before or at an operation that may fail for a reason that no kernel in
 // front can find, and returns that kernel for what comes after the first that is left.
-Kernel CheckBefore(Module& module, const Uses& uses, const std::vector<BufferId>& lies_in,
-                   std::vector<Copy>& copies) {
+Kernel CheckBefore(Module& module, const Uses& uses, std::vector<Copy>& copies) {
   size_t first_safe = module.operations.size();
   for (; first_safe > 0; --first_safe) {
-    Checks alone(module, lies_in);
+    Checks alone(module);
     if (!alone.Add(module.operations[first_safe - 1])) break;
   }
   std::erase_if(copies, [&](const Copy& copy) {
@@ -222,7 +210,7 @@ Kernel CheckBefore(Module& module, const Uses& uses, const std::vector<BufferId>
   for (const Copy& copy : copies) {
     first = std::min(first, static_cast<size_t>(uses.writer[copy.from]));
   }
-  Checks checks(module, lies_in);
+  Checks checks(module);
   for (size_t i = first; i < module.operations.size(); ++i) checks.Add(module.operations[i]);
   return std::move(checks).Take();
 }
@@ -251,7 +239,7 @@ std::vector<BufferId> WriteInputsInPlace(Module& module) {
     copies.push_back(copy);
   }
   if (copies.empty()) return lies_in;
-  Kernel check = CheckBefore(module, uses, lies_in, copies);
+  Kernel check = CheckBefore(module, uses, copies);
 
   lies_in.assign(module.buffers.size(), -1);
   std::vector<bool> is_done(module.operations.size(), false);

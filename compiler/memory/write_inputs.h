@@ -15,7 +15,7 @@ namespace kiln::memory {
 // copies the input there first and then stores to some of it, as a scatter does: that copy goes,
 // too; nothing reads the input after it, the graph's outputs included; and neither it nor anything
 // after it can fail (a library step, an index that is checked when it runs), for a run that fails
-// leaves its inputs as they were. Indices that are inputs themselves, such as the place of a token
+// leaves its inputs as they were. Indices computed of inputs alone, such as the place of a token
 // in a cache of keys, are checked by a kernel in front of the others.
 std::vector<ir::BufferId> WriteInputsInPlace(ir::Module& module);
 

@@ -237,3 +237,45 @@ def test_a_token_past_the_end_of_its_cache_leaves_all_caches_as_they_were(tmp_pa
         with pytest.raises(IndexError):
             kiln(*caches, *places)
         assert_same(caches, expected)
+
+
+def rotated(keys, values, x, at, cos):
+    """A token whose place names a row of a table as well, as rotary embeddings do."""
+    keys.index_copy_(2, at, x * cos[at])
+    values.index_copy_(2, at, x + 1)
+    return (keys * values).sum(-1)
+
+
+def rotated_by_pages(keys, values, x, at, cos, pages):
+    return append(keys, values, x * cos[at - 1], pages[at])
+
+
+@pytest.mark.parametrize(
+    ("step", "tables", "good", "bad"),
+    [
+        # The table has fewer rows than the caches, or more; of one row only the check remains.
+        (rotated, [(3, 4)], 2, 3),
+        (rotated, [(9, 4)], 4, 5),
+        (rotated, [(1, 4)], 0, 1),
+        (rotated_by_pages, [(3, 4), [0, 4, 2]], 1, 3),
+        (rotated_by_pages, [(3, 4), [0, 4, 2]], 0, -5),
+        (rotated_by_pages, [(3, 4), [0, 5, 2]], 2, 1),
+    ],
+)
+def test_look_ups_at_a_token_s_place_leave_its_cache_in_place(step, tables, good, bad, tmp_path):
+    tables = [torch.tensor(t) if isinstance(t, list) else seeded(t)[0] for t in tables]
+    kiln = torch.compile(step, backend="kiln", options={"debug_dir": str(tmp_path)})
+    make = lambda: seeded((1, 2, 5, 4), (1, 2, 5, 4), (1, 2, 1, 4))  # noqa: E731
+    args, expected = make(), make()
+    for _ in range(2):
+        ours = kiln(*args, torch.tensor([good]), *tables)
+        assert_same([ours, *args], [step(*expected, torch.tensor([good]), *tables), *expected])
+    if step is rotated:  # of pages' numbers a kernel makes a tensor, which nothing checks in front
+        workspace = int(program_of(tmp_path)["workspace_bytes"]["value"])
+        assert workspace < args[0].nbytes  # no copy of a cache, nor by a library step
+        assert kiln_torch.stats()["steps"]["library"] == 0
+    for _ in range(2):
+        with pytest.raises(IndexError):
+            kiln(*args, torch.tensor([bad]), *tables)
+        assert_same(args, expected)
+    assert kiln_torch.stats()["fallbacks"] == []

@@ -154,13 +154,71 @@ TEST(WriteInputs, ARowThatAnInputNamesIsCheckedBeforeAllOthers) {
   EXPECT_EQ(check.name, "check_indices");
   ASSERT_EQ(check.phases.size(), 1u);
   EXPECT_EQ(check.phases[0].body[0].buffer, place);
-  EXPECT_EQ(check.phases[0].body[1].buffer, m.x);
+  EXPECT_EQ(check.phases[0].body[1].buffer, place);
+  ASSERT_EQ(check.phases[0].body[1].checks.size(), 1u);
+  EXPECT_EQ(check.phases[0].body[1].checks[0].extent(), m.C(8));
   // The copy of x has gone, the scatter stays.
   ASSERT_EQ(m.kernel(2).phases.size(), 1u);
   EXPECT_EQ(m.kernel(2).phases[0].body.size(), 3u);
   // Without the kernel in front the scatter may fail.
   m.module.operations.erase(m.module.operations.begin());
   EXPECT_THAT(std::string(CheckPlan(m.module, plan).message()), HasSubstr("may fail after"));
+}
+
+// What a look-up computes of inputs, its index among the loops or another table's element, is
+// computed in front as well; one that takes what another kernel makes is not known there.
+TEST(WriteInputs, IndicesThatAreComputedAreCheckedBefore) {
+  enum class Of { kInput, kTwoInputs, kTable, kOnlyChecked, kTemp };
+  for (const Of of : {Of::kInput, Of::kTwoInputs, Of::kTable, Of::kOnlyChecked, Of::kTemp}) {
+    Updating m;
+    const BufferId place = m.Add(BufferKind::kInput, {}, DType::kI64);
+    const BufferId places = m.Add(BufferKind::kInput, {m.C(8)}, DType::kI64);
+    const BufferId computed = m.Add(BufferKind::kTemp, {m.C(8)}, DType::kI64);
+    m.Pointwise({places}, {computed});
+    m.UpdateRow(place);
+    Kernel& kernel = m.Pointwise({m.y}, {m.Output()});
+    std::vector<Inst>& body = kernel.phases[0].body;
+    const IntExpr row = kernel.outer[0], column = kernel.outer[1];
+    Inst first = Builder::Load(of == Of::kTemp ? computed : places, {row});
+    Inst second = Builder::Load(place, {});
+    if (of == Of::kTable) {
+      second = Builder::Load(places, {m.module.ints->Indirect(0, m.C(8))});
+      second.operands = {0};
+    }
+    Inst sum;
+    sum.op = ir::ScalarOp::kAdd;
+    first.dtype = second.dtype = sum.dtype = DType::kI64;
+    sum.operands = {0, of == Of::kInput || of == Of::kTemp ? 0 : 1};
+    first.result = 0;
+    second.result = 1;
+    sum.result = 2;
+    Inst look_up = Builder::Load(m.y, {m.module.ints->Indirect(0, m.C(8)), column});
+    if (of == Of::kOnlyChecked) {
+      look_up.indices[0] = m.C(0);
+      look_up.checks = {m.module.ints->Indirect(0, m.C(8))};
+    }
+    look_up.operands = {2};
+    look_up.result = 3;
+    Inst store = body[1];
+    store.operands = {3};
+    kernel.num_values = 4;
+    body = {first, second, sum, look_up, store};
+    m.Copy(m.value, m.x);
+    const Plan plan = m.MustPlan();
+    EXPECT_EQ(plan.in_place_of[m.value] == m.x, of != Of::kTemp);
+    if (of == Of::kTemp) continue;
+    // The row's place and the look-up's index, of a table also that of its element.
+    const Kernel& check = m.kernel(0);
+    ASSERT_EQ(check.name, "check_indices");
+    ASSERT_EQ(check.phases.size(), of == Of::kTable ? 3u : 2u);
+    const ir::Phase& last = check.phases.back();
+    ASSERT_EQ(last.inner.size(), 1u) << "not over columns";
+    EXPECT_EQ(last.inner[0].extent(), m.C(8));
+    EXPECT_EQ(last.body.back().checks.size(), 1u);
+    EXPECT_EQ(last.body.size(), of == Of::kInput ? 3u : 4u);
+    m.module.operations.erase(m.module.operations.begin());
+    EXPECT_THAT(std::string(CheckPlan(m.module, plan).message()), HasSubstr("may fail after"));
+  }
 }
 
 TEST(WriteInputs, ARowIsNotWrittenInPlaceWhere) {
