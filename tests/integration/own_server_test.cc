@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -80,6 +81,18 @@ class OwnServerTest : public ::testing::Test {
     std::vector<std::string> command = {program};
     command.insert(command.end(), arguments.begin(), arguments.end());
     return RunToEnd(command, Environment(first));
+  }
+  // Listens on a port of this machine, with roles as they are without a flag.
+  absl::StatusOr<std::unique_ptr<Process>> StartOnPort(std::string& address) const {
+    auto process = Process::Start({KilndPath(), "--listen=127.0.0.1:0", "--metrics-listen=none",
+                                   "--socket=none", "--data-dir=" + dir_.path() + "/data"},
+                                  Environment());
+    if (process.ok()) {
+      const std::string line = (*process)->ReadLine(kPatience).value_or("");
+      const size_t begin = std::min(line.find("127."), line.size());
+      address = line.substr(begin, line.find(',', begin) - begin);
+    }
+    return process;
   }
   std::string Socket() const {
     return OwnSocket(dir_.path() + "/kiln", BuildIdOf(KilndPath()).value_or("?"));
@@ -244,13 +257,9 @@ TEST_F(OwnServerTest, OnlyItsUserAndRootGetThroughASocket) {
 }
 
 TEST_F(OwnServerTest, APortOfThisMachineIsForTheServersUserAlone) {
-  // Roles as they are without a flag.
-  auto process = Process::Start({KilndPath(), "--listen=127.0.0.1:0", "--metrics-listen=none",
-                                 "--socket=none", "--data-dir=" + dir_.path() + "/data"},
-                                Environment());
+  std::string address;
+  auto process = StartOnPort(address);
   ASSERT_TRUE(process.ok()) << process.status();
-  const std::string line = (*process)->ReadLine(kPatience).value_or("");
-  const std::string address = line.substr(line.find("127."), line.find(',') - line.find("127."));
 
   EXPECT_EQ(Kiln({"status", "--server", address}).code, 0) << "the token is found by itself";
   Ended clear = Kiln({"cache", "clear", "--server", address});
@@ -263,7 +272,7 @@ TEST_F(OwnServerTest, APortOfThisMachineIsForTheServersUserAlone) {
   EXPECT_THAT(stranger.errors, HasSubstr("this server is for the user that runs it"));
 
   int port = 0;
-  ASSERT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) << line;
+  ASSERT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) << address;
   const std::string token = LocalTokenFile(dir_.path() + "/kiln", port);
   struct stat found = {};
   ASSERT_EQ(stat(token.c_str(), &found), 0);
@@ -274,12 +283,9 @@ TEST_F(OwnServerTest, APortOfThisMachineIsForTheServersUserAlone) {
 }
 
 TEST_F(OwnServerTest, WhoTakesThePortOfAKilledServerIsNotBelieved) {
-  auto process = Process::Start({KilndPath(), "--listen=127.0.0.1:0", "--metrics-listen=none",
-                                 "--socket=none", "--data-dir=" + dir_.path() + "/data"},
-                                Environment());
+  std::string address;
+  auto process = StartOnPort(address);
   ASSERT_TRUE(process.ok()) << process.status();
-  const std::string line = (*process)->ReadLine(kPatience).value_or("");
-  const std::string address = line.substr(line.find("127."), line.find(',') - line.find("127."));
   EXPECT_EQ(Kiln({"status", "--server", address}).code, 0);
   (*process)->Signal(SIGKILL);
   (*process)->Wait(kPatience);

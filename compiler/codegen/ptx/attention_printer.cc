@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "compiler/codegen/ptx/kernel_printer.h"
+#include "compiler/codegen/ptx/product_printer.h"
 #include "compiler/codegen/source/tree_printer.h"
 #include "compiler/schedule/micro.h"
 #include "compiler/schedule/ptx/attention.h"
@@ -33,10 +34,6 @@ constexpr int64_t kCached = 32 << 20;
 // Windows, and sizes, of the micro-kernel.
 enum Operand : size_t { kResult, kQuery, kKey, kValue, kMask };
 constexpr size_t kKeys = 2, kStrides = 3, kMaskStride = 7, kSumsStride = 8;
-
-absl::string_view Truth(bool value) {
-  return value ? "true" : "false";
-}
 
 const Micro* FindAttention(const schedule::Tree& tree) {
   const Micro* found = nullptr;
@@ -242,13 +239,8 @@ absl::StatusOr<EmittedKernel> AttentionPrinter::Print() {
            "char* scratch, int* error_out, KTensorMap of_queries, KTensorMap of_keys, "
            "KTensorMap of_values, KTensorMap of_result) {");
   PrintSymbols(names_, index_type_, out);
-  // Where the parameters themselves lie: in C++ their addresses would be those of copies.
-  out.Line("KAttentionMaps maps;");
-  size_t number = first_map;
-  for (const char* map : {"queries", "keys", "values", "result"}) {
-    out.Line("asm(\"{.reg .b64 at; mov.b64 at, ", kSymbolPlaceholder, "_param_", number++,
-             "; cvta.param.u64 %0, at;}\" : \"=l\"(maps.", map, "));");
-  }
+  PrintMapAddresses(first_map, {"map_queries", "map_keys", "map_values", "map_result"}, out);
+  out.Line("const KAttentionMaps maps = {map_queries, map_keys, map_values, map_result};");
   out.Line("const KAttentionSizes sizes = {", sizes, "};");
   out.Line("KAttention<Shape>(maps, sizes, ", source::FloatLiteral(DType::kF32, tile_.scale), ", ",
            mask, ", ", sums, ");");

@@ -1,5 +1,5 @@
-// Goes on where prelude_rows.inc.h ends: attention on the tensor cores of sm_90a, all of it in one
-// kernel: result = softmax(scale * queries keys^T + mask) values, row by row.
+// Goes on where prelude_queries.inc.h ends: attention on the tensor cores of sm_90a, all of it in
+// one kernel: result = softmax(scale * queries keys^T + mask) values, row by row.
 //
 // A block has kGroups warpgroups, each with 64 rows of queries, and one of which a thread loads. It
 // takes tiles of kGroups * 64 rows in turn until none is left. Keys and values go through a ring of
@@ -42,15 +42,7 @@ struct KAttentionMaps {
   unsigned long queries, keys, values, result;
 };
 
-// A box of a tensor of four dimensions.
-KILN_FN void KLoadBoxOfHead(unsigned to, unsigned long map, int x, int row, int head, int batch,
-                            unsigned barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
-      "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
-      "l"(map), "r"(x), "r"(row), "r"(head), "r"(batch), "r"(barrier)
-      : "memory");
-}
+// As KLoadBoxOfHead, back.
 KILN_FN void KStoreBoxOfHead(unsigned long map, int x, int row, int head, int batch,
                              unsigned from) {
   asm volatile(
@@ -67,29 +59,6 @@ KILN_FN float KLog2(float x) {
   float y;
   asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
-}
-template <class S>
-KILN_FN unsigned KPair(float low, float high) {
-  unsigned pair;
-  if constexpr (S::kHalf) {
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  } else {
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  }
-  return pair;
-}
-// Over the four lanes that have a row of a warpgroup's sums.
-KILN_FN float KFromNeighbour(float x, int distance) {
-  return __builtin_bit_cast(
-      float, __nvvm_shfl_sync_bfly_i32(0xffffffff, __builtin_bit_cast(int, x), distance, 31));
-}
-KILN_FN float KMaxOfRow(float x) {
-  x = __builtin_fmaxf(x, KFromNeighbour(x, 1));
-  return __builtin_fmaxf(x, KFromNeighbour(x, 2));
-}
-KILN_FN float KSumOfRow(float x) {
-  x += KFromNeighbour(x, 1);
-  return x + KFromNeighbour(x, 2);
 }
 
 // A mask, contiguous along keys, at strides that are 0 where its elements are for all. kAligned:
@@ -330,7 +299,7 @@ KILN_FN void KWeigh(float (&scores)[S::kKeys / 2], KAttentionRows& rows, float (
       odd = __builtin_fmaxf(odd, scores[4 * j + 2 * half + 1]);
     }
     const float before = rows.most[half];
-    const float most = __builtin_fmaxf(before, KMaxOfRow(__builtin_fmaxf(even, odd)));
+    const float most = __builtin_fmaxf(before, KGreatestOfFour(__builtin_fmaxf(even, odd)));
     rows.most[half] = most;
     const float from = kMayBeNone && most == -__builtin_inff() ? 0.0f : most;
     const float less = -from * factor;
@@ -355,7 +324,9 @@ KILN_FN void KWeigh(float (&scores)[S::kKeys / 2], KAttentionRows& rows, float (
 template <class S>
 KILN_FN void KRound(unsigned (&weights)[S::kKeys / 4], const float (&scores)[S::kKeys / 2]) {
 #pragma clang loop unroll(full)
-  for (int i = 0; i < S::kKeys / 4; ++i) weights[i] = KPair<S>(scores[2 * i], scores[2 * i + 1]);
+  for (int i = 0; i < S::kKeys / 4; ++i) {
+    weights[i] = KNarrowPair<S::kHalf>(scores[2 * i], scores[2 * i + 1]);
+  }
 }
 
 // A warp's 16 rows of the result, of `sums` times `factor`, through shared memory at `buffer`.
@@ -372,10 +343,10 @@ KILN_FN void KStoreAttention(const float (&sums)[S::kHead / 2], const float (&fa
     const float* of = &sums[4 * j];
     KStoreBlocks(buffer + j / 8 * P::kRows * P::kLine + to_row * P::kLine +
                      ((j % 8 + to_octet) ^ (to_row & 7)) * 16,
-                 KPair<S>(of[0] * factor[0], of[1] * factor[0]),
-                 KPair<S>(of[2] * factor[1], of[3] * factor[1]),
-                 KPair<S>(of[4] * factor[0], of[5] * factor[0]),
-                 KPair<S>(of[6] * factor[1], of[7] * factor[1]));
+                 KNarrowPair<S::kHalf>(of[0] * factor[0], of[1] * factor[0]),
+                 KNarrowPair<S::kHalf>(of[2] * factor[1], of[3] * factor[1]),
+                 KNarrowPair<S::kHalf>(of[4] * factor[0], of[5] * factor[0]),
+                 KNarrowPair<S::kHalf>(of[6] * factor[1], of[7] * factor[1]));
   }
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   KMeetWarp();
@@ -467,7 +438,7 @@ KILN_FN void KAttend(unsigned shared, int group, const KAttentionMaps& maps,
     float factor[2];
 #pragma clang loop unroll(full)
     for (int half = 0; half < 2; ++half) {
-      const float sum = KSumOfRow(rows.sum[half]), most = rows.most[half];
+      const float sum = KSumOfFour(rows.sum[half]), most = rows.most[half];
       const bool is_empty = S::kMask > 0 && sum == 0.0f;
       factor[half] = is_empty ? 0.0f : 1.0f / sum;
       const float log_sum = __builtin_fmaf(KLog2(sum), kLn2, S::kMask == 2 ? most : most * scale);

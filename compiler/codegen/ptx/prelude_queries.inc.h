@@ -40,13 +40,13 @@ struct KQueriesPlan {
   static_assert(kWeightsAt + (kWarps + 1) * S::kRows * 8 <= kAddedAt);
 };
 
-// A box of a head's keys or values, `x` along the head, from that key on.
-KILN_FN void KLoadKeys(unsigned to, unsigned long map, int x, int key, int head, int batch,
-                       unsigned barrier) {
+// A box of a head, `x` along it, from that row on.
+KILN_FN void KLoadBoxOfHead(unsigned to, unsigned long map, int x, int row, int head, int batch,
+                            unsigned barrier) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
       "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
-      "l"(map), "r"(x), "r"(key), "r"(head), "r"(batch), "r"(barrier)
+      "l"(map), "r"(x), "r"(row), "r"(head), "r"(batch), "r"(barrier)
       : "memory");
 }
 template <bool kTurned>
@@ -179,8 +179,8 @@ KILN_FN void KLoadSteps(unsigned shared, unsigned long map_k, unsigned long map_
 #pragma clang loop unroll(full)
         for (int i = 0; i < 2 * P::kBoxes; ++i) {
           const bool is_key = i < P::kBoxes;
-          KLoadKeys(shared + stage * P::kStageBytes + i * P::kBoxBytes, is_key ? map_k : map_v,
-                    (is_key ? i : i - P::kBoxes) * 64, step * P::kKeys, head, batch, barrier);
+          KLoadBoxOfHead(shared + stage * P::kStageBytes + i * P::kBoxBytes, is_key ? map_k : map_v,
+                         (is_key ? i : i - P::kBoxes) * 64, step * P::kKeys, head, batch, barrier);
         }
       }
     } else if (P::kFillers > 1) {

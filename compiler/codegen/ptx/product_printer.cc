@@ -40,10 +40,6 @@ constexpr int kPieceBytes = 8 * 16 * 128;  // of results, of all multiplying war
 // so many sums on the loading one gives up more of its own.
 constexpr int kManySums = 160;
 
-absl::string_view Truth(bool value) {
-  return value ? "true" : "false";
-}
-
 class ProductPrinter : public source::TreePrinter {
  public:
   ProductPrinter(ir::Module& module, const schedule::Tree& tree, int compute_units)
@@ -381,6 +377,10 @@ absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
 }
 
 }  // namespace
+
+absl::string_view Truth(bool value) {
+  return value ? "true" : "false";
+}
 
 // In C++ the addresses of parameters would be those of copies.
 void PrintMapAddresses(size_t first, const std::vector<absl::string_view>& names,

@@ -19,6 +19,9 @@ bool IsProduct(const schedule::Tree& tree);
 absl::StatusOr<EmittedKernel> PrintProduct(ir::Module& module, const schedule::Tree& tree,
                                            int compute_units);
 
+// As a literal of C++.
+absl::string_view Truth(bool value);
+
 // Variables of the names for where tensor maps lie, parameters from number `first` on.
 void PrintMapAddresses(size_t first, const std::vector<absl::string_view>& names,
                        source::Writer& out);

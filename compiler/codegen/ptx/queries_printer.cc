@@ -172,9 +172,8 @@ absl::StatusOr<EmittedKernel> QueriesPrinter::Print() {
   out.Line("struct Shape {");
   out.Line("static constexpr int kRows = ", rows_, ", kWidth = ", s[3].value(),
            ", kStages = ", stages, ", kCluster = ", cluster, ", kMaskRows = ", mask_rows(), ";");
-  out.Line("static constexpr bool kHalf = ", DTypeOf(1) == DType::kF16 ? "true" : "false",
-           ", kEarly = ", reads_early ? "true" : "false", ", kAdds = ", is_added ? "true" : "false",
-           ";");
+  out.Line("static constexpr bool kHalf = ", Truth(DTypeOf(1) == DType::kF16),
+           ", kEarly = ", Truth(reads_early), ", kAdds = ", Truth(is_added), ";");
   out.Line("};");
   out.Line("extern \"C\" KILN_KERNEL void ", kSymbolPlaceholder, "(", parameters,
            "char* scratch, int* error_out, KTensorMap of_k, KTensorMap of_v) {");
