@@ -47,7 +47,7 @@ tests=OFF
 cmake --preset release "-DKILN_BUILD_TESTS=$tests" >build/configure.log 2>&1 ||
   { tail -n 20 build/configure.log >&2; fail "cmake failed"; }
 [ "$last" != configure ] || exit 0
-targets=(kilnd kiln_cli kiln-opt)
+targets=(kilnd kiln_cli kiln-opt gcu_runtime)
 [ "$torch" = no ] || targets+=(kiln_python_package)
 cmake --build --preset release --target "${targets[@]}"
 [ "$last" != build ] || exit 0
