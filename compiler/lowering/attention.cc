@@ -161,26 +161,59 @@ void EmitWeights(NodeContext& n, const Attention& a, const View& scores, const V
   b.Finish();
 }
 
+// Results from number 2 on that are used: states of random numbers, which nothing depends on
+// without dropout.
+absl::Status EmitStates(NodeContext& n) {
+  std::vector<size_t> states;
+  for (size_t i = 2; i < n.num_results(); ++i) {
+    if (!n.ResultUsed(i)) continue;
+    if (!n.HasResult(i) || n.Result(i).dtype != DType::kI64 || !n.Result(i).sizes.empty()) {
+      return n.Decline("of a result that is used");
+    }
+    states.push_back(i);
+  }
+  if (states.empty()) return absl::OkStatus();
+  KernelBuilder b = n.NewKernel();
+  b.Outer({});
+  b.StartPhase();
+  for (const size_t i : states) {
+    const View state = n.NewResult(i);
+    b.Store(state, {}, b.ConstInt(DType::kI64, 0));
+    n.SetResult(i, state);
+  }
+  b.Finish();
+  return absl::OkStatus();
+}
+
 absl::Status LowerAttention(NodeContext& n, const Positions& positions) {
   KILN_ASSIGN_OR_RETURN(Attention a, ReadArguments(n, positions));
   const Ints& q = a.query.sizes;
   KILN_RETURN_IF_ERROR(
       n.CheckSizes(n.Result(0).sizes, {q[0], q[1], q[2], a.value.sizes[3]}, "the result"));
   const Ints row_sizes{q[0], q[1], q[2]};
-  const bool has_log_sums = n.num_results() > 1 && n.ResultUsed(1);
-  // Some GPU kernels pad it.
-  if (has_log_sums && n.Result(1).sizes != row_sizes) return n.Decline("with padded logsumexp");
+  std::optional<View> logsumexp;
+  if (n.num_results() > 1 && n.ResultUsed(1)) {
+    const Ints& sizes = n.Result(1).sizes;
+    const bool is_column = sizes.size() == 4 && sizes[3].is_const(1);  // as cuDNN has it
+    // Some GPU kernels pad it.
+    if (Ints(sizes.begin(), sizes.end() - (is_column ? 1 : 0)) != row_sizes) {
+      return n.Decline("with padded logsumexp");
+    }
+    const View result = n.NewResult(1);
+    n.SetResult(1, result);
+    logsumexp = is_column ? Remap(n.ints(), result, row_sizes,
+                                  [&](Ints at) {
+                                    at.push_back(n.ints().Const(0));
+                                    return at;
+                                  })
+                          : result;
+  }
   a.key = RepeatHeads(n, a.key, q[1]);
   a.value = RepeatHeads(n, a.value, q[1]);
   const Ints score_sizes{q[0], q[1], q[2], a.key.sizes[2]};
   KILN_ASSIGN_OR_RETURN(const View scores, EmitScores(n, a, score_sizes));
   const View weights = n.NewTemp(score_sizes, OperandType(a));
   const View row_factor = n.NewTemp(row_sizes, scores.dtype);
-  std::optional<View> logsumexp;
-  if (has_log_sums) {
-    logsumexp = n.NewResult(1);
-    n.SetResult(1, *logsumexp);
-  }
   EmitWeights(n, a, scores, weights, row_factor, logsumexp);
   const View out = n.NewResult(0);
   const View sums = n.NewTemp(out.sizes, scores.dtype);
@@ -190,7 +223,8 @@ absl::Status LowerAttention(NodeContext& n, const Positions& positions) {
     return b.Cast(b.Op(kMul, b.Load(sums, at), factor), out.dtype);
   });
   n.SetResult(0, out);
-  return absl::OkStatus();
+  n.EndTogether();
+  return EmitStates(n);
 }
 
 // P of the forward pass, from its logsumexp.

@@ -288,11 +288,12 @@ bool IsLeftToLibraries(LoweringState& state, const LoweringOptions& options,
   });
 }
 
-// Whether the device runs all operations from number `first` on as one launch.
-bool AreTakenTogether(LoweringState& state, const LoweringOptions& options, size_t first) {
-  if (!options.taken_together || state.module.operations.size() < first + 2) return false;
+// Whether the device runs the operations from `begin` to `end` as one launch.
+bool AreTakenTogether(LoweringState& state, const LoweringOptions& options, size_t begin,
+                      size_t end) {
+  if (!options.taken_together || end < begin + 2) return false;
   std::vector<const ir::Kernel*> kernels;
-  for (size_t i = first; i < state.module.operations.size(); ++i) {
+  for (size_t i = begin; i < end; ++i) {
     const auto* kernel = std::get_if<ir::Kernel>(&state.module.operations[i]);
     if (kernel == nullptr) return false;
     kernels.push_back(kernel);
@@ -346,10 +347,16 @@ absl::Status LowerNode(LoweringState& state, const LoweringOptions& options,
   if (LowerEmpty(context)) return absl::OkStatus();
   const size_t num_buffers = state.module.buffers.size();
   const size_t num_operations = state.module.operations.size();
+  state.together_begin = num_operations;
+  state.together_end = SIZE_MAX;
   absl::Status status = LowerNatively(state, node);
-  if (status.ok() && AreTakenTogether(state, options, num_operations)) {
-    RunTogether(state, num_operations, num_buffers);
-    return absl::OkStatus();
+  if (status.ok()) {
+    const size_t begin = state.together_begin;
+    const size_t end = std::min(state.together_end, state.module.operations.size());
+    if (AreTakenTogether(state, options, begin, end)) {
+      RunTogether(state, begin, end, num_buffers);
+      return absl::OkStatus();
+    }
   }
   if (status.ok() && IsLeftToLibraries(state, options, goes_on, node, num_operations)) {
     state.module.operations.resize(num_operations);

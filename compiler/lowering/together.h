@@ -7,10 +7,11 @@
 
 namespace kiln::lowering {
 
-// The module's operations from number `first` on, kernels that one node became, as one repeat
+// The module's operations from `begin` to `end`, kernels that one node became, as one repeat
 // without steps, which takes their place: what lies between them, in buffers from number
-// `first_buffer` on that no value of the graph is, need not lie in memory.
-// REQUIRES: all are kernels, and there is one at least.
-void RunTogether(LoweringState& state, size_t first, size_t first_buffer);
+// `first_buffer` on that neither a value of the graph nor another operation has, need not lie in
+// memory. REQUIRES: all are kernels, and there is one at least; buffers from `first_buffer` on are
+// the node's.
+void RunTogether(LoweringState& state, size_t begin, size_t end, size_t first_buffer);
 
 }  // namespace kiln::lowering

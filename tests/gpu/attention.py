@@ -126,6 +126,43 @@ def attention(run: Results) -> None:
     print(f"{sum(_OWN)} of {len(_OWN)} functions ran on kernels of ours alone")
 
 
+def _check_gradients(tensors: Tensors, is_causal: bool) -> None:
+    """Those of queries, keys and values by Kiln against float64, into memory that was NaN."""
+
+    def gradients(fn: Any, args: Tensors) -> Tensors:
+        args = [x.detach().requires_grad_() for x in args]
+        out = fn(*args)
+        return list(torch.autograd.grad(out, args, grad.to(out.dtype)))
+
+    grad = torch.randn(
+        tensors[0].shape[0], tensors[0].shape[2], tensors[0].shape[1] * tensors[0].shape[3], device="cuda"
+    ).to(tensors[0].dtype)
+    wide = gradients(
+        lambda q, k, v: _reference(q, k, v, None, is_causal).transpose(1, 2).flatten(2), [x.double() for x in tensors]
+    )
+    eager = gradients(lambda *args: _attend(*args, is_causal=is_causal), tensors)
+    run = compiled(lambda *args: _attend(*args, is_causal=is_causal))
+    for _ in range(2):
+        torch.full((8 * max(x.numel() for x in tensors),), float("nan"), device="cuda")
+        found = gradients(run, tensors)
+        for name, ours, theirs, right in zip("qkv", found, eager, wide, strict=True):
+            errors = [float((x.double() - right).norm() / right.norm()) for x in (ours, theirs)]
+            limit = max(1.2 * errors[1], MOST_ERROR[ours.dtype])
+            assert errors[0] <= limit, f"of {name} off by {errors[0]:.2e} of the norm, eager by {errors[1]:.2e}"
+
+
+def training(run: Results) -> None:
+    for dtype in HALVES:
+        for width in (64, 128):
+            for batch, heads, of_keys, queries, keys in SIZES:
+                for is_causal in (False, True):
+                    name = f"{batch} x {heads}/{of_keys} x {queries} x {keys} x {width}"
+                    with run.case(f"gradients of attention {name} {dtype} causal {is_causal}"):
+                        q = _heads(batch, heads, queries, width, dtype, False)
+                        k, v = (_heads(batch, of_keys, keys, width, dtype, False) for _ in "kv")
+                        _check_gradients([q, k, v], is_causal)
+
+
 # Batch, heads, heads of keys, length, width: the eight cases first.
 MEASURED = (
     (4, 16, 16, 2048, 128), (4, 16, 16, 8192, 128), (4, 16, 16, 2048, 64), (4, 16, 16, 8192, 64),
@@ -134,37 +171,71 @@ MEASURED = (
 )  # fmt: skip
 
 
-def _by(backend: SDPBackend, args: Tensors, **options: Any) -> Any:
+def _by(backend: SDPBackend, args: Tensors, is_causal: bool) -> Any:
     def fn() -> torch.Tensor:
         with sdpa_kernel(backend):
-            return F.scaled_dot_product_attention(*args, **options)
+            return _attend(*args, is_causal=is_causal)
 
     return fn
 
 
-def _time(run: Results, sizes: tuple[int, ...], is_causal: bool) -> None:
-    batch, heads, of_keys, length, width = sizes
-    name = f"B={batch} H={heads}/{of_keys} S={length} D={width}{' causal' if is_causal else ''}"
-    with run.case(f"bench attention {name}", quiet=True), torch.no_grad():
-        q = _heads(batch, heads, length, width, torch.bfloat16, False)
-        args = [q, *(_heads(batch, of_keys, length, width, torch.bfloat16, False) for _ in "kv")]
-        gqa = heads != of_keys
+class _Measured:
+    """A case's operands, of bfloat16, and its sides: functions without arguments."""
+
+    def __init__(self, sizes: tuple[int, ...], is_causal: bool, needs_grad: bool) -> None:
+        batch, heads, of_keys, length, width = sizes
+        self.name = f"B={batch} H={heads}/{of_keys} S={length} D={width}{' causal' if is_causal else ''}"
+        self.calls = 2 if length > 4096 else 10
+        self.work = 4 * batch * heads * length * length * width / (2 if is_causal else 1)
+        of_sides = (heads, of_keys, of_keys)
+        self.args = [
+            _heads(batch, count, length, width, torch.bfloat16, False).requires_grad_(needs_grad) for count in of_sides
+        ]
         kiln_torch.reset()
-        by_kiln = compiled(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=is_causal, enable_gqa=gqa))
-        options = {"is_causal": is_causal, "enable_gqa": gqa}
-        sides = {
-            "cudnn": _by(SDPBackend.CUDNN_ATTENTION, args, **options),
-            "flash": _by(SDPBackend.FLASH_ATTENTION, args, **options),
-            "kiln": lambda: by_kiln(*args),
+        by_kiln = compiled(lambda *args: _attend(*args, is_causal=is_causal))
+        self.sides = {
+            "cudnn": _by(SDPBackend.CUDNN_ATTENTION, self.args, is_causal),
+            "flash": _by(SDPBackend.FLASH_ATTENTION, self.args, is_causal),
+            "kiln": lambda: by_kiln(*self.args),
         }
-        calls = 2 if length > 4096 else 10
-        times = in_turns({side: replayed(fn, calls) for side, fn in sides.items()})
-        cells = " | ".join(f"{times[side] * 1e3 / calls:.1f}" for side in sides)
+
+    def times(self, sides: dict[str, Any]) -> dict[str, float]:
+        """Microseconds of a call of each."""
+        found = in_turns({side: replayed(fn, self.calls) for side, fn in sides.items()})
+        return {side: time * 1e3 / self.calls for side, time in found.items()}
+
+
+def _library_note() -> str:
+    return " library" if kiln_torch.stats()["steps"]["library"] else ""
+
+
+def _time(run: Results, sizes: tuple[int, ...], is_causal: bool) -> None:
+    case = _Measured(sizes, is_causal, needs_grad=False)
+    with run.case(f"bench attention {case.name}", quiet=True), torch.no_grad():
+        times = case.times(case.sides)
+        cells = " | ".join(f"{times[side]:.1f}" for side in case.sides)
         best = min(times["cudnn"], times["flash"]) / times["kiln"]
-        work = 4 * batch * heads * length * length * width / (2 if is_causal else 1)
-        rate = work * calls / times["kiln"] / 1e9
-        steps = kiln_torch.stats()["steps"]
-        print(f"| {name} | {cells} | {rate:.0f} | {best:.2f}{' library' if steps['library'] else ''} |", flush=True)
+        rate = case.work / times["kiln"] / 1e6
+        print(f"| {case.name} | {cells} | {rate:.0f} | {best:.2f}{_library_note()} |", flush=True)
+
+
+def _time_training(run: Results, sizes: tuple[int, ...], is_causal: bool) -> None:
+    case = _Measured(sizes, is_causal, needs_grad=True)
+    with run.case(f"bench attention and gradients {case.name}", quiet=True):
+        grad = torch.randn_like(case.sides["cudnn"]())
+
+        def with_gradients(fn: Any) -> Any:
+            return lambda: torch.autograd.grad(fn(), case.args, grad)
+
+        forward = case.times(case.sides)
+        both = case.times({side: with_gradients(fn) for side, fn in case.sides.items()})
+        cells = [f"{forward[side]:.1f} + {both[side] - forward[side]:.1f}" for side in case.sides]
+        best = min(both["cudnn"], both["flash"]) / both["kiln"]
+        rate = 3.5 * case.work / both["kiln"] / 1e6
+        print(
+            f"| {case.name} | {' | '.join(cells)} | {rate:.0f} | {best:.2f}{_library_note()} |",
+            flush=True,
+        )
 
 
 def speed(run: Results) -> None:
@@ -173,3 +244,11 @@ def speed(run: Results) -> None:
     for sizes in MEASURED:
         for is_causal in (False, True):
             _time(run, sizes, is_causal)
+
+
+def training_speed(run: Results) -> None:
+    print("\nattention + its gradients, bf16: us of GPU time, calls in one CUDA graph; TFLOP/s and speed of both")
+    print("| | cuDNN | flash | kiln | TFLOP/s | speed |")
+    for sizes in MEASURED:
+        for is_causal in (False, True):
+            _time_training(run, sizes, is_causal)

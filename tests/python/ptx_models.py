@@ -64,6 +64,20 @@ def attention(op, dtype, dropout):
     return program.load_program(graph, settings, torch.device("cuda", 0)).info()
 
 
+def trained_attention(width):
+    """What is made of cuDNN's operator where a graph of gradients is given all of its results."""
+    with FakeTensorMode():
+        q = torch.empty(2, 3, 2048, width, device="cuda", dtype=torch.bfloat16)
+        run = torch.ops.aten._scaled_dot_product_cudnn_attention
+        module = make_fx(
+            lambda q: [r for r in run(q, q, q, None, True, 0.0, True) if isinstance(r, torch.Tensor)],
+            tracing_mode="fake",
+        )(q)
+    settings = Settings(server=sys.argv[1], fallback="raise", prepare_memory=0)
+    graph = capture(module, lambda _: False)
+    return program.load_program(graph, settings, torch.device("cuda", 0)).info()
+
+
 def one_query(op, width, groups):
     """What is made of a GPU's attention of one query, whose heads share keys by groups."""
     with FakeTensorMode():
@@ -133,6 +147,10 @@ if sys.argv[2:] == ["decoding"]:
 if sys.argv[2:] == ["cached"]:
     for head_dim in (64, 24):
         print(json.dumps(cached(head_dim), default=str), flush=True)
+    sys.exit()
+if sys.argv[2:] == ["trained_attention"]:
+    for width in (64, 128, 80):
+        print(json.dumps({"width": width, **trained_attention(width)}, default=str), flush=True)
     sys.exit()
 if sys.argv[2:] == ["queries"]:
     for op in ("flash", "cudnn"):

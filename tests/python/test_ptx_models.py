@@ -69,6 +69,16 @@ def test_attention_of_a_gpu_with_dropout_is_a_library_step(server):
         assert line["native_steps"] > 0
 
 
+def test_attention_in_training_is_a_kernel(server):
+    """And another one makes the states of random numbers, which nobody reads; of 80 elements it is a library's."""
+    lines = compiled(server, "trained_attention")
+    assert [line["width"] for line in lines] == [64, 128, 80]
+    for line in lines:
+        is_own = line["width"] != 80
+        assert sum(line["library_ops"].values()) == (0 if is_own else 1), line
+        assert line["native_steps"] == (2 if is_own else 0), line
+
+
 def test_attention_of_one_query_is_a_kernel(server):
     """Of heads of whole lines, of which not too many share keys; else a library's."""
     lines = compiled(server, "queries")

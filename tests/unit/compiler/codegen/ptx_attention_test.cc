@@ -33,6 +33,8 @@ struct Case {
   bool is_mask_of_keys = false;            // one for all heads and rows
   double scale = 0.125;
   bool is_dynamic = false;  // how many batches there are is known at run time only
+  bool has_states =
+      false;  // cuDNN's operator as training has it: states of random numbers are used
 };
 
 // One attention of operands with rows of all heads one after another, as transformers' models
@@ -62,9 +64,20 @@ GraphMaker Graph(Case c) {
   };
   const auto qs = by_heads(q, c.queries, c.heads), ks = by_heads(k, c.keys, c.key_heads),
              vs = by_heads(v, c.keys, c.key_heads);
+  const lowering::Sizes sizes = {c.batches, c.heads, c.queries, c.width};
+  const v1::Argument causal = lowering::Bool(c.is_causal), dropout = lowering::Float(0);
+  if (c.has_states) {
+    const int out =
+        g.Node("aten._scaled_dot_product_cudnn_attention.default",
+               {qs, ks, vs, mask, lowering::Bool(true), dropout, causal}, sizes, c.type);
+    g.Keyword("scale", lowering::Float(c.scale));
+    g.Output(out);
+    g.Output(g.MoreResult({c.batches, c.heads, c.queries, 1}));
+    for (int i = 0; i < 2; ++i) g.Output(g.MoreResult({}, v1::DTYPE_INT64));
+    return g;
+  }
   const int out = g.Node("aten._scaled_dot_product_flash_attention_for_cpu.default",
-                         {qs, ks, vs, lowering::Float(0), lowering::Bool(c.is_causal)},
-                         {c.batches, c.heads, c.queries, c.width}, c.type);
+                         {qs, ks, vs, dropout, causal}, sizes, c.type);
   g.MoreResult({c.batches, c.heads, c.queries});
   if (c.mask != v1::DTYPE_UNSPECIFIED) g.Keyword("attn_mask", mask);
   g.Keyword("scale", lowering::Float(c.scale));
@@ -102,19 +115,23 @@ bool IsOneKernel(const Case& c) {
 // Its tree computes what its kernels do.
 void CheckTree(const Case& c) {
   ir::Module module = Lowered(Graph(c));
-  ASSERT_EQ(module.operations.size(), 1u);
+  ASSERT_EQ(module.operations.size(), c.has_states ? 2u : 1u);
   ASSERT_TRUE(std::holds_alternative<ir::Repeat>(module.operations[0]));
-  const auto tree = MakePtx()->Schedule(module, module.operations[0]);
-  ASSERT_TRUE(tree.ok()) << tree.status();
-  ASSERT_EQ(schedule::Verify(module, *tree), absl::OkStatus());
+  std::vector<schedule::Tree> trees;
+  for (const ir::Operation& operation : module.operations) {
+    auto tree = MakePtx()->Schedule(module, operation);
+    ASSERT_TRUE(tree.ok()) << tree.status();
+    ASSERT_EQ(schedule::Verify(module, *tree), absl::OkStatus());
+    trees.push_back(*std::move(tree));
+  }
   std::vector<int64_t> symbols;
   if (c.is_dynamic) symbols.push_back(c.batches);
   const std::vector<HostTensor> inputs = MakeInputs(module, {.symbols = symbols, .scale = 2});
   const auto expected = ir::Interpret(module, inputs, symbols, {}, {});
-  const auto actual = schedule::Interpret(module, {&*tree, 1}, inputs, symbols, {});
+  const auto actual = schedule::Interpret(module, trees, inputs, symbols, {});
   ASSERT_TRUE(expected.ok()) << expected.status();
   ASSERT_TRUE(actual.ok()) << actual.status();
-  ASSERT_EQ(expected->size(), c.has_log_sums ? 2u : 1u);
+  ASSERT_EQ(expected->size(), c.has_states ? 4u : c.has_log_sums ? 2u : 1u);
   for (size_t i = 0; i < expected->size(); ++i) {
     ExpectSame((*actual)[i], (*expected)[i], 1e-4, StrCat("output ", i));
   }
@@ -160,6 +177,7 @@ TEST(PtxAttentionTest, ATreeComputesWhatItsKernelsDo) {
              .mask = v1::DTYPE_BOOL,
              .is_mask_of_keys = true});
   CheckTree({.heads = 1, .key_heads = 1, .queries = 64, .width = 256, .is_causal = true});
+  CheckTree({.is_causal = true, .has_states = true});
 }
 
 // What there is of each shape: full and ragged, of bfloat16 and in part of float16.
