@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._dynamo.callback import callback_handler
 
-from kiln_torch.options import _PAUSE
+from kiln_torch.options import _COMPILES
 
 
 @pytest.fixture
@@ -82,5 +82,5 @@ def test_it_is_there_once_however_often_torch_forgets_it():
         torch._dynamo.reset()
         for _ in range(2):
             torch.compile(fn, backend="kiln")
-        assert callback_handler.start_callbacks.count(_PAUSE.start) == 1
-        assert callback_handler.end_callbacks.count(_PAUSE.end) == 1
+        assert callback_handler.start_callbacks.count(_COMPILES.start) == 1
+        assert callback_handler.end_callbacks.count(_COMPILES.end) == 1

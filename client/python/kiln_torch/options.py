@@ -16,11 +16,13 @@ from typing import Any
 import torch
 
 from kiln_torch import _kiln, backend
+from kiln_torch.compiles import Compiles
+from kiln_torch.dynamo import Lighter
 from kiln_torch.garbage import Pause
 from kiln_torch.program import client_of
 from kiln_torch.settings import Settings, as_options, set_latest
 
-_PAUSE = Pause(lambda chosen: chosen is backend.kiln_backend)
+_COMPILES = Compiles(lambda chosen: chosen is backend.kiln_backend, (Pause(), Lighter()))
 
 
 def check(mode: str | None, options: Mapping[str, Any] | None) -> None:
@@ -33,7 +35,7 @@ def check(mode: str | None, options: Mapping[str, Any] | None) -> None:
         except _kiln.Error as error:
             raise ValueError(f"kiln: {error}") from None
     set_latest(given)
-    _PAUSE.install()
+    _COMPILES.install()
 
 
 def _checked(construct: Callable[..., None]) -> Callable[..., None]:

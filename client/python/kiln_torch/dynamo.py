@@ -1,0 +1,227 @@
+"""Small functions of Dynamo's that find the same with less work, while it compiles for Kiln.
+
+Of a trace of BERT-base a tenth went into what nobody looks at or what was the same a moment ago: names of
+functions for a log that is off, by splitting whole source files into tokens; a flush of the processor's
+caches so that one run of the guards is timed; the import of DTensor's context parallelism to see that a
+function is not one of its own; a stack's text anew for every node. Results are torch's own: what is
+remembered is what torch's function gave, for the compile at hand, and what is left out had no reader.
+
+These are private functions. In a torch that the tests have not seen they stay as they are.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch._dynamo import guards, output_graph, symbolic_convert
+from torch._guards import TracingContext
+from torch._logging import _internal as logs
+from torch.utils import _config_module, _traceback
+
+_LOG = logging.getLogger("kiln_torch")
+_KNOWN_TORCH = ("2.13.",)
+_LOCAL_MAP = "torch.distributed.tensor.experimental._func_map"
+_PLACE = attrgetter(
+    *("filename", "lineno", "name"),
+    *(("end_lineno", "colno", "end_colno") if sys.version_info >= (3, 11) else ()),
+)
+
+# An object, a name, and what is to be there in place of what is.
+Replacement = tuple[Any, str, Any]
+
+
+def _local_map() -> Replacement:
+    from torch._dynamo.variables.higher_order_ops import LocalMapWrappedHigherOrderVariable as owner
+
+    original = vars(owner)["should_wrap_in_hop"].__func__
+
+    @functools.wraps(original)
+    def should_wrap_in_hop(cls: type, value: Any) -> bool:
+        # Nothing is the one object of a module that is not there.
+        return _LOCAL_MAP in sys.modules and original(cls, value)
+
+    return owner, "should_wrap_in_hop", classmethod(should_wrap_in_hop)
+
+
+def _guards_time() -> Replacement:
+    original = guards.profile_guard_manager
+
+    @functools.wraps(original)
+    def profile_guard_manager(root: Any, scope: Any, runs: int) -> float:
+        if guards.guards_log.isEnabledFor(logging.DEBUG) or logs.trace_log.handlers:
+            return original(root, scope, runs)
+        begin = time.perf_counter()
+        root.check(scope)
+        return (time.perf_counter() - begin) * 1e6
+
+    return guards, "profile_guard_manager", profile_guard_manager
+
+
+def _header() -> Replacement:
+    owner = symbolic_convert.InstructionTranslatorBase
+    original = owner.get_line_of_code_header
+    readers = (
+        output_graph.trace_call_log,
+        symbolic_convert.trace_call_log,
+        symbolic_convert.trace_source_log,
+    )
+
+    @functools.wraps(original)
+    def get_line_of_code_header(self: Any, lineno: int | None = None) -> str:
+        if any(reader.isEnabledFor(logging.DEBUG) for reader in readers):
+            return original(self, lineno)
+        return ""
+
+    return owner, "get_line_of_code_header", get_line_of_code_header
+
+
+def _stack_texts() -> Replacement:
+    known: dict[Any, str] = {}
+
+    class Frames(traceback.StackSummary):
+        """A stack whose frames' texts are made once each."""
+
+        @classmethod
+        def from_list(cls, frames: Any) -> Frames:
+            return cls(traceback.StackSummary.from_list(frames))
+
+        def format_frame_summary(self, frame: traceback.FrameSummary, **how: Any) -> str:
+            if frame.locals or any(how.values()):
+                return super().format_frame_summary(frame, **how)
+            place = _PLACE(frame)
+            text = known.get(place)
+            if text is None:
+                text = known[place] = super().format_frame_summary(frame, **how)
+            return text
+
+    return output_graph, "traceback", SimpleNamespace(**{**vars(traceback), "StackSummary": Frames})
+
+
+def _frame_at_hand() -> Replacement:
+    original = TracingContext._populate_loc_in_frame_summary
+    known: dict[Any, traceback.FrameSummary] = {}
+
+    @functools.wraps(original)
+    def frame_summary(self: TracingContext) -> traceback.FrameSummary:
+        place = (self.loc_in_frame, self.loc_in_frame_positions)
+        found = known.get(place)
+        if found is None:
+            found = known[place] = original(self)
+        return found
+
+    return TracingContext, "_populate_loc_in_frame_summary", frame_summary
+
+
+def _module_frames() -> Replacement:
+    owner = symbolic_convert.InstructionTranslatorBase
+    original = owner.is_co_filename_from_nn_modules
+    known: dict[str, bool] = {}
+
+    @functools.wraps(original)
+    def is_co_filename_from_nn_modules(self: Any) -> bool:
+        name = self.f_code.co_filename
+        found = known.get(name)
+        if found is None:
+            found = known[name] = original(self)
+        return found
+
+    return owner, "is_co_filename_from_nn_modules", is_co_filename_from_nn_modules
+
+
+def _short_names() -> Replacement:
+    return _traceback, "shorten_filename", functools.cache(_traceback.shorten_filename)
+
+
+def _settings() -> Replacement:
+    owner = type(torch._dynamo.config)
+    original = owner.__getattr__
+    unset = _config_module._UNSET_SENTINEL
+    plain = (bool, int, float, str, type(None))
+
+    @functools.wraps(original)
+    def __getattr__(self: Any, name: str) -> Any:
+        entry = self._config.get(name)
+        if (
+            entry is None
+            or entry.hide
+            or entry.deprecated
+            or entry.alias is not None
+            or entry.env_value_force is not unset
+        ):
+            return original(self, name)
+        given = entry.user_override.get()
+        if given is not unset:
+            return given
+        default = entry.default
+        if (
+            type(default) in plain
+            and entry.justknob is None
+            and entry.env_value_default is unset
+        ):
+            return default
+        return original(self, name)
+
+    return owner, "__getattr__", __getattr__
+
+
+_PIECES: tuple[Callable[[], Replacement], ...] = (
+    _local_map,
+    _guards_time,
+    _header,
+    _stack_texts,
+    _frame_at_hand,
+    _module_frames,
+    _short_names,
+    _settings,
+)
+_ABSENT = object()
+
+
+@functools.cache
+def _pieces() -> tuple[Callable[[], Replacement], ...]:
+    """Those that this torch has as they are known to be."""
+    try:
+        if not torch.__version__.startswith(_KNOWN_TORCH):
+            raise RuntimeError(f"known are {', '.join(f'{version}x' for version in _KNOWN_TORCH)}")
+        for piece in _PIECES:
+            piece()
+        return _PIECES
+    except Exception as error:
+        _LOG.info("torch %s: Dynamo traces as it does for others: %r", torch.__version__, error)
+        return ()
+
+
+class Lighter:
+    """Those functions in Dynamo's place, from a compile's start to its end."""
+
+    def __init__(self) -> None:
+        self._replaced: list[tuple[Any, str, Any, Any]] = []
+
+    def start(self) -> None:
+        for owner, name, value in self._replacements():
+            before = vars(owner).get(name, _ABSENT)
+            setattr(owner, name, value)
+            self._replaced.append((owner, name, before, value))
+
+    def end(self) -> None:
+        while self._replaced:
+            owner, name, before, value = self._replaced.pop()
+            if vars(owner).get(name, _ABSENT) is not value:
+                continue  # somebody else's by now
+            if before is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+
+    @staticmethod
+    def _replacements() -> Iterator[Replacement]:
+        return (piece() for piece in _pieces())
