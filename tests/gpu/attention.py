@@ -126,22 +126,22 @@ def attention(run: Results) -> None:
     print(f"{sum(_OWN)} of {len(_OWN)} functions ran on kernels of ours alone")
 
 
-def _check_gradients(tensors: Tensors, is_causal: bool) -> None:
+def _check_gradients(tensors: Tensors, is_causal: bool, mask: torch.Tensor | None = None) -> None:
     """Those of queries, keys and values by Kiln against float64, into memory that was NaN."""
 
     def gradients(fn: Any, args: Tensors) -> Tensors:
         args = [x.detach().requires_grad_() for x in args]
-        out = fn(*args)
+        out = fn(*args, mask=mask, is_causal=is_causal)
         return list(torch.autograd.grad(out, args, grad.to(out.dtype)))
 
     grad = torch.randn(
         tensors[0].shape[0], tensors[0].shape[2], tensors[0].shape[1] * tensors[0].shape[3], device="cuda"
     ).to(tensors[0].dtype)
     wide = gradients(
-        lambda q, k, v: _reference(q, k, v, None, is_causal).transpose(1, 2).flatten(2), [x.double() for x in tensors]
+        lambda *args, **options: _reference(*args, **options).transpose(1, 2).flatten(2), [x.double() for x in tensors]
     )
-    eager = gradients(lambda *args: _attend(*args, is_causal=is_causal), tensors)
-    run = compiled(lambda *args: _attend(*args, is_causal=is_causal))
+    eager = gradients(_attend, tensors)
+    run = compiled(_attend)
     for _ in range(2):
         torch.full((8 * max(x.numel() for x in tensors),), float("nan"), device="cuda")
         found = gradients(run, tensors)
@@ -161,6 +161,16 @@ def training(run: Results) -> None:
                         q = _heads(batch, heads, queries, width, dtype, False)
                         k, v = (_heads(batch, of_keys, keys, width, dtype, False) for _ in "kv")
                         _check_gradients([q, k, v], is_causal)
+    for width in (64, 128):
+        q = _heads(2, 4, 300, width, torch.bfloat16, False)
+        k, v = (_heads(2, 4, 418, width, torch.bfloat16, False) for _ in "kv")
+        for sizes in ((2, 1, 300, 418), (1, 4, 300, 418), (300, 418)):
+            for dtype in (torch.bool, torch.bfloat16):
+                with run.case(f"gradients of attention of {width} with a mask of {dtype} {sizes}"):
+                    keeps = torch.rand(sizes, device="cuda") < 0.7
+                    if dtype != torch.bool:
+                        keeps = torch.randn(sizes, device="cuda").masked_fill(~keeps, -math.inf).to(dtype)
+                    _check_gradients([q, k, v], False, keeps)
 
 
 # Batch, heads, heads of keys, length, width: the eight cases first.

@@ -109,11 +109,12 @@ TEST(Lower, ALibraryStepReadsAViewInPlaceWhereItsStridesAreRecorded) {
 TEST(Lower, ADeclinedCaseLeavesNoKernelsBehind) {
   GraphMaker g;
   const int q = g.Input({1, 1, 2, 1}, {0, 0});
-  // Its products are kernels before it shows that nothing makes the random seed that is used.
+  // Its products are kernels before it shows that nothing makes a result that is used, which is no
+  // state of random numbers.
   const int out = g.Node("aten._scaled_dot_product_efficient_attention.default",
                          {Value(q), Value(q), Value(q), NoArg(), Bool(true)}, {1, 1, 2, 1});
   g.MoreResult({1, 1, 2});
-  g.MoreResult({}, v1::DTYPE_INT64);
+  g.MoreResult({2}, v1::DTYPE_INT64);
   g.Output(out);
   g.Output(out + 2);
   ir::Module module;
