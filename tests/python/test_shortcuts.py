@@ -16,6 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import kiln_torch
 from kiln_torch import _kiln, shortcuts
+from kiln_torch.backend import torch_caches
 from kiln_torch.capture import capture
 from kiln_torch.program import load_program
 from kiln_torch.settings import Settings
@@ -29,7 +30,7 @@ def taken(monkeypatch):
     counts = []
     make = _kiln.Shortcut
 
-    def counted(program, whole, written):
+    def counted(program, whole, written, index_error):
         number = len(counts)
         counts.append(0)
 
@@ -38,7 +39,7 @@ def taken(monkeypatch):
             counts[number] += 1
             return whole(*args)
 
-        return make(program, call, written)
+        return make(program, call, written, index_error)
 
     monkeypatch.setattr(_kiln, "Shortcut", counted)
     return counts
@@ -61,6 +62,7 @@ def test_only_the_first_call_goes_through_torchs_wrappers(taken):
     assert kiln_torch.stats()["run_calls"] == CALLS
 
 
+@pytest.mark.skipif(torch_caches() is None, reason="this torch's caches keep no graphs of Kiln's")
 def test_a_graph_of_torchs_cache_takes_it(taken):
     for _ in range(2):
         torch._dynamo.reset()
@@ -460,15 +462,3 @@ for _ in range(3):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("results are made through DLPack") == 1
-
-
-def test_a_wrapper_that_does_more_is_seen():
-    """Each further thing that AOTAutograd's generated function may do makes it another one."""
-    nothing = shortcuts._nothing_else(1, (), False)
-    assert nothing == shortcuts._nothing_else.__wrapped__(1, (), False)
-    others = [(2, (), False), (1, (0,), False), (1, (1,), False), (1, (), True)]
-    assert all(nothing != shortcuts._nothing_else(*other) for other in others)
-    assert shortcuts._seen_by_autograd(nothing, 1, (3,)) == ()
-    assert shortcuts._seen_by_autograd(shortcuts._nothing_else(1, (2, 3), False), 1, (3, 2)) == (2, 3)
-    assert shortcuts._seen_by_autograd(shortcuts._nothing_else(1, (2,), False), 1, (3, 2)) is None
-    assert shortcuts._seen_by_autograd(nothing, 2, ()) is None

@@ -105,12 +105,13 @@ bool Outputs::Allocate(const DLPackExchangeAPI& api, DLDevice device, int32_t al
     layout.sizes.assign(sizes, sizes + ndim);
     layout.strides.assign(strides, strides + ndim);
   }
-  if (layout.is_an_output && device.device_type == kDlpackCpu && TensorMaker::Get().IsThere()) {
-    slot.tensor = MakeTensor(layout);
+  if (layout.is_an_output && TensorMaker::Get(device.device_type).IsThere()) {
+    slot.tensor = MakeTensor(device, layout);
     kiln_tensor made;
     if (!slot.tensor || !TensorFromPython(api, slot.tensor.get(), &made)) return false;
     *data = made.data;
-    return true;
+    if (made.device_index == device.device_id) return true;
+    slot.tensor = PyRef();  // another GPU is torch's current one
   }
   slot.elements = ReachableElements(ndim, sizes, strides);
   slot.managed.reset(kiln::python::Allocate(api, device, dtype, slot.elements));
@@ -120,14 +121,14 @@ bool Outputs::Allocate(const DLPackExchangeAPI& api, DLDevice device, int32_t al
   return true;
 }
 
-PyRef Outputs::MakeTensor(Layout& layout) const {
+PyRef Outputs::MakeTensor(DLDevice device, Layout& layout) const {
   if (!layout.arguments) {
     const auto ndim = static_cast<int32_t>(layout.sizes.size());
     layout.arguments =
         TensorMaker::Arguments(layout.dtype, ndim, layout.sizes.data(), layout.strides.data());
     if (!layout.arguments) return PyRef();
   }
-  return TensorMaker::Get().Make(layout.arguments.get());
+  return TensorMaker::Get(device.device_type).Make(layout.arguments.get());
 }
 
 PyObject* Outputs::Make(const DLPackExchangeAPI& api, const std::vector<kiln_output>& outputs,

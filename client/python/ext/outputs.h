@@ -57,7 +57,7 @@ class Outputs {
     PyRef arguments;  // TensorMaker's; null before they are needed
   };
 
-  PyRef MakeTensor(Layout& layout) const;
+  PyRef MakeTensor(DLDevice device, Layout& layout) const;
   PyRef MakeOne(const DLPackExchangeAPI& api, const std::vector<kiln_output>& outputs,
                 size_t number, PyObject* before, const std::vector<PyObject*>& inputs,
                 const std::vector<PyRef>& results);

@@ -38,6 +38,7 @@ struct ShortcutObject {
   PyObject_HEAD PyObject* program;
   PyObject* whole;
   PyObject* written;
+  PyObject* index_error;  // makes a run's IndexError and its inputs the caller's; None: the whole's
   bool was_called;
 };
 
@@ -46,10 +47,10 @@ ShortcutObject* Self(PyObject* self) {
 }
 
 int Init(PyObject* self, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {"program", "whole", "written", nullptr};
-  PyObject *program, *whole, *written;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO!", const_cast<char**>(names), &program,
-                                   &whole, &PyTuple_Type, &written) ||
+  static const char* names[] = {"program", "whole", "written", "index_error", nullptr};
+  PyObject *program, *whole, *written, *index_error = Py_None;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO!|O", const_cast<char**>(names), &program,
+                                   &whole, &PyTuple_Type, &written, &index_error) ||
       !torch().Find()) {
     return -1;
   }
@@ -64,6 +65,7 @@ int Init(PyObject* self, PyObject* args, PyObject* kwargs) {
   Self(self)->program = PyRef::Borrow(program).release();
   Self(self)->whole = PyRef::Borrow(whole).release();
   Self(self)->written = PyRef::Borrow(written).release();
+  Self(self)->index_error = PyRef::Borrow(index_error).release();
   return 0;
 }
 
@@ -71,6 +73,7 @@ void Dealloc(PyObject* self) {
   Py_XDECREF(Self(self)->program);
   Py_XDECREF(Self(self)->whole);
   Py_XDECREF(Self(self)->written);
+  Py_XDECREF(Self(self)->index_error);
   PyTypeObject* type = Py_TYPE(self);
   reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
   Py_DECREF(type);
@@ -91,6 +94,19 @@ bool AdvanceVersions(PyObject* written, PyObject* args) {
                                                               tensors.get(), nullptr));
 }
 
+// In place of the IndexError that is set: what `index_error` makes of it.
+void MakeTheCallers(PyObject* index_error, PyObject* inputs) {
+  PyObject *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
+  PyErr_NormalizeException(&type, &value, &trace);
+  const PyRef made =
+      PyRef::Steal(PyObject_CallFunctionObjArgs(index_error, value, inputs, nullptr));
+  if (made) PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made.get())), made.get());
+  Py_XDECREF(type);
+  Py_XDECREF(value);
+  Py_XDECREF(trace);
+}
+
 PyObject* CallShortcut(PyObject* self, PyObject* args, PyObject* kwargs) {
   ShortcutObject& shortcut = *Self(self);
   if (shortcut.program == nullptr) {
@@ -104,6 +120,10 @@ PyObject* CallShortcut(PyObject* self, PyObject* args, PyObject* kwargs) {
       if (outputs != nullptr) return outputs;
     }
     if (PyErr_ExceptionMatches(PyExc_Exception) == 0) return nullptr;
+    if (shortcut.index_error != Py_None && PyErr_ExceptionMatches(PyExc_IndexError) != 0) {
+      MakeTheCallers(shortcut.index_error, args);
+      return nullptr;
+    }
     // A run that failed has written to none of its inputs; the whole says what is to be done.
     PyErr_Clear();
   }
@@ -123,8 +143,9 @@ PyType_Slot kShortcutSlots[] = {
     {Py_tp_new, reinterpret_cast<void*>(PyType_GenericNew)},
     {Py_tp_dealloc, reinterpret_cast<void*>(Dealloc)},
     {Py_tp_call, reinterpret_cast<void*>(CallShortcut)},
-    {Py_tp_doc, const_cast<char*>("Shortcut(program, whole, written): calls that only run a "
-                                  "program, and of `whole` where there is more to do")},
+    {Py_tp_doc, const_cast<char*>("Shortcut(program, whole, written, index_error=None): calls "
+                                  "that only run a program, and of `whole` where there is more to "
+                                  "do")},
     {0, nullptr}};
 
 PyType_Spec kShortcutSpec = {"kiln_torch._kiln.Shortcut", sizeof(ShortcutObject), 0,

@@ -170,15 +170,21 @@ PyRef TupleOf(int32_t count, const int64_t* values) {
   return tuple;
 }
 
-const TensorMaker& TensorMaker::Get() {
-  static const auto* const maker = new TensorMaker();  // never freed: Python may be gone by then
-  return *maker;
+const TensorMaker& TensorMaker::Get(int32_t device_type) {
+  // Never freed: Python may be gone by then.
+  if (device_type == KILN_CPU) {
+    static const auto* const of_cpu = new TensorMaker(KILN_CPU);
+    return *of_cpu;
+  }
+  static const auto* const of_cuda = new TensorMaker(KILN_CUDA);
+  return *of_cuda;
 }
 
-TensorMaker::TensorMaker() {
+TensorMaker::TensorMaker(int32_t device_type) {
+  const char* const name = device_type == KILN_CPU ? "_empty_strided_cpu" : "_empty_strided_cuda";
   PyRef guards = PyRef::Steal(PyImport_ImportModule("torch._C._dynamo.guards"));
   if (guards) {
-    empty_strided_ = PyRef::Steal(PyObject_GetAttrString(guards.get(), "_empty_strided_cpu"));
+    empty_strided_ = PyRef::Steal(PyObject_GetAttrString(guards.get(), name));
   }
   const DLPackExchangeAPI* api = ExchangeApi();
   constexpr int64_t kSizes[] = {2, 3};
@@ -188,7 +194,7 @@ TensorMaker::TensorMaker() {
   const PyRef probe =
       empty_strided_ && api != nullptr && arguments ? Make(arguments.get()) : PyRef();
   const bool is_as_asked = probe && TensorFromPython(*api, probe.get(), &found) &&
-                           found.dtype == KILN_INT16 && found.device_type == KILN_CPU &&
+                           found.dtype == KILN_INT16 && found.device_type == device_type &&
                            found.ndim == 2 && std::equal(kSizes, kSizes + 2, found.sizes) &&
                            std::equal(kStrides, kStrides + 2, found.strides);
   PyErr_Clear();
@@ -198,9 +204,8 @@ TensorMaker::TensorMaker() {
   const PyRef log = PyRef::Steal(
       logging ? PyObject_CallMethod(logging.get(), "getLogger", "s", "kiln_torch") : nullptr);
   if (log) {
-    PyRef::Steal(
-        PyObject_CallMethod(log.get(), "info", "s",
-                            "torch has no _empty_strided_cpu: results are made through DLPack"));
+    PyRef::Steal(PyObject_CallMethod(log.get(), "info", "ss",
+                                     "torch has no %s: results are made through DLPack", name));
   }
   PyErr_Clear();
 }

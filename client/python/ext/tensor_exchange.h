@@ -36,22 +36,22 @@ DLManagedTensorVersioned* Allocate(const DLPackExchangeAPI& api, DLDevice device
 // Null with a Python error set.
 PyRef TupleOf(int32_t count, const int64_t* values);
 
-// Makes tensors of the CPU without DLPack, which makes two for each. It needs a function of torch's
-// that is private; where torch has none, or another, IsThere() is false.
+// Makes tensors without DLPack, which makes two for each. It needs a function of torch's that is
+// private; where torch has none, or another, IsThere() is false.
 class TensorMaker {
  public:
-  // Finds it in the first call.
-  static const TensorMaker& Get();
+  // Finds it in the first call for a kind of device: the CPU or CUDA. Others have none.
+  static const TensorMaker& Get(int32_t device_type);
   bool IsThere() const { return static_cast<bool>(empty_strided_); }
 
   // For Make: a tensor of that dtype with memory of torch's for what sizes and strides reach.
   // Null with a Python error set.
   static PyRef Arguments(int32_t dtype, int32_t ndim, const int64_t* sizes, const int64_t* strides);
-  // A new torch.Tensor; null with a Python error set.
+  // A new torch.Tensor, on torch's current GPU where it is for those; null with a Python error set.
   PyRef Make(PyObject* arguments) const;
 
  private:
-  TensorMaker();
+  explicit TensorMaker(int32_t device_type);
 
   PyRef empty_strided_;
 };

@@ -59,9 +59,9 @@ def _describe(name: str, nodes: dict[str, dict[str, Any]]) -> str:
 
 def named(
     error: IndexError,
+    inputs: Sequence[Any],
     module: torch.fx.GraphModule,
     text: str,
-    inputs: Sequence[Any],
     device: torch.device,
 ) -> IndexError:
     """`error` of a run on `inputs`, with the operator at fault and its line. `text` is the graph as

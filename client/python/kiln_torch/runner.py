@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -150,16 +151,18 @@ def runner(
             return fall_back(eager, name, str(error), settings)(inputs)
         except IndexError as error:
             # A kernel's: an index of the user's is outside of its dimension.
-            raise named(error, eager.module, graph.text, inputs, device) from None
+            raise named(error, inputs, eager.module, graph.text, device) from None
         except Exception as error:
             return _run_after(error, eager, name, settings, inputs, bool(tokens))
         inputs.clear()
         return outputs
 
     run._boxed_call = True
-    # For `shortened`: all that the calls of some graphs do. Library steps are Python.
-    if run_native == program.run and device.type == "cpu" and library_steps == 0:
-        run.direct = program, convention.written
+    # For `shortened`: all that the calls of some graphs do. Library steps are Python. A GPU's index
+    # error may be of an earlier run, and to run once more would not show it again.
+    if run_native == program.run and library_steps == 0:
+        name = functools.partial(named, module=eager.module, text=graph.text, device=device)
+        run.direct = program, convention.written, name if device.type == "cuda" else None
     return run
 
 

@@ -23,8 +23,10 @@ from kiln_torch import _kiln
 from kiln_torch.runner import Run
 
 _LOG = logging.getLogger("kiln_torch")
-# Whose wrappers the tests have seen.
-_KNOWN_TORCH = ("2.13.",)
+# Whose wrappers the tests have seen: those of the first read what a graph does in every call, those of
+# the others are generated for it.
+_READING, _GENERATING = ("2.11.",), ("2.13.",)
+_KNOWN_TORCH = (*_READING, *_GENERATING)
 _CODE = ("co_code", "co_consts", "co_names", "co_varnames", "co_freevars", "co_exceptiontable")
 
 
@@ -45,9 +47,20 @@ def _content(function: Any) -> tuple[Any, ...]:
     return tuple(getattr(function.__code__, name) for name in _CODE)
 
 
+def _around(function: Any) -> dict[str, Any]:
+    """What a function has of the functions around it, but for what they have not set."""
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:
+            continue
+    return found
+
+
 def _orchestration(wrapper: Callable[..., Any]) -> FunctionType:
     """The function that AOTAutograd has generated for one graph: all that its `wrapper` does."""
-    return inspect.getclosurevars(wrapper).nonlocals["_codegen_runtime_wrapper"]
+    return _around(wrapper)["_codegen_runtime_wrapper"]
 
 
 @functools.cache
@@ -91,7 +104,9 @@ class _Torch:
         self.forward = _inner(aot_module_simplified, "forward", True)
         self.wrapper = _inner(runtime_wrappers._create_runtime_wrapper, "runtime_wrapper", False)
         self._serializable = runtime_wrappers.SerializableCompiledFunction
-        _nothing_else(1, (), False)
+        self.generates = torch.__version__.startswith(_GENERATING)
+        if self.generates:
+            _nothing_else(1, (), False)
         # torch keeps Dynamo out of a backend's function by a wrapper, but takes a class as it is.
         # There is nothing in a Shortcut that Dynamo could trace.
         probe = _kiln.GraphType("probe", (), {"call": "{}".format})
@@ -111,21 +126,21 @@ def _torch() -> _Torch | None:
         return None
 
 
-def _run_in(whole: Callable[..., Any], known: _Torch) -> tuple[Run, FunctionType] | None:
-    """The boxed function that `whole` calls, and the generated one in between; None where there is
+def _run_in(whole: Callable[..., Any], known: _Torch) -> tuple[Run, Any] | None:
+    """The boxed function that `whole` calls, and torch's wrapper in between; None where there is
     anything else in between."""
     forward = getattr(whole, "_torchdynamo_orig_callable", None)
     if getattr(forward, "__code__", None) is not known.forward:
         return None
-    around = inspect.getclosurevars(forward).nonlocals
+    around = _around(forward)
     wrapper = known.unwrapped(around["compiled_fn"])
     if around["params_buffers_flat"] or getattr(wrapper, "__code__", None) is not known.wrapper:
         return None
-    run = known.unwrapped(inspect.getclosurevars(wrapper).nonlocals["_inner_compiled_fn"])
-    return run, _orchestration(wrapper)
+    inner = "_inner_compiled_fn" if known.generates else "compiled_fn"
+    return known.unwrapped(_around(wrapper)[inner]), wrapper
 
 
-def _seen_by_autograd(content: Any, outputs: int, written: Sequence[int]) -> tuple[int, ...] | None:
+def _seen_by_generated(content: Any, outputs: int, written: Sequence[int]) -> tuple[int, ...] | None:
     """Which inputs' version counters the generated function advances, where that is all it does beside
     what every call needs; else None. All that the run writes, or those that autograd knows of."""
     for positions in {tuple(sorted(written)), ()}:
@@ -135,9 +150,28 @@ def _seen_by_autograd(content: Any, outputs: int, written: Sequence[int]) -> tup
     return None
 
 
+def _seen_by_reading(around: dict[str, Any], outputs: int) -> tuple[int, ...] | None:
+    """The same of a wrapper that finds in `around` what it has to do."""
+    graph = around["runtime_metadata"]
+    does_more = (
+        around["trace_joint"],
+        around["epilogue_args_idx"],
+        graph.num_mutated_inp_runtime_indices,
+        graph.num_outputs != outputs,
+        graph.num_outputs_aliased,
+        graph.num_intermediate_bases,
+        graph.dynamic_outputs,
+        graph.grad_enabled_mutation is not None,
+    )
+    if any(does_more):
+        return None
+    advances = around["keep_input_mutations"]
+    return tuple(graph.mutated_graph_handled_indices_seen_by_autograd) if advances else ()
+
+
 def shortened(whole: Callable[..., Any]) -> Callable[..., Any]:
     """What to give Dynamo in place of `whole`, a graph compiled by AOTAutograd: `whole` itself where
-    its calls do more than run a program of native steps on the CPU."""
+    its calls do more than run a program of native steps."""
     known = _torch()
     if known is None or torch._dynamo.config.caching_precompile:
         return whole
@@ -146,14 +180,18 @@ def shortened(whole: Callable[..., Any]) -> Callable[..., Any]:
         direct = getattr(found[0], "direct", None) if found is not None else None
         if direct is None:
             return whole
-        program, written = direct
-        positions = _seen_by_autograd(_content(found[1]), program.num_outputs, written)
+        program, written, index_error = direct
+        if known.generates:
+            content = _content(_orchestration(found[1]))
+            positions = _seen_by_generated(content, program.num_outputs, written)
+        else:
+            positions = _seen_by_reading(_around(found[1]), program.num_outputs)
     except Exception as error:
         _LOG.info("a graph's calls go through all of torch's wrappers: %r", error)
         return whole
     if positions is None:
         return whole
-    call = _kiln.Shortcut(program, whole, positions)
+    call = _kiln.Shortcut(program, whole, positions, index_error)
     if not known.keeps_classes:
         return call
     # What torch looks for on such a function; not what its own wrapper said of itself.
