@@ -227,16 +227,29 @@ def bench_run(names: list[str], dtype: str) -> None:
     side_by_side("run", "Run time", names, dtype)
 
 
+def multiply_add_peak() -> float:
+    """Gflop/s of float32 of the threads that torch has, in the width at hand."""
+    from conftest import BUILD
+
+    width = "avx2" if "KILN_ARCH" in os.environ or " avx512f" not in cpu_name() else "avx512"
+    command = [str(BUILD / "bin" / "multiply_add_peak"), str(torch.get_num_threads()), width]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
 def bench_prepared(names: list[str], dtype: str) -> None:
     products = {"1024x1024x1024": 2 * 1024**3, "128x3072x768": 2 * 128 * 3072 * 768}
     rows = []
     for name in [*names, *products]:
         with FreshServer() as env:
             row = child("prepared", name, env, dtype)
-        rate = products[name] / row["on_ms"] / 1e6 if name in products else ""
+        rate, share = "", ""
+        if name in products:
+            rate = products[name] / row["on_ms"] / 1e6
+            share = f"{100 * rate / multiply_add_peak():.0f} %"
         ratio = f"{row['off_ms'] / row['on_ms']:.2f}x"
-        rows.append([name, row["eager_ms"], row["off_ms"], row["on_ms"], ratio, rate])
-    header = ["model", "eager", "not prepared", "prepared", "gain", "Gflop/s, prepared"]
+        rows.append([name, row["eager_ms"], row["off_ms"], row["on_ms"], ratio, rate, share])
+    header = ["model", "eager", "not prepared", "prepared", "gain", "Gflop/s, prepared",
+              "of float32's multiply-add peak"]
     table(f"Weights prepared once, milliseconds, batch 1, {dtype}", header, rows)
 
 
