@@ -477,6 +477,10 @@ kiln_status* kiln_program_prepare(const kiln_program* program, const kiln_tensor
   });
 }
 
+void kiln_program_expect_prepare(const kiln_program* program) {
+  if (program != nullptr) program->program->loaded().executor().ExpectPrepare();
+}
+
 kiln_status* kiln_program_check(const kiln_program* program) {
   return Guarded([&]() -> absl::Status {
     if (program == nullptr) return NullArgument("program");

@@ -56,6 +56,8 @@ class Executor {
   // See kiln_program_prepare.
   virtual absl::StatusOr<std::unique_ptr<kiln_prepared>> PrepareWeights(
       absl::Span<const kiln_tensor> inputs) const = 0;
+  // See kiln_program_expect_prepare.
+  virtual void ExpectPrepare() const {}
   // See kiln_program_check.
   virtual absl::Status TakeError() const = 0;
   virtual int threads() const = 0;  // of the CPU, that a run uses

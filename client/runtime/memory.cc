@@ -4,6 +4,10 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <memory>
+#include <optional>
+#include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,6 +21,7 @@ namespace kiln::runtime {
 namespace {
 
 constexpr int64_t kHugePage = 2 << 20;
+constexpr int64_t kSmallPage = 4096;
 constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which not all headers have
 constexpr int64_t kMaxBlock = int64_t{1} << 46;
 constexpr int64_t kSmallestKept = 1 << 20;
@@ -112,6 +117,38 @@ int64_t Block::parts() const {
 void Block::TakePages(int64_t part) const {
   // Advice only, too: Linux before 5.14 does not know it.
   madvise(data_ + part * kHugePage, kHugePage, kPopulateWrite);
+}
+
+void Block::TouchPages(int64_t part) const {
+  // One instruction that no write of another thread's is lost by. Advice would hold up whoever maps
+  // memory meanwhile, all of the process: it locks the address space for as long as the pages take.
+  char* const begin = data_ + part * kHugePage;
+  for (int64_t at = 0; at < kHugePage; at += kSmallPage) {
+    asm volatile("lock orb $0, %0" : "+m"(begin[at]));
+  }
+}
+
+std::optional<int64_t> TakenBlock::Next() {
+  const int64_t part = next_.fetch_add(1, std::memory_order_relaxed);
+  return part < block_.parts() ? std::make_optional(part) : std::nullopt;
+}
+
+void TakenBlock::Take() {
+  while (const std::optional<int64_t> part = Next()) block_.TakePages(*part);
+}
+
+void TakenBlock::TakeMeanwhile(std::shared_ptr<TakenBlock> block) {
+  try {
+    std::thread([block = std::move(block)] {
+      while (block.use_count() > 1) {
+        const std::optional<int64_t> part = block->Next();
+        if (!part) return;
+        block->block_.TouchPages(*part);
+      }
+    }).detach();
+  } catch (const std::system_error&) {
+    // The system gives no more threads.
+  }
 }
 
 absl::StatusOr<SharedMemory*> AllocateShared(int64_t size_bytes) {

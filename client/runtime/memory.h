@@ -4,6 +4,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
 
 #include "absl/status/statusor.h"
 
@@ -25,6 +28,8 @@ class Block {
   // Has the system give the pages of a part now, not when each is first written to: what is in the
   // part stays. Parts may be taken by several threads at once. REQUIRES: 0 <= part < parts().
   void TakePages(int64_t part) const;
+  // The same by writes that change nothing: slower, but it holds up nobody who maps memory.
+  void TouchPages(int64_t part) const;
   int64_t parts() const;  // of the size of a huge page; 0: pages are given as they are needed
 
   char* data() const { return data_; }
@@ -33,6 +38,29 @@ class Block {
  private:
   char* data_ = nullptr;
   int64_t capacity_ = 0;
+};
+
+// A block whose pages several threads ask the system for, before they are needed: each part is
+// asked for once, and may be in use by then.
+class TakenBlock {
+ public:
+  explicit TakenBlock(Block block) : block_(std::move(block)) {}
+
+  // Asks for parts until there is none that nobody has begun with. Thread-safe.
+  void Take();
+  // Has a thread of its own do that, which ends early where nobody else has the block any more.
+  // Where there is no such thread, as in a process that was forked since, the pages just come
+  // later.
+  static void TakeMeanwhile(std::shared_ptr<TakenBlock> block);
+
+  char* data() const { return block_.data(); }
+  int64_t capacity() const { return block_.capacity(); }
+
+ private:
+  std::optional<int64_t> Next();  // a part that nobody has begun with
+
+  Block block_;
+  std::atomic<int64_t> next_{0};
 };
 
 // Memory that several outputs may view; freed with its last reference.

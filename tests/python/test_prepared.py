@@ -1,7 +1,10 @@
 """What inference graphs compute from their parameters alone is computed once, until one changes."""
 
 import gc
+import pathlib
+import resource
 import threading
+import time
 
 import numpy
 import pytest
@@ -9,6 +12,7 @@ import torch
 from compare import assert_same
 
 import kiln_torch
+from kiln_torch import graphs
 
 ROWS, WIDTH, OUT = 24, 40, 56
 
@@ -338,6 +342,45 @@ def test_what_exceeds_the_budget_is_not_prepared(monkeypatch):
     fn = compiled(third, prepare_memory=one_weight * 3 // 2)
     check(fn, third, rows())
     assert prepared()["preparations"] == 1
+
+
+def resident():
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def test_its_memory_is_taken_before_a_run_that_is_expected(monkeypatch):
+    programs, load = [], graphs.load_program
+
+    def keep(*args):
+        programs.append(load(*args))
+        return programs[-1]
+
+    monkeypatch.setattr(graphs, "load_program", keep)
+    module = torch.nn.Linear(4096, 4096, bias=False).eval()
+    fn = compiled(module)
+    x = torch.randn(32, 4096)
+    with torch.no_grad():
+        expected = fn(x)
+    (program,) = programs
+    size = program.prepared_bytes
+    assert size >= 4096 * 4096 * 4 and program.preparations == 1
+
+    def grows():
+        before = resident()
+        program.expect_run()
+        end = time.monotonic() + 3
+        while resident() < before + size * 0.9 and time.monotonic() < end:
+            time.sleep(0.01)
+        return resident() >= before + size * 0.9
+
+    program.set_prepare_memory(size * 3 // 2)  # not two of them
+    assert not grows()
+    program.set_prepare_memory(size * 4)
+    assert grows()
+    with torch.no_grad():
+        module.weight.mul_(2)
+        assert torch.equal(fn(x), expected * 2)  # prepared in that memory
+    assert program.preparations == 2
 
 
 def test_training_prepares_nothing():

@@ -85,6 +85,10 @@ bool PreparedWeights::Holds(const Entry& entry, const std::vector<kiln_tensor>& 
   return true;
 }
 
+void PreparedWeights::Expect() const {
+  if (bytes_ > 0 && g_kept_bytes <= limit_bytes_ - bytes_) kiln_program_expect_prepare(program_);
+}
+
 std::shared_ptr<const kiln_prepared> PreparedWeights::Get(const std::vector<PyObject*>& objects,
                                                           const std::vector<kiln_tensor>& tensors) {
   lacks_room_ = false;

@@ -28,6 +28,9 @@ class PreparedWeights {
   // Bytes that all programs of the process may keep together; at first 0.
   void set_limit(int64_t bytes) { limit_bytes_ = bytes; }
 
+  // A run comes soon: has its memory taken meanwhile, where something would be kept.
+  void Expect() const;
+
   // What a run on these inputs is given: null where nothing can be kept, and then the run computes
   // it, or there is nothing to prepare. `objects` has the input for each of `tensors`; of one that
   // was made for this call nothing outlives it. Null with a Python error set where preparing fails.

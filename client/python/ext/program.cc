@@ -207,6 +207,11 @@ PyObject* SetPrepareMemory(PyObject* self, PyObject* bytes) {
   Py_RETURN_NONE;
 }
 
+PyObject* ExpectRun(PyObject* self, PyObject*) {
+  Self(self)->prepared->Expect();
+  Py_RETURN_NONE;
+}
+
 PyObject* GetPreparedBytes(PyObject* self, void*) {
   return PyLong_FromLongLong(Self(self)->prepared->kept_bytes());
 }
@@ -233,6 +238,8 @@ PyMethodDef kMethods[] = {
      "the positions, a list, of all inputs that may be torch's lazy views (conjugated, negated)"},
     {"set_prepare_memory", SetPrepareMemory, METH_O,
      "bytes that the process may keep of what follows from parameters alone; at first 0"},
+    {"expect_run", ExpectRun, METH_NOARGS,
+     "says that a run comes soon: memory of what it keeps is taken from the system meanwhile"},
     {"set_unprepared", SetUnprepared, METH_O,
      "a callable that gives the same graph's Program without such things, for when there is no "
      "room for them, or None"},

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch._guards import TracingContext
+from torch._guards import CompileContext, TracingContext
 
 from kiln_torch import _kiln
 from kiln_torch.capture import capture
@@ -83,6 +83,8 @@ def ready_to_run(
     def obtain() -> Run:
         _kiln.set_thread_trace(trace)
         program = load_program(graph.text, settings, device)
+        if CompileContext.try_get() is not None:  # else what is loaded may never run
+            program.expect_run()
         STATISTICS.loaded(program)
         program.set_lazy_inputs(list(graph.convention.lazy))
         replays = settings.mode == "reduce-overhead" and graph.kind == "inference"

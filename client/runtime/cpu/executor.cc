@@ -19,7 +19,7 @@ constexpr int kMostThreads = 1024;
 
 struct CpuPrepared : kiln_prepared {
   using kiln_prepared::kiln_prepared;
-  Block block;
+  std::shared_ptr<TakenBlock> block;
   std::unique_ptr<Accelerator::Kept> on_device;  // null where all launches are the host's
 };
 
@@ -31,7 +31,7 @@ struct CpuExecutor::Workspace {
 
   uint64_t plan_id = 0;  // the plan that the pointers below are for; 0 for none
   Block block;
-  Block prepared;  // of runs that are given nothing prepared
+  std::shared_ptr<TakenBlock> prepared;  // of runs that are given nothing prepared; may be null
   char* scratch = nullptr;
   char* thread_scratch = nullptr;
   std::vector<void*> pointers;   // by buffer
@@ -65,16 +65,17 @@ class CpuExecutor::OneRun final : private ProgramRun {
 
   // `prepared` may be null: then the prepare steps run as well.
   absl::Status Run(const CpuPrepared* prepared, absl::Span<kiln_output> outputs) {
-    const Block* kept = prepared != nullptr ? &prepared->block : nullptr;
-    Block& own = workspace_.prepared;
-    if (kept == nullptr && own.capacity() < plan().prepared_bytes) {
-      own = Block();
-      KILN_ASSIGN_OR_RETURN(own, Block::Allocate(plan().prepared_bytes));
+    std::shared_ptr<TakenBlock>& own = workspace_.prepared;
+    const int64_t own_bytes = own != nullptr ? own->capacity() : 0;
+    if (prepared == nullptr && own_bytes < plan().prepared_bytes) {
+      own = nullptr;
+      KILN_ASSIGN_OR_RETURN(own, executor_.BlockForPrepared(plan().prepared_bytes));
     }
-    SetPointers(kept != nullptr ? kept->data() : own.data());
+    const TakenBlock* block = prepared != nullptr ? prepared->block.get() : own.get();
+    SetPointers(block != nullptr ? block->data() : nullptr);
     KILN_RETURN_IF_ERROR(BeginOnDevice(prepared != nullptr ? prepared->on_device.get() : nullptr));
-    KILN_RETURN_IF_ERROR(
-        ProgramRun::Run(kept != nullptr ? static_cast<size_t>(plan().prepare_steps) : 0, outputs));
+    KILN_RETURN_IF_ERROR(ProgramRun::Run(
+        prepared != nullptr ? static_cast<size_t>(plan().prepare_steps) : 0, outputs));
     return StoreInputs();
   }
 
@@ -261,14 +262,23 @@ ThreadPool& CpuExecutor::Pool() const {
   return *pool;
 }
 
-void CpuExecutor::TakePages(const Block& block) const {
-  ThreadPool::Run* run = Pool().Acquire();
-  if (run == nullptr) return;
-  run->ParallelFor(
-      block.parts(),
-      [](void* closure, long part, int) { static_cast<const Block*>(closure)->TakePages(part); },
-      const_cast<Block*>(&block));
-  run->Release();
+void CpuExecutor::ExpectPrepare() const {
+  const int64_t bytes = typical_plan().prepared_bytes;
+  absl::MutexLock lock(&mutex_);
+  if (bytes == 0 || expected_ != nullptr) return;
+  absl::StatusOr<Block> block = Block::Allocate(bytes);
+  if (!block.ok()) return;  // who needs it says so
+  expected_ = std::make_shared<TakenBlock>(*std::move(block));
+  TakenBlock::TakeMeanwhile(expected_);
+}
+
+absl::StatusOr<std::shared_ptr<TakenBlock>> CpuExecutor::BlockForPrepared(int64_t bytes) const {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (expected_ != nullptr && expected_->capacity() >= bytes) return std::move(expected_);
+  }
+  KILN_ASSIGN_OR_RETURN(Block block, Block::Allocate(bytes));
+  return std::make_shared<TakenBlock>(std::move(block));
 }
 
 absl::Status CpuExecutor::Workspace::Prepare(const Plan& plan, int threads,
@@ -305,14 +315,19 @@ absl::StatusOr<std::unique_ptr<kiln_prepared>> CpuExecutor::PrepareWeights(
   KILN_ASSIGN_OR_RETURN(const Plan* plan,
                         Guard(inputs, static_cast<size_t>(program().outputs_size()), made));
   auto prepared = std::make_unique<CpuPrepared>(id());
-  KILN_ASSIGN_OR_RETURN(prepared->block, Block::Allocate(plan->prepared_bytes));
+  KILN_ASSIGN_OR_RETURN(prepared->block, BlockForPrepared(plan->prepared_bytes));
   // A weight fills a huge page or two, which one thread would be given while the others wait for
   // it.
-  TakePages(prepared->block);
+  if (ThreadPool::Run* run = Pool().Acquire()) {
+    run->ParallelFor(
+        threads_, [](void* block, long, int) { static_cast<TakenBlock*>(block)->Take(); },
+        prepared->block.get());
+    run->Release();
+  }
   if (accelerator_ != nullptr) prepared->on_device = accelerator_->Keep();
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<Workspace> workspace, TakeWorkspace(*plan));
   const absl::Status status =
-      OneRun(*this, *plan, *workspace, inputs, nullptr).Prepare(prepared->block.data());
+      OneRun(*this, *plan, *workspace, inputs, nullptr).Prepare(prepared->block->data());
   ReturnWorkspace(std::move(workspace));
   if (!status.ok()) return status;
   return prepared;

@@ -71,6 +71,7 @@ class CpuExecutor final : public Executor {
                    const kiln_run_options* options) const override;
   absl::StatusOr<std::unique_ptr<kiln_prepared>> PrepareWeights(
       absl::Span<const kiln_tensor> inputs) const override;
+  void ExpectPrepare() const override;
   absl::Status TakeError() const override { return absl::OkStatus(); }  // a run has told it
   int threads() const override { return threads_; }
   bool TellsRuns() const override { return accelerator_ != nullptr; }
@@ -88,7 +89,8 @@ class CpuExecutor final : public Executor {
   absl::StatusOr<std::unique_ptr<Workspace>> TakeWorkspace(const Plan& plan) const;
   void ReturnWorkspace(std::unique_ptr<Workspace> workspace) const;
   ThreadPool& Pool() const;
-  void TakePages(const Block& block) const;  // on all threads
+  // For what is prepared, of `bytes`: what ExpectPrepare has made, where that is still there.
+  absl::StatusOr<std::shared_ptr<TakenBlock>> BlockForPrepared(int64_t bytes) const;
 
   const int threads_;
   const std::unique_ptr<const Accelerator> accelerator_;
@@ -100,6 +102,7 @@ class CpuExecutor final : public Executor {
   mutable std::atomic<Workspace*> spare_{nullptr};
   mutable absl::Mutex mutex_;
   mutable std::vector<std::unique_ptr<Workspace>> idle_ ABSL_GUARDED_BY(mutex_);
+  mutable std::shared_ptr<TakenBlock> expected_ ABSL_GUARDED_BY(mutex_);  // for what is prepared
 };
 
 }  // namespace kiln::runtime

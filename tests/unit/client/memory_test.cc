@@ -7,13 +7,16 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace kiln::runtime {
 namespace {
 
-int64_t PagesThere(const Block& block) {
+template <typename AnyBlock>
+int64_t PagesThere(const AnyBlock& block) {
   const int64_t page = sysconf(_SC_PAGESIZE);
   std::vector<unsigned char> there(static_cast<size_t>(block.capacity() / page));
   EXPECT_EQ(mincore(block.data(), static_cast<size_t>(block.capacity()), there.data()), 0);
@@ -39,6 +42,35 @@ TEST(Memory, PagesAreTakenPartByPartAndKeepWhatIsInThem) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(PagesThere(*block), all);
   EXPECT_EQ(std::count(block->data(), block->data() + kBytes, 7), 1 << 20);
+}
+
+TEST(Memory, PagesAreTakenMeanwhileByAThreadThatIsHelped) {
+  constexpr int64_t kBytes = 64 << 20;
+  auto block = Block::Allocate(kBytes);
+  ASSERT_TRUE(block.ok());
+  if (madvise(block->data(), 2 << 20, 23) != 0) GTEST_SKIP() << "this Linux takes no such advice";
+  auto taken = std::make_shared<TakenBlock>(*std::move(block));
+  std::memset(taken->data() + (10 << 20), 7, 1 << 20);
+  TakenBlock::TakeMeanwhile(taken);
+  std::memset(taken->data() + (50 << 20), 7, 1 << 20);
+  taken->Take();
+  for (int i = 0; taken.use_count() > 1 && i < 10000; ++i) usleep(1000);  // its last part
+  EXPECT_EQ(taken.use_count(), 1);
+  EXPECT_EQ(PagesThere(*taken), kBytes / sysconf(_SC_PAGESIZE));
+  EXPECT_EQ(std::count(taken->data(), taken->data() + kBytes, 7), 2 << 20);
+}
+
+TEST(Memory, WhatIsTakenMeanwhileMayGo) {
+  for (int i = 0; i < 50; ++i) {
+    auto block = Block::Allocate(16 << 20);
+    ASSERT_TRUE(block.ok());
+    auto taken = std::make_shared<TakenBlock>(*std::move(block));
+    TakenBlock::TakeMeanwhile(taken);
+    const std::weak_ptr<TakenBlock> left = taken;
+    taken = nullptr;
+    for (int wait = 0; !left.expired() && wait < 10000; ++wait) usleep(1000);
+    EXPECT_TRUE(left.expired());
+  }
 }
 
 TEST(Memory, SmallBlocksHaveNoParts) {

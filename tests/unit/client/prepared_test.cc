@@ -52,6 +52,23 @@ TEST(Prepared, ARunThatIsGivenItComputesTheRestAlone) {
   EXPECT_EQ(FirstOf(*program, inputs, again->get()), 12);
 }
 
+TEST(Prepared, ItsMemoryMayBeTakenBefore) {
+  constexpr int64_t n = 3 << 20;
+  auto program = Load(PrepareAndAdd(n));
+  const runtime::Executor& executor = program->loaded().executor();
+  std::vector<float> a(n, 3), b(n, 1);
+  const std::vector<kiln_tensor> inputs = {Vector(a.data(), n), Vector(b.data(), n)};
+  for (int i = 0; i < 3; ++i) {
+    for (int twice = 0; twice < i; ++twice) executor.ExpectPrepare();
+    auto prepared = executor.PrepareWeights(inputs);
+    ASSERT_TRUE(prepared.ok()) << prepared.status();
+    EXPECT_EQ(FirstOf(*program, inputs, prepared->get()), 7);
+    executor.ExpectPrepare();
+    EXPECT_EQ(FirstOf(*program, inputs, nullptr), 7);  // takes that itself
+    executor.ExpectPrepare();                          // for nothing
+  }
+}
+
 TEST(Prepared, AnotherProgramsIsRefused) {
   auto program = Load(PrepareAndAdd(4)), other = Load(PrepareAndAdd(4));
   std::vector<float> a(4, 3), b(4, 1);
