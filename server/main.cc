@@ -381,10 +381,11 @@ int Serve(const Config& config, const sigset_t& signals) {
       KernelAssembler{assemblers.get(), [&metrics](bool ok) { metrics.KernelAssembled(ok); }});
   ActivityLog activity;
   RunReports run_reports(&activity);
+  Choices choices(&stack.all());
   for (const auto& [tenant, weight] : config.tenant_weights) metrics.NameTenants({tenant});
   Broker broker(JobLimits(config),
                 {pool, *kernels, stack.all(), stack.verified_disk(), metrics, compiler_builds,
-                 &KernelKeyOf, &activity},
+                 &KernelKeyOf, &activity, &choices},
                 &stack.unmetered(),
                 stack.remote() == nullptr ? nullptr : &stack.remote()->leases());
 
@@ -432,6 +433,7 @@ int Serve(const Config& config, const sigset_t& signals) {
       .check_graph = &CheckGraphSize,
       .activity = activity,
       .run_reports = run_reports,
+      .choices = choices,
       .report_activity = [&sources](
                              const v1::GetActivityRequest& request,
                              v1::Activity& out) { return ReportActivity(sources, request, out); },
