@@ -24,6 +24,7 @@
 #include "proto/base/status_macros.h"
 #include "proto/base/target_name.h"
 #include "server/jobs/choices.h"
+#include "server/jobs/disassemble.h"
 #include "server/jobs/explain_miss.h"
 #include "server/observe/tracing.h"
 
@@ -159,6 +160,9 @@ class Job {
     }));
     KILN_RETURN_IF_ERROR(Step("compile", [this] { return CompileMissingKernels(); }));
     KILN_RETURN_IF_ERROR(Step("link", [this] { return Link(); }));
+    if (options_.debug() && context_.disassemblers != nullptr) {
+      KILN_RETURN_IF_ERROR(Step("disassemble", [this] { return ShowMachineCode(); }));
+    }
     return Store();
   }
 
@@ -369,6 +373,17 @@ class Job {
     return absl::OkStatus();
   }
 
+  absl::Status ShowMachineCode() {
+    std::vector<std::string> cubins;
+    {
+      absl::MutexLock lock(&results_->mu);
+      for (const KernelSlot& slot : results_->slots) cubins.push_back(slot.compiled.cubin());
+    }
+    KILN_ASSIGN_OR_RETURN(machine_code_,
+                          Disassemble(*context_.disassemblers, cubins, input_.order, control_));
+    return absl::OkStatus();
+  }
+
   void FillHeader() {
     v1::ArtifactHeader& header = *artifact_.mutable_header();
     const v1::Device& device = input_.request->device();
@@ -409,6 +424,7 @@ class Job {
       to.set_symbol(kernels_[i].symbol);
       to.set_source(kernels_[i].request->compile_kernel().source());
       to.set_assembly(results_->slots[i].compiled.assembly());
+      if (!machine_code_.empty()) to.set_machine_code(machine_code_[i]);
       if (IsRoutine(i)) continue;
       const v1::KernelSource& from = plan_.kernels(static_cast<int>(i));
       *to.mutable_schedule() = from.schedule();
@@ -457,8 +473,9 @@ class Job {
   v1::PlanResponse plan_;
   v1::Artifact artifact_;
   std::vector<PlannedKernel> kernels_;
-  std::vector<size_t> missing_;           // of kernels_
-  std::vector<OpenChoice> open_choices_;  // those of the program's steps, in order
+  std::vector<size_t> missing_;            // of kernels_
+  std::vector<std::string> machine_code_;  // as text, by kernel; empty where nobody asks
+  std::vector<OpenChoice> open_choices_;   // those of the program's steps, in order
   const std::shared_ptr<KernelResults> results_;
 };
 

@@ -49,6 +49,7 @@ struct CompileJobContext {
   KernelKeyFunction kernel_key;
   JobObserver* observer = &NoJobObserver();  // never null
   Choices* choices = nullptr;                // never null where an option asks for alternatives
+  WorkerBackend* disassemblers = nullptr;    // of cubins, for people; null where there are none
 };
 
 struct CompileJobOutcome {

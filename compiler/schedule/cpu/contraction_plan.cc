@@ -109,10 +109,10 @@ void ChooseTile(double rows, double lanes, VectorIsa isa, int vectors, Contracti
 // Of tiles as wide as the plan's, so that panels stay as they are: the one of that rank, the plan's
 // own being the first. Where there are no so many the plan keeps it.
 void TakeTileOfRank(int rank, VectorIsa isa, ContractionPlan& plan) {
-  static constexpr int kRowsOfWide[] = {12, 8, 14, 10, 6}, kRowsOfNarrow[] = {6, 4, 5, 3, 2};
-  const bool wide = isa == VectorIsa::kAvx512;
-  const int most = (wide ? 28 : 12) / plan.tile_vectors;  // sums stay in registers
-  for (const int rows : wide ? kRowsOfWide : kRowsOfNarrow) {
+  static constexpr int kRows[] = {12, 8, 14, 10, 9, 7, 6, 5, 4, 3, 2};
+  // Sums stay in registers.
+  const int most = (isa == VectorIsa::kAvx512 ? 28 : 12) / plan.tile_vectors;
+  for (const int rows : kRows) {
     if (rows == plan.tile_rows || rows > most) continue;
     if (--rank > 0) continue;
     plan.tile_rows = rows;

@@ -60,18 +60,18 @@ std::string Softmax(int rows, int columns) {
       %0 = load f32 @x[d0, r0]
       %1 = reduce.max f32 %0
     }
-    phase (r1: C) {
-      %2 = load f32 @x[d0, r1]
+    phase (r0: C) {
+      %2 = load f32 @x[d0, r0]
       %3 = sub f32 %2, %1
       %4 = exp f32 %3
       %5 = reduce.sum f32 %4
     }
-    phase (r2: C) {
-      %6 = load f32 @x[d0, r2]
+    phase (r0: C) {
+      %6 = load f32 @x[d0, r0]
       %7 = sub f32 %6, %1
       %8 = exp f32 %7
       %9 = div f32 %8, %5
-      store f32 @y[d0, r2], %9
+      store f32 @y[d0, r0], %9
     }
   }
   output @y sizes[R,C] strides[C,1] offset 0
@@ -105,7 +105,7 @@ TEST(RanksTest, OfTargetCppAreSeveralTiles) {
     ASSERT_TRUE(source.ok()) << source.status();
     sources.insert(*source);
   }
-  EXPECT_EQ(sources.size(), kRanks);
+  EXPECT_EQ(sources.size(), static_cast<size_t>(kRanks));
 }
 
 // Of few rows and of many, on the tensor cores.
