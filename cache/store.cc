@@ -14,6 +14,8 @@ absl::string_view EntryKindName(EntryKind kind) {
       return "kernel";
     case EntryKind::kDescription:
       return "description";
+    case EntryKind::kChoice:
+      return "choice";
   }
   return "unknown";
 }

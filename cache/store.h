@@ -22,11 +22,12 @@ enum class EntryKind : uint8_t {
   kArtifact = 1,
   kKernel = 2,
   kDescription = 3,  // what the artifact's key of the same digest was made of
+  kChoice = 4,       // which of some kernels a client found to be the fastest
 };
 inline constexpr EntryKind kEntryKinds[] = {EntryKind::kArtifact, EntryKind::kKernel,
-                                            EntryKind::kDescription};
+                                            EntryKind::kDescription, EntryKind::kChoice};
 
-// "artifact", "kernel", "description": metric labels and wire names.
+// "artifact", "kernel", "description", "choice": metric labels and wire names.
 absl::string_view EntryKindName(EntryKind kind);
 
 struct Key {

@@ -60,6 +60,7 @@ std::optional<uint8_t> KindNumber(absl::string_view kind) {
   if (kind == "artifact") return kArtifactKind;
   if (kind == "kernel") return kKernelKind;
   if (kind == "description") return kDescriptionKind;
+  if (kind == "choice") return kChoiceKind;
   return std::nullopt;
 }
 

@@ -145,6 +145,7 @@ absl::StatusOr<kiln::ClientOptions> ToClientOptions(const kiln_client_options* g
   out.disable_fusion = in.disable_fusion != 0;
   out.fast_math = in.fast_math != 0;
   out.prepare_memory = in.prepare_memory;
+  out.autotune = in.autotune != 0;
   out.tls_ca = text(in.tls_ca);
   out.tls_cert = text(in.tls_cert);
   out.tls_key = text(in.tls_key);
@@ -411,7 +412,10 @@ int32_t kiln_program_writes_input(const kiln_program* program, size_t index) {
 }
 
 void kiln_program_get_stats(const kiln_program* program, kiln_program_stats* stats) {
-  if (program != nullptr) WriteStruct(program->info.stats(), stats);
+  if (program == nullptr) return;
+  kiln_program_stats now = program->info.stats();
+  now.launches_timed = program->program->loaded().executor().choices().timed();
+  WriteStruct(now, stats);
 }
 
 const char* kiln_program_key(const kiln_program* program) {

@@ -163,7 +163,8 @@ absl::StatusOr<Compiled> Client::Impl::Load(const v1::Graph& graph, Obtained art
     if (!written.ok()) Log(LogLevel::kWarning, written.message());
   }
   std::unique_ptr<RunReport> report;
-  if (artifact.endpoint != nullptr && loaded->executor().TellsRuns()) {
+  const bool has_choices = loaded->executor().choices().any();
+  if (artifact.endpoint != nullptr && (has_choices || loaded->executor().TellsRuns())) {
     report = std::make_unique<RunReport>(artifact.endpoint->shared_from_this(), kept_key);
   }
   out.program = KeepProgram(kept_key, threads,
@@ -171,7 +172,7 @@ absl::StatusOr<Compiled> Client::Impl::Load(const v1::Graph& graph, Obtained art
   out.key = kept_key.ToHex();
   out.load_ms = MillisecondsSince(start);
   out.artifact_bytes = static_cast<int64_t>(artifact.bytes.size());
-  source->Keep(kept_key, artifact);
+  if (!has_choices) source->Keep(kept_key, artifact);  // else the server will know better
   Log(LogLevel::kInfo, "loaded",
       {{"graph", graph.name()},
        {"key", kept_key.ShortHex()},
@@ -231,6 +232,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& opti
   compile_options.set_disable_fusion(options.disable_fusion);
   compile_options.set_fast_math(options.fast_math);
   compile_options.set_prepare_memory(options.prepare_memory);
+  compile_options.set_autotune(options.autotune);
   compile_options.set_debug(options.debug || !impl->debug_dir.empty());
   KILN_ASSIGN_OR_RETURN(
       impl->source, ArtifactSource::Create(options, std::move(device), std::move(compile_options)));

@@ -273,6 +273,11 @@ absl::StatusOr<int64_t> Remote::ClearCache(absl::string_view kind, absl::Duratio
   return response.removed();
 }
 
+absl::Status Remote::ReportChoices(const v1::ReportChoicesRequest& request,
+                                   absl::Duration timeout) {
+  return Call<v1::ReportChoicesResponse>(&Stub::ReportChoices, request, timeout).status();
+}
+
 absl::Status Remote::ReportRun(const v1::ReportRunRequest& request, absl::Duration timeout) {
   return Call<v1::ReportRunResponse>(&Stub::ReportRun, request, timeout).status();
 }

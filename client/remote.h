@@ -21,6 +21,9 @@ namespace kiln {
 class Credentials;
 class OwnServer;
 class Trust;
+namespace v1 {
+class ReportChoicesRequest;
+}
 
 // How a server shall treat this client's calls; empty ones are not sent.
 struct CallHeaders {
@@ -63,6 +66,7 @@ class Remote {
                          const std::function<absl::Status(const v1::InterpretEvent&)>& on_event,
                          absl::Duration timeout);
   absl::Status ReportRun(const v1::ReportRunRequest& request, absl::Duration timeout);
+  absl::Status ReportChoices(const v1::ReportChoicesRequest& request, absl::Duration timeout);
   absl::StatusOr<v1::ListCacheResponse> ListCache(absl::string_view kind, int limit,
                                                   absl::Duration timeout);
   absl::StatusOr<v1::VerifyCacheResponse> VerifyCache(absl::Duration timeout);

@@ -37,25 +37,11 @@ class Assembler {
       : module_(module), plan_(plan), program_(program) {}
 
   absl::Status AddLaunch(const NamedKernel& kernel) {
-    v1::LaunchStep& step = *program_.add_steps()->mutable_launch();
-    step.set_kernel(kernel.symbol);
-    for (ir::BufferId buffer : kernel.emitted.buffers) {
-      KILN_ASSIGN_OR_RETURN(uint32_t id, BufferNumber(buffer));
-      step.add_buffers(id);
-    }
-    for (int symbol : kernel.emitted.symbols) {
-      v1::SymExpr& expr = *step.add_symbols()->mutable_expr();
-      expr.set_kind(v1::SymExpr::KIND_SYMBOL);
-      expr.set_symbol(static_cast<uint32_t>(symbol));
-    }
-    KILN_ASSIGN_OR_RETURN(*step.mutable_scratch_bytes(), ToSymInt(kernel.emitted.scratch_bytes));
-    KILN_ASSIGN_OR_RETURN(*step.mutable_thread_scratch_bytes(),
-                          ToSymInt(kernel.emitted.thread_scratch_bytes));
-    if (!kernel.emitted.grid.blocks.empty()) {
-      KILN_ASSIGN_OR_RETURN(*step.mutable_grid(), ToGrid(kernel.emitted.grid));
-    }
-    step.set_binary(static_cast<uint32_t>(kernel.emitted.binary));
-    step.set_tensor_maps(static_cast<uint32_t>(kernel.emitted.tensor_maps.size()));
+    KILN_RETURN_IF_ERROR(AddOne(kernel));
+    if (kernel.alternatives.empty()) return absl::OkStatus();
+    program_.mutable_steps()->rbegin()->mutable_launch()->set_alternatives(
+        static_cast<uint32_t>(kernel.alternatives.size()));
+    for (const NamedKernel& other : kernel.alternatives) KILN_RETURN_IF_ERROR(AddOne(other));
     return absl::OkStatus();
   }
 
@@ -99,6 +85,29 @@ class Assembler {
   }
 
  private:
+  absl::Status AddOne(const NamedKernel& kernel) {
+    v1::LaunchStep& step = *program_.add_steps()->mutable_launch();
+    step.set_kernel(kernel.symbol);
+    for (ir::BufferId buffer : kernel.emitted.buffers) {
+      KILN_ASSIGN_OR_RETURN(uint32_t id, BufferNumber(buffer));
+      step.add_buffers(id);
+    }
+    for (int symbol : kernel.emitted.symbols) {
+      v1::SymExpr& expr = *step.add_symbols()->mutable_expr();
+      expr.set_kind(v1::SymExpr::KIND_SYMBOL);
+      expr.set_symbol(static_cast<uint32_t>(symbol));
+    }
+    KILN_ASSIGN_OR_RETURN(*step.mutable_scratch_bytes(), ToSymInt(kernel.emitted.scratch_bytes));
+    KILN_ASSIGN_OR_RETURN(*step.mutable_thread_scratch_bytes(),
+                          ToSymInt(kernel.emitted.thread_scratch_bytes));
+    if (!kernel.emitted.grid.blocks.empty()) {
+      KILN_ASSIGN_OR_RETURN(*step.mutable_grid(), ToGrid(kernel.emitted.grid));
+    }
+    step.set_binary(static_cast<uint32_t>(kernel.emitted.binary));
+    step.set_tensor_maps(static_cast<uint32_t>(kernel.emitted.tensor_maps.size()));
+    return absl::OkStatus();
+  }
+
   // Buffers get numbers in order of first use; unused ones are left out.
   absl::StatusOr<uint32_t> BufferNumber(ir::BufferId id) {
     const ir::BufferId from = plan_.in_place_of[id];

@@ -21,6 +21,7 @@ class Program;
 struct NamedKernel {
   std::string symbol;
   codegen::EmittedKernel emitted;
+  std::vector<NamedKernel> alternatives;  // that do the same
 };
 
 // `kernels` has one entry for each operation of the module, in order; those of Library operations

@@ -14,6 +14,7 @@
 #include "compiler/device_info.h"
 #include "compiler/fusion/fuse.h"
 #include "compiler/graph/import.h"
+#include "compiler/ir/fixed_values.h"
 #include "compiler/ir/identity.h"
 #include "compiler/kernel_interface.h"
 #include "compiler/lowering/lower.h"
@@ -39,9 +40,12 @@ absl::StatusOr<const codegen::TargetKind*> FindTarget(const v1::Device& device) 
   return codegen::FindTarget(TargetName(device.target()));
 }
 
-absl::StatusOr<std::unique_ptr<codegen::Target>> MakeTarget(const v1::Device& device) {
+absl::StatusOr<std::unique_ptr<codegen::Target>> MakeTarget(const v1::Device& device,
+                                                            int rank = 0) {
   KILN_ASSIGN_OR_RETURN(const codegen::TargetKind* kind, FindTarget(device));
-  return kind->make(ReadDevice(device));
+  DeviceInfo info = ReadDevice(device);
+  info.rank = rank;
+  return kind->make(std::move(info));
 }
 
 // Doubles the time of fusion, so it is for developers and tests.
@@ -119,6 +123,7 @@ NamedKernel ForBuffersOf(const NamedKernel& kernel, const ir::Identity& from,
   for (ir::BufferId& buffer : out.emitted.buffers) {
     buffer = to.buffers[absl::c_find(from.buffers, buffer) - from.buffers.begin()];
   }
+  for (NamedKernel& other : out.alternatives) other = ForBuffersOf(other, from, to);
   return out;
 }
 
@@ -138,61 +143,107 @@ void AddPlan(const schedule::LaunchPlan& plan, v1::KernelSource& source) {
   out.set_unfused_us(plan.unfused_seconds * 1e6);
 }
 
-// Prints every kernel and names it by its text, so that equal kernels are one. A name is unique
-// among the kernels of a device and options: it is no cache key.
-absl::StatusOr<std::vector<NamedKernel>> EmitKernels(const codegen::Target& target,
-                                                     ir::Module& module,
-                                                     const std::vector<ir::Identity>& identities,
-                                                     const std::vector<schedule::Tree>& trees,
-                                                     const StopCheck& stop, size_t most_bytes,
-                                                     bool debug, v1::PlanResponse& response) {
-  absl::flat_hash_set<std::string> known, routines;
-  size_t source_bytes = 0;
+// Prints kernels and names each by its text, so that equal kernels are one. A name is unique among
+// the kernels of a device and options: it is no cache key.
+class Emitter {
+ public:
+  Emitter(const codegen::Target& target, ir::Module& module, size_t most_bytes, bool debug,
+          v1::PlanResponse& response)
+      : target_(target),
+        module_(module),
+        most_bytes_(most_bytes),
+        debug_(debug),
+        response_(response) {}
+
+  absl::StatusOr<NamedKernel> Emit(const ir::Operation& operation, const schedule::Tree& tree) {
+    NamedKernel named;
+    KILN_ASSIGN_OR_RETURN(named.emitted, target_.Print(module_, tree));
+    KILN_ASSIGN_OR_RETURN(const std::string interface,
+                          InterfaceOf(module_, KernelsOf(operation), named.emitted));
+    named.emitted.source += target_.InterfaceText(interface, named.emitted.binary);
+    named.symbol = absl::StrCat("kiln_", Sha256(named.emitted.source).ToHex().substr(0, 24));
+    if (known_.insert(named.symbol).second) KILN_RETURN_IF_ERROR(Add(named, tree));
+    // Nobody reads them any more, and equal kernels copy the rest.
+    named.emitted.source.clear();
+    named.emitted.routines.clear();
+    return named;
+  }
+
+ private:
+  absl::Status Add(const NamedKernel& named, const schedule::Tree& tree) {
+    source_bytes_ += named.emitted.source.size();
+    if (source_bytes_ > most_bytes_) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the graph's kernels have more than ", most_bytes_,
+                       " bytes of source, which is the limit for a graph of its length"));
+    }
+    v1::KernelSource& source = *response_.add_kernels();
+    source.set_symbol(named.symbol);
+    source.set_source(absl::StrCat(
+        named.emitted.prelude,
+        absl::StrReplaceAll(named.emitted.source, {{codegen::kSymbolPlaceholder, named.symbol}})));
+    for (const codegen::Routine& routine : named.emitted.routines) {
+      if (!routines_.insert(routine.name).second) continue;
+      v1::KernelSource& out = *response_.add_routines();
+      out.set_symbol(routine.name);
+      out.set_source(absl::StrCat(named.emitted.prelude, routine.source));
+    }
+    for (const std::string& origin : tree.origins) source.add_ops(origin);
+    if (!debug_) return absl::OkStatus();
+    for (const std::string& reason : tree.reasons) source.add_schedule(reason);
+    for (const schedule::LaunchPlan& plan : tree.plans) AddPlan(plan, source);
+    return absl::OkStatus();
+  }
+
+  const codegen::Target& target_;
+  ir::Module& module_;
+  const size_t most_bytes_;
+  const bool debug_;
+  v1::PlanResponse& response_;
+  absl::flat_hash_set<std::string> known_, routines_;
+  size_t source_bytes_ = 0;
+};
+
+// Schedules that a client times of one kernel, at most.
+constexpr int kMostSchedules = 5;
+
+// Other schedules of the operation, which is scheduled as `named`.
+absl::Status AddAlternatives(const std::vector<std::unique_ptr<codegen::Target>>& others,
+                             ir::Module& module, const ir::Operation& operation, Emitter& emitter,
+                             NamedKernel& named) {
+  if (ir::StoresPrepared(module, KernelsOf(operation))) return absl::OkStatus();
+  absl::flat_hash_set<std::string> symbols = {named.symbol};
+  for (const auto& other : others) {
+    KILN_ASSIGN_OR_RETURN(const schedule::Tree tree, other->Schedule(module, operation));
+    KILN_RETURN_IF_ERROR(schedule::Verify(module, tree));
+    KILN_ASSIGN_OR_RETURN(NamedKernel alternative, emitter.Emit(operation, tree));
+    if (!symbols.insert(alternative.symbol).second) continue;
+    named.alternatives.push_back(std::move(alternative));
+  }
+  return absl::OkStatus();
+}
+
+// A kernel for each operation of the module, library steps aside; `others` have other schedules.
+absl::StatusOr<std::vector<NamedKernel>> EmitKernels(
+    ir::Module& module, const std::vector<ir::Identity>& identities,
+    const std::vector<schedule::Tree>& trees,
+    const std::vector<std::unique_ptr<codegen::Target>>& others, const StopCheck& stop,
+    Emitter& emitter) {
   std::vector<NamedKernel> kernels(module.operations.size());
   size_t number = 0;
   for (size_t i = 0; i < module.operations.size(); ++i) {
     const ir::Operation& operation = module.operations[i];
     if (std::holds_alternative<ir::Library>(operation)) continue;
     if (stop) KILN_RETURN_IF_ERROR(stop());
-    NamedKernel& named = kernels[i];
     if (const size_t first = identities[i].first; first != i) {
-      named = ForBuffersOf(kernels[first], identities[first], identities[i]);
+      kernels[i] = ForBuffersOf(kernels[first], identities[first], identities[i]);
       continue;
     }
     if (number == trees.size() || trees[number].name != NameOf(operation)) {
       return absl::InternalError(absl::StrCat("kernel @", NameOf(operation), " has no schedule"));
     }
-    const schedule::Tree& tree = trees[number++];
-    KILN_ASSIGN_OR_RETURN(named.emitted, target.Print(module, tree));
-    KILN_ASSIGN_OR_RETURN(const std::string interface,
-                          InterfaceOf(module, KernelsOf(operation), named.emitted));
-    named.emitted.source += target.InterfaceText(interface, named.emitted.binary);
-    named.symbol = absl::StrCat("kiln_", Sha256(named.emitted.source).ToHex().substr(0, 24));
-    if (!known.insert(named.symbol).second) continue;
-    source_bytes += named.emitted.source.size();
-    if (source_bytes > most_bytes) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the graph's kernels have more than ", most_bytes,
-                       " bytes of source, which is the limit for a graph of its length"));
-    }
-    v1::KernelSource& source = *response.add_kernels();
-    source.set_symbol(named.symbol);
-    source.set_source(absl::StrCat(
-        named.emitted.prelude,
-        absl::StrReplaceAll(named.emitted.source, {{codegen::kSymbolPlaceholder, named.symbol}})));
-    for (const codegen::Routine& routine : named.emitted.routines) {
-      if (!routines.insert(routine.name).second) continue;
-      v1::KernelSource& out = *response.add_routines();
-      out.set_symbol(routine.name);
-      out.set_source(absl::StrCat(named.emitted.prelude, routine.source));
-    }
-    // Nobody reads them any more, and equal kernels copy the rest.
-    named.emitted.source.clear();
-    named.emitted.routines.clear();
-    for (const std::string& origin : tree.origins) source.add_ops(origin);
-    if (!debug) continue;
-    for (const std::string& reason : tree.reasons) source.add_schedule(reason);
-    for (const schedule::LaunchPlan& plan : tree.plans) AddPlan(plan, source);
+    KILN_ASSIGN_OR_RETURN(kernels[i], emitter.Emit(operation, trees[number++]));
+    KILN_RETURN_IF_ERROR(AddAlternatives(others, module, operation, emitter, kernels[i]));
   }
   return kernels;
 }
@@ -326,8 +377,13 @@ absl::StatusOr<v1::PlanResponse> PlanGraph(const v1::PlanRequest& request, const
   }
   KILN_RETURN_IF_ERROR(stages.Run("emit", [&]() -> absl::Status {
     const size_t most_bytes = kSourceBytes + kSourceBytesPerByte * graph_bytes;
-    KILN_ASSIGN_OR_RETURN(kernels, EmitKernels(*target, module, identities, trees, stop, most_bytes,
-                                               request.options().debug(), response));
+    std::vector<std::unique_ptr<codegen::Target>> others;
+    for (int rank = 1; request.options().autotune() && rank < kMostSchedules; ++rank) {
+      KILN_ASSIGN_OR_RETURN(others.emplace_back(), MakeTarget(request.device(), rank));
+    }
+    Emitter emitter(*target, module, most_bytes * (1 + others.size()), request.options().debug(),
+                    response);
+    KILN_ASSIGN_OR_RETURN(kernels, EmitKernels(module, identities, trees, others, stop, emitter));
     return absl::OkStatus();
   }));
   KILN_RETURN_IF_ERROR(stages.Run("assemble", [&]() -> absl::Status {

@@ -217,6 +217,11 @@ constexpr Setting kSettings[] = {
        c.ptxas = std::string(v);
        return absl::OkStatus();
      }},
+    {"nvdisasm", "FILE|auto|none", "NVIDIA's disassembler, for people to see cubins (auto)",
+     [](absl::string_view v, Config& c) {
+       c.nvdisasm = std::string(v);
+       return absl::OkStatus();
+     }},
     {"sandbox", "require|warn", "whether a system that cannot confine workers is refused (warn)",
      [](absl::string_view v, Config& c) { return SetSandbox(v, c.sandbox_required); }},
     {"cache-max-size", "BYTES", "limit of the cache on disk, never passed; 32MiB or more (20GiB)",

@@ -47,6 +47,7 @@ struct Config {
   std::vector<std::string> metrics_hosts;
   bool sandbox_required = false;
   std::string ptxas = "none";
+  std::string nvdisasm = "auto";  // used where there is a ptxas
   int64_t max_request_bytes = int64_t{512} << 20;
   int tenant_max_queued = 0;   // 0: no limit of its own
   int tenant_max_running = 0;  // 0: as BrokerOptions

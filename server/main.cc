@@ -276,20 +276,21 @@ std::unique_ptr<SpanSink> StartTracing(const Config& config, Metrics& metrics) {
   return sink;
 }
 
-// Null where there is no ptxas, or no worker that may run it.
-std::unique_ptr<WorkerPool> StartAssemblers(WorkerPoolOptions options, const std::string& ptxas) {
-  if (ptxas.empty()) return nullptr;
-  options.command = {"/proc/self/exe", "worker", absl::StrCat("--ptxas=", ptxas)};
+// Workers that run one program of NVIDIA's, as `flag` names it, and nothing else. Null where there
+// is none, or no worker that may run it.
+std::unique_ptr<WorkerPool> StartProgram(WorkerPoolOptions options, absl::string_view flag,
+                                         const std::string& program) {
+  if (program.empty()) return nullptr;
+  options.command = {"/proc/self/exe", "worker", absl::StrCat("--", flag, "=", program)};
   options.limits.task_timeout = std::min(options.limits.task_timeout, kAssemblyLimit);
   options.standby = 0;
   auto pool = std::make_unique<WorkerPool>(std::move(options));
-  if (pool->WaitUntilReady(kAssemblerStartLimit)) {
-    Log(LogLevel::kInfo, "kernels of GPUs get cubins", {{"ptxas", ptxas}});
-    return pool;
-  }
-  Log(LogLevel::kWarning, "ptxas cannot be used: kernels of GPUs are PTX alone",
-      {{"ptxas", ptxas}});
-  return nullptr;
+  const bool ready = pool->WaitUntilReady(kAssemblerStartLimit);
+  Log(ready ? LogLevel::kInfo : LogLevel::kWarning,
+      absl::StrCat(flag,
+                   ready ? " is there for kernels of GPUs" : " cannot be used for kernels of GPUs"),
+      {{"program", program}});
+  return ready ? std::move(pool) : nullptr;
 }
 
 // Until a signal, or until nobody has called for --idle-timeout. Then programs that come find
@@ -357,6 +358,9 @@ int Serve(const Config& config, const sigset_t& signals) {
 
   const absl::StatusOr<std::string> ptxas = FindPtxas(config.ptxas);
   if (!ptxas.ok()) return Fail(kExitBadConfig, ptxas.status());
+  const absl::StatusOr<std::string> nvdisasm =
+      FindNvdisasm(ptxas->empty() ? "none" : config.nvdisasm, *ptxas);
+  if (!nvdisasm.ok()) return Fail(kExitBadConfig, nvdisasm.status());
 
   WorkerPoolOptions pool_options;
   pool_options.workers = config.workers;
@@ -374,17 +378,22 @@ int Serve(const Config& config, const sigset_t& signals) {
   Executor network(kNetworkThreads, kMaxQueuedLookups);
   Executor upkeep(kUpkeepThreads, kMaxQueuedCalls, kBackgroundNiceness);
   std::unique_ptr<KernelCompiler> kernels;
-  const std::unique_ptr<WorkerPool> assemblers = StartAssemblers(pool_options, *ptxas);
+  const std::unique_ptr<WorkerPool> assemblers = StartProgram(pool_options, "ptxas", *ptxas);
+  WorkerPoolOptions disassembler_options = pool_options;
+  disassembler_options.workers = 1;  // only people wait for it
+  const std::unique_ptr<WorkerPool> disassemblers =
+      StartProgram(std::move(disassembler_options), "nvdisasm", assemblers ? *nvdisasm : "");
   WorkerPool pool(pool_options);
   kernels = std::make_unique<KernelCompiler>(
       &pool, &stack.all(), &stack.memory(),
       KernelAssembler{assemblers.get(), [&metrics](bool ok) { metrics.KernelAssembled(ok); }});
   ActivityLog activity;
   RunReports run_reports(&activity);
+  Choices choices(&stack.all());
   for (const auto& [tenant, weight] : config.tenant_weights) metrics.NameTenants({tenant});
   Broker broker(JobLimits(config),
                 {pool, *kernels, stack.all(), stack.verified_disk(), metrics, compiler_builds,
-                 &KernelKeyOf, &activity},
+                 &KernelKeyOf, &activity, &choices, disassemblers.get()},
                 &stack.unmetered(),
                 stack.remote() == nullptr ? nullptr : &stack.remote()->leases());
 
@@ -432,6 +441,7 @@ int Serve(const Config& config, const sigset_t& signals) {
       .check_graph = &CheckGraphSize,
       .activity = activity,
       .run_reports = run_reports,
+      .choices = choices,
       .report_activity = [&sources](
                              const v1::GetActivityRequest& request,
                              v1::Activity& out) { return ReportActivity(sources, request, out); },

@@ -206,6 +206,9 @@ void AddCompileService(const ServiceContext* context, Methods& all) {
   methods.AddUnary<v1::ReportRunRequest, v1::ReportRunResponse>(
       "ReportRun", quick,
       [&service](const auto& request, auto&) { return service.run_reports.Add(request); });
+  methods.AddUnary<v1::ReportChoicesRequest, v1::ReportChoicesResponse>(
+      "ReportChoices", service.network,
+      [&service](const auto& request, auto&) { return service.choices.Take(request); });
   methods.AddUnary<v1::ListCacheRequest, v1::ListCacheResponse>(
       "ListCache", upkeep, [&service](const auto& request, auto& response) {
         return ListCacheEntries(service.store, request, response);

@@ -248,7 +248,7 @@ Outcome RunCache(const Args& args) {
   if (args.positional().empty()) {
     return Usage(absl::StrCat("kiln cache takes one of ", ActionNames()));
   }
-  auto kind = args.GetChoice("--kind", "", {"", "artifact", "kernel", "description"});
+  auto kind = args.GetChoice("--kind", "", {"", "artifact", "kernel", "description", "choice"});
   if (!kind.ok()) return Usage(kind.status());
   const std::string& name = args.positional().front();
   const Action* action = std::find_if(std::begin(kActions), std::end(kActions),

@@ -106,6 +106,19 @@ absl::StatusOr<std::string> Emit(const Answer& answer, const std::string& what,
   return KernelText(answer.parsed, what == "asm");
 }
 
+// Assembly, and of a GPU's kernels machine code; a note where that cannot be had.
+void PrintCode(const v1::Artifact& artifact) {
+  std::printf("\nAssembly\n%s", KernelText(artifact, /*assembly=*/true).c_str());
+  if (artifact.header().target() != v1::TARGET_PTX) return;
+  const absl::StatusOr<std::string> machine_code = SassText(artifact);
+  if (machine_code.ok()) {
+    std::printf("\nMachine code\n%s", machine_code->c_str());
+  } else {
+    std::fprintf(stderr, "kiln: no machine code: %s\n",
+                 std::string(machine_code.status().message()).c_str());
+  }
+}
+
 // The saved graphs that the arguments are, or that lie in the folders that they are, in order.
 absl::StatusOr<std::vector<std::string>> GraphFiles(const std::vector<std::string>& paths) {
   std::vector<std::string> files;
@@ -213,6 +226,7 @@ Outcome RunExplain(const Args& args) {
   } else {
     std::fputs(ExplainArtifact(answer->parsed).c_str(), stdout);
     std::printf("\nInputs\n%s", DescribeInputs(*graph).c_str());
+    if (args.Has("--code")) PrintCode(answer->parsed);
   }
   return Ok();
 }

@@ -103,6 +103,12 @@ absl::StatusOr<std::string> Disassemble(const std::string& program, absl::string
 }  // namespace
 
 absl::StatusOr<std::string> SassText(const v1::Artifact& artifact) {
+  std::string shown;
+  for (const v1::Debug::KernelSource& kernel : artifact.debug().kernels()) {
+    if (kernel.machine_code().empty()) continue;
+    absl::StrAppend(&shown, "// ", kernel.symbol(), "\n", kernel.machine_code(), "\n");
+  }
+  if (!shown.empty()) return shown;
   const std::string program = FindDisassembler();
   if (program.empty()) {
     return absl::FailedPreconditionError(

@@ -12,9 +12,10 @@ class Artifact;
 
 namespace cli {
 
-// SASS of each kernel under a line with its name, of the artifact's cubins. Runs the first nvdisasm
-// of the PATH, CUDA_HOME, CUDA_PATH and /usr/local/cuda. FAILED_PRECONDITION where there is none,
-// or the artifact has no cubins; INTERNAL with the program's own words where it refuses one.
+// SASS of each kernel under a line with its name: as the server shows it, where it has a
+// disassembler and was asked for debug; else of the artifact's cubins by the first nvdisasm of this
+// machine's PATH, CUDA_HOME, CUDA_PATH and /usr/local/cuda. FAILED_PRECONDITION where there is
+// none, or the artifact has no cubins; INTERNAL with the program's own words where it refuses one.
 absl::StatusOr<std::string> SassText(const v1::Artifact& artifact);
 
 }  // namespace cli

@@ -1,6 +1,8 @@
 #include <google/protobuf/io/tokenizer.h>
 #include <google/protobuf/text_format.h>
 
+#include <algorithm>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,7 +38,8 @@ class Checker {
       const std::string where = absl::StrCat("step ", i);
       prepares_ = i < static_cast<int>(program_.prepare_steps());
       if (step.has_launch()) {
-        KILN_RETURN_IF_ERROR(CheckLaunch(where, step.launch(), *kernels_[launches++].interface));
+        KILN_RETURN_IF_ERROR(CheckLaunch(where, step.launch(), *kernels_[launches].interface));
+        KILN_RETURN_IF_ERROR(CheckAlternatives(where, i, launches++));
       } else if (step.has_library()) {
         // A step may fail, and the run is then done again elsewhere, from its inputs.
         if (updated_) return Malformed(where, "is a library step after an input is written");
@@ -101,6 +104,28 @@ class Checker {
       }
     }
     return absl::OkStatus();
+  }
+
+  // Number `launch` of the launches, which is step `i`, and those that a client may run in its
+  // place: what is written must not depend on which it is.
+  absl::Status CheckAlternatives(absl::string_view where, int i, size_t launch) const {
+    const auto alternatives = static_cast<int>(program_.steps(i).launch().alternatives());
+    const std::set<uint32_t> written = WrittenBy(i, launch);
+    for (int n = 1; n <= alternatives; ++n) {
+      if (WrittenBy(i + n, launch + static_cast<size_t>(n)) == written) continue;
+      return Malformed(where, "has an alternative that writes other buffers");
+    }
+    return absl::OkStatus();
+  }
+
+  std::set<uint32_t> WrittenBy(int step, size_t launch) const {
+    const auto& buffers = program_.steps(step).launch().buffers();
+    const v1::KernelInterface& interface = *kernels_[launch].interface;
+    std::set<uint32_t> written;
+    for (int i = 0; i < std::min(buffers.size(), interface.buffers_size()); ++i) {
+      if (interface.buffers(i).written()) written.insert(buffers[i]);
+    }
+    return written;
   }
 
   // What of it no size changes.

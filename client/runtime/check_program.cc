@@ -8,6 +8,7 @@
 #include "client/runtime/plan.h"
 #include "client/runtime/symbols.h"
 #include "kiln/v1/artifact.pb.h"
+#include "proto/base/digest.h"
 #include "proto/base/dtype.h"
 #include "proto/base/status_macros.h"
 
@@ -112,6 +113,7 @@ class Checker {
     std::string where = absl::StrCat("step ", i);
     switch (step.kind_case()) {
       case v1::Step::kLaunch:
+        KILN_RETURN_IF_ERROR(CheckAlternatives(where, i, step.launch()));
         return CheckLaunch(where, step.launch());
       case v1::Step::kLibrary:
         return CheckLibrary(where, step.library());
@@ -149,6 +151,25 @@ class Checker {
       }
     }
     return absl::OkStatus();
+  }
+
+  absl::Status CheckAlternatives(absl::string_view where, int i, const v1::LaunchStep& launch) {
+    const int64_t alternatives = launch.alternatives();
+    if (alternatives == 0) return absl::OkStatus();
+    if (i < static_cast<int>(program_.prepare_steps())) {
+      return Malformed(where, "is a prepare step with alternatives");
+    }
+    if (alternatives >= program_.steps_size() - i) {
+      return Malformed(where, "has more alternatives than there are steps");
+    }
+    for (int n = i + 1; n <= i + alternatives; ++n) {
+      if (program_.steps(n).has_launch() && program_.steps(n).launch().alternatives() == 0)
+        continue;
+      return Malformed(where, absl::StrCat("has step ", n, " as an alternative, which is none"));
+    }
+    return launch.choice().size() == sizeof(Digest::bytes)
+               ? absl::OkStatus()
+               : Malformed(where, "has alternatives and no key of their choice");
   }
 
   absl::Status CheckLaunch(absl::string_view where, const v1::LaunchStep& launch) {

@@ -25,7 +25,8 @@ Executor::Executor(const v1::Program& program, std::vector<Kernel> kernels,
       program_(program),
       kernels_(std::move(kernels)),
       contract_(std::move(contract)),
-      device_(device) {}
+      device_(device),
+      choices_(program) {}
 
 Executor::~Executor() = default;
 

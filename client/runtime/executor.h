@@ -13,6 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "client/runtime/contract.h"
+#include "client/runtime/launch_choices.h"
 #include "client/runtime/plan.h"
 #include "client/runtime/symbols.h"
 #include "kiln/kiln.h"
@@ -76,6 +77,8 @@ class Executor {
   // At the symbols' hints where the program is dynamic.
   const Plan& typical_plan() const { return *typical_plan_; }
   const v1::Program& program() const { return program_; }
+  // Of launches with alternatives; what runs have decided is the caller's to report.
+  LaunchChoices& choices() const { return choices_; }
 
  protected:
   const std::vector<bool>& written_inputs() const { return written_inputs_; }
@@ -119,6 +122,7 @@ class Executor {
   int64_t kept_bytes_ = 0;  // of parameters on the device
   std::vector<SymbolSource> symbol_sources_;
   std::shared_ptr<const Plan> typical_plan_;
+  mutable LaunchChoices choices_;
 
   mutable absl::Mutex mutex_;
   // Most recently used last; only of dynamic programs.

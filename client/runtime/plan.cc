@@ -201,9 +201,31 @@ class Planner {
     out.thread_scratch_bytes = RoundUp64(thread_scratch);
     plan_.scratch_bytes = std::max(plan_.scratch_bytes, out.scratch_bytes);
     plan_.thread_scratch_bytes = std::max(plan_.thread_scratch_bytes, out.thread_scratch_bytes);
-    plan_.steps.push_back({PlanStep::Kind::kLaunch, static_cast<int>(plan_.launches.size())});
+    out.repeats = Repeats(in, *kernel.interface);
+    plan_.steps.push_back({PlanStep::Kind::kLaunch, static_cast<int>(plan_.launches.size()),
+                           static_cast<int>(in.alternatives())});
     plan_.launches.push_back(std::move(out));
     return absl::OkStatus();
+  }
+
+  // As PlanLaunch has it.
+  bool Repeats(const v1::LaunchStep& launch, const v1::KernelInterface& interface) const {
+    const auto buffer = [&](int argument) -> const PlanBuffer& {
+      return plan_.buffers[launch.buffers(argument)];
+    };
+    const auto overlap = [](const PlanBuffer& a, const PlanBuffer& b) {
+      if (a.kind != BufferKind::kWorkspace || b.kind != BufferKind::kWorkspace) return &a == &b;
+      return a.workspace_offset < b.workspace_offset + b.type.reach_bytes &&
+             b.workspace_offset < a.workspace_offset + a.type.reach_bytes;
+    };
+    for (int to = 0; to < launch.buffers_size(); ++to) {
+      if (!interface.buffers(to).written()) continue;
+      if (interface.buffers(to).read() || buffer(to).kind == BufferKind::kInput) return false;
+      for (int from = 0; from < launch.buffers_size(); ++from) {
+        if (interface.buffers(from).read() && overlap(buffer(to), buffer(from))) return false;
+      }
+    }
+    return true;
   }
 
   // Whether some step writes the buffer, or another one of the same input.

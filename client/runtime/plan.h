@@ -89,6 +89,9 @@ struct PlanLaunch {
   // On a GPU: whether it may begin before a launch before it has ended. It waits for that before it
   // touches anything that a step of the program writes.
   bool begins_early = false;
+  // Whether it can run again and again with the same effect: it reads nothing that it writes, and
+  // writes no input.
+  bool repeats = false;
 };
 
 struct PlanLibrary {
@@ -105,6 +108,8 @@ struct PlanCopy {
 struct PlanStep {
   enum class Kind : uint8_t { kLaunch, kLibrary, kCopy } kind = Kind::kLaunch;
   int index = 0;  // into launches, libraries or copies
+  // So many steps behind this one, launches both, do the same: one of them all runs.
+  int alternatives = 0;
 };
 
 struct PlanOutput {

@@ -46,10 +46,15 @@ int AllocationNumber(const Plan& plan, const PlanBuffer& buffer) {
   }
 }
 
-ProgramRun::ProgramRun(const v1::Program& program, const Plan& plan,
+ProgramRun::ProgramRun(const Executor& executor, const Plan& plan,
                        absl::Span<const kiln_tensor> inputs, const kiln_run_options* options,
                        absl::Span<void*> pointers)
-    : program_(program), plan_(plan), inputs_(inputs), options_(options), pointers_(pointers) {}
+    : program_(executor.program()),
+      choices_(executor.choices()),
+      plan_(plan),
+      inputs_(inputs),
+      options_(options),
+      pointers_(pointers) {}
 
 ProgramRun::~ProgramRun() {
   for (const Allocation& allocation : allocations_) Unreference(allocation.memory);
@@ -82,10 +87,23 @@ absl::Status ProgramRun::RunSteps(size_t first, size_t end) {
   const auto told = options_ == nullptr ? nullptr : options_->step;
   for (size_t i = first; i < end; ++i) {
     if (told != nullptr) told(options_->user, static_cast<int32_t>(i), 1);
-    KILN_RETURN_IF_ERROR(RunStep(plan_.steps[i]));
+    const int alternatives = plan_.steps[i].alternatives;
+    KILN_RETURN_IF_ERROR(RunStep(alternatives > 0 ? ChosenOf(i) : plan_.steps[i]));
     if (told != nullptr) told(options_->user, static_cast<int32_t>(i), 0);
+    i += static_cast<size_t>(alternatives);
   }
   return absl::OkStatus();
+}
+
+const PlanStep& ProgramRun::ChosenOf(size_t i) {
+  const PlanStep* const steps = plan_.steps.data() + i;
+  const auto launch_of = [&](int candidate) -> const PlanLaunch& {
+    return plan_.launches[static_cast<size_t>(steps[candidate].index)];
+  };
+  bool repeats = true;
+  for (int n = 0; n <= steps->alternatives; ++n) repeats &= launch_of(n).repeats;
+  return steps[choices_.Choose(static_cast<int>(i), repeats, MayTime(),
+                               [&](int candidate) { return TimeLaunch(launch_of(candidate)); })];
 }
 
 absl::Status ProgramRun::RunStep(const PlanStep& step) {

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "client/runtime/executor.h"
 #include "client/runtime/memory.h"
 #include "client/runtime/plan.h"
 #include "kiln/kiln.h"
@@ -30,7 +31,7 @@ class ProgramRun {
 
   // `pointers` has an entry for each buffer; those of workspace and constants are set. All
   // arguments outlive the run; `options` may be null.
-  ProgramRun(const v1::Program& program, const Plan& plan, absl::Span<const kiln_tensor> inputs,
+  ProgramRun(const Executor& executor, const Plan& plan, absl::Span<const kiln_tensor> inputs,
              const kiln_run_options* options, absl::Span<void*> pointers);
   virtual ~ProgramRun();  // gives back this run's references to its allocations
 
@@ -58,6 +59,10 @@ class ProgramRun {
   };
 
   virtual absl::Status Launch(const PlanLaunch& launch) = 0;
+  // Whether TimeLaunch can be called in this run.
+  virtual bool MayTime() const { return true; }
+  // Launches, waits for its end and returns the microseconds that it took.
+  virtual absl::StatusOr<double> TimeLaunch(const PlanLaunch& launch) = 0;
   // Copies every element; sizes are those of both windows, not empty.
   virtual absl::Status CopyWindow(const Window& to, const Window& from,
                                   absl::Span<const int64_t> sizes, int64_t element_bytes) = 0;
@@ -71,6 +76,8 @@ class ProgramRun {
   virtual absl::Status AfterCallback() = 0;
 
   absl::Status RunStep(const PlanStep& step);
+  // Of step `i`, which has alternatives, the one that is chosen.
+  const PlanStep& ChosenOf(size_t i);
   absl::Status AllocateOutputs();
   // Storage for a buffer's contents that outputs view; sets the buffer's pointer.
   absl::Status Allocate(int number, int buffer);
@@ -84,6 +91,7 @@ class ProgramRun {
   char* Address(const PlanView& view) const;
 
   const v1::Program& program_;
+  LaunchChoices& choices_;
   const Plan& plan_;
   const absl::Span<const kiln_tensor> inputs_;
   const kiln_run_options* const options_;

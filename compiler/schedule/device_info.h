@@ -42,6 +42,10 @@ struct DeviceInfo {
   int vector_bits = 0;
   int clock_mhz = 0;
   std::vector<BinaryFormat> binary_formats;  // that the client can load
+
+  // Which schedule to choose for a kernel, of those that the cost model ranks: 0, the best; another
+  // where a client is to time several. Where there are no so many it is any of them.
+  int rank = 0;
 };
 
 }  // namespace kiln

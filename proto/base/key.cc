@@ -246,6 +246,7 @@ Digest OptionsFingerprint(const v1::CompileOptions& options) {
   h.Int(keyed.debug());
   // Last, and only where asked for: other keys stay what they were.
   if (keyed.prepare_memory() != 0) h.Str("prepare_memory").Int(keyed.prepare_memory());
+  if (keyed.autotune()) h.Str("autotune");
   return h.Finish();
 }
 
@@ -265,6 +266,17 @@ Digest KernelKey(absl::string_view toolchain, absl::Span<const std::string> argu
   for (const std::string& argument : arguments) h.Str(argument);
   h.Int(static_cast<int64_t>(sources.size()));
   for (absl::string_view source : sources) h.Str(source);
+  return h.Finish();
+}
+
+Digest ChoiceKey(const v1::Device& device, const v1::CompileOptions& options,
+                 absl::Span<const Digest> kernels) {
+  const v1::CompileOptions keyed = KeyedOptions(options);
+  Hasher h;
+  h.Str("kiln choice").Int(kKeyEncodingVersion).Raw(DeviceFingerprint(device).view());
+  h.Int(keyed.optimization_level()).Int(keyed.fast_math());
+  h.Int(static_cast<int64_t>(kernels.size()));
+  for (const Digest& kernel : kernels) h.Raw(kernel.view());
   return h.Finish();
 }
 

@@ -20,6 +20,7 @@ inline constexpr size_t kSignatureBytes = 64;
 inline constexpr uint8_t kArtifactKind = 1;
 inline constexpr uint8_t kKernelKind = 2;
 inline constexpr uint8_t kDescriptionKind = 3;
+inline constexpr uint8_t kChoiceKind = 4;
 
 // A server's private key. Thread-safe.
 class SigningKey {

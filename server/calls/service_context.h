@@ -9,6 +9,7 @@
 #include "server/calls/executor.h"
 #include "server/jobs/admission.h"
 #include "server/jobs/broker.h"
+#include "server/jobs/choices.h"
 #include "server/observe/activity.h"
 #include "server/observe/metrics.h"
 #include "server/observe/run_reports.h"
@@ -49,6 +50,7 @@ struct ServiceContext {
   std::function<absl::Status(const v1::Graph&)> check_graph;
   ActivityLog& activity;
   RunReports& run_reports;
+  Choices& choices;
   std::function<absl::Status(const v1::GetActivityRequest&, v1::Activity&)> report_activity;
   cache::PinningStore& pins;  // the disk tier
   cache::Store& memory;       // the fastest tier, not counted: asked on gRPC's own threads

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -21,6 +23,8 @@
 #include "proto/base/program_stamp.h"
 #include "proto/base/status_macros.h"
 #include "proto/base/target_name.h"
+#include "server/jobs/choices.h"
+#include "server/jobs/disassemble.h"
 #include "server/jobs/explain_miss.h"
 #include "server/observe/tracing.h"
 
@@ -150,9 +154,15 @@ class Job {
  private:
   absl::StatusOr<cache::EntryPtr> RunSteps() {
     KILN_RETURN_IF_ERROR(Step("plan", [this] { return Plan(); }));
-    KILN_RETURN_IF_ERROR(Step("kernel_lookup", [this] { return LookUpKernels(); }));
+    KILN_RETURN_IF_ERROR(Step("kernel_lookup", [this]() -> absl::Status {
+      if (options_.autotune()) KILN_RETURN_IF_ERROR(TakeChoices());
+      return LookUpKernels();
+    }));
     KILN_RETURN_IF_ERROR(Step("compile", [this] { return CompileMissingKernels(); }));
     KILN_RETURN_IF_ERROR(Step("link", [this] { return Link(); }));
+    if (options_.debug() && context_.disassemblers != nullptr) {
+      KILN_RETURN_IF_ERROR(Step("disassemble", [this] { return ShowMachineCode(); }));
+    }
     return Store();
   }
 
@@ -259,6 +269,35 @@ class Job {
     return absl::OkStatus();
   }
 
+  // Leaves one of launches with alternatives where a client has found it the fastest; the kernels
+  // of the others go with them.
+  absl::Status TakeChoices() {
+    absl::flat_hash_map<std::string, Digest> sources;
+    for (const PlannedKernel& kernel : kernels_) {
+      if (kernel.is_routine) continue;
+      sources[kernel.symbol] = Sha256(kernel.request->compile_kernel().source());
+    }
+    const auto find = [this](absl::Span<const cache::Key> of) {
+      return TracedGetMany(step_trace_, context_.store, of);
+    };
+    v1::Program& program = *plan_.mutable_program();
+    KILN_ASSIGN_OR_RETURN(open_choices_, ApplyChoices(device_, options_, sources, find, program));
+    absl::flat_hash_set<absl::string_view> used;
+    for (const v1::Step& step : program.steps()) used.insert(step.launch().kernel());
+    std::vector<PlannedKernel> kept;
+    google::protobuf::RepeatedPtrField<v1::KernelSource> of_kept;
+    for (size_t i = 0; i < kernels_.size(); ++i) {
+      const bool is_routine = kernels_[i].is_routine;
+      if (!is_routine && !used.contains(kernels_[i].symbol)) continue;
+      if (!is_routine) of_kept.Add(std::move(*plan_.mutable_kernels(static_cast<int>(i))));
+      kept.push_back(std::move(kernels_[i]));
+    }
+    kernels_ = std::move(kept);
+    *plan_.mutable_kernels() = std::move(of_kept);
+    outcome_.kernels_total = plan_.kernels_size();
+    return absl::OkStatus();
+  }
+
   absl::Status LookUpKernels() {
     std::vector<cache::Key> keys;
     for (const PlannedKernel& kernel : kernels_) {
@@ -334,6 +373,17 @@ class Job {
     return absl::OkStatus();
   }
 
+  absl::Status ShowMachineCode() {
+    std::vector<std::string> cubins;
+    {
+      absl::MutexLock lock(&results_->mu);
+      for (const KernelSlot& slot : results_->slots) cubins.push_back(slot.compiled.cubin());
+    }
+    KILN_ASSIGN_OR_RETURN(machine_code_,
+                          Disassemble(*context_.disassemblers, cubins, input_.order, control_));
+    return absl::OkStatus();
+  }
+
   void FillHeader() {
     v1::ArtifactHeader& header = *artifact_.mutable_header();
     const v1::Device& device = input_.request->device();
@@ -374,6 +424,7 @@ class Job {
       to.set_symbol(kernels_[i].symbol);
       to.set_source(kernels_[i].request->compile_kernel().source());
       to.set_assembly(results_->slots[i].compiled.assembly());
+      if (!machine_code_.empty()) to.set_machine_code(machine_code_[i]);
       if (IsRoutine(i)) continue;
       const v1::KernelSource& from = plan_.kernels(static_cast<int>(i));
       *to.mutable_schedule() = from.schedule();
@@ -393,6 +444,11 @@ class Job {
       return absl::ResourceExhaustedError("the artifact is over 2 GiB");
     }
     cache::EntryPtr entry = cache::MakeEntry(artifact_.SerializeAsString());
+    if (!open_choices_.empty()) {
+      // The next compile may know better.
+      context_.choices->Offer(open_choices_);
+      return entry;
+    }
     absl::Status stored = context_.store.Put({cache::EntryKind::kArtifact, input_.key}, entry);
     if (!stored.ok()) {
       Log(LogLevel::kWarning, "an artifact was not stored",
@@ -417,7 +473,9 @@ class Job {
   v1::PlanResponse plan_;
   v1::Artifact artifact_;
   std::vector<PlannedKernel> kernels_;
-  std::vector<size_t> missing_;  // of kernels_
+  std::vector<size_t> missing_;            // of kernels_
+  std::vector<std::string> machine_code_;  // as text, by kernel; empty where nobody asks
+  std::vector<OpenChoice> open_choices_;   // those of the program's steps, in order
   const std::shared_ptr<KernelResults> results_;
 };
 

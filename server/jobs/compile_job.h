@@ -10,6 +10,7 @@
 #include "cache/store.h"
 #include "proto/base/compiler_builds.h"
 #include "proto/base/trace_context.h"
+#include "server/jobs/choices.h"
 #include "server/jobs/job_control.h"
 #include "server/jobs/kernel_compiler.h"
 #include "server/observe/job_observer.h"
@@ -47,6 +48,8 @@ struct CompileJobContext {
   CompilerBuilds compiler_builds;
   KernelKeyFunction kernel_key;
   JobObserver* observer = &NoJobObserver();  // never null
+  Choices* choices = nullptr;                // never null where an option asks for alternatives
+  WorkerBackend* disassemblers = nullptr;    // of cubins, for people; null where there are none
 };
 
 struct CompileJobOutcome {

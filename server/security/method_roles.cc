@@ -15,6 +15,8 @@ constexpr MethodRole kMethodRoles[] = {
     {"Interpret", Role::kCompile},
     // Shown to people beside what the compiler predicts.
     {"ReportRun", Role::kCompile},
+    // Makes later compiles take one of several schedules, which all do the same.
+    {"ReportChoices", Role::kCompile},
     // Alter what others get, or read and walk through everything.
     {"VerifyCache", Role::kAdmin},
     {"ClearCache", Role::kAdmin},

@@ -114,6 +114,7 @@ void DescribeKernel(const v1::Debug::KernelSource& from, const v1::KernelInfo* i
   to.set_symbol(from.symbol());
   to.set_source_bytes(static_cast<int>(from.source().size()));
   to.set_assembly_bytes(static_cast<int>(from.assembly().size()));
+  to.set_machine_code_bytes(static_cast<int>(from.machine_code().size()));
   to.set_resources(resources);
   *to.mutable_ops() = from.ops();
   *to.mutable_schedule() = from.schedule();

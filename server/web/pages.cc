@@ -133,7 +133,7 @@ HttpReply AnswerDetails(CompileDetails& details, const std::string& key, bool st
   return reply;
 }
 
-// "ir/2", "kernels/0/source", "kernels/0/assembly".
+// "ir/2", "kernels/0/source", "kernels/0/assembly", "kernels/0/machine_code".
 absl::StatusOr<std::string> FindText(const v1::Artifact& artifact,
                                      const std::vector<std::string>& rest) {
   const v1::Debug& debug = artifact.debug();
@@ -148,6 +148,7 @@ absl::StatusOr<std::string> FindText(const v1::Artifact& artifact,
           routine < 0 ? debug.kernels(index) : debug.routines(routine);
       if (rest[2] == "source") return kernel.source();
       if (rest[2] == "assembly") return kernel.assembly();
+      if (rest[2] == "machine_code") return kernel.machine_code();
     }
   }
   return absl::NotFoundError("this compile has no such text");

@@ -23,6 +23,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/types/span.h"
 #include "kiln/v1/worker.pb.h"
 #include "proto/base/status_macros.h"
 #include "server/workers/worker_process.h"
@@ -34,7 +35,8 @@ namespace {
 
 constexpr size_t kMaxOutputBytes = 64 << 20;
 constexpr size_t kMaxLogBytes = 64 << 10;
-constexpr size_t kMaxWords = 400;  // of the program, in an error
+constexpr size_t kMaxTextBytes = 16 << 20;  // of one kernel's machine code
+constexpr size_t kMaxWords = 400;           // of the program, in an error
 constexpr int kVersionSeconds = 5;
 constexpr uint16_t kElfMachineCuda = 190;
 
@@ -49,23 +51,26 @@ bool IsProgram(const std::string& path) {
          std::memcmp(magic, ELFMAG, SELFMAG) == 0;
 }
 
-std::vector<std::string> PlacesToLook() {
+// `wheels`: of Python's, by their folders.
+std::vector<std::string> PlacesToLook(absl::string_view program,
+                                      absl::Span<const absl::string_view> wheels) {
   std::vector<std::string> places;
   const char* path = getenv("PATH");
   for (absl::string_view folder : absl::StrSplit(path == nullptr ? "" : path, ':')) {
-    if (absl::StartsWith(folder, "/")) places.push_back(absl::StrCat(folder, "/ptxas"));
+    if (absl::StartsWith(folder, "/")) places.push_back(absl::StrCat(folder, "/", program));
   }
   for (const char* name : {"CUDA_HOME", "CUDA_PATH"}) {
-    if (const char* root = getenv(name)) places.push_back(absl::StrCat(root, "/bin/ptxas"));
+    if (const char* root = getenv(name)) places.push_back(absl::StrCat(root, "/bin/", program));
   }
-  std::vector<std::string> patterns = {"/usr/local/cuda/bin/ptxas", "/usr/local/cuda-*/bin/ptxas"};
+  std::vector<std::string> patterns = {absl::StrCat("/usr/local/cuda/bin/", program),
+                                       absl::StrCat("/usr/local/cuda-*/bin/", program)};
   std::vector<std::string> roots = {"/usr", "/usr/local"};
   if (const char* environment = getenv("VIRTUAL_ENV")) roots.insert(roots.begin(), environment);
   for (const std::string& root : roots) {
     for (const char* packages : {"site-packages", "dist-packages"}) {
-      for (const char* wheel : {"cu*", "cuda_nvcc"}) {
+      for (absl::string_view wheel : wheels) {
         patterns.push_back(
-            absl::StrCat(root, "/lib/python3*/", packages, "/nvidia/", wheel, "/bin/ptxas"));
+            absl::StrCat(root, "/lib/python3*/", packages, "/nvidia/", wheel, "/bin/", program));
       }
     }
   }
@@ -78,6 +83,21 @@ std::vector<std::string> PlacesToLook() {
     globfree(&found);
   }
   return places;
+}
+
+absl::StatusOr<std::string> Find(absl::string_view flag, absl::string_view setting,
+                                 std::vector<std::string> places) {
+  if (setting == "none") return "";
+  if (setting != "auto") {
+    std::string path(setting);
+    if (IsProgram(path)) return path;
+    return absl::NotFoundError(
+        absl::StrCat("--", flag, ": '", path, "' is no program (an ELF file)"));
+  }
+  for (std::string& place : places) {
+    if (IsProgram(place)) return std::move(place);
+  }
+  return "";
 }
 
 std::string ReadAll(int fd, size_t most) {
@@ -95,7 +115,7 @@ std::string ReadAll(int fd, size_t most) {
 absl::Status WriteAll(int fd, absl::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t put = write(fd, bytes.data(), bytes.size());
-    if (put <= 0) return absl::InternalError("no memory for what ptxas reads");
+    if (put <= 0) return absl::InternalError("no memory for what the program reads");
     bytes.remove_prefix(static_cast<size_t>(put));
   }
   return absl::OkStatus();
@@ -120,10 +140,11 @@ absl::Status WriteAll(int fd, absl::string_view bytes) {
   _exit(127);
 }
 
-// Runs it to its end; what it printed. 0 seconds are no limit: the task has one.
-absl::StatusOr<std::string> RunPtxas(std::vector<std::string> arguments, int wall_seconds) {
-  const OwnedFd log(memfd_create("ptxas.log", 0));
-  arguments.insert(arguments.begin(), "ptxas");
+// Runs the program, whose name comes first among the arguments, to its end; what it printed. 0
+// seconds are no limit: the task has one.
+absl::StatusOr<std::string> RunProgram(const std::vector<std::string>& arguments, int wall_seconds,
+                                       size_t most_printed) {
+  const OwnedFd log(memfd_create("log", 0));
   const auto pid =
       static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr));
   if (pid < 0) return absl::ResourceExhaustedError(absl::StrCat("clone: ", strerror(errno)));
@@ -132,11 +153,12 @@ absl::StatusOr<std::string> RunPtxas(std::vector<std::string> arguments, int wal
   while (waitpid(pid, &status, 0) < 0) {
     if (errno != EINTR) return absl::InternalError(absl::StrCat("waitpid: ", strerror(errno)));
   }
-  std::string printed = ReadAll(log.get(), kMaxLogBytes);
+  std::string printed = ReadAll(log.get(), most_printed);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return printed;
   std::string how = WIFSIGNALED(status) ? absl::StrCat("signal ", WTERMSIG(status))
                                         : absl::StrCat("exit ", WEXITSTATUS(status));
-  return absl::InternalError(absl::StrCat("ptxas: ", how, " ", printed.substr(0, kMaxWords)));
+  return absl::InternalError(
+      absl::StrCat(arguments[0], ": ", how, " ", printed.substr(0, kMaxWords)));
 }
 
 bool IsCubin(absl::string_view bytes) {
@@ -150,19 +172,19 @@ bool IsCubin(absl::string_view bytes) {
 }  // namespace
 
 absl::StatusOr<std::string> FindPtxas(absl::string_view setting) {
-  if (setting == "none") return "";
-  if (setting != "auto") {
-    std::string path(setting);
-    if (IsProgram(path)) return path;
-    return absl::NotFoundError(absl::StrCat("--ptxas: '", path, "' is no program (an ELF file)"));
-  }
-  for (std::string& place : PlacesToLook()) {
-    if (IsProgram(place)) return std::move(place);
-  }
-  return "";
+  return Find("ptxas", setting, PlacesToLook("ptxas", {"cu*", "cuda_nvcc"}));
 }
 
-absl::Status OpenPtxas(const std::string& path) {
+absl::StatusOr<std::string> FindNvdisasm(absl::string_view setting, absl::string_view ptxas) {
+  std::vector<std::string> places = PlacesToLook("nvdisasm", {"cu*", "cuda_nvdisasm"});
+  const size_t folder = ptxas.rfind('/');
+  if (folder != absl::string_view::npos) {
+    places.insert(places.begin(), absl::StrCat(ptxas.substr(0, folder), "/nvdisasm"));
+  }
+  return Find("nvdisasm", setting, std::move(places));
+}
+
+absl::Status OpenProgram(const std::string& path) {
   const OwnedFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0 || dup3(file.get(), kPtxasFd, O_CLOEXEC) < 0) {
     return absl::NotFoundError(absl::StrCat(path, ": ", strerror(errno)));
@@ -171,7 +193,8 @@ absl::Status OpenPtxas(const std::string& path) {
 }
 
 std::string PtxasVersion() {
-  const absl::StatusOr<std::string> text = RunPtxas({"--version"}, kVersionSeconds);
+  const absl::StatusOr<std::string> text =
+      RunProgram({"ptxas", "--version"}, kVersionSeconds, kMaxLogBytes);
   if (!text.ok()) return "";
   const size_t at = text->find(", V");  // "Cuda compilation tools, release 13.0, V13.0.88"
   if (at == std::string::npos) return "";
@@ -185,11 +208,11 @@ std::string PtxasVersion() {
 absl::StatusOr<v1::AssembleResponse> Assemble(const v1::AssembleRequest& request) {
   const OwnedFd ptx(memfd_create("ptx", 0)), cubin(memfd_create("cubin", 0));
   KILN_RETURN_IF_ERROR(WriteAll(ptx.get(), request.ptx()));
-  KILN_RETURN_IF_ERROR(
-      RunPtxas({absl::StrCat("-arch=", request.arch()), absl::StrCat("/proc/self/fd/", ptx.get()),
-                "-o", absl::StrCat("/proc/self/fd/", cubin.get())},
-               /*wall_seconds=*/0)
-          .status());
+  KILN_RETURN_IF_ERROR(RunProgram({"ptxas", absl::StrCat("-arch=", request.arch()),
+                                   absl::StrCat("/proc/self/fd/", ptx.get()), "-o",
+                                   absl::StrCat("/proc/self/fd/", cubin.get())},
+                                  /*wall_seconds=*/0, kMaxLogBytes)
+                           .status());
   struct stat info = {};
   if (fstat(cubin.get(), &info) != 0 || info.st_size > static_cast<off_t>(kMaxOutputBytes)) {
     return absl::InternalError("ptxas made too much");
@@ -197,6 +220,17 @@ absl::StatusOr<v1::AssembleResponse> Assemble(const v1::AssembleRequest& request
   v1::AssembleResponse response;
   response.set_cubin(ReadAll(cubin.get(), static_cast<size_t>(info.st_size)));
   if (!IsCubin(response.cubin())) return absl::InternalError("ptxas made no cubin");
+  return response;
+}
+
+absl::StatusOr<v1::DisassembleResponse> Disassemble(const v1::DisassembleRequest& request) {
+  const OwnedFd cubin(memfd_create("cubin", 0));
+  KILN_RETURN_IF_ERROR(WriteAll(cubin.get(), request.cubin()));
+  v1::DisassembleResponse response;
+  KILN_ASSIGN_OR_RETURN(*response.mutable_text(),
+                        RunProgram({"nvdisasm", "-c", absl::StrCat("/proc/self/fd/", cubin.get())},
+                                   /*wall_seconds=*/0, kMaxTextBytes));
+  if (response.text().empty()) return absl::InternalError("nvdisasm printed nothing");
   return response;
 }
 

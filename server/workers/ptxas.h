@@ -1,5 +1,6 @@
-// NVIDIA's assembler, which makes a GPU's machine code of PTX. It is another program: workers of a
-// class of their own, `kilnd worker --ptxas=FILE`, run it once for each task.
+// NVIDIA's assembler, which makes a GPU's machine code of PTX, and its disassembler. They are other
+// programs: workers of a class of their own, `kilnd worker --ptxas=FILE` and `--nvdisasm=FILE`, run
+// one of them once for each task.
 #pragma once
 
 #include <string>
@@ -11,6 +12,8 @@ namespace kiln {
 namespace v1 {
 class AssembleRequest;
 class AssembleResponse;
+class DisassembleRequest;
+class DisassembleResponse;
 }  // namespace v1
 
 namespace server {
@@ -24,9 +27,11 @@ inline constexpr int kPtxasFd = 63;
 // "auto": the first of the PATH, CUDA_HOME, CUDA_PATH, /usr/local/cuda*, and Python's wheels of
 // CUDA's compiler. NOT_FOUND for a path without a program; a script is none.
 absl::StatusOr<std::string> FindPtxas(absl::string_view setting);
+// The same of nvdisasm; "auto" looks beside `ptxas` first.
+absl::StatusOr<std::string> FindNvdisasm(absl::string_view setting, absl::string_view ptxas);
 
-// In the worker, before it is sealed: opens the program as kPtxasFd.
-absl::Status OpenPtxas(const std::string& path);
+// In the worker, before it is sealed: opens its program as kPtxasFd.
+absl::Status OpenProgram(const std::string& path);
 
 // In a worker that is sealed: what the program calls its version, "13.0.88"; "" where it does not
 // say so within some seconds.
@@ -35,6 +40,9 @@ std::string PtxasVersion();
 // In a task's process: a cubin. INTERNAL with the program's own words where it refuses the PTX, is
 // killed by a limit or makes no cubin.
 absl::StatusOr<v1::AssembleResponse> Assemble(const v1::AssembleRequest& request);
+// In a task's process of a worker with nvdisasm: what it prints of a cubin, 16 MiB at most.
+// INTERNAL as Assemble.
+absl::StatusOr<v1::DisassembleResponse> Disassemble(const v1::DisassembleRequest& request);
 
 }  // namespace server
 }  // namespace kiln

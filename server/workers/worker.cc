@@ -22,6 +22,7 @@
 #include "proto/base/error_detail.h"
 #include "proto/base/log.h"
 #include "proto/base/scheduling.h"
+#include "proto/base/status_macros.h"
 #include "server/workers/frame.h"
 #include "server/workers/ptxas.h"
 #include "server/workers/sandbox.h"
@@ -36,13 +37,17 @@ struct WorkerFlags {
   int64_t parent_pid = 0;
   int64_t memory_bytes = 0;
   int64_t cpu_seconds = 0;
-  std::string ptxas;  // where set, the worker assembles and does nothing else
+  // Where one is set the worker runs that program and does nothing else.
+  std::string ptxas, nvdisasm;
 };
 
 bool ParseFlags(absl::Span<char* const> arguments, WorkerFlags& flags) {
   for (absl::string_view argument : arguments) {
-    if (absl::ConsumePrefix(&argument, "--ptxas=")) {
-      flags.ptxas = std::string(argument);
+    std::string* program = absl::ConsumePrefix(&argument, "--ptxas=")      ? &flags.ptxas
+                           : absl::ConsumePrefix(&argument, "--nvdisasm=") ? &flags.nvdisasm
+                                                                           : nullptr;
+    if (program != nullptr) {
+      *program = std::string(argument);
       continue;
     }
     int64_t* value = absl::ConsumePrefix(&argument, "--parent-pid=")     ? &flags.parent_pid
@@ -129,7 +134,8 @@ v1::WorkerResponse Serve(const WorkerCompiler& compiler, const v1::WorkerRequest
     case v1::WorkerRequest::kInterpret:
       return Interpret(request.interpret(), cpu_seconds);
     case v1::WorkerRequest::kAssemble:
-      status = absl::InternalError("this worker assembles nothing");
+    case v1::WorkerRequest::kDisassemble:
+      status = absl::InternalError("this worker runs no other program");
       break;
     case v1::WorkerRequest::KIND_NOT_SET:
       status = absl::InternalError("a request without content");
@@ -156,8 +162,21 @@ int RunTask(const v1::StartTask& start, int64_t cpu_seconds) {
   return 0;
 }
 
-// In the process of an assembler's task.
-int RunAssembly(int64_t cpu_seconds, const std::string& version) {
+// What the one program of such a worker makes of a request; `version` is ptxas', "" for nvdisasm.
+absl::Status RunProgramFor(const v1::WorkerRequest& request, const std::string& version,
+                           v1::WorkerResponse& response) {
+  if (request.has_assemble()) {
+    KILN_ASSIGN_OR_RETURN(*response.mutable_assemble(), Assemble(request.assemble()));
+    response.mutable_assemble()->set_assembler(absl::StrCat("ptxas ", version));
+  } else {
+    KILN_ASSIGN_OR_RETURN(*response.mutable_disassemble(), Disassemble(request.disassemble()));
+  }
+  return absl::OkStatus();
+}
+
+// In the process of a task of a worker with a program: `takes` is the kind of its requests.
+int RunProgramTask(int64_t cpu_seconds, const std::string& version,
+                   v1::WorkerRequest::KindCase takes) {
   LimitProcessorTime(cpu_seconds);
   v1::WorkerResponse response;
   response.mutable_ready();
@@ -165,31 +184,31 @@ int RunAssembly(int64_t cpu_seconds, const std::string& version) {
   absl::StatusOr<std::string> frame = ReadFrame(kWorkerSocketFd, {});
   if (!frame.ok()) return 0;  // the server closed its end
   v1::WorkerRequest request;
-  if (!request.ParseFromString(*frame) || !request.has_assemble()) return 1;
-  if (auto assembled = Assemble(request.assemble()); assembled.ok()) {
-    *response.mutable_assemble() = *std::move(assembled);
-    response.mutable_assemble()->set_assembler(absl::StrCat("ptxas ", version));
-  } else {
-    SetError(assembled.status(), response);
-  }
+  if (!request.ParseFromString(*frame) || request.kind_case() != takes) return 1;
+  const absl::Status done = RunProgramFor(request, version, response);
+  if (!done.ok()) SetError(done, response);
   Send(response).IgnoreError();  // nobody is there then
   return 0;
 }
 
-int RunAssembler(const WorkerFlags& flags, v1::WorkerResponse& ready) {
-  if (absl::Status status = OpenPtxas(flags.ptxas); !status.ok()) {
-    Log(LogLevel::kError, "there is no ptxas", {{"why", status.ToString()}});
+int RunProgramWorker(const WorkerFlags& flags, v1::WorkerResponse& ready) {
+  const bool assembles = !flags.ptxas.empty();
+  if (absl::Status status = OpenProgram(assembles ? flags.ptxas : flags.nvdisasm); !status.ok()) {
+    Log(LogLevel::kError, "there is no program", {{"why", status.ToString()}});
     return 1;
   }
   for (std::string& what : SealAssembler(kPtxasFd)) {
     ready.mutable_ready()->add_not_isolated(std::move(what));
   }
-  const std::string version = PtxasVersion();
+  const std::string version = assembles ? PtxasVersion() : "";
   if (!Send(ready).ok()) return 0;
-  return ServeTasks(
-      static_cast<pid_t>(flags.parent_pid),
-      {.prepare = [](const v1::CompileKernelRequest&) {},
-       .run = [&](const v1::StartTask&) { return RunAssembly(flags.cpu_seconds, version); }});
+  const auto takes = assembles ? v1::WorkerRequest::kAssemble : v1::WorkerRequest::kDisassemble;
+  return ServeTasks(static_cast<pid_t>(flags.parent_pid),
+                    {.prepare = [](const v1::CompileKernelRequest&) {},
+                     .run =
+                         [&](const v1::StartTask&) {
+                           return RunProgramTask(flags.cpu_seconds, version, takes);
+                         }});
 }
 
 }  // namespace
@@ -205,7 +224,7 @@ int RunWorker(absl::Span<char* const> arguments) {
   v1::WorkerResponse ready;
   if (!BecomeWorker(flags, *ready.mutable_ready())) return 0;
   LimitProcessorTime(flags.cpu_seconds);
-  if (!flags.ptxas.empty()) return RunAssembler(flags, ready);
+  if (!flags.ptxas.empty() || !flags.nvdisasm.empty()) return RunProgramWorker(flags, ready);
   if (absl::Status status = WarmUpTargets(); !status.ok()) {
     Log(LogLevel::kError, "the compiler does not work", {{"why", status.ToString()}});
     return 1;

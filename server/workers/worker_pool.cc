@@ -142,6 +142,8 @@ bool IsAnswerTo(const v1::WorkerRequest& request, const v1::WorkerResponse& resp
       return request.has_link();
     case v1::WorkerResponse::kAssemble:
       return request.has_assemble();
+    case v1::WorkerResponse::kDisassemble:
+      return request.has_disassemble();
     case v1::WorkerResponse::kInterpret:
     case v1::WorkerResponse::kDone:
       return request.has_interpret();

@@ -51,12 +51,41 @@ TEST_F(CubinTest, AnArtifactHasCubinsThenPtxAndNamesTheAssembler) {
   EXPECT_EQ(artifact.header().kernels(0).assembler(), "ptxas 0.1.2");
   // Another artifact's kernel comes from the cache, cubin and all.
   v1::CompileRequest other = ForGpu(64);
-  other.mutable_options()->set_debug(true);
+  other.mutable_options()->set_prepare_memory(1);
   const v1::Artifact cached = Compile(other);
   EXPECT_EQ(cached.binaries_size(), 2);
   EXPECT_TRUE(cached.header().kernels(0).cached());
   EXPECT_EQ(cached.header().kernels(0).assembler(), "ptxas 0.1.2");
   EXPECT_EQ(Cubins("ok"), 1);
+}
+
+TEST_F(CubinTest, WhoAsksForDebugSeesPtxAndMachineCode) {
+  ASSERT_TRUE(
+      StartServer({"--ptxas=" KILN_FAKE_PTXAS "-works", "--nvdisasm=" KILN_FAKE_PTXAS "-works"}));
+  v1::CompileRequest request = ForGpu(64);
+  EXPECT_EQ(Compile(request).debug().kernels_size(), 0);
+  // The same kernel, which the cache has by now.
+  request.mutable_options()->set_debug(true);
+  const v1::Artifact artifact = Compile(request);
+  ASSERT_EQ(artifact.debug().kernels_size(), 1);
+  const v1::Debug::KernelSource& kernel = artifact.debug().kernels(0);
+  EXPECT_THAT(kernel.assembly(), HasSubstr(absl::StrCat(".entry ", kernel.symbol())));
+  EXPECT_THAT(kernel.machine_code(), HasSubstr("machine code: ELF"));
+}
+
+TEST_F(CubinTest, ADisassemblerThatFailsOrHangsLeavesTheRest) {
+  for (const char* how : {"-fail", "-hang"}) {
+    ASSERT_TRUE(
+        StartServer({"--ptxas=" KILN_FAKE_PTXAS "-works",
+                     absl::StrCat("--nvdisasm=" KILN_FAKE_PTXAS, how), "--worker-timeout=3s"}));
+    v1::CompileRequest request = ForGpu(64);
+    request.mutable_options()->set_debug(true);
+    const v1::Artifact artifact = Compile(request);
+    ASSERT_EQ(artifact.debug().kernels_size(), 1);
+    EXPECT_EQ(artifact.debug().kernels(0).machine_code(), "");
+    EXPECT_EQ(artifact.binaries_size(), 2);
+    StopServer();
+  }
 }
 
 TEST_F(CubinTest, AnAssemblerThatFailsLeavesPtx) {

@@ -149,9 +149,9 @@ def test_a_wrong_variable_is_an_error_of_torch_compile(monkeypatch):
         torch.compile(torch.relu, backend="kiln")
 
 
-def test_modes_of_torchinductors_have_no_effect():
+def test_modes_of_torchinductors_that_have_no_effect():
     x = torch.randn(5)
-    assert_same(torch.compile(torch.relu, backend="kiln", mode="max-autotune")(x), x.relu())
+    assert_same(torch.compile(torch.relu, backend="kiln", mode="lite")(x), x.relu())
     assert kiln_torch.stats()["run_calls"] == 1
 
 

@@ -86,6 +86,7 @@ struct ClientOptions {
   bool disable_fusion = false;
   bool fast_math = false;
   int64_t prepare_memory = 0;  // bytes that one program may prepare (kiln_program_prepare); 0: none
+  bool autotune = false;       // time kernels' schedules here, where no client has, in first runs
   bool debug = false;          // ask for IR, sources and decisions; implied by debug_dir
 
   bool fail_on_miss = false;  // never compile: a miss is an error (IsCacheMiss); or

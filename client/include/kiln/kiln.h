@@ -139,6 +139,9 @@ typedef struct kiln_client_options {
      for null do not run. */
   const char* target;
   int64_t prepare_memory; /* bytes that kiln_program_prepare may take for one program; 0: none */
+  /* Whether first runs of a program time several schedules of its kernels on this device, where no
+     client of the server has; the server keeps which are the fastest. */
+  int32_t autotune;
 } kiln_client_options;
 #define KILN_CLIENT_OPTIONS_INIT {sizeof(kiln_client_options)}
 
@@ -295,6 +298,7 @@ typedef struct kiln_program_stats {
   int32_t dynamic;          /* 1 where sizes depend on symbols */
   int64_t workspace_bytes;  /* of a run; at the symbols' hints where dynamic */
   int64_t prepared_bytes;   /* that kiln_program_prepare takes; 0: it has nothing to prepare */
+  int32_t launches_timed;   /* of which runs have timed several schedules, by now */
 } kiln_program_stats;
 #define KILN_PROGRAM_STATS_INIT {sizeof(kiln_program_stats)}
 KILN_EXPORT void kiln_program_get_stats(const kiln_program* program, kiln_program_stats* stats);

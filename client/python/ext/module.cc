@@ -25,11 +25,11 @@ ClientObject* Self(PyObject* self) {
 }
 
 int InitClient(PyObject* self, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {"server",         "timeout_s",  "threads",    "debug_dir",
-                                "debug",          "tls_ca",     "tls_cert",   "tls_key",
-                                "token",          "token_file", "public_key", "known_servers",
-                                "local_cache",    "tenant",     "priority",   "fail_on_miss",
-                                "prepare_memory", "arch",       "target",     nullptr};
+  static const char* names[] = {
+      "server",      "timeout_s", "threads",  "debug_dir",    "debug",          "tls_ca",
+      "tls_cert",    "tls_key",   "token",    "token_file",   "public_key",     "known_servers",
+      "local_cache", "tenant",    "priority", "fail_on_miss", "prepare_memory", "arch",
+      "target",      "autotune",  nullptr};
   const char* server = "";
   const char* debug_dir = "";
   const char* arch = "";
@@ -38,15 +38,16 @@ int InitClient(PyObject* self, PyObject* args, PyObject* kwargs) {
   int threads = 0;
   int debug = 0;
   int fail_on_miss = 0;
+  int autotune = 0;
   long long prepare_memory = 0;
   // An empty text is as good as none: the library then asks the environment.
   kiln_client_options options = KILN_CLIENT_OPTIONS_INIT;
   if (!PyArg_ParseTupleAndKeywords(
-          args, kwargs, "|sdispsssssssssspLss", const_cast<char**>(names), &server, &timeout_s,
+          args, kwargs, "|sdispsssssssssspLssp", const_cast<char**>(names), &server, &timeout_s,
           &threads, &debug_dir, &debug, &options.tls_ca, &options.tls_cert, &options.tls_key,
           &options.token, &options.token_file, &options.public_key, &options.known_servers,
           &options.local_cache, &options.tenant, &options.priority, &fail_on_miss, &prepare_memory,
-          &arch, &target)) {
+          &arch, &target, &autotune)) {
     return -1;
   }
   options.server = *server != '\0' ? server : nullptr;
@@ -59,6 +60,7 @@ int InitClient(PyObject* self, PyObject* args, PyObject* kwargs) {
   options.debug = debug;
   options.fail_on_miss = fail_on_miss;
   options.prepare_memory = prepare_memory;
+  options.autotune = autotune;
   if (kiln_status* status = kiln_client_create(&options, &Self(self)->client)) {
     RaiseStatus(status);
     return -1;

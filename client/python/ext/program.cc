@@ -216,6 +216,12 @@ PyObject* GetPreparedBytes(PyObject* self, void*) {
   return PyLong_FromLongLong(Self(self)->prepared->kept_bytes());
 }
 
+PyObject* GetLaunchesTimed(PyObject* self, void*) {
+  kiln_program_stats stats = KILN_PROGRAM_STATS_INIT;
+  kiln_program_get_stats(Self(self)->program, &stats);
+  return PyLong_FromLong(stats.launches_timed);
+}
+
 PyObject* GetPreparations(PyObject* self, void*) {
   return PyLong_FromLongLong(Self(self)->prepared->preparations());
 }
@@ -250,6 +256,7 @@ PyMethodDef kMethods[] = {
 PyGetSetDef kGetters[] = {
     {"run_calls", GetRunCalls, nullptr, "how often run was called", nullptr},
     {"num_outputs", GetNumOutputs, nullptr, "how many a run gives", nullptr},
+    {"launches_timed", GetLaunchesTimed, nullptr, "how many had several schedules timed", nullptr},
     {"prepared_bytes", GetPreparedBytes, nullptr, "kept of what follows from parameters alone",
      nullptr},
     {"preparations", GetPreparations, nullptr, "how often that was computed to be kept", nullptr},

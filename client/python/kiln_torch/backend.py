@@ -170,7 +170,9 @@ def kiln_backend(
 
     With `mode` "progressive", here or among the options, calls run eager until the program has
     arrived, then natively: nobody waits for a compile. With "reduce-overhead" inference graphs of
-    fixed sizes on a GPU are replayed as one CUDA graph. TorchInductor's other modes have no effect.
+    fixed sizes on a GPU are replayed as one CUDA graph. With "max-autotune" first runs time schedules
+    that the compiler takes for about as good, and the server keeps which was the fastest. TorchInductor's
+    other modes have no effect.
     """
     options = as_options(mode, options)
     settings = Settings.read(options)

@@ -29,6 +29,7 @@ def make_client(
         prepare_memory=settings.prepare_memory,
         arch=settings.arch_of(device.type),
         target=settings.target_of(device.type),
+        autotune=settings.mode == "max-autotune",
         **given,
     )
 

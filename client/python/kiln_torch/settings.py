@@ -27,9 +27,9 @@ NOT_OF_GRAPH = frozenset(
         *("prepare_memory", "record_runtime_overhead", *FROM_LIBRARY),
     )
 )
-MODES = ("blocking", "progressive", "reduce-overhead")
-# torch.compile's for TorchInductor: programs that choose them may try another backend.
-_MODES_WITHOUT_EFFECT = ("default", "max-autotune", "max-autotune-no-cudagraphs", "lite")
+MODES = ("blocking", "progressive", "reduce-overhead", "max-autotune")
+# Others of torch.compile's, by what they are here: nothing, or what TorchInductor has apart.
+_OTHER_MODES = {"default": None, "lite": None, "max-autotune-no-cudagraphs": "max-autotune"}
 
 
 _given = threading.local()
@@ -47,11 +47,12 @@ def set_latest(options: Mapping[str, Any]) -> None:
 def as_options(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
     """torch.compile's mode and options together; raises ValueError for a mode that nobody knows."""
     given = dict(options or {})
-    if mode in MODES:
-        given.setdefault("mode", mode)
-    elif mode is not None and mode not in _MODES_WITHOUT_EFFECT:
-        known = ", ".join(map(repr, (*MODES, *_MODES_WITHOUT_EFFECT)))
+    if mode is not None and mode not in MODES and mode not in _OTHER_MODES:
+        known = ", ".join(map(repr, (*MODES, *_OTHER_MODES)))
         raise ValueError(f"kiln knows no mode {mode!r}; modes are {known}")
+    own = _OTHER_MODES.get(mode, mode)
+    if own is not None:
+        given.setdefault("mode", own)
     return given
 
 
@@ -80,7 +81,8 @@ class Settings:
     device: str = ""
     debug_dir: str = ""
     # Or "progressive": eager until the artifact arrives. "reduce-overhead": a GPU's inference graphs
-    # are replayed as one CUDA graph.
+    # are replayed as one CUDA graph. "max-autotune": first runs time several schedules of a kernel,
+    # where no client of the server has, and the server keeps the fastest.
     mode: str = "blocking"
     check: bool = False  # run every graph eager as well; raise CheckFailed where it differs
     fallback_random: bool = False  # random operators give the numbers that eager makes, by torch

@@ -132,6 +132,7 @@ class Statistics:
                     "preparations": sum(program.preparations for program in self._programs),
                 },
                 "run_calls": sum(program.run_calls for program in self._programs),
+                "launches_timed": sum(program.launches_timed for program in self._programs),
             }
 
 

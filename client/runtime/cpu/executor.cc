@@ -1,6 +1,7 @@
 #include "client/runtime/cpu/executor.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -42,7 +43,7 @@ class CpuExecutor::OneRun final : private ProgramRun {
  public:
   OneRun(const CpuExecutor& executor, const Plan& plan, Workspace& workspace,
          absl::Span<const kiln_tensor> inputs, const kiln_run_options* options)
-      : ProgramRun(executor.program(), plan, inputs, options, absl::MakeSpan(workspace.pointers)),
+      : ProgramRun(executor, plan, inputs, options, absl::MakeSpan(workspace.pointers)),
         executor_(executor),
         workspace_(workspace) {
     context_.parallel_for = &ContextParallelFor;
@@ -170,6 +171,16 @@ class CpuExecutor::OneRun final : private ProgramRun {
     }
     return absl::InternalError(absl::StrCat(KernelName(launch), " returned ", result));
   }
+
+  absl::StatusOr<double> TimeLaunch(const PlanLaunch& launch) override {
+    const auto begin = std::chrono::steady_clock::now();
+    KILN_RETURN_IF_ERROR(Launch(launch));
+    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin)
+        .count();
+  }
+
+  // A device's launches need not have ended when Launch returns.
+  bool MayTime() const override { return on_device_ == nullptr; }
 
   absl::Status CopyWindow(const Window& to, const Window& from, absl::Span<const int64_t> sizes,
                           int64_t element_bytes) override {

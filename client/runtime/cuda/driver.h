@@ -21,6 +21,7 @@ using Context = struct OpaqueContext*;
 using Module = struct OpaqueModule*;
 using Function = struct OpaqueFunction*;
 using Stream = struct OpaqueStream*;  // null: the legacy default stream
+using Event = struct OpaqueEvent*;
 using Pool = struct OpaquePool*;
 using Graph = struct OpaqueGraph*;
 using UserObject = struct OpaqueUserObject*;  // counts references to memory of the user's
@@ -160,6 +161,11 @@ struct PoolProperties {
   F("cuStreamCreate", make_stream, (Stream*, unsigned flags))                                     \
   F("cuStreamDestroy_v2", destroy_stream, (Stream))                                               \
   F("cuStreamSynchronize", synchronize_stream, (Stream))                                          \
+  F("cuEventCreate", make_event, (Event*, unsigned flags))                                        \
+  F("cuEventDestroy_v2", destroy_event, (Event))                                                  \
+  F("cuEventRecord", record_event, (Event, Stream))                                               \
+  F("cuEventElapsedTime", elapsed_time, (float* milliseconds, Event from, Event to))              \
+  F("cuMemsetD8Async", fill_bytes, (DevicePointer, unsigned char value, size_t bytes, Stream))    \
   F("cuStreamGetCaptureInfo_v2", stream_capture,                                                  \
     (Stream, int* status, uint64_t* id, Graph*, const void** nodes, size_t* num_nodes))           \
   F("cuUserObjectCreate", make_user_object,                                                       \

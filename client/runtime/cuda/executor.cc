@@ -12,6 +12,7 @@
 #include "client/runtime/cuda/device.h"
 #include "client/runtime/cuda/memory.h"
 #include "client/runtime/cuda/modules.h"
+#include "client/runtime/cuda/timer.h"
 #include "client/runtime/program_run.h"
 #include "client/status_bridge.h"
 #include "kiln/v1/artifact.pb.h"
@@ -76,7 +77,7 @@ class CudaExecutor::OneRun final : private Addresses, private runtime::ProgramRu
          const Plan& plan, absl::Span<const kiln_tensor> inputs, const kiln_run_options* options,
          Stream stream, bool captured)
       : Addresses(plan.buffers.size()),
-        ProgramRun(executor.program(), plan, inputs, options, absl::MakeSpan(addresses_)),
+        ProgramRun(executor, plan, inputs, options, absl::MakeSpan(addresses_)),
         executor_(executor),
         on_(on),
         context_(context),
@@ -221,6 +222,18 @@ class CudaExecutor::OneRun final : private Addresses, private runtime::ProgramRu
     return checks ? CheckLaunch(launch) : absl::OkStatus();
   }
 
+  bool MayTime() const override { return !captured_; }
+
+  absl::StatusOr<double> TimeLaunch(const PlanLaunch& launch) override {
+    if (timer_ == nullptr) {
+      KILN_ASSIGN_OR_RETURN(timer_, LaunchTimer::Make(on_.gpu, stream_));
+    }
+    is_after_launch_ = false;
+    const absl::StatusOr<double> took = timer_->Time([&] { return Launch(launch); });
+    is_after_launch_ = false;
+    return took;
+  }
+
   // The map of a matrix in the buffer at `address`.
   absl::Status Encode(const PlanLaunch& launch, const PlanTensorMap& map, DevicePointer address,
                       TensorMap& out) const {
@@ -289,7 +302,8 @@ class CudaExecutor::OneRun final : private Addresses, private runtime::ProgramRu
   DevicePointer owned_ = 0;  // of the runtime's pool
   absl::InlinedVector<Moved, 2> moved_;
   char* scratch_ = nullptr;
-  bool is_after_launch_ = false;  // the last of what this run gave the stream is one
+  std::unique_ptr<LaunchTimer> timer_;  // null before it is needed
+  bool is_after_launch_ = false;        // the last of what this run gave the stream is one
 };
 
 CudaExecutor::CudaExecutor(const v1::Program& program, std::vector<runtime::Kernel> kernels,

@@ -129,8 +129,10 @@ class PtxTarget : public Target {
   }
 
   Digest KeyOf(const KernelJob& job) const override {
-    return KernelKey(absl::StrCat("ptx ", ptx::kSourceHash), {},
-                     {toolchain::KeyOf(Invocation(job)).ToHex()});
+    // The object has the text already, but what is kept of a kernel has it once more where asked.
+    return KernelKey(
+        absl::StrCat("ptx ", ptx::kSourceHash, job.want_assembly ? " and its assembly" : ""), {},
+        {toolchain::KeyOf(Invocation(job)).ToHex()});
   }
 
   absl::StatusOr<CompiledKernel> Compile(const KernelJob& job) const override {

@@ -106,6 +106,20 @@ void ChooseTile(double rows, double lanes, VectorIsa isa, int vectors, Contracti
   if (best == 0) ChooseTile(rows, lanes, isa, 0, plan);  // no tile is that wide
 }
 
+// Of tiles as wide as the plan's, so that panels stay as they are: the one of that rank, the plan's
+// own being the first. Where there are no so many the plan keeps it.
+void TakeTileOfRank(int rank, VectorIsa isa, ContractionPlan& plan) {
+  static constexpr int kRows[] = {12, 8, 14, 10, 9, 7, 6, 5, 4, 3, 2};
+  // Sums stay in registers.
+  const int most = (isa == VectorIsa::kAvx512 ? 28 : 12) / plan.tile_vectors;
+  for (const int rows : kRows) {
+    if (rows == plan.tile_rows || rows > most) continue;
+    if (--rank > 0) continue;
+    plan.tile_rows = rows;
+    return;
+  }
+}
+
 // The store of the result, to know along which loops it is contiguous; null if there is none.
 const Step* ResultStore(const Nest& nest) {
   for (size_t i = 1; i < nest.phases.size(); ++i) {
@@ -228,7 +242,8 @@ struct Operand {
 };
 
 Choice MakeChoice(ir::Module& module, const Nest& nest, const Operand& row, const Operand& panel,
-                  VectorIsa isa, DType type, int64_t l2_bytes, bool prepare) {
+                  VectorIsa isa, DType type, const DeviceInfo& device, bool prepare) {
+  const int64_t l2_bytes = device.l2_bytes;
   IntContext& ints = *module.ints;
   Choice choice;
   ContractionPlan& plan = choice.plan;
@@ -273,6 +288,7 @@ Choice MakeChoice(ir::Module& module, const Nest& nest, const Operand& row, cons
   const int packed_vectors = may_be_packed ? PackedVectors(module, *load, plan) : 0;
   ChooseTile(rows, lanes, isa, packed_vectors, plan);
   if (packed_vectors == plan.tile_vectors) plan.packed_load = load;
+  if (device.rank > 0) TakeTileOfRank(device.rank, isa, plan);
   const auto is_fixed = [&](ir::BufferId b) { return ir::IsFixed(module.buffers[b]); };
   plan.may_prepare = prepare && plan.packed_load == nullptr && plan.depth == plan.num_k &&
                      std::all_of(panel_steps.begin(), panel_steps.end(),
@@ -406,7 +422,7 @@ std::optional<ContractionPlan> PlanContraction(ir::Module& module, const Nest& n
   std::optional<double> other;  // the cost of the choice that lost
   for (int panel = 0; panel < 2; ++panel) {
     Choice choice = MakeChoice(module, nest, rows[1 - panel], panels[panel], isa, product->dtype,
-                               device.l2_bytes, prepare);
+                               device, prepare);
     const double kFewest = 3;
     if (!choice.legal || HintOf(ints, choice.plan.num_rows) < kFewest ||
         HintOf(ints, choice.plan.num_lanes) < kFewest) {

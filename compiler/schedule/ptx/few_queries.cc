@@ -213,13 +213,14 @@ Tree ScheduleFewQueries(ir::Module& module, const ir::Repeat& repeat, const FewQ
                         const DeviceInfo& device) {
   IntContext& ints = *module.ints;
   const std::vector<Choice> choices = Ranked(ints, attention, ComputeUnits(device));
-  const QueriesShape& shape = choices[0].shape;
+  const Choice& chosen = choices[std::min<size_t>(device.rank, choices.size() - 1)];
+  const QueriesShape& shape = chosen.shape;
   Tree tree;
   tree.name = repeat.name;
   tree.origins = repeat.kernels[0].origins;
   tree.team = 32 * kWarps;
   tree.reasons.push_back(absl::StrCat("attention of few queries on the tensor cores, by ",
-                                      Describe(choices[0]), ", ", shape.stages, " stages"));
+                                      Describe(chosen), ", ", shape.stages, " stages"));
   if (choices.size() > 1) {
     tree.reasons.push_back(absl::StrCat("next best: ", Describe(choices[1])));
   }

@@ -164,12 +164,13 @@ bool HasFewRows(const Product& product) {
   return product.num_rows <= kMostFewRows && !product.a.is_turned() && !product.b.is_turned();
 }
 
-RowsShape ChooseRowsShape(const Product& product, int units, std::vector<std::string>& reasons) {
+RowsShape ChooseRowsShape(const Product& product, int units, int rank,
+                          std::vector<std::string>& reasons) {
   const auto costs = Ranked(product, units);
-  const RowsShape shape = ShapeOf(*costs[0].second, product);
+  const auto& [time, candidate] = costs[std::min<size_t>(rank, costs.size() - 1)];
+  const RowsShape shape = ShapeOf(*candidate, product);
   reasons.push_back(absl::StrCat("a product of few rows on the tensor cores, in ",
-                                 Describe(*costs[0].second, costs[0].first), ", ", shape.stages,
-                                 " stages"));
+                                 Describe(*candidate, time), ", ", shape.stages, " stages"));
   reasons.push_back(absl::StrCat("next best: ", Describe(*costs[1].second, costs[1].first)));
   reasons.push_back(absl::StrCat("a library: ", Rounded(LibraryMicroseconds(product, false))));
   return shape;

@@ -32,9 +32,10 @@ struct RowsShape {
 // Whether the product has so few rows and both operands are contiguous along k.
 bool HasFewRows(const Product& product);
 
-// The shape that takes least by the cost model; adds it, the runner-up and a library's time to
-// `reasons`. REQUIRES: HasFewRows.
-RowsShape ChooseRowsShape(const Product& product, int units, std::vector<std::string>& reasons);
+// The shape of that rank (DeviceInfo::rank) by the cost model; adds it, the runner-up and a
+// library's time to `reasons`. REQUIRES: HasFewRows.
+RowsShape ChooseRowsShape(const Product& product, int units, int rank,
+                          std::vector<std::string>& reasons);
 
 // Whether that takes less time than a library's product, and a kernel after it where it `goes_on`.
 // REQUIRES: HasFewRows.

@@ -357,17 +357,18 @@ Tree ScheduleProduct(ir::Module& module, const ir::Kernel& kernel, const Nest& n
   Tree& tree = builder.tree();
   const int units = ComputeUnits(device);
   if (HasFewRows(product)) {
-    const RowsShape shape = ChooseRowsShape(product, units, tree.reasons);
+    const RowsShape shape = ChooseRowsShape(product, units, device.rank, tree.reasons);
     return ScheduleTiles(module, builder, nest, product,
                          {MicroKind::kMultiplyRows, shape.rows, shape.columns, shape.Constants()});
   }
   const auto costs = Ranked(product, units);
-  const TileShape& shape = *costs[0].second;
+  const auto& [time, chosen] = costs[std::min<size_t>(device.rank, costs.size() - 1)];
+  const TileShape& shape = *chosen;
   const int64_t stage_bytes = int64_t{shape.rows + shape.columns} * kStep * 2;
   const auto stages =
       static_cast<int>(std::min(kMostStages, (kSharedBytes - kOtherBytes) / stage_bytes));
-  tree.reasons.push_back(absl::StrCat("a product on the tensor cores, in ",
-                                      Describe(shape, costs[0].first), ", ", stages, " stages"));
+  tree.reasons.push_back(absl::StrCat("a product on the tensor cores, in ", Describe(shape, time),
+                                      ", ", stages, " stages"));
   tree.reasons.push_back(absl::StrCat("a library and a kernel for the rest: ",
                                       RoundedMicroseconds(LibraryMicroseconds(product, units)),
                                       " us expected"));

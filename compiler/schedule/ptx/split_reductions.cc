@@ -26,10 +26,11 @@ using ir::ValueId;
 
 // Elements that a thread should reduce of a part before cutting costs more than it gives.
 constexpr int64_t kLeastPart = 32;
-constexpr int64_t kMostParts = 1024;
+// Of columns the kernel that reduces the parts takes them one after another.
+constexpr int64_t kMostPartsOfColumns = 256, kMostParts = 1024;
 // Threads of a multiprocessor that hide its memory's latency: each with the accesses of several
 // rows of columns, or of a part of a row.
-constexpr int64_t kThreadsOfColumns = 512, kThreadsOfRows = 2048;
+constexpr int64_t kThreadsOfColumns = 1024, kThreadsOfRows = 2048;
 
 // Whether all that the kernel's loops do is to reduce, and later phases take the results.
 bool IsReduction(const Kernel& kernel) {
@@ -78,7 +79,7 @@ class Splitter {
     const int64_t most = length / (kLeastPart * (plan.outer ? 1 : plan.team));
     const int64_t fill = plan.outer ? kThreadsOfColumns : kThreadsOfRows;
     const int64_t wanted = ComputeUnits(device_) * fill / std::max<int64_t>(1, threads);
-    return std::min({wanted, most, kMostParts});
+    return std::min({wanted, most, plan.outer ? kMostPartsOfColumns : kMostParts});
   }
 
   // Loops that make `wanted` parts: outer ones whole, one after another, then pieces of the next.

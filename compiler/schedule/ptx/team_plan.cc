@@ -122,6 +122,8 @@ TeamPlan PlanTeam(IntContext& ints, const Nest& nest, const DeviceInfo& device) 
   while (plan.team < kLargestBlock && plan.team < vectors && rows * plan.team < 256 * units) {
     plan.team *= 2;
   }
+  if (device.rank == 1) plan.team = std::min(2 * plan.team, kLargestBlock);
+  if (device.rank == 2 && plan.team > kWarp) plan.team /= 2;
   for (size_t i = 0; i < nest.phases.size(); ++i) {
     plan.phase_lanes[i].width = plan.phase_lanes[i].var ? plan.team * lanes[i] : 1;
   }

@@ -234,7 +234,8 @@ export class CompileView {
     if (!kernels.length) return h('div', { class: 'empty' }, h('strong', {}, 'This program has no kernels.'), 'Every step is left to the library, or moves data only.');
     const index = Math.min(Math.max(Number(this.part) || 0, 0), kernels.length - 1);
     const kernel = kernels[index];
-    const [source, assembly] = await Promise.all([this.text(`kernels/${index}/source`), this.text(`kernels/${index}/assembly`)]);
+    const [source, assembly, machineCode] = await Promise.all([this.text(`kernels/${index}/source`), this.text(`kernels/${index}/assembly`),
+      kernel.machine_code_bytes ? this.text(`kernels/${index}/machine_code`) : '']);
     const select = h('select', {
       'aria-label': 'Kernel', onchange: (event) => {
         location.hash = `#/compiles/${this.key}/kernels/${event.target.value}`;
@@ -259,6 +260,7 @@ export class CompileView {
         renderCode(kernelText(this.fusedText, item), 'ir', 'IR of the kernel'),
       ] : null,
       this.codePanes(kernel, source, assembly),
+      machineCode ? [h('div', { class: 'pane-head' }, 'Machine code'), h('div', { id: 'machine-code' }, renderCode(machineCode, 'asm', 'Machine code'))] : null,
     ];
   }
 

@@ -154,6 +154,17 @@ v1::Artifact PrepareAndAdd(int64_t n) {
   return artifact;
 }
 
+v1::Artifact AddEitherWay(int64_t n) {
+  v1::Artifact artifact = PrepareAndAdd(n);
+  v1::Program& program = *artifact.mutable_program();
+  *program.add_steps() = program.steps(1);
+  program.mutable_steps(2)->mutable_launch()->mutable_buffers()->SwapElements(0, 1);
+  v1::LaunchStep& launch = *program.mutable_steps(1)->mutable_launch();
+  launch.set_alternatives(1);
+  launch.set_choice(std::string(32, 'c'));
+  return artifact;
+}
+
 v1::Artifact AddLibraryResult(int64_t n) {
   v1::Artifact artifact = EmptyArtifact();
   artifact.set_binary(TestKernels());

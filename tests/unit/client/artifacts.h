@@ -39,6 +39,8 @@ v1::Artifact DynamicAdd();
 v1::Artifact PrepareAndAdd(int64_t n);
 // out = a + L(a), where L is a library step "aten.test.default" of node "lib".
 v1::Artifact AddLibraryResult(int64_t n);
+// As PrepareAndAdd; the second step has itself, with its operands the other way, as an alternative.
+v1::Artifact AddEitherWay(int64_t n);
 
 // A graph that such a program may be of: its inputs, symbols and constants, a node for each library
 // step, and a node that makes each output that lies in no input and is no result of a step.

@@ -75,6 +75,28 @@ TEST(CompilerTest, EqualLayersShareOneKernelAndLaunchItTwice) {
   EXPECT_THAT(plan->kernels(0).source(), HasSubstr(plan->kernels(0).symbol()));
 }
 
+TEST(CompilerTest, LaunchesHaveAlternativesWhereAsked) {
+  v1::PlanRequest request = TwoLayers();
+  request.mutable_options()->set_autotune(true);
+  const auto plan = PlanGraph(request, nullptr);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  std::set<std::string> known, launched;
+  for (const v1::KernelSource& kernel : plan->kernels()) known.insert(kernel.symbol());
+  const auto& steps = plan->program().steps();
+  const auto alternatives = static_cast<int>(steps[0].launch().alternatives());
+  ASSERT_GT(alternatives, 0);
+  ASSERT_EQ(steps.size(), 2 * (1 + alternatives)) << "both layers have the same";
+  for (int i = 0; i < steps.size(); ++i) {
+    launched.insert(steps[i].launch().kernel());
+    const int first = i <= alternatives ? 0 : alternatives + 1;
+    EXPECT_EQ(steps[i].launch().alternatives(), i == first ? alternatives : 0) << i;
+    EXPECT_THAT(steps[i].launch().buffers(),
+                ::testing::UnorderedElementsAreArray(steps[first].launch().buffers()));
+  }
+  EXPECT_EQ(launched.size(), static_cast<size_t>(1 + alternatives));
+  EXPECT_EQ(launched, known);
+}
+
 // Sizes s0 to s5 in some order, contiguous.
 std::string SixSizes(const std::vector<int>& order) {
   std::string text = "tensor { dtype: DTYPE_FLOAT32 ";

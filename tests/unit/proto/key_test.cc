@@ -146,6 +146,7 @@ v1::CompileOptions SampleOptions() {
            disable_fusion: true
            fast_math: true
            prepare_memory: 4096
+           autotune: true
            disabled_passes: "inline"
            disabled_passes: "merge"
            debug: true)pb",

@@ -1,5 +1,6 @@
-// Stands for ptxas in tests: makes an ELF file for CUDA of anything. Built with a KILN_FAKE of what
-// it does instead: `hang` forever, `flood` its output, write `garbage`, or `fail`.
+// Stands for ptxas and nvdisasm in tests: makes an ELF file for CUDA of anything, or prints how one
+// begins. Built with a KILN_FAKE of what it does instead: `hang` forever, `flood` its output, write
+// `garbage`, or `fail`.
 #include <elf.h>
 #include <unistd.h>
 
@@ -30,6 +31,15 @@ int Make(const char* path, const std::string& how) {
   return std::fclose(out) == 0 ? 0 : 4;
 }
 
+int Show(const char* path) {
+  std::FILE* const in = std::fopen(path, "rb");
+  if (in == nullptr) return 5;
+  char magic[SELFMAG] = {};
+  const size_t got = std::fread(magic, 1, sizeof(magic), in);
+  std::printf("machine code: %.*s\n", static_cast<int>(got) - 1, magic + 1);
+  return std::fclose(in);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -49,5 +59,6 @@ int main(int argc, char** argv) {
     std::fputs("ptxas fatal : fake", stderr);
     return 255;
   }
+  if (argc == 3 && std::strcmp(argv[1], "-c") == 0) return Show(argv[2]);
   return output == nullptr ? 2 : Make(output, how);
 }

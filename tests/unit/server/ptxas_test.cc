@@ -8,8 +8,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <iterator>
 
 #include "kiln/v1/worker.pb.h"
 #include "server/workers/sandbox.h"
@@ -29,7 +31,7 @@ constexpr char kPtx[] =
 [[noreturn]] void Sealed(const std::string& program, bool (*what)()) {
   LimitProcess({.memory_bytes = int64_t{1} << 30});
   dup2(STDERR_FILENO, kWorkerSocketFd);  // a task has its socket there
-  if (!OpenPtxas(program).ok()) _exit(2);
+  if (!OpenProgram(program).ok()) _exit(2);
   SealAssembler(kPtxasFd);
   _exit(what() ? 0 : 1);
 }
@@ -111,6 +113,57 @@ TEST(Ptxas, TheRealOneMakesACubinAndRefusesWhatIsNoPtx) {
                        std::cerr << version << "; " << made << "; " << refused << std::endl;
                        return !version.empty() && made.ok() && absl::IsInternal(refused);
                      }),
+              ExitedWithCode(0), "");
+}
+
+bool Shows(const std::string& cubin, const std::string& expected) {
+  v1::DisassembleRequest request;
+  request.set_cubin(cubin);
+  const auto shown = Disassemble(request);
+  std::cerr << shown.status() << std::endl;
+  return expected.empty() ? absl::IsInternal(shown.status())
+                          : shown.ok() && shown->text().find(expected) != std::string::npos;
+}
+
+TEST(Nvdisasm, WhatAProgramMayDo) {
+  EXPECT_EXIT(
+      Sealed(KILN_FAKE_PTXAS "-works", [] { return Shows("\177ELF", "machine code: ELF"); }),
+      ExitedWithCode(0), "");
+  EXPECT_EXIT(Sealed("/bin/true", [] { return Shows("\177ELF", ""); }), ExitedWithCode(0),
+              "printed nothing");
+  EXPECT_EXIT(Sealed(KILN_FAKE_PTXAS "-fail", [] { return Shows("\177ELF", ""); }),
+              ExitedWithCode(0), "nvdisasm: exit 255");
+}
+
+TEST(Nvdisasm, IsLookedForBesidePtxasFirst) {
+  EXPECT_EQ(*FindNvdisasm("none", "/usr/bin/ptxas"), "");
+  EXPECT_EQ(*FindNvdisasm("/bin/true", ""), "/bin/true");
+  EXPECT_THAT(FindNvdisasm("/absent", "").status().message(), HasSubstr("--nvdisasm: '/absent'"));
+  const std::string folder = ::testing::TempDir();
+  const std::string program = folder + (folder.back() == '/' ? "nvdisasm" : "/nvdisasm");
+  unlink(program.c_str());
+  ASSERT_EQ(symlink("/bin/true", program.c_str()), 0);
+  EXPECT_EQ(*FindNvdisasm("auto", program.substr(0, program.rfind('/')) + "/ptxas"), program);
+  unlink(program.c_str());
+}
+
+TEST(Nvdisasm, TheRealOneShowsInstructionsAndRefusesWhatIsNoCubin) {
+  const std::string ptxas = *FindPtxas("auto");
+  if (ptxas.empty() || FindNvdisasm("auto", ptxas)->empty()) {
+    GTEST_SKIP() << "there is no nvdisasm, or no ptxas";
+  }
+  const std::string made = ::testing::TempDir() + "/kiln_nvdisasm.cubin";
+  {
+    std::ofstream(made + ".ptx") << kPtx;
+    const std::string command = ptxas + " -arch=sm_80 " + made + ".ptx -o " + made;
+    ASSERT_EQ(system(command.c_str()), 0);
+  }
+  std::ifstream in(made, std::ios::binary);
+  static std::string cubin;
+  cubin.assign(std::istreambuf_iterator<char>(in), {});
+  EXPECT_EXIT(Sealed(*FindNvdisasm("auto", ptxas), [] { return Shows(cubin, "EXIT"); }),
+              ExitedWithCode(0), "");
+  EXPECT_EXIT(Sealed(*FindNvdisasm("auto", ptxas), [] { return Shows("garbage", ""); }),
               ExitedWithCode(0), "");
 }
 

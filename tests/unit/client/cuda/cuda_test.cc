@@ -210,6 +210,25 @@ TEST_F(Cuda, TheFirstRunMayBeCaptured) {
   EXPECT_EQ(First(outputs[0]), 22);
 }
 
+TEST_F(Cuda, AlternativesAreTimedInTheFirstRunThatIsNotCaptured) {
+  const auto program = Load(OnGpu(AddEitherWay(4)));
+  const OnDevice a({1, 2, 3, 4}), b({10, 20, 30, 40});
+  for (const bool captured : {true, false, false}) {
+    Fake().capturing = captured;
+    Fake().calls.clear();
+    Outputs outputs(1);
+    const absl::Status status = program->Run({a.tensor, b.tensor}, outputs.span(), nullptr);
+    Fake().capturing = false;
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_EQ(First(outputs[0]), 12);
+    const bool timed = !program->loaded().executor().choices().TakeDecided().empty();
+    EXPECT_EQ(Fake().calls["cuEventRecord"] > 0, timed);
+    EXPECT_EQ(timed, Fake().calls["cuLaunchKernelEx"] > 2);
+    if (captured) EXPECT_FALSE(timed);
+  }
+  EXPECT_EQ(Fake().calls["cuEventRecord"], 0) << "the last run takes what was chosen";
+}
+
 TEST_F(Cuda, AProgramMayEndDuringACapture) {
   const OnDevice a({1, 2, 3, 4});
   auto program = Load(OnGpu(PrepareAndAdd(4)));

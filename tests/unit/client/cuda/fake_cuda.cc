@@ -440,6 +440,42 @@ int cuStreamDestroy_v2(void* stream) {
   delete static_cast<int*>(stream);
   return 0;
 }
+// The fake's clock counts what it has run.
+int cuEventCreate(void** event, unsigned) {
+  ENTER("cuEventCreate");
+  *event = new float(-1);
+  return 0;
+}
+int cuEventDestroy_v2(void* event) {
+  ENTER("cuEventDestroy");
+  return Enqueue([event] {
+    delete static_cast<float*>(event);
+    return 0;
+  });
+}
+int cuEventRecord(void* event, void*) {
+  ENTER("cuEventRecord");
+  return Enqueue([event] {
+    static float clock = 0;
+    *static_cast<float*>(event) = clock++;
+    return 0;
+  });
+}
+int cuEventElapsedTime(float* milliseconds, void* from, void* to) {
+  ENTER("cuEventElapsedTime");
+  const float begin = *static_cast<float*>(from), end = *static_cast<float*>(to);
+  if (begin < 0 || end <= begin) Misuse("a time between events that have not come");
+  *milliseconds = end - begin;
+  return 0;
+}
+int cuMemsetD8Async(DevicePointer to, unsigned char value, size_t bytes, void*) {
+  ENTER("cuMemsetD8Async");
+  if (!IsMemory(to, bytes)) Misuse("a fill outside of memory");
+  return Enqueue([=] {
+    std::memset(reinterpret_cast<void*>(to), value, bytes);
+    return 0;
+  });
+}
 int cuStreamSynchronize(void*) {
   ENTER("cuStreamSynchronize", true, true);
   return Drain();

@@ -136,6 +136,7 @@ void CheckSchedules(ir::Module& module, const DeviceInfo& device,
 
 DeviceInfo DeviceFor(const std::string& isa, const CheckOptions& options) {
   DeviceInfo device = TestDevice(isa);
+  device.rank = options.rank;
   device.l2_bytes = options.l2_bytes;
   device.l3_bytes = options.l3_bytes;
   return device;

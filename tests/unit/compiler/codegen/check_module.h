@@ -31,6 +31,7 @@ struct CheckOptions {
   int64_t l3_bytes = 16 << 20;
   int repeats = 0;           // what Target::Tile must make, where it is to be called
   bool only_ptx = false;     // for no other machine
+  int rank = 0;              // DeviceInfo::rank
   int64_t window_bytes = 0;  // what schedule::TileByWindows is called with instead; 0: it is not
 };
 

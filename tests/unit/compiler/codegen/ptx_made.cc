@@ -67,18 +67,19 @@ std::string ProductAndMore(const std::string& type, int m, int n, int k, bool a_
        {"B_AT", b_turned ? "r0, d1" : "d1, r0"}});
 }
 
-std::unique_ptr<Target> MakePtx(const std::string& arch) {
+std::unique_ptr<Target> MakePtx(const std::string& arch, int rank) {
   DeviceInfo device;
   device.arch = arch;
   device.compute_units = 132;
+  device.rank = rank;
   return *(*FindTarget("ptx"))->make(device);
 }
 
-Made Compile(const std::string& text, const std::string& arch) {
+Made Compile(const std::string& text, const std::string& arch, int rank) {
   Made made;
   made.module = *ir::Parse(text);
   ir::Module& module = made.module;
-  const auto target = MakePtx(arch);
+  const auto target = MakePtx(arch, rank);
   target->Tile(module);
   EXPECT_EQ(ir::Verify(module), absl::OkStatus());
   for (const ir::Operation& operation : module.operations) {

@@ -15,8 +15,8 @@ namespace kiln::codegen {
 std::string ProductAndMore(const std::string& type, int m, int n, int k, bool a_turned,
                            bool b_turned);
 
-// For a device of 132 multiprocessors.
-std::unique_ptr<Target> MakePtx(const std::string& arch = "sm_90a");
+// For a device of 132 multiprocessors; `rank` is DeviceInfo's.
+std::unique_ptr<Target> MakePtx(const std::string& arch = "sm_90a", int rank = 0);
 
 struct Made {
   ir::Module module;  // whose context has the kernels' expressions
@@ -25,7 +25,7 @@ struct Made {
   std::vector<std::string> objects;
 };
 // Tiles, schedules, prints and compiles all operations; fails the current test where that fails.
-Made Compile(const std::string& text, const std::string& arch = "sm_90a");
+Made Compile(const std::string& text, const std::string& arch = "sm_90a", int rank = 0);
 
 // Fails where ptxas, if this machine has it, refuses the PTX or has registers to spill.
 void Assemble(const std::string& object, const std::string& arch);
