@@ -376,6 +376,54 @@ def test_a_second_process(how, tmp_path):
     assert (second[0] == 0) == (how != "artifacts")
 
 
+# Functions of one module, of which a process finds some among what others have kept.
+SEVERAL = textwrap.dedent(
+    """
+    import sys, torch, kiln_torch
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.config.caching_precompile = True
+
+    def shared(x):
+        return torch.relu(x) * 3
+
+    class Model(torch.nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.inner = torch.nn.Linear(width, width)
+
+        def forward(self, x):
+            return shared(self.inner(x))
+
+    def call(model, x):
+        return model(x)
+
+    for width in map(int, sys.argv[1:]):
+        torch.manual_seed(width)
+        model, x = Model(width), torch.randn(3, width)
+        options = {"guard_filter_fn": torch.compiler.keep_portable_guards_unsafe}
+        with torch.no_grad():
+            found = torch.compile(call, backend="kiln", options=options, dynamic=False)(model, x)
+            torch.testing.assert_close(found, call(model, x))
+        print(counters["stats"]["calls_captured"])
+    torch.compiler.save_cache_artifacts()
+    """
+)
+
+
+def test_what_precompile_has_loaded_does_not_keep_others_from_being_compiled(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(SEVERAL)
+    traced = []
+    for widths in (["4"], ["8"], ["4", "16", "8"]):
+        command = [sys.executable, str(program), *widths]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr[-3000:]
+        traced.append([int(line) for line in done.stdout.split()])
+    assert traced[0] == traced[1] and traced[0][0] > 0
+    assert traced[2][0] == 0 and traced[2][1] > 0  # the first is found, the second is not
+
+
 CODE_GENERATORS = """
 import sys, torch
 from torch._dynamo.utils import counters

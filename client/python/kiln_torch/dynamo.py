@@ -5,6 +5,7 @@ functions for a log that is off, by splitting whole source files into tokens; a 
 caches so that one run of the guards is timed; the import of DTensor's context parallelism to see that a
 function is not one of its own; a stack's text anew for every node. Results are torch's own: what is
 remembered is what torch's function gave, for the compile at hand, and what is left out had no reader.
+One more is here because torch's own fails after precompile has loaded something.
 
 These are private functions. In a torch that the tests have not seen they stay as they are.
 """
@@ -24,8 +25,6 @@ from typing import Any
 import torch
 from torch._dynamo import guards, output_graph, symbolic_convert
 from torch._guards import TracingContext
-from torch._logging import _internal as logs
-from torch.utils import _config_module, _traceback
 
 _LOG = logging.getLogger("kiln_torch")
 _KNOWN_TORCH = ("2.13.",)
@@ -53,11 +52,13 @@ def _local_map() -> Replacement:
 
 
 def _guards_time() -> Replacement:
+    from torch._logging._internal import trace_log
+
     original = guards.profile_guard_manager
 
     @functools.wraps(original)
     def profile_guard_manager(root: Any, scope: Any, runs: int) -> float:
-        if guards.guards_log.isEnabledFor(logging.DEBUG) or logs.trace_log.handlers:
+        if guards.guards_log.isEnabledFor(logging.DEBUG) or trace_log.handlers:
             return original(root, scope, runs)
         begin = time.perf_counter()
         root.check(scope)
@@ -138,13 +139,16 @@ def _module_frames() -> Replacement:
 
 
 def _short_names() -> Replacement:
+    from torch.utils import _traceback
+
     return _traceback, "shorten_filename", functools.cache(_traceback.shorten_filename)
 
 
 def _settings() -> Replacement:
+    from torch.utils._config_module import _UNSET_SENTINEL as unset
+
     owner = type(torch._dynamo.config)
     original = owner.__getattr__
-    unset = _config_module._UNSET_SENTINEL
     plain = (bool, int, float, str, type(None))
 
     @functools.wraps(original)
@@ -173,6 +177,24 @@ def _settings() -> Replacement:
     return owner, "__getattr__", __getattr__
 
 
+def _free_names() -> Replacement:
+    """torch counts names of globals from 0 in every process. What precompile has loaded into a module
+    may have the next one, of another process, and then no function of that module could be compiled
+    any more, nor one that was loaded for another shape."""
+    owner = output_graph.OutputGraph
+    original = owner.install_global
+
+    @functools.wraps(original)
+    def install_global(self: Any, prefix: str, value: Any) -> str:
+        name = output_graph.unique_id(prefix)
+        while name in self.global_scope:
+            name = output_graph.unique_id(prefix)
+        self.install_global_unsafe(name, value)
+        return name
+
+    return owner, "install_global", install_global
+
+
 _PIECES: tuple[Callable[[], Replacement], ...] = (
     _local_map,
     _guards_time,
@@ -182,6 +204,7 @@ _PIECES: tuple[Callable[[], Replacement], ...] = (
     _module_frames,
     _short_names,
     _settings,
+    _free_names,
 )
 _ABSENT = object()
 
