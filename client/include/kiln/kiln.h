@@ -436,8 +436,8 @@ KILN_EXPORT kiln_status* kiln_program_prepare(const kiln_program* program,
                                               kiln_prepared** prepared);
 /* Says that kiln_program_prepare comes soon: on a thread of its own its memory is asked for
    meanwhile where the program runs on the CPU, which a large model waits for otherwise. The program
-   has that memory until it is prepared, once, or destroyed. Thread-safe; changes no result. NULL is
-   ignored. */
+   has that memory until it is prepared, once, or destroyed, or another one is expected.
+   Thread-safe; changes no result. NULL is ignored. */
 KILN_EXPORT void kiln_program_expect_prepare(const kiln_program* program);
 KILN_EXPORT int32_t kiln_program_prepares_input(const kiln_program* program, size_t index);
 /* Must not overlap a run that was given it. NULL is ignored. */

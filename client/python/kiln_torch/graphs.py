@@ -83,7 +83,8 @@ def ready_to_run(
     def obtain() -> Run:
         _kiln.set_thread_trace(trace)
         program = load_program(graph.text, settings, device)
-        if CompileContext.try_get() is not None:  # else what is loaded may never run
+        # Of what precompile loads or another thread gets, who knows when it runs.
+        if CompileContext.try_get() is not None and not torch._dynamo.config.caching_precompile:
             program.expect_run()
         STATISTICS.loaded(program)
         program.set_lazy_inputs(list(graph.convention.lazy))

@@ -24,6 +24,26 @@ struct CpuPrepared : kiln_prepared {
   std::unique_ptr<Accelerator::Kept> on_device;  // null where all launches are the host's
 };
 
+// What ExpectPrepare has made, of one program at a time: where nothing comes of it, the memory is
+// the next one's.
+struct Expected {
+  absl::Mutex mutex;
+  uint64_t executor ABSL_GUARDED_BY(mutex) = 0;
+  std::shared_ptr<TakenBlock> block ABSL_GUARDED_BY(mutex);
+};
+
+Expected& TheExpected() {
+  static auto* expected = new Expected;
+  return *expected;
+}
+
+// Of that executor; null where there is none.
+std::shared_ptr<TakenBlock> TakeExpected(uint64_t executor) {
+  Expected& expected = TheExpected();
+  absl::MutexLock lock(&expected.mutex);
+  return expected.executor == executor ? std::move(expected.block) : nullptr;
+}
+
 }  // namespace
 
 // What a run writes to apart from outputs; belongs to one run at a time.
@@ -212,6 +232,7 @@ CpuExecutor::CpuExecutor(const v1::Program& program, std::vector<Kernel> kernels
       accelerator_(std::move(accelerator)) {}
 
 CpuExecutor::~CpuExecutor() {
+  TakeExpected(id());
   delete spare_.load();
 }
 
@@ -275,19 +296,21 @@ ThreadPool& CpuExecutor::Pool() const {
 
 void CpuExecutor::ExpectPrepare() const {
   const int64_t bytes = typical_plan().prepared_bytes;
-  absl::MutexLock lock(&mutex_);
-  if (bytes == 0 || expected_ != nullptr) return;
+  if (bytes == 0) return;
+  Expected& expected = TheExpected();
+  absl::MutexLock lock(&expected.mutex);
+  if (expected.executor == id() && expected.block != nullptr) return;
+  expected.block = nullptr;
   absl::StatusOr<Block> block = Block::Allocate(bytes);
   if (!block.ok()) return;  // who needs it says so
-  expected_ = std::make_shared<TakenBlock>(*std::move(block));
-  TakenBlock::TakeMeanwhile(expected_);
+  expected.executor = id();
+  expected.block = std::make_shared<TakenBlock>(*std::move(block));
+  TakenBlock::TakeMeanwhile(expected.block);
 }
 
 absl::StatusOr<std::shared_ptr<TakenBlock>> CpuExecutor::BlockForPrepared(int64_t bytes) const {
-  {
-    absl::MutexLock lock(&mutex_);
-    if (expected_ != nullptr && expected_->capacity() >= bytes) return std::move(expected_);
-  }
+  std::shared_ptr<TakenBlock> expected = TakeExpected(id());
+  if (expected != nullptr && expected->capacity() >= bytes) return expected;
   KILN_ASSIGN_OR_RETURN(Block block, Block::Allocate(bytes));
   return std::make_shared<TakenBlock>(std::move(block));
 }

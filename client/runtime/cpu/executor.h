@@ -102,7 +102,6 @@ class CpuExecutor final : public Executor {
   mutable std::atomic<Workspace*> spare_{nullptr};
   mutable absl::Mutex mutex_;
   mutable std::vector<std::unique_ptr<Workspace>> idle_ ABSL_GUARDED_BY(mutex_);
-  mutable std::shared_ptr<TakenBlock> expected_ ABSL_GUARDED_BY(mutex_);  // for what is prepared
 };
 
 }  // namespace kiln::runtime

@@ -1,7 +1,9 @@
 // Programs that compute something of their parameters once for many runs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <fstream>
 #include <functional>
 #include <memory>
 
@@ -67,6 +69,42 @@ TEST(Prepared, ItsMemoryMayBeTakenBefore) {
     EXPECT_EQ(FirstOf(*program, inputs, nullptr), 7);  // takes that itself
     executor.ExpectPrepare();                          // for nothing
   }
+}
+
+int64_t ResidentBytes() {
+  int64_t all = 0, pages = 0;
+  std::ifstream("/proc/self/statm") >> all >> pages;
+  return pages * sysconf(_SC_PAGESIZE);
+}
+
+TEST(Prepared, OneProgramAtATimeHasMemoryTakenBefore) {
+  constexpr int64_t n = 16 << 20, kBytes = n * 4;
+  auto first = Load(PrepareAndAdd(n)), second = Load(PrepareAndAdd(n));
+  std::vector<float> a(n, 3), b(n, 1);
+  const std::vector<kiln_tensor> inputs = {Vector(a.data(), n), Vector(b.data(), n)};
+  const int64_t before = ResidentBytes();
+  // A thread that takes pages has its block until it has done so with the part at hand.
+  const auto grown_by_less_than = [before](int64_t bytes) {
+    for (int i = 0; ResidentBytes() - before >= bytes && i < 10000; ++i) usleep(1000);
+    return ResidentBytes() - before < bytes;
+  };
+  for (int i = 0; i < 40; ++i) {
+    first->loaded().executor().ExpectPrepare();
+    second->loaded().executor().ExpectPrepare();
+  }
+  EXPECT_TRUE(grown_by_less_than(4 * kBytes));
+  auto prepared = second->loaded().executor().PrepareWeights(inputs);
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_EQ(FirstOf(*second, inputs, prepared->get()), 7);
+  prepared = first->loaded().executor().PrepareWeights(inputs);
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_EQ(FirstOf(*first, inputs, prepared->get()), 7);
+  *prepared = nullptr;
+  for (int i = 0; i < 40; ++i) {
+    auto other = Load(PrepareAndAdd(n));
+    other->loaded().executor().ExpectPrepare();
+  }
+  EXPECT_TRUE(grown_by_less_than(4 * kBytes));
 }
 
 TEST(Prepared, AnotherProgramsIsRefused) {
