@@ -38,11 +38,11 @@ constexpr int64_t kLeastTiles = 32;  // for threads to share
 // Where all comes from memory, a tile is turned in squares of whole cache lines that never leave
 // the first-level cache, and the lines of the squares to come are asked for: memory then waits for
 // neither the turning nor the arithmetic. Not where rows begin within lines, as each square would
-// cut lines in two, nor where the rows of a square lie so far apart that memory has to open a page
-// of its own for each line of them.
+// cut lines in two, nor where the lines that a square turns lie so far apart that memory has to
+// open a page of its own for each.
 constexpr TileShape kShapesOfSquares[] = {{512, 128}, {512, 64}, {256, 64}};
 constexpr int64_t kLineBytes = 64, kLeastSquare = 16;
-constexpr int64_t kMostSquareBytes = 2 << 20;                // from its first row to its last
+constexpr int64_t kMostSquareBytes = 2 << 20;                // from its first line to its last
 constexpr int64_t kSquaresAhead = 2, kLeastLanesAhead = 64;  // of what is turned
 constexpr int64_t kRowBytesAhead = 256;                      // of what is not
 
@@ -94,7 +94,7 @@ class LoopsScheduler {
   void AddTiledRows(Block& out);
   Block& AddPieces(Loop& loop, int64_t step, Binding binding, Block& out);
   void AddSquares(const Loop& rows, const Loop& lanes, Block& out);
-  bool SuitsSquares(int64_t rows);
+  bool SuitsSquares(int64_t square_lanes);
   bool IsTurned(const Step& step);
   bool LanesMayBeInnermost() const;
   void AddInnermostLanes(Block& out);
@@ -291,9 +291,9 @@ void LoopsScheduler::AddTurnedLoads(const Loop& rows, const Loop& lanes, Block& 
   }
 }
 
-// Whether all rows in memory begin where a cache line does, if their buffer does, and those that a
-// square of `rows` rows has of what is not turned lie near to each other.
-bool LoopsScheduler::SuitsSquares(int64_t rows) {
+// Whether all rows in memory begin where a cache line does, if their buffer does, and the lines
+// that a square of so many lanes turns lie near to each other.
+bool LoopsScheduler::SuitsSquares(int64_t square_lanes) {
   for (const Step& step : nest_.phases[0].steps) {
     const ir::Inst& inst = *step.inst;
     if (inst.op != ScalarOp::kLoad && inst.op != ScalarOp::kStore) continue;
@@ -310,7 +310,8 @@ bool LoopsScheduler::SuitsSquares(int64_t rows) {
       const IntExpr pitch = ints_.CoefficientOf(step.index, var);
       if (!is_lines(pitch)) return false;
       const int64_t bytes = ints_.EvaluateAtHints(pitch) * size;
-      if (var == plan_.row_var && rows * std::abs(bytes) > kMostSquareBytes) return false;
+      const bool is_turned_pitch = is_turned && var == plan_.lanes.var;
+      if (is_turned_pitch && square_lanes * std::abs(bytes) > kMostSquareBytes) return false;
     }
     if (!is_lines(ints_.Substitute(step.index, at_first))) return false;
   }

@@ -136,7 +136,7 @@ TEST(CacheHintsTest, WhatIsTurnedFromMemoryIsTurnedInSquares) {
   device.l3_bytes = 1024;
   EXPECT_TRUE(squares(320));
   EXPECT_FALSE(squares(321));                  // rows begin within lines
-  EXPECT_FALSE(squares((2 << 20) / 64 + 16));  // and far from each other
+  EXPECT_FALSE(squares((2 << 20) / 64 + 16));  // what is turned lies far apart
   EXPECT_TRUE(squares((2 << 20) / 64));
 }
 
