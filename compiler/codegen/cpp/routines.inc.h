@@ -169,14 +169,14 @@ void KPackTransposed<T>::Run(const T* typed_from, long lane_stride, long lanes, 
   const Bits* const from = (const Bits*)typed_from;
   Bits* const to = (Bits*)typed_to;
   constexpr int kBlock = 16, kAhead = 2 * kBlock, kRun = 1024 / sizeof(T);
-  constexpr long kLine = 64 / sizeof(T);
+  constexpr long kLine = 64 / sizeof(T), kAlone = kLine > kBlock ? kLine : kBlock;
   // A register holds a row of it.
   constexpr bool kSquares = KILN_VECTOR >= 32 && kBlock * sizeof(T) <= KILN_VECTOR;
   KILN_ROLLED for (long begin = 0; begin < k; begin += kRun) {
     const long end = KMinIndex(begin + kRun, k);
     KILN_ROLLED for (long lane = 0; lane < lanes; lane += kBlock) {
       // The pieces to come may be far apart, which no prefetcher foresees. Past the end it does no
-      // harm.
+      // harm. Who takes a line at a time asks for what comes himself.
       const long ahead = lane + kAhead;
       const Bits* const next = ahead < lanes ? from + ahead * lane_stride
                                              : from + (ahead - lanes) * lane_stride + end - begin;
@@ -184,7 +184,7 @@ void KPackTransposed<T>::Run(const T* typed_from, long lane_stride, long lanes, 
       KILN_ROLLED for (long i = begin; i < end; i += kBlock) {
         const Bits* const block = from + lane * lane_stride + i;
         Bits* const turned = to + i * k_stride + lane;
-        if (lane_stride >= kLine) {
+        if (lane_stride >= kLine && k > kAlone) {
 #pragma clang loop unroll(full)
           for (int l = 0; l < kBlock; ++l) __builtin_prefetch(next + l * lane_stride + i, 0, 2);
         }

@@ -1,12 +1,14 @@
 #include "compiler/schedule/cpu/loops.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "compiler/schedule/builder.h"
 #include "compiler/schedule/cpu/cache_hints.h"
 #include "compiler/schedule/cpu/column_sums.h"
@@ -33,6 +35,17 @@ struct TileShape {
 constexpr TileShape kTileShapes[] = {{1024, 128}, {1024, 64}, {512, 64}, {256, 64}};
 constexpr int64_t kLeastTiles = 32;  // for threads to share
 
+// Where all comes from memory, a tile is turned in squares of whole cache lines that never leave
+// the first-level cache, and the lines of the squares to come are asked for: memory then waits for
+// neither the turning nor the arithmetic. Not where rows begin within lines, as each square would
+// cut lines in two, nor where the lines that a square turns lie so far apart that memory has to
+// open a page of its own for each.
+constexpr TileShape kShapesOfSquares[] = {{512, 128}, {512, 64}, {256, 64}};
+constexpr int64_t kLineBytes = 64, kLeastSquare = 16;
+constexpr int64_t kMostSquareBytes = 2 << 20;                // from its first line to its last
+constexpr int64_t kSquaresAhead = 2, kLeastLanesAhead = 64;  // of what is turned
+constexpr int64_t kRowBytesAhead = 256;                      // of what is not
+
 class LoopsScheduler {
  public:
   LoopsScheduler(ir::Module& module, const ir::Kernel& kernel, Nest nest, VectorPlan plan,
@@ -48,7 +61,8 @@ class LoopsScheduler {
         l2_bytes_(device.l2_bytes) {
     Because(plan_.reason);
     absl::flat_hash_set<ir::BufferId> streamed = StreamedBuffers(ints_, module, nest_, device);
-    if (!streamed.empty()) Because("stores go past the caches, which all of it would not fit");
+    streams_ = !streamed.empty();
+    if (streams_) Because("stores go past the caches, which all of it would not fit");
     if (!prefetches_.empty() && !LanesMayBeInnermost()) Because("rows to come are fetched ahead");
     builder_.MarkStreamed(std::move(streamed));
     for (IntExpr var : nest_.outer) {
@@ -78,10 +92,13 @@ class LoopsScheduler {
   Loop LanesLoop(Binding binding);
   void ChooseTile();
   void AddTiledRows(Block& out);
+  Block& AddPieces(Loop& loop, int64_t step, Binding binding, Block& out);
+  void AddSquares(const Loop& rows, const Loop& lanes, Block& out);
+  bool SuitsSquares(int64_t square_lanes);
   bool IsTurned(const Step& step);
   bool LanesMayBeInnermost() const;
   void AddInnermostLanes(Block& out);
-  void AddTurnedLoads(IntExpr block, IntExpr block_end, IntExpr tile, IntExpr run, Block& out);
+  void AddTurnedLoads(const Loop& rows, const Loop& lanes, Block& out);
   void AddRowBody(const Loop& lanes, Block& out);
   void AddSegments(const Segments& segments, const Loop& lanes, Block& out);
   void AddInterior(const Interior& interior, const Loop& lanes, Block& out);
@@ -96,7 +113,9 @@ class LoopsScheduler {
   const int num_values_;
   const int64_t l1_bytes_, l2_bytes_;
   std::vector<IntExpr> rows_;           // outer loops but for lanes and row_var
+  bool streams_ = false;                // past the caches
   int tile_rows_ = 0, tile_lanes_ = 0;  // where the plan has tiles
+  int64_t square_ = 0;                  // the side of one; 0: a tile is turned at once
   absl::flat_hash_map<const ir::Inst*, TurnedLoad> turned_;
 };
 
@@ -248,28 +267,55 @@ bool LoopsScheduler::IsTurned(const Step& step) {
          schedule::IsTurned(ints_, step, plan_.row_var, plan_.lanes.var);
 }
 
-// Those loads, for a tile of `run` rows and the lanes of a block: read row by row, turned, and kept
-// as [row][lane].
-void LoopsScheduler::AddTurnedLoads(IntExpr block, IntExpr block_end, IntExpr tile, IntExpr run,
-                                    Block& out) {
+// Those loads, for a tile: read row by row, turned, and kept as [row][lane].
+void LoopsScheduler::AddTurnedLoads(const Loop& rows, const Loop& lanes, Block& out) {
+  const int64_t kept_rows = square_ > 0 ? square_ : tile_rows_;
+  const int64_t kept_lanes = square_ > 0 ? square_ : tile_lanes_;
   for (const Step& step : nest_.phases[0].steps) {
     if (!IsTurned(step)) continue;
     const ir::Inst& inst = *step.inst;
-    const int64_t size = int64_t{tile_rows_} * tile_lanes_;
+    const int64_t size = kept_rows * kept_lanes;
     const Space space = TaskSpace(size * DTypeSize(inst.dtype), l1_bytes_);
     const Alloc alloc{inst.dtype, ints_.Const(size), space, {}, false};
     const AllocId turned = builder_.Open(alloc, out);
     const IntExpr from =
-        ints_.Substitute(step.index, {{plan_.row_var, tile}, {plan_.lanes.var, block}});
-    const IntExpr along_lane = ints_.CoefficientOf(step.index, plan_.lanes.var);
-    out.push_back(
-        {Micro{MicroKind::kPackTransposed,
-               {},
-               {{-1, turned, ints_.Const(0)}, {inst.buffer, -1, from}},
-               {along_lane, ints_.Sub(block_end, block), run, ints_.Const(tile_lanes_)}}});
-    turned_[&inst] = {turned, ints_.Add(ints_.Mul(ints_.Sub(plan_.row_var, tile), tile_lanes_),
-                                        ints_.Sub(plan_.lanes.var, block))};
+        ints_.Substitute(step.index, {{rows.var, rows.begin}, {lanes.var, lanes.begin}});
+    const IntExpr along_lane = ints_.CoefficientOf(step.index, lanes.var);
+    out.push_back({Micro{MicroKind::kPackTransposed,
+                         {},
+                         {{-1, turned, ints_.Const(0)}, {inst.buffer, -1, from}},
+                         {along_lane, ints_.Sub(lanes.end, lanes.begin),
+                          ints_.Sub(rows.end, rows.begin), ints_.Const(kept_lanes)}}});
+    turned_[&inst] = {turned, ints_.Add(ints_.Mul(ints_.Sub(rows.var, rows.begin), kept_lanes),
+                                        ints_.Sub(lanes.var, lanes.begin))};
   }
+}
+
+// Whether all rows in memory begin where a cache line does, if their buffer does, and the lines
+// that a square of so many lanes turns lie near to each other.
+bool LoopsScheduler::SuitsSquares(int64_t square_lanes) {
+  for (const Step& step : nest_.phases[0].steps) {
+    const ir::Inst& inst = *step.inst;
+    if (inst.op != ScalarOp::kLoad && inst.op != ScalarOp::kStore) continue;
+    if (!ContainsVar(step.index, plan_.lanes.var)) continue;
+    const bool is_turned = IsTurned(step);
+    const int64_t size = DTypeSize(inst.dtype);
+    const auto is_lines = [&](IntExpr elements) {
+      return elements && ints_.Mod(ints_.Mul(elements, size), kLineBytes).is_const(0);
+    };
+    ir::IntContext::VarMap at_first;
+    for (IntExpr var : nest_.outer) {
+      at_first[var] = ints_.Const(0);
+      if (var == (is_turned ? plan_.row_var : plan_.lanes.var)) continue;
+      const IntExpr pitch = ints_.CoefficientOf(step.index, var);
+      if (!is_lines(pitch)) return false;
+      const int64_t bytes = ints_.EvaluateAtHints(pitch) * size;
+      const bool is_turned_pitch = is_turned && var == plan_.lanes.var;
+      if (is_turned_pitch && square_lanes * std::abs(bytes) > kMostSquareBytes) return false;
+    }
+    if (!is_lines(ints_.Substitute(step.index, at_first))) return false;
+  }
+  return true;
 }
 
 // The first of the shapes of which there are enough, and whose turned pieces fit their share of the
@@ -283,36 +329,97 @@ void LoopsScheduler::ChooseTile() {
     bytes_of_all += size;
   }
   for (IntExpr var : nest_.outer) points *= ExtentHint(ints_, var);
-  for (const TileShape& shape : kTileShapes) {
+  absl::Span<const TileShape> shapes = kTileShapes;
+  const int64_t square = std::max(kLeastSquare, kLineBytes / least_size);
+  if (streams_ && SuitsSquares(square)) {
+    square_ = square;
+    shapes = kShapesOfSquares;
+    Because(absl::StrCat("tiles in squares of ", square_,
+                         ", those to come fetched ahead, as all comes from memory"));
+  }
+  for (const TileShape& shape : shapes) {
     tile_rows_ = static_cast<int>(shape.piece_bytes / least_size);
     tile_lanes_ = shape.lanes;
     const int64_t size = int64_t{tile_rows_} * tile_lanes_;
     if (size * bytes_of_all <= l2_bytes_ / 4 && points >= kLeastTiles * size) break;
   }
+  if (square_ == 0) return;
+  // Whole squares, and no more than there are.
+  const auto limit = [&](int& size, IntExpr var) {
+    const int64_t squares =
+        (std::min<int64_t>(size, ExtentHint(ints_, var)) + square_ - 1) / square_;
+    size = static_cast<int>(std::max<int64_t>(squares, 1) * square_);
+  };
+  limit(tile_rows_, plan_.row_var);
+  limit(tile_lanes_, plan_.lanes.var);
 }
 
 // Rows by lanes in tiles, so that what is contiguous along the rows is read in whole cache lines.
 void LoopsScheduler::AddTiledRows(Block& out) {
   ChooseTile();
-  IntExpr block, tile;
-  const Loop lanes = builder_.Whole(plan_.lanes.var), rows = builder_.Whole(plan_.row_var);
-  const IntExpr num_lanes = Extent(ints_, lanes.var), num_rows = Extent(ints_, rows.var);
   Block* at = &out;
   for (IntExpr var : rows_) at = &builder_.AddLoop(builder_.Whole(var, Binding::kTask), *at);
-  at = &builder_.AddSteps(tile, num_rows, rows.begin, rows.end, ints_.Const(tile_rows_),
-                          Binding::kTask, *at);
-  at = &builder_.AddSteps(block, num_lanes, lanes.begin, lanes.end, ints_.Const(tile_lanes_),
-                          Binding::kTask, *at);
-  const IntExpr block_end =
-      builder_.Let(ints_.Min(ints_.Add(block, tile_lanes_), lanes.end), num_lanes, *at);
-  const IntExpr tile_end =
-      builder_.Let(ints_.Min(ints_.Add(tile, tile_rows_), rows.end), num_rows, *at);
-  AddTurnedLoads(block, block_end, tile, ints_.Sub(tile_end, tile), *at);
-  at = &builder_.AddLoop({plan_.row_var, tile, tile_end, Binding::kSerial, 1}, *at);
-  Loop loop = LanesLoop(Binding::kVector);
-  loop.begin = block;
-  loop.end = block_end;
-  AddRowBody(loop, *at);
+  Loop rows = builder_.Whole(plan_.row_var), lanes = LanesLoop(Binding::kVector);
+  at = &AddPieces(rows, tile_rows_, Binding::kTask, *at);
+  at = &AddPieces(lanes, tile_lanes_, Binding::kTask, *at);
+  if (square_ > 0) {
+    AddSquares(rows, lanes, *at);
+  } else {
+    AddTurnedLoads(rows, lanes, *at);
+    AddRowBody(lanes, builder_.AddLoop(rows, *at));
+  }
+}
+
+// Steps through `loop`, which becomes one of a step's iterations.
+Block& LoopsScheduler::AddPieces(Loop& loop, int64_t step, Binding binding, Block& out) {
+  const IntExpr extent = Extent(ints_, loop.var), end = loop.end;
+  IntExpr piece;
+  Block& at = builder_.AddSteps(piece, extent, loop.begin, end, ints_.Const(step), binding, out);
+  loop.begin = piece;
+  loop.end = builder_.Let(ints_.Min(ints_.Add(piece, step), end), extent, at);
+  return at;
+}
+
+// A tile of `rows` and `lanes`, turned square by square.
+void LoopsScheduler::AddSquares(const Loop& rows, const Loop& lanes, Block& out) {
+  Loop own_rows = rows, own_lanes = lanes;
+  own_lanes.width = static_cast<int>(std::min<int64_t>(lanes.width, square_));
+  Block* at = &AddPieces(own_rows, square_, Binding::kSerial, out);
+  at = &AddPieces(own_lanes, square_, Binding::kSerial, *at);
+  AddTurnedLoads(own_rows, own_lanes, *at);
+  // Where a square begins that comes later, in the order of those of this tile and the next.
+  const int64_t ahead = std::max(kLeastLanesAhead, kSquaresAhead * square_);
+  const IntExpr number =
+      ints_.Add(ints_.Add(ints_.Mul(ints_.Sub(own_rows.begin, rows.begin), tile_lanes_ / square_),
+                          ints_.Sub(own_lanes.begin, lanes.begin)),
+                ahead);
+  const IntExpr band = ints_.FloorDiv(number, tile_lanes_);
+  const int64_t bands = tile_rows_ / square_;
+  const IntExpr row =
+      builder_.Let(ints_.Add(rows.begin, ints_.Mul(ints_.Mod(band, bands), square_)),
+                   ints_.Add(Extent(ints_, rows.var), tile_rows_), *at);
+  const IntExpr lane = builder_.Let(
+      ints_.Add(ints_.Add(lanes.begin, ints_.Mul(ints_.FloorDiv(band, bands), tile_lanes_)),
+                ints_.Mod(number, tile_lanes_)),
+      ints_.Add(Extent(ints_, lanes.var), ints_.Const(ahead + 2 * tile_lanes_)), *at);
+  at = &builder_.AddLoop(own_rows, *at);
+  // A line of the later square beside each row, and those to come of what is not turned.
+  for (const Step& step : nest_.phases[0].steps) {
+    const ir::Inst& inst = *step.inst;
+    if (inst.op != ScalarOp::kLoad || !inst.operands.empty()) continue;
+    IntExpr index;
+    if (IsTurned(step)) {
+      const IntExpr own = ints_.Sub(rows.var, own_rows.begin);
+      index = ints_.Substitute(step.index, {{rows.var, row}, {lanes.var, ints_.Add(lane, own)}});
+    } else if (ContainsVar(step.index, rows.var) && ContainsVar(step.index, lanes.var)) {
+      index = ints_.Add(ints_.Substitute(step.index, {{lanes.var, own_lanes.begin}}),
+                        kRowBytesAhead / DTypeSize(inst.dtype));
+    } else {
+      continue;
+    }
+    at->push_back({Prefetch{inst.buffer, index, static_cast<int>(square_)}});
+  }
+  AddRowBody(own_lanes, *at);
 }
 
 Tree LoopsScheduler::Run() && {

@@ -1,6 +1,11 @@
 // What a kernel of loops keeps, streams and prefetches.
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "tests/unit/compiler/codegen/check_module.h"
@@ -74,6 +79,65 @@ TEST(CacheHintsTest, LargeResultsAreWrittenPastTheCaches) {
   EXPECT_EQ(Count(*cached, "KStream"), 0u);
   EXPECT_EQ(Count(*streamed, "KStream<"), 1u);
   EXPECT_EQ(Count(*streamed, "KStreamEnd()"), 1u);
+}
+
+// x turned and y as it is, ROWS by LANES, in rows that lie PITCH elements apart.
+std::string TurnedPlus(const std::string& type, const std::string& rows, const std::string& lanes,
+                       int pitch, const std::string& symbols = "") {
+  return absl::StrReplaceAll(R"(module {
+    SYMBOLS
+    buffer @x TYPE[LANES,ROWS] strides[PITCH,1] input(0)
+    buffer @y TYPE[ROWS,LANES] strides[PITCH,1] input(1)
+    buffer @o TYPE[ROWS,LANES] strides[PITCH,1] output
+    kernel @k (d0: ROWS, d1: LANES) {
+      phase () {
+        %0 = load TYPE @x[d1,d0]
+        %1 = load TYPE @y[d0,d1]
+        %2 = OP TYPE %0, %1
+        store TYPE @o[d0,d1], %2
+      }
+    }
+    output @o sizes[ROWS,LANES] strides[PITCH,1] offset 0
+  })",
+                             {{"SYMBOLS", symbols},
+                              {"TYPE", type},
+                              {"ROWS", rows},
+                              {"LANES", lanes},
+                              {"PITCH", StrCat(pitch)},
+                              {"OP", type == "bool" ? "xor" : "sub"}});
+}
+
+TEST(CacheHintsTest, WhatIsTurnedFromMemoryIsTurnedInSquares) {
+  const CheckOptions small_cache{.l3_bytes = 1024};
+  const auto check = [&](const std::string& type, int rows, int lanes) {
+    CheckModule(TurnedPlus(type, StrCat(rows), StrCat(lanes), 320), small_cache);
+  };
+  for (const std::string type : {"f32", "f64", "bf16", "f16", "i64", "i32", "u8", "bool"}) {
+    check(type, 130, 310);
+  }
+  for (const auto& [rows, lanes] :
+       std::vector<std::pair<int, int>>{{128, 128}, {37, 75}, {16, 200}, {300, 17}, {3, 5}}) {
+    check(rows < 100 ? "f32" : "bf16", rows, lanes);
+  }
+  for (const int size : {1, 16, 77, 257}) {
+    CheckModule(TurnedPlus("f32", "s0", "s1", 320,
+                           "symbol s0 [1, 300] hint 200\nsymbol s1 [1, 300] hint 150"),
+                {.symbols = {size, 300 - size}, .l3_bytes = 1024});
+  }
+  DeviceInfo device = TestDevice("avx512");
+  const auto squares = [&](int pitch) {
+    const auto source = EmitText(TurnedPlus("f32", "128", "128", pitch), device);
+    EXPECT_TRUE(source.ok()) << source.status();
+    // The later square's line, and that of the row which is not turned.
+    return source.ok() && absl::StrContains(*source, "float a0[256]") &&
+           Count(*source, "KPrefetch<16>") == 2;
+  };
+  EXPECT_FALSE(squares(320));  // from the caches
+  device.l3_bytes = 1024;
+  EXPECT_TRUE(squares(320));
+  EXPECT_FALSE(squares(321));                  // rows begin within lines
+  EXPECT_FALSE(squares((2 << 20) / 64 + 16));  // what is turned lies far apart
+  EXPECT_TRUE(squares((2 << 20) / 64));
 }
 
 TEST(CacheHintsTest, RowsOfNarrowElementsAreFetchedAhead) {
