@@ -28,6 +28,8 @@ SIZES = (
     (129, 136, 1000), (1000, 1008, 2008), (3000, 2000, 1000), (2048, 3072, 768),
     (4096, 768, 3072), (1536, 1536, 6144), (4096, 4096, 4096),
 )  # fmt: skip
+# Of columns that are no multiple of 8, whose results are stored one by one.
+RAGGED = ((2048, 50257, 768), (513, 5001, 136), (1000, 1002, 2008), (130, 1331, 264), (3000, 30522, 768))
 Fn = Callable[..., Any]
 Tensors = list[torch.Tensor]
 # Of each function that was checked, whether it had no library step: the cost model decides.
@@ -77,6 +79,22 @@ def _sizes(run: Results) -> None:
             with run.case(f"product {m} x {n} x {k} {dtype}"):
                 w = random_matrix(n, k, dtype=dtype) * k**-0.5
                 check_product(fn, [random_matrix(m, k, dtype=dtype), w, random_matrix(n, dtype=dtype)])
+
+
+def ragged(run: Results) -> None:
+    for m, n, k in RAGGED:
+        for dtype in HALVES:
+            x = random_matrix(m, k, dtype=dtype)
+            w, b = random_matrix(n, k, dtype=dtype) * k**-0.5, random_matrix(n, dtype=dtype)
+            more: dict[str, Fn] = {
+                "": lambda p: p,
+                ", then to float32": lambda p: p.float() * 2,
+                ", then a bias and relu": lambda p, b=b: F.relu(p + b),
+                ", then two results": lambda p: (F.gelu(p, approximate="tanh"), p.sigmoid()),
+            }
+            for name, then in more.items():
+                with run.case(f"product {m} x {n} x {k} {dtype}{name}"):
+                    check_product(lambda x, w, then=then: then(F.linear(x, w)), [x, w])
 
 
 def _layouts(run: Results) -> None:
@@ -131,6 +149,7 @@ def _epilogues(run: Results) -> None:
 def products(run: Results) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
     _sizes(run)
+    ragged(run)
     _layouts(run)
     _epilogues(run)
     print(f"{sum(_OWN)} of {len(_OWN)} functions ran on kernels of ours alone")

@@ -14,7 +14,8 @@
 // kTurnedA, kTurnedB: the operand is contiguous along the tile's side, not along the depth;
 // kManyRegisters: sums leave few for anything else; kRolled: what is done with sums is printed once
 // for all of a thread's, and not for each; kResults: how many results of 16 bits a sum
-// has; Mma: the instruction for kColumns, and float registers of its result.
+// has; kRagged: whether the number of columns is no multiple of 8; Mma: the instruction for
+// kColumns, and float registers of its result.
 #ifdef __NVPTX__
 
 struct alignas(64) KTensorMap {
@@ -235,15 +236,52 @@ KILN_FN KOctet KLoadOctet(unsigned from) {
   return x;
 }
 
+KILN_FN unsigned short KLoadShort(unsigned from) {
+  unsigned short x;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(from) : "memory");
+  return x;
+}
+
 // Where a warp's piece of the result begins, and where the result ends.
 struct KPlace {
   int row, column, rows, columns;
 };
+// What finish makes of one sum after the other where columns end anywhere: it may not reach past
+// the last one.
+template <class S, class F>
+KILN_FN void KFinishPair(F& finish, int row, bool has_row, int column, const KPlace& at,
+                         Vec<float, 2> pair,
+                         unsigned (&results)[S::kResults > 0 ? S::kResults : 1]) {
+  constexpr int kResults = S::kResults > 0 ? S::kResults : 1;
+  unsigned short halves[2][kResults] = {};
+#pragma clang loop unroll(full)
+  for (int i = 0; i < 2; ++i) {
+    const bool has_column = column + i < at.columns;
+    const Vec<float, 1> sum = {pair[i]};
+    finish(has_row ? row : 0, has_column ? column + i : 0, has_row && has_column, sum, halves[i]);
+  }
+#pragma clang loop unroll(full)
+  for (int i = 0; i < kResults; ++i) results[i] = halves[0][i] | (unsigned)halves[1][i] << 16;
+}
+// Stores a result's piece of kColumns columns from shared memory, as many elements of a row at a
+// time as there are.
+template <int kColumns, class G>
+KILN_FN void KStoreRagged(int number, int lane, const KPlace& at, unsigned buffer, G& store) {
+#pragma clang loop unroll(full)
+  for (int i = 0; i < kColumns / 2; ++i) {
+    const int element = 32 * i + lane, row = element / kColumns, column = element % kColumns;
+    if (at.row + row < at.rows && at.column + column < at.columns) {
+      store(number, at.row + row, at.column + column,
+            KLoadShort(buffer + row * 128 + (column / 8 ^ row & 7) * 16 + column % 8 * 2));
+    }
+  }
+}
 // 16 rows and kColumns columns from sums[kFirst] on. Sums 4 j and 4 j + 1 are those at row lane /
 // 4, columns 8 j + lane % 4 * 2 and the next, 4 j + 2 and 4 j + 3 those 8 rows below. Of a pair
 // finish(row, column, whether it is inside, sums, results) makes the results of 16 bits and stores
 // others; outside it has a place that is inside. Those of 16 bits go through shared memory, at
-// `buffer`, so that store(number, row, column, octet) has 8 columns, and a warp whole lines.
+// `buffer`, so that store(number, row, column, octet) has 8 columns, and a warp whole lines. Where
+// S is kRagged finish has one sum, and store one element.
 template <class S, int kFirst, int kColumns, int N, class F, class G>
 KILN_FN void KFinishPiece(const float (&sums)[N], int lane, KPlace at, unsigned buffer, F finish,
                           G store) {
@@ -259,7 +297,12 @@ KILN_FN void KFinishPiece(const float (&sums)[N], int lane, KPlace at, unsigned 
       const bool has_row = row + 8 * half < at.rows;
       const Vec<float, 2> pair = {sums[kFirst + 4 * i + 2 * half],
                                   sums[kFirst + 4 * i + 2 * half + 1]};
-      finish(has_row ? row + 8 * half : 0, column, has_row && has_column, pair, results[i][half]);
+      if constexpr (S::kRagged) {
+        KFinishPair<S>(finish, row + 8 * half, has_row, at.column + 8 * i + of_lane, at, pair,
+                       results[i][half]);
+      } else {
+        finish(has_row ? row + 8 * half : 0, column, has_row && has_column, pair, results[i][half]);
+      }
     }
   }
   constexpr int kRows = 32 / kOctets, kTimes = 16 / kRows;  // that a warp stores at a time
@@ -281,17 +324,23 @@ KILN_FN void KFinishPiece(const float (&sums)[N], int lane, KPlace at, unsigned 
                    results[i + 1][1][number]);
     }
     KMeetWarp();
+    if constexpr (S::kRagged) {
+      KStoreRagged<kColumns>(number, lane, at, buffer, store);
+    } else {
 #pragma clang loop unroll(full)
-    for (int i = 0; kSeveral && i < kTimes; ++i) octets[number][i] = load(i);
+      for (int i = 0; kSeveral && i < kTimes; ++i) octets[number][i] = load(i);
+    }
   }
-  // Not before: a result may lie where one lane has yet to load what another result depends on.
+  if constexpr (!S::kRagged) {
+    // Not before: a result may lie where one lane has yet to load what another result depends on.
 #pragma clang loop unroll(full)
-  for (int i = 0; i < kTimes; ++i) {
-    const int to_row = at.row + i * kRows + of_time, to_column = at.column + 8 * octet;
-    if (S::kResults > 0 && to_row < at.rows && to_column < at.columns) {
+    for (int i = 0; i < kTimes; ++i) {
+      const int to_row = at.row + i * kRows + of_time, to_column = at.column + 8 * octet;
+      if (S::kResults > 0 && to_row < at.rows && to_column < at.columns) {
 #pragma clang loop unroll(full)
-      for (int number = 0; number < S::kResults; ++number) {
-        store(number, to_row, to_column, kSeveral ? octets[number][i] : load(i));
+        for (int number = 0; number < S::kResults; ++number) {
+          store(number, to_row, to_column, kSeveral ? octets[number][i] : load(i));
+        }
       }
     }
   }
@@ -345,8 +394,7 @@ KILN_FN void KFinishPieces(const float (&sums)[B][N], int lane, KPlace at, unsig
   }
 }
 
-// A multiplying warpgroup's part, with `finish` and `store` of KFinishPiece. The number of columns
-// is a multiple of 8.
+// A multiplying warpgroup's part, with `finish` and `store` of KFinishPiece.
 template <class S, class F, class G>
 KILN_FN void KMultiplyTiles(unsigned shared, int group, int rows, int columns, int tile_rows,
                             int tile_columns, int steps, F finish, G store) {

@@ -34,6 +34,7 @@ constexpr int kStep = 64;        // elements of k in a stage, and of a box along
 constexpr int kLineBytes = 128;  // of a box along what is contiguous
 constexpr int kLanes = 2;        // columns that a thread finishes at a time
 constexpr int kOctet = 8;        // and stores, where they have 16 bits each
+constexpr int kRagged = 1;       // columns of both, where those of a row are no octets
 constexpr int kBarrierBytes = 1024, kAlignment = 1024;
 constexpr int kPieceBytes = 8 * 16 * 128;  // of results, of all multiplying warps
 // Of 65536 that three warpgroups share, those that a thread of a multiplying one has at most; from
@@ -66,6 +67,8 @@ class ProductPrinter : public source::TreePrinter {
   bool AreResultsShort() const;
   std::string ShapeText() const;
   std::string RowsShapeText() const;
+  bool IsRagged() const { return !multiples_.Is(ints_, tiles_[1]->end, kOctet); }
+  int lanes() const { return IsRagged() ? kRagged : kLanes; }
   bool HasFewRows() const { return product_->kind == schedule::MicroKind::kMultiplyRows; }
   int threads() const { return HasFewRows() ? rows_shape().Threads() : kThreads; }
   RowsShape rows_shape() const { return RowsShape::FromConstants(product_->constants); }
@@ -131,7 +134,7 @@ bool ProductPrinter::IsAboveOne(ValueId id) const {
 // IEEE's division takes more instructions than all else that is done with most sums.
 void ProductPrinter::PrintQuotient(const ir::Inst& inst, Function& f) {
   const std::string name = f.body.NewName("v");
-  f.out.Line("const Vec<float, ", kLanes, "> ", name, " = ",
+  f.out.Line("const Vec<float, ", lanes(), "> ", name, " = ",
              IsAboveOne(inst.operands[1]) ? "KShortOver" : "KShortQuotient", "(",
              f.body.UseComputed(inst.operands[0], true), ", ",
              f.body.UseComputed(inst.operands[1], true), ");");
@@ -148,7 +151,8 @@ void ProductPrinter::PrintCompute(const schedule::Compute& compute, Function& f)
     }
     f.body.Define(inst.result, DType::kF32, /*varying=*/true, "sums");
   } else if (IsByOctets(compute)) {
-    f.out.Line("results[", by_octets_.size(), "] = __builtin_bit_cast(unsigned, ",
+    f.out.Line("results[", by_octets_.size(), "] = __builtin_bit_cast(",
+               IsRagged() ? "unsigned short" : "unsigned", ", ",
                f.body.Use(inst.operands.back(), true), ");");
     by_octets_.push_back(&compute);
   } else if (inst.op == ScalarOp::kStore) {
@@ -185,12 +189,14 @@ void ProductPrinter::SetLanes(int lanes, Function& f) {
   });
 }
 
-// What is done with two columns of a row, and where eight of each result of 16 bits go.
+// What is done with two columns of a row, and where eight of each result of 16 bits go; with one
+// and one where a row ends anywhere.
 void ProductPrinter::PrintFinish(Function& f) {
   are_results_short_ = AreResultsShort();
   const std::string row = NewVar(rows_->var, 'd'), column = NewVar(columns_->var, 'x');
   f.out.Line("const auto finish = [&](", index_type_, " ", row, ", ", index_type_, " ", column,
-             ", bool inside, Vec<float, ", kLanes, "> sums, unsigned* results) KILN_INLINE {");
+             ", bool inside, Vec<float, ", lanes(), "> sums, ",
+             IsRagged() ? "unsigned short" : "unsigned", "* results) KILN_INLINE {");
   if (are_results_short_) {
     f.out.Line("#pragma clang fp contract(fast)");
     for (const char* name : {"Exp", "Tanh", "Sigmoid", "Erf"}) {
@@ -198,17 +204,18 @@ void ProductPrinter::PrintFinish(Function& f) {
                  "(x); };");
     }
   }
-  SetLanes(kLanes, f);
+  SetLanes(lanes(), f);
   PrintBlock(columns_->body, f);
   f.out.Line("};");
   f.out.Line("const auto store = [&](int number, ", index_type_, " ", row, ", ", index_type_, " ",
-             column, ", KOctet octet) KILN_INLINE {");
-  SetLanes(kOctet, f);
+             column, IsRagged() ? ", unsigned short octet" : ", KOctet octet", ") KILN_INLINE {");
+  SetLanes(IsRagged() ? kRagged : kOctet, f);
   for (size_t i = 0; i < by_octets_.size(); ++i) {
     const ir::Inst& inst = by_octets_[i]->inst;
     const DType dtype = module_.buffers[inst.buffer].dtype;
     f.body.Define(inst.operands.back(), dtype, /*varying=*/true,
-                  StrCat("__builtin_bit_cast(Vec<", CppType(dtype), ", 8>, octet)"));
+                  StrCat("__builtin_bit_cast(Vec<", CppType(dtype), ", ",
+                         IsRagged() ? kRagged : kOctet, ">, octet)"));
     f.out.Line("if (number == ", i, ") {");
     f.body.Emit(*by_octets_[i]);
     f.out.Line("}");
@@ -280,7 +287,7 @@ std::string ProductPrinter::ShapeText() const {
   out.Line("static constexpr bool kTurns = ", Truth(is_in_turn()),
            ", kTurnedA = ", Truth(IsTurned(1)), ", kTurnedB = ", Truth(IsTurned(2)), ";");
   out.Line("static constexpr bool kManyRegisters = ", Truth(sums() >= kManySums),
-           ", kRolled = ", Truth(c[5] == 1), ";");
+           ", kRolled = ", Truth(c[5] == 1), ", kRagged = ", Truth(IsRagged()), ";");
   out.Line("using Mma = Instruction;");
   out.Line("};");
   return out.text();

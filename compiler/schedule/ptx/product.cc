@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kStep = 64;  // elements of k that one stage of the ring holds
 constexpr int64_t kUnitBytes = 16;
-constexpr int64_t kOctet = 8;      // columns, which are stored at a time
+constexpr int64_t kOctet = 8;      // columns, which are stored at a time, or else one by one
 constexpr int kMultipliers = 256;  // threads
 // Of a thread and of a group of threads that finish a row's part together.
 constexpr int kLanes = 2, kGroupLanes = 8;
@@ -58,6 +58,8 @@ constexpr std::array<TileShape, 23> kShapes = {{
 }};
 // Instructions for a sum, by WorkOf, of bias and gelu by tanh and by erf.
 constexpr double kLightWork = 16, kHeavyWork = 25;
+// For a sum that is stored alone.
+constexpr double kRaggedWork = 8;
 // Where rows of operands are no whole lines, and no whole sectors, a multiprocessor loads so many
 // bytes a microsecond.
 constexpr double kUnevenLoads = 75e3, kUnalignedLoads = 47e3;
@@ -65,6 +67,10 @@ constexpr int64_t kLine = 64, kSector = 16;  // elements of 16 bits
 
 int64_t CeilDiv(int64_t a, int64_t b) {
   return (a + b - 1) / b;
+}
+
+bool IsRagged(const Product& product) {
+  return product.num_columns % kOctet != 0;
 }
 
 bool IsHalf(DType dtype) {
@@ -150,6 +156,8 @@ std::vector<std::pair<double, const TileShape*>> Ranked(const Product& product, 
 double LibraryMicroseconds(const Product& product, int units) {
   constexpr double kOverFit = .95, kUneven = 1.08, kLaunch = 1.5;
   constexpr double kCached = 4.5e6, kNotCached = 2.9e6, kCacheBytes = 40e6;  // a microsecond
+  // cuBLAS stores whole octets of columns, and torch copies them to rows of others.
+  constexpr double kCopied = 1.6e6;
   Product light = product;
   light.work = 0;
   double fitted = 0;
@@ -161,7 +169,9 @@ double LibraryMicroseconds(const Product& product, int units) {
   const bool is_uneven = Pitch(product.a) % kLine != 0 || Pitch(product.b) % kLine != 0;
   const double bytes = 2 * 2.0 * static_cast<double>(product.num_rows * product.num_columns);
   return fitted * kOverFit * (is_uneven ? kUneven : 1) + kLaunch +
-         bytes / (bytes < kCacheBytes ? kCached : kNotCached);
+         bytes / (IsRagged(product)     ? kCopied
+                  : bytes < kCacheBytes ? kCached
+                                        : kNotCached);
 }
 
 double RoundedMicroseconds(double microseconds) {
@@ -270,8 +280,6 @@ std::optional<Product> FindProduct(IntContext& ints, const ir::Module& module, c
     }
     *size = extent.value();
   }
-  if (product.num_columns % kOctet != 0) return std::nullopt;
-
   // Two loads, each widened and one factor.
   absl::flat_hash_map<ValueId, const Step*> loads;
   ValueId factor = ir::kNoValue;
@@ -325,10 +333,11 @@ std::optional<Product> FindProduct(IntContext& ints, const ir::Module& module, c
   if (!of_a || !of_b || !IsHalf(of_a->dtype)) return std::nullopt;
   product.a = *of_a;
   product.b = *of_b;
+  if (IsRagged(product) && HasFewRows(product)) return std::nullopt;
   if (of_b->dtype != of_a->dtype && !(of_b->dtype == DType::kI8 && HasFewRows(product))) {
     return std::nullopt;
   }
-  product.work = WorkOf(nest);
+  product.work = WorkOf(nest) + (IsRagged(product) ? kRaggedWork : 0);
   for (const Step* step : LaterSteps(nest)) {
     const ScalarOp op = step->inst->op;
     if (op == ScalarOp::kReduce || op == ScalarOp::kScan || op == ScalarOp::kSort ||
@@ -341,7 +350,7 @@ std::optional<Product> FindProduct(IntContext& ints, const ir::Module& module, c
 
 bool IsFasterThanLibraries(const Product& product, bool goes_on, const DeviceInfo& device) {
   if (HasFewRows(product)) return AreFewRowsFaster(product, goes_on, ComputeUnits(device));
-  if (!goes_on) return false;
+  if (!goes_on && !IsRagged(product)) return false;
   constexpr int64_t kFewestRows = 128, kFewestColumns = 128, kLeastDepth = 128;
   if (product.num_rows < kFewestRows || product.num_columns < kFewestColumns ||
       product.num_k < kLeastDepth) {

@@ -36,8 +36,9 @@ std::optional<Product> FindProduct(ir::IntContext& ints, const ir::Module& modul
                                    const DeviceInfo& device);
 
 // Whether the product, with more work on its result where it `goes_on`, takes less time than a
-// library's and a kernel for that work, by the cost model; of more than few rows never without such
-// work, nor below 128 rows, columns or elements of k.
+// library's and a kernel for that work, by the cost model; of more than few rows never below 128
+// rows, columns or elements of k, nor without such work where columns are a multiple of 8: of
+// others a library's results have to be copied.
 bool IsFasterThanLibraries(const Product& product, bool goes_on, const DeviceInfo& device);
 
 // Tiles of the result as tasks, by the cost model: what it took and the runner-up are among the

@@ -17,7 +17,9 @@
 #include "compiler/codegen/targets.h"
 #include "compiler/ir/parse.h"
 #include "compiler/ir/verify.h"
+#include "compiler/schedule/interpret.h"
 #include "compiler/schedule/print.h"
+#include "compiler/schedule/verify.h"
 #include "tests/unit/compiler/codegen/check_module.h"
 #include "tests/unit/compiler/codegen/native_run.h"
 #include "tests/unit/compiler/codegen/ptx_made.h"
@@ -318,6 +320,45 @@ TEST(PtxTest, ProductsAreOnTensorCoresWithoutSpills) {
   }
 }
 
+// Columns that are no octets are finished and stored one by one, so that none past the last one is
+// loaded; a library would store octets, which then are copied.
+TEST(PtxTest, ColumnsOfAProductMayEndAnywhere) {
+  const auto check = [](const std::string& text) {
+    const Made made = Compile(text);
+    EXPECT_THAT(made.schedules, HasSubstr("multiply_tile<"));
+    EXPECT_THAT(made.kernels[0].source, HasSubstr("kRagged = true"));
+    EXPECT_THAT(made.objects[0], HasSubstr("ld.shared.u16"));
+    EXPECT_THAT(made.objects[0], Not(HasSubstr("st.global.v")));
+    EXPECT_THAT(made.objects[0], Not(HasSubstr(".local")));
+  };
+  for (const auto& [m, n, k] :
+       {std::tuple(2048, 50257, 768), {520, 5001, 136}, {513, 5444, 136}, {4096, 4098, 4096}}) {
+    SCOPED_TRACE(StrCat(m, " x ", n, " x ", k));
+    const std::string text = ProductAndMore("bf16", m, n, k, false, false);
+    check(text);
+    const std::string alone =
+        absl::StrReplaceAll(text, {{"      %6 = load bf16 @bias[d1]\n      %7 = cast f32 %6\n"
+                                    "      %8 = add f32 %5, %7\n      %9 = erf f32 %8\n"
+                                    "      %10 = load bf16 @x[d0, d1]\n      %11 = cast f32 %10\n"
+                                    "      %12 = add f32 %9, %11\n      %13 = cast bf16 %12\n",
+                                    "      %13 = cast bf16 %5\n"}});
+    ASSERT_NE(alone, text);
+    check(alone);
+  }
+  for (const int n : {133, 142}) {
+    ir::Module module = *ir::Parse(ProductAndMore("bf16", 130, n, 136, false, false));
+    const auto tree = MakePtx()->Schedule(module, module.operations[0]);
+    ASSERT_TRUE(tree.ok()) << tree.status();
+    ASSERT_EQ(schedule::Verify(module, *tree), absl::OkStatus());
+    const std::vector<HostTensor> inputs = MakeInputs(module, {});
+    const auto expected = ir::Interpret(module, inputs, {}, {}, {});
+    const auto actual = schedule::Interpret(module, {&*tree, 1}, inputs, {}, {});
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    ASSERT_TRUE(actual.ok()) << actual.status();
+    ExpectSame((*actual)[0], (*expected)[0], 1e-4, StrCat(n, " columns"));
+  }
+}
+
 TEST(PtxTest, OperandsOfProductsLieInAnyOrder) {
   for (const bool a_turned : {false, true}) {
     for (const bool b_turned : {false, true}) {
@@ -376,10 +417,10 @@ TEST(PtxTest, ResultsOfAProductAreStoredAfterAllLoadsForThem) {
 
 // What the tensor memory accelerator does not take runs in loops, as on other architectures.
 TEST(PtxTest, OtherProductsAreLoops) {
-  for (const auto& [m, n, k] : {std::tuple(128, 192, 132), {128, 196, 128}}) {
-    EXPECT_THAT(Compile(ProductAndMore("bf16", m, n, k, false, false)).schedules,
-                Not(HasSubstr("multiply_tile")));
-  }
+  EXPECT_THAT(Compile(ProductAndMore("bf16", 128, 192, 132, false, false)).schedules,
+              Not(HasSubstr("multiply_tile")));
+  EXPECT_THAT(Compile(ProductAndMore("bf16", 128, 196, 128, false, true)).schedules,
+              Not(HasSubstr("multiply_tile")));
   EXPECT_THAT(Compile(ProductAndMore("bf16", 128, 192, 128, false, false), "sm_90").schedules,
               Not(HasSubstr("multiply_tile")));
 }
