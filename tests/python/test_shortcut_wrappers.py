@@ -11,6 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from kiln_torch import _kiln, shortcuts
 from kiln_torch.capture import capture
 from kiln_torch.program import load_program
+from kiln_torch.runner import CapturedGraph, Convention, Eager, runner
 from kiln_torch.settings import Settings
 
 CALLS = 3
@@ -18,16 +19,27 @@ CALLS = 3
 
 @functools.cache
 def rows_of_a_table():
+    """The graph and its program."""
     trace = make_fx(lambda t, i: [torch.ops.aten.embedding.default(t, i)], tracing_mode="fake")
-    graph = capture(trace(torch.randn(4, 3), torch.tensor([0, 1])), lambda i: False, "rows", False)
-    return load_program(graph, Settings.read({}))
+    module = trace(torch.randn(4, 3), torch.tensor([0, 1]))
+    text = capture(module, lambda i: False, "rows", False)
+    return module, text, load_program(text, Settings.read({}))
+
+
+def test_a_run_that_does_not_fit_names_its_graph():
+    module, text, program = rows_of_a_table()
+    graph = CapturedGraph("inference", text, Convention.of(module, "inference"), frozenset())
+    run = runner(program, graph, Eager(module), "rows", Settings.read({"fallback": "raise"}))
+    assert run.direct[0] is program
+    with pytest.raises(RuntimeError, match="^kiln: rows: "):
+        run([torch.randn(5, 3), torch.tensor([0, 1])])
 
 
 def test_an_index_error_that_no_second_run_would_show_is_the_callers():
     """A GPU's kernels tell of one in a later run."""
     calls, table = [], torch.randn(4, 3)
     shortcut = _kiln.Shortcut(
-        rows_of_a_table(),
+        rows_of_a_table()[2],
         lambda *args: calls.append(args) or [table[args[1]]],
         (),
         lambda error, inputs: IndexError(f"named: {error}, of {len(inputs)}"),

@@ -161,8 +161,8 @@ def runner(
     # For `shortened`: all that the calls of some graphs do. Library steps are Python. A GPU's index
     # error may be of an earlier run, and to run once more would not show it again.
     if run_native == program.run and library_steps == 0:
-        name = functools.partial(named, module=eager.module, text=graph.text, device=device)
-        run.direct = program, convention.written, name if device.type == "cuda" else None
+        of_gpu = functools.partial(named, module=eager.module, text=graph.text, device=device)
+        run.direct = program, convention.written, of_gpu if device.type == "cuda" else None
     return run
 
 
