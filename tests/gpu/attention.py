@@ -31,6 +31,18 @@ def _heads(batch: int, heads: int, rows: int, width: int, dtype: torch.dtype, ap
     return torch.randn(batch, rows, heads, width, device="cuda").to(dtype).transpose(1, 2)
 
 
+def _operands(sizes: tuple[int, ...], width: int, dtype: torch.dtype, apart: bool = False) -> Tensors:
+    """Queries, keys and values of one of SIZES."""
+    batch, heads, of_keys, queries, keys = sizes
+    of_both = [_heads(batch, of_keys, keys, width, dtype, apart) for _ in "kv"]
+    return [_heads(batch, heads, queries, width, dtype, apart), *of_both]
+
+
+def _name(sizes: tuple[int, ...], width: int) -> str:
+    batch, heads, of_keys, queries, keys = sizes
+    return f"{batch} x {heads}/{of_keys} x {queries} x {keys} x {width}"
+
+
 def _reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, is_causal: bool) -> torch.Tensor:
     """In float64; a row without keys is 0."""
     group = q.shape[1] // k.shape[1]
@@ -78,22 +90,19 @@ def _check(tensors: Tensors, is_causal: bool = False, dynamic: bool = False, own
 
 # Batch, heads, heads of keys, queries, keys.
 SIZES = ((2, 6, 2, 300, 417), (1, 4, 4, 64, 128), (3, 3, 1, 1000, 1000), (1, 3, 3, 700, 130), (2, 2, 2, 2048, 2048))
+MASKED = (2, 4, 4, 300, 418)
 
 
 def attention(run: Results) -> None:
     for dtype in HALVES:
         for width in (64, 96, 128, 256):
             for apart in (False, True):
-                for batch, heads, of_keys, queries, keys in SIZES:
+                for sizes in SIZES:
                     for is_causal in (False, True):
-                        name = f"{batch} x {heads}/{of_keys} x {queries} x {keys} x {width}"
-                        with run.case(f"attention {name} {dtype} causal {is_causal} apart {apart}"):
-                            q = _heads(batch, heads, queries, width, dtype, apart)
-                            k, v = (_heads(batch, of_keys, keys, width, dtype, apart) for _ in "kv")
-                            _check([q, k, v], is_causal)
+                        with run.case(f"attention {_name(sizes, width)} {dtype} causal {is_causal} apart {apart}"):
+                            _check(_operands(sizes, width, dtype, apart), is_causal)
     for width in (64, 128):
-        q = _heads(2, 4, 300, width, torch.bfloat16, False)
-        k, v = (_heads(2, 4, 418, width, torch.bfloat16, False) for _ in "kv")
+        operands = _operands(MASKED, width, torch.bfloat16)
         for sizes in ((2, 1, 300, 418), (2, 1, 1, 418), (1, 4, 300, 418), (300, 418)):
             keeps = torch.rand(sizes, device="cuda") < 0.7
             if sizes[-2] > 1:
@@ -104,11 +113,11 @@ def attention(run: Results) -> None:
                     if kind != "bool":
                         added = torch.randn(sizes, device="cuda").masked_fill(~keeps, -math.inf)
                         mask = added.to(getattr(torch, kind))
-                    _check([q, k, v, mask])
+                    _check([*operands, mask])
         with run.case(f"attention of {width} with the least number added to all keys"):
             least = torch.zeros(300, 418, device="cuda")
             least[5] = torch.finfo(torch.float32).min
-            _check([q, k, v, least])
+            _check([*operands, least])
     with run.case("attention of parts of one product"):
         qkv = torch.randn(2, 500, 3 * 8 * 64, device="cuda").bfloat16()
         _check([x.view(2, 500, 8, 64).transpose(1, 2) for x in qkv.chunk(3, -1)], is_causal=True, own=True)
@@ -154,23 +163,19 @@ def _check_gradients(tensors: Tensors, is_causal: bool, mask: torch.Tensor | Non
 def training(run: Results) -> None:
     for dtype in HALVES:
         for width in (64, 128):
-            for batch, heads, of_keys, queries, keys in SIZES:
+            for sizes in SIZES:
                 for is_causal in (False, True):
-                    name = f"{batch} x {heads}/{of_keys} x {queries} x {keys} x {width}"
-                    with run.case(f"gradients of attention {name} {dtype} causal {is_causal}"):
-                        q = _heads(batch, heads, queries, width, dtype, False)
-                        k, v = (_heads(batch, of_keys, keys, width, dtype, False) for _ in "kv")
-                        _check_gradients([q, k, v], is_causal)
+                    with run.case(f"gradients of attention {_name(sizes, width)} {dtype} causal {is_causal}"):
+                        _check_gradients(_operands(sizes, width, dtype), is_causal)
     for width in (64, 128):
-        q = _heads(2, 4, 300, width, torch.bfloat16, False)
-        k, v = (_heads(2, 4, 418, width, torch.bfloat16, False) for _ in "kv")
+        operands = _operands(MASKED, width, torch.bfloat16)
         for sizes in ((2, 1, 300, 418), (1, 4, 300, 418), (300, 418)):
             for dtype in (torch.bool, torch.bfloat16):
                 with run.case(f"gradients of attention of {width} with a mask of {dtype} {sizes}"):
                     keeps = torch.rand(sizes, device="cuda") < 0.7
                     if dtype != torch.bool:
                         keeps = torch.randn(sizes, device="cuda").masked_fill(~keeps, -math.inf).to(dtype)
-                    _check_gradients([q, k, v], False, keeps)
+                    _check_gradients(operands, False, keeps)
 
 
 # Batch, heads, heads of keys, length, width: the eight cases first.

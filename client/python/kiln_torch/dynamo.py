@@ -17,7 +17,7 @@ import logging
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
@@ -107,35 +107,30 @@ def _stack_texts() -> Replacement:
     return output_graph, "traceback", SimpleNamespace(**{**vars(traceback), "StackSummary": Frames})
 
 
-def _frame_at_hand() -> Replacement:
-    original = TracingContext._populate_loc_in_frame_summary
-    known: dict[Any, traceback.FrameSummary] = {}
+def _remembered(function: Callable[[Any], Any], place: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A method that calls `function` once for each `place` of its object."""
+    known: dict[Any, Any] = {}
 
-    @functools.wraps(original)
-    def frame_summary(self: TracingContext) -> traceback.FrameSummary:
-        place = (self.loc_in_frame, self.loc_in_frame_positions)
-        found = known.get(place)
+    @functools.wraps(function)
+    def method(self: Any) -> Any:
+        at = place(self)
+        found = known.get(at)
         if found is None:
-            found = known[place] = original(self)
+            found = known[at] = function(self)
         return found
 
-    return TracingContext, "_populate_loc_in_frame_summary", frame_summary
+    return method
+
+
+def _frame_at_hand() -> Replacement:
+    name = "_populate_loc_in_frame_summary"
+    place = attrgetter("loc_in_frame", "loc_in_frame_positions")
+    return TracingContext, name, _remembered(getattr(TracingContext, name), place)
 
 
 def _module_frames() -> Replacement:
-    owner = symbolic_convert.InstructionTranslatorBase
-    original = owner.is_co_filename_from_nn_modules
-    known: dict[str, bool] = {}
-
-    @functools.wraps(original)
-    def is_co_filename_from_nn_modules(self: Any) -> bool:
-        name = self.f_code.co_filename
-        found = known.get(name)
-        if found is None:
-            found = known[name] = original(self)
-        return found
-
-    return owner, "is_co_filename_from_nn_modules", is_co_filename_from_nn_modules
+    owner, name = symbolic_convert.InstructionTranslatorBase, "is_co_filename_from_nn_modules"
+    return owner, name, _remembered(getattr(owner, name), attrgetter("f_code.co_filename"))
 
 
 def _short_names() -> Replacement:
@@ -230,7 +225,8 @@ class Lighter:
         self._replaced: list[tuple[Any, str, Any, Any]] = []
 
     def start(self) -> None:
-        for owner, name, value in self._replacements():
+        for piece in _pieces():
+            owner, name, value = piece()
             before = vars(owner).get(name, _ABSENT)
             setattr(owner, name, value)
             self._replaced.append((owner, name, before, value))
@@ -244,7 +240,3 @@ class Lighter:
                 delattr(owner, name)
             else:
                 setattr(owner, name, before)
-
-    @staticmethod
-    def _replacements() -> Iterator[Replacement]:
-        return (piece() for piece in _pieces())
