@@ -277,20 +277,26 @@ std::unique_ptr<SpanSink> StartTracing(const Config& config, Metrics& metrics) {
 }
 
 // Workers that run one program of NVIDIA's, as `flag` names it, and nothing else. Null where there
-// is none, or no worker that may run it.
+// is none.
 std::unique_ptr<WorkerPool> StartProgram(WorkerPoolOptions options, absl::string_view flag,
                                          const std::string& program) {
   if (program.empty()) return nullptr;
   options.command = {"/proc/self/exe", "worker", absl::StrCat("--", flag, "=", program)};
   options.limits.task_timeout = std::min(options.limits.task_timeout, kAssemblyLimit);
   options.standby = 0;
-  auto pool = std::make_unique<WorkerPool>(std::move(options));
+  return std::make_unique<WorkerPool>(std::move(options));
+}
+
+// Without workers where they do not become ready: waits, and says which it is.
+void KeepIfReady(std::unique_ptr<WorkerPool>& pool, absl::string_view flag,
+                 const std::string& program) {
+  if (pool == nullptr) return;
   const bool ready = pool->WaitUntilReady(kAssemblerStartLimit);
   Log(ready ? LogLevel::kInfo : LogLevel::kWarning,
       absl::StrCat(flag,
                    ready ? " is there for kernels of GPUs" : " cannot be used for kernels of GPUs"),
       {{"program", program}});
-  return ready ? std::move(pool) : nullptr;
+  if (!ready) pool.reset();
 }
 
 // Until a signal, or until nobody has called for --idle-timeout. Then programs that come find
@@ -378,11 +384,14 @@ int Serve(const Config& config, const sigset_t& signals) {
   Executor network(kNetworkThreads, kMaxQueuedLookups);
   Executor upkeep(kUpkeepThreads, kMaxQueuedCalls, kBackgroundNiceness);
   std::unique_ptr<KernelCompiler> kernels;
-  const std::unique_ptr<WorkerPool> assemblers = StartProgram(pool_options, "ptxas", *ptxas);
   WorkerPoolOptions disassembler_options = pool_options;
   disassembler_options.workers = 1;  // only people wait for it
-  const std::unique_ptr<WorkerPool> disassemblers =
-      StartProgram(std::move(disassembler_options), "nvdisasm", assemblers ? *nvdisasm : "");
+  std::unique_ptr<WorkerPool> assemblers = StartProgram(pool_options, "ptxas", *ptxas);
+  std::unique_ptr<WorkerPool> disassemblers =
+      StartProgram(std::move(disassembler_options), "nvdisasm", *nvdisasm);
+  KeepIfReady(assemblers, "ptxas", *ptxas);
+  if (assemblers == nullptr) disassemblers.reset();  // there are no cubins to show
+  KeepIfReady(disassemblers, "nvdisasm", *nvdisasm);
   WorkerPool pool(pool_options);
   kernels = std::make_unique<KernelCompiler>(
       &pool, &stack.all(), &stack.memory(),

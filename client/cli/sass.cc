@@ -8,12 +8,11 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "client/runtime/archive.h"
 #include "kiln/v1/artifact.pb.h"
+#include "proto/base/cuda_programs.h"
 #include "proto/base/status_macros.h"
 
 extern char** environ;
@@ -22,17 +21,7 @@ namespace kiln::cli {
 namespace {
 
 std::string FindDisassembler() {
-  std::vector<std::string> folders;
-  const char* path = getenv("PATH");
-  for (absl::string_view folder : absl::StrSplit(path == nullptr ? "" : path, ':')) {
-    if (!folder.empty()) folders.emplace_back(folder);
-  }
-  for (const char* name : {"CUDA_HOME", "CUDA_PATH"}) {
-    if (const char* root = getenv(name)) folders.push_back(absl::StrCat(root, "/bin"));
-  }
-  folders.push_back("/usr/local/cuda/bin");
-  for (const std::string& folder : folders) {
-    std::string program = absl::StrCat(folder, "/nvdisasm");
+  for (const std::string& program : CudaProgramPlaces("nvdisasm", kNvdisasmWheels)) {
     if (access(program.c_str(), X_OK) == 0) return program;
   }
   return "";
@@ -112,7 +101,8 @@ absl::StatusOr<std::string> SassText(const v1::Artifact& artifact) {
   const std::string program = FindDisassembler();
   if (program.empty()) {
     return absl::FailedPreconditionError(
-        "there is no nvdisasm in the PATH, CUDA_HOME, CUDA_PATH or /usr/local/cuda");
+        "there is no nvdisasm in the PATH, CUDA_HOME, CUDA_PATH, /usr/local/cuda or Python's "
+        "wheels");
   }
   std::string out;
   for (const v1::Binary& binary : artifact.binaries()) {

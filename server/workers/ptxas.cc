@@ -2,7 +2,6 @@
 
 #include <elf.h>
 #include <fcntl.h>
-#include <glob.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -20,11 +19,9 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "absl/types/span.h"
 #include "kiln/v1/worker.pb.h"
+#include "proto/base/cuda_programs.h"
 #include "proto/base/status_macros.h"
 #include "server/workers/worker_process.h"
 
@@ -49,40 +46,6 @@ bool IsProgram(const std::string& path) {
   char magic[SELFMAG] = {};
   return file.get() >= 0 && read(file.get(), magic, SELFMAG) == SELFMAG &&
          std::memcmp(magic, ELFMAG, SELFMAG) == 0;
-}
-
-// `wheels`: of Python's, by their folders.
-std::vector<std::string> PlacesToLook(absl::string_view program,
-                                      absl::Span<const absl::string_view> wheels) {
-  std::vector<std::string> places;
-  const char* path = getenv("PATH");
-  for (absl::string_view folder : absl::StrSplit(path == nullptr ? "" : path, ':')) {
-    if (absl::StartsWith(folder, "/")) places.push_back(absl::StrCat(folder, "/", program));
-  }
-  for (const char* name : {"CUDA_HOME", "CUDA_PATH"}) {
-    if (const char* root = getenv(name)) places.push_back(absl::StrCat(root, "/bin/", program));
-  }
-  std::vector<std::string> patterns = {absl::StrCat("/usr/local/cuda/bin/", program),
-                                       absl::StrCat("/usr/local/cuda-*/bin/", program)};
-  std::vector<std::string> roots = {"/usr", "/usr/local"};
-  if (const char* environment = getenv("VIRTUAL_ENV")) roots.insert(roots.begin(), environment);
-  for (const std::string& root : roots) {
-    for (const char* packages : {"site-packages", "dist-packages"}) {
-      for (absl::string_view wheel : wheels) {
-        patterns.push_back(
-            absl::StrCat(root, "/lib/python3*/", packages, "/nvidia/", wheel, "/bin/", program));
-      }
-    }
-  }
-  for (const std::string& pattern : patterns) {
-    glob_t found = {};
-    if (glob(pattern.c_str(), 0, nullptr, &found) == 0) {
-      // The last name is the newest version's.
-      for (size_t i = found.gl_pathc; i > 0; --i) places.emplace_back(found.gl_pathv[i - 1]);
-    }
-    globfree(&found);
-  }
-  return places;
 }
 
 absl::StatusOr<std::string> Find(absl::string_view flag, absl::string_view setting,
@@ -172,11 +135,11 @@ bool IsCubin(absl::string_view bytes) {
 }  // namespace
 
 absl::StatusOr<std::string> FindPtxas(absl::string_view setting) {
-  return Find("ptxas", setting, PlacesToLook("ptxas", {"cu*", "cuda_nvcc"}));
+  return Find("ptxas", setting, CudaProgramPlaces("ptxas", {"cu*", "cuda_nvcc"}));
 }
 
 absl::StatusOr<std::string> FindNvdisasm(absl::string_view setting, absl::string_view ptxas) {
-  std::vector<std::string> places = PlacesToLook("nvdisasm", {"cu*", "cuda_nvdisasm"});
+  std::vector<std::string> places = CudaProgramPlaces("nvdisasm", kNvdisasmWheels);
   const size_t folder = ptxas.rfind('/');
   if (folder != absl::string_view::npos) {
     places.insert(places.begin(), absl::StrCat(ptxas.substr(0, folder), "/nvdisasm"));
