@@ -2,6 +2,7 @@
 #include <cstring>
 #include <string>
 
+#include "client/python/ext/entry.h"
 #include "client/python/ext/program.h"
 #include "client/python/ext/py_ref.h"
 #include "client/python/ext/shortcut.h"
@@ -221,7 +222,8 @@ PyMODINIT_FUNC PyInit__kiln() {
       !AddException(module.get(), "InputMismatch", g_error, &g_input_mismatch) ||
       !AddException(module.get(), "CacheMiss", g_error, &g_cache_miss) ||
       !AddException(module.get(), "Unavailable", g_error, &g_unavailable) ||
-      !AddProgramType(module.get()) || !AddShortcutTypes(module.get())) {
+      !AddProgramType(module.get()) || !AddShortcutTypes(module.get()) ||
+      !AddEntryTypes(module.get())) {
     return nullptr;
   }
   return module.release();

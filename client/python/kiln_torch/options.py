@@ -15,14 +15,20 @@ from typing import Any
 
 import torch
 
-from kiln_torch import _kiln, backend
+from kiln_torch import _kiln, backend, entries
 from kiln_torch.compiles import Compiles
 from kiln_torch.dynamo import Lighter
 from kiln_torch.garbage import Pause
 from kiln_torch.program import client_of
 from kiln_torch.settings import Settings, as_options, set_latest
 
-_COMPILES = Compiles(lambda chosen: chosen is backend.kiln_backend, (Pause(), Lighter()))
+
+def _is_ours(chosen: Any) -> bool:
+    return getattr(chosen, "compiler_fn", chosen) is backend.kiln_backend
+
+
+_COMPILES = Compiles(_is_ours, (Pause(), Lighter()))
+entries.install(_is_ours)
 
 
 def check(mode: str | None, options: Mapping[str, Any] | None) -> None:
