@@ -65,6 +65,7 @@ fusion::FuseOptions MakeFuseOptions(const v1::PlanRequest& request, const codege
               [&target](ir::Module& module, const ir::Kernel& kernel) {
                 return target.TakesOperands(module, kernel);
               },
+          .lanes_beside_windows = target.HasLanesBesideWindows(),
           .verify_passes = kVerifyPasses || options.debug()};
 }
 

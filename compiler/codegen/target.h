@@ -93,6 +93,9 @@ class Target {
   virtual void Tile(ir::Module&) const {}
   // Whether a launch costs as much as a small kernel.
   virtual bool HasCostlyLaunches() const { return false; }
+  // Whether kernels of windows run best where what they read and write lies by channels, not by
+  // places: fusion::FuseOptions::lanes_beside_windows.
+  virtual bool HasLanesBesideWindows() const { return false; }
   // Whether contractions read their operands as they lie in memory, and nothing that is computed.
   virtual bool TakesPlainOperands() const { return false; }
   // Of a contraction there that widens what it reads: whether it runs as it is.

@@ -38,6 +38,7 @@ absl::Status Fuse(ir::Module& module, const FuseOptions& options,
   FusionGraph graph(module, decisions);
   graph.set_plain_operands(options.plain_operands, options.takes_operands);
   graph.set_costly_launches(options.costly_launches);
+  graph.set_lanes_beside_windows(options.lanes_beside_windows);
   RemoveDeadKernels(graph);
   if (options.enabled) {
     const std::vector<std::string>& disabled = options.disabled_passes;

@@ -27,6 +27,9 @@ struct FuseOptions {
   // or widen them where this says of the contraction that does so that it runs as it is. May be
   // null.
   std::function<bool(ir::Module&, const ir::Kernel&)> takes_operands;
+  // Lanes are neighbouring elements, and windows are too small to be lanes: pass "layouts" lays
+  // what kernels of windows read and write out along another of their loops, as that of channels.
+  bool lanes_beside_windows = false;
   bool verify_passes = false;  // also after each pass
 };
 

@@ -52,6 +52,9 @@ class FusionGraph {
   // FuseOptions::costly_launches.
   void set_costly_launches(bool costly) { costly_launches_ = costly; }
   bool costly_launches() const { return costly_launches_; }
+  // FuseOptions::lanes_beside_windows.
+  void set_lanes_beside_windows(bool beside) { lanes_beside_windows_ = beside; }
+  bool lanes_beside_windows() const { return lanes_beside_windows_; }
   bool TakesOperandsOf(const ir::Kernel& contraction) {
     return takes_operands_ && takes_operands_(module_, contraction);
   }
@@ -101,7 +104,7 @@ class FusionGraph {
   void PinPrepared();
 
   ir::Module& module_;
-  bool plain_operands_ = false, costly_launches_ = false;
+  bool plain_operands_ = false, costly_launches_ = false, lanes_beside_windows_ = false;
   TakesOperands takes_operands_;
   std::vector<Decision>* decisions_;
   std::vector<Op> ops_;

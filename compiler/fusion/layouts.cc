@@ -40,9 +40,11 @@ struct Access {
 
 // A phase of a kernel.
 struct Walk {
-  int id = 0;        // of the operation
-  size_t loops = 0;  // the kernel's outer ones, then the phase's
+  int id = 0;              // of the operation
+  size_t loops = 0;        // the kernel's outer ones, then the phase's
+  size_t outer_loops = 0;  // of these
   std::vector<Access> accesses;
+  std::vector<bool> taps;       // by loop: those of windows, where no lanes run; else none
   std::optional<size_t> along;  // the loop that goes through memory
 };
 
@@ -127,7 +129,7 @@ class Layouts {
   void AddWalk(int id, const Kernel& kernel, const Phase& phase) {
     std::vector<IntExpr> loops = kernel.outer;
     loops.insert(loops.end(), phase.inner.begin(), phase.inner.end());
-    Walk walk{id, loops.size(), {}, {}};
+    Walk walk{id, loops.size(), kernel.outer.size(), {}, {}, {}};
     for (const Inst& inst : phase.body) {
       if (inst.op != ScalarOp::kLoad && inst.op != ScalarOp::kStore) continue;
       Access access{inst.buffer, inst.op == ScalarOp::kStore, {}};
@@ -135,7 +137,25 @@ class Layouts {
       uses_[inst.buffer].emplace_back(walks_.size(), walk.accesses.size());
       walk.accesses.push_back(std::move(access));
     }
+    if (graph_.lanes_beside_windows() && kernel.schedule == ir::Schedule::kLoops) FindTaps(walk);
     walks_.push_back(std::move(walk));
+  }
+
+  // The inner loops that move an access along the same dimension as an outer loop does.
+  static void FindTaps(Walk& walk) {
+    std::vector<bool> taps(walk.loops, false);
+    for (const Access& access : walk.accesses) {
+      const size_t dims = access.steps.empty() ? 0 : access.steps[0].size();
+      for (size_t d = 0; d < dims; ++d) {
+        const auto moves = [&](size_t loop) { return access.steps[loop][d] != 0; };
+        bool is_window = false;
+        for (size_t loop = 0; loop < walk.outer_loops; ++loop) is_window |= moves(loop);
+        for (size_t loop = walk.outer_loops; is_window && loop < walk.loops; ++loop) {
+          if (moves(loop)) taps[loop] = true;
+        }
+      }
+    }
+    if (std::find(taps.begin(), taps.end(), true) != taps.end()) walk.taps = std::move(taps);
   }
 
   int64_t Stride(const Access& access, size_t loop, const Steps& strides) const {
@@ -149,6 +169,7 @@ class Layouts {
     for (const Access& access : walk.accesses) {
       if (free_[access.buffer] && !counts_free) continue;
       for (size_t loop = 0; loop < walk.loops; ++loop) {
+        if (!walk.taps.empty() && walk.taps[loop]) continue;
         if (Stride(access, loop, strides_[access.buffer]) != 1) continue;
         bytes[loop] += Bytes(access);
       }
@@ -168,11 +189,14 @@ class Layouts {
     return kernels;
   }
 
-  // A phase that sees no fixed memory goes over its rows as others of its kernel do over theirs.
+  // A phase that sees no fixed memory goes over its rows as others of its kernel do over theirs; so
+  // does one of windows, along an outer loop.
   static std::optional<size_t> LoopAlongOfAnotherPhase(const Walk& walk,
                                                        absl::Span<const Walk> phases) {
     for (const Walk& other : phases) {
-      if (other.loops == walk.loops && other.along) return other.along;
+      if (!other.along) continue;
+      const bool is_outer = !walk.taps.empty() && *other.along < walk.outer_loops;
+      if (other.loops == walk.loops || is_outer) return other.along;
     }
     return std::nullopt;
   }

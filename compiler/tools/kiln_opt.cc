@@ -231,6 +231,7 @@ absl::Status RunFusion(const Flags& flags, ir::Module& module) {
   fusion::FuseOptions options;
   options.costly_launches = target->HasCostlyLaunches();
   options.plain_operands = target->TakesPlainOperands();
+  options.lanes_beside_windows = target->HasLanesBesideWindows();
   options.takes_operands = [&](ir::Module& of, const ir::Kernel& kernel) {
     return target->TakesOperands(of, kernel);
   };

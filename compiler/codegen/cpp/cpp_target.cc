@@ -27,6 +27,8 @@ class CppTarget : public Target {
 
   absl::string_view name() const override { return "cpp"; }
 
+  bool HasLanesBesideWindows() const override { return true; }
+
   void Tile(ir::Module& module) const override { schedule::cpu::Tile(module, device_); }
 
   absl::StatusOr<std::optional<ir::Kernel>> PackOperand(ir::Module& module, ir::Kernel& kernel,

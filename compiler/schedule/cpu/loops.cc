@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "compiler/schedule/builder.h"
 #include "compiler/schedule/cpu/cache_hints.h"
+#include "compiler/schedule/cpu/channel_windows.h"
 #include "compiler/schedule/cpu/column_sums.h"
 #include "compiler/schedule/cpu/interior.h"
 #include "compiler/schedule/cpu/row_dots.h"
@@ -443,6 +444,7 @@ Tree LoopsScheduler::Run() && {
 
 Tree ScheduleLoops(ir::Module& module, const ir::Kernel& kernel, Nest nest, VectorIsa isa,
                    const DeviceInfo& device) {
+  if (auto tree = ScheduleChannelWindows(module, kernel, nest, isa)) return *std::move(tree);
   VectorPlan plan = PlanVectors(*module.ints, nest, isa);
   if (auto tree = ScheduleColumnSums(module, kernel, nest, plan, isa, device)) {
     return *std::move(tree);

@@ -65,6 +65,59 @@ TEST(LayoutsTest, WhatIsAsGoodAsBeforeStays) {
   EXPECT_THAT(text, HasSubstr("kernel @exp (d0: 512, d1: 600)"));
 }
 
+// t = exp(x), where x lies by channels, and y the sums of windows of 3 of t's columns, whose
+// weights lie by the window's taps; a factor of each channel is the other memory that is fixed.
+constexpr char kWindowed[] = R"(module {
+    buffer @x f32[64,30,30] strides[1,1920,64] input(0)
+    buffer @f f32[64,3] strides[3,1] input(1)
+    buffer @a f32[64] strides[1] input(2)
+    buffer @t f32[64,30,30] strides[900,30,1] temp
+    buffer @u f32[64,30,28] strides[840,28,1] temp
+    buffer @y f32[64] strides[1] output
+    kernel @exp (d0: 64, d1: 30, d2: 30) from "exp" {
+      phase () {
+        %0 = load f32 @x[d0, d1, d2]
+        %1 = exp f32 %0
+        store f32 @t[d0, d1, d2], %1
+      }
+    }
+    kernel @windows (d0: 64, d1: 30, d2: 28) from "windows" {
+      phase (r0: 3) {
+        %0 = load f32 @f[d0, r0]
+        %1 = load f32 @t[d0, d1, d2 + r0]
+        %2 = mul f32 %0, %1
+        %3 = reduce.sum f32 %2
+      }
+      phase () {
+        %4 = load f32 @a[d0]
+        %5 = mul f32 %3, %4
+        store f32 @u[d0, d1, d2], %5
+      }
+    }
+    kernel @sums (d0: 64) from "sums" {
+      phase (r0: 30, r1: 28) {
+        %0 = load f32 @u[d0, r0, r1]
+        %1 = reduce.sum f32 %0
+      }
+      phase () {
+        store f32 @y[d0], %1
+      }
+    }
+    output @y sizes[64] strides[1] offset 0
+  })";
+
+TEST(LayoutsTest, LanesBesideWindowsAreThoseOfChannels) {
+  FuseCheck check;
+  check.options.disabled_passes = {"inline", "epilogue", "merge", "horizontal", "split"};
+  EXPECT_THAT(FuseAndCheck(kWindowed, check).Text(),
+              HasSubstr("buffer @t f32[64,30,30] strides[900,30,1] temp"));
+  check.options.lanes_beside_windows = true;
+  const std::string text = FuseAndCheck(kWindowed, check).Text();
+  EXPECT_THAT(text, HasSubstr("buffer @t f32[64,30,30] strides[1,1920,64] temp"));
+  EXPECT_THAT(text, HasSubstr("buffer @u f32[64,30,28] strides[1,1792,64] temp"));
+  EXPECT_THAT(text, HasSubstr("kernel @windows (d0: 30, d1: 28, d2: 64)"));
+}
+
 TEST(LayoutsTest, WhatOthersSeeAndWhatIsSmallStays) {
   EXPECT_THAT(LaidOut(TwoKernels("512,1", "1,600", "512,1", "600", "output")),
               HasSubstr("buffer @t f32[600,512] strides[1,600] output"));
