@@ -11,15 +11,18 @@ namespace kiln::python {
 // `whole`, torch's wrapper, would. `swaps` is a tuple of (set, value): set(value), which returns
 // what was set before, is called for each in their order before the call, and set(that) in the
 // opposite order after it. `around` has, as attributes:
-//   flags: a tuple of (dict, name, usual); where dict[name] is not the object usual, whole is
-//   called local, name: an object that has no attribute of that name, or None; else whole is called
-//   is_tracing: a function that returns False; else whole is called
-//   depth, pop: functions; where depth() is another int after the call, pop(that before it) is
-//   called keys: None, or functions (include, exclude, guard); guard(include(), exclude()) is a
-//   context
-//     manager that the call is in
-//   error: a class; what the call raises of it is given to raise_as_torch, which raises in its
-//   place
+//
+//   * flags, a tuple of (dict, name, usual): where dict[name] is not the object usual, `whole` is
+//     called.
+//   * local and name: where the object `local` has an attribute of that name that is not None,
+//     `whole` is called.
+//   * is_tracing, a function: where it does not return False, `whole` is called.
+//   * depth and pop, functions: where depth() is another int after the call, pop(that before it) is
+//     called.
+//   * keys, None or functions (include, exclude, guard): guard(include(), exclude()) is a context
+//     manager that the call is in.
+//   * error, a class: what the call raises of it is given to raise_as_torch, which raises in its
+//     place.
 //
 // Callback(callback, backend, hooks): a callable that calls `callback`, between calls of the
 // functions in the tuple `hooks` and of what those return. It has the one attribute that torch asks
