@@ -105,6 +105,7 @@ class Assembler {
     }
     step.set_binary(static_cast<uint32_t>(kernel.emitted.binary));
     step.set_tensor_maps(static_cast<uint32_t>(kernel.emitted.tensor_maps.size()));
+    step.set_zeroed(static_cast<uint32_t>(kernel.emitted.zeroed.size()));
     return absl::OkStatus();
   }
 

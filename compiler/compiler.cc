@@ -41,10 +41,12 @@ absl::StatusOr<const codegen::TargetKind*> FindTarget(const v1::Device& device) 
 }
 
 absl::StatusOr<std::unique_ptr<codegen::Target>> MakeTarget(const v1::Device& device,
+                                                            bool deterministic = false,
                                                             int rank = 0) {
   KILN_ASSIGN_OR_RETURN(const codegen::TargetKind* kind, FindTarget(device));
   DeviceInfo info = ReadDevice(device);
   info.rank = rank;
+  info.deterministic = deterministic;
   return kind->make(std::move(info));
 }
 
@@ -322,7 +324,8 @@ absl::Status CheckGraphSize(const v1::Graph& graph) {
 }
 
 absl::StatusOr<v1::PlanResponse> PlanGraph(const v1::PlanRequest& request, const StopCheck& stop) {
-  KILN_ASSIGN_OR_RETURN(auto target, MakeTarget(request.device()));
+  const bool deterministic = request.graph().deterministic();
+  KILN_ASSIGN_OR_RETURN(auto target, MakeTarget(request.device(), deterministic));
   v1::PlanResponse response;
   ir::Module module;
   graph::Graph graph;
@@ -380,7 +383,8 @@ absl::StatusOr<v1::PlanResponse> PlanGraph(const v1::PlanRequest& request, const
     const size_t most_bytes = kSourceBytes + kSourceBytesPerByte * graph_bytes;
     std::vector<std::unique_ptr<codegen::Target>> others;
     for (int rank = 1; request.options().autotune() && rank < kMostSchedules; ++rank) {
-      KILN_ASSIGN_OR_RETURN(others.emplace_back(), MakeTarget(request.device(), rank));
+      KILN_ASSIGN_OR_RETURN(others.emplace_back(),
+                            MakeTarget(request.device(), deterministic, rank));
     }
     Emitter emitter(*target, module, most_bytes * (1 + others.size()), request.options().debug(),
                     response);

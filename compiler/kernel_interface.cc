@@ -67,6 +67,7 @@ absl::StatusOr<std::string> InterfaceOf(const ir::Module& module,
   };
   interface.set_waits(emitted.waits);
   for (const ir::BufferId id : emitted.read_early) interface.add_read_early(parameter_of(id));
+  for (const ir::BufferId id : emitted.zeroed) interface.add_zeroed(parameter_of(id));
   for (const codegen::EmittedTensorMap& map : emitted.tensor_maps) {
     v1::KernelInterface::TensorMap& out = *interface.add_tensor_maps();
     out.set_buffer(parameter_of(map.buffer));

@@ -89,6 +89,18 @@ class Checker {
         return Malformed(where, "launches a kernel that reads early what it cannot");
       }
     }
+    if (launch.zeroed() != static_cast<uint32_t>(interface.zeroed_size())) {
+      return Malformed(
+          where, absl::StrCat("makes ", launch.zeroed(), " buffers of its kernel zero; expected ",
+                              interface.zeroed_size()));
+    }
+    for (const uint32_t zeroed : interface.zeroed()) {
+      if (!interface.has_grid() || zeroed >= static_cast<uint32_t>(interface.buffers_size()) ||
+          !interface.buffers(static_cast<int>(zeroed)).written() ||
+          interface.buffers(static_cast<int>(zeroed)).read()) {
+        return Malformed(where, "launches a kernel that wants zeros where it cannot have them");
+      }
+    }
     for (int i = 0; i < launch.buffers_size(); ++i) {
       const v1::KernelInterface::Buffer& argument = interface.buffers(i);
       const uint32_t buffer = launch.buffers(i);
@@ -139,10 +151,21 @@ class Checker {
       return bad("of a buffer that it does not have");
     }
     const v1::DType dtype = interface.buffers(static_cast<int>(map.buffer())).dtype();
-    if (dtype != v1::DTYPE_BFLOAT16 && dtype != v1::DTYPE_FLOAT16 && dtype != v1::DTYPE_INT8) {
-      return bad("of a buffer that has other elements than bfloat16, float16 or int8");
+    uint32_t swizzled = 0;  // elements of a line
+    switch (dtype) {
+      case v1::DTYPE_BFLOAT16:
+      case v1::DTYPE_FLOAT16:
+        swizzled = 64;
+        break;
+      case v1::DTYPE_INT8:
+        swizzled = 128;
+        break;
+      case v1::DTYPE_FLOAT32:
+        swizzled = 32;
+        break;
+      default:
+        return bad("of a buffer that has other elements than bfloat16, float16, float32 or int8");
     }
-    const uint32_t swizzled = dtype == v1::DTYPE_INT8 ? 128 : 64;  // elements of a line
     if (map.sizes_size() < 2 || map.sizes_size() > kMostMapSizes ||
         map.strides_size() != map.sizes_size() - 1 || map.box_size() != map.sizes_size()) {
       return bad(absl::StrCat("of ", map.sizes_size(), " sizes, ", map.strides_size(),

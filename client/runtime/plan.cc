@@ -189,6 +189,8 @@ class Planner {
     for (const v1::KernelInterface::TensorMap& map : kernel.interface->tensor_maps()) {
       KILN_RETURN_IF_ERROR(AddTensorMap(where, in, map, out));
     }
+    const auto& zeroed = kernel.interface->zeroed();
+    out.zeroed.assign(zeroed.begin(), zeroed.end());
     const auto is_only_read = [&](uint32_t argument) {
       const uint32_t buffer = in.buffers(static_cast<int>(argument));
       const BufferKind kind = plan_.buffers[buffer].kind;

@@ -86,6 +86,7 @@ struct PlanLaunch {
   int64_t scratch_bytes = 0;         // a multiple of 64
   int64_t thread_scratch_bytes = 0;  // a multiple of 64
   std::vector<PlanTensorMap> tensor_maps;
+  std::vector<int> zeroed;  // of a GPU: which of its buffers are made zero before it begins
   // On a GPU: whether it may begin before a launch before it has ended. It waits for that before it
   // touches anything that a step of the program writes.
   bool begins_early = false;

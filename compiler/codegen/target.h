@@ -59,6 +59,7 @@ struct EmittedKernel {
   std::vector<EmittedTensorMap> tensor_maps;  // its last parameters
   bool waits = false;                         // as in kiln.v1.KernelInterface
   std::vector<ir::BufferId> read_early;       // the same
+  std::vector<ir::BufferId> zeroed;           // the same
   int binary = 0;                             // Binary::number of what Link makes of it
 };
 inline constexpr absl::string_view kSymbolPlaceholder = "KILN_KERNEL_SYMBOL";

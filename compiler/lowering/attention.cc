@@ -185,6 +185,21 @@ absl::Status EmitStates(NodeContext& n) {
   return absl::OkStatus();
 }
 
+// Of a row's log sums: whether they are those of a column each, as cuDNN has them.
+bool IsColumn(const Ints& sizes) {
+  return sizes.size() == 4 && sizes[3].is_const(1);
+}
+
+// As [batch, heads, length].
+View AsRows(NodeContext& n, const View& log_sums) {
+  if (!IsColumn(log_sums.sizes)) return log_sums;
+  const Ints sizes(log_sums.sizes.begin(), log_sums.sizes.end() - 1);
+  return Remap(n.ints(), log_sums, sizes, [&](Ints at) {
+    at.push_back(n.ints().Const(0));
+    return at;
+  });
+}
+
 absl::Status LowerAttention(NodeContext& n, const Positions& positions) {
   KILN_ASSIGN_OR_RETURN(Attention a, ReadArguments(n, positions));
   const Ints& q = a.query.sizes;
@@ -194,19 +209,13 @@ absl::Status LowerAttention(NodeContext& n, const Positions& positions) {
   std::optional<View> logsumexp;
   if (n.num_results() > 1 && n.ResultUsed(1)) {
     const Ints& sizes = n.Result(1).sizes;
-    const bool is_column = sizes.size() == 4 && sizes[3].is_const(1);  // as cuDNN has it
     // Some GPU kernels pad it.
-    if (Ints(sizes.begin(), sizes.end() - (is_column ? 1 : 0)) != row_sizes) {
+    if (Ints(sizes.begin(), sizes.end() - (IsColumn(sizes) ? 1 : 0)) != row_sizes) {
       return n.Decline("with padded logsumexp");
     }
     const View result = n.NewResult(1);
     n.SetResult(1, result);
-    logsumexp = is_column ? Remap(n.ints(), result, row_sizes,
-                                  [&](Ints at) {
-                                    at.push_back(n.ints().Const(0));
-                                    return at;
-                                  })
-                          : result;
+    logsumexp = AsRows(n, result);
   }
   a.key = RepeatHeads(n, a.key, q[1]);
   a.value = RepeatHeads(n, a.value, q[1]);
@@ -248,16 +257,31 @@ View Narrowed(NodeContext& n, const View& x, DType dtype) {
   return narrow;
 }
 
-// Result number `result`: scale * (a @ b).
-absl::Status EmitScaledProduct(NodeContext& n, const View& a, const View& b, double scale,
-                               size_t result) {
+// Result number `result`: scale * sums.
+void EmitScaled(NodeContext& n, const View& sums, double scale, size_t result) {
   const View out = n.NewResult(result);
-  const View sums = n.NewTemp(out.sizes, ComputeType(out.dtype));
-  KILN_RETURN_IF_ERROR(EmitMatmul(n, a, b, sums));
   n.Pointwise(out, [&](KernelBuilder& k, const Ints& at) {
     return k.Cast(k.Op(kMul, k.Load(sums, at), scale), out.dtype);
   });
   n.SetResult(result, out);
+}
+
+// out[b, h, k] = factors[b, h, q, k] rows[b, h, q], summed over q and, of `of_key` heads that share
+// one of `out`, over those.
+absl::Status EmitTurnedProduct(NodeContext& n, const View& factors, const View& rows,
+                               int64_t of_key, const View& out) {
+  if (of_key == 1) return EmitMatmul(n, Transposed(n, factors), rows, out);
+  const DType compute = ComputeType(factors.dtype);
+  KernelBuilder k = n.NewKernel();
+  const Ints outer = k.Outer(out.sizes);
+  const Ints inner = k.StartPhase({n.ints().Const(of_key), rows.sizes[2]});
+  const IntExpr head = n.ints().Add(n.ints().Mul(outer[1], of_key), inner[0]);
+  const Scalar x = k.Cast(k.Load(factors, {outer[0], head, inner[1], outer[2]}), compute);
+  const Scalar y = k.Cast(k.Load(rows, {outer[0], head, inner[1], outer[3]}), compute);
+  const Scalar sum = k.Reduce(ir::ReduceKind::kSum, k.Op(kMul, x, y));
+  k.StartPhase();
+  k.Store(out, outer, sum);
+  k.Finish();
   return absl::OkStatus();
 }
 
@@ -277,15 +301,20 @@ View EmitRowDots(NodeContext& n, const View& a, const View& b) {
   return dots;
 }
 
-// (grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, *, attn_mask, scale)
-absl::Status LowerAttentionBackward(NodeContext& n) {
+// (grad_out, query, key, value, out, logsumexp, ...). A device may take all together but for the
+// rows' sums before and the queries' gradient after it, of which it gives the sums. `shares`:
+// whether heads may share keys.
+absl::Status LowerAttentionBackward(NodeContext& n, const Positions& positions, bool shares) {
   KILN_RETURN_IF_ERROR(n.CheckResults(3));
-  KILN_ASSIGN_OR_RETURN(const Attention a, ReadArguments(n, {1, kByName, 6, 7, kByName}));
+  KILN_ASSIGN_OR_RETURN(Attention a, ReadArguments(n, positions));
   KILN_ASSIGN_OR_RETURN(const View grad, n.Tensor(0, "grad_out"));
   KILN_ASSIGN_OR_RETURN(const View out, n.Tensor(4, "out"));
-  KILN_ASSIGN_OR_RETURN(const View logsumexp, n.Tensor(5, "logsumexp"));
+  KILN_ASSIGN_OR_RETURN(const View given, n.Tensor(5, "logsumexp"));
+  const View logsumexp = AsRows(n, given);
   const Ints& q = a.query.sizes;
-  if (a.key.sizes[1] != q[1]) return n.Decline("of heads that share keys");
+  const IntExpr key_heads = a.key.sizes[1];
+  if (key_heads != q[1] && !shares) return n.Decline("of heads that share keys");
+  const int64_t of_key = key_heads == q[1] ? 1 : q[1].value() / key_heads.value();
   const Ints row_sizes{q[0], q[1], q[2]};
   const Ints out_sizes{q[0], q[1], q[2], a.value.sizes[3]};
   KILN_RETURN_IF_ERROR(n.CheckSizes(grad.sizes, out_sizes, "the gradient"));
@@ -295,10 +324,13 @@ absl::Status LowerAttentionBackward(NodeContext& n) {
   for (size_t i = 0; i < 3; ++i) {
     KILN_RETURN_IF_ERROR(n.CheckSizes(n.Result(i).sizes, operands[i]->sizes, "a gradient"));
   }
+  a.key = RepeatHeads(n, a.key, q[1]);
+  a.value = RepeatHeads(n, a.value, q[1]);
 
+  const View dots = EmitRowDots(n, grad, out);
+  n.BeginTogether();
   const Ints score_sizes{q[0], q[1], q[2], a.key.sizes[2]};
   KILN_ASSIGN_OR_RETURN(const View weights, EmitWeightsAgain(n, a, logsumexp, score_sizes));
-  const View dots = EmitRowDots(n, grad, out);
   const View grad_weights = n.NewTemp(score_sizes, weights.dtype);
   KILN_RETURN_IF_ERROR(EmitMatmul(n, grad, Transposed(n, a.value), grad_weights));
   const View grad_scores = n.NewTemp(score_sizes, OperandType(a));
@@ -308,12 +340,18 @@ absl::Status LowerAttentionBackward(NodeContext& n) {
     return b.Cast(b.Op(kMul, b.Load(weights, at), centred), grad_scores.dtype);
   });
 
-  KILN_RETURN_IF_ERROR(EmitScaledProduct(n, grad_scores, a.key, a.scale, 0));
-  KILN_RETURN_IF_ERROR(EmitScaledProduct(n, Transposed(n, grad_scores), a.query, a.scale, 1));
+  const DType compute = ComputeType(a.query.dtype);
+  const View key_sums = n.NewTemp(n.Result(1).sizes, compute);
+  KILN_RETURN_IF_ERROR(EmitTurnedProduct(n, grad_scores, a.query, of_key, key_sums));
+  EmitScaled(n, key_sums, a.scale, 1);
   const View grad_value = n.NewResult(2);
   const View factors = Narrowed(n, weights, OperandType(a));
-  KILN_RETURN_IF_ERROR(EmitMatmul(n, Transposed(n, factors), grad, grad_value));
+  KILN_RETURN_IF_ERROR(EmitTurnedProduct(n, factors, grad, of_key, grad_value));
   n.SetResult(2, grad_value);
+  const View query_sums = n.NewTemp(q, compute);
+  KILN_RETURN_IF_ERROR(EmitMatmul(n, grad_scores, a.key, query_sums));
+  n.EndTogether();
+  EmitScaled(n, query_sums, a.scale, 0);
   return absl::OkStatus();
 }
 
@@ -329,7 +367,15 @@ void RegisterAttention(Registry& registry) {
   registry["_scaled_dot_product_efficient_attention.default"] = attention({0, 3, 5, 6, kByName});
   registry["_scaled_dot_product_cudnn_attention.default"] = attention({0, 3, 5, 6, kByName});
   registry["scaled_dot_product_attention.default"] = attention({0, 3, 4, 5, kByName});
-  registry["_scaled_dot_product_flash_attention_for_cpu_backward.default"] = LowerAttentionBackward;
+  const auto backward = [](Positions positions, bool shares) {
+    return [positions, shares](NodeContext& n) {
+      return LowerAttentionBackward(n, positions, shares);
+    };
+  };
+  registry["_scaled_dot_product_flash_attention_for_cpu_backward.default"] =
+      backward({1, kByName, 6, 7, kByName}, /*shares=*/false);
+  registry["_scaled_dot_product_cudnn_attention_backward.default"] =
+      backward({1, 8, 13, 14, kByName}, /*shares=*/true);
 }
 
 }  // namespace kiln::lowering

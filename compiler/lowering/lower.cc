@@ -347,12 +347,13 @@ absl::Status LowerNode(LoweringState& state, const LoweringOptions& options,
   if (LowerEmpty(context)) return absl::OkStatus();
   const size_t num_buffers = state.module.buffers.size();
   const size_t num_operations = state.module.operations.size();
+  state.together_begin = num_operations;
   state.together_end = SIZE_MAX;
   absl::Status status = LowerNatively(state, node);
   if (status.ok()) {
     const size_t end = std::min(state.together_end, state.module.operations.size());
-    if (AreTakenTogether(state, options, num_operations, end)) {
-      RunTogether(state, num_operations, end, num_buffers);
+    if (AreTakenTogether(state, options, state.together_begin, end)) {
+      RunTogether(state, state.together_begin, end, num_buffers);
       return absl::OkStatus();
     }
   }

@@ -30,7 +30,7 @@ struct LoweringState {
   bool contracts_few_rows = false;  // LoweringOptions
   int64_t random_streams = 0;       // that nodes have taken
   // Of the node's operations those up to there may be one launch of a device.
-  size_t together_end = SIZE_MAX;
+  size_t together_begin = 0, together_end = SIZE_MAX;
 
   // `base`, or `base_2`, `base_3`, ... where it is taken; letters, digits and '_' only.
   std::string UniqueName(absl::string_view base);
@@ -114,8 +114,9 @@ class NodeContext {
   View NewResult(size_t i);
   View NewTempLike(size_t i, DType dtype);  // laid out as result i
   View NewTemp(const Ints& sizes, DType dtype);
-  // Behind the last of the kernels that a device may take together
-  // (LoweringOptions::taken_together): without a call they are all that the node emits.
+  // Before the first and behind the last of the kernels that a device may take together
+  // (LoweringOptions::taken_together): without calls they are all that the node emits.
+  void BeginTogether() { state_.together_begin = state_.module.operations.size(); }
   void EndTogether() { state_.together_end = state_.module.operations.size(); }
   // A number that no other node has.
   int64_t NextRandomStream() { return state_.random_streams++; }

@@ -46,6 +46,8 @@ struct DeviceInfo {
   // Which schedule to choose for a kernel, of those that the cost model ranks: 0, the best; another
   // where a client is to time several. Where there are no so many it is any of them.
   int rank = 0;
+  // Whether no schedule may add in the order in which tasks come (kiln.v1.Graph.deterministic).
+  bool deterministic = false;
 };
 
 }  // namespace kiln

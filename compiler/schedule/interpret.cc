@@ -11,6 +11,7 @@
 #include "compiler/ir/interpret_impl.h"
 #include "compiler/schedule/interpret_attention.h"
 #include "compiler/schedule/interpret_queries.h"
+#include "compiler/schedule/micro.h"
 #include "compiler/schedule/nest.h"
 #include "proto/base/status_macros.h"
 
@@ -38,7 +39,10 @@ class Runner {
     if (tree.threads) vars_[tree.threads] = options.threads;
   }
 
-  absl::Status Run() { return RunBlock(tree_.body); }
+  absl::Status Run() {
+    for (const ir::BufferId zeroed : tree_.zeroed) absl::c_fill(storage_[zeroed], Lane{});
+    return RunBlock(tree_.body);
+  }
 
  private:
   // Memory of the kernel's own.
@@ -181,6 +185,16 @@ class Runner {
     KILN_RETURN_IF_ERROR(Touch(alloc, buffer, index, true));
     if (alloc >= 0) memory_[alloc].written[index] = true;
     (alloc >= 0 ? memory_[alloc].data[index] : storage_[buffer][index]) = value;
+    return absl::OkStatus();
+  }
+
+  // To what is zeroed: nothing but additions touches it, in any order.
+  absl::Status Add(ir::BufferId buffer, int64_t index, double value) {
+    if (!absl::c_linear_search(tree_.zeroed, buffer)) return Error("adds to what is not zeroed");
+    if (index < 0 || index >= static_cast<int64_t>(storage_[buffer].size())) {
+      return Error(absl::StrCat("adds to element ", index, " of ", storage_[buffer].size()));
+    }
+    storage_[buffer][index].f += value;
     return absl::OkStatus();
   }
 
@@ -389,6 +403,17 @@ class Runner {
           return Write(micro.windows[window].alloc, micro.windows[window].buffer, at[window] + i,
                        Lane{.f = value});
         });
+      case MicroKind::kAttendGradients:
+        return InterpretGradients(
+            c, s, read,
+            [&](size_t window, int64_t i, double value) {
+              return Write(micro.windows[window].alloc, micro.windows[window].buffer,
+                           at[window] + i, Lane{.f = value});
+            },
+            [&](int64_t i, double value) {
+              return Add(micro.windows[OfGradients::kQueries].buffer, at[OfGradients::kQueries] + i,
+                         value);
+            });
       case MicroKind::kAttend:
       case MicroKind::kAttendMasked:
         return InterpretFewQueries(module_, micro, s, read, write);

@@ -1,4 +1,4 @@
-// What the micro-kernel attend_tile (micro.h) computes.
+// What the micro-kernels attend_tile and attend_gradients (micro.h) compute.
 #pragma once
 
 #include <cstdint>
@@ -16,5 +16,12 @@ absl::Status InterpretAttention(
     const std::vector<int>& constants, const std::vector<int64_t>& sizes,
     const std::function<absl::StatusOr<ir::Lane>(size_t window, int64_t index)>& read,
     const std::function<absl::Status(size_t window, int64_t index, double value)>& write);
+
+// The same; `add`: to an element of the window that it adds to.
+absl::Status InterpretGradients(
+    const std::vector<int>& constants, const std::vector<int64_t>& sizes,
+    const std::function<absl::StatusOr<ir::Lane>(size_t window, int64_t index)>& read,
+    const std::function<absl::Status(size_t window, int64_t index, double value)>& write,
+    const std::function<absl::Status(int64_t index, double value)>& add);
 
 }  // namespace kiln::schedule

@@ -40,9 +40,13 @@ size_t NumWindows(MicroKind kind, const std::vector<int>& constants) {
   return count;
 }
 
-float AttendScale(const std::vector<int>& constants) {
-  const auto half = [&](size_t i) { return static_cast<uint32_t>(constants[kAttendScale + i]); };
+float ScaleOf(const std::vector<int>& constants, size_t first) {
+  const auto half = [&](size_t i) { return static_cast<uint32_t>(constants[first + i]); };
   return std::bit_cast<float>(half(0) << 16 | half(1));
+}
+
+bool AddsTo(MicroKind kind, size_t window) {
+  return kind == MicroKind::kAttendGradients && window == OfGradients::kQueries;
 }
 
 std::optional<MicroKind> MicroKindFromName(absl::string_view name) {
@@ -90,6 +94,20 @@ std::vector<IntExpr> Reach(IntContext& ints, const Micro& micro) {
           Span(ints, s[2], s[5], width, one), Span(ints, s[2], s[6], width, one)};
       if (c[kAttendMask] != 0) reach.push_back(Span(ints, s[0], s[7], s[2], one));
       if (c[kAttendSums] != 0) reach.push_back(Span(ints, s[0], s[8], one, one));
+      return reach;
+    }
+    case MicroKind::kAttendGradients: {
+      using Of = OfGradients;
+      std::vector<IntExpr> reach;
+      for (size_t window = Of::kKeys; window <= Of::kDots; ++window) {
+        const bool has_lanes = window != Of::kLogSums && window != Of::kDots;
+        const IntExpr lanes = has_lanes ? ints.Const(c[Of::kWidth]) : one;
+        const IntExpr rows = s[Of::HasHeads(window) ? Of::kNumQueries : Of::kRows];
+        reach.push_back(Span(ints, rows, s[Of::RowStride(window)], lanes, one));
+        if (!Of::HasHeads(window)) continue;
+        const IntExpr heads = ints.Mul(s[Of::HeadStride(window)], int64_t{c[Of::kOfKey]} - 1);
+        reach.back() = ints.Add(reach.back(), heads);
+      }
       return reach;
     }
     case MicroKind::kAttend:
@@ -141,6 +159,9 @@ IntExpr Work(IntContext& ints, const Micro& micro) {
       return ints.Mul(s[2], int64_t{c[0]} * c[1]);
     case MicroKind::kAttendTile:
       return ints.Mul(ints.Mul(s[0], s[2]), 2 * int64_t{c[0]});
+    case MicroKind::kAttendGradients:
+      return ints.Mul(ints.Mul(s[OfGradients::kRows], s[OfGradients::kNumQueries]),
+                      int64_t{5} * c[OfGradients::kWidth] * c[OfGradients::kOfKey]);
     case MicroKind::kAttend:
     case MicroKind::kAttendMasked:
       return ints.Mul(ints.Mul(ints.Mul(s[0], s[1]), ints.Mul(s[2], s[3])), 2);

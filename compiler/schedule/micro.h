@@ -62,6 +62,17 @@ namespace kiln::schedule {
      i], 0 where all scores are -inf; sums[r] = log(sum over k < keys of exp(scores[r, k])), 0     \
      there, r < rows */                                                                            \
   X(kAttendTile, "attend_tile", 12, 4, 9)                                                          \
+  /* <WIDTH, QUERIES, STAGES, OF_KEY, CAUSAL, HIGH, LOW>(of_keys, of_values, of_queries, query,    \
+     key, value, grad, log_sums, dots; rows, row, queries, the windows' row strides, the head      \
+     strides of of_queries, query, grad, log_sums and dots), of bf16 or f16, but of_queries,       \
+     log_sums and dots of f32; by steps of QUERIES, in STAGES; HIGH and LOW: as attend_tile's. For \
+     h < OF_KEY, q < queries and k < rows: w = exp(scale * sum over i < WIDTH of query[h, q, i] *  \
+     key[k, i] - log_sums[h, q]), 0 where row + k > q and CAUSAL is 1; d = w * (sum over i of      \
+     grad[h, q, i] * value[k, i] - dots[h, q]): of_values[k, i] = sum over h and q of w *          \
+     grad[h, q, i]; of_keys[k, i] = scale * sum over h and q of d * query[h, q, i]; to             \
+     of_queries[h, q, i], whose buffer is Tree::zeroed, is added the sum over k of d * key[k, i]   \
+   */                                                                                              \
+  X(kAttendGradients, "attend_gradients", 7, 9, 17)                                                \
   /* <STAGES, CLUSTER, SCALE>(out, q, k, v; groups, queries, keys, width, out_group, out_query,    \
      q_group, q_query, k_key, v_key), by all threads of the team; SCALE the bits of a float; all   \
      of 16 bits. For g < groups and l < queries, out from g * out_group + l * out_query on: the    \
@@ -87,7 +98,27 @@ const MicroInfo& Info(MicroKind kind);
 size_t NumWindows(MicroKind kind, const std::vector<int>& constants);
 // Constants of kAttendTile, by number.
 inline constexpr size_t kAttendCausal = 7, kAttendMask = 8, kAttendSums = 9, kAttendScale = 10;
-float AttendScale(const std::vector<int>& constants);
+// Windows, constants and sizes of kAttendGradients.
+struct OfGradients {
+  enum Window : size_t { kKeys, kValues, kQueries, kQuery, kKey, kValue, kGrad, kLogSums, kDots };
+  enum Constant : size_t { kWidth, kStep, kStages, kOfKey, kCausal, kScale };
+  enum Size : size_t { kRows, kRow, kNumQueries, kRowStrides };
+  // The stride of its rows, and of its heads, among the sizes; of heads alone of what has some.
+  static constexpr size_t RowStride(size_t window) { return kRowStrides + window; }
+  static constexpr size_t HeadStride(size_t window) {
+    constexpr size_t kFirst = size_t{kRowStrides} + kDots + 1;
+    return window == kQueries ? kFirst
+           : window == kQuery ? kFirst + 1
+                              : kFirst + window - kGrad + 2;
+  }
+  static constexpr bool HasHeads(size_t window) {
+    return window == kQueries || window == kQuery || window >= kGrad;
+  }
+};
+// The float whose bits' halves are constants number `first` and the next one.
+float ScaleOf(const std::vector<int>& constants, size_t first);
+// Whether it adds to its window number `window`.
+bool AddsTo(MicroKind kind, size_t window);
 std::optional<MicroKind> MicroKindFromName(absl::string_view name);
 inline bool IsOfFewQueries(MicroKind kind) {
   return kind == MicroKind::kAttend || kind == MicroKind::kAttendMasked;

@@ -70,6 +70,9 @@ class Parser : public ir::Parser {
       if (team < 1 || team > kMostTeam) return Error("a team has 1 to 1024 threads");
       tree.team = static_cast<int>(team);
     }
+    while (Accept("zeroed")) {
+      KILN_ASSIGN_OR_RETURN(tree.zeroed.emplace_back(), BufferRef());
+    }
     KILN_RETURN_IF_ERROR(Expect("{"));
     while (Accept("because")) {
       KILN_ASSIGN_OR_RETURN(std::string reason, Take(TokenKind::kString, "a reason"));

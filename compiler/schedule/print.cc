@@ -39,6 +39,9 @@ class Printer {
     }
     if (tree_.threads) StrAppend(&head, "threads ", NameVar(tree_.threads, 'r'), " ");
     if (tree_.team > 1) StrAppend(&head, "team ", tree_.team, " ");
+    for (const ir::BufferId buffer : tree_.zeroed) {
+      StrAppend(&head, "zeroed ", names_.buffers[buffer], " ");
+    }
     Line(1, head, "{");
     for (const std::string& reason : tree_.reasons) Line(2, "because ", ir::QuoteText(reason));
     BlockText(tree_.body, 2);

@@ -162,6 +162,7 @@ enum class MicroKind : uint8_t {
   kMultiplyTile,
   kMultiplyRows,
   kAttendTile,
+  kAttendGradients,
   kAttend,
   kAttendMasked,
   kSort,
@@ -170,7 +171,7 @@ enum class MicroKind : uint8_t {
 struct Micro {
   MicroKind kind = MicroKind::kZero;
   std::vector<int> constants;
-  std::vector<Window> windows;  // that which is written first
+  std::vector<Window> windows;  // those which are written first
   std::vector<ir::IntExpr> sizes;
 };
 
@@ -189,6 +190,9 @@ struct Tree {
   // vector loops, `width / team` neighbouring ones each; what stands outside of those all of them
   // compute, and one stores. What one loop stores is there for the loops after it.
   int team = 1;
+  // Buffers that are zero when the tasks begin, to which micro-kernels alone add: several tasks to
+  // one element, in any order.
+  std::vector<ir::BufferId> zeroed;
   std::vector<Alloc> allocs;
   Block body;
   int num_values = 0;  // ValueIds are below this

@@ -37,6 +37,11 @@ class Verifier {
     if (tree_.team < 1 || tree_.team > kMostTeam || (tree_.team & (tree_.team - 1)) != 0) {
       return Error(StrCat("a team of ", tree_.team, " threads"));
     }
+    for (const ir::BufferId zeroed : tree_.zeroed) {
+      if (zeroed < 0 || static_cast<size_t>(zeroed) >= module_.buffers.size()) {
+        return Error("there is no such buffer to be zero");
+      }
+    }
     return CheckBlock(tree_.body);
   }
 
@@ -213,6 +218,10 @@ class Verifier {
   }
 
   bool IsOpen(AllocId id) const { return absl::c_linear_search(open_, id); }
+  // Whether several tasks may add to one element of it.
+  bool IsZeroed(ir::BufferId buffer) const {
+    return buffer >= 0 && absl::c_linear_search(tree_.zeroed, buffer);
+  }
 
   // The memory behind an access: its type and how many elements it has.
   struct Memory {
@@ -265,6 +274,9 @@ class Verifier {
   absl::Status CheckAccess(const Compute& compute) {
     const ir::Inst& inst = compute.inst;
     KILN_ASSIGN_OR_RETURN(const Memory memory, MemoryOf(compute.alloc, inst.buffer));
+    if (compute.alloc < 0 && IsZeroed(inst.buffer)) {
+      return Error(compute, "tasks add to that buffer");
+    }
     if (memory.dtype != inst.dtype) return Error(compute, "its type is not the memory's");
     const bool stores = inst.op == ScalarOp::kStore;
     if (stores && (inst.operands.empty() || types_[inst.operands.back()] != inst.dtype)) {
@@ -403,6 +415,11 @@ class Verifier {
       const Window& window = micro.windows[i];
       KILN_RETURN_IF_ERROR(CheckExpr(window.index));
       KILN_ASSIGN_OR_RETURN(const Memory memory, MemoryOf(window.alloc, window.buffer));
+      const bool is_zeroed = window.alloc < 0 && IsZeroed(window.buffer);
+      if (is_zeroed != AddsTo(micro.kind, i)) {
+        return Error(StrCat("micro ", info.name, ", window ", i, ": ",
+                            is_zeroed ? "tasks add to that buffer" : "that buffer is not zeroed"));
+      }
       if (micro.kind == MicroKind::kMultiplyPairs) {
         if (memory.dtype != (i == 0 ? DType::kF32 : DType::kBF16)) {
           return Error(StrCat("micro ", info.name, " takes bf16 and gives f32"));
@@ -418,6 +435,15 @@ class Verifier {
         }
         if (is_mask && (memory.dtype == DType::kBool) != (micro.constants[kAttendMask] == 1)) {
           return Error(StrCat("micro ", info.name, " takes a mask of another type"));
+        }
+      } else if (micro.kind == MicroKind::kAttendGradients) {
+        using Of = OfGradients;
+        const Window& first = micro.windows[Of::kKeys];
+        KILN_ASSIGN_OR_RETURN(const Memory keys, MemoryOf(first.alloc, first.buffer));
+        const bool is_wide = i == Of::kQueries || i == Of::kLogSums || i == Of::kDots;
+        if (is_wide ? memory.dtype != DType::kF32
+                    : !is_half(memory.dtype) || memory.dtype != keys.dtype) {
+          return Error(StrCat("micro ", info.name, " takes bf16 or f16, and sums in f32"));
         }
       } else if (IsOfTensorCores(micro.kind) && i < 2) {
         if (i == 0 ? memory.dtype != DType::kF32 : !is_half(memory.dtype)) {

@@ -86,6 +86,8 @@ class GraphEncoder {
     for (const v1::Mutation& mutation : graph_.mutations()) {
       h_.Int(mutation.input()).Int(mutation.value());
     }
+    // Last, and only where asked for: other keys stay what they were.
+    if (graph_.deterministic()) h_.Str("deterministic");
   }
 
  private:

@@ -399,6 +399,7 @@ v1::KeyDescription DescribeKey(const v1::Graph& graph, const v1::Device& client_
   AddComponent(out, "options.prepare_memory", absl::StrCat(options.prepare_memory()));
   AddComponent(out, "options.autotune", options.autotune() ? "true" : "false");
   AddComponent(out, "graph.format_version", absl::StrCat(graph.format_version()));
+  AddComponent(out, "graph.deterministic", graph.deterministic() ? "true" : "false");
   GraphDescriber(graph).Describe(out);
   return out;
 }

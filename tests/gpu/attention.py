@@ -135,8 +135,16 @@ def attention(run: Results) -> None:
     print(f"{sum(_OWN)} of {len(_OWN)} functions ran on kernels of ours alone")
 
 
-def _check_gradients(tensors: Tensors, is_causal: bool, mask: torch.Tensor | None = None) -> None:
-    """Those of queries, keys and values by Kiln against float64, into memory that was NaN."""
+def _check_gradients(
+    tensors: Tensors,
+    is_causal: bool,
+    mask: torch.Tensor | None = None,
+    dynamic: bool = False,
+    own: bool | None = None,
+) -> None:
+    """Those of queries, keys and values by Kiln against float64, into memory that was NaN; `own`: whether no
+    library may take part."""
+    kiln_torch.reset()
 
     def gradients(fn: Any, args: Tensors) -> Tensors:
         args = [x.detach().requires_grad_() for x in args]
@@ -150,23 +158,109 @@ def _check_gradients(tensors: Tensors, is_causal: bool, mask: torch.Tensor | Non
         lambda *args, **options: _reference(*args, **options).transpose(1, 2).flatten(2), [x.double() for x in tensors]
     )
     eager = gradients(_attend, tensors)
-    run = compiled(_attend)
-    for _ in range(2):
+    run = compiled(_attend, dynamic=dynamic)
+    for _ in range(3):
         torch.full((8 * max(x.numel() for x in tensors),), float("nan"), device="cuda")
         found = gradients(run, tensors)
         for name, ours, theirs, right in zip("qkv", found, eager, wide, strict=True):
             errors = [float((x.double() - right).norm() / right.norm()) for x in (ours, theirs)]
             limit = max(1.2 * errors[1], MOST_ERROR[ours.dtype])
             assert errors[0] <= limit, f"of {name} off by {errors[0]:.2e} of the norm, eager by {errors[1]:.2e}"
+    _OWN.append(kiln_torch.stats()["steps"]["library"] == 0)
+    if own is not None and torch.cuda.get_device_capability() == (9, 0):
+        assert _OWN[-1] == own, kiln_torch.stats()["steps"]
+
+
+def _parts(length: int, width: int) -> Tensors:
+    """Queries, keys and values of one product, as GPT-2 has them."""
+    qkv = torch.randn(2, length, 3 * 8 * width, device="cuda").bfloat16()
+    return [x.view(2, length, 8, width).transpose(1, 2) for x in qkv.chunk(3, -1)]
+
+
+def _check_parts() -> None:
+    """Gradients of what attention is a part of: they go on to one product's."""
+    qkv = torch.randn(2, 500, 3 * 8 * 64, device="cuda").bfloat16()
+    grad = torch.randn(2, 500, 8 * 64, device="cuda").bfloat16()
+
+    def gradient(attend: Any, wide: bool) -> torch.Tensor:
+        x = (qkv.double() if wide else qkv).requires_grad_()
+        return torch.autograd.grad(attend(x), x, grad.to(x.dtype))[0]
+
+    def of_parts(x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (part.view(2, 500, 8, 64).transpose(1, 2) for part in (x * 1.5).chunk(3, -1))
+        if x.dtype == torch.double:
+            return _reference(q, k, v, None, True).transpose(1, 2).flatten(2)
+        return _attend(q, k, v, is_causal=True)
+
+    wide, eager = gradient(of_parts, True), gradient(of_parts, False).double()
+    found = gradient(compiled(of_parts), False).double()
+    errors = [float((x - wide).norm() / wide.norm()) for x in (found, eager)]
+    assert errors[0] <= max(1.2 * errors[1], MOST_ERROR[torch.bfloat16]), errors
+
+
+def _check_deterministic() -> None:
+    """In torch's deterministic mode, where it takes flash attention, equal inputs give equal bits."""
+    tensors = [x.requires_grad_() for x in _operands((2, 4, 4, 1000, 1000), 64, torch.bfloat16)]
+    grad = torch.randn(2, 1000, 4 * 64, device="cuda").bfloat16()
+    kiln_torch.reset()
+    torch.use_deterministic_algorithms(True)
+    try:
+        run = compiled(lambda *args: _attend(*args, is_causal=True))
+        first, *others = [torch.autograd.grad(run(*tensors), tensors, grad) for _ in range(4)]
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert kiln_torch.stats()["steps"] == {"native": 0, "library": 2}, kiln_torch.stats()["steps"]
+    for other in others:
+        for a, b in zip(first, other, strict=True):
+            assert torch.equal(a, b)
+
+
+def _check_replays() -> None:
+    """In a CUDA graph sums begin at zero in every replay."""
+    tensors = [x.requires_grad_() for x in _operands((2, 4, 2, 700, 700), 128, torch.bfloat16)]
+    grad = torch.randn(2, 700, 4 * 128, device="cuda").bfloat16()
+    run = compiled(lambda *args: _attend(*args, is_causal=True))
+
+    def gradients() -> Tensors:
+        return list(torch.autograd.grad(run(*tensors), tensors, grad))
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        expected = [x.clone() for x in gradients()]
+    side.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = gradients()
+    for _ in range(3):
+        graph.replay()
+        torch.cuda.synchronize()
+        for a, b in zip(found, expected, strict=True):
+            assert float((a - b).float().norm() / b.float().norm()) < 1e-3
 
 
 def training(run: Results) -> None:
+    before = len(_OWN)
     for dtype in HALVES:
         for width in (64, 128):
             for sizes in SIZES:
                 for is_causal in (False, True):
                     with run.case(f"gradients of attention {_name(sizes, width)} {dtype} causal {is_causal}"):
                         _check_gradients(_operands(sizes, width, dtype), is_causal)
+        for sizes in SIZES[:3]:
+            with run.case(f"gradients of attention {_name(sizes, 64)} {dtype}, heads apart"):
+                _check_gradients(_operands(sizes, 64, dtype, apart=True), True)
+    with run.case("gradients of attention of parts of one product"):
+        _check_gradients(_parts(500, 64), True, own=True)
+        _check_gradients(_parts(500, 128), False, own=True)
+    with run.case("gradients of attention that go on to one product's"):
+        _check_parts()
+    with run.case("gradients of attention of sizes of run time"):
+        for length in (1000, 1500):
+            _check_gradients(_operands((2, 4, 4, length, length), 64, torch.bfloat16), True, dynamic=True, own=True)
+    with run.case("gradients of attention are the same bits in torch's deterministic mode"):
+        _check_deterministic()
+    with run.case("gradients of attention in a CUDA graph"):
+        _check_replays()
     for width in (64, 128):
         operands = _operands(MASKED, width, torch.bfloat16)
         for sizes in ((2, 1, 300, 418), (1, 4, 300, 418), (300, 418)):
@@ -176,6 +270,8 @@ def training(run: Results) -> None:
                     if dtype != torch.bool:
                         keeps = torch.randn(sizes, device="cuda").masked_fill(~keeps, -math.inf).to(dtype)
                     _check_gradients(operands, False, keeps)
+    own = _OWN[before:]
+    print(f"{sum(own)} of {len(own)} functions and their gradients ran on kernels of ours alone")
 
 
 # Batch, heads, heads of keys, length, width: the eight cases first.

@@ -27,7 +27,10 @@ PROCESSES, FIRST_PORT, PORTS = 6, 49152, 16
 CLEAN = re.compile(r"(ERROR|RACECHECK) SUMMARY: 0 ")
 # Whose results the tensor memory accelerator stores, which initcheck does not see: it takes them for
 # uninitialized when they are read. Part `attention` compares them in memory that was NaN.
-UNSEEN = ("attention", "attention_causal", "attention_masked")
+UNSEEN = (
+    *("attention", "attention_causal", "attention_masked"),
+    *(f"{name} {kind}" for name in ("train_attention", "train_attention_causal") for kind in ("forward", "backward")),
+)
 
 
 def _cross_entropy(x: torch.Tensor) -> torch.Tensor:
@@ -99,6 +102,10 @@ def _training() -> list[Case]:
         Case("train_softmax_columns", lambda x: x.log_softmax(0), lambda: (wanted(255, 130),)),
         Case("train_cross_entropy", _cross_entropy, lambda: (wanted(64, 5025),)),
         Case("train_group_norm", lambda x: F.group_norm(x, 4), lambda: (wanted(3, 12, 33, 31),)),
+        Case("train_attention", F.scaled_dot_product_attention,
+             lambda: (half(2, 3, 300, 128), half(2, 3, 333, 128), half(2, 3, 333, 128))),
+        Case("train_attention_causal", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+             lambda: (half(1, 3, 391, 64), half(1, 3, 391, 64), half(1, 3, 391, 64))),
         Case("train_pool", lambda x: F.avg_pool2d(x, 3, 2, 1), lambda: (wanted(2, 3, 17, 19),)),
     ]  # fmt: skip
 

@@ -78,6 +78,26 @@ def trained_attention(width):
     return program.load_program(graph, settings, torch.device("cuda", 0)).info()
 
 
+def attention_gradients(width, deterministic):
+    """What is made of cuDNN's operator for attention's gradients, of two heads that share keys."""
+    half = {"device": "cuda", "dtype": torch.bfloat16}
+    with FakeTensorMode():
+        q, k = (torch.empty(2, 2048, heads, width, **half).transpose(1, 2) for heads in (4, 2))
+        sums = torch.empty(2, 4, 2048, 1, device="cuda")
+        state = torch.empty((), dtype=torch.int64, device="cuda")
+        run = torch.ops.aten._scaled_dot_product_cudnn_attention_backward.default
+
+        def fn(q, k, v, grad, out, sums, state):
+            return run(grad, q, k, v, out, sums, state, state, None, None, None, 2048, 2048, 0.0, True)
+
+        module = make_fx(fn, tracing_mode="fake")(q, k, k, q, q, sums, state)
+    settings = Settings(server=sys.argv[1], fallback="raise", prepare_memory=0)
+    torch.use_deterministic_algorithms(deterministic)
+    graph = capture(module, lambda _: False)
+    torch.use_deterministic_algorithms(False)
+    return program.load_program(graph, settings, torch.device("cuda", 0)).info()
+
+
 def one_query(op, width, groups):
     """What is made of a GPU's attention of one query, whose heads share keys by groups."""
     with FakeTensorMode():
@@ -151,6 +171,11 @@ if sys.argv[2:] == ["cached"]:
 if sys.argv[2:] == ["trained_attention"]:
     for width in (64, 128, 80):
         print(json.dumps({"width": width, **trained_attention(width)}, default=str), flush=True)
+    sys.exit()
+if sys.argv[2:] == ["attention_gradients"]:
+    for width, deterministic in ((64, False), (128, False), (80, False), (64, True)):
+        line = {"width": width, "deterministic": deterministic}
+        print(json.dumps({**line, **attention_gradients(width, deterministic)}, default=str), flush=True)
     sys.exit()
 if sys.argv[2:] == ["queries"]:
     for op in ("flash", "cudnn"):

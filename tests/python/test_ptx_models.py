@@ -79,6 +79,17 @@ def test_attention_in_training_is_a_kernel(server):
         assert line["native_steps"] == (2 if is_own else 0), line
 
 
+def test_attentions_gradients_are_a_kernel(server):
+    """Between one for the rows' dots and one for the queries' gradient; a library's where torch is to be
+    deterministic, or of 80 elements."""
+    lines = compiled(server, "attention_gradients")
+    assert len(lines) == 4
+    for line in lines:
+        is_own = line["width"] != 80 and not line["deterministic"]
+        assert sum(line["library_ops"].values()) == (0 if is_own else 1), line
+        assert line["native_steps"] == (3 if is_own else 0), line
+
+
 def test_attention_of_one_query_is_a_kernel(server):
     """Of heads of whole lines, of which not too many share keys; else a library's."""
     lines = compiled(server, "queries")

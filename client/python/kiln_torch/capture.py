@@ -201,6 +201,8 @@ class _Capture:
             elif node.op not in ("placeholder", "get_attr"):
                 raise CaptureError(f"node {node.name} is a {node.op}, which cannot be sent")
         self._add_updates()
+        # Elsewhere nothing is added up in another order from one run to the next.
+        deterministic = self._device.type == "cuda" and torch.are_deterministic_algorithms_enabled()
         return {
             "format_version": FORMAT_VERSION,
             "name": name,
@@ -210,6 +212,7 @@ class _Capture:
             "nodes": self._nodes,
             "outputs": self._outputs,
             "mutations": self._mutations,
+            **({"deterministic": True} if deterministic else {}),
         }
 
     def _new_value(self) -> int:

@@ -201,6 +201,14 @@ class CudaExecutor::OneRun final : private Addresses, private runtime::ProgramRu
       arguments.push_back(&maps[i]);
     }
     const Driver& driver = executor_.driver_;
+    for (const int zeroed : launch.zeroed) {
+      const auto bytes = plan().buffers[static_cast<size_t>(buffers[zeroed])].type.reach_bytes;
+      is_after_launch_ = false;
+      KILN_RETURN_IF_ERROR(
+          driver.Check(driver.fill_bytes(values[static_cast<size_t>(zeroed)], 0,
+                                         static_cast<size_t>(bytes), stream_),
+                       absl::StrCat("cannot make zero what ", KernelName(launch), " adds to")));
+    }
     // Not after anything else: only of launches is known what they write. Older drivers' captures
     // of such launches do not keep the order.
     const bool begins_early =
@@ -254,6 +262,7 @@ class CudaExecutor::OneRun final : private Addresses, private runtime::ProgramRu
     const Driver& driver = executor_.driver_;
     const auto type = map.dtype == DType::kI8    ? TensorMapType::kBytes
                       : map.dtype == DType::kF16 ? TensorMapType::kF16
+                      : map.dtype == DType::kF32 ? TensorMapType::kF32
                                                  : TensorMapType::kBF16;
     const uint32_t steps[runtime::kMostMapSizes] = {1, 1, 1, 1, 1};
     const Result result = driver.encode_tensor_map(

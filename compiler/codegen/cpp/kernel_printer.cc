@@ -160,6 +160,7 @@ void KernelPrinter::PrintMicro(const schedule::Micro& micro, Function& f) {
     case schedule::MicroKind::kMultiplyRows:
     case schedule::MicroKind::kAttendTile:
     case schedule::MicroKind::kAttend:
+    case schedule::MicroKind::kAttendGradients:
     case schedule::MicroKind::kAttendMasked:
       f.out.Line("#error \"a product of whole tiles is for tensor cores\"");
       break;

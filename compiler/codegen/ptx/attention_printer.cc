@@ -51,11 +51,14 @@ std::string Registers(int first, int count) {
   return absl::StrJoin(names, ", ");
 }
 
-// A wgmma of 64 rows and `columns` columns, as a struct `name`. The first operand is in registers
-// where `has_registers`, and the second then contiguous along the columns. Every sum is an operand,
-// and of the wait for it too, so that none moves.
+}  // namespace
+
 std::string InstructionText(absl::string_view name, absl::string_view type, int columns,
-                            bool has_registers) {
+                            FirstOperand first, bool is_second_turned) {
+  const bool has_registers = first == FirstOperand::kRegisters;
+  const absl::string_view turned_a = has_registers                    ? ""
+                                     : first == FirstOperand::kTurned ? "1, "
+                                                                      : "0, ";
   const int count = columns / 2;
   std::vector<std::string> operands;
   for (int i = 0; i < count; ++i) operands.push_back(StrCat("\"+f\"(d[", i, "])"));
@@ -70,8 +73,8 @@ std::string InstructionText(absl::string_view name, absl::string_view type, int 
            ", unsigned long b, int adds) {");
   out.Line("asm volatile(\"{.reg .pred p; setp.ne.b32 p, %", b + 1, ", 0;\\n\"");
   out.Line("\"wgmma.mma_async.sync.aligned.m64n", columns, "k16.f32.", type, ".", type, " {",
-           Registers(0, count), "}, ", of_a, ", %", b, ", p, 1, 1, ", has_registers ? "1" : "0, 0",
-           ";}\"");
+           Registers(0, count), "}, ", of_a, ", %", b, ", p, 1, 1, ", turned_a,
+           is_second_turned ? "1" : "0", ";}\"");
   out.Line(": ", sums);
   out.Line(": ", has_registers ? "\"r\"(a0), \"r\"(a1), \"r\"(a2), \"r\"(a3)" : "\"l\"(a)",
            ", \"l\"(b), \"r\"(adds));");
@@ -85,6 +88,14 @@ std::string InstructionText(absl::string_view name, absl::string_view type, int 
   out.Line("};");
   return out.text();
 }
+
+void AllowStrides(EmittedTensorMap& map) {
+  for (size_t i = 0; i < map.strides.size(); ++i) {
+    if (map.sizes[i + 1].is_const(1)) map.strides[i] = map.sizes[0];
+  }
+}
+
+namespace {
 
 class AttentionPrinter : public source::TreePrinter {
  public:
@@ -136,10 +147,7 @@ EmittedTensorMap AttentionPrinter::MapOf(size_t window, int rows) const {
                of_keys ? loops_[1]->end : Heads(), loops_[0]->end};
   map.strides = {attend_.sizes[kStrides + window], HeadStride(window, of_keys),
                  Along(window, *loops_[0])};
-  // What there is one of has any stride.
-  for (size_t i = 0; i < map.strides.size(); ++i) {
-    if (map.sizes[i + 1].is_const(1)) map.strides[i] = ints_.Const(tile_.width);
-  }
+  AllowStrides(map);
   map.box = {kLine, rows, 1, 1};
   return map;
 }
@@ -148,8 +156,10 @@ std::string AttentionPrinter::ShapeText() const {
   const bool is_half = module_.buffers[attend_.windows[kQuery].buffer].dtype == DType::kF16;
   const absl::string_view type = is_half ? "f16" : "bf16";
   Writer out;
-  out.AppendText(InstructionText("OfScores", type, tile_.keys, /*has_registers=*/false));
-  out.AppendText(InstructionText("OfValues", type, tile_.width, /*has_registers=*/true));
+  out.AppendText(InstructionText("OfScores", type, tile_.keys, FirstOperand::kShared,
+                                 /*is_second_turned=*/false));
+  out.AppendText(InstructionText("OfValues", type, tile_.width, FirstOperand::kRegisters,
+                                 /*is_second_turned=*/true));
   out.Line("struct Shape {");
   out.Line("static constexpr int kHead = ", tile_.width, ", kGroups = ", tile_.groups,
            ", kKeys = ", tile_.keys, ", kStages = ", tile_.stages, ", kMask = ", tile_.mask, ";");

@@ -2,7 +2,11 @@
 // prelude's KAttention.
 #pragma once
 
+#include <cstdint>
+#include <string>
+
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "compiler/codegen/target.h"
 #include "compiler/schedule/tree.h"
 
@@ -14,5 +18,17 @@ bool IsAttention(const schedule::Tree& tree);
 // queries, keys, values and the result, follow the other parameters. REQUIRES: IsAttention(tree).
 absl::StatusOr<EmittedKernel> PrintAttention(ir::Module& module, const schedule::Tree& tree,
                                              int compute_units);
+
+// Where the first operand of a wgmma is; kTurned: in shared memory, contiguous along its rows.
+enum class FirstOperand : uint8_t { kRegisters, kShared, kTurned };
+
+// A wgmma of 64 rows and `columns` columns, as a struct `name`; the second operand is contiguous
+// along the columns where it is turned. Every sum is an operand, and of the wait for it too, so
+// that none moves.
+std::string InstructionText(absl::string_view name, absl::string_view type, int columns,
+                            FirstOperand first, bool is_second_turned);
+
+// Gives what there is one of, which has any stride, one that the driver takes.
+void AllowStrides(EmittedTensorMap& map);
 
 }  // namespace kiln::codegen::ptx

@@ -32,6 +32,12 @@ KILN_FN void KWarpSync(unsigned mask) {
 KILN_FN int KShuffle(unsigned mask, int x, int other) {
   return __nvvm_shfl_sync_bfly_i32(mask, x, other, 31);
 }
+// The same number, of which nothing is known: what is computed of it does not stay in registers
+// through a loop.
+KILN_FN unsigned KOpaque(unsigned x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
 #endif
 
 template <int kTeam>

@@ -8,6 +8,7 @@
 #include "absl/strings/strip.h"
 #include "compiler/codegen/kernel_archive.h"
 #include "compiler/codegen/ptx/attention_printer.h"
+#include "compiler/codegen/ptx/gradients_printer.h"
 #include "compiler/codegen/ptx/kernel_printer.h"
 #include "compiler/codegen/ptx/product_printer.h"
 #include "compiler/codegen/ptx/queries_printer.h"
@@ -119,6 +120,7 @@ class PtxTarget : public Target {
                           ptx::IsOfFewQueries(tree) ? ptx::PrintFewQueries(module, tree)
                           : ptx::IsProduct(tree)    ? ptx::PrintProduct(module, tree, units)
                           : ptx::IsAttention(tree)  ? ptx::PrintAttention(module, tree, units)
+                          : ptx::IsGradients(tree)  ? ptx::PrintGradients(module, tree, units)
                                                     : ptx::PrintKernel(module, tree, CanWait()));
     emitted.prelude = PtxPrelude();
     return emitted;

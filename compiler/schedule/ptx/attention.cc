@@ -18,7 +18,6 @@ using ir::IntExpr;
 namespace {
 
 constexpr int64_t kLine = 64, kLineBytes = 128;  // of a box along a head
-constexpr int64_t kUnit = 8;                     // elements of 16 bytes
 // So many keys fill a pipeline for long: what a tile costs at its ends counts no more.
 constexpr int64_t kLong = 1536;
 
@@ -28,18 +27,6 @@ int64_t CeilDiv(int64_t a, int64_t b) {
 
 DType DTypeOf(const ir::Module& module, const AttentionOperand& operand) {
   return module.buffers[operand.buffer].dtype;
-}
-
-// Whether boxes of it can be loaded or stored. What there is one of has any stride.
-bool HasLines(IntContext& ints, const AttentionOperand& operand, IntExpr batches, IntExpr heads,
-              IntExpr rows) {
-  const Multiples multiples;
-  const auto is_stride = [&](IntExpr stride, IntExpr extent) {
-    return extent.is_const(1) || (stride.range().min > 0 && multiples.Is(ints, stride, kUnit));
-  };
-  return operand.by_lane.is_const(1) && multiples.Is(ints, operand.first, kUnit) &&
-         is_stride(operand.by_batch, batches) && is_stride(operand.by_head, heads) &&
-         is_stride(operand.by_row, rows);
 }
 
 // At the symbols' hints, of one head.
@@ -143,6 +130,34 @@ std::string Describe(const AttentionTile& tile) {
 
 }  // namespace
 
+bool HasLines(IntContext& ints, const AttentionOperand& operand, IntExpr batches, IntExpr heads,
+              IntExpr rows) {
+  constexpr int64_t kUnit = 8;  // elements of 16 bytes
+  const Multiples multiples;
+  const auto is_stride = [&](IntExpr stride, IntExpr extent) {
+    return extent.is_const(1) || (stride.range().min > 0 && multiples.Is(ints, stride, kUnit));
+  };
+  return operand.by_lane.is_const(1) && multiples.Is(ints, operand.first, kUnit) &&
+         is_stride(operand.by_batch, batches) && is_stride(operand.by_head, heads) &&
+         is_stride(operand.by_row, rows);
+}
+
+bool HasIntSizes(IntContext& ints, const Attention& attention) {
+  constexpr int64_t kMost = int64_t{1} << 31;
+  IntExpr tiles = ints.Const(1);
+  for (const IntExpr size :
+       {attention.batches, attention.heads, attention.queries, attention.keys}) {
+    if (size.range().min < 1 || size.range().max >= kMost) return false;
+    if (size != attention.keys) tiles = ints.Mul(tiles, size);
+  }
+  return tiles.range().max < kMost || !tiles.is_const();
+}
+
+std::pair<int, int> HalvesOf(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  return {static_cast<int>(bits >> 16), static_cast<int>(bits & 0xffff)};
+}
+
 int64_t AttentionTile::SharedBytes() const {
   constexpr int64_t kBarriers = 1024, kAlignment = 1024;
   const int64_t row = CeilDiv(width, kLine) * kLineBytes;
@@ -151,24 +166,23 @@ int64_t AttentionTile::SharedBytes() const {
 }
 
 std::vector<int> AttentionTile::Constants() const {
-  const auto bits = std::bit_cast<uint32_t>(scale);
-  return {width,
-          groups,
-          keys,
-          stages,
-          turns,
-          in_place,
-          is_persistent,
-          is_causal,
-          mask,
-          has_log_sums,
-          static_cast<int>(bits >> 16),
-          static_cast<int>(bits & 0xffff)};
+  const auto [high, low] = HalvesOf(scale);
+  return {width,         groups,    keys, stages,       turns, in_place,
+          is_persistent, is_causal, mask, has_log_sums, high,  low};
 }
 
 AttentionTile AttentionTile::FromConstants(const std::vector<int>& c) {
-  return {c[0],      c[1],      c[2], c[3],      c[4] != 0,     c[5] != 0,
-          c[6] != 0, c[7] != 0, c[8], c[9] != 0, AttendScale(c)};
+  return {c[0],
+          c[1],
+          c[2],
+          c[3],
+          c[4] != 0,
+          c[5] != 0,
+          c[6] != 0,
+          c[7] != 0,
+          c[8],
+          c[9] != 0,
+          ScaleOf(c, kAttendScale)};
 }
 
 bool IsOfTensorCores(const ir::Module& module, const Attention& attention,
@@ -181,15 +195,7 @@ bool IsOfTensorCores(const ir::Module& module, const Attention& attention,
   }
   const DType dtype = DTypeOf(module, attention.query);
   if (dtype != DType::kBF16 && dtype != DType::kF16) return false;
-  // Coordinates of the tensor memory accelerator, and numbers of tiles, are int.
-  constexpr int64_t kMost = int64_t{1} << 31;
-  IntExpr tiles = ints.Const(1);
-  for (const IntExpr size :
-       {attention.batches, attention.heads, attention.queries, attention.keys}) {
-    if (size.range().min < 1 || size.range().max >= kMost) return false;
-    if (size != attention.keys) tiles = ints.Mul(tiles, size);
-  }
-  if (tiles.range().max >= kMost && tiles.is_const()) return false;
+  if (!HasIntSizes(ints, attention)) return false;
   const IntExpr key_heads = ints.FloorDiv(attention.heads, attention.of_key);
   for (const auto& [operand, heads, rows] :
        {std::tuple(&attention.query, attention.heads, attention.queries),

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "compiler/ir/module.h"
@@ -32,6 +33,15 @@ struct AttentionTile {
   std::vector<int> Constants() const;
   static AttentionTile FromConstants(const std::vector<int>& constants);
 };
+
+// Whether boxes of an operand of 16 bits can be loaded or stored. What there is one of has any
+// stride.
+bool HasLines(ir::IntContext& ints, const AttentionOperand& operand, ir::IntExpr batches,
+              ir::IntExpr heads, ir::IntExpr rows);
+// Whether coordinates of the tensor memory accelerator, and numbers of tiles, are int.
+bool HasIntSizes(ir::IntContext& ints, const Attention& attention);
+// Of the bits, the higher half first: constants that schedule::ScaleOf reads.
+std::pair<int, int> HalvesOf(float x);
 
 // Whether the tensor memory accelerator and the tensor cores take it, of sm_90a: bfloat16 or
 // float16, heads of 64, 96, 128 or 256 elements, contiguous, at multiples of 16 bytes.

@@ -14,6 +14,7 @@
 #include "compiler/schedule/ptx/attention.h"
 #include "compiler/schedule/ptx/few_queries.h"
 #include "compiler/schedule/ptx/few_rows.h"
+#include "compiler/schedule/ptx/gradients.h"
 #include "compiler/schedule/ptx/product.h"
 #include "compiler/schedule/ptx/team_plan.h"
 #include "compiler/schedule/row_scheduler.h"
@@ -246,6 +247,10 @@ bool IsProductOfFewRows(ir::Module& module, const ir::Kernel& kernel, const Devi
 
 bool TakesAttention(ir::Module& module, const std::vector<const ir::Kernel*>& kernels,
                     const DeviceInfo& device) {
+  if (const auto gradients = FindAttentionGradients(module, kernels)) {
+    return IsOfTensorCores(module, *gradients, device) &&
+           IsFasterThanLibraries(module, *gradients, device);
+  }
   const std::optional<Attention> attention = FindAttention(module, kernels);
   if (!attention) return false;
   if (const auto of_few = AsFewQueries(module, *attention, device)) {
@@ -259,6 +264,10 @@ absl::StatusOr<Tree> ScheduleRepeat(ir::Module& module, const ir::Repeat& repeat
                                     const DeviceInfo& device) {
   std::vector<const ir::Kernel*> kernels;
   for (const ir::Kernel& kernel : repeat.kernels) kernels.push_back(&kernel);
+  const auto gradients = FindAttentionGradients(module, kernels);
+  if (gradients && IsOfTensorCores(module, *gradients, device)) {
+    return ScheduleGradients(module, repeat, *gradients, device);
+  }
   const std::optional<Attention> attention = FindAttention(module, kernels);
   if (attention && repeat.steps.empty() && repeat.versions.empty()) {
     if (const auto of_few = AsFewQueries(module, *attention, device)) {

@@ -23,8 +23,8 @@ bool TakesProduct(ir::Module& module, const ir::Kernel& kernel, bool goes_on,
 // Whether it is one of few rows there (few_rows.h).
 bool IsProductOfFewRows(ir::Module& module, const ir::Kernel& kernel, const DeviceInfo& device);
 
-// Whether the kernels are attention that runs as one on the tensor cores (few_queries.h,
-// attention.h), and faster so than by a library.
+// Whether the kernels are attention, or its gradients, that run as one there (few_queries.h,
+// attention.h, gradients.h), and faster so than by a library.
 bool TakesAttention(ir::Module& module, const std::vector<const ir::Kernel*>& kernels,
                     const DeviceInfo& device);
 
@@ -32,7 +32,7 @@ bool TakesAttention(ir::Module& module, const std::vector<const ir::Kernel*>& ke
 absl::StatusOr<Tree> ScheduleKernel(ir::Module& module, const ir::Kernel& kernel,
                                     const DeviceInfo& device);
 
-// UNIMPLEMENTED for kernels that are no attention which the tensor cores take.
+// UNIMPLEMENTED for kernels that are neither and that the tensor cores do not take.
 absl::StatusOr<Tree> ScheduleRepeat(ir::Module& module, const ir::Repeat& repeat,
                                     const DeviceInfo& device);
 

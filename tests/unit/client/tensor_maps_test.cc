@@ -1,4 +1,5 @@
-// Tensor maps of kernels' interfaces: what a launch needs of them, whatever an artifact says.
+// Tensor maps and zeros of kernels' interfaces: what a launch needs of them, whatever an artifact
+// says.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -156,7 +157,61 @@ TEST(TensorMaps, AreOfFewTypes) {
   interface.mutable_buffers(0)->set_dtype(v1::DTYPE_INT16);
   const absl::Status status = PlanOf(program, interface).status();
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
-  EXPECT_THAT(status.message(), HasSubstr("other elements than bfloat16, float16 or int8"));
+  EXPECT_THAT(status.message(),
+              HasSubstr("other elements than bfloat16, float16, float32 or int8"));
+}
+
+// The same launch over rows of 100 elements of float32.
+TEST(TensorMaps, OfFloat32HaveLinesOfHalfAsMany) {
+  v1::Program program = OneLaunch();
+  v1::KernelInterface interface = Interface();
+  program.mutable_inputs(0)->mutable_type()->mutable_tensor()->set_dtype(v1::DTYPE_FLOAT32);
+  program.mutable_buffers(0)->set_dtype(v1::DTYPE_FLOAT32);
+  *program.mutable_buffers(0)->mutable_size_bytes() = Size(4 * 136 * 200);
+  interface.mutable_buffers(0)->set_dtype(v1::DTYPE_FLOAT32);
+  *interface.mutable_buffers(0)->mutable_bytes() = Size(4 * 136 * 200);
+  v1::KernelInterface::TensorMap& map = *interface.mutable_tensor_maps(0);
+  *map.mutable_offset() = Size(4);
+  EXPECT_THAT(PlanOf(program, interface).status().message(),
+              HasSubstr("64 elements of a box in dimension 0"));
+  map.set_box(0, 32);
+  const absl::StatusOr<runtime::Plan> plan = PlanOf(program, interface);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->launches[0].tensor_maps[0].dtype, DType::kF32);
+  EXPECT_EQ(plan->launches[0].tensor_maps[0].offset_bytes, 16);
+  EXPECT_EQ(plan->launches[0].tensor_maps[0].stride_bytes[0], 800);
+  *map.mutable_offset() = Size(2);
+  EXPECT_THAT(PlanOf(program, interface).status().message(), HasSubstr("a multiple of 4"));
+}
+
+// What a kernel adds to is its own, and an older client that would not make it zero refuses the
+// program.
+TEST(Zeros, AreOfBuffersThatTheKernelWrites) {
+  v1::Program program = OneLaunch();
+  program.mutable_buffers(0)->set_kind(v1::Buffer::KIND_OUTPUT);
+  v1::KernelInterface interface = Interface();
+  interface.mutable_buffers(0)->set_read(false);
+  interface.mutable_buffers(0)->set_written(true);
+  interface.add_zeroed(0);
+  EXPECT_THAT(PlanOf(program, interface).status().message(),
+              HasSubstr("makes 0 buffers of its kernel zero; expected 1"));
+  program.mutable_steps(0)->mutable_launch()->set_zeroed(1);
+  const absl::StatusOr<runtime::Plan> plan = PlanOf(program, interface);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->launches[0].zeroed, std::vector<int>{0});
+  const auto refuses = [&](const v1::KernelInterface& of) {
+    const absl::Status status = PlanOf(program, of).status();
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_THAT(status.message(), HasSubstr("wants zeros where it cannot have them"));
+  };
+  v1::KernelInterface other = interface;
+  other.set_zeroed(0, 1);
+  refuses(other);
+  other = interface;
+  other.mutable_buffers(0)->set_read(true);
+  refuses(other);
+  other.mutable_buffers(0)->set_written(false);
+  refuses(other);
 }
 
 }  // namespace

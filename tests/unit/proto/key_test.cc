@@ -34,6 +34,7 @@ const std::set<std::string> kIgnored = {
 constexpr char kGraph[] = R"pb(
   format_version: 1
   name: "g"
+  deterministic: true
   symbols { name: "s0" min: 2 max: 100 hint: 7 }
   inputs {
     name: "x"

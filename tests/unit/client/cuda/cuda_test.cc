@@ -199,6 +199,31 @@ TEST_F(Cuda, KernelsMayBeginBeforeTheOneBeforeHasEnded) {
   EXPECT_EQ(launched(1, kInput, part), (Early{false, false}));
 }
 
+// Nothing of an earlier run, or of what its memory was before, is in what a kernel adds to; and it
+// does not begin before that is so.
+TEST_F(Cuda, WhatAKernelAddsToIsZeroBefore) {
+  Fake().kernels["test_add_to"] = {5, [](const std::vector<uint64_t>& a) {
+                                     for (uint64_t i = 0; i < a[2]; ++i) At(a[1], i) += At(a[0], i);
+                                     return 0;
+                                   }};
+  v1::Artifact artifact = AddAndDouble(4);
+  v1::LaunchStep& launch = *artifact.mutable_program()->mutable_steps(1)->mutable_launch();
+  launch.set_kernel("test_add_to");
+  launch.clear_scratch_bytes();
+  launch.set_zeroed(1);
+  const auto program = Load(OnGpu(artifact));
+  const OnDevice a({1, 2, 3, 4}), b({10, 20, 30, 40});
+  for (int run = 1; run <= 2; ++run) {
+    auto outputs = program->Run({a.tensor, b.tensor});
+    ASSERT_TRUE(outputs.ok()) << outputs.status();
+    Fake().drain();
+    const auto* found = static_cast<float*>((*outputs)[0].data);
+    EXPECT_EQ(std::vector(found, found + 4), (std::vector<float>{11, 22, 33, 44}));
+    EXPECT_EQ(Fake().calls["cuMemsetD8Async"], run);
+    EXPECT_FALSE(Fake().launches.back().begins_early);
+  }
+}
+
 TEST_F(Cuda, TheFirstRunMayBeCaptured) {
   const auto program = Load(OnGpu(AddAndDouble(4)));
   const OnDevice a({1, 2, 3, 4}), b({10, 20, 30, 40});
@@ -344,7 +369,7 @@ TEST_F(Cuda, RunsOnEveryGpuWithCodeOfItsOwn) {
       EXPECT_EQ(Fake().launches.back().device, gpu);
     }
   }
-  EXPECT_EQ(Fake().calls["cuModuleLoadDataEx"], 2 * 5);  // the archive's kernels, on each
+  EXPECT_EQ(Fake().calls["cuModuleLoadDataEx"], 2 * 6);  // the archive's kernels, on each
 }
 
 TEST_F(Cuda, RunsInSeveralThreadsAtOnce) {

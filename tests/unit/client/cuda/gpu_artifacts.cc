@@ -13,6 +13,7 @@ struct TestKernel {
   int scratch_elements;      // for each of n
   const char* body;          // of element %r0 at offset %rd9; buffers at %rd0, ..., then n at %rd8
   bool reads_early = false;  // its second buffer
+  bool adds = false;         // to its last buffer, which is zero before
 };
 
 constexpr TestKernel kKernels[] = {
@@ -26,6 +27,7 @@ constexpr TestKernel kKernels[] = {
      "ld.f32 %f0, [%rd0]; st.f32 [%rd1], %f0; setp.lt.f32 %p0, %f0, 0f00000000;\n"
      "  mov.u32 %r1, 1; @%p0 st.u32 [%rd7], %r1;"},
     {"test_fault", 2, 0, "trap;"},
+    {"test_add_to", 2, 0, "trap;", false, true},
 };
 
 std::string Ptx(const TestKernel& kernel) {
@@ -67,6 +69,7 @@ std::string Interface(const TestKernel& kernel) {
   }
   absl::StrAppend(&out, "sizes { min: 1 max: 1000000 } ");
   if (kernel.reads_early) absl::StrAppend(&out, "waits: true read_early: 1 ");
+  if (kernel.adds) absl::StrAppend(&out, "waits: true zeroed: ", kernel.buffers - 1, " ");
   if (kernel.scratch_elements > 0) {
     absl::StrAppend(&out, "scratch_bytes ", Times(4 * kernel.scratch_elements), " ");
   }

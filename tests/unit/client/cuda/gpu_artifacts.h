@@ -16,6 +16,8 @@ namespace kiln::testing {
 //   test_double_through_scratch(a, out)
 //   test_positive(a, out)             out = a, and an index out of range where a < 0
 //   test_fault(a, out)                ends the context; of the fake driver alone
+//   test_add_to(a, out)               out += a, where out is to be zero before, and begins before
+//                                     a launch before it has ended; of the fake driver alone
 std::string TestArchive();
 
 // `artifact`, whose launches are of those kernels, for GPUs of capability 8.0 and newer.

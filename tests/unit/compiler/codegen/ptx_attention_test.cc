@@ -2,18 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <random>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
-#include "compiler/fusion/fuse.h"
-#include "compiler/graph/import.h"
-#include "compiler/ir/verify.h"
-#include "compiler/schedule/interpret.h"
-#include "compiler/schedule/print.h"
-#include "compiler/schedule/verify.h"
-#include "tests/unit/compiler/codegen/check_module.h"
 #include "tests/unit/compiler/codegen/ptx_made.h"
 #include "tests/unit/compiler/lowering/graph_maker.h"
 
@@ -87,23 +78,7 @@ GraphMaker Graph(Case c) {
 }
 
 ir::Module Lowered(GraphMaker g) {
-  const auto target = MakePtx();
-  ir::Module module;
-  const absl::StatusOr<graph::Graph> graph = graph::Import(g.proto(), *module.ints);
-  EXPECT_TRUE(graph.ok()) << graph.status();
-  const lowering::LoweringOptions options = {
-      .library_steps = true,
-      .left_to_libraries = [&](ir::Module& m, const ir::Kernel& kernel,
-                               bool on) { return target->LeavesToLibraries(m, kernel, on); },
-      .taken_together =
-          [&](ir::Module& m, const std::vector<const ir::Kernel*>& kernels) {
-            return target->TakesTogether(m, kernels);
-          },
-      .attention_by_libraries = target->LeavesAttentionToLibraries()};
-  EXPECT_EQ(lowering::Lower(*graph, options, module), absl::OkStatus());
-  EXPECT_EQ(fusion::Fuse(module, {.plain_operands = true}, nullptr), absl::OkStatus());
-  EXPECT_EQ(ir::Verify(module), absl::OkStatus());
-  return module;
+  return LowerFor(*MakePtx(), g.proto());
 }
 
 bool IsOneKernel(const Case& c) {
@@ -117,43 +92,14 @@ void CheckTree(const Case& c) {
   ir::Module module = Lowered(Graph(c));
   ASSERT_EQ(module.operations.size(), c.has_states ? 2u : 1u);
   ASSERT_TRUE(std::holds_alternative<ir::Repeat>(module.operations[0]));
-  std::vector<schedule::Tree> trees;
-  for (const ir::Operation& operation : module.operations) {
-    auto tree = MakePtx()->Schedule(module, operation);
-    ASSERT_TRUE(tree.ok()) << tree.status();
-    ASSERT_EQ(schedule::Verify(module, *tree), absl::OkStatus());
-    trees.push_back(*std::move(tree));
-  }
   std::vector<int64_t> symbols;
   if (c.is_dynamic) symbols.push_back(c.batches);
-  const std::vector<HostTensor> inputs = MakeInputs(module, {.symbols = symbols, .scale = 2});
-  const auto expected = ir::Interpret(module, inputs, symbols, {}, {});
-  const auto actual = schedule::Interpret(module, trees, inputs, symbols, {});
-  ASSERT_TRUE(expected.ok()) << expected.status();
-  ASSERT_TRUE(actual.ok()) << actual.status();
-  ASSERT_EQ(expected->size(), c.has_states ? 4u : c.has_log_sums ? 2u : 1u);
-  for (size_t i = 0; i < expected->size(); ++i) {
-    ExpectSame((*actual)[i], (*expected)[i], 1e-4, StrCat("output ", i));
-  }
+  ASSERT_EQ(module.outputs.size(), c.has_states ? 4u : c.has_log_sums ? 2u : 1u);
+  CheckTrees(module, symbols, 1e-4);
 }
 
 Made CompileAttention(const Case& c) {
-  Made made;
-  made.module = Lowered(Graph(c));
-  const auto target = MakePtx();
-  const auto tree = target->Schedule(made.module, made.module.operations[0]);
-  EXPECT_TRUE(tree.ok()) << tree.status();
-  made.schedules = schedule::Print(made.module, *tree);
-  absl::StatusOr<EmittedKernel> emitted = target->Print(made.module, *tree);
-  EXPECT_TRUE(emitted.ok()) << emitted.status();
-  emitted->source += target->InterfaceText("scratch_bytes {}", emitted->binary);
-  const std::string source =
-      StrCat(emitted->prelude, absl::StrReplaceAll(emitted->source, {{kSymbolPlaceholder, "k"}}));
-  auto compiled = target->Compile({.source = source});
-  EXPECT_TRUE(compiled.ok()) << compiled.status() << "\n" << emitted->source;
-  if (compiled.ok()) made.objects.push_back(std::move(compiled->object));
-  made.kernels.push_back(*std::move(emitted));
-  return made;
+  return CompileOne(Lowered(Graph(c)), 0);
 }
 
 TEST(PtxAttentionTest, ATreeComputesWhatItsKernelsDo) {

@@ -12,9 +12,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "compiler/codegen/targets.h"
+#include "compiler/fusion/fuse.h"
+#include "compiler/graph/import.h"
+#include "compiler/ir/interpret.h"
 #include "compiler/ir/parse.h"
 #include "compiler/ir/verify.h"
+#include "compiler/lowering/lower.h"
+#include "compiler/schedule/interpret.h"
 #include "compiler/schedule/print.h"
+#include "compiler/schedule/verify.h"
+#include "tests/unit/compiler/codegen/check_module.h"
 
 namespace kiln::codegen {
 
@@ -75,29 +82,80 @@ std::unique_ptr<Target> MakePtx(const std::string& arch, int rank) {
   return *(*FindTarget("ptx"))->make(device);
 }
 
+namespace {
+
+void Add(const Target& target, const ir::Operation& operation, Made& made) {
+  const auto tree = target.Schedule(made.module, operation);
+  ASSERT_TRUE(tree.ok()) << tree.status();
+  absl::StrAppend(&made.schedules, schedule::Print(made.module, *tree));
+  absl::StatusOr<EmittedKernel> emitted = target.Print(made.module, *tree);
+  ASSERT_TRUE(emitted.ok()) << emitted.status();
+  emitted->source += target.InterfaceText("scratch_bytes {}", emitted->binary);
+  const std::string name = StrCat("kernel_", made.kernels.size());
+  const std::string source =
+      StrCat(emitted->prelude, absl::StrReplaceAll(emitted->source, {{kSymbolPlaceholder, name}}));
+  auto compiled = target.Compile({.source = source});
+  EXPECT_TRUE(compiled.ok()) << compiled.status() << "\n" << emitted->source;
+  if (compiled.ok()) made.objects.push_back(std::move(compiled->object));
+  made.kernels.push_back(*std::move(emitted));
+}
+
+}  // namespace
+
 Made Compile(const std::string& text, const std::string& arch, int rank) {
   Made made;
   made.module = *ir::Parse(text);
-  ir::Module& module = made.module;
   const auto target = MakePtx(arch, rank);
-  target->Tile(module);
-  EXPECT_EQ(ir::Verify(module), absl::OkStatus());
-  for (const ir::Operation& operation : module.operations) {
-    const auto tree = target->Schedule(module, operation);
-    EXPECT_TRUE(tree.ok()) << tree.status();
-    absl::StrAppend(&made.schedules, schedule::Print(module, *tree));
-    absl::StatusOr<EmittedKernel> emitted = target->Print(module, *tree);
-    EXPECT_TRUE(emitted.ok()) << emitted.status();
-    emitted->source += target->InterfaceText("scratch_bytes {}", emitted->binary);
-    const std::string name = StrCat("kernel_", made.kernels.size());
-    const std::string source = StrCat(
-        emitted->prelude, absl::StrReplaceAll(emitted->source, {{kSymbolPlaceholder, name}}));
-    auto compiled = target->Compile({.source = source});
-    EXPECT_TRUE(compiled.ok()) << compiled.status() << "\n" << emitted->source;
-    if (compiled.ok()) made.objects.push_back(std::move(compiled->object));
-    made.kernels.push_back(*std::move(emitted));
-  }
+  target->Tile(made.module);
+  EXPECT_EQ(ir::Verify(made.module), absl::OkStatus());
+  for (const ir::Operation& operation : made.module.operations) Add(*target, operation, made);
   return made;
+}
+
+Made CompileOne(ir::Module module, size_t number) {
+  Made made;
+  made.module = std::move(module);
+  Add(*MakePtx(), made.module.operations[number], made);
+  return made;
+}
+
+ir::Module LowerFor(const Target& target, const v1::Graph& graph) {
+  ir::Module module;
+  const absl::StatusOr<graph::Graph> imported = graph::Import(graph, *module.ints);
+  EXPECT_TRUE(imported.ok()) << imported.status();
+  const lowering::LoweringOptions options = {
+      .library_steps = true,
+      .left_to_libraries = [&](ir::Module& m, const ir::Kernel& kernel,
+                               bool on) { return target.LeavesToLibraries(m, kernel, on); },
+      .taken_together =
+          [&](ir::Module& m, const std::vector<const ir::Kernel*>& kernels) {
+            return target.TakesTogether(m, kernels);
+          },
+      .attention_by_libraries = target.LeavesAttentionToLibraries()};
+  EXPECT_EQ(lowering::Lower(*imported, options, module), absl::OkStatus());
+  EXPECT_EQ(fusion::Fuse(module, {.plain_operands = true}, nullptr), absl::OkStatus());
+  EXPECT_EQ(ir::Verify(module), absl::OkStatus());
+  return module;
+}
+
+void CheckTrees(ir::Module& module, const std::vector<int64_t>& symbols, double tolerance) {
+  const auto target = MakePtx();
+  std::vector<schedule::Tree> trees;
+  for (const ir::Operation& operation : module.operations) {
+    auto tree = target->Schedule(module, operation);
+    ASSERT_TRUE(tree.ok()) << tree.status();
+    ASSERT_EQ(schedule::Verify(module, *tree), absl::OkStatus());
+    trees.push_back(*std::move(tree));
+  }
+  const std::vector<HostTensor> inputs = MakeInputs(module, {.symbols = symbols, .scale = 2});
+  const auto expected = ir::Interpret(module, inputs, symbols, {}, {});
+  const auto actual = schedule::Interpret(module, trees, inputs, symbols, {});
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  ASSERT_TRUE(actual.ok()) << actual.status();
+  ASSERT_EQ(expected->size(), actual->size());
+  for (size_t i = 0; i < expected->size(); ++i) {
+    ExpectSame((*actual)[i], (*expected)[i], tolerance, StrCat("output ", i));
+  }
 }
 
 void Assemble(const std::string& object, const std::string& arch) {

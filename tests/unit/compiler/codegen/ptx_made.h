@@ -1,4 +1,4 @@
-// What target ptx makes of a textual module, for its tests.
+// What target ptx makes of modules and graphs, for its tests.
 #pragma once
 
 #include <memory>
@@ -7,6 +7,7 @@
 
 #include "compiler/codegen/target.h"
 #include "compiler/ir/module.h"
+#include "kiln/v1/graph.pb.h"
 
 namespace kiln::codegen {
 
@@ -26,6 +27,14 @@ struct Made {
 };
 // Tiles, schedules, prints and compiles all operations; fails the current test where that fails.
 Made Compile(const std::string& text, const std::string& arch = "sm_90a", int rank = 0);
+
+// What lowering and fusion make of the graph for the target, with library steps.
+ir::Module LowerFor(const Target& target, const v1::Graph& graph);
+// Fails the current test where the trees of sm_90a compute something else than the module's
+// kernels, of random inputs.
+void CheckTrees(ir::Module& module, const std::vector<int64_t>& symbols, double tolerance);
+// As Compile, operation `number` alone, for sm_90a.
+Made CompileOne(ir::Module module, size_t number);
 
 // Fails where ptxas, if this machine has it, refuses the PTX or has registers to spill.
 void Assemble(const std::string& object, const std::string& arch);

@@ -10,6 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "compiler/schedule/interpret.h"
 #include "compiler/schedule/parse.h"
+#include "compiler/schedule/print.h"
 
 namespace kiln::schedule {
 namespace {
@@ -210,6 +211,42 @@ TEST(ScheduleInterpretTest, FindsRaces) {
                               .message()),
               HasSubstr("race for element"));
   EXPECT_TRUE(RunTree(absl::StrReplaceAll(body, {{"mod(d0, 7)", "mod(3*d0, 64)"}})).ok());
+}
+
+// Gradients of one head of 2 queries and 3 keys, which add to @s.
+constexpr char kGradients[] = R"(module {
+  buffer @x bf16[192] strides[1] input(0)
+  buffer @r f32[2] strides[1] input(1)
+  buffer @y bf16[384] strides[1] output
+  buffer @s f32[128] strides[1] output
+  schedule @k team 256 zeroed @s {
+    for d0 < 3, task {
+      micro attend_gradients<64, 64, 2, 1, 0, 16256, 0>(@y[64*d0], @y[64*d0 + 192], @s[0], @x[0], @x[64*d0], @x[64*d0], @x[64], @r[0], @r[0]; 1, d0, 2, 64, 64, 64, 64, 64, 64, 64, 1, 1, 0, 0, 0, 0, 0)
+    }
+  }
+  output @y sizes[384] strides[1] offset 0
+  output @s sizes[128] strides[1] offset 0
+})";
+
+// Tasks may add to one element of a buffer that is zero before, where nothing else touches it.
+TEST(ScheduleVerifyTest, AdditionsGoToWhatIsZeroBefore) {
+  const auto check = [](const std::string& from, const std::string& to) {
+    EXPECT_THAT(std::string(kGradients), HasSubstr(from));
+    const absl::StatusOr<Scheduled> scheduled =
+        Parse(absl::StrReplaceAll(kGradients, {{from, to}}));
+    EXPECT_TRUE(scheduled.ok()) << scheduled.status();
+    return std::string(Verify(scheduled->module, scheduled->trees[0]).message());
+  };
+  EXPECT_EQ(check("zeroed @s", "zeroed @s"), "");
+  const absl::StatusOr<Scheduled> scheduled = Parse(kGradients);
+  ASSERT_TRUE(scheduled.ok()) << scheduled.status();
+  EXPECT_THAT(Print(scheduled->module, scheduled->trees), HasSubstr("team 256 zeroed @s {"));
+  EXPECT_THAT(check(" zeroed @s", ""), HasSubstr("window 2: that buffer is not zeroed"));
+  EXPECT_THAT(check("zeroed @s", "zeroed @s zeroed @y"), HasSubstr("tasks add to that buffer"));
+  EXPECT_THAT(check("for d0", "for r0 < 2 { %0 = load f32 @s[r0] } for d0"),
+              HasSubstr("tasks add to that buffer"));
+  EXPECT_THAT(check("@r[0], @r[0];", "@r[0], @s[0];"), HasSubstr("tasks add to that buffer"));
+  EXPECT_THAT(check("@s f32[128]", "@s f32[127]"), HasSubstr("reaches 127 of 127"));
 }
 
 TEST(ScheduleInterpretTest, FindsMemoryThatNothingWasStoredTo) {
