@@ -210,7 +210,7 @@ constexpr Setting kSettings[] = {
      [](absl::string_view v, Config& c) { return SetBytes(v, 256 * kMiB, c.worker_memory_bytes); }},
     {"worker-timeout", "TIME", "limit of one step of a compile (120s)",
      [](absl::string_view v, Config& c) { return SetTimeout(v, c.worker_timeout); }},
-    {"worker-standby", "N", "processes that wait for kernels, of all workers together (32)",
+    {"worker-standby", "N", "processes that wait for kernels, of all workers together (64)",
      [](absl::string_view v, Config& c) { return SetInt(v, 0, 1024, c.worker_standby); }},
     {"ptxas", "FILE|auto|none", "NVIDIA's assembler, for cubins beside PTX (none)",
      [](absl::string_view v, Config& c) {

@@ -34,7 +34,7 @@ struct Config {
   int workers = 1;       // default: one a processor
   int64_t worker_memory_bytes = int64_t{4} << 30;
   absl::Duration worker_timeout = absl::Seconds(120);
-  int worker_standby = 32;
+  int worker_standby = 64;
   int64_t cache_max_size_bytes = int64_t{20} << 30;
   absl::Duration cache_max_age = absl::InfiniteDuration();  // since the last use
   int64_t cache_memory_size_bytes = int64_t{512} << 20;

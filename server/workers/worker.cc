@@ -24,6 +24,7 @@
 #include "proto/base/scheduling.h"
 #include "proto/base/status_macros.h"
 #include "server/workers/frame.h"
+#include "server/workers/huge_code.h"
 #include "server/workers/ptxas.h"
 #include "server/workers/sandbox.h"
 #include "server/workers/task_process.h"
@@ -32,6 +33,9 @@
 
 namespace kiln::server {
 namespace {
+
+// Where a worker may use less, its code stays in the files that all workers share.
+constexpr int64_t kLeastMemoryForHugeCode = int64_t{1} << 30;
 
 struct WorkerFlags {
   int64_t parent_pid = 0;
@@ -229,6 +233,7 @@ int RunWorker(absl::Span<char* const> arguments) {
     Log(LogLevel::kError, "the compiler does not work", {{"why", status.ToString()}});
     return 1;
   }
+  if (flags.memory_bytes >= kLeastMemoryForHugeCode) MoveCodeToHugePages();
   for (std::string& what : SealWorker()) {
     ready.mutable_ready()->add_not_isolated(std::move(what));
   }
