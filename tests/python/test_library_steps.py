@@ -1,5 +1,6 @@
 """Library steps: whatever an operator of torch returns, a run neither crashes nor is wrong."""
 
+import json
 import warnings
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from compare import assert_same
 
 import kiln_torch
+from kiln_torch.library import LibraryStep, StepError
 from kiln_torch.products import aligned_product
 
 LIBRARY = torch.library.Library("kiln_test", "DEF")
@@ -319,3 +321,64 @@ def test_products_that_stay_as_they_are():
     assert aligned_product(mm, [_view(a) | {"dtype": "DTYPE_FLOAT32"}] * 2) is None
     dynamic = _view(a) | {"sizes": [{"expr": {}}, {"value": "2048"}]}
     assert aligned_product(mm, [dynamic, _view(b)]) is None
+
+
+def _message(value):
+    """kiln.v1.Argument as protobuf JSON."""
+    if isinstance(value, torch.Tensor):
+        return {"tensor": {}}
+    if isinstance(value, list):
+        return {"list": {"items": [_message(item) for item in value]}}
+    if isinstance(value, bool):
+        return {"scalar": {"bool": value}}
+    return {"scalar": {"sym_int": {"value": str(value)}}} if isinstance(value, int) else {"scalar": {}}
+
+
+def _numbers(value):
+    """Of an argument, those that travel beside the step."""
+    if isinstance(value, list):
+        return [number for item in value for number in _numbers(item)]
+    return [value] if type(value) is int else []
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "others"),
+    [
+        ("mm", [(3, 4), (4, 5)], []),
+        ("addmm", [(5,), (3, 4), (4, 5)], []),
+        ("bmm", [(2, 3, 4), (2, 4, 5)], []),
+        ("baddbmm", [(2, 3, 5), (2, 3, 4), (2, 4, 5)], []),
+        ("convolution", [(2, 3, 8, 8), (6, 3, 3, 3), (6,)], [[2, 1], [1, 0], [1, 1], False, [0, 0], 1]),
+        ("convolution", [(2, 4, 5), (4, 2, 3)], [None, [2], [0], [1], True, [1], 2]),
+    ],
+)
+def test_a_plain_step_calls_torchs_function_for_the_operator(name, sizes, others):
+    op = getattr(torch.ops.aten, name).default
+    tensors = [torch.randn(size) for size in sizes]
+    args = [*tensors, *others]
+    step = LibraryStep(
+        json.dumps({"op": f"aten.{name}.default", "args": [*map(_message, args)], "results": [{}]})
+    )
+    numbers = [number for other in others for number in _numbers(other)]
+    assert step._is_plain and step._call is getattr(torch, name)
+    with torch.no_grad():
+        assert_same(step(tensors, numbers)[0], op(*args))
+        with pytest.raises(StepError, match=f"aten.{name}.default.* failed"):
+            step([tensors[0].new_ones(7, 7), *tensors[1:]], numbers)
+    assert_same(step(tensors, numbers)[0], op(*args))  # autograd looks on
+
+
+def test_a_step_whose_sizes_differ_from_call_to_call_takes_them():
+    stride = {"scalar": {"sym_int": {"expr": {"symbol": 0}}}}
+    others = [None, [1], [0], [1], False, [0], 1]
+    messages = list(map(_message, [torch.zeros(1), torch.zeros(1), *others]))
+    messages[3] = {"list": {"items": [stride]}}
+    step = LibraryStep(
+        json.dumps({"op": "aten.convolution.default", "args": messages, "results": [{}]})
+    )
+    assert not step._is_plain
+    x, weight = torch.randn(2, 3, 9), torch.randn(4, 3, 3)
+    with torch.no_grad():
+        for size in (1, 2, 3):
+            expected = torch.conv1d(x, weight, stride=size)
+            assert_same(step([x, weight], [size, 0, 1, 0, 1])[0], expected)

@@ -67,12 +67,18 @@ def _scalar(message: dict[str, Any]) -> Any:
     return None
 
 
-def _decode(message: dict[str, Any]) -> Any:
+def _fixed_scalar(message: dict[str, Any]) -> Any:
+    """The same; a size that is the same in each call is itself."""
+    size = message.get("sym_int")
+    return _scalar(message) if size is None or "expr" in size else int(size.get("value", 0))
+
+
+def _decode(message: dict[str, Any], scalar: Callable[[dict[str, Any]], Any] = _scalar) -> Any:
     if "tensor" in message:
         return _TENSOR
     if "list" in message:
-        return [_decode(item) for item in message["list"].get("items", [])]
-    return _scalar(message.get("scalar", {}))
+        return [_decode(item, scalar) for item in message["list"].get("items", [])]
+    return scalar(message.get("scalar", {}))
 
 
 def _typed(value: Any, parameter: torch._C.Argument) -> Any:
@@ -205,6 +211,13 @@ _PLAIN_RESULTS = frozenset(
     """.split()
     if hasattr(torch.ops.aten, name)
 )
+# Of these, the functions that torch generates for them: a call of an operator itself looks its
+# arguments up in its schema, which takes twice as long as the rest of a small product.
+_FUNCTIONS = {
+    op: getattr(torch, op.overloadpacket.__name__)
+    for op in _PLAIN_RESULTS
+    if hasattr(torch, op.overloadpacket.__name__)
+}
 
 
 def _with_state_on_cpu(
@@ -260,14 +273,18 @@ class LibraryStep:
         self._taken = step.get("positions") or range(len(step.get("results", [])))
         # Where each tensor goes, if nothing else differs from call to call.
         self._slots = [i for i, arg in enumerate(self._args) if arg is _TENSOR]
+        self._fixed = []
+        if self._op in _PLAIN_RESULTS:
+            messages = zip(step.get("args", []), parameters, strict=False)
+            self._fixed = [_typed(_decode(m, _fixed_scalar), p) for m, p in messages]
         is_fixed = not self._kwargs and not any(
-            _has_slot(arg) for arg in self._args if arg is not _TENSOR
+            _has_slot(arg) for arg in self._fixed if arg is not _TENSOR
         )
         self._is_plain = is_fixed and self._op in _PLAIN_RESULTS
-        self._call = self._op
+        self._call = _FUNCTIONS.get(self._op, self._op)
         if self._is_plain and device.type == "cuda":
             views = [arg["tensor"] for arg in step.get("args", []) if "tensor" in arg]
-            self._call = aligned_product(self._op, views) or self._op
+            self._call = aligned_product(self._op, views) or self._call
 
     def __call__(
         self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]
@@ -298,7 +315,7 @@ class LibraryStep:
 
     def _call_plain(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """What __call__ does, for an operator of _PLAIN_RESULTS."""
-        args = self._args.copy()
+        args = self._fixed.copy()
         for slot, tensor in zip(self._slots, tensors, strict=True):
             args[slot] = tensor
         try:

@@ -140,12 +140,7 @@ struct PoolProperties {
   F("cuModuleGetFunction", find_function, (Function*, Module, const char* name))                  \
   F("cuFuncGetAttribute", function_attribute, (int* value, FunctionAttribute, Function))          \
   F("cuFuncSetAttribute", set_function_attribute, (Function, FunctionAttribute, int value))       \
-  F("cuLaunchKernel", launch,                                                                     \
-    (Function, unsigned blocks_x, unsigned blocks_y, unsigned blocks_z, unsigned threads_x,       \
-     unsigned threads_y, unsigned threads_z, unsigned shared_bytes, Stream, void** arguments,     \
-     void** extra))                                                                               \
-  F("cuLaunchKernelEx", launch_with,                                                              \
-    (const LaunchConfig*, Function, void** arguments, void** extra))                              \
+  F("cuLaunchKernelEx", launch, (const LaunchConfig*, Function, void** arguments, void** extra))  \
   F("cuTensorMapEncodeTiled", encode_tensor_map,                                                  \
     (TensorMap*, TensorMapType, unsigned rank, void* data, const uint64_t* sizes,                 \
      const uint64_t* stride_bytes, const uint32_t* box, const uint32_t* element_steps,            \

@@ -213,8 +213,14 @@ class CudaExecutor::OneRun final : private Addresses, private runtime::ProgramRu
     // of such launches do not keep the order.
     const bool begins_early =
         launch.begins_early && is_after_launch_ && driver.version >= kVersionOfEarlyLaunches;
-    const Result result = begins_early ? LaunchEarly(launch, function, arguments.data())
-                                       : LaunchPlain(launch, function, arguments.data());
+    const LaunchAttribute early{.kind = kMayBeginEarly, .padding = 0, .value = {1}};
+    const LaunchConfig config{{grid.blocks[0], grid.blocks[1], grid.blocks[2]},
+                              {grid.threads[0], grid.threads[1], grid.threads[2]},
+                              grid.shared_bytes,
+                              stream_,
+                              &early,
+                              begins_early ? 1u : 0u};
+    const Result result = driver.launch(&config, function, arguments.data(), nullptr);
     if (result != kSuccess) {
       return driver.Check(result, absl::StrCat("cannot launch ", KernelName(launch)));
     }
@@ -222,26 +228,6 @@ class CudaExecutor::OneRun final : private Addresses, private runtime::ProgramRu
     for (const Moved& moved : moved_) KILN_RETURN_IF_ERROR(GiveBack(launch, moved));
     const bool checks = executor_.checks_launches_ && !captured_;
     return checks ? CheckLaunch(launch) : absl::OkStatus();
-  }
-
-  // Without attributes: by a tenth of its time cheaper than the other.
-  Result LaunchPlain(const PlanLaunch& launch, Function function, void** arguments) const {
-    const auto& [bx, by, bz] = launch.grid.blocks;
-    const auto& [tx, ty, tz] = launch.grid.threads;
-    return executor_.driver_.launch(function, bx, by, bz, tx, ty, tz, launch.grid.shared_bytes,
-                                    stream_, arguments, nullptr);
-  }
-
-  Result LaunchEarly(const PlanLaunch& launch, Function function, void** arguments) const {
-    const runtime::PlanGrid& grid = launch.grid;
-    const LaunchAttribute early{.kind = kMayBeginEarly, .padding = 0, .value = {1}};
-    const LaunchConfig config{{grid.blocks[0], grid.blocks[1], grid.blocks[2]},
-                              {grid.threads[0], grid.threads[1], grid.threads[2]},
-                              grid.shared_bytes,
-                              stream_,
-                              &early,
-                              1};
-    return executor_.driver_.launch_with(&config, function, arguments, nullptr);
   }
 
   bool MayTime() const override { return !captured_; }

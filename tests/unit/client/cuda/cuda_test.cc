@@ -138,11 +138,11 @@ TEST_F(Cuda, ARunWaitsForNothingAndAllocatesFromThePoolAlone) {
   ASSERT_TRUE(status.ok()) << status;
   Fake().capturing = false;
   const std::set<std::string> allowed = {
-      "cuLaunchKernel",     "cuMemAllocFromPoolAsync", "cuMemFreeAsync",
+      "cuLaunchKernelEx",   "cuMemAllocFromPoolAsync", "cuMemFreeAsync",
       "cuCtxGetCurrent",    "cuCtxPushCurrent",        "cuCtxPopCurrent",
       "cuUserObjectCreate", "cuGraphRetainUserObject", "cuStreamGetCaptureInfo"};
   for (const auto& [name, count] : Fake().calls) EXPECT_TRUE(allowed.count(name)) << name;
-  EXPECT_EQ(Fake().calls["cuLaunchKernel"], 2);
+  EXPECT_EQ(Fake().calls["cuLaunchKernelEx"], 2);
   EXPECT_EQ(Fake().calls["cuMemAllocFromPoolAsync"], 2);  // the output; workspace with scratch
 }
 
@@ -248,7 +248,7 @@ TEST_F(Cuda, AlternativesAreTimedInTheFirstRunThatIsNotCaptured) {
     EXPECT_EQ(First(outputs[0]), 12);
     const bool timed = !program->loaded().executor().choices().TakeDecided().empty();
     EXPECT_EQ(Fake().calls["cuEventRecord"] > 0, timed);
-    EXPECT_EQ(timed, Fake().calls["cuLaunchKernel"] > 2);
+    EXPECT_EQ(timed, Fake().calls["cuLaunchKernelEx"] > 2);
     if (captured) EXPECT_FALSE(timed);
   }
   EXPECT_EQ(Fake().calls["cuEventRecord"], 0) << "the last run takes what was chosen";

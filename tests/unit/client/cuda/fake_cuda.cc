@@ -15,7 +15,6 @@ namespace {
 using kiln::cuda::Copy2D;
 using kiln::cuda::DevicePointer;
 using kiln::cuda::LaunchConfig;
-using kiln::cuda::Stream;
 using kiln::testing::FakeCuda;
 using kiln::testing::FakeTensorMap;
 
@@ -315,7 +314,8 @@ int cuTensorMapEncodeTiled(void* map, int type, unsigned rank, void* data, const
   std::memcpy(map, &number, sizeof(number));
   return 0;
 }
-int Launch(const LaunchConfig* config, void* function, void** arguments) {
+int cuLaunchKernelEx(const LaunchConfig* config, void* function, void** arguments, void**) {
+  ENTER("cuLaunchKernelEx");
   const auto& of = *static_cast<FakeFunction*>(function);
   if (of.device != Current()) Misuse("a launch on another device than the module's");
   const auto& [bx, by, bz] = config->blocks;
@@ -340,16 +340,6 @@ int Launch(const LaunchConfig* config, void* function, void** arguments) {
   std::vector<uint64_t> values(known->second.arguments);
   for (size_t i = 0; i < values.size(); ++i) std::memcpy(&values[i], arguments[i], 8);
   return Enqueue([values = std::move(values), body = known->second.body] { return body(values); });
-}
-int cuLaunchKernelEx(const LaunchConfig* config, void* function, void** arguments, void**) {
-  ENTER("cuLaunchKernelEx");
-  return Launch(config, function, arguments);
-}
-int cuLaunchKernel(void* function, unsigned bx, unsigned by, unsigned bz, unsigned tx, unsigned ty,
-                   unsigned tz, unsigned shared_bytes, Stream stream, void** arguments, void**) {
-  ENTER("cuLaunchKernel");
-  const LaunchConfig config{{bx, by, bz}, {tx, ty, tz}, shared_bytes, stream, nullptr, 0};
-  return Launch(&config, function, arguments);
 }
 
 int cuMemAlloc_v2(DevicePointer* data, size_t bytes) {
