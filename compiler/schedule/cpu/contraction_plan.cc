@@ -306,6 +306,13 @@ Choice MakeChoice(ir::Module& module, const Nest& nest, const Operand& row, cons
     const int unit = plan.rows_beside ? kTurnedRows : plan.vector_lanes;
     plan.row_groups = std::lcm(plan.tile_rows, unit) / plan.tile_rows;
     while (plan.block_rows() < (plan.rows_beside ? 24 : 40)) plan.row_groups *= 2;
+  } else if (plan.rows_beside) {
+    // Whole vectors of rows are packed at a time, while the first-level cache holds them.
+    const double bytes = k * static_cast<double>(DTypeSize(row.type));
+    while (plan.row_groups < 4 &&
+           4 * plan.block_rows() * bytes <= static_cast<double>(device.l1_bytes)) {
+      plan.row_groups *= 2;
+    }
   }
   const double panels = batches * std::ceil(lanes / plan.panel_width());
   plan.split_rows = panels < 16 && rows > 2 * plan.block_rows();
@@ -447,6 +454,9 @@ std::optional<ContractionPlan> PlanContraction(ir::Module& module, const Nest& n
                                              : "",
       plan.panel_value == panels[1].value ? 1 : 0, packed, best->cost);
   if (other) absl::StrAppendFormat(&plan.reason, ", %.3g of the other", *other);
+  if (plan.rows_beside) {
+    absl::StrAppendFormat(&plan.reason, "; %d rows packed at a time", plan.block_rows());
+  }
   return best->plan;
 }
 

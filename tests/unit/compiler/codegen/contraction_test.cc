@@ -1,8 +1,11 @@
 // Kernels with Schedule::kContraction, against the reference interpreter.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "compiler/ir/parse.h"
+#include "compiler/schedule/cpu/schedule.h"
 #include "tests/unit/compiler/codegen/check_module.h"
 #include "tests/unit/compiler/codegen/native_run.h"
 
@@ -10,6 +13,7 @@ namespace kiln::codegen {
 namespace {
 
 using absl::StrCat;
+using ::testing::HasSubstr;
 
 struct MatmulSpec {
   std::string m, n, k;  // numbers, or expressions over the symbols
@@ -382,27 +386,27 @@ TEST(ContractionTest, OperandsThatShareInstructions) {
 
 struct ConvSpec {
   int batch = 1, in = 3, out = 8, size = 14, kernel = 3, stride = 1, padding = 1, groups = 1;
-  bool channels_last = false;
+  bool channels_last = false, gives_channels_last = false;
 };
 
 std::string Convolution(const ConvSpec& s) {
   const int to = (s.size + 2 * s.padding - s.kernel) / s.stride + 1;
   const int in_group = s.in / s.groups, out_group = s.out / s.groups;
-  auto strides = [&](int channels, int size) {
-    return s.channels_last
-               ? StrCat("[", channels * size * size, ",1,", size * channels, ",", channels, "]")
-               : StrCat("[", channels * size * size, ",", size * size, ",", size, ",1]");
+  auto strides = [&](int channels, int size, bool last) {
+    return last ? StrCat("[", channels * size * size, ",1,", size * channels, ",", channels, "]")
+                : StrCat("[", channels * size * size, ",", size * size, ",", size, ",1]");
   };
   const std::string shape = StrCat("[", s.batch, ",", s.out, ",", to, ",", to, "]");
-  return StrCat(
-      "module {\n buffer @x f32[", s.batch, ",", s.in, ",", s.size, ",", s.size, "] strides",
-      strides(s.in, s.size), " input(0)\n buffer @w f32[", s.out, ",", in_group, ",", s.kernel, ",",
-      s.kernel, "] strides[", in_group * s.kernel * s.kernel, ",", s.kernel * s.kernel, ",",
-      s.kernel, ",1] input(1)\n buffer @b f32[", s.out, "] strides[1] input(2)\n buffer @y f32",
-      shape, " strides", strides(s.out, to), " output\n kernel @conv contraction (d0: ", s.batch,
-      ", d1: ", s.groups, ", d2: ", out_group, ", d3: ", to, ", d4: ", to,
-      ") {\n phase (r0: ", in_group, ", r1: ", s.kernel, ", r2: ", s.kernel, ") {\n",
-      absl::StrReplaceAll(R"( %0 = index i64 S*d3 + r1 - P
+  return StrCat("module {\n buffer @x f32[", s.batch, ",", s.in, ",", s.size, ",", s.size,
+                "] strides", strides(s.in, s.size, s.channels_last), " input(0)\n buffer @w f32[",
+                s.out, ",", in_group, ",", s.kernel, ",", s.kernel, "] strides[",
+                in_group * s.kernel * s.kernel, ",", s.kernel * s.kernel, ",", s.kernel,
+                ",1] input(1)\n buffer @b f32[", s.out, "] strides[1] input(2)\n buffer @y f32",
+                shape, " strides", strides(s.out, to, s.channels_last || s.gives_channels_last),
+                " output\n kernel @conv contraction (d0: ", s.batch, ", d1: ", s.groups,
+                ", d2: ", out_group, ", d3: ", to, ", d4: ", to, ") {\n phase (r0: ", in_group,
+                ", r1: ", s.kernel, ", r2: ", s.kernel, ") {\n",
+                absl::StrReplaceAll(R"( %0 = index i64 S*d3 + r1 - P
     %1 = index i64 S*d4 + r2 - P
     %2 = const i64 0
     %3 = const i64 N
@@ -424,12 +428,13 @@ std::string Convolution(const ConvSpec& s) {
     store f32 @y[d0, O*d1 + d2, d3, d4], %16
   }
 })",
-                          {{"S*", StrCat(s.stride, "*")},
-                           {"P", StrCat(s.padding)},
-                           {"i64 N", StrCat("i64 ", s.size)},
-                           {"I*", StrCat(in_group, "*")},
-                           {"O*", StrCat(out_group, "*")}}),
-      "\n output @y sizes", shape, " strides", strides(s.out, to), " offset 0\n}\n");
+                                    {{"S*", StrCat(s.stride, "*")},
+                                     {"P", StrCat(s.padding)},
+                                     {"i64 N", StrCat("i64 ", s.size)},
+                                     {"I*", StrCat(in_group, "*")},
+                                     {"O*", StrCat(out_group, "*")}}),
+                "\n output @y sizes", shape, " strides",
+                strides(s.out, to, s.channels_last || s.gives_channels_last), " offset 0\n}\n");
 }
 
 TEST(ContractionTest, Convolutions) {
@@ -452,6 +457,37 @@ TEST(ContractionTest, GroupedAndDepthwiseConvolutions) {
 TEST(ContractionTest, ChannelsLastConvolution) {
   CheckModule(Convolution({.batch = 2, .in = 6, .out = 20, .size = 11, .channels_last = true}),
               {.tolerance = 1e-4});
+}
+
+// Rows that lie beside each other are packed for several micro tiles at once where few are a row's
+// sums long.
+TEST(ContractionTest, RowsThatArePackedBeside) {
+  const std::string few =
+      Convolution({.in = 3, .out = 32, .size = 29, .stride = 2, .gives_channels_last = true});
+  const std::string many =
+      Convolution({.in = 96, .out = 32, .size = 29, .stride = 2, .gives_channels_last = true});
+  const auto reason = [](const std::string& text) {
+    absl::StatusOr<ir::Module> module = ir::Parse(text);
+    EXPECT_TRUE(module.ok()) << module.status();
+    DeviceInfo device;
+    device.features = {"avx2", "fma"};
+    device.l1_bytes = 32 << 10;
+    const auto tree =
+        schedule::cpu::ScheduleKernel(*module, std::get<ir::Kernel>(module->operations[0]), device);
+    return tree.ok() ? tree->reasons[0] : tree.status().ToString();
+  };
+  EXPECT_THAT(reason(few), HasSubstr("; 24 rows packed at a time"));
+  EXPECT_THAT(reason(many), HasSubstr("; 6 rows packed at a time"));
+  for (const std::string& text : {few, many}) CheckModule(text, {.tolerance = 1e-4});
+  for (const int size : {4, 7, 17}) {
+    CheckModule(Convolution({.batch = 2,
+                             .in = 2,
+                             .out = 24,
+                             .size = size,
+                             .padding = 2,
+                             .gives_channels_last = true}),
+                {.tolerance = 1e-4});
+  }
 }
 
 }  // namespace
