@@ -139,10 +139,14 @@ class Checker {
       return bad("of a buffer that it does not have");
     }
     const v1::DType dtype = interface.buffers(static_cast<int>(map.buffer())).dtype();
-    if (dtype != v1::DTYPE_BFLOAT16 && dtype != v1::DTYPE_FLOAT16 && dtype != v1::DTYPE_INT8) {
-      return bad("of a buffer that has other elements than bfloat16, float16 or int8");
+    uint32_t swizzled = 64;  // elements of a line
+    if (dtype == v1::DTYPE_INT8) {
+      swizzled = 128;
+    } else if (dtype == v1::DTYPE_INT32) {
+      swizzled = 32;
+    } else if (dtype != v1::DTYPE_BFLOAT16 && dtype != v1::DTYPE_FLOAT16) {
+      return bad("of a buffer that has other elements than bfloat16, float16, int8 or int32");
     }
-    const uint32_t swizzled = dtype == v1::DTYPE_INT8 ? 128 : 64;  // elements of a line
     if (map.sizes_size() < 2 || map.sizes_size() > kMostMapSizes ||
         map.strides_size() != map.sizes_size() - 1 || map.box_size() != map.sizes_size()) {
       return bad(absl::StrCat("of ", map.sizes_size(), " sizes, ", map.strides_size(),

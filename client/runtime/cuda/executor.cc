@@ -239,6 +239,7 @@ class CudaExecutor::OneRun final : private Addresses, private runtime::ProgramRu
                       TensorMap& out) const {
     const Driver& driver = executor_.driver_;
     const auto type = map.dtype == DType::kI8    ? TensorMapType::kBytes
+                      : map.dtype == DType::kI32 ? TensorMapType::kWords
                       : map.dtype == DType::kF16 ? TensorMapType::kF16
                                                  : TensorMapType::kBF16;
     const uint32_t steps[runtime::kMostMapSizes] = {1, 1, 1, 1, 1};
