@@ -161,10 +161,12 @@ class Checker {
         swizzled = 128;
         break;
       case v1::DTYPE_FLOAT32:
+      case v1::DTYPE_INT32:
         swizzled = 32;
         break;
       default:
-        return bad("of a buffer that has other elements than bfloat16, float16, float32 or int8");
+        return bad(
+            "of a buffer that has other elements than bfloat16, float16, float32, int8 or int32");
     }
     if (map.sizes_size() < 2 || map.sizes_size() > kMostMapSizes ||
         map.strides_size() != map.sizes_size() - 1 || map.box_size() != map.sizes_size()) {

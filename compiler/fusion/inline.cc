@@ -11,6 +11,7 @@
 #include "compiler/fusion/simplify_kernel.h"
 #include "compiler/fusion/strides.h"
 #include "compiler/fusion/substitute.h"
+#include "compiler/ir/packed_weights.h"
 
 namespace kiln::fusion {
 
@@ -114,9 +115,13 @@ Verdict Judge(FusionGraph& graph, int producer, const InlineSource& source,
     evaluations += use.evaluations;
   }
   if (in_operand && graph.plain_operands()) {
-    if (is_needed || !ir::WidensBytes(graph.module(), *source.kernel))
-      return {false, kPlainOperands};
-    return {true, "the device widens the operand where it multiplies"};
+    if (!is_needed && ir::WidensBytes(graph.module(), *source.kernel)) {
+      return {true, "the device widens the operand where it multiplies"};
+    }
+    if (!is_needed && ir::UnpacksWeights(graph.module(), *source.kernel)) {
+      return {true, "the device unpacks the operand where it multiplies"};
+    }
+    return {false, kPlainOperands};
   }
   if (cost.loads == 0 && cost.operations <= kMaxFreeOperations && !cost.is_expensive) {
     return {true, "the producer reads no memory"};

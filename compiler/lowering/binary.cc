@@ -422,10 +422,16 @@ void RegisterBinary(Registry& registry) {
       Arithmetic([](KernelBuilder& b, Scalar x, Scalar y) { return b.Op(kOr, x, y); });
   registry["bitwise_xor.Tensor"] = registry["bitwise_xor.Scalar"] =
       Arithmetic([](KernelBuilder& b, Scalar x, Scalar y) { return b.Op(kXor, x, y); });
-  registry["bitwise_left_shift.Tensor"] =
+  const Lowering left_shift =
       NumberArithmetic([](KernelBuilder& b, Scalar x, Scalar y) { return Shift(b, kShl, x, y); });
-  registry["bitwise_right_shift.Tensor"] =
+  const Lowering right_shift =
       NumberArithmetic([](KernelBuilder& b, Scalar x, Scalar y) { return Shift(b, kShr, x, y); });
+  registry["bitwise_left_shift.Tensor"] = registry["bitwise_left_shift.Tensor_Scalar"] = left_shift;
+  registry["bitwise_right_shift.Tensor"] = registry["bitwise_right_shift.Tensor_Scalar"] =
+      right_shift;
+  // What Python's << and >> are.
+  RegisterBoth(registry, "__lshift__", left_shift);
+  RegisterBoth(registry, "__rshift__", right_shift);
   const std::pair<const char*, ir::ScalarOp> logical[] = {
       {"logical_and.default", kAnd}, {"logical_or.default", kOr}, {"logical_xor.default", kXor}};
   for (const auto& [name, op] : logical) {

@@ -1,7 +1,10 @@
 #include "compiler/lowering/matmul.h"
 
+#include <array>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "compiler/ir/packed_weights.h"
 #include "compiler/lowering/promotion.h"
 #include "compiler/lowering/registry.h"
 #include "proto/base/status_macros.h"
@@ -134,6 +137,60 @@ absl::Status LowerLinear(NodeContext& n) {
   return absl::OkStatus();
 }
 
+// _weight_int4pack_mm(self, mat2, group, scales): self [m, k] times weights of 4 bits, which
+// compiler/ir/packed_weights.h says more of. Unpacked by a kernel of their own, which fusion takes
+// into the product where the device multiplies by them as they lie.
+absl::Status LowerPackedMatmul(NodeContext& n) {
+  KILN_ASSIGN_OR_RETURN(const View a, n.Tensor(0, "self"));
+  KILN_ASSIGN_OR_RETURN(const View words, n.Tensor(1, "mat2"));
+  KILN_ASSIGN_OR_RETURN(const int64_t group, n.ConstInt(2, "qGroupSize", 0));
+  KILN_ASSIGN_OR_RETURN(const View scales, n.Tensor(3, "qScaleAndZeros"));
+  if (a.sizes.size() != 2 || words.sizes.size() != 4 || scales.sizes.size() != 3) {
+    return n.BadGraph("its operands", "ranks of 2, 4 and 3");
+  }
+  if ((a.dtype != DType::kBF16 && a.dtype != DType::kF16) || words.dtype != DType::kI32 ||
+      scales.dtype != a.dtype) {
+    return n.Decline("of such types");
+  }
+  if (group != 32 && group != 64 && group != 128 && group != 256) {
+    return n.BadGraph(absl::StrCat("'qGroupSize' ", group), "32, 64, 128 or 256");
+  }
+  const IntExpr half = words.sizes[3];
+  if (!half.is_const(1) && !half.is_const(2) && !half.is_const(4)) {
+    return n.BadGraph("'mat2'", "1, 2 or 4 words of a lane");
+  }
+  ir::IntContext& ints = n.ints();
+  const int64_t inner = 2 * half.value();
+  const IntExpr depth = a.sizes[1], columns = ints.Mul(words.sizes[0], ir::kPackedColumns);
+  if (!depth.is_const() || !columns.is_const()) return n.Decline("of unknown sizes");
+  KILN_RETURN_IF_ERROR(
+      n.CheckSizes({ints.Mul(words.sizes[1], ir::kPackedDepth * inner), words.sizes[2]},
+                   {depth, ints.Const(ir::kPackedLanes)}, "'mat2'"));
+  if (depth.value() % group != 0) {
+    return n.BadGraph(absl::StrCat("a depth of ", depth.value()), "a multiple of 'qGroupSize'");
+  }
+  KILN_RETURN_IF_ERROR(n.CheckSizes(
+      scales.sizes, {ints.Const(depth.value() / group), columns, ints.Const(2)}, "the scales"));
+  KILN_RETURN_IF_ERROR(n.CheckSizes(n.Result(0).sizes, {a.sizes[0], columns}, "the result"));
+  const View weights = n.NewTemp({columns, depth}, a.dtype);
+  n.Pointwise(weights, [&](KernelBuilder& k, const Ints& at) {
+    const std::array<IntExpr, 4> word = ir::PackedWord(ints, inner, at[0], at[1]);
+    const Scalar shift = k.Cast(k.Index(ir::PackedShift(ints, at[1])), DType::kI32);
+    const Scalar shifted = k.Op(kShr, k.Load(words, {word.begin(), word.end()}), shift);
+    const Scalar number = k.Cast(k.Op(kAnd, shifted, 15), DType::kF32);
+    const IntExpr of_group = ints.FloorDiv(at[1], group);
+    const auto load = [&](int64_t which) {
+      return k.Widen(k.Load(scales, {of_group, at[0], ints.Const(which)}));
+    };
+    const Scalar centred = k.Op(kSub, number, static_cast<double>(ir::kPackedMiddle));
+    return k.Cast(k.Op(kAdd, k.Op(kMul, centred, load(0)), load(1)), a.dtype);
+  });
+  const View out = n.NewResult(0);
+  KILN_RETURN_IF_ERROR(EmitMatmul(n, a, Permute(ints, weights, {1, 0}), out));
+  n.SetResult(0, out);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 namespace {
@@ -191,6 +248,7 @@ void RegisterMatmul(Registry& registry) {
   registry["mv.default"] = LowerVectorProduct;
   registry["dot.default"] = LowerVectorProduct;
   registry["linear.default"] = LowerLinear;
+  registry["_weight_int4pack_mm.default"] = LowerPackedMatmul;
 }
 
 }  // namespace kiln::lowering

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/ir/interpret_impl.h"
 #include "compiler/schedule/interpret_attention.h"
+#include "compiler/schedule/interpret_packed.h"
 #include "compiler/schedule/interpret_queries.h"
 #include "compiler/schedule/micro.h"
 #include "compiler/schedule/nest.h"
@@ -381,8 +382,10 @@ class Runner {
             [](int64_t i, int64_t lane, int64_t width) { return i * width + lane; }, read, write);
       case MicroKind::kMultiplyPairs:
         return Multiply(c[1], c[0] * c[2], s, 1, PairIndex, read, write);
-      case MicroKind::kMultiplyTile:
-      case MicroKind::kMultiplyRows: {
+      case MicroKind::kMultiplyRows:
+        if (c[kRowsInner] != 0) return InterpretPackedRows(module_, micro, s, read, write);
+        [[fallthrough]];
+      case MicroKind::kMultiplyTile: {
         const int buffer = micro.windows[2].buffer;
         const bool is_integer = buffer >= 0 && module_.buffers[buffer].dtype == DType::kI8;
         for (int64_t r = 0; r < c[0]; ++r) {

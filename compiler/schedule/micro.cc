@@ -37,6 +37,9 @@ size_t NumWindows(MicroKind kind, const std::vector<int>& constants) {
   if (kind == MicroKind::kAttendTile && constants.size() == Info(kind).constants) {
     count += (constants[kAttendMask] != 0 ? 1 : 0) + (constants[kAttendSums] != 0 ? 1 : 0);
   }
+  if (kind == MicroKind::kMultiplyRows && constants.size() == Info(kind).constants) {
+    count += constants[kRowsInner] != 0 ? 1 : 0;
+  }
   return count;
 }
 
@@ -83,8 +86,15 @@ std::vector<IntExpr> Reach(IntContext& ints, const Micro& micro) {
               Span(ints, s[2], s[0], s[1], one)};
     case MicroKind::kTranspose:
       return {ints.Const(int64_t{c[0]} * c[1]), ints.Const(int64_t{c[0]} * c[1])};
-    case MicroKind::kMultiplyTile:
     case MicroKind::kMultiplyRows:
+      if (c[kRowsInner] != 0) {
+        return {ints.Const(int64_t{c[0]} * c[1]), Span(ints, s[0], s[3], s[2], s[4]),
+                ints.Mul(s[1], s[5]),
+                Span(ints, ints.CeilDiv(s[2], ints.Const(c[kRowsGroup])), s[6], ints.Mul(s[1], 2),
+                     one)};
+      }
+      [[fallthrough]];
+    case MicroKind::kMultiplyTile:
       return {ints.Const(int64_t{c[0]} * c[1]), Span(ints, s[0], s[3], s[2], s[4]),
               Span(ints, s[1], s[5], s[2], s[6])};
     case MicroKind::kAttendTile: {

@@ -47,10 +47,13 @@ namespace kiln::schedule {
      tile[r * COLUMNS + c] = sum over i < k of a[r * row_stride + i * row_k_stride] *              \
          b[c * column_stride + i * column_k_stride] where r < rows and c < columns, else 0 */      \
   X(kMultiplyTile, "multiply_tile", 6, 3, 7)                                                       \
-  /* <ROWS, COLUMNS, STAGES, BOXES, OF_WARP, GROUPS, CLUSTER>, the same of few rows, for which b   \
-     may be of i8: by groups of warps that take steps of k in turn, and blocks that share a tile   \
-     by k */                                                                                       \
-  X(kMultiplyRows, "multiply_rows", 7, 3, 7)                                                       \
+  /* <ROWS, COLUMNS, STAGES, BOXES, OF_WARP, GROUPS, CLUSTER, INNER, GROUP>, the same of few rows, \
+     for which b may be of i8: by groups of warps that take steps of k in turn, and blocks that    \
+     share a tile by k. Where INNER is not 0 (tile, a, b, scales; rows, columns, k, row_stride,    \
+     row_k_stride, column_words, group_stride): b of i32 and scales of a's type are weights of 4   \
+     bits with INNER tiles of a lane and groups of GROUP (ir/packed_weights.h), rounded to a's     \
+     type; b takes column_words for each column, and scales group_stride for each group */         \
+  X(kMultiplyRows, "multiply_rows", 9, 3, 7)                                                       \
   /* <WIDTH, GROUPS, KEYS, STAGES, TURNS, IN_PLACE, PERSISTENT, CAUSAL, MASK, SUMS, HIGH,          \
      LOW>(result, query, key, value, then mask where MASK is not 0, sums where SUMS is 1; rows,    \
      row, keys, result_stride, query_stride, key_stride, value_stride, mask_stride, sums_stride),  \
@@ -94,7 +97,8 @@ struct MicroInfo {
   size_t constants, windows, sizes;
 };
 const MicroInfo& Info(MicroKind kind);
-// How many windows it has with these constants: of kAttendTile more than its Info says.
+// How many windows it has with these constants: of kAttendTile and kMultiplyRows more than its Info
+// says.
 size_t NumWindows(MicroKind kind, const std::vector<int>& constants);
 // Constants of kAttendTile, by number.
 inline constexpr size_t kAttendCausal = 7, kAttendMask = 8, kAttendSums = 9, kAttendScale = 10;
@@ -119,6 +123,8 @@ struct OfGradients {
 float ScaleOf(const std::vector<int>& constants, size_t first);
 // Whether it adds to its window number `window`.
 bool AddsTo(MicroKind kind, size_t window);
+// Constants of kMultiplyRows, by number.
+inline constexpr size_t kRowsInner = 7, kRowsGroup = 8;
 std::optional<MicroKind> MicroKindFromName(absl::string_view name);
 inline bool IsOfFewQueries(MicroKind kind) {
   return kind == MicroKind::kAttend || kind == MicroKind::kAttendMasked;

@@ -408,6 +408,11 @@ class Verifier {
     }
     if (lanes_ != nullptr) return Error(StrCat("micro ", info.name, " stands in a vector loop"));
     for (IntExpr size : micro.sizes) KILN_RETURN_IF_ERROR(CheckExpr(size));
+    const bool is_packed =
+        micro.kind == MicroKind::kMultiplyRows && micro.constants[kRowsInner] != 0;
+    if (is_packed && micro.constants[kRowsGroup] < 1) {
+      return Error(StrCat("micro ", info.name, " has groups of none"));
+    }
     const std::vector<IntExpr> reach = Reach(ints_, micro);
     std::optional<DType> dtype;
     const auto is_half = [](DType d) { return d == DType::kBF16 || d == DType::kF16; };
@@ -455,8 +460,11 @@ class Verifier {
         }
       } else if (IsOfFewQueries(micro.kind) && !is_half(memory.dtype)) {
         return Error(StrCat("micro ", info.name, " takes bf16 or f16"));
-      } else if (micro.kind == MicroKind::kMultiplyRows && memory.dtype == DType::kI8) {
-        // Widened where it is multiplied.
+      } else if (micro.kind == MicroKind::kMultiplyRows && i == 2 &&
+                 (is_packed || memory.dtype == DType::kI8)) {
+        if (is_packed && memory.dtype != DType::kI32) {
+          return Error(StrCat("micro ", info.name, " takes words of i32"));
+        }
       } else if ((micro.kind == MicroKind::kSort || micro.kind == MicroKind::kSelect) &&
                  memory.dtype != DType::kI64) {
         return Error(StrCat("micro ", info.name, " takes i64"));
@@ -466,7 +474,7 @@ class Verifier {
       } else if (dtype && *dtype != memory.dtype) {
         return Error(StrCat("micro ", info.name, " takes one type"));
       }
-      dtype = memory.dtype;
+      if (!is_packed || i != 2) dtype = memory.dtype;
       if (auto outside = FindOutside(ints_, scope_, window.index, reach[i], memory.size)) {
         return Error(StrCat("micro ", info.name, ", window ", i, ": ", *outside));
       }

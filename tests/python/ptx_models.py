@@ -160,6 +160,28 @@ def decoding(rows):
     return program.load_program(graph, settings, torch.device("cuda", 0)).info()
 
 
+def packed(rows, inner, group):
+    """What is made of a product with weights of 4 bits, and work on its result."""
+    with FakeTensorMode():
+        x = torch.empty(rows, 1024, device="cuda", dtype=torch.bfloat16)
+        words = torch.empty(512, 1024 // 16 // inner, 32, inner // 2, device="cuda", dtype=torch.int32)
+        scales = torch.empty(1024 // group, 4096, 2, device="cuda", dtype=torch.bfloat16)
+
+        def fn(x, words, scales):
+            y = torch.ops.aten._weight_int4pack_mm(x, words, group, scales)
+            return (torch.nn.functional.silu(y),)
+
+        table = decompositions("cuda")
+        module = make_fx(fn, decomposition_table=table, tracing_mode="fake")(x, words, scales)
+    settings = Settings(server=sys.argv[1], fallback="raise", prepare_memory=0)
+    graph = capture(module, lambda _: False)
+    return program.load_program(graph, settings, torch.device("cuda", 0)).info()
+
+
+if sys.argv[2:] == ["packed"]:
+    for rows, inner, group in ((1, 8, 128), (17, 2, 32), (64, 4, 256), (65, 8, 64)):
+        print(json.dumps({"rows": rows, **packed(rows, inner, group)}, default=str), flush=True)
+    sys.exit()
 if sys.argv[2:] == ["decoding"]:
     for rows in (1, 3, 16, 64, 65):
         print(json.dumps({"rows": rows, **decoding(rows)}, default=str), flush=True)

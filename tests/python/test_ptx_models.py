@@ -108,6 +108,14 @@ def test_a_cache_is_updated_in_place_or_by_libraries(server):
     assert len(other["library_ops"]) == 2, other
 
 
+def test_products_with_packed_weights_of_few_rows_are_one_kernel(server):
+    """Of more rows a library's, whose weights a kernel has unpacked."""
+    for line in compiled(server, "packed"):
+        is_few = line["rows"] <= 64
+        assert line["library_ops"] == ({} if is_few else {"aten.mm.default": 1}), line
+        assert line["native_steps"] == (1 if is_few else 2), line
+
+
 def test_products_of_few_rows_are_kernels(server):
     """Weights of 8 bits, too, which are read as they are; of more rows all three products are a library's."""
     for line in compiled(server, "decoding"):

@@ -1,5 +1,6 @@
 """Products with weights of 8 and 4 bits, as torch's operators and as users write them."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import torch
 from compare import assert_same
 
 import kiln_torch
+from kiln_torch.quantized import FEW_ROWS_ON_CUDA, QUANTIZED_ON_CUDA
 
 aten = torch.ops.aten
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 2e-3}
@@ -66,6 +68,31 @@ def test_int4_of_a_number_of_rows_that_is_no_block_is_torchs():
     compiled = torch.compile(aten._weight_int4pack_mm_for_cpu, backend="kiln")
     assert_same(compiled(*args), aten._weight_int4pack_mm_for_cpu(*args))
     assert "aten._weight_int4pack_mm_for_cpu.default" in kiln_torch.stats()["library_ops"]
+
+
+def packed_for_a_gpu(q, inner):
+    """Whole numbers 0 to 15 [n, k] as `aten._convert_weight_to_int4pack` lays them out there."""
+    eights, tiles = q.shape[0] // 8, q.shape[1] // (16 * inner)
+    words = torch.zeros(eights, tiles, 32, inner // 2, dtype=torch.int64)
+    for column, k in itertools.product(range(8), range(16 * inner)):
+        of_word = k % 32
+        shift = of_word // 8 * 4 + k % 2 * 16
+        numbers = q.view(eights, 8, tiles, 16 * inner)[:, column, :, k].long()
+        words[:, :, column * 4 + k % 8 // 2, k // 32] |= numbers << shift
+    return torch.where(words < 2**31, words, words - 2**32).to(torch.int32)
+
+
+@pytest.mark.parametrize(("inner", "group"), [(2, 32), (4, 256), (8, 64)])
+def test_int4_of_many_rows_on_a_gpu_is_unpacked(inner, group):
+    depth, columns, rows = 256, 48, FEW_ROWS_ON_CUDA + 1
+    q = torch.randint(0, 16, (columns, depth), generator=generator(), dtype=torch.int32)
+    x, packed = operands(rows, columns, depth, torch.bfloat16)[0], packed_for_a_gpu(q, inner)
+    scales = (torch.rand(depth // group, columns, 2, generator=generator()) - 0.3).bfloat16()
+    scale, zero = (t.double().repeat_interleave(group, 0).t() for t in scales.unbind(-1))
+    exact = x.double() @ ((q - 8) * scale + zero).t()
+    product = QUANTIZED_ON_CUDA[aten._weight_int4pack_mm.default]
+    check(product, (x, packed, group, scales), exact)
+    assert product(x[:FEW_ROWS_ON_CUDA], packed, group, scales) is NotImplemented
 
 
 def by_column(x, weight, scale):

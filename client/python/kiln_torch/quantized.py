@@ -73,11 +73,35 @@ def _weight_int8pack_mm_on_cuda(x: Tensor, weight: Tensor, scales: Tensor) -> Te
     return (sums * scales.float()).to(x.dtype)
 
 
+def _weight_int4pack_mm_on_cuda(x: Tensor, packed: Tensor, group: int, scales: Tensor) -> Tensor:
+    """The same of many rows, with weights as `_convert_weight_to_int4pack` lays them out on a GPU.
+
+    `packed` is [n / 8, tiles / inner, 32, inner / 2] words: a tile is 8 columns by 16 of k, of which
+    a lane has numbers of one column; a word, of two tiles, four pairs of neighbours 8 apart in k,
+    one of a pair in its low half. Torch's own product unpacks weights again for every 16 rows. With
+    a few, the compiler takes the operator as it is.
+    """
+    if not isinstance(x.shape[0], int) or x.shape[0] <= FEW_ROWS_ON_CUDA:
+        return NotImplemented
+    eights, tiles, _, words = packed.shape
+    columns, depth = 8 * eights, tiles * words * 32
+    pairs = torch.arange(4, device=x.device, dtype=torch.int32) * 4
+    halves = torch.arange(2, device=x.device, dtype=torch.int32) * 16
+    words_of_lanes = packed.view(eights, tiles, 8, 4, words, 1, 1)
+    numbers = torch.bitwise_right_shift(words_of_lanes, pairs.view(4, 1) + halves) & 15
+    numbers = numbers.permute(0, 2, 1, 4, 5, 3, 6).reshape(columns, depth // group, group)
+    scale, zero = (t.t().unsqueeze(-1) for t in scales.float().unbind(-1))
+    weight = ((numbers - 8) * scale + zero).to(x.dtype)
+    return torch.nn.functional.linear(x, weight.view(columns, depth))
+
+
 QUANTIZED: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     aten._weight_int8pack_mm.default: _weight_int8pack_mm,
     aten._weight_int4pack_mm_for_cpu.default: _weight_int4pack_mm_for_cpu,
 }
+QUANTIZED_ON_CUDA: dict[torch._ops.OpOverload, Callable[..., Any]] = {
+    aten._weight_int4pack_mm.default: _weight_int4pack_mm_on_cuda
+}
 # From torch 2.8 on, which has products of 16 bits with a result of 32.
-QUANTIZED_ON_CUDA: dict[torch._ops.OpOverload, Callable[..., Any]] = (
-    {aten._weight_int8pack_mm.default: _weight_int8pack_mm_on_cuda} if hasattr(aten.mm, "dtype") else {}
-)
+if hasattr(aten.mm, "dtype"):
+    QUANTIZED_ON_CUDA[aten._weight_int8pack_mm.default] = _weight_int8pack_mm_on_cuda

@@ -67,7 +67,7 @@ inline constexpr int kMemoryTypeDevice = 2;
 struct alignas(64) TensorMap {
   uint64_t words[16];
 };
-enum class TensorMapType : int { kBytes = 0, kF16 = 6, kF32 = 7, kBF16 = 9 };
+enum class TensorMapType : int { kBytes = 0, kWords = 3, kF16 = 6, kF32 = 7, kBF16 = 9 };
 inline constexpr int kInterleaveNone = 0;
 inline constexpr int kSwizzle128Bytes = 3;
 inline constexpr int kPromote128Bytes = 2;  // what the second-level cache reads at least

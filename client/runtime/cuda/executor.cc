@@ -34,6 +34,22 @@ int64_t RoundUp(int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
+// REQUIRES: a type that runtime::Plan lets tensor maps have.
+TensorMapType MapTypeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kI8:
+      return TensorMapType::kBytes;
+    case DType::kI32:
+      return TensorMapType::kWords;
+    case DType::kF16:
+      return TensorMapType::kF16;
+    case DType::kF32:
+      return TensorMapType::kF32;
+    default:
+      return TensorMapType::kBF16;
+  }
+}
+
 struct CudaPrepared : kiln_prepared {
   CudaPrepared(uint64_t id, int gpu) : kiln_prepared(id), ordinal(gpu) {}
   const int ordinal;
@@ -246,13 +262,9 @@ class CudaExecutor::OneRun final : private Addresses, private runtime::ProgramRu
   absl::Status Encode(const PlanLaunch& launch, const PlanTensorMap& map, DevicePointer address,
                       TensorMap& out) const {
     const Driver& driver = executor_.driver_;
-    const auto type = map.dtype == DType::kI8    ? TensorMapType::kBytes
-                      : map.dtype == DType::kF16 ? TensorMapType::kF16
-                      : map.dtype == DType::kF32 ? TensorMapType::kF32
-                                                 : TensorMapType::kBF16;
     const uint32_t steps[runtime::kMostMapSizes] = {1, 1, 1, 1, 1};
     const Result result = driver.encode_tensor_map(
-        &out, type, map.rank,
+        &out, MapTypeOf(map.dtype), map.rank,
         reinterpret_cast<void*>(address + static_cast<DevicePointer>(map.offset_bytes)), map.sizes,
         map.stride_bytes, map.box, steps, kInterleaveNone, kSwizzle128Bytes, kPromote128Bytes,
         kFillZeros);

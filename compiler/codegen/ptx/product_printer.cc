@@ -67,10 +67,13 @@ class ProductPrinter : public source::TreePrinter {
   bool AreResultsShort() const;
   std::string ShapeText() const;
   std::string RowsShapeText() const;
+  std::vector<EmittedTensorMap> PackedMaps() const;
   bool IsRagged() const { return !multiples_.Is(ints_, tiles_[1]->end, kOctet); }
   int lanes() const { return IsRagged() ? kRagged : kLanes; }
   bool HasFewRows() const { return product_->kind == schedule::MicroKind::kMultiplyRows; }
   int threads() const { return HasFewRows() ? rows_shape().Threads() : kThreads; }
+  bool IsPacked() const { return HasFewRows() && rows_shape().inner > 0; }
+  int WeightBits() const { return schedule::ptx::WeightBits(DTypeOf(2)); }
   RowsShape rows_shape() const { return RowsShape::FromConstants(product_->constants); }
   DType DTypeOf(size_t window) const {
     return module_.buffers[product_->windows[window].buffer].dtype;
@@ -276,6 +279,33 @@ EmittedTensorMap ProductPrinter::MapOf(size_t window, IntExpr extent, int side) 
   return map;
 }
 
+// Of an operand of packed weights, whose steps are one box, and of these: lines of 128 bytes, those
+// of eight columns, and all columns'; and lines of 32 columns' scales, for each group.
+std::vector<EmittedTensorMap> ProductPrinter::PackedMaps() const {
+  constexpr int kWords = 32, kLine = 64, kEight = 8;  // of a line
+  const RowsShape shape = rows_shape();
+  const int depth = shape.Depth(WeightBits());
+  const IntExpr rows = tiles_[0]->end, columns = tiles_[1]->end, k = product_->sizes[2];
+  const auto number = [&](int value) { return ints_.Const(value); };
+  EmittedTensorMap operand = MapOf(1, rows, shape.rows);
+  operand.sizes = {number(kLine), rows, ints_.FloorDiv(k, kLine)};
+  operand.strides.push_back(number(kLine));
+  operand.box.push_back(depth / kLine);
+  EmittedTensorMap words;
+  words.buffer = product_->windows[2].buffer;
+  words.offset = number(0);
+  words.sizes = {number(kWords), ints_.FloorDiv(k, kWords), ints_.FloorDiv(columns, kEight)};
+  words.strides = {number(kWords), ints_.Mul(product_->sizes[5], kEight)};
+  words.box = {kWords, depth / kWords, shape.columns / kEight};
+  EmittedTensorMap scales;
+  scales.buffer = product_->windows[3].buffer;
+  scales.offset = number(0);
+  scales.sizes = {ints_.Mul(columns, 2), ints_.CeilDiv(k, number(shape.group))};
+  scales.strides = {product_->sizes[6]};
+  scales.box = {kLine, std::max(1, depth / shape.group)};
+  return {operand, words, scales};
+}
+
 // The instruction and what KProduct is made for.
 std::string ProductPrinter::ShapeText() const {
   const std::vector<int>& c = product_->constants;
@@ -302,7 +332,8 @@ std::string ProductPrinter::RowsShapeText() const {
            ", kOfWarp = ", shape.of_warp, ", kGroups = ", shape.groups, ", kBoxes = ", shape.boxes,
            ";");
   out.Line("static constexpr int kStages = ", shape.stages, ", kCluster = ", shape.cluster,
-           ", kResults = ", by_octets_.size(), ", kBytes = ", DTypeSize(DTypeOf(2)), ";");
+           ", kResults = ", by_octets_.size(), ", kBits = ", WeightBits(),
+           ", kInner = ", shape.inner, ", kGroup = ", shape.group, ";");
   out.Line("static constexpr bool kHalf = ", Truth(DTypeOf(1) == DType::kF16), ";");
   out.Line("};");
   return out.text();
@@ -322,10 +353,9 @@ EmittedGrid ProductPrinter::Grid() {
   EmittedGrid grid;
   grid.blocks = {ints_.Mul(clusters, ints_.Const(cluster()))};
   grid.threads = {ints_.Const(threads())};
-  grid.shared_bytes =
-      ints_.Const(HasFewRows() ? rows_shape().SharedBytes(static_cast<int>(DTypeSize(DTypeOf(2))))
-                               : int64_t{c[2]} * (c[0] + c[1]) * kStep * 2 + kPieceBytes +
-                                     kBarrierBytes + kAlignment);
+  grid.shared_bytes = ints_.Const(HasFewRows() ? rows_shape().SharedBytes(WeightBits())
+                                               : int64_t{c[2]} * (c[0] + c[1]) * kStep * 2 +
+                                                     kPieceBytes + kBarrierBytes + kAlignment);
   return grid;
 }
 
@@ -336,7 +366,9 @@ absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
         StrCat("kernel @", tree_.name, ": a product is no tiles of rows and columns"));
   }
   const IntExpr num_rows = tiles_[0]->end, num_columns = tiles_[1]->end;
-  for (size_t window : {1, 2}) names_.Buffer(product_->windows[window].buffer);
+  for (size_t window = 1; window < product_->windows.size(); ++window) {
+    names_.Buffer(product_->windows[window].buffer);
+  }
   Function f(ints_, tree_.num_values, names_);
   for (const For* loop : {tiles_[0], tiles_[1], rows_, columns_}) multiples_.Enter(*loop);
   PrintFinish(f);
@@ -364,22 +396,34 @@ absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
   if (HasFewRows()) out.Line(kResidentMark, 1);  // all of its registers and shared memory
   out.AppendText(HasFewRows() ? RowsShapeText() : ShapeText());
   out.Line("extern \"C\" KILN_KERNEL void ", kSymbolPlaceholder, "(", parameters,
-           "char* scratch, int* error_out, KTensorMap of_a, KTensorMap of_b) {");
+           "char* scratch, int* error_out, KTensorMap of_a, KTensorMap of_b",
+           IsPacked() ? ", KTensorMap of_scales" : "", ") {");
   PrintSymbols(names_, index_type_, out);
-  PrintMapAddresses(first_map, {"map_a", "map_b"}, out);
+  std::vector<absl::string_view> maps = {"map_a", "map_b"};
+  if (IsPacked()) maps.push_back("map_scales");
+  PrintMapAddresses(first_map, maps, out);
   if (checks) out.Line("int error = 0;");
   out.AppendText(f.out.text());
-  out.Line(HasFewRows() ? "KProductOfRows" : "KProduct", "<Shape>(map_a, map_b, ", rows_text, ", ",
-           columns_text, ", ", k_text, ", finish, store);");
+  out.Line(HasFewRows() ? "KProductOfRows" : "KProduct", "<Shape>(map_a, ",
+           !HasFewRows() ? "map_b"
+           : IsPacked()  ? "KPackedWeights{map_b, map_scales}"
+                         : "KPlainWeights{map_b}",
+           ", ", rows_text, ", ", columns_text, ", ", k_text, ", finish, store);");
   if (checks) out.Line("if (error) *error_out = 1;");
   out.Line("}");
 
   EmittedKernel kernel = KernelOf(ints_, names_, out);
   kernel.grid = Grid();
   kernel.waits = true;
-  if (HasFewRows()) kernel.read_early = {product_->windows[2].buffer};
   const std::vector<int>& c = product_->constants;
-  kernel.tensor_maps = {MapOf(1, num_rows, c[0]), MapOf(2, num_columns, c[1])};
+  if (IsPacked()) {
+    kernel.tensor_maps = PackedMaps();
+  } else {
+    kernel.tensor_maps = {MapOf(1, num_rows, c[0]), MapOf(2, num_columns, c[1])};
+  }
+  for (size_t i = 2; HasFewRows() && i < product_->windows.size(); ++i) {
+    kernel.read_early.push_back(product_->windows[i].buffer);
+  }
   return kernel;
 }
 

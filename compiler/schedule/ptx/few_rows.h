@@ -16,18 +16,22 @@ inline constexpr int64_t kMostFewRows = 64;
 // How such a product runs: prelude_rows.inc.h says what each is.
 struct RowsShape {
   int rows, columns, stages, boxes, of_warp, groups, cluster;
+  int inner = 0, group = 0;  // of packed weights
 
   // Of MicroKind::kMultiplyRows, and back.
   std::vector<int> Constants() const;
   static RowsShape FromConstants(const std::vector<int>& constants);
 
   int Threads() const;  // of a block: those that multiply and a warp that loads
-  // Of weights that take `bytes` each: how deep a stage is, in elements; and what a block's stages
+  // Of weights that take `bits` each: how deep a stage is, in elements; and what a block's stages
   // and all else in shared memory take.
-  int Depth(int bytes) const;
-  int64_t StageBytes(int bytes) const;
-  int64_t SharedBytes(int bytes) const;
+  int Depth(int bits) const;
+  int64_t StageBytes(int bits) const;
+  int64_t SharedBytes(int bits) const;
 };
+
+// Of a weight of that type; packed ones are words of i32.
+int WeightBits(DType dtype);
 
 // Whether the product has so few rows and both operands are contiguous along k.
 bool HasFewRows(const Product& product);

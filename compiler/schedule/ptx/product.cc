@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/schedule/builder.h"
@@ -211,6 +212,57 @@ std::optional<ProductOperand> FindOperand(IntContext& ints, const Step& load, In
   return operand;
 }
 
+// Whether what comes after the sums takes them one by one.
+bool AreSumsFinished(const Nest& nest) {
+  return absl::c_none_of(LaterSteps(nest), [](const Step* step) {
+    const ScalarOp op = step->inst->op;
+    return op == ScalarOp::kReduce || op == ScalarOp::kScan || op == ScalarOp::kSort ||
+           ir::IsScatter(*step->inst);
+  });
+}
+
+// Sets the rest of a product whose weights are unpacked where they are multiplied. REQUIRES: sizes
+// are set.
+bool FindPackedProduct(IntContext& ints, const ir::Module& module, const Nest& nest, IntExpr k,
+                       Product& product) {
+  const std::vector<Step>& steps = nest.phases[0].steps;
+  if (steps.size() < 3 || steps.back().inst->op != ScalarOp::kReduce) return false;
+  std::vector<ir::Inst> body;
+  for (const Step& step : steps) body.push_back(*step.inst);
+  const ir::Inst& sum = body.back();
+  const auto inst_of = [&](ValueId value) {
+    return absl::c_find_if(steps, [&](const Step& s) { return s.inst->result == value; });
+  };
+  const auto factor = inst_of(sum.operands[0]);
+  if (sum.reduce_kind != ir::ReduceKind::kSum || sum.dtype != DType::kF32 ||
+      factor == steps.end() || factor->inst->op != ScalarOp::kMul) {
+    return false;
+  }
+  std::vector<ValueId> factors = factor->inst->operands;
+  for (int i = 0; i < 2 && !product.packed; ++i) {
+    std::swap(factors[0], factors[1]);
+    product.packed = ir::FindPackedWeights(ints, module, body, factors[1], product.columns, k);
+  }
+  // Boxes of the first operand are that deep.
+  if (!product.packed || product.num_k % kStep != 0) return false;
+  auto load = inst_of(factors[0]);
+  if (load != steps.end() && load->inst->op == ScalarOp::kCast) {
+    load = inst_of(load->inst->operands[0]);
+  }
+  const auto is_plain = [&](const ir::Inst& inst) {
+    return inst.op == ScalarOp::kLoad && inst.operands.empty() && inst.checks.empty();
+  };
+  if (load == steps.end() || !is_plain(*load->inst) || !IsHalf(load->inst->dtype)) return false;
+  const DType dtype = load->inst->dtype;
+  const auto a = FindOperand(ints, *load, product.rows, k, dtype);
+  if (!a || module.buffers[product.packed->scales].dtype != dtype) return false;
+  product.a = *a;
+  product.b = {product.packed->words, 0, product.num_k, 1, DType::kI32};
+  product.sum = steps.back().inst;
+  product.work = WorkOf(nest);
+  return HasFewRows(product) && AreSumsFinished(nest);
+}
+
 // The tile, a micro-kernel, and what is done with its sums.
 struct TileCode {
   MicroKind kind;
@@ -242,13 +294,24 @@ Tree ScheduleTiles(ir::Module& module, Builder& builder, const Nest& nest, const
   const auto window = [&](const ProductOperand& operand, IntExpr side) {
     return Window{operand.buffer, -1, ints.Add(ints.Mul(side, operand.side_stride), operand.first)};
   };
-  at->push_back(
-      {Micro{code.kind,
-             code.constants,
-             {Window{-1, tile, zero}, window(product.a, row), window(product.b, column)},
-             {ints.Sub(row_end, row), ints.Sub(column_end, column), ints.Const(product.num_k),
-              ints.Const(product.a.side_stride), ints.Const(product.a.k_stride),
-              ints.Const(product.b.side_stride), ints.Const(product.b.k_stride)}}});
+  Micro micro{code.kind,
+              code.constants,
+              {Window{-1, tile, zero}, window(product.a, row)},
+              {ints.Sub(row_end, row), ints.Sub(column_end, column), ints.Const(product.num_k),
+               ints.Const(product.a.side_stride), ints.Const(product.a.k_stride)}};
+  if (product.packed) {
+    constexpr int64_t kOfWord = 8;  // elements
+    const int64_t words = product.num_k / kOfWord;
+    micro.windows.push_back({product.packed->words, -1, ints.Mul(column, words)});
+    micro.windows.push_back({product.packed->scales, -1, ints.Mul(column, 2)});
+    micro.sizes.push_back(ints.Const(words));
+    micro.sizes.push_back(ints.Const(2 * product.num_columns));
+  } else {
+    micro.windows.push_back(window(product.b, column));
+    micro.sizes.push_back(ints.Const(product.b.side_stride));
+    micro.sizes.push_back(ints.Const(product.b.k_stride));
+  }
+  at->push_back({std::move(micro)});
   at = &builder.AddLoop({product.rows, row, row_end, Binding::kGroup, kGroupLanes / kLanes}, *at);
   at = &builder.AddLoop({product.columns, column, column_end, Binding::kVector, kGroupLanes}, *at);
   const IntExpr place = ints.Add(ints.Mul(ints.Sub(product.rows, row), code.columns),
@@ -280,6 +343,7 @@ std::optional<Product> FindProduct(IntContext& ints, const ir::Module& module, c
     }
     *size = extent.value();
   }
+  if (FindPackedProduct(ints, module, nest, k, product)) return product;
   // Two loads, each widened and one factor.
   absl::flat_hash_map<ValueId, const Step*> loads;
   ValueId factor = ir::kNoValue;
@@ -338,13 +402,7 @@ std::optional<Product> FindProduct(IntContext& ints, const ir::Module& module, c
     return std::nullopt;
   }
   product.work = WorkOf(nest) + (IsRagged(product) ? kRaggedWork : 0);
-  for (const Step* step : LaterSteps(nest)) {
-    const ScalarOp op = step->inst->op;
-    if (op == ScalarOp::kReduce || op == ScalarOp::kScan || op == ScalarOp::kSort ||
-        ir::IsScatter(*step->inst)) {
-      return std::nullopt;
-    }
-  }
+  if (!AreSumsFinished(nest)) return std::nullopt;
   return product;
 }
 

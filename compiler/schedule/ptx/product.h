@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "compiler/ir/module.h"
+#include "compiler/ir/packed_weights.h"
 #include "compiler/schedule/device_info.h"
 #include "compiler/schedule/nest.h"
 #include "compiler/schedule/tree.h"
@@ -25,13 +26,14 @@ struct Product {
   ir::IntExpr rows, columns;  // loops
   int64_t num_rows = 0, num_columns = 0, num_k = 0;
   ProductOperand a, b;
+  std::optional<ir::PackedWeights> packed;  // b: its buffer has their words
   const ir::Inst* sum = nullptr;
   double work = 0;  // instructions, roughly, for what is done with each sum
 };
 
 // The nest as a product that the tensor memory accelerator and the tensor cores take: of bfloat16
 // or float16, of sizes that are known, in layouts that it has; of few rows (few_rows.h) b may be of
-// int8. Nothing on devices without them.
+// int8, or of packed weights of 4 bits. Nothing on devices without them.
 std::optional<Product> FindProduct(ir::IntContext& ints, const ir::Module& module, const Nest& nest,
                                    const DeviceInfo& device);
 

@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "compiler/ir/packed_weights.h"
 #include "compiler/schedule/kept_values.h"
 #include "compiler/schedule/ptx/attention.h"
 #include "compiler/schedule/ptx/few_queries.h"
@@ -199,12 +200,13 @@ bool CallsLibrary(const ir::Inst& inst, const std::vector<DType>& types) {
          types[inst.operands.back()] == DType::kF64;
 }
 
-// Whether some kernel makes the buffer of integers of 8 bits.
-bool AreWidenedBytes(const ir::Module& module, ir::BufferId buffer) {
+// Whether some kernel makes the buffer of narrower numbers.
+bool AreWidened(const ir::Module& module, ir::BufferId buffer) {
   return absl::c_any_of(module.operations, [&](const ir::Operation& operation) {
     const auto* kernel = std::get_if<ir::Kernel>(&operation);
-    return kernel != nullptr && ir::WidensBytes(module, *kernel) &&
-           kernel->phases[0].body.back().buffer == buffer;
+    return kernel != nullptr && !kernel->phases[0].body.empty() &&
+           kernel->phases[0].body.back().buffer == buffer &&
+           (ir::WidensBytes(module, *kernel) || ir::UnpacksWeights(module, *kernel));
   });
 }
 
@@ -236,7 +238,7 @@ bool TakesProduct(ir::Module& module, const ir::Kernel& kernel, bool goes_on,
   const std::optional<Product> product = ProductOf(module, kernel, device);
   if (!product) return false;
   // A library would read all of the widened weights, which fusion takes away else.
-  if (HasFewRows(*product) && AreWidenedBytes(module, product->b.buffer)) return true;
+  if (HasFewRows(*product) && AreWidened(module, product->b.buffer)) return true;
   return IsFasterThanLibraries(*product, goes_on, device);
 }
 

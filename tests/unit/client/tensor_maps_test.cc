@@ -149,6 +149,30 @@ TEST(TensorMaps, OfInt8HaveLinesOfTwiceAsMany) {
   EXPECT_THAT(PlanOf(program, interface).status().message(), HasSubstr("a multiple of 16"));
 }
 
+TEST(TensorMaps, OfInt32HaveLinesOfHalfAsMany) {
+  v1::Program program = OneLaunch();
+  v1::KernelInterface interface = Interface();
+  v1::TensorType& type = *program.mutable_inputs(0)->mutable_type()->mutable_tensor();
+  type.set_dtype(v1::DTYPE_INT32);
+  *type.mutable_sizes(1) = *type.mutable_strides(0) = Size(100);
+  v1::Buffer& buffer = *program.mutable_buffers(0);
+  buffer.set_dtype(v1::DTYPE_INT32);
+  *buffer.mutable_sizes(1) = *buffer.mutable_strides(0) = Size(100);
+  interface.mutable_buffers(0)->set_dtype(v1::DTYPE_INT32);
+  v1::KernelInterface::TensorMap& map = *interface.mutable_tensor_maps(0);
+  *map.mutable_sizes(0) = Size(92);
+  *map.mutable_strides(0) = Size(100);
+  EXPECT_THAT(PlanOf(program, interface).status().message(),
+              HasSubstr("64 elements of a box in dimension 0"));
+  map.set_box(0, 32);
+  const absl::StatusOr<runtime::Plan> plan = PlanOf(program, interface);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->launches[0].tensor_maps[0].offset_bytes, 32);
+  EXPECT_EQ(plan->launches[0].tensor_maps[0].stride_bytes[0], 400);
+  *map.mutable_offset() = Size(2);
+  EXPECT_THAT(PlanOf(program, interface).status().message(), HasSubstr("a multiple of 4"));
+}
+
 TEST(TensorMaps, AreOfFewTypes) {
   v1::Program program = OneLaunch();
   v1::KernelInterface interface = Interface();
@@ -158,7 +182,7 @@ TEST(TensorMaps, AreOfFewTypes) {
   const absl::Status status = PlanOf(program, interface).status();
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
   EXPECT_THAT(status.message(),
-              HasSubstr("other elements than bfloat16, float16, float32 or int8"));
+              HasSubstr("other elements than bfloat16, float16, float32, int8 or int32"));
 }
 
 // The same launch over rows of 100 elements of float32.

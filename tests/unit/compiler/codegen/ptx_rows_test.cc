@@ -21,6 +21,37 @@ std::string WithBytes(const std::string& type, int m, int n, int k) {
       {{StrCat("buffer @b ", type), "buffer @b i8"}, {StrCat("%2 = load ", type), "%2 = load i8"}});
 }
 
+// The same with weights of 4 bits, packed by `inner` tiles, in groups of `group`.
+std::string WithPacked(const std::string& type, int m, int n, int k, int inner, int group) {
+  const std::string unpacked = absl::StrReplaceAll(
+      R"(%20 = load i32 @words[floordiv(d1, 8), floordiv(r0, DEEP), 4*mod(d1, 8) + mod(floordiv(r0, 2), 4), floordiv(mod(r0, DEEP), 32)]
+      %21 = index i64 16*mod(r0, 2) + 4*mod(floordiv(r0, 8), 4)
+      %22 = cast i32 %21
+      %23 = shr i32 %20, %22
+      %24 = const i32 15
+      %25 = and i32 %23, %24
+      %26 = cast f32 %25
+      %27 = const f32 8
+      %28 = sub f32 %26, %27
+      %29 = load TYPE @scales[floordiv(r0, GROUP), d1, 0]
+      %30 = cast f32 %29
+      %31 = mul f32 %28, %30
+      %32 = load TYPE @scales[floordiv(r0, GROUP), d1, 1]
+      %33 = cast f32 %32
+      %34 = add f32 %31, %33
+      %2 = cast TYPE %34)",
+      {{"DEEP", StrCat(16 * inner)}, {"GROUP", StrCat(group)}, {"TYPE", type}});
+  const int words = inner / 2;
+  const std::string buffers =
+      StrCat("buffer @words i32[", n / 8, ",", k / (16 * inner), ",32,", words, "] strides[", k,
+             ",", 32 * words, ",", words, ",1] input(1)\n  buffer @scales ", type, "[", k / group,
+             ",", n, ",2] strides[", 2 * n, ",2,1] input(4)");
+  return absl::StrReplaceAll(
+      ProductAndMore(type, m, n, k, false, false),
+      {{StrCat("buffer @b ", type, "[", n, ",", k, "] strides[", k, ",1] input(1)"), buffers},
+       {StrCat("%2 = load ", type, " @b[d1, r0]"), unpacked}});
+}
+
 TEST(PtxRowsTest, ProductsAreOnTensorCoresWithoutSpills) {
   for (const int m : {1, 3, 8, 11, 16, 24, 32, 64}) {
     for (const auto& [n, k] : {std::pair(4096, 4096),
@@ -51,7 +82,71 @@ TEST(PtxRowsTest, ProductsAreOnTensorCoresWithoutSpills) {
   }
 }
 
+TEST(PtxRowsTest, PackedWeightsAreUnpackedInRegistersWithoutSpills) {
+  for (const int m : {1, 8, 11, 16, 32, 64}) {
+    for (const auto& [n, k] :
+         {std::pair(4096, 4096), {11008, 4096}, {4096, 14336}, {1000, 1280}, {8, 256}}) {
+      for (const auto& [inner, group] : {std::pair(2, 32), {4, 256}, {8, 64}, {8, 128}}) {
+        SCOPED_TRACE(StrCat(m, " x ", n, " x ", k, ", ", inner, " tiles, groups of ", group));
+        const Made made = Compile(WithPacked("bf16", m, n, k, inner, group));
+        EXPECT_THAT(made.schedules, HasSubstr(StrCat("multiply_rows<", (m + 7) / 8 * 8, ", ")));
+        EXPECT_THAT(made.schedules, HasSubstr(StrCat(", ", inner, ", ", group, ">(")));
+        ASSERT_EQ(made.objects.size(), 1);
+        EXPECT_THAT(made.objects[0], HasSubstr("ldmatrix.sync.aligned.m8n8.x4"));
+        EXPECT_THAT(made.objects[0], HasSubstr("fma.rn.bf16x2"));
+        EXPECT_THAT(made.objects[0], Not(HasSubstr(".local")));
+        const EmittedKernel& kernel = made.kernels[0];
+        ASSERT_EQ(kernel.tensor_maps.size(), 3);
+        EXPECT_EQ(kernel.tensor_maps[0].box[1], (m + 7) / 8 * 8);
+        EXPECT_EQ(kernel.tensor_maps[1].box[0], 32);
+        EXPECT_EQ(kernel.tensor_maps[2].box[0], 64);
+        ASSERT_EQ(kernel.read_early.size(), 2);
+        EXPECT_EQ(made.module.buffers[kernel.read_early[0]].name, "words");
+        EXPECT_EQ(made.module.buffers[kernel.read_early[1]].name, "scales");
+        EXPECT_LE(kernel.grid.shared_bytes.value(), 227 << 10);
+        EXPECT_LE(kernel.grid.threads[0].value(), 1024);
+        Assemble(made.objects[0], "sm_90a");
+      }
+    }
+  }
+}
+
+TEST(PtxRowsTest, EveryScheduleOfPackedWeightsAssembles) {
+  for (const int rank : {0, 1, 2, 3, 4, 5, 6, 7}) {
+    for (const int m : {1, 24, 40, 48, 56, 64}) {
+      SCOPED_TRACE(StrCat("rank ", rank, ", ", m, " rows"));
+      const Made made = Compile(WithPacked("bf16", m, 4096, 4096, 8, 32), "sm_90a", rank);
+      ASSERT_EQ(made.objects.size(), 1);
+      Assemble(made.objects[0], "sm_90a");
+    }
+  }
+}
+
+// More rows, another order of the words, scales of another type.
+TEST(PtxRowsTest, OtherPackedWeightsAreNone) {
+  const std::string text = WithPacked("bf16", 8, 1024, 512, 4, 64);
+  EXPECT_THAT(Compile(text, "sm_90").schedules, Not(HasSubstr("multiply_rows")));
+  EXPECT_THAT(Compile(WithPacked("bf16", 65, 1024, 512, 4, 64)).schedules,
+              Not(HasSubstr("multiply_rows")));
+  for (const auto& [from, to] : {std::pair("16*mod(r0, 2)", "4*mod(r0, 2)"),
+                                 {"const i32 15", "const i32 7"},
+                                 {"const f32 8", "const f32 7"},
+                                 {"floordiv(r0, 64), d1, 0", "floordiv(r0, 64), d1, 1"},
+                                 {"mod(floordiv(r0, 2), 4),", "mod(r0, 4),"},
+                                 {"sub f32 %26", "add f32 %26"}}) {
+    SCOPED_TRACE(from);
+    const std::string changed = absl::StrReplaceAll(text, {{from, to}});
+    ASSERT_NE(changed, text);
+    EXPECT_THAT(Compile(changed).schedules, Not(HasSubstr("multiply_rows")));
+  }
+}
+
 TEST(PtxRowsTest, OfFloat16) {
+  const Made packed = Compile(WithPacked("f16", 5, 1024, 512, 8, 128));
+  ASSERT_EQ(packed.objects.size(), 1);
+  EXPECT_THAT(packed.objects[0], HasSubstr("fma.rn.f16x2"));
+  Assemble(packed.objects[0], "sm_90a");
+
   for (const bool has_bytes : {false, true}) {
     const Made made = Compile(has_bytes ? WithBytes("f16", 5, 1024, 512)
                                         : ProductAndMore("f16", 5, 1024, 512, false, false));

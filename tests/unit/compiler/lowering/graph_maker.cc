@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "compiler/graph/import.h"
+#include "compiler/ir/half.h"
 #include "compiler/ir/verify.h"
 #include "gtest/gtest.h"
 #include "proto/base/status_macros.h"
@@ -36,6 +37,11 @@ std::string Encode(const std::vector<double>& data, v1::DType dtype) {
       return Bytes<float>(data);
     case v1::DTYPE_FLOAT64:
       return Bytes<double>(data);
+    case v1::DTYPE_BFLOAT16: {
+      std::vector<double> bits;
+      for (const double value : data) bits.push_back(ir::BFloat16FromDouble(value));
+      return Bytes<uint16_t>(bits);
+    }
     case v1::DTYPE_INT64:
       return Bytes<int64_t>(data);
     case v1::DTYPE_INT32:
