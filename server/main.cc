@@ -59,6 +59,7 @@
 #include "server/web/http.h"
 #include "server/web/http_guard.h"
 #include "server/web/pages.h"
+#include "server/workers/huge_code.h"
 #include "server/workers/ptxas.h"
 #include "server/workers/worker.h"
 #include "server/workers/worker_pool.h"
@@ -77,6 +78,7 @@ constexpr size_t kMaxQueuedLookups = 256;  // more are misses
 constexpr int kUpkeepThreads = 2;
 constexpr int kBackgroundNiceness = 2;  // between hits and the workers
 constexpr size_t kMaxQueuedCalls = 4096;
+constexpr int64_t kLeastMemoryForHugeCode = int64_t{1} << 30;  // of a worker
 constexpr absl::Duration kAssemblyLimit = absl::Seconds(30);
 constexpr absl::Duration kAssemblerStartLimit = absl::Seconds(10);
 constexpr absl::Duration kIdleLook = absl::Seconds(1);
@@ -370,6 +372,10 @@ int Serve(const Config& config, const sigset_t& signals) {
 
   WorkerPoolOptions pool_options;
   pool_options.workers = config.workers;
+  if (config.worker_memory_bytes >= kLeastMemoryForHugeCode &&
+      HasRoomForHugeCode(config.workers, MemoryForProcesses())) {
+    pool_options.command.emplace_back(kHugeCodeFlag);
+  }
   pool_options.limits = {config.worker_memory_bytes, config.worker_timeout};
   pool_options.standby = config.worker_standby;
   pool_options.first_kind = KernelForThisMachine();

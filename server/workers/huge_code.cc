@@ -9,9 +9,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
 #include <iterator>
+#include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "server/workers/worker_process.h"
 
 #if defined(__has_feature)
@@ -25,6 +29,7 @@ namespace {
 
 constexpr uintptr_t kPageBytes = 4096;
 constexpr uintptr_t kHugePageBytes = uintptr_t{2} << 20;
+constexpr int64_t kCodeBytes = int64_t{160} << 20;  // of a worker, about
 constexpr size_t kPages = kHugePageBytes / kPageBytes;
 #ifndef MADV_COLLAPSE
 constexpr int MADV_COLLAPSE = 25;  // the C library of Debian 12 lacks it
@@ -128,6 +133,27 @@ bool Replace(const Range& range) {
 }
 
 }  // namespace
+
+bool HasRoomForHugeCode(int processes, int64_t memory_bytes) {
+  return int64_t{processes} * kCodeBytes <= memory_bytes / 16;
+}
+
+int64_t MemoryForProcesses() {
+  int64_t bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  std::ifstream groups("/proc/self/cgroup");
+  std::string group;
+  while (std::getline(groups, group) && !absl::StartsWith(group, "0::")) {
+  }
+  // "0::/a/b": it may use what each of /a/b, /a and / lets it.
+  while (absl::StartsWith(group, "0::")) {
+    std::ifstream limit(absl::StrCat("/sys/fs/cgroup", group.substr(3), "/memory.max"));
+    int64_t most = 0;  // "max" is no number
+    if (limit >> most) bytes = std::min(bytes, most);
+    const size_t parent = group.rfind('/');
+    group = parent == std::string::npos ? "" : group.substr(0, parent);
+  }
+  return bytes;
+}
 
 int64_t MoveCodeToHugePages() {
 #ifdef KILN_SANITIZED

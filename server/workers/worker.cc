@@ -34,19 +34,21 @@
 namespace kiln::server {
 namespace {
 
-// Where a worker may use less, its code stays in the files that all workers share.
-constexpr int64_t kLeastMemoryForHugeCode = int64_t{1} << 30;
-
 struct WorkerFlags {
   int64_t parent_pid = 0;
   int64_t memory_bytes = 0;
   int64_t cpu_seconds = 0;
+  bool huge_code = false;  // else its code stays in the files that all workers share
   // Where one is set the worker runs that program and does nothing else.
   std::string ptxas, nvdisasm;
 };
 
 bool ParseFlags(absl::Span<char* const> arguments, WorkerFlags& flags) {
   for (absl::string_view argument : arguments) {
+    if (argument == kHugeCodeFlag) {
+      flags.huge_code = true;
+      continue;
+    }
     std::string* program = absl::ConsumePrefix(&argument, "--ptxas=")      ? &flags.ptxas
                            : absl::ConsumePrefix(&argument, "--nvdisasm=") ? &flags.nvdisasm
                                                                            : nullptr;
@@ -233,7 +235,7 @@ int RunWorker(absl::Span<char* const> arguments) {
     Log(LogLevel::kError, "the compiler does not work", {{"why", status.ToString()}});
     return 1;
   }
-  if (flags.memory_bytes >= kLeastMemoryForHugeCode) MoveCodeToHugePages();
+  if (flags.huge_code) MoveCodeToHugePages();
   for (std::string& what : SealWorker()) {
     ready.mutable_ready()->add_not_isolated(std::move(what));
   }

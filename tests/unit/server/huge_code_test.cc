@@ -77,6 +77,18 @@ std::vector<std::string> Protections() {
   return found;
 }
 
+TEST(HugeCodeTest, WantsASixteenthOfMemoryAtMost) {
+  EXPECT_TRUE(HasRoomForHugeCode(2, int64_t{8} << 30));
+  EXPECT_FALSE(HasRoomForHugeCode(16, int64_t{16} << 30));
+  EXPECT_TRUE(HasRoomForHugeCode(64, int64_t{512} << 30));
+}
+
+TEST(HugeCodeTest, MemoryIsNoMoreThanTheMachines) {
+  const int64_t bytes = MemoryForProcesses();
+  EXPECT_GT(bytes, 0);
+  EXPECT_LE(bytes, int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE));
+}
+
 // In a child, as code is replaced for good.
 TEST(HugeCodeTest, CopiesAreWhatTheyReplaceAndOnlyExecutable) {
   EXPECT_EXIT(
