@@ -372,7 +372,10 @@ int Serve(const Config& config, const sigset_t& signals) {
 
   WorkerPoolOptions pool_options;
   pool_options.workers = config.workers;
-  if (config.worker_memory_bytes >= kLeastMemoryForHugeCode &&
+  // It takes a worker 0.1 s to begin with: not for whoever waits for a server of his own, which
+  // ends when nobody calls it any more.
+  if (config.idle_timeout == absl::InfiniteDuration() &&
+      config.worker_memory_bytes >= kLeastMemoryForHugeCode &&
       HasRoomForHugeCode(config.workers, MemoryForProcesses())) {
     pool_options.command.emplace_back(kHugeCodeFlag);
   }
