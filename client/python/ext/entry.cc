@@ -146,7 +146,7 @@ int InitEntry(PyObject* self, PyObject* args, PyObject* kwargs) {
   return 0;
 }
 
-// The first two hold what a call may be part of; the rest is torch's.
+// What may hold a call that it is part of; the rest is torch's own, which lives as long.
 int TraverseEntry(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   const EntryParts* parts = PartsOf(self);

@@ -216,7 +216,8 @@ void KernelPrinter::PrintRows(const source::Grid& grid, Function& f) {
 void KernelPrinter::DeclareUsed(const Names::Used& used, bool from_args, Writer& out) {
   if (from_args) {
     for (int i : used.buffers) {
-      out.Line(PointerType(names_.buffers()[i]), " const b", i, " = args.b", i, ";");
+      out.Line(PointerType(module_, names_, names_.buffers()[i]), " const b", i, " = args.b", i,
+               ";");
     }
   }
   for (int i : used.symbols) {
@@ -287,7 +288,7 @@ EmittedKernel KernelPrinter::Print() {
   std::string initializers = "context, ";
   out.Line("const KilnCpuContext* context;");
   for (size_t i = 0; i < names_.buffers().size(); ++i) {
-    const std::string type = PointerType(names_.buffers()[i]);
+    const std::string type = PointerType(module_, names_, names_.buffers()[i]);
     out.Line(type, " b", i, ";");
     StrAppend(&initializers, "(", type, ")buffers[", i, "], ");
   }

@@ -35,15 +35,6 @@ constexpr int64_t kCached = 32 << 20;
 enum Operand : size_t { kResult, kQuery, kKey, kValue, kMask };
 constexpr size_t kKeys = 2, kStrides = 3, kMaskStride = 7, kSumsStride = 8;
 
-const Micro* FindAttention(const schedule::Tree& tree) {
-  const Micro* found = nullptr;
-  ForEachNode(tree.body, [&](const Node& node) {
-    const auto* micro = std::get_if<Micro>(&node.value);
-    if (micro != nullptr && micro->kind == schedule::MicroKind::kAttendTile) found = micro;
-  });
-  return found;
-}
-
 // "%3, %4"
 std::string Registers(int first, int count) {
   std::vector<std::string> names;
@@ -52,6 +43,15 @@ std::string Registers(int first, int count) {
 }
 
 }  // namespace
+
+const Micro* FindMicro(const schedule::Tree& tree, schedule::MicroKind kind) {
+  const Micro* found = nullptr;
+  ForEachNode(tree.body, [&](const Node& node) {
+    const auto* micro = std::get_if<Micro>(&node.value);
+    if (micro != nullptr && micro->kind == kind) found = micro;
+  });
+  return found;
+}
 
 std::string InstructionText(absl::string_view name, absl::string_view type, int columns,
                             FirstOperand first, bool is_second_turned) {
@@ -102,7 +102,7 @@ class AttentionPrinter : public source::TreePrinter {
   AttentionPrinter(ir::Module& module, const schedule::Tree& tree, int compute_units)
       : TreePrinter(module, tree),
         compute_units_(compute_units),
-        attend_(*FindAttention(tree)),
+        attend_(*FindMicro(tree, schedule::MicroKind::kAttendTile)),
         tile_(AttentionTile::FromConstants(attend_.constants)) {}
   absl::StatusOr<EmittedKernel> Print();
 
@@ -234,11 +234,7 @@ absl::StatusOr<EmittedKernel> AttentionPrinter::Print() {
        Expr(at_a_time)},
       ", ", [](std::string* out, const std::string& size) { StrAppend(out, "(int)", size); });
 
-  std::string parameters;
-  for (size_t i = 0; i < names_.buffers().size(); ++i) {
-    StrAppend(&parameters, PointerType(names_.buffers()[i]), " __restrict b", i, ", ");
-  }
-  for (size_t i = 0; i < names_.symbols().size(); ++i) StrAppend(&parameters, "long size", i, ", ");
+  const std::string parameters = ParametersText(module_, names_, "__restrict ");
   const size_t first_map = names_.buffers().size() + names_.symbols().size() + 2;
   Writer out;
   out.Line(kKernelMark, kSymbolPlaceholder);
@@ -267,7 +263,7 @@ absl::StatusOr<EmittedKernel> AttentionPrinter::Print() {
 }  // namespace
 
 bool IsAttention(const schedule::Tree& tree) {
-  return FindAttention(tree) != nullptr;
+  return FindMicro(tree, schedule::MicroKind::kAttendTile) != nullptr;
 }
 
 absl::StatusOr<EmittedKernel> PrintAttention(ir::Module& module, const schedule::Tree& tree,

@@ -19,6 +19,9 @@ bool IsAttention(const schedule::Tree& tree);
 absl::StatusOr<EmittedKernel> PrintAttention(ir::Module& module, const schedule::Tree& tree,
                                              int compute_units);
 
+// The tree's micro-kernel of that kind; null where there is none.
+const schedule::Micro* FindMicro(const schedule::Tree& tree, schedule::MicroKind kind);
+
 // Where the first operand of a wgmma is; kTurned: in shared memory, contiguous along its rows.
 enum class FirstOperand : uint8_t { kRegisters, kShared, kTurned };
 

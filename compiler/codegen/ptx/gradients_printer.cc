@@ -34,21 +34,12 @@ constexpr int kStoredRows = 16, kAddedRows = 64;  // that leave at a time
 constexpr int64_t kCached = 32 << 20;
 constexpr int kWaves = 2;  // of tiles that come together, at least: those with few steps end them
 
-const Micro* FindGradients(const schedule::Tree& tree) {
-  const Micro* found = nullptr;
-  ForEachNode(tree.body, [&](const Node& node) {
-    const auto* micro = std::get_if<Micro>(&node.value);
-    if (micro != nullptr && micro->kind == schedule::MicroKind::kAttendGradients) found = micro;
-  });
-  return found;
-}
-
 class GradientsPrinter : public source::TreePrinter {
  public:
   GradientsPrinter(ir::Module& module, const schedule::Tree& tree, int compute_units)
       : TreePrinter(module, tree),
         compute_units_(compute_units),
-        gradients_(*FindGradients(tree)),
+        gradients_(*FindMicro(tree, schedule::MicroKind::kAttendGradients)),
         tile_(GradientsTile::FromConstants(gradients_.constants)) {}
   absl::StatusOr<EmittedKernel> Print();
 
@@ -163,11 +154,7 @@ absl::StatusOr<EmittedKernel> GradientsPrinter::Print() {
   const std::string log_sums = RowsText(Of::kLogSums), dots = RowsText(Of::kDots);
   const std::string sizes = SizesText();
 
-  std::string parameters;
-  for (size_t i = 0; i < names_.buffers().size(); ++i) {
-    StrAppend(&parameters, PointerType(names_.buffers()[i]), " __restrict b", i, ", ");
-  }
-  for (size_t i = 0; i < names_.symbols().size(); ++i) StrAppend(&parameters, "long size", i, ", ");
+  const std::string parameters = ParametersText(module_, names_, "__restrict ");
   const size_t first_map = names_.buffers().size() + names_.symbols().size() + 2;
   const std::vector<absl::string_view> maps = {"map_queries",  "map_keys",       "map_values",
                                                "map_grads",    "map_of_queries", "map_of_keys",
@@ -206,7 +193,7 @@ absl::StatusOr<EmittedKernel> GradientsPrinter::Print() {
 }  // namespace
 
 bool IsGradients(const schedule::Tree& tree) {
-  return FindGradients(tree) != nullptr;
+  return FindMicro(tree, schedule::MicroKind::kAttendGradients) != nullptr;
 }
 
 absl::StatusOr<EmittedKernel> PrintGradients(ir::Module& module, const schedule::Tree& tree,

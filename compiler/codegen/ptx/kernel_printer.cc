@@ -400,11 +400,7 @@ absl::StatusOr<EmittedKernel> KernelPrinter::Print() {
   const std::string tasks_text = Expr(tasks);
   if (!problem_.empty()) return absl::InternalError(problem_);
 
-  std::string parameters;
-  for (size_t i = 0; i < names_.buffers().size(); ++i) {
-    StrAppend(&parameters, PointerType(names_.buffers()[i]), " b", i, ", ");
-  }
-  for (size_t i = 0; i < names_.symbols().size(); ++i) StrAppend(&parameters, "long size", i, ", ");
+  const std::string parameters = ParametersText(module_, names_);
   const int64_t team_bytes = team_bytes_.value();
   const int64_t slot_bytes = team > kWarp ? kSlotBytes : 0;
   Writer out;
@@ -442,6 +438,17 @@ absl::StatusOr<EmittedKernel> KernelPrinter::Print() {
 }
 
 }  // namespace
+
+std::string ParametersText(const ir::Module& module, const source::Names& names,
+                           absl::string_view qualifier) {
+  std::string text;
+  for (size_t i = 0; i < names.buffers().size(); ++i) {
+    StrAppend(&text, source::PointerType(module, names, names.buffers()[i]), " ", qualifier, "b", i,
+              ", ");
+  }
+  for (size_t i = 0; i < names.symbols().size(); ++i) StrAppend(&text, "long size", i, ", ");
+  return text;
+}
 
 void PrintSymbols(const source::Names& names, absl::string_view type, source::Writer& out) {
   for (size_t i = 0; i < names.symbols().size(); ++i) {

@@ -1,6 +1,8 @@
 // A schedule tree as C++ for an NVIDIA GPU, on the prelude.
 #pragma once
 
+#include <string>
+
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "compiler/codegen/source/kernel_text.h"
@@ -25,8 +27,11 @@ inline constexpr absl::string_view kInterfaceMark = "// kiln interface ";
 absl::StatusOr<EmittedKernel> PrintKernel(ir::Module& module, const schedule::Tree& tree,
                                           bool waits);
 
-// For printers of such kernels: the symbols, as variables of `type` made of the parameters; and a
-// kernel of that text, without its grid.
+// For printers of such kernels: the parameters of buffers, pointers with that qualifier and a space
+// after it, and of symbols, each with ", " after it; the symbols, as variables of `type` made of
+// those; and a kernel of that text, without its grid.
+std::string ParametersText(const ir::Module& module, const source::Names& names,
+                           absl::string_view qualifier = "");
 void PrintSymbols(const source::Names& names, absl::string_view type, source::Writer& out);
 EmittedKernel KernelOf(ir::IntContext& ints, const source::Names& names,
                        const source::Writer& text);

@@ -382,12 +382,7 @@ absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
 
   // No element is stored before all that depends on it is loaded: loads need not wait for stores.
   // But they may not come before a wait for the kernel that makes what they load.
-  const absl::string_view restrict = HasFewRows() ? "" : "__restrict ";
-  std::string parameters;
-  for (size_t i = 0; i < names_.buffers().size(); ++i) {
-    StrAppend(&parameters, PointerType(names_.buffers()[i]), " ", restrict, "b", i, ", ");
-  }
-  for (size_t i = 0; i < names_.symbols().size(); ++i) StrAppend(&parameters, "long size", i, ", ");
+  const std::string parameters = ParametersText(module_, names_, HasFewRows() ? "" : "__restrict ");
   const size_t first_map = names_.buffers().size() + names_.symbols().size() + 2;
   Writer out;
   out.Line(kKernelMark, kSymbolPlaceholder);

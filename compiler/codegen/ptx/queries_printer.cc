@@ -158,11 +158,7 @@ absl::StatusOr<EmittedKernel> QueriesPrinter::Print() {
             source::FloatLiteral(DType::kF32, scale * std::log2(std::exp(1.0))),
             ", query, added, store);");
 
-  std::string parameters;
-  for (size_t i = 0; i < names_.buffers().size(); ++i) {
-    StrAppend(&parameters, PointerType(names_.buffers()[i]), " b", i, ", ");
-  }
-  for (size_t i = 0; i < names_.symbols().size(); ++i) StrAppend(&parameters, "long size", i, ", ");
+  const std::string parameters = ParametersText(module_, names_);
   const size_t first_map = names_.buffers().size() + names_.symbols().size() + 2;
   const int threads = tree_.team + kLoaders;
   Writer out;

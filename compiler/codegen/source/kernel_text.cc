@@ -239,4 +239,9 @@ std::string Names::Expr(IntExpr expr) {
   return operators || text.front() == '-' ? absl::StrCat("(", text, ")") : text;
 }
 
+std::string PointerType(const ir::Module& module, const Names& names, ir::BufferId buffer) {
+  return absl::StrCat(names.IsStored(buffer) ? "" : "const ", CppType(module.buffers[buffer].dtype),
+                      "*");
+}
+
 }  // namespace kiln::codegen::source

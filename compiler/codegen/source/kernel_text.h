@@ -81,4 +81,7 @@ class Names {
   Used used_;
 };
 
+// The type of the buffer's pointer: to constants where nothing stores to it.
+std::string PointerType(const ir::Module& module, const Names& names, ir::BufferId buffer);
+
 }  // namespace kiln::codegen::source

@@ -229,9 +229,4 @@ void TreePrinter::PrintNode(const Node& node, Function& f) {
   }
 }
 
-std::string TreePrinter::PointerType(ir::BufferId buffer) const {
-  return StrCat(names_.IsStored(buffer) ? "" : "const ", CppType(module_.buffers[buffer].dtype),
-                "*");
-}
-
 }  // namespace kiln::codegen::source

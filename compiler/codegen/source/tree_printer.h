@@ -58,7 +58,6 @@ class TreePrinter {
 
   std::string NewVar(ir::IntExpr var, char prefix);
   std::string Expr(ir::IntExpr expr) { return names_.Expr(expr); }
-  std::string PointerType(ir::BufferId buffer) const;
   // Room for `alloc` at the end of a kind of scratch memory; returns where it begins, in bytes.
   ir::IntExpr Reserve(const schedule::Alloc& alloc, ir::IntExpr& bytes);
 

@@ -89,8 +89,7 @@ bool IsOfTensorCores(const ir::Module& module, const AttentionGradients& gradien
                   attention.queries);
 }
 
-bool IsFasterThanLibraries(const ir::Module& module, const AttentionGradients& gradients,
-                           const DeviceInfo&) {
+bool IsFasterThanLibraries(const ir::Module& module, const AttentionGradients& gradients) {
   const IntContext& ints = *module.ints;
   // On an H100 none of 30 shapes of 128 to 8192 queries and 8 to 384 heads was slower than cuDNN's
   // or flash attention's: 1.01 to 1.4 times as fast with the forward pass, least so where all tiles

@@ -36,8 +36,7 @@ bool IsOfTensorCores(const ir::Module& module, const AttentionGradients& gradien
 
 // Whether they take no more time than a library's, with the kernels before and after, by what was
 // measured. REQUIRES: IsOfTensorCores.
-bool IsFasterThanLibraries(const ir::Module& module, const AttentionGradients& gradients,
-                           const DeviceInfo& device);
+bool IsFasterThanLibraries(const ir::Module& module, const AttentionGradients& gradients);
 
 // A task is a tile of keys of one head. The repeat's kernels are the gradients'.
 // REQUIRES: IsOfTensorCores.
