@@ -11,6 +11,7 @@
 // its own, and one stores while the other multiplies, else both share a tile by its rows;
 // kCluster: blocks, 1 or 2, with tiles one below the other, each of which loads its part of what
 // is the same for all, the second operand, into the shared memory of all;
+// kChunk: columns that a warp finishes at a time;
 // kTurnedA, kTurnedB: the operand is contiguous along the tile's side, not along the depth;
 // kManyRegisters: sums leave few for anything else; kRolled: what is done with sums is printed once
 // for all of a thread's, and not for each; kResults: how many results of 16 bits a sum
@@ -121,8 +122,8 @@ struct KProductPlan {
   // Of 64 rows, that a warpgroup multiplies in each step.
   static constexpr int kBlocks = S::kTurns ? S::kRows / 64 : S::kRows / 128;
   // What a warp finishes at a time: 16 rows by kChunk columns, or fewer at the tile's end.
-  static constexpr int kChunk = S::kManyRegisters ? 32 : 64;
-  static constexpr int kChunks = (S::kColumns + kChunk - 1) / kChunk, kPieces = kBlocks * kChunks;
+  static constexpr int kChunks = (S::kColumns + S::kChunk - 1) / S::kChunk;
+  static constexpr int kPieces = kBlocks * kChunks;
 };
 
 // Boxes of an operand's tile from `side` on, kSides long, and its step from k on.
@@ -348,9 +349,9 @@ KILN_FN void KFinishPiece(const float (&sums)[N], int lane, KPlace at, unsigned 
 template <class S, int kPiece>
 struct KPiece {
   using P = KProductPlan<S>;
-  static constexpr int kBlock = kPiece / P::kChunks, kFirst = kPiece % P::kChunks * P::kChunk;
+  static constexpr int kBlock = kPiece / P::kChunks, kFirst = kPiece % P::kChunks * S::kChunk;
   static constexpr int kLeft = S::kColumns - kFirst;
-  static constexpr int kColumns = kLeft < P::kChunk ? kLeft : P::kChunk;
+  static constexpr int kColumns = kLeft < S::kChunk ? kLeft : S::kChunk;
 };
 // The sums of piece number `piece`, zeros where it is narrower: only who takes them knows their
 // registers.
@@ -383,7 +384,7 @@ template <class S, int kFirst = 0, int B, int N, class F, class G>
 KILN_FN void KFinishPieces(const float (&sums)[B][N], int lane, KPlace at, unsigned buffer,
                            F finish, G store) {
   if constexpr (kFirst < S::kColumns) {
-    constexpr int kLeft = S::kColumns - kFirst, kMost = KProductPlan<S>::kChunk;
+    constexpr int kLeft = S::kColumns - kFirst, kMost = S::kChunk;
     constexpr int kColumns = kLeft >= kMost ? kMost : kLeft >= 32 ? 32 : 16;
 #pragma clang loop unroll(full)
     for (int i = 0; i < B; ++i) {
@@ -456,11 +457,11 @@ KILN_FN void KMultiplyTiles(unsigned shared, int group, int rows, int columns, i
     if constexpr (S::kRolled) {
 #pragma clang loop unroll(disable)
       for (int piece = 0; piece < P::kPieces; ++piece) {
-        float of_piece[P::kChunk / 2];
+        float of_piece[S::kChunk / 2];
         KTakePiece<S>(piece, sums, of_piece);
         const KPlace of = {at.row + piece / P::kChunks * 64,
-                           at.column + piece % P::kChunks * P::kChunk, rows, end};
-        KFinishPiece<S, 0, P::kChunk>(of_piece, lane, of, buffer, finish, store);
+                           at.column + piece % P::kChunks * S::kChunk, rows, end};
+        KFinishPiece<S, 0, S::kChunk>(of_piece, lane, of, buffer, finish, store);
       }
     } else {
       KFinishPieces<S>(sums, lane, at, buffer, finish, store);

@@ -40,6 +40,7 @@ constexpr int kPieceBytes = 8 * 16 * 128;  // of results, of all multiplying war
 // Of 65536 that three warpgroups share, those that a thread of a multiplying one has at most; from
 // so many sums on the loading one gives up more of its own.
 constexpr int kManySums = 160;
+constexpr int kMostChunk = 64, kLeastChunk = 16;  // columns
 
 class ProductPrinter : public source::TreePrinter {
  public:
@@ -65,6 +66,7 @@ class ProductPrinter : public source::TreePrinter {
   EmittedGrid Grid();
   EmittedTensorMap MapOf(size_t window, IntExpr extent, int side) const;
   bool AreResultsShort() const;
+  int Chunk() const;
   std::string ShapeText() const;
   std::string RowsShapeText() const;
   std::vector<EmittedTensorMap> PackedMaps() const;
@@ -306,6 +308,19 @@ std::vector<EmittedTensorMap> ProductPrinter::PackedMaps() const {
   return {operand, words, scales};
 }
 
+// Columns that a warp finishes at a time: what is loaded for them takes registers beside the sums.
+int ProductPrinter::Chunk() const {
+  const auto stores = absl::c_count_if(columns_->body, [](const Node& node) {
+    const auto* compute = std::get_if<schedule::Compute>(&node.value);
+    return compute != nullptr && compute->inst.op == ScalarOp::kStore;
+  });
+  int chunk = kMostChunk;
+  if (sums() >= kManySums) chunk /= 2;
+  if (IsRagged()) chunk /= 2;
+  if (stores > 1) chunk /= 2;
+  return std::max(chunk, kLeastChunk);
+}
+
 // The instruction and what KProduct is made for.
 std::string ProductPrinter::ShapeText() const {
   const std::vector<int>& c = product_->constants;
@@ -313,7 +328,8 @@ std::string ProductPrinter::ShapeText() const {
   out.AppendText(InstructionText());
   out.Line("struct Shape {");
   out.Line("static constexpr int kRows = ", c[0], ", kColumns = ", c[1], ", kStages = ", c[2],
-           ", kCluster = ", cluster(), ", kResults = ", by_octets_.size(), ";");
+           ", kCluster = ", cluster(), ", kResults = ", by_octets_.size(), ", kChunk = ", Chunk(),
+           ";");
   out.Line("static constexpr bool kTurns = ", Truth(is_in_turn()),
            ", kTurnedA = ", Truth(IsTurned(1)), ", kTurnedB = ", Truth(IsTurned(2)), ";");
   out.Line("static constexpr bool kManyRegisters = ", Truth(sums() >= kManySums),
@@ -388,7 +404,7 @@ absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
   out.Line(kKernelMark, kSymbolPlaceholder);
   out.Line(kThreadsMark, threads());
   out.Line(kClusterMark, cluster());
-  if (HasFewRows()) out.Line(kResidentMark, 1);  // all of its registers and shared memory
+  out.Line(kResidentMark, 1);  // all of its registers and shared memory
   out.AppendText(HasFewRows() ? RowsShapeText() : ShapeText());
   out.Line("extern \"C\" KILN_KERNEL void ", kSymbolPlaceholder, "(", parameters,
            "char* scratch, int* error_out, KTensorMap of_a, KTensorMap of_b",

@@ -61,10 +61,15 @@ constexpr std::array<TileShape, 23> kShapes = {{
 constexpr double kLightWork = 16, kHeavyWork = 25;
 // For a sum that is stored alone.
 constexpr double kRaggedWork = 8;
+constexpr int kManySums = 160;  // of a thread: registers, of 240
 // Where rows of operands are no whole lines, and no whole sectors, a multiprocessor loads so many
 // bytes a microsecond.
 constexpr double kUnevenLoads = 75e3, kUnalignedLoads = 47e3;
 constexpr int64_t kLine = 64, kSector = 16;  // elements of 16 bits
+
+int SumsOfThread(const TileShape& shape) {
+  return shape.rows * shape.columns / (shape.turns ? kMultipliers / 2 : kMultipliers);
+}
 
 int64_t CeilDiv(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -131,9 +136,11 @@ double Microseconds(const TileShape& shape, const Product& p, int units, double 
                                 heavy * shape.work);
 }
 
-// What is contiguous along its side is loaded by 64 elements of that.
+// What is contiguous along its side is loaded by 64 elements of that; results that do not go
+// through shared memory take registers for where each goes.
 bool Fits(const TileShape& shape, const Product& product, int units) {
   if (shape.cluster > units) return false;
+  if (product.has_wide_results && SumsOfThread(shape) > kManySums) return false;
   return !product.b.is_turned() || (shape.columns % kStep == 0 && shape.cluster == 1);
 }
 
@@ -402,6 +409,10 @@ std::optional<Product> FindProduct(IntContext& ints, const ir::Module& module, c
     return std::nullopt;
   }
   product.work = WorkOf(nest) + (IsRagged(product) ? kRaggedWork : 0);
+  product.has_wide_results = absl::c_any_of(LaterSteps(nest), [&](const Step* step) {
+    const ir::Inst& inst = *step->inst;
+    return inst.op == ScalarOp::kStore && DTypeSize(module.buffers[inst.buffer].dtype) > 2;
+  });
   if (!AreSumsFinished(nest)) return std::nullopt;
   return product;
 }
@@ -444,9 +455,8 @@ Tree ScheduleProduct(ir::Module& module, const ir::Kernel& kernel, const Nest& n
   // feels where products are long; and loads for it begin while all sums still take registers.
   constexpr double kMuchWork = 20;
   constexpr int64_t kLongProduct = 24 * kStep;
-  constexpr int kManySums = 160;
-  const int sums = shape.rows * shape.columns / (shape.turns ? kMultipliers / 2 : kMultipliers);
-  const bool is_rolled = (product.work > kLightWork && sums >= kManySums) ||
+  const int sums = SumsOfThread(shape);
+  const bool is_rolled = IsRagged(product) || (product.work > kLightWork && sums >= kManySums) ||
                          (product.work > kMuchWork && shape.turns && product.num_k >= kLongProduct);
 
   return ScheduleTiles(

@@ -29,6 +29,7 @@ struct Product {
   std::optional<ir::PackedWeights> packed;  // b: its buffer has their words
   const ir::Inst* sum = nullptr;
   double work = 0;  // instructions, roughly, for what is done with each sum
+  bool has_wide_results = false;  // of more than 16 bits
 };
 
 // The nest as a product that the tensor memory accelerator and the tensor cores take: of bfloat16

@@ -170,6 +170,7 @@ void Assemble(const std::string& object, const std::string& arch) {
   EXPECT_EQ(status, 0) << log << object;
   // Notes that tensor cores wait for each other: "Potential Performance Loss: wgmma".
   EXPECT_THAT(log, Not(HasSubstr("wgmma"))) << object;
+  EXPECT_THAT(log, Not(HasSubstr("setmaxnreg"))) << object;  // "ignored"
 }
 
 }  // namespace kiln::codegen

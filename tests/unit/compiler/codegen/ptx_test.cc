@@ -320,6 +320,18 @@ TEST(PtxTest, ProductsAreOnTensorCoresWithoutSpills) {
   }
 }
 
+// ProductAndMore's text without the more.
+std::string Alone(const std::string& text) {
+  const std::string alone =
+      absl::StrReplaceAll(text, {{"      %6 = load bf16 @bias[d1]\n      %7 = cast f32 %6\n"
+                                  "      %8 = add f32 %5, %7\n      %9 = erf f32 %8\n"
+                                  "      %10 = load bf16 @x[d0, d1]\n      %11 = cast f32 %10\n"
+                                  "      %12 = add f32 %9, %11\n      %13 = cast bf16 %12\n",
+                                  "      %13 = cast bf16 %5\n"}});
+  EXPECT_NE(alone, text);
+  return alone;
+}
+
 // Columns that are no octets are finished and stored one by one, so that none past the last one is
 // loaded; a library would store octets, which then are copied.
 TEST(PtxTest, ColumnsOfAProductMayEndAnywhere) {
@@ -336,14 +348,7 @@ TEST(PtxTest, ColumnsOfAProductMayEndAnywhere) {
     SCOPED_TRACE(StrCat(m, " x ", n, " x ", k));
     const std::string text = ProductAndMore("bf16", m, n, k, false, false);
     check(text);
-    const std::string alone =
-        absl::StrReplaceAll(text, {{"      %6 = load bf16 @bias[d1]\n      %7 = cast f32 %6\n"
-                                    "      %8 = add f32 %5, %7\n      %9 = erf f32 %8\n"
-                                    "      %10 = load bf16 @x[d0, d1]\n      %11 = cast f32 %10\n"
-                                    "      %12 = add f32 %9, %11\n      %13 = cast bf16 %12\n",
-                                    "      %13 = cast bf16 %5\n"}});
-    ASSERT_NE(alone, text);
-    check(alone);
+    check(Alone(text));
   }
   for (const int n : {133, 142}) {
     ir::Module module = *ir::Parse(ProductAndMore("bf16", 130, n, 136, false, false));
@@ -356,6 +361,51 @@ TEST(PtxTest, ColumnsOfAProductMayEndAnywhere) {
     ASSERT_TRUE(expected.ok()) << expected.status();
     ASSERT_TRUE(actual.ok()) << actual.status();
     ExpectSame((*actual)[0], (*expected)[0], 1e-4, StrCat(n, " columns"));
+  }
+}
+
+// ProductAndMore's text with another result, whose store is that line.
+std::string WithResult(const std::string& text, absl::string_view type, absl::string_view store) {
+  const std::string sizes =
+      text.substr(text.find("@y bf16[") + 8, text.find("] output") - text.find("@y bf16[") - 8);
+  return absl::StrReplaceAll(
+      text,
+      {{"  kernel @mm", StrCat("  buffer @z ", type, "[", sizes, "] output\n  kernel @mm")},
+       {"      store bf16 @y[d0, d1], %13\n", StrCat("      store bf16 @y[d0, d1], %13\n", store)},
+       {"  output @y", StrCat("  output @z sizes[", sizes, "] offset 0\n  output @y")}});
+}
+
+// In every shape of tiles: of one result, of two, of one of 32 bits beside it, and of the sum
+// alone.
+TEST(PtxTest, NoTileOfAProductSpillsOrMakesTensorCoresWait) {
+  constexpr int kShapes = 23;
+  int first = 0;
+  const auto variant = [](absl::string_view name, int columns) {
+    const std::string text = ProductAndMore("bf16", 2048, columns, 768, false, false);
+    if (name == "sum") return Alone(text);
+    if (name == "two") {
+      return WithResult(text, "bf16",
+                        "      %14 = mul f32 %11, %8\n"
+                        "      %15 = cast bf16 %14\n"
+                        "      store bf16 @z[d0, d1], %15\n");
+    }
+    return name == "wide" ? WithResult(text, "f32", "      store f32 @z[d0, d1], %12\n") : text;
+  };
+  for (const auto& [name, columns] : {std::pair("one", 50256),
+                                      {"two", 50256},
+                                      {"wide", 50256},
+                                      {"sum", 50257},
+                                      {"two", 50257},
+                                      {"wide", 50257}}) {
+    for (int rank = first; rank < kShapes; rank += 2) {
+      const Made made = Compile(variant(name, columns), "sm_90a", rank);
+      ASSERT_EQ(made.objects.size(), 1);
+      const size_t at = made.schedules.find("multiply_tile");
+      SCOPED_TRACE(StrCat(name, ", ", columns, " columns, ",
+                          made.schedules.substr(at, made.schedules.find('(', at) - at)));
+      Assemble(made.objects[0], "sm_90a");
+    }
+    first = 1 - first;
   }
 }
 
