@@ -211,7 +211,8 @@ bool IsDense(IntContext& ints, const Ints& sizes, const Ints& strides) {
     const auto next =
         std::find_if(left.begin(), left.end(), [&](int dim) { return strides[dim] == expected; });
     if (next == left.end()) return false;
-    expected = ints.Mul(expected, sizes[*next]);
+    // Nothing is expected to follow at stride 0, where no two elements could be told apart.
+    if (!sizes[*next].is_const(0)) expected = ints.Mul(expected, sizes[*next]);
     left.erase(next);
   }
   return true;

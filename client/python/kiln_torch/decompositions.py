@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch._decomp import get_decompositions
+from torch.fx.experimental.symbolic_shapes import guard_or_false
 from torch.nn import _reduction
 
 from kiln_torch.distances import DISTANCES
@@ -238,6 +239,25 @@ def _histc(x: Tensor, bins: int = 100, minimum: float = 0, maximum: float = 0) -
     return zeros.index_add(0, torch.where(counts, place, 0), counts.to(x.dtype))
 
 
+def _gradient_of_a_loss(how: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """`how`, which divides 1 by the number of elements, for any number of them."""
+
+    @functools.wraps(how)
+    def gradient(grad_output: Tensor, x: Tensor, target: Tensor, *rest: Any) -> Tensor:
+        if guard_or_false(x.numel() == 0):
+            return x - target
+        return how(grad_output, x, target, *rest)
+
+    return gradient
+
+
+_DIVIDE_BY_NUMBER = (
+    aten.huber_loss_backward.default,
+    aten.mse_loss_backward.default,
+    aten.smooth_l1_loss_backward.default,
+)
+
+
 # Those that torch has not, or has otherwise than ATen.
 _OURS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     aten._native_batch_norm_legit_functional.default: _native_batch_norm_legit_functional,
@@ -271,5 +291,6 @@ def decompositions(
     names = DECOMPOSED if on_cpu else DECOMPOSED - _WHOLE_ON_CUDA | _ONLY_ON_CUDA
     table = get_decompositions([_operator(name) for name in names])
     chosen = {overload: how for overload, how in table.items() if _makes_new_tensors(overload)}
+    chosen |= {overload: _gradient_of_a_loss(chosen[overload]) for overload in _DIVIDE_BY_NUMBER}
     ours = _OURS | (_OURS_ON_CPU | DISTANCES | QUANTIZED if on_cpu else QUANTIZED_ON_CUDA)
     return chosen | foreach_decompositions() | ours

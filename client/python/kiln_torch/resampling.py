@@ -16,6 +16,7 @@ import torch
 from torch._C import DispatchKey
 from torch._decomp.decompositions import upsample_compute_output_size
 from torch._prims_common import suggest_memory_format
+from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 aten = torch.ops.aten
 
@@ -36,11 +37,16 @@ _ABOVE = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
 
 def _vector_form(
     op: torch._ops.OpOverload,
+    taken_apart: Callable[..., torch.Tensor] | None,
     x: torch.Tensor,
     output_size: Sequence[int] | None,
     *rest: Any,
 ) -> torch.Tensor:
-    """`op`.vec by `op`.default; `rest` is align_corners, but for nearest, and the scale factors."""
+    """`op`.vec by `op`.default; `rest` is align_corners, but for nearest, and the scale factors.
+
+    Of no elements it is taken apart all the same: some meta functions refuse these."""
+    if taken_apart is not None and guard_or_false(x.numel() == 0):
+        return taken_apart(x, output_size, *rest)
     *align_corners, factors = rest
     sizes = upsample_compute_output_size(x.size(), output_size, factors)
     return op(x, sizes, *align_corners, *(factors or [None] * len(sizes)))
@@ -79,7 +85,10 @@ def resampling_kept_whole() -> Iterator[None]:
                 overload.py_kernels.pop(key, None)
             overload._dispatch_cache.clear()
         for key in _ABOVE:
-            packet.vec.py_kernels[key] = functools.partial(_vector_form, packet.default)
+            taken_apart = saved[packet.vec].get(key)
+            packet.vec.py_kernels[key] = functools.partial(
+                _vector_form, packet.default, taken_apart
+            )
     try:
         yield
     finally:
