@@ -178,29 +178,30 @@ struct KAttentionRows {
   float most[2], sum[2];      // so far: of scores, and the thread's part of that of weights
 };
 
-template <class S>
-KILN_FN void KBeginScores(float (&scores)[S::kKeys / 2], unsigned queries, unsigned keys) {
-  using P = KAttentionPlan<S>;
-  const unsigned long a = KTileDescriptor(queries, 16), b = KTileDescriptor(keys, 16);
+// 64 of kRows rows, each kHead long in boxes of 64 elements, by the columns, whose boxes lie alike.
+template <class Mma, int kHead, int kRows, int N>
+KILN_FN void KBeginScores(float (&scores)[N], unsigned rows, unsigned columns) {
+  constexpr int kColumns = 2 * N;
+  const unsigned long a = KTileDescriptor(rows, 16), b = KTileDescriptor(columns, 16);
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma clang loop unroll(full)
-  for (int i = 0; i < S::kHead / 16; ++i) {
-    S::Scores::Multiply(scores, a + i / 4 * (P::kRows * 8) + i % 4 * 2,
-                        b + i / 4 * (S::kKeys * 8) + i % 4 * 2, i > 0);
+  for (int i = 0; i < kHead / 16; ++i) {
+    Mma::Multiply(scores, a + i / 4 * (kRows * 8) + i % 4 * 2,
+                  b + i / 4 * (kColumns * 8) + i % 4 * 2, i > 0);
   }
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Adds to `sums`, or begins them.
-template <class S>
-KILN_FN void KBeginValues(float (&sums)[S::kHead / 2], const unsigned (&weights)[S::kKeys / 4],
-                          unsigned values, bool adds) {
-  const unsigned long b = KTileDescriptor(values, S::kKeys * 128);
+// What is in registers, 4 for 16 rows of the other operand, times that: adds to `sums`, or begins
+// them.
+template <class Mma, int N, int M>
+KILN_FN void KBeginSums(float (&sums)[N], const unsigned (&factors)[M], unsigned columns,
+                        bool adds) {
+  const unsigned long b = KTileDescriptor(columns, 4 * M * 128);
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma clang loop unroll(full)
-  for (int i = 0; i < S::kKeys / 16; ++i) {
-    const unsigned* of_step = &weights[4 * i];
-    S::Values::Multiply(sums, of_step[0], of_step[1], of_step[2], of_step[3], b + i * 128,
-                        i > 0 || adds);
+  for (int i = 0; i < M / 4; ++i) {
+    const unsigned* of_step = &factors[4 * i];
+    Mma::Multiply(sums, of_step[0], of_step[1], of_step[2], of_step[3], b + i * 128, i > 0 || adds);
   }
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
@@ -395,7 +396,8 @@ KILN_FN void KAttend(unsigned shared, int group, const KAttentionMaps& maps,
     of_queries ^= 1;
     KBarrierWait(shared + P::kKeysFull + 8 * stage, parity);
     take_turn();
-    KBeginScores<S>(scores, queries, shared + P::kKeysAt + stage * P::kStepBytes);
+    KBeginScores<typename S::Scores, S::kHead, P::kRows>(
+        scores, queries, shared + P::kKeysAt + stage * P::kStepBytes);
     give_turn();
     KLoadMask<S, true>(of_step, rows, step * S::kKeys, sizes, mask);
     S::Scores::template Wait<0>(scores);
@@ -411,10 +413,11 @@ KILN_FN void KAttend(unsigned shared, int group, const KAttentionMaps& maps,
       const unsigned next_parity = next == 0 ? parity ^ 1 : parity;
       KBarrierWait(shared + P::kKeysFull + 8 * next, next_parity);
       take_turn();
-      KBeginScores<S>(scores, queries, shared + P::kKeysAt + next * P::kStepBytes);
+      KBeginScores<typename S::Scores, S::kHead, P::kRows>(
+          scores, queries, shared + P::kKeysAt + next * P::kStepBytes);
       KBarrierWait(shared + P::kValuesFull + 8 * stage, parity);
-      KBeginValues<S>(sums, weights, shared + P::kValuesAt + stage * P::kStepBytes,
-                      step + 2 < tile.steps);
+      KBeginSums<typename S::Values>(sums, weights, shared + P::kValuesAt + stage * P::kStepBytes,
+                                     step + 2 < tile.steps);
       give_turn();
       KLoadMask<S, false>(of_step, rows, step * S::kKeys, sizes, mask);
       S::Scores::template Wait<1>(scores);
@@ -434,7 +437,8 @@ KILN_FN void KAttend(unsigned shared, int group, const KAttentionMaps& maps,
     }
     if constexpr (!S::kInPlace) give_back(shared + P::kQueriesEmpty);
     KBarrierWait(shared + P::kValuesFull + 8 * stage, parity);
-    KBeginValues<S>(sums, weights, shared + P::kValuesAt + stage * P::kStepBytes, tile.steps > 1);
+    KBeginSums<typename S::Values>(sums, weights, shared + P::kValuesAt + stage * P::kStepBytes,
+                                   tile.steps > 1);
     float factor[2];
 #pragma clang loop unroll(full)
     for (int half = 0; half < 2; ++half) {

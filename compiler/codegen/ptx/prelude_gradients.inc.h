@@ -167,34 +167,7 @@ KILN_FN void KLoadRows(unsigned shared, const KAttentionSizes& sizes, const KGra
   }
 }
 
-// 64 rows of keys, or of values, by a step's queries, or their gradients.
-template <class S>
-KILN_FN void KBeginTurned(float (&results)[S::kQueries / 2], unsigned rows, unsigned columns) {
-  using P = KGradientsPlan<S>;
-  const unsigned long a = KTileDescriptor(rows, 16), b = KTileDescriptor(columns, 16);
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#pragma clang loop unroll(full)
-  for (int i = 0; i < S::kHead / 16; ++i) {
-    S::Scores::Multiply(results, a + i / 4 * (P::kKeys * 8) + i % 4 * 2,
-                        b + i / 4 * (S::kQueries * 8) + i % 4 * 2, i > 0);
-  }
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-// What is in registers times a step's gradients: adds to `sums`, or begins them.
-template <class S>
-KILN_FN void KBeginSums(float (&sums)[S::kHead / 2], const unsigned (&factors)[S::kQueries / 4],
-                        unsigned columns, bool adds) {
-  const unsigned long b = KTileDescriptor(columns, S::kQueries * 128);
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#pragma clang loop unroll(full)
-  for (int i = 0; i < S::kQueries / 16; ++i) {
-    const unsigned* of_step = &factors[4 * i];
-    S::Sums::Multiply(sums, of_step[0], of_step[1], of_step[2], of_step[3], b + i * 128,
-                      i > 0 || adds);
-  }
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-// The same of dS in shared memory and queries: registers do not hold both operands.
+// As KBeginSums, of dS in shared memory and queries: registers do not hold both operands.
 template <class S>
 KILN_FN void KBeginSumsOfShared(float (&sums)[S::kHead / 2], unsigned slopes, unsigned columns,
                                 bool adds) {
@@ -382,7 +355,7 @@ KILN_FN void KTakeGradients(unsigned shared, int group, const KGradientsMaps& ma
     const unsigned of_rows = base + P::kRowsAt + stage * P::kRowBytes;
     const unsigned of_grads = base + P::kGradsAt + stage * P::kStepBytes;
     KBarrierWait(base + P::kGradsFull + 8 * stage, parity);
-    KBeginTurned<S>(grads, keys + P::kValuesAt, of_grads);
+    KBeginScores<typename S::Scores, S::kHead, P::kKeys>(grads, keys + P::kValuesAt, of_grads);
     if (may_end || (S::kCausal && first < tile.row + group * 64 + 63)) {
       KWeighAgain<S, true>(scores, at, first, sizes.keys, of_rows, scale * kLog2E);
     } else {
@@ -393,7 +366,7 @@ KILN_FN void KTakeGradients(unsigned shared, int group, const KGradientsMaps& ma
     unsigned factors[S::kQueries / 4], slopes[S::kQueries / 4];
     KRoundTurned<S>(factors, scores);
     KRoundTurned<S>(slopes, grads);
-    KBeginSums<S>(of_values, factors, of_grads, number > 0);
+    KBeginSums<typename S::Sums>(of_values, factors, of_grads, number > 0);
     const unsigned meeting = base + P::kSlopesAt + (number & 1) * P::kSlopeBytes;
     KStoreSlopes<S>(slopes, warp, lane, meeting + group * S::kQueries * P::kLine);
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -408,7 +381,8 @@ KILN_FN void KTakeGradients(unsigned shared, int group, const KGradientsMaps& ma
       S::Steps::template Wait<1>(step_sums);
     } else {
       KBarrierWait(base + P::kQueriesFull + 8 * next, next_parity);
-      KBeginTurned<S>(scores, keys, base + P::kQueriesAt + next * P::kStepBytes);
+      KBeginScores<typename S::Scores, S::kHead, P::kKeys>(
+          scores, keys, base + P::kQueriesAt + next * P::kStepBytes);
       S::Steps::template Wait<2>(step_sums);
     }
     KBarrierWait(base + P::kSumsEmpty + 8 * group, number & 1 ^ 1);
@@ -426,7 +400,8 @@ KILN_FN void KTakeGradients(unsigned shared, int group, const KGradientsMaps& ma
   };
   if (steps > 0) {
     KBarrierWait(shared + P::kQueriesFull, 0);
-    KBeginTurned<S>(scores, shared + group * 64 * P::kLine, shared + P::kQueriesAt);
+    KBeginScores<typename S::Scores, S::kHead, P::kKeys>(scores, shared + group * 64 * P::kLine,
+                                                         shared + P::kQueriesAt);
     KBarrierWait(shared + P::kValuesFull, 0);
     S::Scores::template Wait<0>(scores);
     for (int number = 0; number + 1 < steps; ++number) take(number, KFlag<false>{});
