@@ -120,7 +120,7 @@ TEST(PtxPhasesTest, LoopsOverColumnsBecomeKernels) {
   }
   CheckModule(BatchNorm("f32", 4, 40, 150, true), {.nan_every = 100, .only_ptx = true});
   // What no loop makes, parts of each sum and what adds them up, and the rest.
-  const Made made = Compile(BatchNorm("f32", 4, 64, 196, true));
+  const Made made = Compile(BatchNorm("f32", 32, 64, 784, true));
   ASSERT_EQ(made.kernels.size(), 6);
   EXPECT_THAT(made.objects[5], HasSubstr("ld.global.v4")) << made.schedules;
   EXPECT_THAT(made.objects[5], HasSubstr("st.global.v4"));
