@@ -1,6 +1,9 @@
 """Graphs of training whose convolutions get channels last, as on a GPU: here they run on the CPU, by its rules for strides."""
 
 import copy
+import os
+import re
+import subprocess
 from collections import Counter
 
 import pytest
@@ -8,6 +11,7 @@ import small_models
 import torch
 import torch.nn.functional as F
 from compare import assert_same
+from conftest import BUILD
 from functorch.compile import make_boxed_func
 from test_channels_last import Flattened, Patches, Residual, Strided, Upward
 from torch._dynamo.backends.common import aot_autograd
@@ -15,7 +19,8 @@ from torch._dynamo.utils import counters
 from torch.utils.checkpoint import checkpoint
 
 import kiln_torch
-from kiln_torch import recompute
+from kiln_torch import _kiln, recompute
+from kiln_torch.capture import capture
 from kiln_torch.decompositions import decompositions
 
 nn = torch.nn
@@ -152,6 +157,24 @@ def test_what_the_forward_pass_turned_is_kept():
     kept = images(n for n in backward.graph.nodes if n.op == "placeholder")
     assert kept and all(map(is_last, kept))
     assert len(copies(forward)) == 1 + len(copies(backward))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_gpu_turns_nothing_else(dtype, server, tmp_path):
+    """Of target ptx's kernels those that only copy: one place for each weight, kept for the backward pass."""
+    model, args = resnet()
+    weights = sum(p.dim() == 4 and p.shape[2] > 1 for p in model.parameters())
+    graphs = graphs_of(model.to(dtype), [x.to(dtype) for x in args])
+    for graph, copied in zip(graphs, (1 + weights, weights), strict=True):
+        path = tmp_path / "graph.kgraph"
+        path.write_bytes(_kiln.graph_to_bytes(capture(graph, lambda _: False)))
+        command = [BUILD / "bin" / "kiln", "explain", path, "--target", "ptx", "--arch", "sm_90a", "--libraries", "torch"]
+        environment = {**os.environ, "KILN_SERVER": server.address}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        kernels = [found.split(", ") for found in re.findall(r"^ *\d+ +launch +\w+: (.+)$", done.stdout, re.M)]
+        copies = [k for k in kernels if all(re.match("convolution|output_|clone", node) for node in k)]
+        assert len(kernels) > 20 and sum(map(len, copies)) == copied, copies
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
