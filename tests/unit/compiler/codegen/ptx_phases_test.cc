@@ -18,12 +18,13 @@ using ::testing::HasSubstr;
 
 // Two sums, of which the second needs the first, statistics that stay, and an element-wise rest.
 // `strides` are those of an image [n, channels, pixels].
-std::string BatchNorm(const std::string& type, int n, int channels, int pixels,
+std::string BatchNorm(const std::string& type, const std::string& n, int channels, int pixels,
                       bool channels_last) {
   const int image = channels * pixels;
   const std::string strides =
       channels_last ? StrCat(image, ",1,", channels) : StrCat(image, ",", pixels, ",1");
   return absl::StrReplaceAll(R"(module {
+  symbol s0 [1, 1000] hint 8
   buffer @x TYPE[N,C,P] strides[STRIDES] input(0)
   buffer @weight f32[C] strides[1] input(1)
   buffer @y TYPE[N,C,P] strides[STRIDES] output
@@ -74,7 +75,7 @@ std::string BatchNorm(const std::string& type, int n, int channels, int pixels,
 )",
                              {{"TYPE", type},
                               {"STRIDES", strides},
-                              {"N", StrCat(n)},
+                              {"N", n},
                               {"C", StrCat(channels)},
                               {"P", StrCat(pixels)}});
 }
@@ -115,26 +116,33 @@ std::string StoredSum(const std::string& type, int n, int channels, int pixels) 
 TEST(PtxPhasesTest, LoopsOverColumnsBecomeKernels) {
   for (const std::string type : {"f32", "bf16", "f16"}) {
     SCOPED_TRACE(type);
-    CheckModule(BatchNorm(type, 4, 40, 150, true), {.tolerance = 0.01, .only_ptx = true});
-    CheckModule(BatchNorm(type, 3, 7, 211, true), {.tolerance = 0.01, .only_ptx = true});
+    CheckModule(BatchNorm(type, "4", 40, 150, true),
+                {.symbols = {1}, .tolerance = 0.01, .only_ptx = true});
+    CheckModule(BatchNorm(type, "3", 7, 211, true),
+                {.symbols = {1}, .tolerance = 0.01, .only_ptx = true});
+    for (const int64_t n : {1, 5, 8}) {
+      CheckModule(BatchNorm(type, "s0", 24, 150, true),
+                  {.symbols = {n}, .tolerance = 0.01, .only_ptx = true});
+    }
   }
-  CheckModule(BatchNorm("f32", 4, 40, 150, true), {.nan_every = 100, .only_ptx = true});
+  CheckModule(BatchNorm("f32", "4", 40, 150, true),
+              {.symbols = {1}, .nan_every = 100, .only_ptx = true});
   // What no loop makes, parts of each sum and what adds them up, and the rest.
-  const Made made = Compile(BatchNorm("f32", 32, 64, 784, true));
+  const Made made = Compile(BatchNorm("f32", "32", 64, 784, true));
   ASSERT_EQ(made.kernels.size(), 6);
   EXPECT_THAT(made.objects[5], HasSubstr("ld.global.v4")) << made.schedules;
   EXPECT_THAT(made.objects[5], HasSubstr("st.global.v4"));
 }
 
 TEST(PtxPhasesTest, ShortColumnsAndManyStayOneKernel) {
-  EXPECT_EQ(Compile(BatchNorm("f32", 4, 40, 50, true)).kernels.size(), 1);
-  EXPECT_EQ(Compile(BatchNorm("f32", 4, 80000, 100, true)).kernels.size(), 1);
+  EXPECT_EQ(Compile(BatchNorm("f32", "4", 40, 50, true)).kernels.size(), 1);
+  EXPECT_EQ(Compile(BatchNorm("f32", "4", 80000, 100, true)).kernels.size(), 1);
 }
 
 TEST(PtxPhasesTest, LongRowsBecomeKernelsAndOthersStay) {
-  EXPECT_GT(Compile(BatchNorm("f32", 2, 4, 1 << 19, false)).kernels.size(), 3);
-  EXPECT_EQ(Compile(BatchNorm("f32", 2, 4, 1 << 12, false)).kernels.size(), 1);
-  EXPECT_EQ(Compile(BatchNorm("f32", 2, 4000, 1 << 12, false)).kernels.size(), 1);
+  EXPECT_GT(Compile(BatchNorm("f32", "2", 4, 1 << 19, false)).kernels.size(), 3);
+  EXPECT_EQ(Compile(BatchNorm("f32", "2", 4, 1 << 12, false)).kernels.size(), 1);
+  EXPECT_EQ(Compile(BatchNorm("f32", "2", 4000, 1 << 12, false)).kernels.size(), 1);
 }
 
 TEST(PtxPhasesTest, PartsStoreWhatTheirLoopsStore) {
