@@ -24,7 +24,15 @@ absl::StatusOr<ir::LibraryArg> ConvertArg(LoweringState& state, NodeContext& con
       return absl::InternalError(
           absl::StrCat("value ", ref->id, " of node '", context.node().name, "' was not lowered"));
     }
-    out.value = WindowOrCopy(state, context, *state.values[ref->id], type);
+    const ir::BufferWindow window = WindowOrCopy(state, context, *state.values[ref->id], type);
+    const bool is_copy = window.buffer != state.values[ref->id]->buffer;
+    const bool is_node = ref->id >= static_cast<int>(state.graph.inputs.size());
+    if (is_copy && is_node && state.storage.root[ref->id] == ref->id &&
+        !state.storage.is_shared[ref->id]) {
+      // Memory of its own in eager mode, too: whoever takes the value after this finds it there.
+      state.values[ref->id] = WholeBuffer(state.module, window.buffer);
+    }
+    out.value = window;
   } else if (const auto* list = std::get_if<graph::ArgList>(&arg.value)) {
     ir::LibraryArgs items;
     for (const graph::Arg& item : *list) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "compiler/lowering/pooling.h"
 #include "compiler/lowering/registry.h"
 #include "proto/base/status_macros.h"
@@ -78,6 +79,17 @@ Ints WindowsAt(ir::IntContext& ints, const Gradient& g, const Window& w, const I
   return windows;
 }
 
+// Leaves out of `mask` the windows that have gone past the element. REQUIRES: no dilation.
+void AddReach(KernelBuilder& b, const Gradient& g, const Window& w, const Ints& at, const Ints& j,
+              Scalar& mask) {
+  ir::IntContext& ints = b.ints();
+  for (size_t d = 0; d < g.spatial; ++d) {
+    const IntExpr shifted = ints.Add(at[g.first + d], w.padding[d]);
+    const IntExpr offset = ints.Add(ints.Mod(shifted, w.stride[d]), ints.Mul(j[d], w.stride[d]));
+    b.AddBounds(offset, ints.Const(0), ints.Const(w.kernel[d]), mask);
+  }
+}
+
 // The element's flat position in the spatial dimensions.
 IntExpr FlatPosition(ir::IntContext& ints, const Gradient& g, const Ints& at) {
   IntExpr flat = ints.Const(0);
@@ -108,7 +120,13 @@ absl::Status LowerMaxPoolBackward(NodeContext& n, size_t spatial) {
   EmitGather(n, WindowsOfElement(n.ints(), window),
              [&](KernelBuilder& b, const Ints& at, const Ints& inner) {
                const Ints windows = WindowsAt(b.ints(), g, window, at, inner);
-               return WhereChosen(b, g, indices, windows, InsideMask(b, g.grad.sizes, windows), at);
+               Scalar mask = InsideMask(b, g.grad.sizes, windows);
+               // An index says as much, but what is not read costs nothing.
+               const auto is_one = [](int64_t dilation) { return dilation == 1; };
+               if (absl::c_all_of(window.dilation, is_one)) {
+                 AddReach(b, g, window, at, inner, mask);
+               }
+               return WhereChosen(b, g, indices, windows, mask, at);
              });
   return absl::OkStatus();
 }
@@ -137,15 +155,9 @@ absl::Status LowerAvgPoolBackward(NodeContext& n, size_t spatial) {
   });
   EmitGather(n, WindowsOfElement(n.ints(), window),
              [&](KernelBuilder& b, const Ints& at, const Ints& inner) {
-               ir::IntContext& ints = b.ints();
-               const Ints windows = WindowsAt(ints, g, window, at, inner);
+               const Ints windows = WindowsAt(b.ints(), g, window, at, inner);
                Scalar mask = InsideMask(b, g.grad.sizes, windows);
-               for (size_t d = 0; d < g.spatial; ++d) {
-                 const IntExpr shifted = ints.Add(at[g.first + d], window.padding[d]);
-                 const IntExpr offset = ints.Add(ints.Mod(shifted, window.stride[d]),
-                                                 ints.Mul(inner[d], window.stride[d]));
-                 b.AddBounds(offset, ints.Const(0), ints.Const(window.kernel[d]), mask);
-               }
+               AddReach(b, g, window, at, inner, mask);
                return b.LoadMasked(scaled, windows, mask, 0);
              });
   return absl::OkStatus();

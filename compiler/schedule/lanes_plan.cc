@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
@@ -45,7 +46,9 @@ class LaneCost {
         cost += 0.25;
       } else if (IsAccess(inst.op)) {
         IntExpr stride = indirect ? IntExpr() : LaneStride(ints_, step.index, var, width_);
-        cost += OfAccess(inst.dtype, stride, phase.ordered && !indirect);
+        cost += !stride && !indirect && target_.sector_bytes > 0
+                    ? OfUneven(inst.dtype, step.index, var)
+                    : OfAccess(inst.dtype, stride, phase.ordered && !indirect);
       } else {
         cost += Info(inst.op).cost;
       }
@@ -64,6 +67,25 @@ class LaneCost {
     }
     // In order, each lane walks a row of its own, and the rows lie far apart.
     return (ordered ? 4 : 2) * width_;
+  }
+
+  // Of one whose lanes are not equally far apart, as those of windows: by the pieces of memory that
+  // lanes in the middle of the loop take.
+  double OfUneven(DType dtype, IntExpr index, IntExpr var) const {
+    const int64_t extent = ExtentHint(ints_, var), size = DTypeSize(dtype);
+    const int64_t begin = extent / 2 / width_ * width_;
+    const int64_t lanes = std::min<int64_t>(width_, extent - begin);
+    std::set<int64_t> sectors;
+    for (int64_t lane = begin; lane < begin + lanes; ++lane) {
+      const int64_t element = ints_.Evaluate(index, [&](IntExpr leaf) {
+        if (leaf == var) return lane;
+        return leaf.kind() == ir::IntKind::kSymbol ? ints_.EvaluateAtHints(leaf)
+                                                   : ExtentHint(ints_, leaf) / 2;
+      });
+      sectors.insert(element * size / target_.sector_bytes);
+    }
+    const double contiguous = 1.0 * lanes * size / target_.sector_bytes;
+    return std::max(1.0, static_cast<double>(sectors.size()) / std::max(1.0, contiguous));
   }
 
   bool Varying(ir::ValueId id) const {

@@ -91,3 +91,59 @@ def test_a_small_network_trains_without_library_steps():
         return F.adaptive_avg_pool2d(F.avg_pool2d(x, 2, 1), (3, 2))
 
     compare(fn, [(leaf(2, 3, 20, 22), leaf(16, 3, 3, 3), leaf(24, 8, 3, 3), leaf(24, 5, 3, 3))])
+
+
+POOLS = {  # kernel, stride, padding, dilation, ceil_mode
+    "disjoint": (2, 2, 0, 1, False),
+    "overlapping": (3, 2, 1, 1, False),
+    "much": (5, 1, 2, 1, False),
+    "gaps": (2, 3, 0, 1, False),
+    "dilated": (3, 2, 1, 2, False),
+    "ceil": (3, 2, 1, 1, True),
+    "sides": ((3, 2), (2, 3), (1, 0), (1, 1), True),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("pool", POOLS)
+def test_gradients_of_the_largest_go_where_eagers_do(pool, order, dtype):
+    kernel, stride, padding, dilation, ceil = POOLS[pool]
+
+    def fn(x):
+        return F.max_pool2d(x, kernel, stride, padding, dilation, ceil).relu() * 2
+
+    # Ties, which the first one wins, a window of nothing but -inf, and NaN, which is the largest.
+    x = torch.randint(-3, 4, (2, 16, 13, 18)).to(dtype)
+    x[0, :, :6, :6] = -torch.inf
+    x[1, ::3, 5, 7] = torch.nan
+    compiled = torch.compile(fn, backend="kiln", options={"fallback": "raise"}, dynamic=False)
+    for some in (x.to(memory_format=order), x[0]):
+        some = some.clone(memory_format=torch.preserve_format).requires_grad_()
+        ours, theirs = gradients(compiled, [some]), gradients(fn, [some])
+        for a, e in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(a, e, equal_nan=True, rtol=5e-2 if dtype == torch.bfloat16 else 1e-5, atol=0)
+    assert kiln_torch.stats()["library_ops"] == {}
+
+
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("with_padding", [False, True])
+@pytest.mark.parametrize("pool", [p for p in POOLS if p not in ("dilated", "gaps")])
+def test_gradients_of_means(pool, with_padding, order):
+    kernel, stride, padding, _, ceil = POOLS[pool]
+    compare(
+        lambda x: F.avg_pool2d(x, kernel, stride, padding, ceil, with_padding).sin(),
+        [(torch.randn(2, 16, 13, 18).to(memory_format=order).requires_grad_(),), (leaf(16, 13, 18),)],
+    )
+
+
+def test_gradients_of_poolings_of_any_size():
+    def fn(x):
+        return F.avg_pool2d(F.max_pool2d(x, 3, 2, 1), 3, 2, 1)
+
+    compiled = torch.compile(fn, backend="kiln", options={"fallback": "raise"}, dynamic=True)
+    for sizes in [(2, 8, 13, 18), (3, 8, 21, 16), (5, 8, 9, 30)]:
+        x = leaf(*sizes)
+        wide = x.detach().double().requires_grad_()
+        assert_same(gradients(compiled, [x]), gradients(fn, [x]), gradients(fn, [wide]))
+    assert kiln_torch.stats()["library_ops"] == {}

@@ -197,4 +197,6 @@ def install(is_ours: Callable[[Any], bool]) -> None:
             _LOG.info("a function's calls go through torch.compile's wrapper: %r", error)
             return made
 
+    # Compiled autograd calls torch.compile where Dynamo looks on, which leaves torch's own function alone.
+    eval_frame.skip_code(wrap_shortened.__code__)
     eval_frame._TorchDynamoContext.__call__ = wrap_shortened

@@ -1,4 +1,5 @@
-"""Which values the backward pass computes again instead of keeping them.
+"""How the graph of both passes is parted: which values the backward pass computes again instead of
+keeping them.
 
 torch's partitioner keeps what a product gives. For the scores of an attention, which are many times
 larger than what they are a product of, that costs more than to compute them again: here they, their
@@ -16,6 +17,7 @@ from functorch.compile import min_cut_rematerialization_partition
 from torch._guards import detect_fake_mode
 from torch.utils.checkpoint import CheckpointPolicy
 
+from kiln_torch.channels_last import channels_last
 from kiln_torch.devices import traced_device
 
 aten = torch.ops.aten
@@ -253,9 +255,12 @@ def partition(
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """torch's partitioner for what stays after compute_scores_again. `keep_random`: random operators
     stay what they are, as a GPU's do, whose attention is one operator."""
+    device = traced_device(joint_module).type
+    if device == "cuda":
+        joint_module = channels_last(joint_module)
     if not keep_random:
         compute_masks_again(joint_module.graph)
-        if traced_device(joint_module).type == "cpu":
+        if device == "cpu":
             compute_scores_again(joint_module.graph)
         joint_module.recompile()
     return min_cut_rematerialization_partition(joint_module, joint_inputs, **options)

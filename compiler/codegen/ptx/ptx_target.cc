@@ -14,6 +14,7 @@
 #include "compiler/codegen/ptx/queries_printer.h"
 #include "compiler/codegen/ptx/source_hash.h"
 #include "compiler/schedule/ptx/schedule.h"
+#include "compiler/schedule/ptx/separate_phases.h"
 #include "compiler/schedule/ptx/split_reductions.h"
 #include "compiler/schedule/ptx/team_plan.h"
 #include "compiler/toolchain/clang.h"
@@ -106,7 +107,10 @@ class PtxTarget : public Target {
     return schedule::ptx::TakesAttention(module, kernels, device_);
   }
 
-  void Tile(ir::Module& module) const override { schedule::ptx::SplitReductions(module, device_); }
+  void Tile(ir::Module& module) const override {
+    schedule::ptx::SeparatePhases(module, device_);
+    schedule::ptx::SplitReductions(module, device_);
+  }
 
   absl::StatusOr<std::optional<ir::Kernel>> PackOperand(ir::Module&, ir::Kernel&,
                                                         int64_t) const override {

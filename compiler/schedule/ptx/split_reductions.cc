@@ -7,6 +7,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/ir/fixed_values.h"
 #include "compiler/schedule/nest.h"
@@ -26,24 +27,46 @@ using ir::ValueId;
 
 // Elements that a thread should reduce of a part before cutting costs more than it gives.
 constexpr int64_t kLeastPart = 32;
-// Of columns the kernel that reduces the parts takes them one after another.
+// Of columns the kernel that reduces the parts takes them one after another. Of few columns a
+// column's parts lie beside each other, for threads to share: so they may be more.
 constexpr int64_t kMostPartsOfColumns = 256, kMostParts = 1024;
+constexpr int64_t kMostScattered = 1 << 17, kMostMoreParts = 1 << 16;  // parts of all columns
 // Threads of a multiprocessor that hide its memory's latency: each with the accesses of several
 // rows of columns, or of a part of a row.
 constexpr int64_t kThreadsOfColumns = 1024, kThreadsOfRows = 2048;
 
-// Whether all that the kernel's loops do is to reduce, and later phases take the results.
+// Whether all that the kernel's loops do is to reduce, and to store what only other kernels load;
+// later phases take the results.
 bool IsReduction(const Kernel& kernel) {
   if (kernel.schedule != ir::Schedule::kLoops || kernel.phases.empty()) return false;
   const Phase& first = kernel.phases[0];
   if (first.inner.empty() || ir::IsOrdered(first)) return false;
   const auto has_loops = [](const Phase& phase) { return !phase.inner.empty(); };
   if (std::any_of(kernel.phases.begin() + 1, kernel.phases.end(), has_loops)) return false;
-  return absl::c_all_of(first.body, [](const Inst& inst) {
-    if (inst.op == ScalarOp::kStore) return false;
-    return inst.op != ScalarOp::kReduce ||
-           (!ir::IsArg(inst.reduce_kind) && inst.dtype == ComputeType(inst.dtype));
-  });
+  absl::flat_hash_set<ir::BufferId> stored;
+  bool reduces = false;
+  for (const Inst& inst : first.body) {
+    if (inst.op == ScalarOp::kStore) {
+      stored.insert(inst.buffer);
+      const bool by_all = absl::c_all_of(first.inner, [&](IntExpr var) {
+        return absl::c_any_of(inst.indices, [&](IntExpr e) { return ir::ContainsVar(e, var); });
+      });
+      if (!by_all) return false;
+    }
+    if (inst.op != ScalarOp::kReduce) continue;
+    if (ir::IsArg(inst.reduce_kind) || inst.dtype != ComputeType(inst.dtype)) return false;
+    reduces = true;
+  }
+  return reduces &&
+         std::all_of(kernel.phases.begin() + 1, kernel.phases.end(), [&](const Phase& phase) {
+           return absl::c_none_of(phase.body, [&](const Inst& inst) {
+             return inst.op != ScalarOp::kReduce && stored.contains(inst.buffer);
+           });
+         });
+}
+
+bool Stores(const Phase& phase) {
+  return absl::c_any_of(phase.body, [](const Inst& i) { return i.op == ScalarOp::kStore; });
 }
 
 class Splitter {
@@ -57,8 +80,11 @@ class Splitter {
     if (!IsReduction(kernel) || ir::StoresPrepared(module_, {&kernel, 1})) return std::nullopt;
     const int64_t wanted = CountParts(kernel);
     if (wanted < 2) return std::nullopt;
+    parts_beside_ = of_columns_ && wanted * PointsHint(ints_, kernel.outer) <= kMostScattered;
     ChooseLoops(kernel.phases[0].inner, wanted);
-    if (!loop_ && whole_.empty()) return std::nullopt;
+    // A store has no mask.
+    if (loop_ && !IsExact() && Stores(kernel.phases[0])) loop_ = IntExpr();
+    if (!loop_ && PointsHint(ints_, whole_) < 2) return std::nullopt;
     return Cut(kernel);
   }
 
@@ -68,7 +94,9 @@ class Splitter {
     absl::StatusOr<Nest> nest = BuildNest(module_, kernel, /*collapse=*/true);
     if (!nest.ok()) return 1;
     const TeamPlan plan = PlanTeam(ints_, *nest, device_);
-    int64_t threads = PointsHint(ints_, kernel.outer);
+    of_columns_ = static_cast<bool>(plan.outer);
+    const int64_t points = PointsHint(ints_, kernel.outer);
+    int64_t threads = points;
     if (plan.outer) {
       threads /= plan.most_lanes;
     } else {
@@ -79,7 +107,9 @@ class Splitter {
     const int64_t most = length / (kLeastPart * (plan.outer ? 1 : plan.team));
     const int64_t fill = plan.outer ? kThreadsOfColumns : kThreadsOfRows;
     const int64_t wanted = ComputeUnits(device_) * fill / std::max<int64_t>(1, threads);
-    return std::min({wanted, most, plan.outer ? kMostPartsOfColumns : kMostParts});
+    const int64_t of_columns =
+        std::max(kMostPartsOfColumns, kMostMoreParts / std::max<int64_t>(1, points));
+    return std::min({wanted, most, plan.outer ? std::min(kMostParts, of_columns) : kMostParts});
   }
 
   // Loops that make `wanted` parts: outer ones whole, one after another, then pieces of the next.
@@ -97,6 +127,12 @@ class Splitter {
       whole_.push_back(var);
       wanted /= std::max<int64_t>(1, extent);
     }
+  }
+
+  // Whether all pieces of the loop that is cut are equally long.
+  bool IsExact() {
+    const IntExpr extent = Extent(ints_, loop_);
+    return extent.is_const() && extent.value() % pieces_ == 0;
   }
 
   // As near to `wanted` pieces as make them equal, where some do.
@@ -140,20 +176,25 @@ class Splitter {
       body.inner.push_back(mine);
       vars[var] = var == loop_ ? place = ints_.Add(ints_.Mul(part, length), mine) : mine;
     }
-    const bool exact = !loop_ || (extent.is_const() && extent.value() % pieces_ == 0);
+    const bool exact = !loop_ || IsExact();
     AddBody(kernel.phases[0], vars, exact ? IntExpr() : place, extent, first, body);
 
-    // One buffer for each result, a part after another.
+    // One buffer for each result: a part after another, or a column after another.
+    const size_t parts = merge.inner.size();
+    const auto in_order = [&](std::vector<IntExpr> at) {
+      if (parts_beside_) std::rotate(at.begin(), at.begin() + parts, at.end());
+      return at;
+    };
     Phase& last = first.phases.emplace_back();
     for (const Inst& inst : kernel.phases[0].body) {
       if (inst.op != ScalarOp::kReduce) continue;
-      const ir::BufferId buffer = AddParts(kernel, first.outer, inst);
+      const ir::BufferId buffer = AddParts(kernel, in_order(first.outer), inst);
       Inst store;
       store.op = ScalarOp::kStore;
       store.dtype = inst.dtype;
       store.operands = {inst.result};
       store.buffer = buffer;
-      store.indices = first.outer;
+      store.indices = in_order(first.outer);
       last.body.push_back(std::move(store));
       Inst load;
       load.op = ScalarOp::kLoad;
@@ -162,6 +203,7 @@ class Splitter {
       load.buffer = buffer;
       load.indices = merge.inner;
       for (IntExpr var : kernel.outer) load.indices.push_back(var);
+      load.indices = in_order(std::move(load.indices));
       Inst reduce = inst;
       reduce.operands = {load.result};
       merge.body.push_back(std::move(load));
@@ -241,6 +283,8 @@ class Splitter {
   std::vector<IntExpr> whole_;  // loops of which each iteration is a part
   IntExpr loop_;                // the one that is cut into pieces_, or null
   int64_t pieces_ = 1;
+  bool of_columns_ = false;    // lanes are of an outer loop
+  bool parts_beside_ = false;  // in memory, those of a column
 };
 
 }  // namespace

@@ -1,0 +1,160 @@
+// Target ptx: kernels of several loops over few results, as batch norms of images with channels
+// last.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "tests/unit/compiler/codegen/check_module.h"
+#include "tests/unit/compiler/codegen/ptx_made.h"
+
+namespace kiln::codegen {
+namespace {
+
+using absl::StrCat;
+using ::testing::HasSubstr;
+
+// Two sums, of which the second needs the first, statistics that stay, and an element-wise rest.
+// `strides` are those of an image [n, channels, pixels].
+std::string BatchNorm(const std::string& type, const std::string& n, int channels, int pixels,
+                      bool channels_last) {
+  const int image = channels * pixels;
+  const std::string strides =
+      channels_last ? StrCat(image, ",1,", channels) : StrCat(image, ",", pixels, ",1");
+  return absl::StrReplaceAll(R"(module {
+  symbol s0 [1, 1000] hint 8
+  buffer @x TYPE[N,C,P] strides[STRIDES] input(0)
+  buffer @weight f32[C] strides[1] input(1)
+  buffer @y TYPE[N,C,P] strides[STRIDES] output
+  buffer @mean f32[C] strides[1] output
+  buffer @scale f32[C] strides[1] output
+  kernel @norm (d0: C) {
+    phase () {
+      %0 = const f32 0.125
+      %1 = load f32 @weight[d0]
+      %2 = mul f32 %1, %0
+    }
+    phase (r0: N, r1: P) {
+      %3 = load TYPE @x[r0, d0, r1]
+      %4 = cast f32 %3
+      %5 = reduce.sum f32 %4
+    }
+    phase () {
+      %6 = mul f32 %5, %0
+      store f32 @mean[d0], %6
+    }
+    phase (r0: N, r1: P) {
+      %7 = load TYPE @x[r0, d0, r1]
+      %8 = cast f32 %7
+      %9 = sub f32 %8, %6
+      %10 = mul f32 %9, %9
+      %11 = reduce.sum f32 %10
+      %12 = reduce.max f32 %9
+    }
+    phase () {
+      %13 = max f32 %11, %12
+      %14 = add f32 %13, %2
+      store f32 @scale[d0], %14
+    }
+    phase (r0: N, r1: P) {
+      %15 = load TYPE @x[r0, d0, r1]
+      %16 = cast f32 %15
+      %17 = sub f32 %16, %6
+      %18 = mul f32 %17, %1
+      %19 = add f32 %18, %12
+      %20 = cast TYPE %19
+      store TYPE @y[r0, d0, r1], %20
+    }
+  }
+  output @y sizes[N,C,P] strides[STRIDES] offset 0
+  output @mean sizes[C] strides[1] offset 0
+  output @scale sizes[C] strides[1] offset 0
+}
+)",
+                             {{"TYPE", type},
+                              {"STRIDES", strides},
+                              {"N", n},
+                              {"C", StrCat(channels)},
+                              {"P", StrCat(pixels)}});
+}
+
+// A sum of what is stored on the way, as of the gradients of two branches.
+std::string StoredSum(const std::string& type, int n, int channels, int pixels) {
+  return absl::StrReplaceAll(R"(module {
+  buffer @a TYPE[N,P,C] strides[IMAGE,C,1] input(0)
+  buffer @b TYPE[N,P,C] strides[IMAGE,C,1] input(1)
+  buffer @y TYPE[N,P,C] strides[IMAGE,C,1] output
+  buffer @sum f32[C] strides[1] output
+  kernel @sums (d0: C) {
+    phase (r0: N, r1: P) {
+      %0 = load TYPE @a[r0, r1, d0]
+      %1 = load TYPE @b[r0, r1, d0]
+      %2 = cast f32 %0
+      %3 = cast f32 %1
+      %4 = add f32 %2, %3
+      %5 = cast TYPE %4
+      store TYPE @y[r0, r1, d0], %5
+      %6 = reduce.sum f32 %4
+    }
+    phase () {
+      store f32 @sum[d0], %6
+    }
+  }
+  output @y sizes[N,P,C] strides[IMAGE,C,1] offset 0
+  output @sum sizes[C] strides[1] offset 0
+}
+)",
+                             {{"TYPE", type},
+                              {"IMAGE", StrCat(channels * pixels)},
+                              {"N", StrCat(n)},
+                              {"C", StrCat(channels)},
+                              {"P", StrCat(pixels)}});
+}
+
+TEST(PtxPhasesTest, LoopsOverColumnsBecomeKernels) {
+  for (const std::string type : {"f32", "bf16", "f16"}) {
+    SCOPED_TRACE(type);
+    CheckModule(BatchNorm(type, "4", 40, 150, true),
+                {.symbols = {1}, .tolerance = 0.01, .only_ptx = true});
+    CheckModule(BatchNorm(type, "3", 7, 211, true),
+                {.symbols = {1}, .tolerance = 0.01, .only_ptx = true});
+    for (const int64_t n : {1, 5, 8}) {
+      CheckModule(BatchNorm(type, "s0", 24, 150, true),
+                  {.symbols = {n}, .tolerance = 0.01, .only_ptx = true});
+    }
+  }
+  CheckModule(BatchNorm("f32", "4", 40, 150, true),
+              {.symbols = {1}, .nan_every = 100, .only_ptx = true});
+  // What no loop makes, parts of each sum and what adds them up, and the rest.
+  const Made made = Compile(BatchNorm("f32", "32", 64, 784, true));
+  ASSERT_EQ(made.kernels.size(), 6);
+  EXPECT_THAT(made.objects[5], HasSubstr("ld.global.v4")) << made.schedules;
+  EXPECT_THAT(made.objects[5], HasSubstr("st.global.v4"));
+}
+
+TEST(PtxPhasesTest, ShortColumnsAndManyStayOneKernel) {
+  EXPECT_EQ(Compile(BatchNorm("f32", "4", 40, 50, true)).kernels.size(), 1);
+  EXPECT_EQ(Compile(BatchNorm("f32", "4", 80000, 100, true)).kernels.size(), 1);
+}
+
+TEST(PtxPhasesTest, LongRowsBecomeKernelsAndOthersStay) {
+  EXPECT_GT(Compile(BatchNorm("f32", "2", 4, 1 << 19, false)).kernels.size(), 3);
+  EXPECT_EQ(Compile(BatchNorm("f32", "2", 4, 1 << 12, false)).kernels.size(), 1);
+  EXPECT_EQ(Compile(BatchNorm("f32", "2", 4000, 1 << 12, false)).kernels.size(), 1);
+}
+
+TEST(PtxPhasesTest, PartsStoreWhatTheirLoopsStore) {
+  for (const std::string type : {"f32", "bf16"}) {
+    SCOPED_TRACE(type);
+    CheckModule(StoredSum(type, 4, 40, 600), {.tolerance = 0.01, .only_ptx = true});
+    CheckModule(StoredSum(type, 8, 24, 1021), {.tolerance = 0.01, .only_ptx = true});
+  }
+  EXPECT_EQ(Compile(StoredSum("f32", 4, 40, 600)).kernels.size(), 2);
+  // Nothing divides a prime: no part may store past the end.
+  EXPECT_EQ(Compile(StoredSum("f32", 1, 40, 1021)).kernels.size(), 1);
+}
+
+}  // namespace
+}  // namespace kiln::codegen
