@@ -28,7 +28,7 @@ struct Product {
   ProductOperand a, b;
   std::optional<ir::PackedWeights> packed;  // b: its buffer has their words
   const ir::Inst* sum = nullptr;
-  double work = 0;  // instructions, roughly, for what is done with each sum
+  double work = 0;                // instructions, roughly, for what is done with each sum
   bool has_wide_results = false;  // of more than 16 bits
 };
 
