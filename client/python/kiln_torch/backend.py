@@ -17,6 +17,8 @@ from kiln_torch.check import Checked
 from kiln_torch.decompositions import decompositions
 from kiln_torch.devices import traced_device
 from kiln_torch.graphs import Deferred, capture_graph, next_name, ready_to_run
+from kiln_torch.kernels import exchanged
+from kiln_torch.margins import margin_losses_as_atens
 from kiln_torch.names import Names, module_names, name_inputs
 from kiln_torch.pregraph import without_region
 from kiln_torch.program import load_program
@@ -146,7 +148,7 @@ def aot_backend(
         )
 
     def backend(module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        with resampling_kept_whole():
+        with exchanged(resampling_kept_whole() | margin_losses_as_atens()):
             device = traced_device(module, example_inputs)
             names = module_names(module, known_names)
             return trace(device.type, names)(module, example_inputs)

@@ -20,6 +20,7 @@ from torch.nn import _reduction
 
 from kiln_torch.distances import DISTANCES
 from kiln_torch.foreach import foreach_decompositions
+from kiln_torch.margins import MARGIN_LOSSES
 from kiln_torch.quantized import QUANTIZED, QUANTIZED_ON_CUDA
 
 aten = torch.ops.aten
@@ -40,7 +41,7 @@ DECOMPOSED = frozenset(
     huber_loss_backward im2col isin isneginf isposinf leaky_relu_backward linalg_cross
     linspace.default log_sigmoid_backward log_sigmoid_forward logaddexp logaddexp2 logit logit_backward
     logspace.default logsumexp masked_fill mish mish_backward mse_loss mse_loss_backward
-    multi_margin_loss multilabel_margin_loss_forward mv mvlgamma nan_to_num nansum
+    mv mvlgamma nan_to_num nansum
     native_batch_norm_backward native_dropout_backward native_group_norm_backward
     native_layer_norm_backward new_empty new_full new_ones new_zeros nll_loss2d_forward
     nll_loss_forward norm ones ones_like pixel_shuffle pixel_unshuffle rad2deg renorm
@@ -292,5 +293,5 @@ def decompositions(
     table = get_decompositions([_operator(name) for name in names])
     chosen = {overload: how for overload, how in table.items() if _makes_new_tensors(overload)}
     chosen |= {overload: _gradient_of_a_loss(chosen[overload]) for overload in _DIVIDE_BY_NUMBER}
-    ours = _OURS | (_OURS_ON_CPU | DISTANCES | QUANTIZED if on_cpu else QUANTIZED_ON_CUDA)
+    ours = _OURS | MARGIN_LOSSES | (_OURS_ON_CPU | DISTANCES | QUANTIZED if on_cpu else QUANTIZED_ON_CUDA)
     return chosen | foreach_decompositions() | ours

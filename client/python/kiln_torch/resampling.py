@@ -1,4 +1,4 @@
-"""Keeps torch's resampling operators whole while a graph is traced.
+"""The kernels that keep torch's resampling operators whole while a graph is traced.
 
 Where Python dispatches, torch takes them apart above autograd, into reads at positions that tensors
 hold; their gradient is a scatter, which the loop IR cannot say and which takes eager's time several
@@ -7,9 +7,8 @@ times over. As one operator each has a gradient of its own, which the server low
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +16,8 @@ from torch._C import DispatchKey
 from torch._decomp.decompositions import upsample_compute_output_size
 from torch._prims_common import suggest_memory_format
 from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+from kiln_torch.kernels import Kernels
 
 aten = torch.ops.aten
 
@@ -68,31 +69,13 @@ def _add_metas() -> None:
             backward.py_impl(DispatchKey.Meta)(_gradient_meta)
 
 
-@contextlib.contextmanager
-def resampling_kept_whole() -> Iterator[None]:
-    """Not for two threads at a time: dynamo's lock is held where backends run.
-
-    What it sets aside is torch's own; a torch that has it elsewhere traces as it would anyway."""
-    if not all(hasattr(p.vec, "py_kernels") and hasattr(p.vec, "_dispatch_cache") for p in _WHOLE):
-        yield
-        return
+def resampling_kept_whole() -> Kernels:
     _add_metas()
-    saved: dict[torch._ops.OpOverload, dict[Any, Callable[..., Any]]] = {}
+    kernels: dict[torch._ops.OpOverload, dict[DispatchKey, Callable[..., Any] | None]] = {}
     for packet in _WHOLE:
-        for overload in (packet.vec, packet.default):
-            saved[overload] = dict(overload.py_kernels)
-            for key in _ABOVE:
-                overload.py_kernels.pop(key, None)
-            overload._dispatch_cache.clear()
-        for key in _ABOVE:
-            taken_apart = saved[packet.vec].get(key)
-            packet.vec.py_kernels[key] = functools.partial(
-                _vector_form, packet.default, taken_apart
-            )
-    try:
-        yield
-    finally:
-        for overload, kernels in saved.items():
-            overload.py_kernels.clear()
-            overload.py_kernels.update(kernels)
-            overload._dispatch_cache.clear()
+        kernels[packet.default] = dict.fromkeys(_ABOVE)
+        torchs = getattr(packet.vec, "py_kernels", {})
+        kernels[packet.vec] = {
+            key: functools.partial(_vector_form, packet.default, torchs.get(key)) for key in _ABOVE
+        }
+    return kernels
