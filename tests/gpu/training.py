@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import torch
 from measure import Results, Tensors, check, compare, compiled
 from models import ResNet, Transformer, VisionTransformer
+
+from kiln_torch import recompute
 
 F = torch.nn.functional
 STEPS = 4
@@ -82,7 +86,86 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 
+class Smooth(torch.nn.Module):
+    """Images [b, 3, h, w] to [b, 10], without the corners of ReLU: at those another order of a sum may turn a
+    gradient off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        conv, norm = torch.nn.Conv2d, torch.nn.BatchNorm2d
+        self.stem = torch.nn.Sequential(
+            conv(3, 64, 7, 2, 3, bias=False), norm(64), torch.nn.SiLU(), torch.nn.AvgPool2d(3, 2, 1)
+        )
+        self.inner = torch.nn.Sequential(
+            conv(64, 64, 3, padding=1), norm(64), torch.nn.SiLU(), conv(64, 64, 1, bias=False), norm(64)
+        )
+        self.down = conv(64, 96, 3, 2, 1)
+        self.head = torch.nn.Linear(96, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        x = F.silu(x + self.inner(x))
+        return self.head(F.silu(self.down(x)).mean((2, 3)))
+
+
+@contextmanager
+def _written_anew() -> Iterator[list[bool]]:
+    """Of each graph of both passes that is parted meanwhile, whether its convolutions got channels last."""
+    found: list[bool] = []
+
+    def channels_last(module: Any, rewrite: Callable[..., Any] = recompute.channels_last) -> Any:
+        new = rewrite(module)
+        found.append(new is not module)
+        return new
+
+    with mock.patch.object(recompute, "channels_last", channels_last):
+        yield found
+
+
+def _images(run: Results) -> None:
+    """Convolutions, norms and poolings in training, at sizes that fill a GPU, in both orders of dimensions."""
+    orders = {"channels first": torch.contiguous_format, "channels last": torch.channels_last}
+    torch.manual_seed(0)
+    module = Smooth().cuda().train()
+    x = torch.randn(8, 3, 112, 112, device="cuda")
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        kind = str(dtype).removeprefix("torch.")
+        for order, form in orders.items():
+            with run.case(f"training images {kind} {order}"), _written_anew() as anew:
+                args = [copy.deepcopy(module).to(dtype, memory_format=form), x.to(dtype, memory_format=form)]
+                check(lambda m, x: m(x), args, TIMES_EAGER)
+                assert all(anew), "convolutions are as they were"  # none: from torch's cache
+
+    def with_autocast(module: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cuda", torch.bfloat16):
+            return module(x)
+
+    with run.case("training images autocast"), _written_anew() as anew:
+        check(with_autocast, [module, x], TIMES_EAGER)
+        assert all(anew), "convolutions are as they were"
+    with run.case("training images: gradients lie as eager's do"):
+        eager, ours = copy.deepcopy(module), copy.deepcopy(module)
+        eager(x).sum().backward()
+        compiled(ours)(x).sum().backward()
+        for a, e in zip(ours.parameters(), eager.parameters(), strict=True):
+            assert a.grad.stride() == e.grad.stride(), f"{a.grad.stride()}, eager's {e.grad.stride()}"
+    for order, form in orders.items():
+        image = torch.randn(8, 64, 112, 112, device="cuda").to(memory_format=form).requires_grad_()
+        with run.case(f"training batch norm {order}"):
+            norm = torch.nn.BatchNorm2d(64, device="cuda").train()
+            check(lambda m, x: m(x).relu(), [norm, image])
+        for pool in ((3, 2, 1, 1, False), (5, 1, 2, 1, False), (3, 2, 1, 2, True)):
+            with run.case(f"training max pooling {pool} {order}"):
+                check(lambda x, pool=pool: F.max_pool2d(x, *pool).relu(), [image])
+        with run.case(f"training mean pooling {order}"):
+            check(lambda x: F.avg_pool2d(x, 3, 2, 1, True, False), [image])
+
+
 def training(run: Results) -> None:
+    tf32 = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    _images(run)
+    torch.backends.cudnn.allow_tf32 = tf32
     for name in ("gpt", "llama", "resnet"):
         for kind, make in OPTIMIZERS.items():
             with run.case(f"training {name} {kind}"):
