@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
 #include "compiler/ir/fixed_values.h"
+#include "compiler/schedule/cpu/winograd_plan.h"
 
 namespace kiln::schedule::cpu {
 
@@ -176,12 +177,16 @@ void SplitRows(IntContext& ints, const Step* store, const Step* load, Contractio
   plan.batch = std::move(batch);
 }
 
-// How many vectors wide the panels are that `load` reads; 0 where it reads no whole buffer of them.
-int PackedVectors(ir::Module& module, const Step& load, ContractionPlan plan) {
+// How many vectors wide the panels are that `load` reads, without planes or with them; 0 where it
+// reads no whole buffer of them.
+int PackedVectors(ir::Module& module, const Step& load, bool planes, ContractionPlan plan) {
   IntContext& ints = *module.ints;
   const ir::Buffer& buffer = module.buffers[load.inst->buffer];
   if (plan.depth != plan.num_k || buffer.dtype != plan.panel_type) return 0;
-  for (int vectors = 1; vectors <= kMostVectors; ++vectors) {
+  if (planes && buffer.kind != ir::BufferKind::kPrepared) return 0;
+  plan.has_planes = planes;
+  for (int vectors = planes ? kWinogradVectors : 1;
+       vectors <= (planes ? kWinogradVectors : kMostVectors); ++vectors) {
     plan.tile_vectors = vectors;
     ir::Buffer panels;
     panels.sizes = PanelSizes(ints, plan);
@@ -285,7 +290,11 @@ Choice MakeChoice(ir::Module& module, const Nest& nest, const Operand& row, cons
   const double k = MostOf(HintOf(ints, plan.num_k), plan.k_part);
   const double batches = HintOf(ints, plan.num_batches);
   const bool may_be_packed = load != nullptr && !plan.lane_part && !plan.k_part;
-  const int packed_vectors = may_be_packed ? PackedVectors(module, *load, plan) : 0;
+  int packed_vectors = may_be_packed ? PackedVectors(module, *load, /*planes=*/false, plan) : 0;
+  if (may_be_packed && packed_vectors == 0) {
+    packed_vectors = PackedVectors(module, *load, /*planes=*/true, plan);
+    plan.has_planes = packed_vectors != 0;
+  }
   ChooseTile(rows, lanes, isa, packed_vectors, plan);
   if (packed_vectors == plan.tile_vectors) plan.packed_load = load;
   if (device.rank > 0) TakeTileOfRank(device.rank, isa, plan);
@@ -375,10 +384,16 @@ bool IsWidenedInVectors(const DeviceInfo& device, VectorIsa isa, DType type) {
 
 }  // namespace
 
+IntExpr ContractionPlan::panel_rows(IntContext& ints) const {
+  if (!has_planes) return depth;
+  const IntExpr channels = ints.FloorDiv(depth, ints.Const(kWinogradTaps));
+  return ints.Add(depth, ints.Mul(channels, kWinogradPlanes));
+}
+
 std::vector<IntExpr> PanelSizes(IntContext& ints, const ContractionPlan& plan) {
   const IntExpr width = ints.Const(plan.panel_width());
-  std::vector<IntExpr> sizes = {plan.num_batches, ints.CeilDiv(plan.num_lanes, width), plan.depth,
-                                width};
+  std::vector<IntExpr> sizes = {plan.num_batches, ints.CeilDiv(plan.num_lanes, width),
+                                plan.panel_rows(ints), width};
   if (plan.pairs()) {
     sizes[2] = ints.FloorDiv(plan.depth, 2);
     sizes.push_back(ints.Const(2));

@@ -46,6 +46,8 @@ struct ContractionPlan {
 
   // Where the panel operand lies in panels already: its load. Null otherwise.
   const Step* packed_load = nullptr;
+  // Whether behind each panel's rows lie those of its planes (winograd_plan.h).
+  bool has_planes = false;
   // Whether the panels would be the same in every run, so that they can be made before.
   bool may_prepare = false;
 
@@ -64,6 +66,8 @@ struct ContractionPlan {
   bool pairs() const { return operand_type != type; }
   int panel_width() const { return vector_lanes * tile_vectors; }
   int block_rows() const { return tile_rows * row_groups; }
+  // From one panel to the next: `depth`, and those of planes.
+  ir::IntExpr panel_rows(ir::IntContext& ints) const;
 };
 
 // Nothing where plain loops serve better: integers, very few rows or lanes. Operands that are
@@ -76,7 +80,8 @@ std::optional<ContractionPlan> PlanContraction(ir::Module& module, const Nest& n
                                                const DeviceInfo& device, bool prepare = false);
 
 // The layout of all panels, contiguous: [batch][panel][k][lane], and of pairs
-// [batch][panel][k / 2][lane][k % 2]. REQUIRES: depth == num_k where an element is asked for.
+// [batch][panel][k / 2][lane][k % 2]. Planes are a panel's last rows, [plane][channel][lane].
+// REQUIRES: depth == num_k where an element is asked for.
 std::vector<ir::IntExpr> PanelSizes(ir::IntContext& ints, const ContractionPlan& plan);
 std::vector<ir::IntExpr> PanelIndices(ir::IntContext& ints, const ContractionPlan& plan,
                                       ir::IntExpr batch, ir::IntExpr lane, ir::IntExpr k);
