@@ -247,7 +247,7 @@ struct Operand {
 };
 
 Choice MakeChoice(ir::Module& module, const Nest& nest, const Operand& row, const Operand& panel,
-                  VectorIsa isa, DType type, const DeviceInfo& device, bool prepare) {
+                  VectorIsa isa, DType type, const DeviceInfo& device, Preparing prepare) {
   const int64_t l2_bytes = device.l2_bytes;
   IntContext& ints = *module.ints;
   Choice choice;
@@ -299,7 +299,8 @@ Choice MakeChoice(ir::Module& module, const Nest& nest, const Operand& row, cons
   if (packed_vectors == plan.tile_vectors) plan.packed_load = load;
   if (device.rank > 0) TakeTileOfRank(device.rank, isa, plan);
   const auto is_fixed = [&](ir::BufferId b) { return ir::IsFixed(module.buffers[b]); };
-  plan.may_prepare = prepare && plan.packed_load == nullptr && plan.depth == plan.num_k &&
+  plan.may_prepare = prepare != Preparing::kNothing && plan.packed_load == nullptr &&
+                     plan.depth == plan.num_k &&
                      std::all_of(panel_steps.begin(), panel_steps.end(),
                                  [&](const Step* step) { return IsFixed(*step->inst, is_fixed); });
   plan.store_along_rows =
@@ -413,7 +414,7 @@ std::vector<IntExpr> PanelIndices(IntContext& ints, const ContractionPlan& plan,
 }
 
 std::optional<ContractionPlan> PlanContraction(ir::Module& module, const Nest& nest,
-                                               const DeviceInfo& device, bool prepare) {
+                                               const DeviceInfo& device, Preparing prepare) {
   IntContext& ints = *module.ints;
   const VectorIsa isa = IsaOf(device);
   const NestPhase& phase = nest.phases[0];
@@ -449,6 +450,12 @@ std::optional<ContractionPlan> PlanContraction(ir::Module& module, const Nest& n
     if (!choice.legal || HintOf(ints, choice.plan.num_rows) < kFewest ||
         HintOf(ints, choice.plan.num_lanes) < kFewest) {
       continue;
+    }
+    if (prepare == Preparing::kPlanes && choice.plan.may_prepare &&
+        PlanWinograd(module, nest, choice.plan, device)) {
+      choice.plan.has_planes = true;
+      choice.plan.tile_vectors = kWinogradVectors;
+      return choice.plan;
     }
     if (best) other = std::max(best->cost, choice.cost);
     const bool packed = choice.plan.packed_load != nullptr;

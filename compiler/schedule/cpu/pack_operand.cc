@@ -248,22 +248,18 @@ absl::StatusOr<std::optional<Kernel>> PackOperand(ir::Module& module, Kernel& ke
                                                   int64_t most_bytes, const DeviceInfo& device) {
   if (kernel.schedule != ir::Schedule::kContraction) return std::nullopt;
   KILN_ASSIGN_OR_RETURN(Nest nest, BuildNest(module, kernel, /*collapse=*/true));
-  const std::optional<ContractionPlan> plan =
-      PlanContraction(module, nest, device, /*prepare=*/true);
-  if (!plan || !plan->may_prepare) return std::nullopt;
-  Originals originals(*module.ints);
-  if (!originals.Add(nest.outer, kernel.outer) ||
-      !originals.Add(nest.phases[0].inner, kernel.phases[0].inner)) {
-    return std::nullopt;
+  for (const Preparing prepare : {Preparing::kPlanes, Preparing::kPanels}) {
+    const std::optional<ContractionPlan> plan = PlanContraction(module, nest, device, prepare);
+    if (!plan || !plan->may_prepare) return std::nullopt;
+    Originals originals(*module.ints);
+    if (!originals.Add(nest.outer, kernel.outer) ||
+        !originals.Add(nest.phases[0].inner, kernel.phases[0].inner)) {
+      return std::nullopt;
+    }
+    auto packing = Packer(module, kernel, nest, *plan, originals).Pack(most_bytes);
+    if (packing || !plan->has_planes) return packing;
   }
-  if (PlanWinograd(module, nest, *plan, device)) {
-    ContractionPlan planes = *plan;
-    planes.has_planes = true;
-    planes.tile_vectors = kWinogradVectors;
-    auto packing = Packer(module, kernel, nest, planes, originals).Pack(most_bytes);
-    if (packing) return packing;
-  }
-  return Packer(module, kernel, nest, *plan, originals).Pack(most_bytes);
+  return std::nullopt;
 }
 
 }  // namespace kiln::schedule::cpu

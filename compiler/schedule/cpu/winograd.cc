@@ -31,7 +31,8 @@ class WinogradScheduler {
         l1_bytes_(device.l1_bytes),
         width_(sums_.panel_width()),
         pitch_(std::max<int64_t>(plan.block_tiles(), sums_.tile_rows)),
-        plane_(plan.channels * pitch_ + sums_.vector_lanes) {}
+        plane_(plan.channels * pitch_ + sums_.vector_lanes),
+        most_places_(RoundUp(2 * plan.block_rows * plan.width.places, kTransposed)) {}
 
   Tree Run() &&;
 
@@ -42,9 +43,10 @@ class WinogradScheduler {
     return builder_.Open({DType::kF32, Const(size), space, {}, false}, out);
   }
   Block& AddTasks(IntExpr& group, IntExpr& groups, IntExpr& block, Block& out);
+  void OpenScratch(Block& out);
   void Transform(Block& out);
   void AddPanel(IntExpr panel, Block& out);
-  void Multiply(AllocId products, const Window& planes, Block& out);
+  void Multiply(const Window& planes, Block& out);
 
   ir::IntContext& ints_;
   const WinogradPlan& plan_;
@@ -54,7 +56,8 @@ class WinogradScheduler {
   const int64_t l1_bytes_;
   const int64_t width_;          // of a panel
   const int64_t pitch_, plane_;  // of transformed tiles: from channel to channel, plane to plane
-  AllocId tiles_ = -1;
+  const int64_t most_places_;    // of a block, in whole steps of the transpose
+  AllocId tiles_ = -1, products_ = -1, places_ = -1, turned_ = -1;
   IntExpr first_tile_, tile_rows_;  // of the task's block: rows of tiles
 };
 
@@ -75,9 +78,17 @@ Block& WinogradScheduler::AddTasks(IntExpr& group, IntExpr& groups, IntExpr& blo
   return builder_.AddSteps(block, blocks, zero, blocks, one, Binding::kTask, *at);
 }
 
+void WinogradScheduler::OpenScratch(Block& out) {
+  tiles_ = OpenFloats(kWinogradPlanes * plane_, Space::kL2, out);
+  products_ = OpenFloats(kWinogradPlanes * pitch_ * width_, Space::kL2, out);
+  const int64_t size = most_places_ * width_;
+  const Space space = TaskSpace(2 * size * DTypeSize(DType::kF32), l1_bytes_);
+  places_ = OpenFloats(size, space, out);
+  if (sums_.store_along_rows) turned_ = OpenFloats(size, space, out);
+}
+
 void WinogradScheduler::Transform(Block& out) {
   const int64_t columns = plan_.width.tiles();
-  tiles_ = OpenFloats(kWinogradPlanes * plane_, Space::kL2, out);
   const Window to{-1, tiles_, Const(0)};
   // Of a block with too few tiles the others of a product are zeros.
   const int64_t last_rows = (plan_.height.tiles() - 1) % plan_.block_rows + 1;
@@ -96,7 +107,7 @@ void WinogradScheduler::Transform(Block& out) {
 }
 
 // products[plane][tile][lane] of the block's tiles with one panel.
-void WinogradScheduler::Multiply(AllocId products, const Window& planes, Block& out) {
+void WinogradScheduler::Multiply(const Window& planes, Block& out) {
   const IntExpr one = Const(1), zero = Const(0), rows = Const(sums_.tile_rows);
   const IntExpr tiles = ints_.Mul(tile_rows_, plan_.width.tiles());
   IntExpr plane, group;
@@ -112,7 +123,7 @@ void WinogradScheduler::Multiply(AllocId products, const Window& planes, Block& 
   body.push_back({Micro{
       MicroKind::kMultiply,
       {sums_.vector_lanes, sums_.tile_rows, sums_.tile_vectors},
-      {{-1, products, product},
+      {{-1, products_, product},
        {-1, tiles_, ints_.Add(ints_.Mul(plane, plane_), first)},
        {planes.buffer, -1, ints_.Add(planes.index, ints_.Mul(plane, plan_.channels * width_))}},
       {Const(plan_.channels), one, Const(pitch_)}}});
@@ -122,38 +133,35 @@ void WinogradScheduler::AddPanel(IntExpr panel, Block& out) {
   const int64_t columns = plan_.width.places, tap_rows = kWinogradTaps * plan_.channels;
   const Window panels{sums_.packed_load->inst->buffer, -1,
                       ints_.Mul(panel, ints_.Mul(sums_.panel_rows(ints_), width_))};
-  const AllocId products = OpenFloats(kWinogradPlanes * pitch_ * width_, Space::kL2, out);
-  Multiply(products, {panels.buffer, -1, ints_.Add(panels.index, tap_rows * width_)}, out);
+  Multiply({panels.buffer, -1, ints_.Add(panels.index, tap_rows * width_)}, out);
 
-  const int64_t most = RoundUp(2 * plan_.block_rows * columns, kTransposed);
-  const Space space = TaskSpace(2 * most * width_ * DTypeSize(DType::kF32), l1_bytes_);
   const IntExpr zero = Const(0), first_row = builder_.Let(ints_.Mul(first_tile_, 2),
                                                           Const(plan_.height.places), out);
   const IntExpr end_row = builder_.Let(
       ints_.Min(ints_.Add(first_row, ints_.Mul(tile_rows_, 2)), Const(plan_.height.places)),
       Const(plan_.height.places), out);
-  AllocId sums = OpenFloats(most * width_, space, out);
   out.push_back(
       {Micro{MicroKind::kWinogradSums,
              {sums_.vector_lanes, sums_.tile_vectors},
-             {{-1, sums, zero}, {-1, products, zero}, Image(), panels},
+             {{-1, places_, zero}, {-1, products_, zero}, Image(), panels},
              {Const(pitch_), Const(plan_.width.tiles()), Const(plan_.channels),
               Const(plan_.channel_stride), Const(plan_.height.size), Const(plan_.height.stride),
               Const(plan_.width.size), ints_.Add(first_row, -plan_.height.before),
               Const(-plan_.width.before), ints_.Sub(end_row, first_row), Const(columns)}}});
-  if (sums_.store_along_rows) {
-    const AllocId turned = OpenFloats(most * width_, space, out);
+  const bool along_rows = sums_.store_along_rows;
+  if (along_rows) {
     out.push_back({Micro{MicroKind::kTranspose,
-                         {static_cast<int>(most), static_cast<int>(width_)},
-                         {{-1, turned, zero}, {-1, sums, zero}},
+                         {static_cast<int>(most_places_), static_cast<int>(width_)},
+                         {{-1, turned_, zero}, {-1, places_, zero}},
                          {}}});
-    sums = turned;
   }
   const FlatRange rows{ints_.Mul(first_row, columns), ints_.Mul(end_row, columns)};
   const IntExpr lane = builder_.Let(ints_.Mul(panel, width_), sums_.num_lanes, out);
   const FlatRange lanes{lane, builder_.Let(ints_.Min(ints_.Add(lane, width_), sums_.num_lanes),
                                            sums_.num_lanes, out)};
-  flat_.Finish({sums, rows.begin, sums_.store_along_rows ? most : width_}, rows, lanes, out);
+  const SumTile tile{along_rows ? turned_ : places_, rows.begin,
+                     along_rows ? most_places_ : width_};
+  flat_.Finish(tile, rows, lanes, out);
 }
 
 Tree WinogradScheduler::Run() && {
@@ -165,6 +173,7 @@ Tree WinogradScheduler::Run() && {
   tile_rows_ =
       builder_.Let(ints_.Min(Const(plan_.block_rows), ints_.Sub(Const(tile_rows), first_tile_)),
                    Const(plan_.block_rows), task);
+  OpenScratch(task);
   Transform(task);
   const IntExpr panels = ints_.CeilDiv(sums_.num_lanes, Const(width_));
   const auto begin = [&](IntExpr number) {
