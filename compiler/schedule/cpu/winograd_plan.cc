@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -18,11 +19,14 @@ using ir::IntExpr;
 using ir::ScalarOp;
 using ir::ValueId;
 
-constexpr int64_t kLeastTiles = 32;          // of an image: fewer do not pay for larger weights
-constexpr int64_t kMostBlockTiles = 64;      // that are transformed at a time
-constexpr double kLeastGain = 1.2;           // over the usual way, by the model
-constexpr double kTransformedElement = 0.7;  // vectors' time of one, of the image or of sums
-constexpr double kBlockOfTiles = 2;          // what a block costs beside: weights come once more
+constexpr int64_t kLeastTiles = 32;        // of an image: fewer do not pay for larger weights
+constexpr int64_t kMostBlockTiles = 64;    // that are transformed at a time
+constexpr double kMostOfCache = 1.3;       // of half of the second-level cache, for those
+constexpr double kLeastGain = 1.2;         // over the usual way, by the model
+constexpr double kTransformedElement = 4;  // vectors' time of one in a plane
+constexpr double kStepOfTiles = 2;         // what a step of k takes beside its multiply-adds
+constexpr double kBlockOfTiles = 2;        // and a block, for which weights come once more
+constexpr double kStoredSteps = 8;         // steps of k that sums take which are stored
 
 class Planner {
  public:
@@ -152,48 +156,57 @@ class Planner {
     return axis.size > 0;
   }
 
-  // Rows of tiles in the registers for whole multiples of which a block of `tiles` is taken.
-  double Padded(int64_t tiles, int rows) const {
-    const auto groups = static_cast<double>((tiles + rows - 1) / rows);
-    return groups * (rows + 2);  // what a step of k takes beside multiply-adds
+  // Steps of one plane's products of `rows` rows of tiles, a block at a time.
+  double BlockSteps(int64_t rows, int tile_rows) const {
+    const int64_t tiles = rows * out_.width.tiles();
+    const auto groups = static_cast<double>((tiles + tile_rows - 1) / tile_rows);
+    return groups * (tile_rows + kStepOfTiles) + kBlockOfTiles;
   }
 
+  int64_t TransformedBytes(int64_t rows) const {
+    const int64_t each = out_.channels + out_.contraction.panel_width();
+    return rows * out_.width.tiles() * each * kWinogradPlanes * int64_t{sizeof(float)};
+  }
+
+  // How many rows of tiles a block has, and how many tiles the registers.
   bool ChooseTiles() {
     ContractionPlan& plan = out_.contraction;
-    const bool is_wide = IsaOf(device_) == VectorIsa::kAvx512;
     plan.tile_vectors = kWinogradVectors;
     const int64_t rows = out_.height.tiles(), columns = out_.width.tiles();
-    const auto lanes = static_cast<double>(plan.num_lanes.value());
     if (rows * columns < kLeastTiles || columns > kMostTileColumns) return false;
-    const int64_t plane_bytes = kWinogradPlanes * static_cast<int64_t>(sizeof(float));
+    const int most = IsaOf(device_) == VectorIsa::kAvx512 ? 14 : 6;
     double best = 0;
     for (int64_t block = 1; block <= rows && block * columns <= kMostBlockTiles; ++block) {
-      const int64_t tiles = block * columns;
-      const int64_t bytes = plane_bytes * tiles * (out_.channels + plan.panel_width());
-      if (block > 1 && 3 * bytes > 2 * device_.l2_bytes) break;
-      const int most = is_wide ? 14 : 6;
+      // Half of the second-level cache is for weights.
+      if (2 * TransformedBytes(block) > kMostOfCache * device_.l2_bytes) break;
+      const int64_t rest = rows % block;
       for (int tile_rows = most; tile_rows > most / 2; --tile_rows) {
-        const double cost =
-            static_cast<double>(rows / block) * (Padded(tiles, tile_rows) + kBlockOfTiles) +
-            (rows % block == 0 ? 0 : Padded(rows % block * columns, tile_rows) + kBlockOfTiles);
-        if (best > 0 && cost >= best * 0.995) continue;
-        best = cost;
+        const double steps = static_cast<double>(rows / block) * BlockSteps(block, tile_rows) +
+                             (rest == 0 ? 0 : BlockSteps(rest, tile_rows));
+        if (best > 0 && steps >= best * 0.995) continue;
+        best = steps;
         plan.tile_rows = tile_rows;
         out_.block_rows = block;
       }
     }
-    if (best == 0 || 3 * plane_bytes * columns * out_.channels > 2 * device_.l2_bytes) return false;
+    return best > 0 && Pays();
+  }
+
+  // Both in vectors' time.
+  bool Pays() const {
+    const ContractionPlan& plan = out_.contraction;
+    const double width = plan.panel_width(), vector = plan.vector_lanes;
+    const double lanes = std::ceil(static_cast<double>(plan.num_lanes.value()) / width) * width;
     const auto channels = static_cast<double>(out_.channels);
-    const double width = plan.panel_width(), padded_lanes = std::ceil(lanes / width) * width;
-    const double tiles = static_cast<double>(rows * columns);
-    const double places = static_cast<double>(out_.height.places * out_.width.places);
-    const double direct = places * kWinogradTaps * channels * padded_lanes / plan.vector_lanes;
-    const double transforms =
-        kTransformedElement * kWinogradPlanes * tiles *
-        (channels * kGroupsOfPrepared / plan.vector_lanes * 2 + 2 * lanes / plan.vector_lanes);
-    const double products = best * plan.tile_rows / (plan.tile_rows + 2) * kWinogradPlanes *
-                            channels * padded_lanes / plan.vector_lanes;
-    return direct > kLeastGain * (transforms + products);
+    const auto places = static_cast<double>(out_.height.places * out_.width.places);
+    const int64_t rows = out_.height.tiles(), columns = out_.width.tiles();
+    const double groups = static_cast<double>((rows + out_.block_rows - 1) / out_.block_rows) *
+                          std::ceil(static_cast<double>(out_.block_tiles()) / plan.tile_rows);
+    const double products = groups * plan.tile_rows * (channels + kStoredSteps) * lanes / vector;
+    const double transforms = kTransformedElement * static_cast<double>(rows * columns) *
+                              (kGroupsOfPrepared * channels + lanes) / vector;
+    const double direct = places * kWinogradTaps * channels * lanes / vector;
+    return direct > kLeastGain * kWinogradPlanes * (products + transforms);
   }
 
   IntContext& ints_;
