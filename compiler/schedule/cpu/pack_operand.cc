@@ -71,7 +71,7 @@ class Packer {
         lanes_(originals.Of(plan.lanes)),
         k_(originals.Of(plan.k)) {}
 
-  std::optional<Kernel> Pack(int64_t most_bytes) {
+  std::optional<Kernel> Pack(int64_t most_bytes, int64_t spare_bytes) {
     ir::Buffer buffer{absl::StrCat(kernel_.name, "_panels"),
                       plan_.panel_type,
                       PanelSizes(ints_, plan_),
@@ -80,6 +80,10 @@ class Packer {
     buffer.strides = module_.ContiguousStrides(buffer.sizes);
     const IntExpr bytes = SizeBytes(ints_, buffer);
     if (!bytes.is_const() || bytes.value() > most_bytes) return std::nullopt;
+    constexpr int kRows = kWinogradPlanes + kWinogradTaps;
+    if (plan_.has_planes && bytes.value() / kRows * kWinogradPlanes > spare_bytes) {
+      return std::nullopt;
+    }
     panels_ = module_.AddBuffer(std::move(buffer));
     Kernel packing = plan_.has_planes ? MakeKernelOfPlanes() : MakeKernel();
     ReadPanels();
@@ -245,7 +249,8 @@ class Packer {
 }  // namespace
 
 absl::StatusOr<std::optional<Kernel>> PackOperand(ir::Module& module, Kernel& kernel,
-                                                  int64_t most_bytes, const DeviceInfo& device) {
+                                                  int64_t most_bytes, int64_t spare_bytes,
+                                                  const DeviceInfo& device) {
   if (kernel.schedule != ir::Schedule::kContraction) return std::nullopt;
   KILN_ASSIGN_OR_RETURN(Nest nest, BuildNest(module, kernel, /*collapse=*/true));
   for (const Preparing prepare : {Preparing::kPlanes, Preparing::kPanels}) {
@@ -256,7 +261,7 @@ absl::StatusOr<std::optional<Kernel>> PackOperand(ir::Module& module, Kernel& ke
         !originals.Add(nest.phases[0].inner, kernel.phases[0].inner)) {
       return std::nullopt;
     }
-    auto packing = Packer(module, kernel, nest, *plan, originals).Pack(most_bytes);
+    auto packing = Packer(module, kernel, nest, *plan, originals).Pack(most_bytes, spare_bytes);
     if (packing || !plan->has_planes) return packing;
   }
   return std::nullopt;
