@@ -121,11 +121,12 @@ class Target {
   absl::StatusOr<schedule::Tree> Schedule(ir::Module& module, const ir::Operation& operation) const;
   // For a kernel that reads something fixed (compiler/ir/fixed_values.h) and would lay it out anew
   // in every run: a kernel that does so once. It stores the module's new last buffer, a prepared
-  // one of at most `most_bytes`, and `kernel` reads that instead. Nothing where there is no such
-  // thing.
+  // one of at most `most_bytes`, and of at most `spare_bytes` more than what it lays out; `kernel`
+  // reads that instead. Nothing where there is no such thing.
   virtual absl::StatusOr<std::optional<ir::Kernel>> PackOperand(ir::Module& module,
                                                                 ir::Kernel& kernel,
-                                                                int64_t most_bytes) const = 0;
+                                                                int64_t most_bytes,
+                                                                int64_t spare_bytes) const = 0;
   // REQUIRES: a verified tree of this target.
   virtual absl::StatusOr<EmittedKernel> Print(ir::Module& module,
                                               const schedule::Tree& tree) const = 0;

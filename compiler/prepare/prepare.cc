@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "compiler/ir/fixed_values.h"
@@ -46,6 +47,7 @@ class Preparer {
 
   absl::Status Run() {
     std::vector<ir::Operation> prepared, others;
+    bytes_to_come_ = Bytes(Parameters());
     for (ir::Operation& operation : module_.operations) {
       auto* kernel = std::get_if<Kernel>(&operation);
       const bool once = kernel != nullptr && MakePrepared(*kernel);
@@ -54,9 +56,11 @@ class Preparer {
     for (ir::Operation& operation : others) {
       auto* kernel = std::get_if<Kernel>(&operation);
       if (kernel == nullptr) continue;
-      KILN_ASSIGN_OR_RETURN(std::optional<Kernel> packing,
-                            target_.PackOperand(module_, *kernel, bytes_left_));
+      KILN_ASSIGN_OR_RETURN(
+          std::optional<Kernel> packing,
+          target_.PackOperand(module_, *kernel, bytes_left_, bytes_left_ - bytes_to_come_));
       if (!packing) continue;
+      MarkLaidOut(*packing);
       if (ShareMade(*packing, *kernel)) continue;
       Take(StoredBy(*packing));
       prepared.emplace_back(*std::move(packing));
@@ -95,6 +99,21 @@ class Preparer {
 
   void Take(const std::vector<BufferId>& buffers) { bytes_left_ -= Bytes(buffers); }
 
+  std::vector<BufferId> Parameters() const {
+    std::vector<BufferId> out;
+    for (size_t i = 0; i < module_.buffers.size(); ++i) {
+      if (module_.buffers[i].parameter) out.push_back(static_cast<BufferId>(i));
+    }
+    return out;
+  }
+
+  void MarkLaidOut(const Kernel& packing) {
+    ForEachInst(packing, [&](const Inst& inst) {
+      const bool is_one = inst.op == ir::ScalarOp::kLoad && module_.buffers[inst.buffer].parameter;
+      if (is_one && laid_out_.insert(inst.buffer).second) bytes_to_come_ -= Bytes({inst.buffer});
+    });
+  }
+
   // A weight that several contractions read in one layout is laid out once: they read what the
   // first of them does, and the newest buffer goes.
   bool ShareMade(const Kernel& packing, Kernel& reader) {
@@ -117,7 +136,11 @@ class Preparer {
 
   const codegen::Target& target_;
   int64_t bytes_left_;
+  // Of parameters that nothing has been laid out of yet: whoever takes more than he needs leaves
+  // room for those.
+  int64_t bytes_to_come_ = 0;
   Module& module_;
+  absl::flat_hash_set<BufferId> laid_out_;
   absl::flat_hash_map<std::string, BufferId> layouts_;  // by the text of the kernel that makes it
 };
 

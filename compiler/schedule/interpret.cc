@@ -12,6 +12,7 @@
 #include "compiler/schedule/interpret_attention.h"
 #include "compiler/schedule/interpret_packed.h"
 #include "compiler/schedule/interpret_queries.h"
+#include "compiler/schedule/interpret_winograd.h"
 #include "compiler/schedule/micro.h"
 #include "compiler/schedule/nest.h"
 #include "proto/base/status_macros.h"
@@ -382,6 +383,10 @@ class Runner {
             [](int64_t i, int64_t lane, int64_t width) { return i * width + lane; }, read, write);
       case MicroKind::kMultiplyPairs:
         return Multiply(c[1], c[0] * c[2], s, 1, PairIndex, read, write);
+      case MicroKind::kWinogradImage:
+        return InterpretWinogradImage(s, read, write);
+      case MicroKind::kWinogradSums:
+        return InterpretWinogradSums(int64_t{c[0]} * c[1], s, read, write);
       case MicroKind::kMultiplyRows:
         if (c[kRowsInner] != 0) return InterpretPackedRows(module_, micro, s, read, write);
         [[fallthrough]];

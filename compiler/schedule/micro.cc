@@ -26,6 +26,13 @@ IntExpr Span(IntContext& ints, IntExpr rows, IntExpr row_stride, IntExpr columns
                   one);
 }
 
+// The same of the planes of an image whose rows are contiguous.
+IntExpr ImageSpan(IntContext& ints, IntExpr channels, IntExpr channel_stride, IntExpr height,
+                  IntExpr row_stride, IntExpr width) {
+  return ints.Add(ints.Mul(ints.Sub(channels, ints.Const(1)), channel_stride),
+                  Span(ints, height, row_stride, width, ints.Const(1)));
+}
+
 }  // namespace
 
 const MicroInfo& Info(MicroKind kind) {
@@ -86,6 +93,18 @@ std::vector<IntExpr> Reach(IntContext& ints, const Micro& micro) {
               Span(ints, s[2], s[0], s[1], one)};
     case MicroKind::kTranspose:
       return {ints.Const(int64_t{c[0]} * c[1]), ints.Const(int64_t{c[0]} * c[1])};
+    case MicroKind::kWinogradImage: {
+      const IntExpr row = ints.Mul(ints.CeilDiv(s[8], ints.Const(c[0])), c[0]);
+      const IntExpr last = ints.Add(ints.Mul(ints.Sub(s[7], one), s[8]), row);
+      const IntExpr channel = ints.Mul(ints.Sub(s[0], one), s[9]);
+      return {ints.Add(ints.Mul(s[10], 15), ints.Add(channel, last)),
+              ImageSpan(ints, s[0], s[1], s[2], s[3], s[4])};
+    }
+    case MicroKind::kWinogradSums: {
+      const int64_t width = int64_t{c[0]} * c[1];
+      return {ints.Mul(ints.Mul(s[9], s[10]), width), ints.Mul(s[0], 16 * width),
+              ImageSpan(ints, s[2], s[3], s[4], s[5], s[6]), ints.Mul(s[2], 9 * width)};
+    }
     case MicroKind::kMultiplyRows:
       if (c[kRowsInner] != 0) {
         return {ints.Const(int64_t{c[0]} * c[1]), Span(ints, s[0], s[3], s[2], s[4]),
@@ -161,6 +180,10 @@ IntExpr Work(IntContext& ints, const Micro& micro) {
       return ints.Mul(s[1], s[2]);
     case MicroKind::kTranspose:
       return ints.Const(int64_t{c[0]} * c[1]);
+    case MicroKind::kWinogradImage:
+      return ints.Mul(ints.Mul(s[0], s[7]), ints.Mul(s[8], 16));
+    case MicroKind::kWinogradSums:
+      return ints.Mul(ints.Mul(s[9], s[10]), int64_t{4} * c[0] * c[1]);
     case MicroKind::kMultiply:
     case MicroKind::kMultiplyPairs:
       return ints.Mul(s[0], int64_t{c[0]} * c[1] * c[2]);

@@ -29,6 +29,22 @@ namespace kiln::schedule {
   X(kInterleave, "interleave", 1, 2, 3)                                                            \
   /* <ROWS, LANES>(to, from): to[lane * ROWS + row] = from[row * LANES + lane]; multiples of 4 */  \
   X(kTranspose, "transpose", 2, 2, 0)                                                              \
+  /* <VL>(to, image; channels, channel_stride, height, row_stride, width, first_row,               \
+     first_column, tile_rows, tile_columns, pitch, plane), all of f32; d[i, j] = image[c *         \
+     channel_stride + (first_row + 2 * y + i) * row_stride + first_column + 2 * x + j], 0 outside  \
+     of height and width, B = {{1, 0, -1, 0}, {0, 1, 1, 0}, {0, -1, 1, 0}, {0, 1, 0, -1}}:         \
+     to[(4 * i + j) * plane + c * pitch + y * tile_columns + x] = (B d B^T)[i, j], i and j < 4,    \
+     c < channels, y < tile_rows, x < tile_columns <= kMostTileColumns; up to VL - 1 elements      \
+     behind a row of tiles are lost, where they are none of the next */                            \
+  X(kWinogradImage, "winograd_image", 1, 2, 11)                                                    \
+  /* <VL, NV>(to, products, image, panel; pitch, tile_columns, channels, channel_stride, height,   \
+     row_stride, width, first_row, first_column, rows, columns), W = VL * NV, all of f32; m[i, j]  \
+     = products[((4 * i + j) * pitch + y / 2 * tile_columns + x / 2) * W + lane], A = {{1, 1, 1,   \
+     0}, {0, 1, -1, -1}}: to[(y * columns + x) * W + lane] = (A m A^T)[y % 2, x % 2], y < rows,    \
+     x < columns; where one of them is not finite all are the sum over c < channels, i and j < 3   \
+     of image[c * channel_stride + (first_row + y + i) * row_stride + first_column + x + j], 0     \
+     outside of height and width, times panel[(9 * c + 3 * i + j) * W + lane] */                   \
+  X(kWinogradSums, "winograd_sums", 2, 4, 11)                                                      \
   /* <VL, MR, NV>(tile, a, panel; k, row_stride, k_stride), W = VL * NV; one type, or a panel of   \
      f16 or bf16 and the others of f32:                                                            \
      tile[r * W + lane] = sum over i < k of a[r * row_stride + i * k_stride] * panel[i * W + lane] \
@@ -123,6 +139,11 @@ struct OfGradients {
 float ScaleOf(const std::vector<int>& constants, size_t first);
 // Whether it adds to its window number `window`.
 bool AddsTo(MicroKind kind, size_t window);
+// Of kWinogradImage: tiles side by side.
+inline constexpr int64_t kMostTileColumns = 64;
+inline bool IsOfWinograd(MicroKind kind) {
+  return kind == MicroKind::kWinogradImage || kind == MicroKind::kWinogradSums;
+}
 // Constants of kMultiplyRows, by number.
 inline constexpr size_t kRowsInner = 7, kRowsGroup = 8;
 std::optional<MicroKind> MicroKindFromName(absl::string_view name);

@@ -157,6 +157,8 @@ enum class MicroKind : uint8_t {
   kPackPairs,
   kInterleave,
   kTranspose,
+  kWinogradImage,
+  kWinogradSums,
   kMultiply,
   kMultiplyPairs,
   kMultiplyTile,

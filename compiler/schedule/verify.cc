@@ -413,6 +413,9 @@ class Verifier {
     if (is_packed && micro.constants[kRowsGroup] < 1) {
       return Error(StrCat("micro ", info.name, " has groups of none"));
     }
+    if (micro.kind == MicroKind::kWinogradImage && micro.sizes[8].range().max > kMostTileColumns) {
+      return Error(StrCat("micro ", info.name, " has too many tiles side by side"));
+    }
     const std::vector<IntExpr> reach = Reach(ints_, micro);
     std::optional<DType> dtype;
     const auto is_half = [](DType d) { return d == DType::kBF16 || d == DType::kF16; };
@@ -450,6 +453,8 @@ class Verifier {
                     : !is_half(memory.dtype) || memory.dtype != keys.dtype) {
           return Error(StrCat("micro ", info.name, " takes bf16 or f16, and sums in f32"));
         }
+      } else if (IsOfWinograd(micro.kind) && memory.dtype != DType::kF32) {
+        return Error(StrCat("micro ", info.name, " takes f32"));
       } else if (IsOfTensorCores(micro.kind) && i < 2) {
         if (i == 0 ? memory.dtype != DType::kF32 : !is_half(memory.dtype)) {
           return Error(StrCat("micro ", info.name, " takes bf16 or f16 and gives f32"));

@@ -32,8 +32,9 @@ class CppTarget : public Target {
   void Tile(ir::Module& module) const override { schedule::cpu::Tile(module, device_); }
 
   absl::StatusOr<std::optional<ir::Kernel>> PackOperand(ir::Module& module, ir::Kernel& kernel,
-                                                        int64_t most_bytes) const override {
-    return schedule::cpu::PackOperand(module, kernel, most_bytes, device_);
+                                                        int64_t most_bytes,
+                                                        int64_t spare_bytes) const override {
+    return schedule::cpu::PackOperand(module, kernel, most_bytes, spare_bytes, device_);
   }
 
   absl::StatusOr<EmittedKernel> Print(ir::Module& module,

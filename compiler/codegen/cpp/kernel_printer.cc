@@ -6,6 +6,8 @@
 
 #include "absl/container/btree_set.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "compiler/codegen/cpp/cost_text.h"
 #include "compiler/codegen/cpp/cpp_target.h"
 #include "compiler/codegen/source/tree_printer.h"
@@ -167,6 +169,15 @@ void KernelPrinter::PrintMicro(const schedule::Micro& micro, Function& f) {
     case schedule::MicroKind::kTranspose:
       f.out.Line(Routine("KTransposeTile<", c[0], ", ", c[1], ", ", type, ">"), w[1], ", ", w[0],
                  ");");
+      break;
+    case schedule::MicroKind::kWinogradImage:
+      f.out.Line(Routine("KWinogradImage<", c[0], ">"), w[1], ", ", absl::StrJoin(s, ", "), ", ",
+                 w[0], ");");
+      break;
+    case schedule::MicroKind::kWinogradSums:
+      f.out.Line(Routine("KWinogradSums<", c[0], ", ", c[1], ">"), w[1], ", ", s[0], ", ", s[1],
+                 ", ", w[2], ", ", absl::StrJoin(absl::MakeConstSpan(s).subspan(2, 7), ", "), ", ",
+                 w[3], ", ", s[9], ", ", s[10], ", ", w[0], ");");
       break;
     case schedule::MicroKind::kMultiply:
       f.out.Line(Routine("KMicroKernel<", type, ", ", type_of(micro.windows[2]), ", ", c[0], ", ",

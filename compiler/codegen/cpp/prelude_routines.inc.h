@@ -96,3 +96,29 @@ template <class Key>
 KILN_ROUTINE KSelectLeast {
   static void Run(Key * row, Key * scratch, long n, long k);
 };
+
+// How many tiles of 2 x 2 places side by side KWinogradImage takes.
+constexpr long kMostTileColumns = 64;
+
+// Winograd's transform of an image's tiles of 4 x 4, which begin at every other row and column from
+// (first_row, first_column) on; outside of the image are zeros. to[plane * (4 * i + j) + pitch *
+// channel + number of the tile] = element (i, j) of a channel's tile, transformed. Behind a row of
+// tiles up to VL - 1 elements are overwritten: the next one's, or of a plane's last nobody's.
+template <int VL>
+KILN_ROUTINE KWinogradImage {
+  static void Run(const float* image, long channels, long channel_stride, long height,
+                  long row_stride, long width, long first_row, long first_column, long tile_rows,
+                  long tile_columns, long pitch, long plane, float* to);
+};
+
+// The sums of rows x columns places, to[row][column][lane], from products[16][pitch][lane] of
+// transformed tiles and weights. Where one of them is no finite number all are computed from the
+// image and from the weights in panel[channel][tap][lane] instead: a transform makes NaN of an
+// infinity, and of numbers near the greatest.
+template <int VL, int NV>
+KILN_ROUTINE KWinogradSums {
+  static void Run(const float* products, long pitch, long tile_columns, const float* image,
+                  long channels, long channel_stride, long height, long row_stride, long width,
+                  long first_row, long first_column, const float* panel, long rows, long columns,
+                  float* to);
+};

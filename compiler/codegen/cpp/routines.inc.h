@@ -199,7 +199,136 @@ void KPackTransposed<T>::Run(const T* typed_from, long lane_stride, long lanes, 
   }
 }
 
-// ---- The same on pairs of bfloat16 ----------------------------------------------------------
+// ---- Winograd's convolution ------------------------------------------------------------------
+
+// Of 3 x 3 taps at 2 x 2 places: 16 products instead of 36 (Lavin and Gray, "Fast Algorithms for
+// Convolutional Neural Networks", 2016, F(2 x 2, 3 x 3)).
+
+// One row of an image, `count` columns from number `first` on, zeros outside of the image: columns
+// of even and of odd numbers apart.
+template <int VL>
+KILN_FN void KSplitColumns(const float* row, long width, long first, long count, float* even,
+                           float* odd) {
+  KILN_ROLLED for (long i = 0; i < count; i += 2 * VL) {
+    Vec<float, VL> x[2];
+#pragma clang loop unroll(full)
+    for (int part = 0; part < 2; ++part) {
+      const long begin = first + i + part * VL;
+      const Vec<bool, VL> inside = KActive<VL>(width - begin) & ~KActive<VL>(-begin);
+      x[part] = KLoadWhere<VL>(row + begin, inside, 0.0f);
+    }
+    const Vec<float, VL / 2> evens[2] = {x[0].even, x[1].even}, odds[2] = {x[0].odd, x[1].odd};
+    __builtin_memcpy(even + i / 2, evens, sizeof(evens));
+    __builtin_memcpy(odd + i / 2, odds, sizeof(odds));
+  }
+}
+
+template <int VL>
+void KWinogradImage<VL>::Run(const float* image, long channels, long channel_stride, long height,
+                             long row_stride, long width, long first_row, long first_column,
+                             long tile_rows, long tile_columns, long pitch, long plane, float* to) {
+  constexpr long kRow = kMostTileColumns + 2 * VL;
+  // Rows by the last bits of their numbers; even and odd columns.
+  alignas(64) float lines[4][2][kRow] = {};
+  const long columns = 2 * tile_columns + 2;
+  KILN_ROLLED for (long c = 0; c < channels; ++c, image += channel_stride, to += pitch) {
+    long have = 0;  // rows
+    KILN_ROLLED for (long r = 0; r < tile_rows; ++r) {
+      KILN_ROLLED for (; have < 2 * r + 4; ++have) {
+        const long row = first_row + have;
+        const bool is_inside = row >= 0 && row < height;
+        KSplitColumns<VL>(is_inside ? image + row * row_stride : image, is_inside ? width : 0,
+                          first_column, columns, lines[have & 3][0], lines[have & 3][1]);
+      }
+      KILN_ROLLED for (long t = 0; t < tile_columns; t += VL) {
+        Vec<float, VL> rows[4][4];
+#pragma clang loop unroll(full)
+        for (int j = 0; j < 4; ++j) {
+          Vec<float, VL> d[4];
+#pragma clang loop unroll(full)
+          for (int i = 0; i < 4; ++i) {
+            d[i] = KLoadAll<VL>((const float*)lines[(2 * r + i) & 3][j & 1] + t + j / 2);
+          }
+          rows[0][j] = d[0] - d[2];
+          rows[1][j] = d[1] + d[2];
+          rows[2][j] = d[2] - d[1];
+          rows[3][j] = d[1] - d[3];
+        }
+        float* const at = to + r * tile_columns + t;
+#pragma clang loop unroll(full)
+        for (int i = 0; i < 4; ++i) {
+          KStoreAll(at + (4 * i) * plane, rows[i][0] - rows[i][2]);
+          KStoreAll(at + (4 * i + 1) * plane, rows[i][1] + rows[i][2]);
+          KStoreAll(at + (4 * i + 2) * plane, rows[i][2] - rows[i][1]);
+          KStoreAll(at + (4 * i + 3) * plane, rows[i][1] - rows[i][3]);
+        }
+      }
+    }
+  }
+}
+
+template <int VL, int NV>
+void KWinogradSums<VL, NV>::Run(const float* products, long pitch, long tile_columns,
+                                const float* image, long channels, long channel_stride, long height,
+                                long row_stride, long width, long first_row, long first_column,
+                                const float* panel, long rows, long columns, float* to) {
+#pragma clang fp contract(fast)
+  constexpr long kWidth = VL * NV;
+  const long plane = pitch * kWidth;
+  Vec<float, VL> bad = {};
+  KILN_ROLLED for (long y = 0; y < rows; y += 2, products += tile_columns * kWidth) {
+    KILN_ROLLED for (long x = 0; x < columns; x += 2) {
+#pragma clang loop unroll(full)
+      for (int v = 0; v < NV; ++v) {
+        const float* const from = products + x / 2 * kWidth + v * VL;
+        Vec<float, VL> upper[4], lower[4];
+#pragma clang loop unroll(full)
+        for (int j = 0; j < 4; ++j) {
+          Vec<float, VL> m[4];
+#pragma clang loop unroll(full)
+          for (int i = 0; i < 4; ++i) m[i] = KLoadAll<VL>(from + (4 * i + j) * plane);
+          upper[j] = m[0] + m[1] + m[2];
+          lower[j] = m[1] - m[2] - m[3];
+        }
+        const Vec<float, VL> sums[2][2] = {
+            {upper[0] + upper[1] + upper[2], upper[1] - upper[2] - upper[3]},
+            {lower[0] + lower[1] + lower[2], lower[1] - lower[2] - lower[3]}};
+#pragma clang loop unroll(full)
+        for (int i = 0; i < 4; ++i) {
+          const Vec<float, VL> sum = sums[i / 2][i % 2];
+          bad = sum * 0.0f + bad;
+          if (y + i / 2 < rows && x + i % 2 < columns) {
+            KStoreAll(to + ((y + i / 2) * columns + x + i % 2) * kWidth + v * VL, sum);
+          }
+        }
+      }
+    }
+  }
+  bool is_finite = true;
+#pragma clang loop unroll(full)
+  for (int i = 0; i < VL; ++i) is_finite &= bad[i] == 0;
+  if (is_finite) return;
+  // What is not finite, or was not on the way: term by term.
+  KILN_ROLLED for (long y = 0; y < rows; ++y) {
+    KILN_ROLLED for (long x = 0; x < columns; ++x, to += kWidth) {
+      Vec<float, VL> sums[NV] = {};
+      const float* weights = panel;
+      KILN_ROLLED for (long i = 0; i < 9 * channels; ++i, weights += kWidth) {
+        const long row = first_row + y + i % 9 / 3, column = first_column + x + i % 3;
+        const bool is_inside = row >= 0 && row < height && column >= 0 && column < width;
+        const float at = is_inside ? image[i / 9 * channel_stride + row * row_stride + column] : 0;
+#pragma clang loop unroll(full)
+        for (int v = 0; v < NV; ++v) {
+          sums[v] = (Vec<float, VL>)(at)*KLoadAll<VL>(weights + v * VL) + sums[v];
+        }
+      }
+#pragma clang loop unroll(full)
+      for (int v = 0; v < NV; ++v) KStoreAll(to + v * VL, sums[v]);
+    }
+  }
+}
+
+// ---- Products of pairs of bfloat16 ----------------------------------------------------------
 
 template <int kWidth>
 void KInterleave<kWidth>::Run(const KBf16* from, long k_stride, long lanes, long k, KBf16* to) {

@@ -75,7 +75,7 @@ class GcuTarget : public Target {
     return schedule::gcu::PictureL2(module, launches, machine_);
   }
 
-  absl::StatusOr<std::optional<ir::Kernel>> PackOperand(ir::Module&, ir::Kernel&,
+  absl::StatusOr<std::optional<ir::Kernel>> PackOperand(ir::Module&, ir::Kernel&, int64_t,
                                                         int64_t) const override {
     return std::nullopt;
   }

@@ -95,7 +95,7 @@ class NullTarget : public Target {
  public:
   absl::string_view name() const override { return "null"; }
 
-  absl::StatusOr<std::optional<ir::Kernel>> PackOperand(ir::Module&, ir::Kernel&,
+  absl::StatusOr<std::optional<ir::Kernel>> PackOperand(ir::Module&, ir::Kernel&, int64_t,
                                                         int64_t) const override {
     return std::nullopt;
   }

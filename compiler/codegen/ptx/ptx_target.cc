@@ -112,7 +112,7 @@ class PtxTarget : public Target {
     schedule::ptx::SplitReductions(module, device_);
   }
 
-  absl::StatusOr<std::optional<ir::Kernel>> PackOperand(ir::Module&, ir::Kernel&,
+  absl::StatusOr<std::optional<ir::Kernel>> PackOperand(ir::Module&, ir::Kernel&, int64_t,
                                                         int64_t) const override {
     return std::nullopt;
   }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "compiler/schedule/builder.h"
+#include "compiler/schedule/cpu/flat_loops.h"
 #include "compiler/schedule/cpu/short_runs.h"
 #include "compiler/schedule/micro.h"
 
@@ -12,11 +13,6 @@ namespace kiln::schedule::cpu {
 namespace {
 
 using ir::IntExpr;
-
-// A range of one loop that stands for several, taken as one.
-struct FlatRange {
-  IntExpr begin, end;
-};
 
 class ContractionScheduler {
  public:
@@ -41,12 +37,6 @@ class ContractionScheduler {
  private:
   IntExpr Let(IntExpr value, IntExpr most, Block& out) { return builder_.Let(value, most, out); }
   IntExpr Flat(const std::vector<IntExpr>& vars) { return PointNumber(ints_, vars); }
-  void Decode(IntExpr flat, const std::vector<IntExpr>& vars, Block& out);
-  // The last of `vars` over its part of `range`, inside of a loop over the others where there are
-  // any; `visit` makes its body from the place in the range and gets where to put it.
-  void AddRuns(const std::vector<IntExpr>& vars, const FlatRange& range,
-               const std::function<void(const Loop& run, IntExpr place, Block& out)>& visit,
-               Block& out);
   Block& AddBatches(Block& out);
   IntExpr OriginOf(const Step& load, const std::vector<IntExpr>& vars);
   AllocId OpenRowScratch(Block& out);
@@ -67,10 +57,6 @@ class ContractionScheduler {
   void Multiply(AllocId tile, const FlatRange& rows, const Window& panel, Block& out);
   void AddBlocks(const FlatRange& rows, const FlatRange& panels,
                  const std::function<Window(IntExpr panel)>& panel_at, Block& out);
-  IntExpr Join(const std::vector<IntExpr>& vars, const std::vector<const Step*>& steps,
-               std::vector<Step>& joined);
-  void Finish(AllocId tile, IntExpr first_row, const FlatRange& rows, const FlatRange& lanes,
-              Block& out);
   // One panel of the point of the batches at hand, where `panels` are those of all of them.
   Window PanelOf(const Window& panels, IntExpr panel);
   void RunShared(Block& root);
@@ -110,6 +96,7 @@ class ContractionScheduler {
   const Nest& nest_;
   const ContractionPlan plan_;
   Builder builder_;
+  FlatLoops flat_{nest_, plan_, builder_};
   const int width_;       // of a panel
   const IntExpr panels_;  // of a batch
   const IntExpr depth_;   // of packed rows and panels, at most
@@ -117,35 +104,6 @@ class ContractionScheduler {
   IntExpr panel_group_;  // panels that together take half of the second-level cache
   AllocId rows_ = -1;    // scratch memory for rows
 };
-
-void ContractionScheduler::Decode(IntExpr flat, const std::vector<IntExpr>& vars, Block& out) {
-  for (size_t i = vars.size(); i-- > 0;) {
-    const IntExpr extent = Extent(ints_, vars[i]);
-    builder_.AddLet(vars[i], i == 0 ? flat : ints_.Mod(flat, extent), out);
-    if (i > 0) flat = ints_.FloorDiv(flat, extent);
-  }
-}
-
-void ContractionScheduler::AddRuns(
-    const std::vector<IntExpr>& vars, const FlatRange& range,
-    const std::function<void(const Loop& run, IntExpr place, Block& out)>& visit, Block& out) {
-  const IntExpr last = vars.back();
-  if (vars.size() == 1) {
-    visit({last, range.begin, range.end}, ints_.Sub(last, range.begin), out);
-    return;
-  }
-  const IntExpr extent = Extent(ints_, last);
-  std::vector<IntExpr> others(vars.begin(), vars.end() - 1);
-  IntExpr run;
-  Block& body =
-      builder_.AddSteps(run, NumPoints(ints_, others), ints_.FloorDiv(range.begin, extent),
-                        ints_.CeilDiv(range.end, extent), ints_.Const(1), Binding::kSerial, out);
-  Decode(run, others, body);
-  const IntExpr start = ints_.Mul(run, extent);
-  const IntExpr begin = Let(ints_.Max(ints_.Const(0), ints_.Sub(range.begin, start)), extent, body);
-  const IntExpr end = Let(ints_.Min(extent, ints_.Sub(range.end, start)), extent, body);
-  visit({last, begin, end}, ints_.Sub(ints_.Add(start, last), range.begin), body);
-}
 
 Block& ContractionScheduler::AddBatches(Block& out) {
   Block* at = &out;
@@ -280,7 +238,7 @@ void ContractionScheduler::PackBeside(ir::ValueId value, DType type,
         [&](Block& innermost) { builder_.AddStore(value, type, to.alloc, index, innermost); },
         *body);
   };
-  AddRuns(vars, range, pack, out);
+  flat_.AddRuns(vars, range, pack, out);
 }
 
 // [k][row], or [row][k] of pairs; zeros where the block has no rows.
@@ -317,7 +275,7 @@ void ContractionScheduler::PackRows(const FlatRange& rows, Block& out) {
                                   ints_.Const(1), Binding::kSerial, out);
   const IntExpr row =
       Let(ints_.Min(ints_.Add(rows.begin, r), ints_.Add(AllRows().end, -1)), plan_.num_rows, body);
-  Decode(row, plan_.rows, body);
+  flat_.Decode(row, plan_.rows, body);
   std::vector<Loop> loops;
   for (IntExpr var : plan_.k) loops.push_back(builder_.Whole(var));
   loops.back().binding = Binding::kVector;
@@ -421,70 +379,14 @@ void ContractionScheduler::AddBlocks(const FlatRange& rows, const FlatRange& pan
     tile = turned;
   }
   const FlatRange lanes = LanesOf(panel, body);
-  Finish(tile, first, {row_begin, row_end}, lanes, body);
-}
-
-// The later phases on `rows` of a tile of sums that begins with `first_row`, vectors along the
-// direction in which the result is contiguous.
-void ContractionScheduler::Finish(AllocId tile, IntExpr first_row, const FlatRange& rows,
-                                  const FlatRange& lanes, Block& out) {
-  const bool along_rows = plan_.store_along_rows;
-  const int pitch = along_rows ? plan_.block_rows() : width_;
-  const std::vector<IntExpr>& slow = along_rows ? plan_.lanes : plan_.rows;
-  const FlatRange& slow_range = along_rows ? lanes : rows;
-  const IntExpr before = ints_.Sub(rows.begin, first_row);
-  IntExpr at;
-  Block& body =
-      builder_.AddSteps(at, along_rows ? plan_.num_lanes : plan_.num_rows, slow_range.begin,
-                        slow_range.end, ints_.Const(1), Binding::kSerial, out);
-  Decode(at, slow, body);
-  std::vector<const Step*> steps = LaterSteps(nest_);
-  const auto add_run = [&](const Loop& run, IntExpr place, Block& inside) {
-    const IntExpr slow_place = ints_.Sub(at, along_rows ? lanes.begin : first_row);
-    const IntExpr fast_place = along_rows ? ints_.Add(place, before) : place;
-    const IntExpr index = ints_.Add(ints_.Mul(slow_place, pitch), fast_place);
-    builder_.SetLevel(plan_.sum, 1);
-    builder_.AddNest(
-        steps, {{run.var, run.begin, run.end, Binding::kVector, plan_.vector_lanes}},
-        [&](Block& vectors) { builder_.AddLoad(plan_.sum, plan_.type, tile, index, vectors); },
-        [](Block&) {}, inside);
-  };
-  const std::vector<IntExpr>& fast = along_rows ? plan_.rows : plan_.lanes;
-  const FlatRange& range = along_rows ? rows : lanes;
-  std::vector<Step> joined;
-  if (const IntExpr var = Join(fast, steps, joined)) {
-    for (size_t i = 0; i < steps.size(); ++i) steps[i] = &joined[i];
-    add_run({var, range.begin, range.end}, ints_.Sub(var, range.begin), body);
-  } else {
-    AddRuns(fast, range, add_run, body);
-  }
-}
-
-// One variable for `vars` where all of `steps` reach the same with it: their places have no gaps
-// between the last loop's runs. `joined` gets the steps with that variable. Null where some do not.
-IntExpr ContractionScheduler::Join(const std::vector<IntExpr>& vars,
-                                   const std::vector<const Step*>& steps,
-                                   std::vector<Step>& joined) {
-  if (vars.size() < 2) return {};
-  const IntExpr var = ints_.NewVar(NumPoints(ints_, vars));
-  ir::IntContext::VarMap values;
-  for (const IntExpr each : vars) values[each] = each == vars.back() ? var : ints_.Const(0);
-  for (const Step* step : steps) {
-    Step& made = joined.emplace_back(*step);
-    if (!made.index) continue;
-    IntExpr expected = ints_.CoefficientOf(made.index, vars.back());
-    for (size_t i = vars.size(); i-- > 0;) {
-      if (!expected || ints_.CoefficientOf(made.index, vars[i]) != expected) return {};
-      expected = ints_.Mul(expected, Extent(ints_, vars[i]));
-    }
-    made.index = ints_.Substitute(made.index, values);
-  }
-  return var;
+  const int pitch = plan_.store_along_rows ? plan_.block_rows() : width_;
+  flat_.Finish({tile, first, pitch}, {row_begin, row_end}, lanes, body);
 }
 
 Window ContractionScheduler::PanelOf(const Window& panels, IntExpr panel) {
   const IntExpr number = ints_.Add(ints_.Mul(Flat(plan_.batch), panels_), panel);
-  return {panels.buffer, panels.alloc, ints_.Mul(number, panel_size_)};
+  const IntExpr each = ints_.Mul(plan_.panel_rows(ints_), width_);
+  return {panels.buffer, panels.alloc, ints_.Mul(number, each)};
 }
 
 // Few panels for many rows: packed once, for all tasks, which split the rows.

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
 #include "compiler/ir/fixed_values.h"
+#include "compiler/schedule/cpu/winograd_plan.h"
 
 namespace kiln::schedule::cpu {
 
@@ -176,12 +177,16 @@ void SplitRows(IntContext& ints, const Step* store, const Step* load, Contractio
   plan.batch = std::move(batch);
 }
 
-// How many vectors wide the panels are that `load` reads; 0 where it reads no whole buffer of them.
-int PackedVectors(ir::Module& module, const Step& load, ContractionPlan plan) {
+// How many vectors wide the panels are that `load` reads, without planes or with them; 0 where it
+// reads no whole buffer of them.
+int PackedVectors(ir::Module& module, const Step& load, bool planes, ContractionPlan plan) {
   IntContext& ints = *module.ints;
   const ir::Buffer& buffer = module.buffers[load.inst->buffer];
   if (plan.depth != plan.num_k || buffer.dtype != plan.panel_type) return 0;
-  for (int vectors = 1; vectors <= kMostVectors; ++vectors) {
+  if (planes && buffer.kind != ir::BufferKind::kPrepared) return 0;
+  plan.has_planes = planes;
+  for (int vectors = planes ? kWinogradVectors : 1;
+       vectors <= (planes ? kWinogradVectors : kMostVectors); ++vectors) {
     plan.tile_vectors = vectors;
     ir::Buffer panels;
     panels.sizes = PanelSizes(ints, plan);
@@ -242,7 +247,7 @@ struct Operand {
 };
 
 Choice MakeChoice(ir::Module& module, const Nest& nest, const Operand& row, const Operand& panel,
-                  VectorIsa isa, DType type, const DeviceInfo& device, bool prepare) {
+                  VectorIsa isa, DType type, const DeviceInfo& device, Preparing prepare) {
   const int64_t l2_bytes = device.l2_bytes;
   IntContext& ints = *module.ints;
   Choice choice;
@@ -285,12 +290,17 @@ Choice MakeChoice(ir::Module& module, const Nest& nest, const Operand& row, cons
   const double k = MostOf(HintOf(ints, plan.num_k), plan.k_part);
   const double batches = HintOf(ints, plan.num_batches);
   const bool may_be_packed = load != nullptr && !plan.lane_part && !plan.k_part;
-  const int packed_vectors = may_be_packed ? PackedVectors(module, *load, plan) : 0;
+  int packed_vectors = may_be_packed ? PackedVectors(module, *load, /*planes=*/false, plan) : 0;
+  if (may_be_packed && packed_vectors == 0) {
+    packed_vectors = PackedVectors(module, *load, /*planes=*/true, plan);
+    plan.has_planes = packed_vectors != 0;
+  }
   ChooseTile(rows, lanes, isa, packed_vectors, plan);
   if (packed_vectors == plan.tile_vectors) plan.packed_load = load;
   if (device.rank > 0) TakeTileOfRank(device.rank, isa, plan);
   const auto is_fixed = [&](ir::BufferId b) { return ir::IsFixed(module.buffers[b]); };
-  plan.may_prepare = prepare && plan.packed_load == nullptr && plan.depth == plan.num_k &&
+  plan.may_prepare = prepare != Preparing::kNothing && plan.packed_load == nullptr &&
+                     plan.depth == plan.num_k &&
                      std::all_of(panel_steps.begin(), panel_steps.end(),
                                  [&](const Step* step) { return IsFixed(*step->inst, is_fixed); });
   plan.store_along_rows =
@@ -375,10 +385,16 @@ bool IsWidenedInVectors(const DeviceInfo& device, VectorIsa isa, DType type) {
 
 }  // namespace
 
+IntExpr ContractionPlan::panel_rows(IntContext& ints) const {
+  if (!has_planes) return depth;
+  const IntExpr channels = ints.FloorDiv(depth, ints.Const(kWinogradTaps));
+  return ints.Add(depth, ints.Mul(channels, kWinogradPlanes));
+}
+
 std::vector<IntExpr> PanelSizes(IntContext& ints, const ContractionPlan& plan) {
   const IntExpr width = ints.Const(plan.panel_width());
-  std::vector<IntExpr> sizes = {plan.num_batches, ints.CeilDiv(plan.num_lanes, width), plan.depth,
-                                width};
+  std::vector<IntExpr> sizes = {plan.num_batches, ints.CeilDiv(plan.num_lanes, width),
+                                plan.panel_rows(ints), width};
   if (plan.pairs()) {
     sizes[2] = ints.FloorDiv(plan.depth, 2);
     sizes.push_back(ints.Const(2));
@@ -398,7 +414,7 @@ std::vector<IntExpr> PanelIndices(IntContext& ints, const ContractionPlan& plan,
 }
 
 std::optional<ContractionPlan> PlanContraction(ir::Module& module, const Nest& nest,
-                                               const DeviceInfo& device, bool prepare) {
+                                               const DeviceInfo& device, Preparing prepare) {
   IntContext& ints = *module.ints;
   const VectorIsa isa = IsaOf(device);
   const NestPhase& phase = nest.phases[0];
@@ -434,6 +450,12 @@ std::optional<ContractionPlan> PlanContraction(ir::Module& module, const Nest& n
     if (!choice.legal || HintOf(ints, choice.plan.num_rows) < kFewest ||
         HintOf(ints, choice.plan.num_lanes) < kFewest) {
       continue;
+    }
+    if (prepare == Preparing::kPlanes && choice.plan.may_prepare &&
+        PlanWinograd(module, nest, choice.plan, device)) {
+      choice.plan.has_planes = true;
+      choice.plan.tile_vectors = kWinogradVectors;
+      return choice.plan;
     }
     if (best) other = std::max(best->cost, choice.cost);
     const bool packed = choice.plan.packed_load != nullptr;

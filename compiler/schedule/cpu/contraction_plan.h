@@ -15,6 +15,13 @@ namespace kiln::schedule::cpu {
 // Where rows are packed and the panels are there already, tasks take a part of the panels each.
 inline constexpr int kGroupsOfPrepared = 2;
 
+// What may be made before all runs, and is taken to cost nothing then.
+enum class Preparing : uint8_t {
+  kNothing,
+  kPanels,  // of an operand that does not change
+  kPlanes,  // the same with planes, where those pay (winograd_plan.h)
+};
+
 struct ContractionPlan {
   DType type = DType::kF32;                // of the products and sums: kF32 or kF64
   DType operand_type = DType::kF32;        // of rows: `type`, or kBF16 in pairs along k
@@ -46,6 +53,8 @@ struct ContractionPlan {
 
   // Where the panel operand lies in panels already: its load. Null otherwise.
   const Step* packed_load = nullptr;
+  // Whether behind each panel's rows lie those of its planes (winograd_plan.h), or shall.
+  bool has_planes = false;
   // Whether the panels would be the same in every run, so that they can be made before.
   bool may_prepare = false;
 
@@ -64,19 +73,22 @@ struct ContractionPlan {
   bool pairs() const { return operand_type != type; }
   int panel_width() const { return vector_lanes * tile_vectors; }
   int block_rows() const { return tile_rows * row_groups; }
+  // From one panel to the next: `depth`, and those of planes.
+  ir::IntExpr panel_rows(ir::IntContext& ints) const;
 };
 
 // Nothing where plain loops serve better: integers, very few rows or lanes. Operands that are
 // widened from bf16 stay that where the device has dot products of pairs (avx512bf16). Else panels
 // of f16 (with f16c) or bf16 are widened by whoever multiplies with them, which costs nothing
 // beside the products and reads half the bytes; rows are widened when they are packed. That is so
-// with avx512fp16, too: its products would be rounded to f16. With `prepare`, panels that may be
-// made before all runs are taken to cost nothing.
+// with avx512fp16, too: its products would be rounded to f16.
 std::optional<ContractionPlan> PlanContraction(ir::Module& module, const Nest& nest,
-                                               const DeviceInfo& device, bool prepare = false);
+                                               const DeviceInfo& device,
+                                               Preparing prepare = Preparing::kNothing);
 
 // The layout of all panels, contiguous: [batch][panel][k][lane], and of pairs
-// [batch][panel][k / 2][lane][k % 2]. REQUIRES: depth == num_k where an element is asked for.
+// [batch][panel][k / 2][lane][k % 2]. Planes are a panel's last rows, [plane][channel][lane].
+// REQUIRES: depth == num_k where an element is asked for.
 std::vector<ir::IntExpr> PanelSizes(ir::IntContext& ints, const ContractionPlan& plan);
 std::vector<ir::IntExpr> PanelIndices(ir::IntContext& ints, const ContractionPlan& plan,
                                       ir::IntExpr batch, ir::IntExpr lane, ir::IntExpr k);

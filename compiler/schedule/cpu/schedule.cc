@@ -7,6 +7,7 @@
 #include "compiler/schedule/cpu/loops.h"
 #include "compiler/schedule/cpu/panels.h"
 #include "compiler/schedule/cpu/repeat.h"
+#include "compiler/schedule/cpu/winograd.h"
 #include "compiler/schedule/plain.h"
 #include "proto/base/status_macros.h"
 
@@ -26,6 +27,10 @@ absl::StatusOr<Tree> ScheduleForTile(ir::Module& module, const ir::Kernel& kerne
   KILN_ASSIGN_OR_RETURN(Nest nest, BuildNest(module, kernel, /*collapse=*/true, tile));
   if (kernel.schedule == ir::Schedule::kContraction) {
     std::optional<ContractionPlan> plan = PlanContraction(module, nest, device);
+    if (plan && plan->has_planes && device.rank == 0) {
+      const auto winograd = PlanWinograd(module, nest, *plan, device);
+      if (winograd) return ScheduleWinograd(module, kernel, nest, *winograd, device);
+    }
     if (plan) return ScheduleContraction(module, kernel, nest, *std::move(plan), device.l2_bytes);
   }
   if (kernel.schedule == ir::Schedule::kPacking && tile == nullptr) {
