@@ -57,3 +57,9 @@ def test_an_expanded_nothing_is_written_nowhere():
     check(lambda x: (x * 2).expand(5, 0, 3), torch.randn(5, 0, 1))
     check(lambda x, i: x.scatter(0, i[:, None].expand(0, 4), 1.0), torch.randn(3, 4), places)
     check(lambda x, i: x.gather(0, i[:, None].expand(0, 4) + 0), torch.randn(3, 4), places)
+
+
+@pytest.mark.parametrize("sizes", [[0, 8], [3, 0, 5], [8, 0], [0, 0, 8, 0]])
+def test_a_split_may_have_parts_of_nothing(sizes):
+    check(lambda x: torch.cat([part.exp() * i for i, part in enumerate((x * 2).split(sizes, -1))], -1),
+          torch.randn(4, 8))
