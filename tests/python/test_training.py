@@ -279,7 +279,7 @@ def test_a_whole_step_with_its_optimizer(make, foreach):
 
 
 DDP = """
-import os, sys, torch, kiln_torch
+import os, sys, time, torch, kiln_torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 rank = int(sys.argv[1])
@@ -305,7 +305,11 @@ reference.load_state_dict(model.state_dict())
 for p, r in zip(model.parameters(), reference.parameters()):
     torch.testing.assert_close(p.grad, r.grad)
 print(len(stats["fallbacks"]), stats["graphs"], flush=True)
-dist.barrier()  # gloo aborts whoever still talks to a rank that has left
+# gloo aborts whoever still talks to a rank that has left, as in a barrier that is over for one alone.
+dist.barrier()
+open(f"{sys.argv[2]}.{rank}", "w").close()
+while not os.path.exists(f"{sys.argv[2]}.{1 - rank}"):
+    time.sleep(0.01)
 dist.destroy_process_group()
 """
 
