@@ -12,6 +12,7 @@
 #include <climits>
 #include <map>
 #include <memory>
+#include <system_error>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -41,8 +42,12 @@ ThreadPool::ThreadPool(int threads, OpenMpParallel openmp) : threads_(threads), 
   for (Run& run : runs_) run.pool_ = this;
   if (openmp_ != nullptr) return;
   workers_.reserve(threads - 1);
-  for (int thread = 1; thread < threads; ++thread) {
-    workers_.emplace_back([this, thread] { WorkerMain(thread); });
+  try {
+    for (int thread = 1; thread < threads; ++thread) {
+      workers_.emplace_back([this, thread] { WorkerMain(thread); });
+    }
+  } catch (const std::system_error&) {
+    // The system gives no more threads: those that are there do the work.
   }
 }
 

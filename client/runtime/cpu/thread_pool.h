@@ -61,7 +61,8 @@ class ThreadPool {
     alignas(64) std::atomic<uint32_t> gate_{0};
   };
 
-  // With `openmp` the pool starts no threads. REQUIRES: threads >= 1.
+  // With `openmp` the pool starts no threads, and fewer where the system gives no more.
+  // REQUIRES: threads >= 1.
   explicit ThreadPool(int threads, OpenMpParallel openmp = nullptr);
   ~ThreadPool();  // joins
   ThreadPool(const ThreadPool&) = delete;

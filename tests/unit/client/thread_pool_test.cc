@@ -1,6 +1,7 @@
 #include "client/runtime/cpu/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -41,6 +42,28 @@ TEST(ThreadPool, RunsEachTaskOnceAndNeverTwoOnOneThreadNumber) {
     }
     run->Release();
   }
+}
+
+TEST(ThreadPool, DoesWithoutThreadsThatTheSystemDoesNotGive) {
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    constexpr uid_t kNobody = 65534;  // root has as many as it likes
+    if (geteuid() == 0 && setuid(kNobody) != 0) _exit(2);
+    const rlimit none = {0, 0};
+    if (setrlimit(RLIMIT_NPROC, &none) != 0) _exit(2);
+    ThreadPool pool(4);
+    Counts counts(100, 4);
+    pool.Acquire()->ParallelFor(100, CountTask, &counts);
+    for (int done : counts.done) {
+      if (done != 1) _exit(1);
+    }
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(ThreadPool, WorkersTakePartAfterTheySlept) {
