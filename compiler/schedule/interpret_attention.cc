@@ -10,10 +10,9 @@
 
 namespace kiln::schedule {
 
-absl::Status InterpretAttention(
-    const std::vector<int>& constants, const std::vector<int64_t>& sizes,
-    const std::function<absl::StatusOr<ir::Lane>(size_t window, int64_t index)>& read,
-    const std::function<absl::Status(size_t window, int64_t index, double value)>& write) {
+absl::Status InterpretAttention(const std::vector<int>& constants,
+                                const std::vector<int64_t>& sizes, const ReadWindow& read,
+                                const WriteWindow& write) {
   constexpr size_t kResult = 0, kQuery = 1, kKey = 2, kValue = 3, kMask = 4;
   constexpr double kNever = -std::numeric_limits<double>::infinity();
   const auto scale = static_cast<double>(ScaleOf(constants, kAttendScale));
@@ -57,10 +56,8 @@ absl::Status InterpretAttention(
 }
 
 absl::Status InterpretGradients(
-    const std::vector<int>& constants, const std::vector<int64_t>& sizes,
-    const std::function<absl::StatusOr<ir::Lane>(size_t window, int64_t index)>& read,
-    const std::function<absl::Status(size_t window, int64_t index, double value)>& write,
-    const std::function<absl::Status(int64_t index, double value)>& add) {
+    const std::vector<int>& constants, const std::vector<int64_t>& sizes, const ReadWindow& read,
+    const WriteWindow& write, const std::function<absl::Status(int64_t index, double value)>& add) {
   using Of = OfGradients;
   const auto scale = static_cast<double>(ScaleOf(constants, Of::kScale));
   const int64_t width = constants[Of::kWidth], rows = sizes[Of::kRows];

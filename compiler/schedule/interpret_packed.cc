@@ -8,10 +8,9 @@
 
 namespace kiln::schedule {
 
-absl::Status InterpretPackedRows(
-    const ir::Module& module, const Micro& micro, const std::vector<int64_t>& sizes,
-    const std::function<absl::StatusOr<ir::Lane>(size_t window, int64_t i)>& read,
-    const std::function<absl::Status(int64_t i, ir::Lane value)>& write) {
+absl::Status InterpretPackedRows(const ir::Module& module, const Micro& micro,
+                                 const std::vector<int64_t>& sizes, const ReadWindow& read,
+                                 const WriteFirst& write) {
   constexpr uint64_t kMask = 15;
   const int rows = micro.constants[0], columns = micro.constants[1];
   const int64_t inner = micro.constants[kRowsInner], group = micro.constants[kRowsGroup];

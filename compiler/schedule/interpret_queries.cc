@@ -10,10 +10,9 @@
 namespace kiln::schedule {
 using ir::Lane;
 
-absl::Status InterpretFewQueries(
-    const ir::Module& module, const Micro& micro, const std::vector<int64_t>& sizes,
-    const std::function<absl::StatusOr<Lane>(size_t window, int64_t i)>& read,
-    const std::function<absl::Status(int64_t i, Lane value)>& write) {
+absl::Status InterpretFewQueries(const ir::Module& module, const Micro& micro,
+                                 const std::vector<int64_t>& sizes, const ReadWindow& read,
+                                 const WriteFirst& write) {
   constexpr double kForbidden = -std::numeric_limits<double>::infinity();
   const std::vector<int64_t>& s = sizes;
   const double scale = std::bit_cast<float>(micro.constants[2]);

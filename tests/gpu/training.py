@@ -162,10 +162,7 @@ def _images(run: Results) -> None:
 
 
 def training(run: Results) -> None:
-    tf32 = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
     _images(run)
-    torch.backends.cudnn.allow_tf32 = tf32
     for name in ("gpt", "llama", "resnet"):
         for kind, make in OPTIMIZERS.items():
             with run.case(f"training {name} {kind}"):

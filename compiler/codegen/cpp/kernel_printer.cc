@@ -171,8 +171,8 @@ void KernelPrinter::PrintMicro(const schedule::Micro& micro, Function& f) {
                  ");");
       break;
     case schedule::MicroKind::kWinogradImage:
-      f.out.Line(Routine("KWinogradImage<", c[0], ">"), w[1], ", ", absl::StrJoin(s, ", "), ", ",
-                 w[0], ");");
+      f.out.Line(Routine("KWinogradImage<", c[0], ", ", schedule::kMostTileColumns, ">"), w[1],
+                 ", ", absl::StrJoin(s, ", "), ", ", w[0], ");");
       break;
     case schedule::MicroKind::kWinogradSums:
       f.out.Line(Routine("KWinogradSums<", c[0], ", ", c[1], ">"), w[1], ", ", s[0], ", ", s[1],

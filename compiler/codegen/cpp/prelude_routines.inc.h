@@ -97,14 +97,12 @@ KILN_ROUTINE KSelectLeast {
   static void Run(Key * row, Key * scratch, long n, long k);
 };
 
-// How many tiles of 2 x 2 places side by side KWinogradImage takes.
-constexpr long kMostTileColumns = 64;
-
 // Winograd's transform of an image's tiles of 4 x 4, which begin at every other row and column from
 // (first_row, first_column) on; outside of the image are zeros. to[plane * (4 * i + j) + pitch *
 // channel + number of the tile] = element (i, j) of a channel's tile, transformed. Behind a row of
-// tiles up to VL - 1 elements are overwritten: the next one's, or of a plane's last nobody's.
-template <int VL>
+// tiles up to VL - 1 elements are overwritten: the next one's, or of a plane's last nobody's. At
+// most kMost tiles are side by side.
+template <int VL, int kMost>
 KILN_ROUTINE KWinogradImage {
   static void Run(const float* image, long channels, long channel_stride, long height,
                   long row_stride, long width, long first_row, long first_column, long tile_rows,

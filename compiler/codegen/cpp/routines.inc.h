@@ -223,11 +223,12 @@ KILN_FN void KSplitColumns(const float* row, long width, long first, long count,
   }
 }
 
-template <int VL>
-void KWinogradImage<VL>::Run(const float* image, long channels, long channel_stride, long height,
-                             long row_stride, long width, long first_row, long first_column,
-                             long tile_rows, long tile_columns, long pitch, long plane, float* to) {
-  constexpr long kRow = kMostTileColumns + 2 * VL;
+template <int VL, int kMost>
+void KWinogradImage<VL, kMost>::Run(const float* image, long channels, long channel_stride,
+                                    long height, long row_stride, long width, long first_row,
+                                    long first_column, long tile_rows, long tile_columns,
+                                    long pitch, long plane, float* to) {
+  constexpr long kRow = kMost + 2 * VL;
   // Rows by the last bits of their numbers; even and odd columns.
   alignas(64) float lines[4][2][kRow] = {};
   const long columns = 2 * tile_columns + 2;

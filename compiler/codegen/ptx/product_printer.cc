@@ -13,6 +13,7 @@
 #include "compiler/codegen/source/tree_printer.h"
 #include "compiler/schedule/micro.h"
 #include "compiler/schedule/ptx/few_rows.h"
+#include "compiler/schedule/ptx/product.h"
 
 namespace kiln::codegen::ptx {
 namespace {
@@ -36,10 +37,7 @@ constexpr int kLanes = 2;        // columns that a thread finishes at a time
 constexpr int kOctet = 8;        // and stores, where they have 16 bits each
 constexpr int kRagged = 1;       // columns of both, where those of a row are no octets
 constexpr int kBarrierBytes = 1024, kAlignment = 1024;
-constexpr int kPieceBytes = 8 * 16 * 128;  // of results, of all multiplying warps
-// Of 65536 that three warpgroups share, those that a thread of a multiplying one has at most; from
-// so many sums on the loading one gives up more of its own.
-constexpr int kManySums = 160;
+constexpr int kPieceBytes = 8 * 16 * 128;         // of results, of all multiplying warps
 constexpr int kMostChunk = 64, kLeastChunk = 16;  // columns
 
 class ProductPrinter : public source::TreePrinter {
@@ -81,8 +79,9 @@ class ProductPrinter : public source::TreePrinter {
     return module_.buffers[product_->windows[window].buffer].dtype;
   }
   bool IsTurned(size_t window) const { return !product_->sizes[2 * window + 2].is_const(1); }
-  int sums() const {  // of a thread
-    return product_->constants[0] * product_->constants[1] / (is_in_turn() ? 128 : 256);
+  bool HasManySums() const {
+    const std::vector<int>& c = product_->constants;
+    return schedule::ptx::SumsOfThread(c[0], c[1], is_in_turn()) >= schedule::ptx::kManySums;
   }
   bool is_in_turn() const { return product_->constants[3] == 1; }
   int cluster() const { return HasFewRows() ? rows_shape().cluster : product_->constants[4]; }
@@ -315,7 +314,7 @@ int ProductPrinter::Chunk() const {
     return compute != nullptr && compute->inst.op == ScalarOp::kStore;
   });
   int chunk = kMostChunk;
-  if (sums() >= kManySums) chunk /= 2;
+  if (HasManySums()) chunk /= 2;
   if (IsRagged()) chunk /= 2;
   if (stores > 1) chunk /= 2;
   return std::max(chunk, kLeastChunk);
@@ -332,7 +331,7 @@ std::string ProductPrinter::ShapeText() const {
            ";");
   out.Line("static constexpr bool kTurns = ", Truth(is_in_turn()),
            ", kTurnedA = ", Truth(IsTurned(1)), ", kTurnedB = ", Truth(IsTurned(2)), ";");
-  out.Line("static constexpr bool kManyRegisters = ", Truth(sums() >= kManySums),
+  out.Line("static constexpr bool kManyRegisters = ", Truth(HasManySums()),
            ", kRolled = ", Truth(c[5] == 1), ", kRagged = ", Truth(IsRagged()), ";");
   out.Line("using Mma = Instruction;");
   out.Line("};");

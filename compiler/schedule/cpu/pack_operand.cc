@@ -135,12 +135,9 @@ class Packer {
     Decode(loop[0], batch_);
     DecodeLane(loop[1], loop[3]);
     Decode(plan_.pairs() ? ints_.Add(ints_.Mul(loop[2], 2), loop[4]) : loop[2], k_);
-    ir::Phase& phase = out.phases.emplace_back();
-    for (const Step* step : closure_) {
-      Inst& inst = phase.body.emplace_back(*step->inst);
-      for (IntExpr& index : inst.indices) index = ints_.Substitute(index, at_);
-    }
-    phase.body.push_back(StoreOf(plan_.panel_value, out.outer));
+    std::vector<Inst>& body = out.phases.emplace_back().body;
+    const ir::ValueId value = AddClosure(out);
+    body.push_back(StoreOf(value, out.outer));
     return out;
   }
 

@@ -24,8 +24,7 @@ namespace {
 
 constexpr int kStep = 64;  // elements of k that one stage of the ring holds
 constexpr int64_t kUnitBytes = 16;
-constexpr int64_t kOctet = 8;      // columns, which are stored at a time, or else one by one
-constexpr int kMultipliers = 256;  // threads
+constexpr int64_t kOctet = 8;  // columns, which are stored at a time, or else one by one
 // Of a thread and of a group of threads that finish a row's part together.
 constexpr int kLanes = 2, kGroupLanes = 8;
 constexpr int64_t kSharedBytes = 227 << 10;  // of a block, of all that sm_90a has
@@ -61,14 +60,13 @@ constexpr std::array<TileShape, 23> kShapes = {{
 constexpr double kLightWork = 16, kHeavyWork = 25;
 // For a sum that is stored alone.
 constexpr double kRaggedWork = 8;
-constexpr int kManySums = 160;  // of a thread: registers, of 240
 // Where rows of operands are no whole lines, and no whole sectors, a multiprocessor loads so many
 // bytes a microsecond.
 constexpr double kUnevenLoads = 75e3, kUnalignedLoads = 47e3;
 constexpr int64_t kLine = 64, kSector = 16;  // elements of 16 bits
 
-int SumsOfThread(const TileShape& shape) {
-  return shape.rows * shape.columns / (shape.turns ? kMultipliers / 2 : kMultipliers);
+int SumsOf(const TileShape& shape) {
+  return SumsOfThread(shape.rows, shape.columns, shape.turns);
 }
 
 int64_t CeilDiv(int64_t a, int64_t b) {
@@ -140,7 +138,7 @@ double Microseconds(const TileShape& shape, const Product& p, int units, double 
 // through shared memory take registers for where each goes.
 bool Fits(const TileShape& shape, const Product& product, int units) {
   if (shape.cluster > units) return false;
-  if (product.has_wide_results && SumsOfThread(shape) > kManySums) return false;
+  if (product.has_wide_results && SumsOf(shape) > kManySums) return false;
   return !product.b.is_turned() || (shape.columns % kStep == 0 && shape.cluster == 1);
 }
 
@@ -455,7 +453,7 @@ Tree ScheduleProduct(ir::Module& module, const ir::Kernel& kernel, const Nest& n
   // feels where products are long; and loads for it begin while all sums still take registers.
   constexpr double kMuchWork = 20;
   constexpr int64_t kLongProduct = 24 * kStep;
-  const int sums = SumsOfThread(shape);
+  const int sums = SumsOf(shape);
   const bool is_rolled = IsRagged(product) || (product.work > kLightWork && sums >= kManySums) ||
                          (product.work > kMuchWork && shape.turns && product.num_k >= kLongProduct);
 

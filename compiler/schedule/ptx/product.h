@@ -32,6 +32,14 @@ struct Product {
   bool has_wide_results = false;  // of more than 16 bits
 };
 
+inline constexpr int kMultipliers = 256;  // threads of the two warpgroups that multiply
+// Sums of one of those, which share a tile of the result or have one in turns.
+constexpr int SumsOfThread(int rows, int columns, bool turns) {
+  return rows * columns / (turns ? kMultipliers / 2 : kMultipliers);
+}
+// Of the 240 registers that such a thread has at most: from so many on they leave few for the rest.
+inline constexpr int kManySums = 160;
+
 // The nest as a product that the tensor memory accelerator and the tensor cores take: of bfloat16
 // or float16, of sizes that are known, in layouts that it has; of few rows (few_rows.h) b may be of
 // int8, or of packed weights of 4 bits. Nothing on devices without them.

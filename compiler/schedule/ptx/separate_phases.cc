@@ -28,7 +28,6 @@ using ir::ValueId;
 constexpr int64_t kLeastRows = 256, kLeastMissing = 8;
 // Of rows, which teams of threads share.
 constexpr int64_t kLeastElements = int64_t{1} << 22, kLeastOfThread = 32;
-constexpr int64_t kThreadsOfColumns = 1024, kThreadsOfRows = 2048;  // of a busy multiprocessor
 
 bool HasLoops(const Phase& phase) {
   return !phase.inner.empty();

@@ -31,9 +31,6 @@ constexpr int64_t kLeastPart = 32;
 // column's parts lie beside each other, for threads to share: so they may be more.
 constexpr int64_t kMostPartsOfColumns = 256, kMostParts = 1024;
 constexpr int64_t kMostScattered = 1 << 17, kMostMoreParts = 1 << 16;  // parts of all columns
-// Threads of a multiprocessor that hide its memory's latency: each with the accesses of several
-// rows of columns, or of a part of a row.
-constexpr int64_t kThreadsOfColumns = 1024, kThreadsOfRows = 2048;
 
 // Whether all that the kernel's loops do is to reduce, and to store what only other kernels load;
 // later phases take the results.
