@@ -18,6 +18,9 @@ using ir::ScalarOp;
 
 namespace {
 
+// Operations of lanes of inner loops for one of outer ones, where the device has too few points.
+constexpr double kOfFewPoints = 4;
+
 bool IsAccess(ScalarOp op) {
   return op == ScalarOp::kLoad || op == ScalarOp::kStore;
 }
@@ -181,6 +184,8 @@ LanesPlan PlanLanes(IntContext& ints, const Nest& nest, LanesTarget target) {
     best = nest.outer[i];
     best_cost = cost;
   }
+  const bool is_idle = rows < static_cast<double>(target.least_points);
+  if (any_inner && is_idle && inner_cost <= kOfFewPoints * best_cost) best = IntExpr();
   const auto chosen = absl::c_find(nest.outer, best);
   plan.reason = absl::StrCat(
       "lanes of ",

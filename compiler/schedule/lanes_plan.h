@@ -1,6 +1,7 @@
 // Which loops of a kernel become lanes.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,9 @@ struct LanesTarget {
   // Of the pieces of memory that an access of all lanes takes, so that neighbouring lanes share
   // them; 0 where only contiguous lanes are one access.
   int sector_bytes = 0;
+  // Of the outer loops, for lanes of these to be worth more than lanes of inner ones that take a few
+  // times as many operations: with fewer the device is idle.
+  int64_t least_points = 0;
 };
 
 // By counting, for each candidate, the accesses of `width` neighbouring lanes that would be

@@ -26,6 +26,7 @@
 #include "clang/Serialization/ASTWriter.h"
 #include "clang/Serialization/PCHContainerOperations.h"
 #include "compiler/toolchain/clang_source_hash.h"
+#include "compiler/toolchain/early_loads.h"
 #include "llvm/ADT/SmallString.h"
 #include "llvm/Support/MemoryBuffer.h"
 #include "llvm/Support/VirtualFileSystem.h"
@@ -218,6 +219,7 @@ struct FrontendInput {
   std::string text;  // a std::string, since Clang's lexer wants the zero byte after the text
   const char* path;
   Buffer precompiled;  // the prelude before `text`, or null
+  bool early_loads = false;
 };
 
 // Runs `action`; its output is up to the action. INTERNAL with diagnostics.
@@ -244,6 +246,9 @@ absl::Status RunFrontend(const std::vector<std::string>& args, const FrontendInp
                                                    clang::InputKind(clang::Language::CXX))});
   frontend.DisableFree = false;
   compiler.getCodeGenOpts().DisableFree = false;
+  if (input.early_loads) {
+    compiler.getCodeGenOpts().PassBuilderCallbacks.push_back(AddEarlyLoads);
+  }
   // Nothing of the server's disk can get into a kernel.
   auto files = llvm::makeIntrusiveRefCnt<llvm::vfs::InMemoryFileSystem>();
   if (input.precompiled != nullptr) {
@@ -385,6 +390,7 @@ ClangInvocation Prepare(const ClangJob& job) {
   const size_t prelude_bytes = std::min(job.prelude_bytes, job.source.size());
   ClangInvocation invocation{.object_arguments = FrontendArguments(job),
                              .object_is_text = job.machine == Machine::kNvptx,
+                             .early_loads = job.early_loads,
                              .prelude = job.source.substr(0, prelude_bytes),
                              .text = job.source.substr(prelude_bytes)};
   if (job.want_assembly && !invocation.object_is_text) {
@@ -397,20 +403,24 @@ ClangInvocation Prepare(const ClangJob& job) {
 
 Digest KeyOf(const ClangInvocation& invocation) {
   // A new member ends up here: it would not compile else.
-  const auto& [object_arguments, assembly_arguments, object_is_text, prelude, text] = invocation;
+  const auto& [object_arguments, assembly_arguments, object_is_text, early_loads, prelude, text] =
+      invocation;
   static const std::string* const toolchain =
       new std::string(absl::StrCat(clang::getClangFullVersion(), ", ", kClangSourceHash));
   std::vector<std::string> arguments = object_arguments;
   arguments.push_back("; assembly:");
   arguments.insert(arguments.end(), assembly_arguments.begin(), assembly_arguments.end());
   if (object_is_text) arguments.push_back("; as text");
+  if (early_loads) arguments.push_back("; early loads");
   return KernelKey(*toolchain, arguments, {prelude, text});
 }
 
 absl::StatusOr<ClangOutput> CompileCpp(const ClangInvocation& invocation) {
   InitializeLlvmOnce();
   const absl::string_view prelude = invocation.prelude;
-  FrontendInput input{.text = std::string(invocation.text), .path = kKernelPath};
+  FrontendInput input{.text = std::string(invocation.text),
+                      .path = kKernelPath,
+                      .early_loads = invocation.early_loads};
   if (!prelude.empty()) {
     KILN_ASSIGN_OR_RETURN(input.precompiled,
                           Preludes().Get(invocation.object_arguments, std::string(prelude)));

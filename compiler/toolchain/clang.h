@@ -28,6 +28,7 @@ struct ClangJob {
   int optimization_level = 3;         // 1 to 3
   bool fast_math = false;             // reassociation, reciprocals; never "no NaN" or "no inf"
   bool want_assembly = false;
+  bool early_loads = false;  // early_loads.h, which says what it takes for granted
 };
 
 struct ClangOutput {
@@ -41,6 +42,7 @@ struct ClangInvocation {
   std::vector<std::string> object_arguments;
   std::vector<std::string> assembly_arguments;  // none where no assembly is wanted
   bool object_is_text = false;                  // the object is what assembly would be
+  bool early_loads = false;
   absl::string_view prelude;                    // of the job's source
   absl::string_view text;                       // the rest of it
 };
@@ -50,7 +52,7 @@ struct ClangInvocation {
 ClangInvocation Prepare(const ClangJob& job);
 
 // The key of what CompileCpp makes of it (proto/base/key.h): of the invocation, of Clang's full
-// version and of the text of clang.cc and clang.h.
+// version and of the text of clang.cc, clang.h and early_loads.cc.
 Digest KeyOf(const ClangInvocation& invocation);
 
 // INTERNAL with the first diagnostics for source that does not compile (it is our own).

@@ -1,4 +1,4 @@
-// A hash of clang.cc and clang.h, made by each build (compiler/source_hash.cmake).
+// A hash of clang.cc, clang.h and early_loads.cc, made by each build (compiler/source_hash.cmake).
 #pragma once
 
 namespace kiln::toolchain {

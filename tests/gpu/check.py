@@ -50,6 +50,7 @@ PARTS = {
     "parallel": ("parallel", "parallel"),
     "bench_kernels": ("bench", "kernels"),
     "bench_products": ("products", "speed"),
+    "bench_ragged": ("products", "ragged_speed"),
     "bench_attention": ("attention", "speed"),
     "bench_attention_training": ("attention", "training_speed"),
     "bench_decode": ("decode", "speed"),

@@ -213,3 +213,32 @@ def speed(run: Results) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
     for approximate in ("tanh", "none"):
         _time(run, approximate)
+
+
+# Columns that are no multiple of 8: last products of language models.
+RAGGED_MEASURED = (
+    (2048, 50257, 768), (8192, 50257, 768), (512, 50257, 1024), (2048, 30522, 768),
+    (4096, 50257, 2048), (128, 1001, 512),
+)  # fmt: skip
+
+
+def ragged_speed(run: Results) -> None:
+    """The library's results of padded weights are those with strides that are not eager's."""
+    print("\nx w^T, bf16: us of GPU time, 5 calls in one CUDA graph")
+    for m, n, k in RAGGED_MEASURED:
+        with run.case(f"bench product {m} x {n} x {k}"), torch.no_grad():
+            x = random_matrix(m, k, dtype=torch.bfloat16)
+            w = random_matrix(n, k, dtype=torch.bfloat16) * k**-0.5
+            padded = F.pad(w, (0, 0, 0, -n % 8))
+            torch._dynamo.reset()
+            by_kiln = torch.compile(
+                F.linear, backend="kiln", dynamic=False, options={"fallback": "raise"}
+            )
+            sides = {
+                "kiln": lambda by_kiln=by_kiln, x=x, w=w: by_kiln(x, w),
+                "cuBLAS": lambda x=x, w=w: F.linear(x, w),
+                "padded": lambda x=x, padded=padded: F.linear(x, padded),
+                "padded, copied": lambda x=x, padded=padded, n=n: F.linear(x, padded)[:, :n].contiguous(),
+            }
+            times = in_turns({name: replayed(side, 5) for name, side in sides.items()})
+            print(f"{f'{m} x {n} x {k}':22}", *(f"{name} {times[name] * 200:.1f}" for name in sides), flush=True)

@@ -11,7 +11,7 @@ from bench import MODELS, TRAINED, Run, sides, training_step
 from measure import Results
 from torch.profiler import ProfilerActivity
 
-_CALLS, _ROWS = 3, 20
+_CALLS, _ROWS = 3, 40
 
 
 def _show(name: str, run: Run) -> None:
@@ -31,10 +31,17 @@ def _show(name: str, run: Run) -> None:
         torch.cuda.synchronize()
     busy: collections.Counter[str] = collections.Counter()
     launches: collections.Counter[str] = collections.Counter()
-    for event in profile.events():
-        if event.device_type == torch.autograd.DeviceType.CUDA:
-            busy[event.name] += event.device_time_total
-            launches[event.name] += 1
+    spans = sorted(
+        (event.time_range.start, event.time_range.end, event.name)
+        for event in profile.events()
+        if event.device_type == torch.autograd.DeviceType.CUDA and not event.is_user_annotation
+    )
+    until = 0.0
+    for begin, end, kernel in spans:
+        # A kernel that is launched early waits for the one before.
+        busy[kernel] += max(0.0, end - max(begin, until))
+        launches[kernel] += 1
+        until = max(until, end)
     print(
         f"\n{name}: {elapsed / _CALLS * 1e3:.2f} ms a step, {on_cpu / _CALLS * 1e3:.2f} ms of the "
         f"CPU, GPU busy {busy.total() / _CALLS / 1e3:.2f} ms, {launches.total() / _CALLS:.0f} kernels"

@@ -31,6 +31,8 @@ constexpr int kWarp = 32;
 constexpr int kBlock = 256;          // threads, where teams share a block
 constexpr int kFewBlocks = 512;      // which fill a GPU
 constexpr int kSlotBytes = 32 * 16;  // what KAcrossTeam exchanges between warps
+// Of a multiprocessor, which take rows of columns: up to 128 registers each.
+constexpr int kThreadsOfRows = 512;
 
 // Memory of the kernel that nodes access, by buffer (from 0 on) or alloc (from -1 down).
 struct Accesses {
@@ -38,6 +40,15 @@ struct Accesses {
 };
 int MemoryOf(const schedule::Compute& compute) {
   return compute.alloc >= 0 ? -1 - compute.alloc : compute.inst.buffer;
+}
+
+bool HasSerialLoop(const schedule::Block& block) {
+  bool has = false;
+  ForEachNode(block, [&](const Node& node) {
+    const auto* loop = std::get_if<For>(&node.value);
+    has |= loop != nullptr && loop->binding == Binding::kSerial;
+  });
+  return has;
 }
 
 class KernelPrinter : public source::TreePrinter {
@@ -85,7 +96,7 @@ class KernelPrinter : public source::TreePrinter {
     return static_cast<int64_t>(row.turns) * row.width / tree_.team;
   }
   std::string AcrossThreads(const Accumulator& acc, const std::string& type,
-                            std::string value) const override;
+                            std::string value) override;
   void PrintTask(const source::Grid& grid, IntExpr chunks, Function& f);
   void Unknown(absl::string_view what) {
     if (problem_.empty())
@@ -96,7 +107,8 @@ class KernelPrinter : public source::TreePrinter {
   int team_;  // threads that share the lanes of a loop here
   absl::flat_hash_map<IntExpr, IntExpr> lets_;
   absl::flat_hash_map<AllocId, Row> rows_;
-  Accesses pending_;  // since the team's threads last met
+  Accesses pending_;    // since the team's threads last met
+  bool meets_ = false;  // they do
   IntExpr team_bytes_;
   IntExpr first_lane_, turn_;  // of the vector loop under way: the same as its variable; its turns
   std::string problem_;
@@ -216,6 +228,7 @@ void KernelPrinter::SyncBefore(const Node& node, Function& f) {
   const bool repeats = loop != nullptr && loop->binding == Binding::kSerial;
   if (conflict(pending_, next)) {
     f.out.Line("KTeamSync<kTeam>();");
+    meets_ = true;
     pending_ = {};
   }
   if (repeats && conflict(next, next)) {
@@ -343,8 +356,9 @@ void KernelPrinter::PrintArray(AllocId id, Function& f) {
 }
 
 std::string KernelPrinter::AcrossThreads(const Accumulator& acc, const std::string& type,
-                                         std::string value) const {
+                                         std::string value) {
   if (tree_.team == 1) return value;
+  meets_ = true;
   if (acc.text.functor.empty()) {
     return StrCat("KFoldBestTeam<", acc.text.greatest ? "true" : "false", ", ", type, ", kTeam>(",
                   value, ", slots)");
@@ -377,9 +391,6 @@ absl::StatusOr<EmittedKernel> KernelPrinter::Print() {
   if (grids.size() != 1 || grids[0].lanes.size() > 1) Unknown("several grids");
   const source::Grid& grid = grids[0];
 
-  const int team = tree_.team;
-  // A team that is more than a warp is a block.
-  int threads = team > kWarp ? team : kBlock;
   IntExpr chunks = ints_.Const(1), tasks = ints_.Const(1);
   if (!grid.lanes.empty()) {
     const For& lanes = *grid.lanes[0];
@@ -387,25 +398,34 @@ absl::StatusOr<EmittedKernel> KernelPrinter::Print() {
   }
   for (const For* row : grid.rows) tasks = ints_.Mul(tasks, ints_.CeilDiv(row->end, row->step));
   tasks = ints_.Mul(tasks, chunks);
+
+  Function f(ints_, tree_.num_values, names_);
+  PrintTask(grid, chunks, f);
+  const int team = tree_.team;
+  const int64_t team_bytes = team_bytes_.value();
+  // A team that is more than a warp is a block, if its threads meet.
+  const bool is_block = team > kWarp && (meets_ || team_bytes > 0);
+  int threads = is_block ? team : std::max(team, kBlock);
   // Few tasks: more blocks, for more multiprocessors.
   while (tasks.is_const() && threads > std::max(kWarp, team) &&
          tasks.value() * team < threads * kFewBlocks) {
     threads /= 2;
   }
   const int teams = threads / team;
-
-  Function f(ints_, tree_.num_values, names_);
-  PrintTask(grid, chunks, f);
   const bool checks = f.body.TakeChecks();
   const std::string tasks_text = Expr(tasks);
   if (!problem_.empty()) return absl::InternalError(problem_);
 
   const std::string parameters = ParametersText(module_, names_);
-  const int64_t team_bytes = team_bytes_.value();
-  const int64_t slot_bytes = team > kWarp ? kSlotBytes : 0;
+  const int64_t slot_bytes = is_block ? kSlotBytes : 0;
   Writer out;
   out.Line(kKernelMark, kSymbolPlaceholder);
   out.Line(kThreadsMark, threads);
+  out.Line(kLoadsMark, "early");
+  // Else ptxas has loads of a row wait for the row before, to take few registers.
+  if (!grid.lanes.empty() && HasSerialLoop(tree_.body)) {
+    out.Line(kResidentMark, std::max(1, kThreadsOfRows / threads));
+  }
   out.Line("extern \"C\" KILN_KERNEL void ", kSymbolPlaceholder, "(", parameters,
            "char* scratch, int* error_out) {");
   if (waits_) {

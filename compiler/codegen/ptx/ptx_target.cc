@@ -211,7 +211,8 @@ class PtxTarget : public Target {
          .arch = device_.arch,
          .optimization_level = job.optimization_level,
          .fast_math = job.fast_math,
-         .want_assembly = job.want_assembly});
+         .want_assembly = job.want_assembly,
+         .early_loads = Marked(WithoutPrelude(job.source), ptx::kLoadsMark) == "early"});
   }
 
   const DeviceInfo device_;

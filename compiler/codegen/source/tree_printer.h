@@ -52,7 +52,7 @@ class TreePrinter {
   virtual int64_t LanesOfThread(const schedule::Alloc& alloc) const { return alloc.size.value(); }
   // A value of all threads that share a task from `value`, each one's; `type`: in C++.
   virtual std::string AcrossThreads(const Accumulator&, const std::string& /*type*/,
-                                    std::string value) const {
+                                    std::string value) {
     return value;
   }
 

@@ -30,7 +30,9 @@ constexpr int64_t kLeastPart = 32;
 // Of columns the kernel that reduces the parts takes them one after another. Of few columns a
 // column's parts lie beside each other, for threads to share: so they may be more.
 constexpr int64_t kMostPartsOfColumns = 256, kMostParts = 1024;
-constexpr int64_t kMostScattered = 1 << 17, kMostMoreParts = 1 << 16;  // parts of all columns
+constexpr int64_t kMostScattered = 1 << 18;  // parts of all columns
+// Of those, for each element that is read: what is written and read again takes no time beside it.
+constexpr int64_t kElementsOfPart = 128, kLeastMoreParts = 1 << 16;
 
 // Whether all that the kernel's loops do is to reduce, and to store what only other kernels load;
 // later phases take the results.
@@ -78,9 +80,8 @@ class Splitter {
     const int64_t wanted = CountParts(kernel);
     if (wanted < 2) return std::nullopt;
     parts_beside_ = of_columns_ && wanted * PointsHint(ints_, kernel.outer) <= kMostScattered;
-    ChooseLoops(kernel.phases[0].inner, wanted);
     // A store has no mask.
-    if (loop_ && !IsExact() && Stores(kernel.phases[0])) loop_ = IntExpr();
+    ChooseLoops(kernel.phases[0].inner, wanted, /*exactly=*/Stores(kernel.phases[0]));
     if (!loop_ && PointsHint(ints_, whole_) < 2) return std::nullopt;
     return Cut(kernel);
   }
@@ -104,21 +105,22 @@ class Splitter {
     const int64_t most = length / (kLeastPart * (plan.outer ? 1 : plan.team));
     const int64_t fill = plan.outer ? kThreadsOfColumns : kThreadsOfRows;
     const int64_t wanted = ComputeUnits(device_) * fill / std::max<int64_t>(1, threads);
-    const int64_t of_columns =
-        std::max(kMostPartsOfColumns, kMostMoreParts / std::max<int64_t>(1, points));
+    const int64_t more =
+        std::clamp(length * points / kElementsOfPart, kLeastMoreParts, kMostScattered);
+    const int64_t of_columns = std::max(kMostPartsOfColumns, more / std::max<int64_t>(1, points));
     return std::min({wanted, most, plan.outer ? std::min(kMostParts, of_columns) : kMostParts});
   }
 
-  // Loops that make `wanted` parts: outer ones whole, one after another, then pieces of the next.
-  void ChooseLoops(const std::vector<IntExpr>& loops, int64_t wanted) {
+  // Loops that make some `wanted` parts: outer ones whole, one after another, then pieces of the
+  // next, equal ones where parts are to be made `exactly`.
+  void ChooseLoops(const std::vector<IntExpr>& loops, int64_t wanted, bool exactly) {
     whole_.clear();
     loop_ = IntExpr();
     for (IntExpr var : loops) {
       const int64_t extent = ExtentHint(ints_, var);
       if (extent > wanted) {
-        loop_ = var;
-        pieces_ = DivideInto(Extent(ints_, var), wanted);
-        if (pieces_ < 2) loop_ = IntExpr();
+        pieces_ = DivideInto(Extent(ints_, var), wanted, exactly);
+        if (pieces_ > 1) loop_ = var;
         return;
       }
       whole_.push_back(var);
@@ -132,13 +134,17 @@ class Splitter {
     return extent.is_const() && extent.value() % pieces_ == 0;
   }
 
-  // As near to `wanted` pieces as make them equal, where some do.
-  static int64_t DivideInto(IntExpr extent, int64_t wanted) {
-    if (!extent.is_const()) return wanted;
+  // As near to `wanted` pieces as make them equal, where some do; else 1 if they have to be.
+  static int64_t DivideInto(IntExpr extent, int64_t wanted, bool exactly) {
+    if (!extent.is_const()) return exactly ? 1 : wanted;
+    const auto divides = [&](int64_t n) { return extent.value() % n == 0; };
     for (int64_t n = wanted; 2 * n > wanted && n > 1; --n) {
-      if (extent.value() % n == 0) return n;
+      if (divides(n)) return n;
     }
-    return wanted;
+    if (!exactly) return wanted;
+    int64_t n = wanted + 1;
+    while (n < 2 * wanted && !divides(n)) ++n;
+    return divides(n) ? n : 1;
   }
 
   Kernel Cut(Kernel& kernel) {

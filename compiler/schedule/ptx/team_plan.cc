@@ -22,6 +22,8 @@ constexpr int kLargestBlock = 1024;
 constexpr int kLongestRow = 64 * kLargestBlock;  // vectors that fit a block's registers
 // Threads that a multiprocessor should have before lanes are taken together.
 constexpr int kThreadsToFill = 1024;
+// Points, a thread each, of which one has fewer where threads had better share them.
+constexpr int kPointsToFill = 64;
 
 int PowerOfTwoFrom(int64_t n) {
   int power = 1;
@@ -75,8 +77,11 @@ int ComputeUnits(const DeviceInfo& device) {
 }
 
 TeamPlan PlanTeam(IntContext& ints, const Nest& nest, const DeviceInfo& device) {
-  TeamPlan plan{PlanLanes(ints, nest, {.width = kWarp, .sector_bytes = kSectorBytes})};
   const int units = ComputeUnits(device);
+  TeamPlan plan{PlanLanes(ints, nest,
+                          {.width = kWarp,
+                           .sector_bytes = kSectorBytes,
+                           .least_points = int64_t{units} * kPointsToFill})};
   if (plan.outer) {
     std::vector<const NestPhase*> all;
     for (const NestPhase& phase : nest.phases) all.push_back(&phase);
