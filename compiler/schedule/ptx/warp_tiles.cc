@@ -100,7 +100,8 @@ WarpTiles TilesOf(const Candidate& c, int64_t shared_bytes) {
 }
 
 struct Rates {
-  double multiply_adds, l2_bytes, memory_bytes;  // a microsecond; of a multiprocessor the first two
+  // A microsecond; of a multiprocessor but for the last.
+  double multiply_adds, instructions, l2_bytes, memory_bytes;
 };
 
 Rates RatesOf(const DeviceInfo& device, const Machine& machine) {
@@ -108,8 +109,10 @@ Rates RatesOf(const DeviceInfo& device, const Machine& machine) {
   // Bytes a clock that a multiprocessor reads from the second-level cache: 5120 of 108 in all by
   // sm_80's white paper, of which some is lost.
   constexpr double kL2Bytes = 40;
+  constexpr double kLanes = 128;  // that begin an instruction in a clock
   const double megahertz = device.clock_mhz > 0 ? device.clock_mhz : kUsualMegahertz;
-  Rates rates{machine.multiply_adds * megahertz, kL2Bytes * megahertz, kUsualBytes};
+  Rates rates{machine.multiply_adds * megahertz, kLanes * megahertz, kL2Bytes * megahertz,
+              kUsualBytes};
   for (const MemorySpace& space : device.memory_spaces) {
     if (space.kind != MemoryKind::kGlobal || space.bytes_per_second <= 0) continue;
     constexpr double kReached = .85, kMicroseconds = 1e6;
@@ -122,20 +125,23 @@ double Microseconds(const Candidate& c, const WarpTiles& tiles, const Product& p
                     const Rates& rates) {
   // A launch; the first operands' way and the last results', of a block.
   constexpr double kStart = 3, kFill = 1.2, kStore = 1.5;
-  // A block alone where several have room takes less than its share of the time for all.
-  constexpr double kAlone = .4;
+  // A block alone where several have room takes less than its share of the time for all; and where
+  // there are several, one multiplies while another has its work on sums.
+  constexpr double kAlone = .4, kBeside = .5;
+  constexpr double kStoreWork = 6;  // instructions for a sum, beside Product::work
   const double area = double{1} * c.rows * c.columns;
   const double deep = static_cast<double>(CeilDiv(p.num_k, tiles.step) * tiles.step);
   const double multiplying = area * deep / (rates.multiply_adds * c.speed);
   const double loading = (c.rows + c.columns) * deep * kHalfBytes / rates.l2_bytes;
-  const double of_tile = std::max(multiplying, loading);
+  const double working = area * (p.work + kStoreWork) / rates.instructions;
+  const double of_tile =
+      std::max(multiplying, loading) + working * (tiles.blocks > 1 ? kBeside : 1);
   const int64_t count = CeilDiv(p.num_rows, c.rows) * CeilDiv(p.num_columns, c.columns);
   const int64_t of_unit = CeilDiv(count, units), rest = of_unit % tiles.blocks;
   double time = kStart + static_cast<double>(of_unit) * of_tile;
   if (rest > 0) {
     time += of_tile * kAlone * static_cast<double>(tiles.blocks - rest) / tiles.blocks;
   }
-  // Of several blocks one multiplies while another waits.
   const auto alone = static_cast<double>(CeilDiv(of_unit, tiles.blocks * tiles.blocks));
   return time + alone * (kFill + kStore);
 }
@@ -161,8 +167,9 @@ std::vector<Choice> Ranked(const Product& product, const DeviceInfo& device) {
 }
 
 // Of a library's product and a kernel that reads its result and writes another one: as long as the
-// best of ours would take at the library's speed, another launch, and the bytes' time.
-double LibraryMicroseconds(const Product& product, const DeviceInfo& device, double ours) {
+// best of ours would take without work on sums at the library's speed, another launch, and the
+// bytes' time.
+double LibraryMicroseconds(const Product& product, const DeviceInfo& device) {
   constexpr double kLaunch = 2, kCachedShare = .5, kCachedSpeed = 2, kCopied = 2;
   constexpr int64_t kNoBytes = 0;
   const Machine machine = MachineOf(device);
@@ -176,7 +183,9 @@ double LibraryMicroseconds(const Product& product, const DeviceInfo& device, dou
              kCachedShare * static_cast<double>(BytesOf(device, MemoryKind::kL2, kNoBytes))) {
     moving /= kCachedSpeed;
   }
-  return ours * machine.library + kLaunch + moving;
+  Product alone = product;
+  alone.work = 0;
+  return Ranked(alone, device)[0].time * machine.library + kLaunch + moving;
 }
 
 std::string Rounded(double microseconds) {
@@ -227,14 +236,13 @@ WarpTiles ChooseWarpTiles(const Product& product, const DeviceInfo& device,
   reasons.push_back(absl::StrCat("a product on the tensor cores by mma.sync, in ", Describe(chosen),
                                  ", ", tiles.stages, " stages of ", tiles.step));
   reasons.push_back(absl::StrCat("a library and a kernel for the rest: ",
-                                 Rounded(LibraryMicroseconds(product, device, choices[0].time))));
+                                 Rounded(LibraryMicroseconds(product, device))));
   reasons.push_back(absl::StrCat("next best: ", Describe(choices[1])));
   return tiles;
 }
 
 bool AreWarpTilesFaster(const Product& product, const DeviceInfo& device) {
-  const double ours = Ranked(product, device)[0].time;
-  return ours < LibraryMicroseconds(product, device, ours);
+  return Ranked(product, device)[0].time < LibraryMicroseconds(product, device);
 }
 
 }  // namespace kiln::schedule::ptx

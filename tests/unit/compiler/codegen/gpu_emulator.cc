@@ -202,8 +202,8 @@ static float KMachineInverse(float x) {
 static float KMachineQuotient(float a, float b) { return a / b; }
 )";
 
-// The functions of prelude_tensor.inc.h as the PTX ISA has ldmatrix, mma.m16n8k16 and cp.async. What
-// is copied arrives when the thread waits for it, not before.
+// The functions of prelude_tensor.inc.h as the PTX ISA has ldmatrix, mma.m16n8k16 and cp.async.
+// What is copied arrives when the thread waits for it, not before.
 constexpr absl::string_view kTensorPrimitives = R"(
 using KOctet = unsigned __attribute__((ext_vector_type(4)));
 static unsigned KSharedBase() { return 0; }

@@ -74,7 +74,7 @@ TEST(PtxWarpsTest, MultiplyAndFinishAsTheReferenceDoes) {
 TEST(PtxWarpsTest, TakeOperandsInAnyOrder) {
   for (const char* arch : {"sm_80", "sm_86"}) {
     for (const auto& [a_turned, b_turned] : {std::pair(true, false), {false, true}, {true, true}}) {
-      for (int rank = 0; rank < kShapes; ++rank) {
+      for (int rank = arch == std::string("sm_80") ? 0 : 1; rank < kShapes; rank += 2) {
         SCOPED_TRACE(StrCat(arch, " rank ", rank, ", turned ", a_turned, " ", b_turned));
         CheckOn(ProductAndMore("f16", 72, 136, 104, a_turned, b_turned), Device(arch, rank));
         if (HasFailure()) return;
