@@ -220,7 +220,10 @@ int64_t WarpTiles::SharedBytes() const {
 
 bool MultipliesByWarps(const DeviceInfo& device) {
   constexpr std::array<absl::string_view, 4> kArchitectures = {"sm_80", "sm_86", "sm_89", "sm_90"};
-  return absl::c_linear_search(kArchitectures, device.arch);
+  // For two candidates at least; all devices of these architectures have more.
+  constexpr int64_t kLeastShared = 64 << 10;
+  return absl::c_linear_search(kArchitectures, device.arch) &&
+         MachineOf(device).shared_bytes >= kLeastShared;
 }
 
 WarpTiles ChooseWarpTiles(const Product& product, const DeviceInfo& device,

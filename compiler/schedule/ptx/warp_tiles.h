@@ -25,16 +25,16 @@ struct WarpTiles {
   int64_t SharedBytes() const;
 };
 
-// Whether products run so on that architecture.
+// Whether products run so on that device.
 bool MultipliesByWarps(const DeviceInfo& device);
 
 // The tiles of that rank (DeviceInfo::rank) by the cost model; adds them, the runner-up and a
-// library's time to `reasons`. REQUIRES: product.by_warps.
+// library's time to `reasons`. REQUIRES: product.by_warps, of that device.
 WarpTiles ChooseWarpTiles(const Product& product, const DeviceInfo& device,
                           std::vector<std::string>& reasons);
 
 // Whether that takes less time than a library's product and a kernel after it, by the cost model.
-// REQUIRES: product.by_warps.
+// REQUIRES: the same.
 bool AreWarpTilesFaster(const Product& product, const DeviceInfo& device);
 
 }  // namespace kiln::schedule::ptx

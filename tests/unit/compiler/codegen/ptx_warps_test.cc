@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "compiler/ir/interpret.h"
@@ -179,6 +180,18 @@ TEST(PtxWarpsTest, StagesFitTheDevicesSharedMemory) {
       const int64_t bytes = emitted->grid.shared_bytes.value() + 1024;
       EXPECT_LE(blocks * bytes, int64_t{kilobytes} << 10) << arch << " rank " << rank;
     }
+  }
+}
+
+TEST(PtxWarpsTest, ADeviceThatSaysItHasHardlyAnySharedMemoryHasNoSuchProducts) {
+  for (const int64_t bytes : {1, 8 << 10, 63 << 10, 64 << 10}) {
+    DeviceInfo device = Device("sm_80", kShapes);
+    device.memory_spaces = {{MemoryKind::kShared, bytes, 0}};
+    ir::Module module = *ir::Parse(ProductAndMore("bf16", 512, 512, 512, false, false));
+    const auto tree = TestTarget(device)->Schedule(module, module.operations[0]);
+    ASSERT_TRUE(tree.ok()) << tree.status();
+    EXPECT_EQ(tree->team == 128 && absl::StrContains(tree->reasons[0], "mma.sync"),
+              bytes == 64 << 10);
   }
 }
 
