@@ -73,10 +73,14 @@ KILN_FN void KMultiplyPairs(float* sums, const unsigned (&a)[4], unsigned b0, un
   }
 }
 
+// An address in the GPU's memory as a number.
+KILN_FN unsigned long KGlobalAddress(const void* p) {
+  return (unsigned long)(const __attribute__((address_space(1))) char*)p;
+}
 // 16 bytes on their way, of which the first `bytes` are read and the others become zeros.
-KILN_FN void KCopyAsync(unsigned to, const char* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to),
-               "l"((const __attribute__((address_space(1))) char*)from), "r"(bytes)
+KILN_FN void KCopyAsync(unsigned to, unsigned long from, int bytes) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(bytes)
                : "memory");
 }
 // The thread's copies since the last one are a group.

@@ -12,11 +12,12 @@
 //
 // A Shape has: kRows, kColumns of a tile; kWarpRows, kWarpColumns of a warp's part, 32 or 64 each;
 // kStep: 32 or 64; kStages; kTurnedA, kTurnedB: the operand is contiguous along the tile's side;
-// kHalf: operands are of float16, not bfloat16; kCluster: 1; and what prelude_sums.inc.h takes.
+// kWholeA, kWholeB: what is contiguous ends at a multiple of 8 elements; kHalf: operands are of
+// float16, not bfloat16; kCluster: 1; and what prelude_sums.inc.h takes.
 
 // An operand of a tile, kSides along its side. kSecond: it is the second one, with columns for
 // rows.
-template <int kSides, int kStep, bool kTurned, bool kSecond, int kThreads>
+template <int kSides, int kStep, bool kTurned, bool kWhole, bool kSecond, int kThreads>
 struct KTileOperand {
   // As they lie in memory: lines along what is contiguous, and their pieces of 16 bytes.
   static constexpr int kPieces = (kTurned ? kSides : kStep) / 8;
@@ -40,15 +41,15 @@ struct KTileOperand {
   }
 
   // What a thread copies: a piece each of the lines `line`, `line` + kApart and so on.
-  const char* from;  // of the next step
-  long apart;        // bytes from one to the next
-  long step;         // bytes to the next step
+  unsigned long from;  // of the next step
+  long apart;          // bytes from one to the next
+  long step;           // bytes to the next step
   int line, piece;
   unsigned inside;  // bits: lines that the operand has; of a turned one, elements of the piece
 
   // The operand begins at `first`; `pitch` bytes lie between its lines, and its side ends at
   // `sides`.
-  KILN_INLINE void Begin(const char* first, long pitch, int side, int sides) {
+  KILN_INLINE void Begin(unsigned long first, long pitch, int side, int sides) {
     line = KThread() / kPieces;
     piece = KThread() % kPieces;
     apart = kApart * pitch;
@@ -64,8 +65,9 @@ struct KTileOperand {
       for (int i = 0; i < kTimes; ++i) inside |= (side + line + i * kApart < sides) << i;
     }
   }
-  // Of eight elements, so many bytes as there are of `left`.
-  KILN_FN int KWithin(int left) { return left <= 0 ? 0 : left >= 8 ? 16 : 2 * left; }
+  // Of a piece, so many bytes as there are of `left` elements: other numbers than 0 and 16 take
+  // more instructions.
+  KILN_FN int KWithin(int left) { return left <= 0 ? 0 : kWhole || left >= 8 ? 16 : 2 * left; }
   // The step of that depth, of which `left` is left, to the stage's part at `to`.
   KILN_INLINE void Copy(unsigned to, int left) {
     const int along = kTurned ? (int)inside : KWithin(left - 8 * piece);
@@ -99,8 +101,8 @@ template <class S>
 struct KWarpPlan {
   static constexpr int kDown = S::kRows / S::kWarpRows, kAcross = S::kColumns / S::kWarpColumns;
   static constexpr int kThreads = 32 * kDown * kAcross;
-  using A = KTileOperand<S::kRows, S::kStep, S::kTurnedA, false, kThreads>;
-  using B = KTileOperand<S::kColumns, S::kStep, S::kTurnedB, true, kThreads>;
+  using A = KTileOperand<S::kRows, S::kStep, S::kTurnedA, S::kWholeA, false, kThreads>;
+  using B = KTileOperand<S::kColumns, S::kStep, S::kTurnedB, S::kWholeB, true, kThreads>;
   static constexpr int kStageBytes = A::kBytes + B::kBytes;
   static constexpr int kDeep = S::kStep / 16;  // times that a step is multiplied
   static constexpr int kBlocks = S::kWarpRows / 16, kPairs = S::kWarpColumns / 16;
@@ -128,13 +130,12 @@ KILN_FN void KProductByWarps(const void* a, const void* b, long pitch_a, long pi
 
   A of_a;
   B of_b;
-  of_a.Begin((const char*)a, pitch_a * 2, tile.row, rows);
-  of_b.Begin((const char*)b, pitch_b * 2, tile.column, columns);
+  of_a.Begin(KGlobalAddress(a), pitch_a * 2, tile.row, rows);
+  of_b.Begin(KGlobalAddress(b), pitch_b * 2, tile.column, columns);
+  // After the last step zeros: fewer instructions than to leave them out.
   const auto copy = [&](int number, unsigned to) KILN_INLINE {
-    if (number < steps) {
-      of_a.Copy(to, depth - number * S::kStep);
-      of_b.Copy(to + A::kBytes, depth - number * S::kStep);
-    }
+    of_a.Copy(to, depth - number * S::kStep);
+    of_b.Copy(to + A::kBytes, depth - number * S::kStep);
     KCopyCommit();
   };
   unsigned to = shared;

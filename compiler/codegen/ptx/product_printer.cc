@@ -87,6 +87,10 @@ class ProductPrinter : public source::TreePrinter {
     return module_.buffers[product_->windows[window].buffer].dtype;
   }
   bool IsTurned(size_t window) const { return !product_->sizes[2 * window + 2].is_const(1); }
+  bool IsWhole(size_t window) const {
+    const IntExpr extent = IsTurned(window) ? tiles_[window - 1]->end : product_->sizes[2];
+    return multiples_.Is(ints_, extent, kOctet);
+  }
   bool HasManySums() const {
     if (IsByWarps()) return false;
     const std::vector<int>& c = product_->constants;
@@ -313,6 +317,8 @@ ProductShape ProductPrinter::Shape() const {
           .chunk = Chunk(),
           .is_turned_a = IsTurned(1),
           .is_turned_b = IsTurned(2),
+          .is_whole_a = IsWhole(1),
+          .is_whole_b = IsWhole(2),
           .has_many_sums = HasManySums()};
 }
 

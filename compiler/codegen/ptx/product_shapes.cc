@@ -87,6 +87,8 @@ void PrintWarpShape(const ProductShape& shape, Writer& out) {
            ", kCluster = 1, kResults = ", shape.results, ", kChunk = ", shape.chunk, ";");
   out.Line("static constexpr bool kTurnedA = ", Truth(shape.is_turned_a),
            ", kTurnedB = ", Truth(shape.is_turned_b), ", kHalf = ", Truth(shape.is_half), ";");
+  out.Line("static constexpr bool kWholeA = ", Truth(shape.is_whole_a),
+           ", kWholeB = ", Truth(shape.is_whole_b), ";");
   out.Line("static constexpr bool kRolled = ", Truth(tiles.is_rolled),
            ", kRagged = ", Truth(shape.is_ragged), ", kByBlocks = false;");
   out.Line("};");

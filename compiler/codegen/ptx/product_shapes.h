@@ -17,6 +17,7 @@ struct ProductShape {
   bool is_ragged;                 // columns are no octets
   int chunk;                      // columns that a warp finishes at a time
   bool is_turned_a, is_turned_b;  // contiguous along the result's side
+  bool is_whole_a, is_whole_b;    // what is contiguous ends at a multiple of 16 bytes
   bool has_many_sums;
 };
 

@@ -304,10 +304,11 @@ struct KiCopies {
   int count, groups[16], num_groups;  // where each group ends
 };
 static KiCopies kiln_copies[1024];
-static void KCopyAsync(unsigned to, const char* from, int bytes) {
+static unsigned long KGlobalAddress(const void* p) { return (unsigned long)p; }
+static void KCopyAsync(unsigned to, unsigned long from, int bytes) {
   KiCopies& mine = kiln_copies[KThread()];
-  if (to % 16 != 0 || (unsigned long)from % 16 != 0 || mine.count == 1024) __builtin_trap();
-  mine.copies[mine.count++] = {to, from, bytes};
+  if (to % 16 != 0 || from % 16 != 0 || mine.count == 1024) __builtin_trap();
+  mine.copies[mine.count++] = {to, (const char*)from, bytes};
 }
 static void KCopyCommit() {
   KiCopies& mine = kiln_copies[KThread()];

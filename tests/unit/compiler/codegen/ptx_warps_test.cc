@@ -38,7 +38,8 @@ DeviceInfo Device(const std::string& arch, int rank) {
 }
 
 // The module by emulated threads and, its trees, by the interpreter, against the reference.
-void CheckOn(const std::string& text, const DeviceInfo& device) {
+void CheckOn(const std::string& text, const DeviceInfo& device,
+             const std::string& has = "KProductByWarps<Shape>") {
   ir::Module module = *ir::Parse(text);
   const std::vector<HostTensor> inputs = MakeInputs(module, {});
   const auto expected = ir::Interpret(module, inputs, {}, {});
@@ -50,7 +51,7 @@ void CheckOn(const std::string& text, const DeviceInfo& device) {
   ASSERT_TRUE(interpreted.ok()) << interpreted.status();
   auto native = NativeModule::Build(module, device);
   ASSERT_TRUE(native.ok()) << native.status();
-  ASSERT_THAT((*native)->kernels()[0].source, HasSubstr("KProductByWarps<Shape>"));
+  ASSERT_THAT((*native)->kernels()[0].source, HasSubstr(has));
   const auto emulated = (*native)->Run(inputs, {}, 1);
   ASSERT_TRUE(emulated.ok()) << emulated.status();
   for (size_t i = 0; i < expected->size(); ++i) {
@@ -91,6 +92,34 @@ TEST(PtxWarpsTest, TakeAnySizes) {
     for (int rank = 0; rank < kShapes; rank += 3) {
       SCOPED_TRACE(StrCat(m, " x ", n, " x ", k, ", rank ", rank));
       CheckOn(ProductAndMore("bf16", m, n, k, false, false), Device("sm_80", rank));
+      if (HasFailure()) return;
+    }
+  }
+}
+
+// Lines of operands that end in the middle of 16 bytes, before those of the next one begin.
+TEST(PtxWarpsTest, ReadNothingPastTheEndOfLines) {
+  for (const bool turned : {false, true}) {
+    // Of 104 or 72 elements, of which the last three or five are none.
+    const std::string text = absl::StrReplaceAll(
+        ProductAndMore("bf16", 72, 72, 104, turned, turned),
+        turned
+            ? std::vector<std::pair<std::string, std::string>>{{"[104,72]", "[104,67]"},
+                                                               {"[72,72] strides[72,1] input(3)",
+                                                                "[67,67] strides[67,1] input(3)"},
+                                                               {"[72,72]", "[67,67]"},
+                                                               {"[72] strides", "[67] strides"},
+                                                               {": 72", ": 67"},
+                                                               {"y bf16[72,72] strides[72,1]",
+                                                                "y bf16[67,67] strides[67,1]"},
+                                                               {"sizes[72,72] strides[72,1]",
+                                                                "sizes[67,67] strides[67,1]"}}
+            : std::vector<std::pair<std::string, std::string>>{{"[72,104]", "[72,101]"},
+                                                               {"r0: 104", "r0: 101"}});
+    for (int rank = 0; rank < kShapes; ++rank) {
+      SCOPED_TRACE(StrCat("rank ", rank, "\n", text));
+      CheckOn(text, Device(rank % 2 == 0 ? "sm_80" : "sm_86", rank),
+              "kWholeA = false, kWholeB = false");
       if (HasFailure()) return;
     }
   }
