@@ -82,7 +82,7 @@ lowering::LoweringOptions MakeLoweringOptions(const v1::PlanRequest& request,
   return {
       .library_steps = std::find(libraries.begin(), libraries.end(), "torch") != libraries.end(),
       .mark_parameters = request.options().prepare_memory() > 0,
-      .contracts_few_rows = target.TakesPlainOperands(),
+      .contracts_few_rows = target.ContractsFewRows(),
       .left_to_libraries =
           [&target, scatters](ir::Module& module, const ir::Kernel& kernel, bool goes_on) {
             return (!scatters && ir::HasScatter(kernel)) ||

@@ -99,6 +99,8 @@ class Target {
   virtual bool HasLanesBesideWindows() const { return false; }
   // Whether contractions read their operands as they lie in memory, and nothing that is computed.
   virtual bool TakesPlainOperands() const { return false; }
+  // lowering::LoweringOptions::contracts_few_rows.
+  virtual bool ContractsFewRows() const { return false; }
   // Of a contraction there that widens what it reads: whether it runs as it is.
   virtual bool TakesOperands(ir::Module&, const ir::Kernel&) const { return false; }
   // Whether a kernel that one operator became is better left to a library that the client calls.

@@ -390,6 +390,7 @@ class Runner {
       case MicroKind::kMultiplyRows:
         if (c[kRowsInner] != 0) return InterpretPackedRows(module_, micro, s, read, write);
         [[fallthrough]];
+      case MicroKind::kMultiplyWarps:
       case MicroKind::kMultiplyTile: {
         const int buffer = micro.windows[2].buffer;
         const bool is_integer = buffer >= 0 && module_.buffers[buffer].dtype == DType::kI8;

@@ -114,6 +114,7 @@ std::vector<IntExpr> Reach(IntContext& ints, const Micro& micro) {
       }
       [[fallthrough]];
     case MicroKind::kMultiplyTile:
+    case MicroKind::kMultiplyWarps:
       return {ints.Const(int64_t{c[0]} * c[1]), Span(ints, s[0], s[3], s[2], s[4]),
               Span(ints, s[1], s[5], s[2], s[6])};
     case MicroKind::kAttendTile: {
@@ -189,6 +190,7 @@ IntExpr Work(IntContext& ints, const Micro& micro) {
       return ints.Mul(s[0], int64_t{c[0]} * c[1] * c[2]);
     case MicroKind::kMultiplyTile:
     case MicroKind::kMultiplyRows:
+    case MicroKind::kMultiplyWarps:
       return ints.Mul(s[2], int64_t{c[0]} * c[1]);
     case MicroKind::kAttendTile:
       return ints.Mul(ints.Mul(s[0], s[2]), 2 * int64_t{c[0]});

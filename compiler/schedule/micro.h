@@ -70,6 +70,10 @@ namespace kiln::schedule {
      bits with INNER tiles of a lane and groups of GROUP (ir/packed_weights.h), rounded to a's     \
      type; b takes column_words for each column, and scales group_stride for each group */         \
   X(kMultiplyRows, "multiply_rows", 9, 3, 7)                                                       \
+  /* <ROWS, COLUMNS, STAGES, STEP, WARP_ROWS, WARP_COLUMNS, BLOCKS, ROLLED>, as multiply_tile: by  \
+     warps that have a part of the tile each, WARP_ROWS by WARP_COLUMNS, in steps of STEP; BLOCKS, \
+     how many tasks may run on a multiprocessor at a time */                                       \
+  X(kMultiplyWarps, "multiply_warps", 8, 3, 7)                                                     \
   /* <WIDTH, GROUPS, KEYS, STAGES, TURNS, IN_PLACE, PERSISTENT, CAUSAL, MASK, SUMS, HIGH,          \
      LOW>(result, query, key, value, then mask where MASK is not 0, sums where SUMS is 1; rows,    \
      row, keys, result_stride, query_stride, key_stride, value_stride, mask_stride, sums_stride),  \
@@ -152,7 +156,8 @@ inline bool IsOfFewQueries(MicroKind kind) {
 }
 // Whether it is a product of matrices on a GPU's tensor cores.
 inline bool IsOfTensorCores(MicroKind kind) {
-  return kind == MicroKind::kMultiplyTile || kind == MicroKind::kMultiplyRows;
+  return kind == MicroKind::kMultiplyTile || kind == MicroKind::kMultiplyRows ||
+         kind == MicroKind::kMultiplyWarps;
 }
 
 // [k][lane] with `width` lanes, or of `pairs` [k / 2][lane][k % 2], from what is contiguous along

@@ -163,6 +163,7 @@ enum class MicroKind : uint8_t {
   kMultiplyPairs,
   kMultiplyTile,
   kMultiplyRows,
+  kMultiplyWarps,
   kAttendTile,
   kAttendGradients,
   kAttend,

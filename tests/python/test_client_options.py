@@ -116,8 +116,24 @@ def test_kernels_for_an_older_cpu_run_here():
         torch.compile(fn, backend="kiln", options={"arch": "x87-64"})
 
 
+def test_no_step_is_left_to_torch_where_none_may_be():
+    def fn(x):
+        return torch.linalg.inv_ex(x)[0] + 1
+
+    x = torch.eye(5) * 2 + torch.rand(5, 5) / 8
+    assert_same(run(fn, x, fallback="raise"), fn(x))
+    assert kiln_torch.stats()["steps"]["library"] == 1
+    forget()
+    with pytest.raises(Exception, match="linalg_inv_ex"):
+        run(fn, x, fallback="raise", libraries="none")
+    forget()
+    assert_same(run(lambda x: torch.relu(x @ x), x, fallback="raise", libraries="none"), torch.relu(x @ x))
+    assert kiln_torch.stats()["steps"]["library"] == 0
+
+
 WRONG = {
     "nope": ({"options": {"nope": 1}}, "kiln has no option 'nope'; it has: arch, check, "),
+    "libraries": ({"options": {"libraries": "some"}}, "libraries is 'some'; expected 'torch' or 'none'"),
     "mode": ({"mode": "progresive"}, "no mode 'progresive'; modes are 'blocking', 'progressive'"),
     "number": ({"options": {"timeout_s": "soon"}}, "timeout_s is 'soon'; expected float"),
     "priority": ({"options": {"priority": "high"}}, "expected 'interactive' or 'warmup'"),

@@ -27,14 +27,15 @@ ClientObject* Self(PyObject* self) {
 
 int InitClient(PyObject* self, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {
-      "server",      "timeout_s", "threads",  "debug_dir",    "debug",          "tls_ca",
-      "tls_cert",    "tls_key",   "token",    "token_file",   "public_key",     "known_servers",
-      "local_cache", "tenant",    "priority", "fail_on_miss", "prepare_memory", "arch",
-      "target",      "autotune",  nullptr};
+      "server",      "timeout_s", "threads",   "debug_dir",    "debug",          "tls_ca",
+      "tls_cert",    "tls_key",   "token",     "token_file",   "public_key",     "known_servers",
+      "local_cache", "tenant",    "priority",  "fail_on_miss", "prepare_memory", "arch",
+      "target",      "autotune",  "libraries", nullptr};
   const char* server = "";
   const char* debug_dir = "";
   const char* arch = "";
   const char* target = "";
+  const char* libraries = "torch";
   double timeout_s = 120;
   int threads = 0;
   int debug = 0;
@@ -44,17 +45,17 @@ int InitClient(PyObject* self, PyObject* args, PyObject* kwargs) {
   // An empty text is as good as none: the library then asks the environment.
   kiln_client_options options = KILN_CLIENT_OPTIONS_INIT;
   if (!PyArg_ParseTupleAndKeywords(
-          args, kwargs, "|sdispsssssssssspLssp", const_cast<char**>(names), &server, &timeout_s,
+          args, kwargs, "|sdispsssssssssspLssps", const_cast<char**>(names), &server, &timeout_s,
           &threads, &debug_dir, &debug, &options.tls_ca, &options.tls_cert, &options.tls_key,
           &options.token, &options.token_file, &options.public_key, &options.known_servers,
           &options.local_cache, &options.tenant, &options.priority, &fail_on_miss, &prepare_memory,
-          &arch, &target, &autotune)) {
+          &arch, &target, &autotune, &libraries)) {
     return -1;
   }
   options.server = *server != '\0' ? server : nullptr;
   options.timeout_ms = static_cast<int64_t>(timeout_s * 1e3);
   options.threads = threads;
-  options.libraries = "torch";
+  options.libraries = *libraries != '\0' ? libraries : nullptr;
   options.arch = *arch != '\0' ? arch : nullptr;
   options.target = *target != '\0' ? target : nullptr;
   options.debug_dir = *debug_dir != '\0' ? debug_dir : nullptr;

@@ -165,8 +165,8 @@ def kiln_backend(
 ) -> Callable[..., Any]:
     """Backend for torch.compile, found through the entry point group torch_dynamo_backends.
 
-    `options`: server, fallback, timeout_s, threads, arch, device, debug_dir, mode, check, fallback_random,
-    fail_on_miss, prepare_memory, record_runtime_overhead, local_cache, tenant, priority and those of
+    `options`: server, fallback, timeout_s, threads, arch, libraries, device, debug_dir, mode, check,
+    fallback_random, fail_on_miss, prepare_memory, record_runtime_overhead, local_cache, tenant, priority and those of
     security; see Settings.
     Raises ValueError for an unknown option or mode, and for a value that can be of no use.
 

@@ -30,6 +30,7 @@ def make_client(
         arch=settings.arch_of(device.type),
         target=settings.target_of(device.type),
         autotune=settings.mode == "max-autotune",
+        libraries="torch" if settings.libraries == "torch" else "",
         **given,
     )
 

@@ -77,6 +77,9 @@ class Settings:
     # several kinds then share them. "": this machine's. One that begins with "sm_" is a GPU's
     # instead, for graphs on CUDA devices, such as "sm_80".
     arch: str = ""
+    # Or "none": no step of a graph is left to torch's operators, however fast those are; a graph with
+    # an operator that only they have falls back. What runs without torch is compiled like that.
+    libraries: str = "torch"
     # What graphs on the CPU run on instead: a GCU, by the name of its profile, such as "gcu-16m".
     device: str = ""
     debug_dir: str = ""
@@ -166,7 +169,8 @@ class Settings:
                 raise ValueError(
                     f"kiln option server is {settings.server!r}; expected {known} or HOST:PORT alone"
                 )
-        for name, choices in (("fallback", ("eager", "raise")), ("mode", MODES)):
+        known_values = (("fallback", ("eager", "raise")), ("mode", MODES), ("libraries", ("torch", "none")))
+        for name, choices in known_values:
             value = getattr(settings, name)
             if value not in choices:
                 expected = " or ".join(map(repr, choices))

@@ -160,6 +160,7 @@ void KernelPrinter::PrintMicro(const schedule::Micro& micro, Function& f) {
       break;
     case schedule::MicroKind::kMultiplyTile:
     case schedule::MicroKind::kMultiplyRows:
+    case schedule::MicroKind::kMultiplyWarps:
     case schedule::MicroKind::kAttendTile:
     case schedule::MicroKind::kAttend:
     case schedule::MicroKind::kAttendGradients:

@@ -145,6 +145,12 @@ KILN_FN float KMachineExp2(float x) {
 KILN_FN float KMachineInverse(float x) {
   return __nvvm_rcp_approx_ftz_f(x);
 }
+// Within 2 units in the last place for |b| in [2^-126, 2^126].
+KILN_FN float KMachineQuotient(float a, float b) {
+  float q;
+  asm("div.full.f32 %0, %1, %2;" : "=f"(q) : "f"(a), "f"(b));
+  return q;
+}
 #endif
 
 // ---- What a C library has ------------------------------------------------------------------

@@ -49,22 +49,6 @@ KILN_FN void KLoadBoxOfHead(unsigned to, unsigned long map, int x, int row, int 
       "l"(map), "r"(x), "r"(row), "r"(head), "r"(batch), "r"(barrier)
       : "memory");
 }
-template <bool kTurned>
-KILN_FN KOctet KLoadMatrices(unsigned from) {
-  KOctet x;
-  if constexpr (kTurned) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                 : "r"(from)
-                 : "memory");
-  } else {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                 : "r"(from)
-                 : "memory");
-  }
-  return x;
-}
 KILN_FN void KStoreFloats(unsigned to, float x, float y) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory");
 }

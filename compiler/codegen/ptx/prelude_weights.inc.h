@@ -34,21 +34,6 @@ struct KRowsPlan {
   static constexpr int kBarriers = kSumsAt + S::kCluster * S::kGroups * kSums * 4;
 };
 
-// sums += a b for 16 columns and 8 rows of the product, 16 deep.
-template <bool kHalf>
-KILN_FN void KMultiplyPairs(float (&sums)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  if constexpr (kHalf) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  } else {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  }
-}
 // The signed bytes 2 * kPair and 2 * kPair + 1 of a word as two numbers of 16 bits; exact.
 template <bool kHalf, int kPair>
 KILN_FN unsigned KWidenPair(unsigned bytes) {

@@ -10,10 +10,12 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/ptx/kernel_printer.h"
+#include "compiler/codegen/ptx/product_shapes.h"
 #include "compiler/codegen/source/tree_printer.h"
 #include "compiler/schedule/micro.h"
 #include "compiler/schedule/ptx/few_rows.h"
 #include "compiler/schedule/ptx/product.h"
+#include "compiler/schedule/ptx/warp_tiles.h"
 
 namespace kiln::codegen::ptx {
 namespace {
@@ -25,8 +27,10 @@ using ir::ScalarOp;
 using ir::ValueId;
 using schedule::For;
 using schedule::Micro;
+using schedule::MicroKind;
 using schedule::Node;
 using schedule::ptx::RowsShape;
+using schedule::ptx::WarpTiles;
 using source::CppType;
 using source::Writer;
 
@@ -42,8 +46,8 @@ constexpr int kMostChunk = 64, kLeastChunk = 16;  // columns
 
 class ProductPrinter : public source::TreePrinter {
  public:
-  ProductPrinter(ir::Module& module, const schedule::Tree& tree, int compute_units)
-      : TreePrinter(module, tree), compute_units_(compute_units) {
+  ProductPrinter(ir::Module& module, const schedule::Tree& tree, int compute_units, bool waits)
+      : TreePrinter(module, tree), compute_units_(compute_units), waits_(waits) {
     if (IndicesFitInt(tree)) index_type_ = "int";
   }
   absl::StatusOr<EmittedKernel> Print();
@@ -60,33 +64,45 @@ class ProductPrinter : public source::TreePrinter {
   void SetLanes(int lanes, Function& f);
   void PrintFinish(Function& f);
   void PrintStore(Function& f);
-  std::string InstructionText() const;
   EmittedGrid Grid();
+  std::string CallText(IntExpr num_rows, IntExpr num_columns);
   EmittedTensorMap MapOf(size_t window, IntExpr extent, int side) const;
   bool AreResultsShort() const;
   int Chunk() const;
-  std::string ShapeText() const;
-  std::string RowsShapeText() const;
+  ProductShape Shape() const;
+  std::string OperandText(size_t window);
   std::vector<EmittedTensorMap> PackedMaps() const;
   bool IsRagged() const { return !multiples_.Is(ints_, tiles_[1]->end, kOctet); }
   int lanes() const { return IsRagged() ? kRagged : kLanes; }
-  bool HasFewRows() const { return product_->kind == schedule::MicroKind::kMultiplyRows; }
-  int threads() const { return HasFewRows() ? rows_shape().Threads() : kThreads; }
+  bool HasFewRows() const { return product_->kind == MicroKind::kMultiplyRows; }
+  bool IsByWarps() const { return product_->kind == MicroKind::kMultiplyWarps; }
+  int threads() const {
+    return IsByWarps() ? warp_tiles().Threads() : HasFewRows() ? rows_shape().Threads() : kThreads;
+  }
   bool IsPacked() const { return HasFewRows() && rows_shape().inner > 0; }
   int WeightBits() const { return schedule::ptx::WeightBits(DTypeOf(2)); }
   RowsShape rows_shape() const { return RowsShape::FromConstants(product_->constants); }
+  WarpTiles warp_tiles() const { return WarpTiles::FromConstants(product_->constants); }
   DType DTypeOf(size_t window) const {
     return module_.buffers[product_->windows[window].buffer].dtype;
   }
   bool IsTurned(size_t window) const { return !product_->sizes[2 * window + 2].is_const(1); }
+  bool IsWhole(size_t window) const {
+    const IntExpr extent = IsTurned(window) ? tiles_[window - 1]->end : product_->sizes[2];
+    return multiples_.Is(ints_, extent, kOctet);
+  }
   bool HasManySums() const {
+    if (IsByWarps()) return false;
     const std::vector<int>& c = product_->constants;
     return schedule::ptx::SumsOfThread(c[0], c[1], is_in_turn()) >= schedule::ptx::kManySums;
   }
   bool is_in_turn() const { return product_->constants[3] == 1; }
-  int cluster() const { return HasFewRows() ? rows_shape().cluster : product_->constants[4]; }
+  int cluster() const {
+    return IsByWarps() ? 1 : HasFewRows() ? rows_shape().cluster : product_->constants[4];
+  }
 
   const int compute_units_;
+  const bool waits_;
   const Micro* product_ = nullptr;
   std::vector<const For*> tiles_;  // of rows, of columns
   const For *rows_ = nullptr, *columns_ = nullptr;
@@ -228,34 +244,6 @@ void ProductPrinter::PrintFinish(Function& f) {
   f.body.SetLanes(IntExpr(), 1);
 }
 
-// wgmma of 64 rows: every sum is an operand, and of the wait for it too, so that none moves.
-std::string ProductPrinter::InstructionText() const {
-  const int columns = product_->constants[1], count = columns / 2;
-  const absl::string_view type = DTypeOf(1) == DType::kF16 ? "f16" : "bf16";
-  std::string registers, operands;
-  for (int i = 0; i < count; ++i) {
-    StrAppend(&registers, i > 0 ? ", " : "", "%", i);
-    StrAppend(&operands, i > 0 ? ", " : "", "\"+f\"(d[", i, "])");
-  }
-  Writer out;
-  out.Line("struct Instruction {");
-  out.Line("template <int kTurnedA, int kTurnedB>");
-  out.Line("KILN_FN void Multiply(float (&d)[", count,
-           "], unsigned long a, unsigned long b, int adds) {");
-  out.Line("asm volatile(\"{.reg .pred p; setp.ne.b32 p, %", count + 2, ", 0;\\n\"");
-  out.Line("\"wgmma.mma_async.sync.aligned.m64n", columns, "k16.f32.", type, ".", type, " {",
-           registers, "}, %", count, ", %", count + 1, ", p, 1, 1, %", count + 3, ", %", count + 4,
-           ";}\"");
-  out.Line(": ", operands);
-  out.Line(": \"l\"(a), \"l\"(b), \"r\"(adds), \"n\"(kTurnedA), \"n\"(kTurnedB));");
-  out.Line("}");
-  out.Line("KILN_FN void Wait(float (&d)[", count, "]) {");
-  out.Line("asm volatile(\"wgmma.wait_group.sync.aligned 0;\" : ", operands, " : : \"memory\");");
-  out.Line("}");
-  out.Line("};");
-  return out.text();
-}
-
 // The operand in window 1 or 2, `extent` long along the result's side, of whose tiles a box has as
 // many as `side`.
 EmittedTensorMap ProductPrinter::MapOf(size_t window, IntExpr extent, int side) const {
@@ -313,45 +301,25 @@ int ProductPrinter::Chunk() const {
     const auto* compute = std::get_if<schedule::Compute>(&node.value);
     return compute != nullptr && compute->inst.op == ScalarOp::kStore;
   });
-  int chunk = kMostChunk;
-  if (HasManySums()) chunk /= 2;
+  int chunk = IsByWarps() ? std::min(kMostChunk, warp_tiles().warp_columns) : kMostChunk;
+  if (HasManySums() || (IsByWarps() && warp_tiles().is_rolled)) chunk /= 2;
   if (IsRagged()) chunk /= 2;
   if (stores > 1) chunk /= 2;
   return std::max(chunk, kLeastChunk);
 }
 
-// The instruction and what KProduct is made for.
-std::string ProductPrinter::ShapeText() const {
-  const std::vector<int>& c = product_->constants;
-  Writer out;
-  out.AppendText(InstructionText());
-  out.Line("struct Shape {");
-  out.Line("static constexpr int kRows = ", c[0], ", kColumns = ", c[1], ", kStages = ", c[2],
-           ", kCluster = ", cluster(), ", kResults = ", by_octets_.size(), ", kChunk = ", Chunk(),
-           ";");
-  out.Line("static constexpr bool kTurns = ", Truth(is_in_turn()),
-           ", kTurnedA = ", Truth(IsTurned(1)), ", kTurnedB = ", Truth(IsTurned(2)), ";");
-  out.Line("static constexpr bool kManyRegisters = ", Truth(HasManySums()),
-           ", kRolled = ", Truth(c[5] == 1), ", kRagged = ", Truth(IsRagged()), ";");
-  out.Line("using Mma = Instruction;");
-  out.Line("};");
-  return out.text();
-}
-
-// What KProductOfRows is made for.
-std::string ProductPrinter::RowsShapeText() const {
-  const RowsShape shape = rows_shape();
-  Writer out;
-  out.Line("struct Shape {");
-  out.Line("static constexpr int kRows = ", shape.rows, ", kColumns = ", shape.columns,
-           ", kOfWarp = ", shape.of_warp, ", kGroups = ", shape.groups, ", kBoxes = ", shape.boxes,
-           ";");
-  out.Line("static constexpr int kStages = ", shape.stages, ", kCluster = ", shape.cluster,
-           ", kResults = ", by_octets_.size(), ", kBits = ", WeightBits(),
-           ", kInner = ", shape.inner, ", kGroup = ", shape.group, ";");
-  out.Line("static constexpr bool kHalf = ", Truth(DTypeOf(1) == DType::kF16), ";");
-  out.Line("};");
-  return out.text();
+ProductShape ProductPrinter::Shape() const {
+  return {.micro = *product_,
+          .is_half = DTypeOf(1) == DType::kF16,
+          .weight_bits = WeightBits(),
+          .results = static_cast<int>(by_octets_.size()),
+          .is_ragged = IsRagged(),
+          .chunk = Chunk(),
+          .is_turned_a = IsTurned(1),
+          .is_turned_b = IsTurned(2),
+          .is_whole_a = IsWhole(1),
+          .is_whole_b = IsWhole(2),
+          .has_many_sums = HasManySums()};
 }
 
 // Blocks, their threads and shared memory.
@@ -362,16 +330,41 @@ EmittedGrid ProductPrinter::Grid() {
   const IntExpr tiles =
       ints_.Mul(ints_.CeilDiv(tiles_[0]->end, ints_.Mul(tiles_[0]->step, ints_.Const(below))),
                 ints_.CeilDiv(tiles_[1]->end, tiles_[1]->step));
-  const bool is_one_tile = HasFewRows() && cluster() > 1;
+  const bool is_one_tile = IsByWarps() || (HasFewRows() && cluster() > 1);
   const IntExpr clusters =
       is_one_tile ? tiles : ints_.Min(tiles, ints_.Const(compute_units_ / cluster()));
   EmittedGrid grid;
   grid.blocks = {ints_.Mul(clusters, ints_.Const(cluster()))};
   grid.threads = {ints_.Const(threads())};
-  grid.shared_bytes = ints_.Const(HasFewRows() ? rows_shape().SharedBytes(WeightBits())
-                                               : int64_t{c[2]} * (c[0] + c[1]) * kStep * 2 +
-                                                     kPieceBytes + kBarrierBytes + kAlignment);
+  grid.shared_bytes = ints_.Const(IsByWarps()    ? warp_tiles().SharedBytes()
+                                  : HasFewRows() ? rows_shape().SharedBytes(WeightBits())
+                                                 : int64_t{c[2]} * (c[0] + c[1]) * kStep * 2 +
+                                                       kPieceBytes + kBarrierBytes + kAlignment);
   return grid;
+}
+
+// Where the operand in window 1 or 2 begins.
+std::string ProductPrinter::OperandText(size_t window) {
+  const schedule::Window& of = product_->windows[window];
+  const IntExpr first = ints_.Substitute(of.index, {{tiles_[window - 1]->var, ints_.Const(0)}});
+  return StrCat(names_.Buffer(of.buffer), " + ", Expr(first));
+}
+
+// The template that multiplies, and its arguments up to the sizes.
+std::string ProductPrinter::CallText(IntExpr num_rows, IntExpr num_columns) {
+  const std::string sizes = StrCat(Expr(num_rows), ", ", Expr(num_columns), ", ",
+                                   Expr(product_->sizes[2]), ", finish, store);");
+  if (IsByWarps()) {
+    const auto pitch = [&](size_t window) {
+      return Expr(product_->sizes[2 * window + (IsTurned(window) ? 2 : 1)]);
+    };
+    return StrCat("KProductByWarps<Shape>(", OperandText(1), ", ", OperandText(2), ", ", pitch(1),
+                  ", ", pitch(2), ", ", sizes);
+  }
+  if (!HasFewRows()) return StrCat("KProduct<Shape>(map_a, map_b, ", sizes);
+  return StrCat("KProductOfRows<Shape>(map_a, ",
+                IsPacked() ? "KPackedWeights{map_b, map_scales}" : "KPlainWeights{map_b}", ", ",
+                sizes);
 }
 
 absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
@@ -388,8 +381,7 @@ absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
   for (const For* loop : {tiles_[0], tiles_[1], rows_, columns_}) multiples_.Enter(*loop);
   PrintFinish(f);
   const bool checks = f.body.TakeChecks();
-  const std::string rows_text = Expr(num_rows), columns_text = Expr(num_columns);
-  const std::string k_text = Expr(product_->sizes[2]);
+  const std::string call = CallText(num_rows, num_columns);
   if (!problem_.empty()) {
     return absl::InternalError(
         StrCat("kernel @", tree_.name, ": a product is not printed with ", problem_));
@@ -397,34 +389,38 @@ absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
 
   // No element is stored before all that depends on it is loaded: loads need not wait for stores.
   // But they may not come before a wait for the kernel that makes what they load.
-  const std::string parameters = ParametersText(module_, names_, HasFewRows() ? "" : "__restrict ");
+  const bool may_load_early = HasFewRows() || (IsByWarps() && waits_);
+  const std::string parameters =
+      ParametersText(module_, names_, may_load_early ? "" : "__restrict ");
   const size_t first_map = names_.buffers().size() + names_.symbols().size() + 2;
   Writer out;
   out.Line(kKernelMark, kSymbolPlaceholder);
   out.Line(kThreadsMark, threads());
   out.Line(kClusterMark, cluster());
-  out.Line(kResidentMark, 1);  // all of its registers and shared memory
-  out.AppendText(HasFewRows() ? RowsShapeText() : ShapeText());
+  // All of its registers and shared memory, or so large a part.
+  out.Line(kResidentMark, IsByWarps() ? warp_tiles().blocks : 1);
+  out.AppendText(ShapeText(Shape()));
   out.Line("extern \"C\" KILN_KERNEL void ", kSymbolPlaceholder, "(", parameters,
-           "char* scratch, int* error_out, KTensorMap of_a, KTensorMap of_b",
+           "char* scratch, int* error_out", IsByWarps() ? "" : ", KTensorMap of_a, KTensorMap of_b",
            IsPacked() ? ", KTensorMap of_scales" : "", ") {");
   PrintSymbols(names_, index_type_, out);
-  std::vector<absl::string_view> maps = {"map_a", "map_b"};
-  if (IsPacked()) maps.push_back("map_scales");
-  PrintMapAddresses(first_map, maps, out);
+  if (IsByWarps()) {
+    if (waits_) out.Line("KLetNextBegin();\nKWaitForPrevious();");
+  } else {
+    std::vector<absl::string_view> maps = {"map_a", "map_b"};
+    if (IsPacked()) maps.push_back("map_scales");
+    PrintMapAddresses(first_map, maps, out);
+  }
   if (checks) out.Line("int error = 0;");
   out.AppendText(f.out.text());
-  out.Line(HasFewRows() ? "KProductOfRows" : "KProduct", "<Shape>(map_a, ",
-           !HasFewRows() ? "map_b"
-           : IsPacked()  ? "KPackedWeights{map_b, map_scales}"
-                         : "KPlainWeights{map_b}",
-           ", ", rows_text, ", ", columns_text, ", ", k_text, ", finish, store);");
+  out.Line(call);
   if (checks) out.Line("if (error) *error_out = 1;");
   out.Line("}");
 
   EmittedKernel kernel = KernelOf(ints_, names_, out);
   kernel.grid = Grid();
-  kernel.waits = true;
+  kernel.waits = waits_;
+  if (IsByWarps()) return kernel;
   const std::vector<int>& c = product_->constants;
   if (IsPacked()) {
     kernel.tensor_maps = PackedMaps();
@@ -463,8 +459,8 @@ bool IsProduct(const schedule::Tree& tree) {
 }
 
 absl::StatusOr<EmittedKernel> PrintProduct(ir::Module& module, const schedule::Tree& tree,
-                                           int compute_units) {
-  return ProductPrinter(module, tree, compute_units).Print();
+                                           int compute_units, bool waits) {
+  return ProductPrinter(module, tree, compute_units, waits).Print();
 }
 
 }  // namespace kiln::codegen::ptx

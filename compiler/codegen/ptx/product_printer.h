@@ -1,5 +1,6 @@
-// The tree of a product on sm_90a's tensor cores (schedule/ptx/product.h) as C++: a call of the
-// prelude's KProduct, with what is done with the sums printed from the tree.
+// The tree of a product on tensor cores (schedule/ptx/product.h) as C++: a call of the prelude's
+// KProduct, KProductOfRows or KProductByWarps, with what is done with the sums printed from the
+// tree.
 #pragma once
 
 #include <vector>
@@ -14,10 +15,10 @@ namespace kiln::codegen::ptx {
 
 bool IsProduct(const schedule::Tree& tree);
 
-// As PrintKernel, for blocks of which each of `compute_units` runs one; two tensor maps, of the
-// operands, follow the other parameters. REQUIRES: IsProduct(tree).
+// As PrintKernel, for sm_90a for blocks of which each of `compute_units` runs one; there tensor
+// maps, of the operands, follow the other parameters. REQUIRES: IsProduct(tree).
 absl::StatusOr<EmittedKernel> PrintProduct(ir::Module& module, const schedule::Tree& tree,
-                                           int compute_units);
+                                           int compute_units, bool waits);
 
 // As a literal of C++.
 absl::string_view Truth(bool value);

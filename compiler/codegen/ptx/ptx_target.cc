@@ -83,8 +83,9 @@ class PtxTarget : public Target {
   absl::string_view name() const override { return "ptx"; }
 
   bool HasCostlyLaunches() const override { return true; }
-  // sm_90a's tensor cores read them by tensor maps.
-  bool TakesPlainOperands() const override { return device_.arch == "sm_90a"; }
+  // What multiplies on tensor cores copies them as they are.
+  bool TakesPlainOperands() const override { return true; }
+  bool ContractsFewRows() const override { return device_.arch == "sm_90a"; }
   bool TakesOperands(ir::Module& module, const ir::Kernel& kernel) const override {
     return schedule::ptx::IsProductOfFewRows(module, kernel, device_);
   }
@@ -122,10 +123,10 @@ class PtxTarget : public Target {
     const int units = schedule::ptx::ComputeUnits(device_);
     KILN_ASSIGN_OR_RETURN(EmittedKernel emitted,
                           ptx::IsOfFewQueries(tree) ? ptx::PrintFewQueries(module, tree)
-                          : ptx::IsProduct(tree)    ? ptx::PrintProduct(module, tree, units)
-                          : ptx::IsAttention(tree)  ? ptx::PrintAttention(module, tree, units)
-                          : ptx::IsGradients(tree)  ? ptx::PrintGradients(module, tree, units)
-                                                    : ptx::PrintKernel(module, tree, CanWait()));
+                          : ptx::IsProduct(tree) ? ptx::PrintProduct(module, tree, units, CanWait())
+                          : ptx::IsAttention(tree) ? ptx::PrintAttention(module, tree, units)
+                          : ptx::IsGradients(tree) ? ptx::PrintGradients(module, tree, units)
+                                                   : ptx::PrintKernel(module, tree, CanWait()));
     emitted.prelude = PtxPrelude();
     return emitted;
   }

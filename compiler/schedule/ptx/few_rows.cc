@@ -213,7 +213,8 @@ int WeightBits(DType dtype) {
 }
 
 bool HasFewRows(const Product& product) {
-  return product.num_rows <= kMostFewRows && !product.a.is_turned() && !product.b.is_turned();
+  return !product.by_warps && product.num_rows <= kMostFewRows && !product.a.is_turned() &&
+         !product.b.is_turned();
 }
 
 RowsShape ChooseRowsShape(const Product& product, int units, int rank,

@@ -33,7 +33,7 @@ struct RowsShape {
 // Of a weight of that type; packed ones are words of i32.
 int WeightBits(DType dtype);
 
-// Whether the product has so few rows and both operands are contiguous along k.
+// Whether the product, on sm_90a, has so few rows and both operands are contiguous along k.
 bool HasFewRows(const Product& product);
 
 // The shape of that rank (DeviceInfo::rank) by the cost model; adds it, the runner-up and a

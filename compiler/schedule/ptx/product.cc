@@ -12,6 +12,7 @@
 #include "compiler/schedule/builder.h"
 #include "compiler/schedule/ptx/few_rows.h"
 #include "compiler/schedule/ptx/team_plan.h"
+#include "compiler/schedule/ptx/warp_tiles.h"
 
 namespace kiln::schedule::ptx {
 
@@ -271,7 +272,7 @@ bool FindPackedProduct(IntContext& ints, const ir::Module& module, const Nest& n
 // The tile, a micro-kernel, and what is done with its sums.
 struct TileCode {
   MicroKind kind;
-  int rows, columns;
+  int threads, rows, columns;
   std::vector<int> constants;
 };
 
@@ -279,7 +280,7 @@ Tree ScheduleTiles(ir::Module& module, Builder& builder, const Nest& nest, const
                    const TileCode& code) {
   IntContext& ints = *module.ints;
   Tree& tree = builder.tree();
-  tree.team = kMultipliers;
+  tree.team = code.threads;
 
   const IntExpr zero = ints.Const(0);
   Block root;
@@ -331,10 +332,12 @@ Tree ScheduleTiles(ir::Module& module, Builder& builder, const Nest& nest, const
 
 std::optional<Product> FindProduct(IntContext& ints, const ir::Module& module, const Nest& nest,
                                    const DeviceInfo& device) {
-  if (device.arch != "sm_90a" || nest.tile != nullptr) return std::nullopt;
+  const bool by_warps = MultipliesByWarps(device);
+  if ((device.arch != "sm_90a" && !by_warps) || nest.tile != nullptr) return std::nullopt;
   if (nest.outer.empty() || nest.outer.size() > 2) return std::nullopt;
   if (nest.phases.size() < 2 || nest.phases[0].inner.size() != 1) return std::nullopt;
   Product product;
+  product.by_warps = by_warps;
   // The nest has no loop of a single row.
   product.rows = nest.outer.size() == 2 ? nest.outer[0] : ints.NewVar(ints.Const(1));
   product.columns = nest.outer.back();
@@ -348,7 +351,7 @@ std::optional<Product> FindProduct(IntContext& ints, const ir::Module& module, c
     }
     *size = extent.value();
   }
-  if (FindPackedProduct(ints, module, nest, k, product)) return product;
+  if (!by_warps && FindPackedProduct(ints, module, nest, k, product)) return product;
   // Two loads, each widened and one factor.
   absl::flat_hash_map<ValueId, const Step*> loads;
   ValueId factor = ir::kNoValue;
@@ -423,6 +426,7 @@ bool IsFasterThanLibraries(const Product& product, bool goes_on, const DeviceInf
       product.num_k < kLeastDepth) {
     return false;
   }
+  if (product.by_warps) return AreWarpTilesFaster(product, device);
   const int units = ComputeUnits(device);
   return Ranked(product, units)[0].first < LibraryMicroseconds(product, units);
 }
@@ -432,10 +436,17 @@ Tree ScheduleProduct(ir::Module& module, const ir::Kernel& kernel, const Nest& n
   Builder builder(module, kernel, nest);
   Tree& tree = builder.tree();
   const int units = ComputeUnits(device);
+  if (product.by_warps) {
+    const WarpTiles tiles = ChooseWarpTiles(product, device, tree.reasons);
+    return ScheduleTiles(
+        module, builder, nest, product,
+        {MicroKind::kMultiplyWarps, tiles.Threads(), tiles.rows, tiles.columns, tiles.Constants()});
+  }
   if (HasFewRows(product)) {
     const RowsShape shape = ChooseRowsShape(product, units, device.rank, tree.reasons);
-    return ScheduleTiles(module, builder, nest, product,
-                         {MicroKind::kMultiplyRows, shape.rows, shape.columns, shape.Constants()});
+    return ScheduleTiles(
+        module, builder, nest, product,
+        {MicroKind::kMultiplyRows, kMultipliers, shape.rows, shape.columns, shape.Constants()});
   }
   const auto costs = Ranked(product, units);
   const auto& [time, chosen] = costs[std::min<size_t>(device.rank, costs.size() - 1)];
@@ -460,6 +471,7 @@ Tree ScheduleProduct(ir::Module& module, const ir::Kernel& kernel, const Nest& n
   return ScheduleTiles(
       module, builder, nest, product,
       {MicroKind::kMultiplyTile,
+       kMultipliers,
        shape.rows,
        shape.columns,
        {shape.rows, shape.columns, stages, shape.turns ? 1 : 0, shape.cluster, is_rolled ? 1 : 0}});

@@ -1,4 +1,4 @@
-// Products of matrices on the tensor cores of sm_90a.
+// Products of matrices on tensor cores: of sm_90a, or by mma.sync (warp_tiles.h).
 #pragma once
 
 #include <cstdint>
@@ -30,6 +30,7 @@ struct Product {
   const ir::Inst* sum = nullptr;
   double work = 0;                // instructions, roughly, for what is done with each sum
   bool has_wide_results = false;  // of more than 16 bits
+  bool by_warps = false;          // by mma.sync
 };
 
 inline constexpr int kMultipliers = 256;  // threads of the two warpgroups that multiply
@@ -40,8 +41,8 @@ constexpr int SumsOfThread(int rows, int columns, bool turns) {
 // Of the 240 registers that such a thread has at most: from so many on they leave few for the rest.
 inline constexpr int kManySums = 160;
 
-// The nest as a product that the tensor memory accelerator and the tensor cores take: of bfloat16
-// or float16, of sizes that are known, in layouts that it has; of few rows (few_rows.h) b may be of
+// The nest as a product that the device's tensor cores take: of bfloat16 or float16, of sizes that
+// are known, in layouts that ProductOperand has; on sm_90a of few rows (few_rows.h) b may be of
 // int8, or of packed weights of 4 bits. Nothing on devices without them.
 std::optional<Product> FindProduct(ir::IntContext& ints, const ir::Module& module, const Nest& nest,
                                    const DeviceInfo& device);

@@ -20,7 +20,7 @@ std::string Lacks(const ir::Kernel& kernel);
 bool TakesProduct(ir::Module& module, const ir::Kernel& kernel, bool goes_on,
                   const DeviceInfo& device);
 
-// Whether it is one of few rows there (few_rows.h).
+// Whether it is one of few rows on sm_90a (few_rows.h).
 bool IsProductOfFewRows(ir::Module& module, const ir::Kernel& kernel, const DeviceInfo& device);
 
 // Whether the kernels are attention, or its gradients, that run as one there (few_queries.h,

@@ -171,10 +171,7 @@ class Emulator {
 
 thread_local Emulator* Emulator::current_emulator_ = nullptr;
 
-}  // namespace
-
-std::string EmulatedPrelude() {
-  return R"(
+constexpr absl::string_view kPrimitives = R"(
 struct KPrimitives {
   int (*thread)();
   long (*block)();
@@ -202,7 +199,144 @@ static float KMachineInverse(float x) {
   const float y = 1 / x;
   return y < 0x1p-126f && y > -0x1p-126f ? 0.0f : y;
 }
+static float KMachineQuotient(float a, float b) { return a / b; }
 )";
+
+// The functions of prelude_tensor.inc.h as the PTX ISA has ldmatrix, mma.m16n8k16 and cp.async.
+// What is copied arrives when the thread waits for it, not before.
+constexpr absl::string_view kTensorPrimitives = R"(
+using KOctet = unsigned __attribute__((ext_vector_type(4)));
+static unsigned KSharedBase() { return 0; }
+static void KMeetWarp() { KWarpSync(0xffffffffu); }
+static int KOfFirstLane(int x) {
+  const int lane = KThread() & 31;
+  return KShuffle(0xffffffffu, x, lane);
+}
+template <class T>
+static T KiLoad(unsigned from) {
+  if (from % sizeof(T) != 0) __builtin_trap();
+  T x;
+  __builtin_memcpy(&x, KShared() + from, sizeof(T));
+  return x;
+}
+template <class T>
+static void KiStore(unsigned to, T x) {
+  if (to % sizeof(T) != 0) __builtin_trap();
+  __builtin_memcpy(KShared() + to, &x, sizeof(T));
+}
+static KOctet KLoadOctet(unsigned from) { return KiLoad<KOctet>(from); }
+static unsigned short KLoadShort(unsigned from) { return KiLoad<unsigned short>(from); }
+static void KStoreWord(unsigned to, unsigned x) { KiStore(to, x); }
+
+// What the lanes of a warp show each other.
+static unsigned kiln_words[1024][8];
+static const unsigned (*KiShow(const unsigned* words, int count))[8] {
+  for (int i = 0; i < count; ++i) kiln_words[KThread()][i] = words[i];
+  KMeetWarp();
+  return kiln_words + (KThread() & ~31);
+}
+static void KStoreBlocks(unsigned to, unsigned a, unsigned b, unsigned c, unsigned d) {
+  const unsigned words[4] = {a, b, c, d};
+  const int lane = KThread() & 31;
+  const auto all = KiShow(&to, 1);
+  for (int i = 0; i < 4; ++i) KiStore(all[8 * i + lane / 4][0] + lane % 4 * 4, words[i]);
+  KMeetWarp();
+}
+extern "C" __attribute__((weak, visibility("default"))) int kiln_conflicts;
+int kiln_conflicts;
+template <bool kTurned>
+static KOctet KLoadMatrices(unsigned from) {
+  const int lane = KThread() & 31;
+  const auto all = KiShow(&from, 1);
+  KOctet x;
+  for (int i = 0; i < 4; ++i) {
+    unsigned banks = 0;
+    for (int row = 0; row < 8; ++row) {
+      if (all[8 * i + row][0] % 16 != 0) __builtin_trap();
+      banks |= 1u << all[8 * i + row][0] / 16 % 8;
+    }
+    if (banks != 0xff) kiln_conflicts = 1;
+    if (kTurned) {
+      unsigned pair = 0;
+      for (int e = 0; e < 2; ++e) {
+        const unsigned row = all[8 * i + lane % 4 * 2 + e][0];
+        pair |= (unsigned)KiLoad<unsigned short>(row + lane / 4 * 2) << 16 * e;
+      }
+      x[i] = pair;
+    } else {
+      x[i] = KiLoad<unsigned>(all[8 * i + lane / 4][0] + lane % 4 * 4);
+    }
+  }
+  KMeetWarp();
+  return x;
+}
+template <bool kHalf>
+static float KiWiden(unsigned pair, int element) {
+  const unsigned bits = element == 0 ? pair & 0xffff : pair >> 16;
+  if (!kHalf) return __builtin_bit_cast(float, bits << 16);
+  // Its exponent and mantissa as a float's are 2^112 too small.
+  const float size = __builtin_bit_cast(float, (bits & 0x7fff) << 13) * 0x1p112f;
+  return bits & 0x8000 ? -size : size;
+}
+template <bool kHalf>
+static void KMultiplyPairs(float* sums, const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  const unsigned words[6] = {a[0], a[1], a[2], a[3], b0, b1};
+  const int lane = KThread() & 31, row = lane / 4, column = lane % 4 * 2;
+  const auto all = KiShow(words, 6);
+  for (int e = 0; e < 4; ++e) {
+    for (int k = 0; k < 16; ++k) {
+      const int pair = k % 8 / 2, far = k / 8;
+      const unsigned x = all[4 * row + pair][2 * far + e / 2];
+      const unsigned y = all[4 * (column + e % 2) + pair][4 + far];
+      sums[e] += KiWiden<kHalf>(x, k % 2) * KiWiden<kHalf>(y, k % 2);
+    }
+  }
+  KMeetWarp();
+}
+
+struct KiCopy {
+  unsigned to;
+  const char* from;
+  int bytes;
+};
+struct KiCopies {
+  KiCopy copies[1024];
+  int count, groups[16], num_groups;  // where each group ends
+};
+static KiCopies kiln_copies[1024];
+static unsigned long KGlobalAddress(const void* p) { return (unsigned long)p; }
+static void KCopyAsync(unsigned to, unsigned long from, int bytes) {
+  KiCopies& mine = kiln_copies[KThread()];
+  if (to % 16 != 0 || from % 16 != 0 || mine.count == 1024) __builtin_trap();
+  mine.copies[mine.count++] = {to, (const char*)from, bytes};
+}
+static void KCopyCommit() {
+  KiCopies& mine = kiln_copies[KThread()];
+  if (mine.num_groups == 16) __builtin_trap();
+  mine.groups[mine.num_groups++] = mine.count;
+}
+template <int kGroups>
+static void KCopyWait() {
+  KiCopies& mine = kiln_copies[KThread()];
+  const int done = mine.num_groups - kGroups;
+  if (done <= 0) return;
+  const int end = mine.groups[done - 1];
+  for (int i = 0; i < end; ++i) {
+    char piece[16] = {};
+    __builtin_memcpy(piece, mine.copies[i].from, mine.copies[i].bytes);
+    __builtin_memcpy(KShared() + mine.copies[i].to, piece, 16);
+  }
+  for (int i = end; i < mine.count; ++i) mine.copies[i - end] = mine.copies[i];
+  mine.count -= end;
+  for (int i = done; i < mine.num_groups; ++i) mine.groups[i - done] = mine.groups[i] - end;
+  mine.num_groups -= done;
+}
+)";
+
+}  // namespace
+
+std::string EmulatedPrelude() {
+  return absl::StrCat(kPrimitives, kTensorPrimitives);
 }
 
 absl::Status LaunchEmulated(void* library, void* entry, const std::vector<int64_t>& arguments,
@@ -214,6 +348,9 @@ absl::Status LaunchEmulated(void* library, void* entry, const std::vector<int64_
   Emulator emulator(entry, arguments, threads, shared_bytes);
   for (int64_t block = 0; block < blocks; ++block) {
     if (absl::Status status = emulator.RunBlock(block); !status.ok()) return status;
+  }
+  if (*static_cast<const int*>(dlsym(library, "kiln_conflicts")) != 0) {
+    return absl::InternalError("lines of a matrix meet in a bank of shared memory");
   }
   return absl::OkStatus();
 }

@@ -74,6 +74,27 @@ std::string ProductAndMore(const std::string& type, int m, int n, int k, bool a_
        {"B_AT", b_turned ? "r0, d1" : "d1, r0"}});
 }
 
+std::string Alone(const std::string& text) {
+  const std::string alone =
+      absl::StrReplaceAll(text, {{"      %6 = load bf16 @bias[d1]\n      %7 = cast f32 %6\n"
+                                  "      %8 = add f32 %5, %7\n      %9 = erf f32 %8\n"
+                                  "      %10 = load bf16 @x[d0, d1]\n      %11 = cast f32 %10\n"
+                                  "      %12 = add f32 %9, %11\n      %13 = cast bf16 %12\n",
+                                  "      %13 = cast bf16 %5\n"}});
+  EXPECT_NE(alone, text);
+  return alone;
+}
+
+std::string WithResult(const std::string& text, absl::string_view type, absl::string_view store) {
+  const std::string sizes =
+      text.substr(text.find("@y bf16[") + 8, text.find("] output") - text.find("@y bf16[") - 8);
+  return absl::StrReplaceAll(
+      text,
+      {{"  kernel @mm", StrCat("  buffer @z ", type, "[", sizes, "] output\n  kernel @mm")},
+       {"      store bf16 @y[d0, d1], %13\n", StrCat("      store bf16 @y[d0, d1], %13\n", store)},
+       {"  output @y", StrCat("  output @z sizes[", sizes, "] offset 0\n  output @y")}});
+}
+
 std::unique_ptr<Target> MakePtx(const std::string& arch, int rank) {
   DeviceInfo device;
   device.arch = arch;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "compiler/codegen/target.h"
 #include "compiler/ir/module.h"
 #include "kiln/v1/graph.pb.h"
@@ -15,6 +16,11 @@ namespace kiln::codegen {
 // of the result.
 std::string ProductAndMore(const std::string& type, int m, int n, int k, bool a_turned,
                            bool b_turned);
+
+// ProductAndMore's text without the more.
+std::string Alone(const std::string& text);
+// The same with another result, whose store is that line.
+std::string WithResult(const std::string& text, absl::string_view type, absl::string_view store);
 
 // For a device of 132 multiprocessors; `rank` is DeviceInfo's.
 std::unique_ptr<Target> MakePtx(const std::string& arch = "sm_90a", int rank = 0);

@@ -320,18 +320,6 @@ TEST(PtxTest, ProductsAreOnTensorCoresWithoutSpills) {
   }
 }
 
-// ProductAndMore's text without the more.
-std::string Alone(const std::string& text) {
-  const std::string alone =
-      absl::StrReplaceAll(text, {{"      %6 = load bf16 @bias[d1]\n      %7 = cast f32 %6\n"
-                                  "      %8 = add f32 %5, %7\n      %9 = erf f32 %8\n"
-                                  "      %10 = load bf16 @x[d0, d1]\n      %11 = cast f32 %10\n"
-                                  "      %12 = add f32 %9, %11\n      %13 = cast bf16 %12\n",
-                                  "      %13 = cast bf16 %5\n"}});
-  EXPECT_NE(alone, text);
-  return alone;
-}
-
 // Columns that are no octets are finished and stored one by one, so that none past the last one is
 // loaded; a library would store octets, which then are copied.
 TEST(PtxTest, ColumnsOfAProductMayEndAnywhere) {
@@ -362,17 +350,6 @@ TEST(PtxTest, ColumnsOfAProductMayEndAnywhere) {
     ASSERT_TRUE(actual.ok()) << actual.status();
     ExpectSame((*actual)[0], (*expected)[0], 1e-4, StrCat(n, " columns"));
   }
-}
-
-// ProductAndMore's text with another result, whose store is that line.
-std::string WithResult(const std::string& text, absl::string_view type, absl::string_view store) {
-  const std::string sizes =
-      text.substr(text.find("@y bf16[") + 8, text.find("] output") - text.find("@y bf16[") - 8);
-  return absl::StrReplaceAll(
-      text,
-      {{"  kernel @mm", StrCat("  buffer @z ", type, "[", sizes, "] output\n  kernel @mm")},
-       {"      store bf16 @y[d0, d1], %13\n", StrCat("      store bf16 @y[d0, d1], %13\n", store)},
-       {"  output @y", StrCat("  output @z sizes[", sizes, "] offset 0\n  output @y")}});
 }
 
 // In every shape of tiles: of one result, of two, of one of 32 bits beside it, and of the sum

@@ -1,0 +1,251 @@
+#include "compiler/schedule/ptx/warp_tiles.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "compiler/schedule/ptx/team_plan.h"
+
+namespace kiln::schedule::ptx {
+namespace {
+
+constexpr int kWarp = 32;
+constexpr int64_t kHalfBytes = 2;          // of an element of an operand
+constexpr int64_t kSystemBytes = 1 << 10;  // of shared memory, for each block
+constexpr int kRegisters = 65536;          // of a multiprocessor
+constexpr int kFewestStages = 3, kMostStages = 5;
+
+// Tiles and a warp's part of them; `registers` of a thread, and the share of the tensor cores' rate
+// at which a multiprocessor multiplies that has as many blocks as it has room for.
+struct Candidate {
+  int rows, columns, warp_rows, warp_columns, registers;
+  double speed;
+};
+// The shares are assumed, after what is known of such kernels elsewhere: parts of 64 x 64 keep the
+// tensor cores busiest, as each matrix that is loaded is multiplied by four.
+constexpr std::array<Candidate, 6> kCandidates = {{
+    {128, 256, 64, 64, 255, .82},
+    {256, 128, 64, 64, 255, .82},
+    {128, 128, 64, 64, 255, .80},
+    {128, 64, 64, 32, 168, .74},
+    {64, 128, 32, 64, 168, .74},
+    {64, 64, 32, 32, 128, .64},
+}};
+
+// What is assumed of devices beside what they say of themselves. None of them was measured but
+// sm_90's, by code of this kind in a prototype: 0.44 to 0.56 of the speed of sm_90a's own
+// instructions.
+struct Machine {
+  double multiply_adds;  // of mma.sync, of 16 bits into 32, in a clock of a multiprocessor
+  int64_t shared_bytes;  // of a multiprocessor, where the device does not say
+  double library;        // time of its product in that of ours
+};
+// By the vendor's data sheets a multiprocessor of sm_80 does 1024 multiply-adds a clock and one of
+// sm_86 and sm_89 512. cuBLAS is known to reach 0.8 to 0.9 of that, and kernels like this one 0.85
+// to 0.95 of its speed: the worse end is taken.
+constexpr double kBySameInstructions = .85;
+// Where a multiprocessor has so little shared memory and the architecture is sm_90 or later the
+// device is of those whose tensor cores have mma.sync alone.
+constexpr int64_t kSmallShared = 128 << 10;
+
+int64_t BytesOf(const DeviceInfo& device, MemoryKind kind, int64_t otherwise) {
+  for (const MemorySpace& space : device.memory_spaces) {
+    if (space.kind == kind && space.bytes > 0) return space.bytes;
+  }
+  return otherwise;
+}
+
+Machine MachineOf(const DeviceInfo& device) {
+  constexpr int64_t kLarge = 228 << 10, kMiddle = 164 << 10, kSmall = 100 << 10;
+  constexpr double kByOthers = .45;
+  if (device.arch == "sm_80") {
+    return {1024, BytesOf(device, MemoryKind::kShared, kMiddle), kBySameInstructions};
+  }
+  if (device.arch == "sm_90") {
+    const int64_t shared = BytesOf(device, MemoryKind::kShared, kLarge);
+    if (shared > kSmallShared) return {1024, shared, kByOthers};
+    return {512, shared, kBySameInstructions};
+  }
+  return {512, BytesOf(device, MemoryKind::kShared, kSmall), kBySameInstructions};
+}
+
+int64_t CeilDiv(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+int ThreadsOf(const Candidate& c) {
+  return kWarp * (c.rows / c.warp_rows) * (c.columns / c.warp_columns);
+}
+
+// With as many blocks as registers allow, and deep steps where three of them fit; no stages where
+// nothing does.
+WarpTiles TilesOf(const Candidate& c, int64_t shared_bytes) {
+  constexpr int kDeep = 64, kShallow = 32, kMostBlocks = 3;
+  WarpTiles tiles{c.rows, c.columns, 0, kDeep, c.warp_rows, c.warp_columns, 1, false};
+  const int by_registers = kRegisters / (c.registers * ThreadsOf(c));
+  for (int blocks = std::clamp(by_registers, 1, kMostBlocks); blocks > 0; --blocks) {
+    const int64_t of_block = shared_bytes / blocks - kSystemBytes;
+    for (const int step : {kDeep, kShallow}) {
+      const int64_t stages = of_block / ((c.rows + c.columns) * step * kHalfBytes);
+      if (stages < kFewestStages) continue;
+      tiles.step = step;
+      tiles.blocks = blocks;
+      tiles.stages = static_cast<int>(std::min<int64_t>(stages, kMostStages));
+      return tiles;
+    }
+  }
+  return tiles;
+}
+
+struct Rates {
+  // A microsecond; of a multiprocessor but for the last.
+  double multiply_adds, instructions, l2_bytes, memory_bytes;
+};
+
+Rates RatesOf(const DeviceInfo& device, const Machine& machine) {
+  constexpr double kUsualMegahertz = 1400, kUsualBytes = 1e6;  // a microsecond
+  // Bytes a clock that a multiprocessor reads from the second-level cache: 5120 of 108 in all by
+  // sm_80's white paper, of which some is lost.
+  constexpr double kL2Bytes = 40;
+  constexpr double kLanes = 128;  // that begin an instruction in a clock
+  const double megahertz = device.clock_mhz > 0 ? device.clock_mhz : kUsualMegahertz;
+  Rates rates{machine.multiply_adds * megahertz, kLanes * megahertz, kL2Bytes * megahertz,
+              kUsualBytes};
+  for (const MemorySpace& space : device.memory_spaces) {
+    if (space.kind != MemoryKind::kGlobal || space.bytes_per_second <= 0) continue;
+    constexpr double kReached = .85, kMicroseconds = 1e6;
+    rates.memory_bytes = kReached * static_cast<double>(space.bytes_per_second) / kMicroseconds;
+  }
+  return rates;
+}
+
+double Microseconds(const Candidate& c, const WarpTiles& tiles, const Product& p, int units,
+                    const Rates& rates) {
+  // A launch; the first operands' way and the last results', of a block.
+  constexpr double kStart = 3, kFill = 1.2, kStore = 1.5;
+  // A block alone where several have room takes less than its share of the time for all; and where
+  // there are several, one multiplies while another has its work on sums.
+  constexpr double kAlone = .4, kBeside = .5;
+  constexpr double kStoreWork = 6;  // instructions for a sum, beside Product::work
+  const double area = double{1} * c.rows * c.columns;
+  const double deep = static_cast<double>(CeilDiv(p.num_k, tiles.step) * tiles.step);
+  const double multiplying = area * deep / (rates.multiply_adds * c.speed);
+  const double loading = (c.rows + c.columns) * deep * kHalfBytes / rates.l2_bytes;
+  const double working = area * (p.work + kStoreWork) / rates.instructions;
+  const double of_tile =
+      std::max(multiplying, loading) + working * (tiles.blocks > 1 ? kBeside : 1);
+  const int64_t count = CeilDiv(p.num_rows, c.rows) * CeilDiv(p.num_columns, c.columns);
+  const int64_t of_unit = CeilDiv(count, units), rest = of_unit % tiles.blocks;
+  double time = kStart + static_cast<double>(of_unit) * of_tile;
+  if (rest > 0) {
+    time += of_tile * kAlone * static_cast<double>(tiles.blocks - rest) / tiles.blocks;
+  }
+  const auto alone = static_cast<double>(CeilDiv(of_unit, tiles.blocks * tiles.blocks));
+  return time + alone * (kFill + kStore);
+}
+
+struct Choice {
+  double time;
+  WarpTiles tiles;
+};
+
+// The fastest first.
+std::vector<Choice> Ranked(const Product& product, const DeviceInfo& device) {
+  const Machine machine = MachineOf(device);
+  const Rates rates = RatesOf(device, machine);
+  const int units = ComputeUnits(device);
+  std::vector<Choice> choices;
+  for (const Candidate& c : kCandidates) {
+    const WarpTiles tiles = TilesOf(c, machine.shared_bytes);
+    if (tiles.stages == 0) continue;
+    choices.push_back({Microseconds(c, tiles, product, units, rates), tiles});
+  }
+  absl::c_stable_sort(choices, [](const Choice& x, const Choice& y) { return x.time < y.time; });
+  return choices;
+}
+
+// Of a library's product and a kernel that reads its result and writes another one: as long as the
+// best of ours would take without work on sums at the library's speed, another launch, and the
+// bytes' time.
+double LibraryMicroseconds(const Product& product, const DeviceInfo& device) {
+  constexpr double kLaunch = 2, kCachedShare = .5, kCachedSpeed = 2, kCopied = 2;
+  constexpr int64_t kNoBytes = 0;
+  const Machine machine = MachineOf(device);
+  const double bytes = 2.0 * kHalfBytes * static_cast<double>(product.num_rows) *
+                       static_cast<double>(product.num_columns);
+  double moving = bytes / RatesOf(device, machine).memory_bytes;
+  // torch copies results whose columns are no octets.
+  if (product.num_columns % 8 != 0) {
+    moving *= kCopied;
+  } else if (bytes <
+             kCachedShare * static_cast<double>(BytesOf(device, MemoryKind::kL2, kNoBytes))) {
+    moving /= kCachedSpeed;
+  }
+  Product alone = product;
+  alone.work = 0;
+  return Ranked(alone, device)[0].time * machine.library + kLaunch + moving;
+}
+
+std::string Rounded(double microseconds) {
+  const auto tenths = static_cast<int64_t>(microseconds * 10 + 0.5);
+  return absl::StrCat(tenths / 10, ".", tenths % 10, " us expected");
+}
+
+std::string Describe(const Choice& choice) {
+  const WarpTiles& tiles = choice.tiles;
+  return absl::StrCat("tiles of ", tiles.rows, " x ", tiles.columns, " by warps of ",
+                      tiles.warp_rows, " x ", tiles.warp_columns, " (", Rounded(choice.time), ")");
+}
+
+}  // namespace
+
+std::vector<int> WarpTiles::Constants() const {
+  return {rows, columns, stages, step, warp_rows, warp_columns, blocks, is_rolled ? 1 : 0};
+}
+
+WarpTiles WarpTiles::FromConstants(const std::vector<int>& c) {
+  return {c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7] != 0};
+}
+
+int WarpTiles::Threads() const {
+  return kWarp * (rows / warp_rows) * (columns / warp_columns);
+}
+
+// Results take the place of the stages.
+int64_t WarpTiles::SharedBytes() const {
+  return int64_t{stages} * (rows + columns) * step * kHalfBytes;
+}
+
+bool MultipliesByWarps(const DeviceInfo& device) {
+  constexpr std::array<absl::string_view, 4> kArchitectures = {"sm_80", "sm_86", "sm_89", "sm_90"};
+  // For two candidates at least; all devices of these architectures have more.
+  constexpr int64_t kLeastShared = 64 << 10;
+  return absl::c_linear_search(kArchitectures, device.arch) &&
+         MachineOf(device).shared_bytes >= kLeastShared;
+}
+
+WarpTiles ChooseWarpTiles(const Product& product, const DeviceInfo& device,
+                          std::vector<std::string>& reasons) {
+  // Much work once for each of a thread's many sums is more code than its caches have.
+  constexpr double kMuchWork = 20;
+  constexpr int kManySums = 128;
+  const std::vector<Choice> choices = Ranked(product, device);
+  const Choice& chosen = choices[std::min<size_t>(device.rank, choices.size() - 1)];
+  WarpTiles tiles = chosen.tiles;
+  const int sums = tiles.warp_rows * tiles.warp_columns / kWarp;
+  tiles.is_rolled = product.num_columns % 8 != 0 || (product.work > kMuchWork && sums >= kManySums);
+  reasons.push_back(absl::StrCat("a product on the tensor cores by mma.sync, in ", Describe(chosen),
+                                 ", ", tiles.stages, " stages of ", tiles.step));
+  reasons.push_back(absl::StrCat("a library and a kernel for the rest: ",
+                                 Rounded(LibraryMicroseconds(product, device))));
+  reasons.push_back(absl::StrCat("next best: ", Describe(choices[1])));
+  return tiles;
+}
+
+bool AreWarpTilesFaster(const Product& product, const DeviceInfo& device) {
+  return Ranked(product, device)[0].time < LibraryMicroseconds(product, device);
+}
+
+}  // namespace kiln::schedule::ptx
