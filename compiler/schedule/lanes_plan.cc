@@ -18,9 +18,6 @@ using ir::ScalarOp;
 
 namespace {
 
-// Operations of lanes of inner loops for one of outer ones, where the device has too few points.
-constexpr double kOfFewPoints = 4;
-
 bool IsAccess(ScalarOp op) {
   return op == ScalarOp::kLoad || op == ScalarOp::kStore;
 }
@@ -150,6 +147,22 @@ double CostOfInner(IntContext& ints, const NestPhase& phase, LanesTarget target,
   return best_cost;
 }
 
+// Whether lanes of the inner loops that are planned access neighbours or one element.
+bool AreInnerContiguous(IntContext& ints, const Nest& nest, const LanesPlan& plan, int width) {
+  for (size_t i = 0; i < nest.phases.size(); ++i) {
+    const NestPhase& phase = nest.phases[i];
+    if (phase.inner.empty()) continue;
+    const IntExpr var = plan.phase_lanes[i].var;
+    if (!var) return false;
+    for (const Step& step : phase.steps) {
+      if (!IsAccess(step.inst->op)) continue;
+      const IntExpr stride = LaneStride(ints, step.index, var, width);
+      if (!stride || !(stride.is_const(0) || stride.is_const(1))) return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 LanesPlan PlanLanes(IntContext& ints, const Nest& nest, LanesTarget target) {
@@ -184,8 +197,11 @@ LanesPlan PlanLanes(IntContext& ints, const Nest& nest, LanesTarget target) {
     best = nest.outer[i];
     best_cost = cost;
   }
-  const bool is_idle = rows < static_cast<double>(target.least_points);
-  if (any_inner && is_idle && inner_cost <= kOfFewPoints * best_cost) best = IntExpr();
+  // With fewer points the device is idle.
+  if (any_inner && rows < static_cast<double>(target.least_points) &&
+      AreInnerContiguous(ints, nest, plan, target.width)) {
+    best = IntExpr();
+  }
   const auto chosen = absl::c_find(nest.outer, best);
   plan.reason = absl::StrCat(
       "lanes of ",

@@ -30,8 +30,8 @@ struct LanesTarget {
   // Of the pieces of memory that an access of all lanes takes, so that neighbouring lanes share
   // them; 0 where only contiguous lanes are one access.
   int sector_bytes = 0;
-  // Of the outer loops, for lanes of these to be worth more than lanes of inner ones that take a few
-  // times as many operations: with fewer the device is idle.
+  // Of the outer loops, for lanes of these to be better than lanes of inner ones that access
+  // neighbours, too.
   int64_t least_points = 0;
 };
 

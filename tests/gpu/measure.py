@@ -132,11 +132,16 @@ def compare(
 
 
 def check(
-    fn: Callable[..., Any], args: Sequence[Any], times: float = TIMES_EAGER, **options: Any
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    times: float = TIMES_EAGER,
+    given: Sequence[Any] | None = None,
+    **options: Any,
 ) -> None:
-    """fn(*args) and its gradients by Kiln against eager and float64; three calls."""
-    reference = results(fn, tree_map(widened, list(args)))
-    eager = results(fn, [_clone(arg) for arg in args])
+    """fn(*args) and its gradients by Kiln against eager's of `given`, if they are others, and float64's; three calls."""
+    given = list(args if given is None else given)
+    reference = results(fn, tree_map(widened, given))
+    eager = results(fn, [_clone(arg) for arg in given])
     run = compiled(fn, **options)
     for _ in range(3):
         compare(results(run, [_clone(arg) for arg in args]), eager, reference, times)
