@@ -74,7 +74,7 @@ void PadRows(ir::Module& module) {
       ir::ForEachInst(operation, [&](const ir::Inst& inst) { others.insert(inst.buffer); });
     }
   }
-  for (const ir::GraphOutput& output : module.outputs) {
+  for (const ir::ModuleOutput& output : module.outputs) {
     if (const auto* window = std::get_if<BufferWindow>(&output.value))
       others.insert(window->buffer);
   }
