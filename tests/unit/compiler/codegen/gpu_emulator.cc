@@ -203,7 +203,7 @@ static float KMachineQuotient(float a, float b) { return a / b; }
 )";
 
 // The functions of prelude_tensor.inc.h as the PTX ISA has ldmatrix, mma.m16n8k16 and cp.async.
-// What is copied arrives when the thread waits for it, not before.
+// What is copied arrives at once in every other warp, and in the others when they wait for it.
 constexpr absl::string_view kTensorPrimitives = R"(
 using KOctet = unsigned __attribute__((ext_vector_type(4)));
 static unsigned KSharedBase() { return 0; }
@@ -299,6 +299,11 @@ struct KiCopy {
   const char* from;
   int bytes;
 };
+static void KiArrive(const KiCopy& copy) {
+  char piece[16] = {};
+  __builtin_memcpy(piece, copy.from, copy.bytes);
+  __builtin_memcpy(KShared() + copy.to, piece, 16);
+}
 struct KiCopies {
   KiCopy copies[1024];
   int count, groups[16], num_groups;  // where each group ends
@@ -309,6 +314,7 @@ static void KCopyAsync(unsigned to, unsigned long from, int bytes) {
   KiCopies& mine = kiln_copies[KThread()];
   if (to % 16 != 0 || from % 16 != 0 || mine.count == 1024) __builtin_trap();
   mine.copies[mine.count++] = {to, (const char*)from, bytes};
+  if (KThread() / 32 % 2 == 1) KiArrive(mine.copies[mine.count - 1]);
 }
 static void KCopyCommit() {
   KiCopies& mine = kiln_copies[KThread()];
@@ -322,9 +328,7 @@ static void KCopyWait() {
   if (done <= 0) return;
   const int end = mine.groups[done - 1];
   for (int i = 0; i < end; ++i) {
-    char piece[16] = {};
-    __builtin_memcpy(piece, mine.copies[i].from, mine.copies[i].bytes);
-    __builtin_memcpy(KShared() + mine.copies[i].to, piece, 16);
+    if (KThread() / 32 % 2 == 0) KiArrive(mine.copies[i]);
   }
   for (int i = end; i < mine.count; ++i) mine.copies[i - end] = mine.copies[i];
   mine.count -= end;
