@@ -243,7 +243,7 @@ TEST(PtxWarpsTest, AreTakenWhereTheyAreExpectedToBeFaster) {
   EXPECT_FALSE(is_taken("sm_80", 164, 64, 3072, 768, true));
   // There a library has faster instructions, unless the device's shared memory tells otherwise.
   EXPECT_FALSE(is_taken("sm_90", 228, 8192, 3072, 768, true));
-  EXPECT_TRUE(is_taken("sm_90", 100, 8192, 3072, 768, true));
+  EXPECT_TRUE(is_taken("sm_90", 100, 8192, 3072, 256, true));
 }
 
 }  // namespace
