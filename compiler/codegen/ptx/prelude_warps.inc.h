@@ -135,9 +135,8 @@ KILN_FN void KProductByWarps(const void* a, const void* b, long pitch_a, long pi
   of_a.Begin(KGlobalAddress(a), pitch_a * 2, tile.row, rows);
   of_b.Begin(KGlobalAddress(b), pitch_b * 2, tile.column, columns);
   // Of step `number`; after the last one zeros: fewer instructions than to leave them out.
-  const auto copy_a = [&](int number, unsigned to) KILN_INLINE {
-    of_a.Copy(to, depth - number * S::kStep);
-  };
+  const auto copy_a = [&](int number, unsigned to)
+                          KILN_INLINE { of_a.Copy(to, depth - number * S::kStep); };
   const auto copy_b = [&](int number, unsigned to) KILN_INLINE {
     of_b.Copy(to + A::kBytes, depth - number * S::kStep);
     KCopyCommit();

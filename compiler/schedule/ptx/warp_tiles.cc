@@ -25,8 +25,8 @@ struct Candidate {
 };
 // The shares are those of an H100 (132 multiprocessors), where these kernels were measured: of 96
 // times of eight products with bias and gelu, with the stages that sm_80 or sm_90 have room for,
-// the model is off by 6 % (root of the mean square) and by 32 % at most; of 16 choices 15 took up to
-// 2 % longer than the fastest tiles and one 12 %. They are taken for other devices, too.
+// the model is off by 6 % (root of the mean square) and by 32 % at most; of 16 choices 15 took up
+// to 2 % longer than the fastest tiles and one 12 %. They are taken for other devices, too.
 constexpr std::array<Candidate, 6> kCandidates = {{
     {256, 128, 64, 64, 255, .77},
     {128, 256, 64, 64, 255, .77},

@@ -67,7 +67,7 @@ TEST(PtxWarpsTest, MultiplyAndFinishAsTheReferenceDoes) {
   for (const char* arch : {"sm_80", "sm_86"}) {
     for (int rank = 0; rank < kShapes; ++rank) {
       SCOPED_TRACE(StrCat(arch, " rank ", rank));
-      CheckOn(ProductAndMore("bf16", 136, 72, 328, false, false), Device(arch, rank));
+      CheckOn(ProductAndMore("bf16", 136, 72, 200, false, false), Device(arch, rank));
       if (HasFailure()) return;
     }
   }
