@@ -38,10 +38,24 @@ def _cross_entropy(x: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(x, target, label_smoothing=0.1)
 
 
-def _inference() -> list[Case]:
-    def half(*sizes: int) -> torch.Tensor:
-        return randn(*sizes, dtype=torch.bfloat16)
+def half(*sizes: int) -> torch.Tensor:
+    return randn(*sizes, dtype=torch.bfloat16)
 
+
+def _by_warps() -> list[Case]:
+    """Products by mma.sync, for which the code has to be another architecture's than this GPU's."""
+    return [
+        Case("product_mma", lambda x, w, b: F.gelu(F.linear(x, w, b)),
+             lambda: (half(130, 264), half(200, 264), half(200))),
+        Case("product_mma_turned", lambda a, b: F.relu(a.t() @ b), lambda: (half(104, 136), half(104, 328))),
+        Case("product_mma_ragged", lambda x, w, y: (x @ w.t() + y).float(),
+             lambda: (half(300, 72), half(133, 72), half(300, 133))),
+        Case("product_mma_of_lines", lambda x, w: F.silu(x[:, :101] @ w[:, :101].t()),
+             lambda: (half(70, 104), half(72, 104))),
+    ]  # fmt: skip
+
+
+def _inference() -> list[Case]:
     return [
         Case("pointwise", lambda x, y: F.gelu(x) * y, lambda: (randn(1025, 1031), randn(1031))),
         Case("pointwise_bf16", lambda x, y: F.relu(x + y), lambda: (half(255, 4097), half(255, 4097))),
@@ -117,6 +131,8 @@ def commands(folder: pathlib.Path) -> dict[str, list[str]]:
         for case in cases:
             for i, command in enumerate(run_commands(case, folder, train)):
                 found[f"{case.name} {('forward', 'backward')[i]}" if train else case.name] = command
+    for case in _by_warps():
+        found[case.name] = [*run_commands(case, folder)[0], "--arch", "sm_80"]
     return found
 
 

@@ -140,6 +140,7 @@ def test_random_numbers_are_those_of_the_option():
 # Another value of every option that a graph may depend on.
 OTHER = {
     "arch": "x86-64-v2",
+    "libraries": "none",
     "device": "gcu-16m",
     "mode": "reduce-overhead",
     "fallback_random": True,

@@ -105,6 +105,8 @@ struct KWarpPlan {
   using B = KTileOperand<S::kColumns, S::kStep, S::kTurnedB, S::kWholeB, true, kThreads>;
   static constexpr int kStageBytes = A::kBytes + B::kBytes;
   static constexpr int kDeep = S::kStep / 16;  // times that a step is multiplied
+  // When the second operand is copied, after the first one: before the wait for the step before.
+  static constexpr int kCopyB = kDeep > 2 ? 1 : 0;
   static constexpr int kBlocks = S::kWarpRows / 16, kPairs = S::kWarpColumns / 16;
   static constexpr int kPieceBytes = 16 * 128;  // of results, of each warp, where the ring was
 };
@@ -132,15 +134,19 @@ KILN_FN void KProductByWarps(const void* a, const void* b, long pitch_a, long pi
   B of_b;
   of_a.Begin(KGlobalAddress(a), pitch_a * 2, tile.row, rows);
   of_b.Begin(KGlobalAddress(b), pitch_b * 2, tile.column, columns);
-  // After the last step zeros: fewer instructions than to leave them out.
-  const auto copy = [&](int number, unsigned to) KILN_INLINE {
-    of_a.Copy(to, depth - number * S::kStep);
+  // Of step `number`; after the last one zeros: fewer instructions than to leave them out.
+  const auto copy_a = [&](int number, unsigned to)
+                          KILN_INLINE { of_a.Copy(to, depth - number * S::kStep); };
+  const auto copy_b = [&](int number, unsigned to) KILN_INLINE {
     of_b.Copy(to + A::kBytes, depth - number * S::kStep);
     KCopyCommit();
   };
   unsigned to = shared;
 #pragma clang loop unroll(full)
-  for (int i = 0; i < S::kStages - 1; ++i, to += P::kStageBytes) copy(i, to);
+  for (int i = 0; i < S::kStages - 1; ++i, to += P::kStageBytes) {
+    copy_a(i, to);
+    copy_b(i, to);
+  }
 
   const unsigned lane_a = A::OfLane(row, lane), lane_b = A::kBytes + B::OfLane(column, lane);
   KOctet matrices_a[2][P::kBlocks], matrices_b[2][P::kPairs];
@@ -166,8 +172,9 @@ KILN_FN void KProductByWarps(const void* a, const void* b, long pitch_a, long pi
         from = next(from);
       }
       load((deep + 1) % 2, from, (deep + 1) % P::kDeep);
-      if (deep == 0) {
-        copy(number + S::kStages - 1, to);
+      if (deep == 0) copy_a(number + S::kStages - 1, to);
+      if (deep == P::kCopyB) {
+        copy_b(number + S::kStages - 1, to);
         to = next(to);
       }
 #pragma clang loop unroll(full)

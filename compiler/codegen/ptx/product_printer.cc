@@ -319,7 +319,8 @@ ProductShape ProductPrinter::Shape() const {
           .is_turned_b = IsTurned(2),
           .is_whole_a = IsWhole(1),
           .is_whole_b = IsWhole(2),
-          .has_many_sums = HasManySums()};
+          .has_many_sums = HasManySums(),
+          .stores_matrices = waits_};
 }
 
 // Blocks, their threads and shared memory.

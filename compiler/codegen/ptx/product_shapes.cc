@@ -58,7 +58,7 @@ void PrintTileShape(const ProductShape& shape, Writer& out) {
            ";");
   out.Line("static constexpr bool kManyRegisters = ", Truth(shape.has_many_sums),
            ", kRolled = ", Truth(c[5] == 1), ", kRagged = ", Truth(shape.is_ragged),
-           ", kByBlocks = true;");
+           ", kByBlocks = ", Truth(shape.stores_matrices), ";");
   out.Line("using Mma = Instruction;");
   out.Line("};");
 }
@@ -90,7 +90,8 @@ void PrintWarpShape(const ProductShape& shape, Writer& out) {
   out.Line("static constexpr bool kWholeA = ", Truth(shape.is_whole_a),
            ", kWholeB = ", Truth(shape.is_whole_b), ";");
   out.Line("static constexpr bool kRolled = ", Truth(tiles.is_rolled),
-           ", kRagged = ", Truth(shape.is_ragged), ", kByBlocks = false;");
+           ", kRagged = ", Truth(shape.is_ragged), ", kByBlocks = ", Truth(shape.stores_matrices),
+           ";");
   out.Line("};");
 }
 

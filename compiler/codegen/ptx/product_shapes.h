@@ -19,6 +19,7 @@ struct ProductShape {
   bool is_turned_a, is_turned_b;  // contiguous along the result's side
   bool is_whole_a, is_whole_b;    // what is contiguous ends at a multiple of 16 bytes
   bool has_many_sums;
+  bool stores_matrices;  // as sm_90 and later do
 };
 
 // A struct Shape, and what it refers to: of KProduct, KProductOfRows or KProductByWarps.

@@ -53,7 +53,7 @@ class Emulator {
       makecontext(&fiber.context, &RunThread, 0);
     }
     current_emulator_ = this;
-    while (RunReady()) Release();
+    while (RunReady()) ReleaseBlock();
     const auto is_done = [](const Fiber& fiber) { return fiber.state == State::kDone; };
     if (!std::all_of(fibers_.begin(), fibers_.end(), is_done)) {
       return absl::InternalError("threads of a block wait for others that never come");
@@ -87,7 +87,7 @@ class Emulator {
   }
 
  private:
-  static constexpr size_t kAlignment = 128;
+  static constexpr size_t kAlignment = 128, kWarp = 32;
   enum class State : uint8_t { kReady, kAtBlock, kAtWarp, kDone };
   struct Fiber {
     ucontext_t context;
@@ -121,39 +121,56 @@ class Emulator {
     swapcontext(&fiber.context, &scheduler_);
   }
 
-  // Runs each thread that may go on as far as it goes; false where there was none.
+  // Runs the threads of a warp as far as they go without other warps; false where none may go on.
+  bool RunWarp(size_t first) {
+    const size_t end = std::min(first + kWarp, fibers_.size());
+    for (bool any = false;; any = true) {
+      bool again = false;
+      for (size_t i = first; i < end; ++i) {
+        if (fibers_[i].state != State::kReady) continue;
+        again = true;
+        current_ = static_cast<int>(i);
+        swapcontext(&scheduler_, &fibers_[i].context);
+      }
+      if (!again) return any;
+      ReleaseWarp(first, end);
+    }
+  }
+
+  // Warp after warp, in turn from the first and from the last one: what a warp does that should
+  // wait for another shows.
   bool RunReady() {
     bool any = false;
-    for (size_t i = 0; i < fibers_.size(); ++i) {
-      if (fibers_[i].state != State::kReady) continue;
-      any = true;
-      current_ = static_cast<int>(i);
-      swapcontext(&scheduler_, &fibers_[i].context);
-    }
+    const size_t warps = (fibers_.size() + kWarp - 1) / kWarp;
+    for (size_t i = 0; i < warps; ++i) any |= RunWarp((forward_ ? i : warps - 1 - i) * kWarp);
+    forward_ = !forward_;
     return any;
   }
 
-  void Release() {
-    const auto waits = [&](size_t i, State state, unsigned mask) {
-      return fibers_[i].state == state && fibers_[i].mask == mask;
-    };
-    // Threads that have returned are not waited for.
-    const bool all_at_block = std::all_of(fibers_.begin(), fibers_.end(), [](const Fiber& fiber) {
-      return fiber.state == State::kAtBlock || fiber.state == State::kDone;
-    });
-    for (size_t i = 0; i < fibers_.size(); ++i) {
-      if (all_at_block && fibers_[i].state == State::kAtBlock) fibers_[i].state = State::kReady;
+  void ReleaseWarp(size_t first, size_t end) {
+    for (size_t i = first; i < end; ++i) {
       if (fibers_[i].state != State::kAtWarp) continue;
       const unsigned mask = fibers_[i].mask;
-      const size_t warp = i / 32 * 32;
       bool complete = true;
-      for (size_t lane = 0; lane < 32; ++lane) {
+      for (size_t lane = 0; lane < kWarp; ++lane) {
         if ((mask >> lane & 1) == 0) continue;
-        complete &= warp + lane < fibers_.size() && waits(warp + lane, State::kAtWarp, mask);
+        complete &= first + lane < end && fibers_[first + lane].state == State::kAtWarp &&
+                    fibers_[first + lane].mask == mask;
       }
-      for (size_t lane = 0; complete && lane < 32; ++lane) {
-        if (mask >> lane & 1) fibers_[warp + lane].state = State::kReady;
+      for (size_t lane = 0; complete && lane < kWarp; ++lane) {
+        if (mask >> lane & 1) fibers_[first + lane].state = State::kReady;
       }
+    }
+  }
+
+  // What waits for the block. Threads that have returned are not waited for.
+  void ReleaseBlock() {
+    const auto is_there = [](const Fiber& fiber) {
+      return fiber.state == State::kAtBlock || fiber.state == State::kDone;
+    };
+    if (!std::all_of(fibers_.begin(), fibers_.end(), is_there)) return;
+    for (Fiber& fiber : fibers_) {
+      if (fiber.state == State::kAtBlock) fiber.state = State::kReady;
     }
   }
 
@@ -166,6 +183,7 @@ class Emulator {
   std::vector<char> shared_;
   int64_t block_ = 0;
   int current_ = 0;
+  bool forward_ = true;
   ucontext_t scheduler_;
 };
 
@@ -203,7 +221,7 @@ static float KMachineQuotient(float a, float b) { return a / b; }
 )";
 
 // The functions of prelude_tensor.inc.h as the PTX ISA has ldmatrix, mma.m16n8k16 and cp.async.
-// What is copied arrives when the thread waits for it, not before.
+// What is copied arrives at once in every other warp, and in the others when they wait for it.
 constexpr absl::string_view kTensorPrimitives = R"(
 using KOctet = unsigned __attribute__((ext_vector_type(4)));
 static unsigned KSharedBase() { return 0; }
@@ -299,6 +317,11 @@ struct KiCopy {
   const char* from;
   int bytes;
 };
+static void KiArrive(const KiCopy& copy) {
+  char piece[16] = {};
+  __builtin_memcpy(piece, copy.from, copy.bytes);
+  __builtin_memcpy(KShared() + copy.to, piece, 16);
+}
 struct KiCopies {
   KiCopy copies[1024];
   int count, groups[16], num_groups;  // where each group ends
@@ -309,6 +332,7 @@ static void KCopyAsync(unsigned to, unsigned long from, int bytes) {
   KiCopies& mine = kiln_copies[KThread()];
   if (to % 16 != 0 || from % 16 != 0 || mine.count == 1024) __builtin_trap();
   mine.copies[mine.count++] = {to, (const char*)from, bytes};
+  if (KThread() / 32 % 2 == 1) KiArrive(mine.copies[mine.count - 1]);
 }
 static void KCopyCommit() {
   KiCopies& mine = kiln_copies[KThread()];
@@ -322,9 +346,7 @@ static void KCopyWait() {
   if (done <= 0) return;
   const int end = mine.groups[done - 1];
   for (int i = 0; i < end; ++i) {
-    char piece[16] = {};
-    __builtin_memcpy(piece, mine.copies[i].from, mine.copies[i].bytes);
-    __builtin_memcpy(KShared() + mine.copies[i].to, piece, 16);
+    if (KThread() / 32 % 2 == 0) KiArrive(mine.copies[i]);
   }
   for (int i = end; i < mine.count; ++i) mine.copies[i - end] = mine.copies[i];
   mine.count -= end;
