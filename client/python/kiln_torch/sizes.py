@@ -103,9 +103,11 @@ class Sizes:
             high = int(bounds.upper)
         current = hasattr(shape_env, "backed_var_to_val")
         values = shape_env.backed_var_to_val if current else shape_env.var_to_val
-        hint = int(values.get(symbol, max(low, 1)))
+        hint = values.get(symbol, max(low, 1))
+        if not isinstance(hint, (int, sympy.Integer)):
+            raise CaptureError(f"size {symbol} is that of a jagged dimension")
         self._symbol_numbers[symbol] = len(self.symbols)
-        self.symbols.append({"name": str(symbol), "min": low, "max": high, "hint": hint})
+        self.symbols.append({"name": str(symbol), "min": low, "max": high, "hint": int(hint)})
         return self._symbol_numbers[symbol]
 
     def _read(self, expr: sympy.Expr, shape_env: Any) -> int:
