@@ -144,3 +144,14 @@ def test_an_integer_argument_may_be_negative():
         x = torch.randn(7)
         assert_same(compiled(x, n), fn(x, n))
     assert kiln_torch.stats()["fallbacks"] == []
+
+
+def chunked_scan(x, size):
+    """Running sums in chunks of `size`, the last one filled up, as linear attention has them."""
+    x = F.pad(x, (0, -x.shape[-1] % size)).unflatten(-1, (-1, size))
+    return x.cumsum(-1), (x @ x.transpose(-1, -2)).amax(-1)
+
+
+def test_a_size_that_a_guard_makes_one_is_one():
+    lengths = (11, 70, 64, 130, 1)
+    check(chunked_scan, [(torch.randn(2, 3, length), 64) for length in lengths])
