@@ -20,6 +20,7 @@ from kiln_torch.graphs import Deferred, capture_graph, next_name, ready_to_run
 from kiln_torch.kernels import exchanged
 from kiln_torch.margins import margin_losses_as_atens
 from kiln_torch.names import Names, module_names, name_inputs
+from kiln_torch.overlaps import guard_overlaps
 from kiln_torch.pregraph import without_region
 from kiln_torch.program import load_program
 from kiln_torch.recompute import partitioner
@@ -178,7 +179,9 @@ def kiln_backend(
     """
     options = as_options(mode, options)
     settings = Settings.read(options)
-    graph = shortened(_traced(module, example_inputs, settings, options))
+    traced = _traced(module, example_inputs, settings, options)
+    guard_overlaps(module, example_inputs)
+    graph = shortened(traced)
     return graph if settings.record_runtime_overhead else without_region(graph)
 
 
