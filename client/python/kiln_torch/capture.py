@@ -105,12 +105,12 @@ def lazy_inputs(module: torch.fx.GraphModule, kind: str) -> list[int]:
 
 # Activation checkpointing runs a random operator again from the state that its first run had: (op,
 # arguments...) -> (state, results), and (state, op, arguments...) -> results.
-_RANDOM_AGAIN = {run_and_save_rng_state: 0, run_with_rng_state: 1}
+RANDOM_AGAIN = {run_and_save_rng_state: 0, run_with_rng_state: 1}
 
 
 def _random_again_value(node: torch.fx.Node) -> Any:
     """What such a node gives, as fake tensors: the partitioner that writes it leaves that out."""
-    position = _RANDOM_AGAIN[node.target]
+    position = RANDOM_AGAIN[node.target]
     op = node.args[position]
     fakes = torch.fx.map_arg(
         (node.args[position + 1 :], node.kwargs), lambda argument: argument.meta["val"]
@@ -307,7 +307,7 @@ class _Capture:
             # (token, operator, arguments...) -> (token, results...)
             target, args = args[1], args[2:]
             value = [item for item in value[1:] if item is not None]
-        if target in _RANDOM_AGAIN:
+        if target in RANDOM_AGAIN:
             value = _random_again_value(node)
         if node.target is operator.getitem:
             source, index = node.args
@@ -321,9 +321,9 @@ class _Capture:
             if target is torch.ops.aten._local_scalar_dense.default:
                 self._define_item(value, args[0])
             return
-        if not isinstance(target, torch._ops.OpOverload) and target not in _RANDOM_AGAIN:
+        if not isinstance(target, torch._ops.OpOverload) and target not in RANDOM_AGAIN:
             raise CaptureError(f"node {node.name} calls {target}, which is no ATen operator")
-        if value is None and target not in _RANDOM_AGAIN and not target._schema.returns:
+        if value is None and target not in RANDOM_AGAIN and not target._schema.returns:
             value = ()  # a check, which only raises
         # First, for arguments may be nodes of their own, which take numbers before the results do.
         call = self._call(node, target, args)
@@ -332,7 +332,7 @@ class _Capture:
         self._nodes.append(
             {
                 "name": node.name,
-                "op": f"higher_order.{target.name()}" if target in _RANDOM_AGAIN else str(target),
+                "op": f"higher_order.{target.name()}" if target in RANDOM_AGAIN else str(target),
                 "location": source_location(node),
                 **call,
                 "results": results,
@@ -350,12 +350,12 @@ class _Capture:
         return self._new_value()
 
     def _call(self, node: torch.fx.Node, target: Any, args: Sequence[Any]) -> dict[str, Any]:
-        if target not in _RANDOM_AGAIN:
+        if target not in RANDOM_AGAIN:
             call = self._arguments(node, target, args)
             if target in SEEDED and not self._eager_random:
                 call["kwargs"].append({"name": SEED, "value": {"value": self._seed()}})
             return call
-        position = _RANDOM_AGAIN[target]
+        position = RANDOM_AGAIN[target]
         inner = self._arguments(node, args[position], args[position + 1 :])
         first = [self._argument(arg, node) for arg in args[:position]]
         return {**inner, "args": [*first, {"string": str(args[position])}, *inner["args"]]}

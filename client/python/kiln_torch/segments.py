@@ -1,6 +1,7 @@
-"""Graphs with operators that no program can have: control flow, which runs branches as its values say, and
-custom operators that torch has made functional. Those run in Python, between programs of what comes before
-them and after them, and the branches of control flow are programs as well.
+"""Graphs with operators that no program can have: torch's higher-order ones, such as control flow, which
+runs branches as its values say, or custom operators that torch has made functional. Those run in Python,
+between programs of what comes before them and after them, and the branches of control flow are programs as
+well.
 
 Every node has a depth: 0 for what follows from the graph's inputs without such an operator, and one more
 than the deepest such operator that it follows from. What is native at one depth is one program.
@@ -15,12 +16,14 @@ from typing import Any
 
 import torch
 from torch._C import DispatchKey
-from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto_functionalized_v2
 from torch._higher_order_ops.cond import cond_op
 from torch._higher_order_ops.effects import with_effects
+from torch._higher_order_ops.map import map_impl
 from torch._higher_order_ops.scan import scan_op
 from torch._higher_order_ops.while_loop import while_loop_op, while_loop_stack_output_op
+from torch._ops import HigherOrderOperator
 
+from kiln_torch.capture import RANDOM_AGAIN
 from kiln_torch.library import unobserved
 from kiln_torch.updates import COPY
 
@@ -33,13 +36,11 @@ _BRANCHES = {
     while_loop_op: (0, 1),
     while_loop_stack_output_op: (0, 1),
     scan_op: (0,),
+    map_impl: (0,),
 }
-_FOREIGN = frozenset({*_BRANCHES, auto_functionalized, auto_functionalized_v2})
+# Those that a program can have.
+_SENT = frozenset({with_effects, *RANDOM_AGAIN})
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
-
-
-def has_foreign(module: torch.fx.GraphModule) -> bool:
-    return any(node.target in _FOREIGN for node in module.graph.nodes)
 
 
 def _value(node: Node) -> Any:
@@ -53,7 +54,7 @@ def _is_number(node: Node) -> bool:
 def _is_foreign(node: Node) -> bool:
     if node.target is operator.getitem and isinstance(node.args[0], Node):
         return _is_foreign(node.args[0])
-    return node.target in _FOREIGN
+    return isinstance(node.target, HigherOrderOperator) and node.target not in _SENT
 
 
 def _is_native(node: Node) -> bool:
@@ -66,13 +67,14 @@ def _draws(node: Node) -> bool:
 
 
 def can_be_parted(module: torch.fx.GraphModule, eager_random: bool) -> bool:
-    """Not where operators have to keep an order that no argument shows, nor where nothing is native."""
+    """Not where operators have to keep an order that no argument shows, nor where no part is native."""
     nodes = list(module.graph.nodes)
     if any(node.target is with_effects for node in nodes):
         return False
     if eager_random and any(map(_draws, nodes)):
         return False
-    return has_foreign(module) and any(_is_native(node) for node in nodes)
+    has_programs = any(_is_native(node) or node.target in _BRANCHES for node in nodes)
+    return has_programs and any(map(_is_foreign, nodes))
 
 
 def _depths(nodes: Iterable[Node]) -> dict[Node, int]:
