@@ -69,14 +69,18 @@ std::optional<ir::BufferWindow> ServingWindow(LoweringState& state, const View& 
 }
 
 // True where no two elements can share a place: walking from the smallest stride, each reaches past
-// the dimensions before it.
+// the dimensions before it. A stride may have sizes that count as 1 where they are 0: see IsDense.
 bool IsNonOverlapping(ir::IntContext& ints, const Ints& sizes, const Ints& strides) {
   const std::vector<int> order = MemoryOrder(ints, sizes, strides);  // largest stride first
-  ir::IntExpr reach = ints.Const(1);
+  ir::IntExpr reach = ints.Const(1), positive = reach;
   for (auto dim = order.rbegin(); dim != order.rend(); ++dim) {
     if (sizes[*dim].is_const(1)) continue;
-    if (!ints.ProvablyLessEqual(reach, strides[*dim])) return false;
-    reach = ints.Mul(strides[*dim], sizes[*dim]);
+    const ir::IntExpr stride = strides[*dim];
+    if (!ints.ProvablyLessEqual(reach, stride) && !ints.ProvablyLessEqual(positive, stride)) {
+      return false;
+    }
+    reach = ints.Mul(stride, sizes[*dim]);
+    positive = ints.Mul(stride, ints.Max(sizes[*dim], ints.Const(1)));
   }
   return true;
 }

@@ -68,8 +68,9 @@ void EmitNormalized(KernelBuilder& b, const View& x, const Groups& g, const Ints
 }
 
 // Results: normalized, mean, rstd. Where only the first is used it takes one kernel; else the
-// statistics are buffers of their own that the last kernel reads.
-
+// statistics are buffers of their own that the last kernel reads: those of the results, or where
+// these are of a narrow type, which would cost the difference from a large mean its digits, wider
+// ones.
 absl::Status EmitNormalization(NodeContext& n, const View& x, const Groups& g) {
   KILN_RETURN_IF_ERROR(n.CheckSizes(x.sizes, n.Result(0).sizes, "the argument"));
   const bool keep_statistics = n.ResultUsed(1) || n.ResultUsed(2);
@@ -90,12 +91,17 @@ absl::Status EmitNormalization(NodeContext& n, const View& x, const Groups& g) {
       return n.CheckSizes({have}, {want}, "a statistic");
     }
     const View result = n.NewResult(i);
-    stats[i - 1] = Reshape(n.ints(), result, g.outer);
+    const View own = Reshape(n.ints(), result, g.outer);
+    const DType wide = ComputeType(result.dtype);
+    stats[i - 1] = wide == result.dtype ? own : n.NewTemp(g.outer, wide);
     KernelBuilder b = n.NewKernel();
     const Ints outer = b.Outer(g.outer);
     b.Store(stats[i - 1], outer,
             i == 1 ? EmitMean(b, x, g, outer) : EmitStatistics(b, x, g, outer).rstd);
     b.Finish();
+    if (wide != result.dtype) {
+      n.Pointwise(own, [&](KernelBuilder& k, const Ints& at) { return k.Load(stats[i - 1], at); });
+    }
     n.SetResult(i, result);
   }
   KernelBuilder b = n.NewKernel();

@@ -206,13 +206,17 @@ bool SameStrides(const Ints& sizes, const Ints& a, const Ints& b) {
 
 bool IsDense(IntContext& ints, const Ints& sizes, const Ints& strides) {
   std::vector<int> left = NontrivialDimensions(sizes);
-  IntExpr expected = ints.Const(1);
+  // Strides are products of sizes, or of sizes that count as 1 where they are 0: torch has both,
+  // and they differ only where there are no elements.
+  IntExpr expected = ints.Const(1), positive = expected;
   while (!left.empty()) {
-    const auto next =
-        std::find_if(left.begin(), left.end(), [&](int dim) { return strides[dim] == expected; });
+    const auto next = std::find_if(left.begin(), left.end(), [&](int dim) {
+      return strides[dim] == expected || strides[dim] == positive;
+    });
     if (next == left.end()) return false;
     // Nothing is expected to follow at stride 0, where no two elements could be told apart.
     if (!sizes[*next].is_const(0)) expected = ints.Mul(expected, sizes[*next]);
+    positive = ints.Mul(positive, ints.Max(sizes[*next], ints.Const(1)));
     left.erase(next);
   }
   return true;

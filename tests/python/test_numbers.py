@@ -203,3 +203,34 @@ def test_variances_of_what_has_none_are_torchs():
     x = torch.tensor(rows)
     compiled = torch.compile(lambda x: x.var(1), backend="kiln", dynamic=False)
     torch.testing.assert_close(compiled(x), x.var(1), equal_nan=True)
+
+
+NORMS = {
+    "layer": lambda x, w, b: F.layer_norm(x, (x.shape[-1],), w, b),
+    "layer alone": lambda x, w, b: F.layer_norm(x, (x.shape[-1],)),
+    "layer over two": lambda x, w, b: F.layer_norm(x, x.shape[-2:]) * w + b,
+    "group": lambda x, w, b: F.group_norm(x.transpose(1, 2), 4, w, b),
+    "batch": lambda x, w, b: F.batch_norm(x.transpose(1, 2), None, None, w, b, training=True),
+    "rms": lambda x, w, b: F.rms_norm(x, (x.shape[-1],), w) + b,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_whose_statistics_are_kept_are_as_accurate_as_eagers(name, dtype):
+    """A mean kept for the backward pass in 16 bits is not the one that a row is normalized with."""
+    x = (torch.randn(3, 7, 32) * 0.05 + 3).to(dtype)
+    w, b = (torch.randn(32) * 0.1 + 1).to(dtype), torch.randn(32).to(dtype)
+
+    def run(fn, *given):
+        given = [value.clone().requires_grad_() for value in given]
+        y = fn(*given)
+        (y * torch.linspace(-1, 2, y.numel(), dtype=y.dtype).view(y.shape)).sum().backward()
+        return [y.detach(), *(value.grad for value in given if value.grad is not None)]
+
+    exact = run(NORMS[name], x.double(), w.double(), b.double())
+    ours, theirs = run(compiled(NORMS[name]), x, w, b), run(NORMS[name], x, w, b)
+    for actual, expected, reference in zip(ours, theirs, exact, strict=True):
+        least = torch.finfo(dtype).eps * reference.abs().max()
+        error, allowed = (actual - reference).abs().max(), (expected - reference).abs().max()
+        assert error <= 2.5 * allowed + least

@@ -144,3 +144,38 @@ def test_an_integer_argument_may_be_negative():
         x = torch.randn(7)
         assert_same(compiled(x, n), fn(x, n))
     assert kiln_torch.stats()["fallbacks"] == []
+
+
+def chunked_scan(x, size):
+    """Running sums in chunks of `size`, the last one filled up, as linear attention has them."""
+    x = F.pad(x, (0, -x.shape[-1] % size)).unflatten(-1, (-1, size))
+    return x.cumsum(-1), (x @ x.transpose(-1, -2)).amax(-1)
+
+
+def test_a_size_that_a_guard_makes_one_is_one():
+    lengths = (11, 70, 64, 130, 1)
+    check(chunked_scan, [(torch.randn(2, 3, length), 64) for length in lengths])
+
+
+def chunked_products(x, size):
+    """What a chunk's states are and what they give, as state-space models have it."""
+    x = F.pad(x.tanh(), (0, 0, 0, 0, 0, size - x.shape[1] % size))
+    x = x.reshape(x.shape[0], -1, size, x.shape[2], x.shape[3])
+    states = torch.einsum("bclhn,bclhp->bchpn", x * 2, x)
+    return torch.einsum("bclhn,bchpn->bclhp", x, states.sin())
+
+
+def chunked_step(fn, x):
+    x = x.clone().requires_grad_()
+    y = fn(x, 8)
+    (y * torch.linspace(-1, 2, y.numel(), dtype=y.dtype).view(y.shape)).sum().backward()
+    return y, x.grad
+
+
+def test_what_the_backward_pass_gets_has_the_strides_that_torch_recorded():
+    compiled = torch.compile(chunked_products, backend="kiln", dynamic=True)
+    for batch, length in ((2, 11), (3, 14), (2, 30), (1, 9)):
+        x = torch.randn(batch, length, 4, 6)
+        exact = chunked_step(chunked_products, x.double())
+        assert_same(chunked_step(compiled, x), chunked_step(chunked_products, x), exact)
+    assert kiln_torch.stats()["fallbacks"] == []

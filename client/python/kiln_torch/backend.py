@@ -16,15 +16,17 @@ from kiln_torch.capture import CaptureError
 from kiln_torch.check import Checked
 from kiln_torch.decompositions import decompositions
 from kiln_torch.devices import traced_device
-from kiln_torch.graphs import Deferred, capture_graph, next_name, ready_to_run
+from kiln_torch.graphs import Deferred, capture_graph, next_name, ready_to_run, static_inputs
 from kiln_torch.kernels import exchanged
 from kiln_torch.margins import margin_losses_as_atens
 from kiln_torch.names import Names, module_names, name_inputs
+from kiln_torch.overlaps import guard_overlaps
 from kiln_torch.pregraph import without_region
 from kiln_torch.program import load_program
 from kiln_torch.recompute import partitioner
 from kiln_torch.resampling import resampling_kept_whole
 from kiln_torch.runner import Eager, Run, fall_back, runner
+from kiln_torch.segments import Parted, can_be_parted
 from kiln_torch.settings import Settings, as_options
 from kiln_torch.shortcuts import shortened
 
@@ -63,9 +65,18 @@ def _compile(
     kind: str,
 ) -> Run:
     """Compiles one graph after AOTAutograd; returns a function that takes a list and empties it."""
+    return _compile_part(module, settings, kind, static_inputs(kind))
+
+
+def _compile_part(
+    module: torch.fx.GraphModule, settings: Settings, kind: str, parameters: frozenset[int]
+) -> Run:
+    """`module` with the inputs `parameters`: one program, or several with torch's Python in between."""
+    if can_be_parted(module, has_eager_random(settings)):
+        return _in_parts(module, settings, kind, parameters)
     name, eager = next_name(kind), Eager(module)
     try:
-        graph = capture_graph(module, kind, name, has_eager_random(settings))
+        graph = capture_graph(module, kind, name, has_eager_random(settings), parameters)
     except CaptureError as error:
         return fall_back(eager, name, str(error), settings)
 
@@ -73,6 +84,19 @@ def _compile(
         return _checked(run, program, module, name, graph.text, settings)
 
     return ready_to_run(graph, name, eager, settings, checked if settings.check else None)
+
+
+def _in_parts(
+    module: torch.fx.GraphModule, settings: Settings, kind: str, parameters: frozenset[int]
+) -> Parted:
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    kept = {placeholders[i] for i in parameters}
+
+    def compile_part(part: torch.fx.GraphModule, inputs: Sequence[torch.fx.Node]) -> Run:
+        among = frozenset(i for i, node in enumerate(inputs) if node in kept)
+        return _compile_part(part, settings, kind, among)
+
+    return Parted(module, compile_part)
 
 
 def _compile_to_keep(
@@ -86,6 +110,11 @@ def _compile_to_keep(
     """As _compile, for torch's caches. AOTAutograd asks for the backward graph with the forward one,
     so that is only captured; its program comes in its first call."""
     name, eager = next_name(kind), Eager(module)
+    if can_be_parted(module, has_eager_random(settings)):
+        if kind == "backward":
+            torch_caches().allow_second_runs()
+        run = _in_parts(module, settings, kind, static_inputs(kind))
+        return torch_caches().StoredGraph(None, eager, run, settings, options)
     try:
         graph = capture_graph(module, kind, name, has_eager_random(settings))
         make = functools.partial(ready_to_run, graph, name, eager, settings)
@@ -178,7 +207,9 @@ def kiln_backend(
     """
     options = as_options(mode, options)
     settings = Settings.read(options)
-    graph = shortened(_traced(module, example_inputs, settings, options))
+    traced = _traced(module, example_inputs, settings, options)
+    guard_overlaps(module, example_inputs)
+    graph = shortened(traced)
     return graph if settings.record_runtime_overhead else without_region(graph)
 
 

@@ -24,6 +24,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from kiln_torch.devices import graph_device
 from kiln_torch.floats import SCALAR_TYPE, Floats
 from kiln_torch.names import MODULE_NAMES
+from kiln_torch.nested import jagged_sizes
 from kiln_torch.seeds import SEED, SEEDED
 from kiln_torch.sizes import CaptureError, Sizes, specialize
 from kiln_torch.updates import COPY, is_writable, updates
@@ -66,11 +67,20 @@ def _effect_tokens(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
     return frozenset(tokens)
 
 
-def effect_token_inputs(module: torch.fx.GraphModule) -> tuple[int, ...]:
-    """Positions of the inputs that are effect tokens: None in a call, and not in the graph."""
-    tokens = _effect_tokens(module.graph)
+def has_effects(module: torch.fx.GraphModule) -> bool:
+    return bool(_effect_tokens(module.graph))
+
+
+def _left_out(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
+    return _effect_tokens(graph) | jagged_sizes(graph)
+
+
+def left_out_inputs(module: torch.fx.GraphModule) -> tuple[int, ...]:
+    """Positions of the inputs that are not in the graph: effect tokens, which are None in a call, and
+    sizes of jagged dimensions."""
+    left_out = _left_out(module.graph)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-    return tuple(i for i, node in enumerate(placeholders) if node in tokens)
+    return tuple(i for i, node in enumerate(placeholders) if node in left_out)
 
 
 def lazy_inputs(module: torch.fx.GraphModule, kind: str) -> list[int]:
@@ -80,8 +90,8 @@ def lazy_inputs(module: torch.fx.GraphModule, kind: str) -> list[int]:
     gradients that autograd hands to a backward graph, nor anything in compiled autograd.
     """
     unguarded = getattr(compiled_autograd, "in_compiled_autograd_region", True)
-    tokens = _effect_tokens(module.graph)
-    inputs = [n for n in module.graph.nodes if n.op == "placeholder" and n not in tokens]
+    left_out = _left_out(module.graph)
+    inputs = [n for n in module.graph.nodes if n.op == "placeholder" and n not in left_out]
 
     def may_be_lazy(node: torch.fx.Node) -> bool:
         value = _value_of(node)
@@ -95,12 +105,12 @@ def lazy_inputs(module: torch.fx.GraphModule, kind: str) -> list[int]:
 
 # Activation checkpointing runs a random operator again from the state that its first run had: (op,
 # arguments...) -> (state, results), and (state, op, arguments...) -> results.
-_RANDOM_AGAIN = {run_and_save_rng_state: 0, run_with_rng_state: 1}
+RANDOM_AGAIN = {run_and_save_rng_state: 0, run_with_rng_state: 1}
 
 
 def _random_again_value(node: torch.fx.Node) -> Any:
     """What such a node gives, as fake tensors: the partitioner that writes it leaves that out."""
-    position = _RANDOM_AGAIN[node.target]
+    position = RANDOM_AGAIN[node.target]
     op = node.args[position]
     fakes = torch.fx.map_arg(
         (node.args[position + 1 :], node.kwargs), lambda argument: argument.meta["val"]
@@ -174,7 +184,7 @@ class _Capture:
         self._seed_value: int | None = None
         self._sizes = Sizes()
         self._floats = Floats(self._sizes, self._add_float)
-        self._tokens = _effect_tokens(module.graph)
+        self._left_out = _left_out(module.graph)
         self._values: dict[torch.fx.Node, int | list[Any]] = {}
         self._next_value = 0
         self._inputs: list[dict[str, Any]] = []
@@ -188,7 +198,7 @@ class _Capture:
         # The numbering wants inputs, then constants, then results.
         placeholders = [node for node in nodes if node.op == "placeholder"]
         for position, node in enumerate(placeholders):
-            if node not in self._tokens:
+            if node not in self._left_out:
                 self._add_input(node, self._is_parameter(position))
         for node in nodes:
             if node.op == "get_attr":
@@ -287,7 +297,7 @@ class _Capture:
 
     def _add_call(self, node: torch.fx.Node) -> None:
         value = node.meta.get("val")
-        if node in self._tokens:
+        if node in self._left_out:
             return
         target, args = node.target, node.args
         if target is COPY:
@@ -297,7 +307,7 @@ class _Capture:
             # (token, operator, arguments...) -> (token, results...)
             target, args = args[1], args[2:]
             value = [item for item in value[1:] if item is not None]
-        if target in _RANDOM_AGAIN:
+        if target in RANDOM_AGAIN:
             value = _random_again_value(node)
         if node.target is operator.getitem:
             source, index = node.args
@@ -311,9 +321,9 @@ class _Capture:
             if target is torch.ops.aten._local_scalar_dense.default:
                 self._define_item(value, args[0])
             return
-        if not isinstance(target, torch._ops.OpOverload) and target not in _RANDOM_AGAIN:
+        if not isinstance(target, torch._ops.OpOverload) and target not in RANDOM_AGAIN:
             raise CaptureError(f"node {node.name} calls {target}, which is no ATen operator")
-        if value is None and target not in _RANDOM_AGAIN and not target._schema.returns:
+        if value is None and target not in RANDOM_AGAIN and not target._schema.returns:
             value = ()  # a check, which only raises
         # First, for arguments may be nodes of their own, which take numbers before the results do.
         call = self._call(node, target, args)
@@ -322,7 +332,7 @@ class _Capture:
         self._nodes.append(
             {
                 "name": node.name,
-                "op": f"higher_order.{target.name()}" if target in _RANDOM_AGAIN else str(target),
+                "op": f"higher_order.{target.name()}" if target in RANDOM_AGAIN else str(target),
                 "location": source_location(node),
                 **call,
                 "results": results,
@@ -340,12 +350,12 @@ class _Capture:
         return self._new_value()
 
     def _call(self, node: torch.fx.Node, target: Any, args: Sequence[Any]) -> dict[str, Any]:
-        if target not in _RANDOM_AGAIN:
+        if target not in RANDOM_AGAIN:
             call = self._arguments(node, target, args)
             if target in SEEDED and not self._eager_random:
                 call["kwargs"].append({"name": SEED, "value": {"value": self._seed()}})
             return call
-        position = _RANDOM_AGAIN[target]
+        position = RANDOM_AGAIN[target]
         inner = self._arguments(node, args[position], args[position + 1 :])
         first = [self._argument(arg, node) for arg in args[:position]]
         return {**inner, "args": [*first, {"string": str(args[position])}, *inner["args"]]}
@@ -465,7 +475,7 @@ class _Capture:
 
     def _add_outputs(self, outputs: Sequence[Any]) -> None:
         for output in outputs:
-            if output is None or output in self._tokens:
+            if output is None or output in self._left_out:
                 self._outputs.append({"none": {}})
             elif isinstance(output, _NUMBERS):
                 self._outputs.append(self._output_number(output))
@@ -494,8 +504,8 @@ def capture(
 ) -> str:
     """kiln.v1.Graph of `module` as protobuf JSON.
 
-    `module` has one placeholder for each input, with `meta["val"]` on every node. Effect tokens are
-    left out of the inputs (see effect_token_inputs) and none among the outputs. What the graph copies
+    `module` has one placeholder for each input, with `meta["val"]` on every node. Effect tokens and sizes
+    of jagged dimensions are left out of the inputs (see left_out_inputs) and none among the outputs. What the graph copies
     into its inputs at its end are mutations, or further outputs (see updated_inputs).
     `is_parameter(i)` says whether input i keeps its storage from call to call. Random operators give
     the numbers that eager makes where `eager_random`, else the server may make its own; those of a

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from kiln_torch.capture import left_out_inputs
 from kiln_torch.compare import difference
 from kiln_torch.devices import graph_device, random_state, set_random_state
 from kiln_torch.locate import Finding, locate
@@ -145,7 +146,7 @@ class Checked:
             self._name,
             lines,
             self._graph_json,
-            [value for value in before if value is not None],  # effect tokens are no inputs
+            [value for i, value in enumerate(before) if i not in left_out_inputs(self._module)],
             expected,
             self._library_ops,
             state,

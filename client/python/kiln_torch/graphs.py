@@ -40,11 +40,15 @@ def static_inputs(kind: str) -> frozenset[int]:
 
 
 def capture_graph(
-    module: torch.fx.GraphModule, kind: str, name: str, eager_random: bool
+    module: torch.fx.GraphModule,
+    kind: str,
+    name: str,
+    eager_random: bool,
+    parameters: frozenset[int] | None = None,
 ) -> CapturedGraph:
-    """Raises CaptureError."""
+    """`parameters` are those of the graph at hand where nothing else is said. Raises CaptureError."""
     begin = time.perf_counter()
-    parameters = static_inputs(kind)
+    parameters = static_inputs(kind) if parameters is None else parameters
     is_ordered = kind == "inference" and graph_device(module).type == "cuda"
     text = capture(
         channels_last(module) if is_ordered else module, parameters.__contains__, name, eager_random

@@ -236,7 +236,7 @@ def _with_state_on_cpu(
     return moved
 
 
-def _unobserved() -> AbstractContextManager[Any]:
+def unobserved() -> AbstractContextManager[Any]:
     """Without dispatch modes, as kernels run: torch's own answer may depend on whether one looks on.
 
     AOTAutograd checks custom operators with one in each graph's first call; `linalg.pinv` of complex
@@ -300,7 +300,7 @@ class LibraryStep:
         kwargs = {name: _fill(arg, next_tensor, next_size) for name, arg in self._kwargs.items()}
         kwargs.pop(SEED, None)  # the operator draws by itself
         try:
-            with torch.no_grad(), _unobserved():
+            with torch.no_grad(), unobserved():
                 if self._op in _STATE_ON_CPU:
                     args = _with_state_on_cpu(self._op, args, _STATE_ON_CPU[self._op])
                 results = _flat(self._op(*args, **kwargs))

@@ -11,7 +11,13 @@ import torch
 from torch.autograd import profiler
 
 from kiln_torch import _kiln
-from kiln_torch.capture import effect_token_inputs, lazy_inputs, number_inputs, number_outputs
+from kiln_torch.capture import (
+    has_effects,
+    lazy_inputs,
+    left_out_inputs,
+    number_inputs,
+    number_outputs,
+)
 from kiln_torch.devices import (
     graph_device,
     has_input_on_gpu,
@@ -23,6 +29,7 @@ from kiln_torch.devices import (
 )
 from kiln_torch.indices import named
 from kiln_torch.library import StepError
+from kiln_torch.nested import jagged_sizes_passed_on
 from kiln_torch.regions import Regions
 from kiln_torch.replay import Replayed
 from kiln_torch.settings import Settings
@@ -41,14 +48,15 @@ class Convention:
     """What a graph's call has beside its program's. Positions, of inputs where nothing else is said."""
 
     device: torch.device
-    lazy: Sequence[int]  # may be lazy views; counted without the tokens
-    tokens: Sequence[int]  # of effects: None in a call, and not in the program
+    lazy: Sequence[int]  # may be lazy views; counted without those left out
+    left_out: Sequence[int]  # of the program: see left_out_inputs
     updated: Sequence[int]  # their new values are the program's last outputs
     written: Sequence[int]  # by the run
     floats: Sequence[int]  # scalar tensors to the program
     numbers: Mapping[int, type]  # outputs: scalar tensors or sizes to the program
     scalars: Sequence[int]  # of a GPU's graph: tensors of the CPU
-    passed: Mapping[int, int]  # of a GPU's graph, input by output: handed on as they came
+    passed: Mapping[int, int]  # input by output: handed on as they came
+    has_effects: bool
     has_input_on_gpu: bool
     is_replayable: bool
 
@@ -58,18 +66,22 @@ class Convention:
         device = graph_device(module)
         on_gpu = device.type == "cuda"
         updated, written = updated_inputs(module)
-        passed = outputs_passed_on(module) if on_gpu else {}
+        passed = {
+            **(outputs_passed_on(module) if on_gpu else {}),
+            **jagged_sizes_passed_on(module.graph),
+        }
         numbers = number_outputs(module)
         return cls(
             device=device,
             lazy=lazy_inputs(module, kind),
-            tokens=effect_token_inputs(module),
+            left_out=left_out_inputs(module),
             updated=updated,
             written=written,
             floats=number_inputs(module),
             numbers={i: number for i, number in numbers.items() if i not in passed},
             scalars=scalar_inputs(module) if on_gpu else (),
             passed=passed,
+            has_effects=has_effects(module),
             has_input_on_gpu=has_input_on_gpu(module),
             is_replayable=is_replayable(module),
         )
@@ -119,10 +131,10 @@ def runner(
     """Runs the program of a graph; by replays, where `fixed` has the inputs that keep their memory
     from call to call and the graph allows it."""
     run_native, convention = program.run, graph.convention
-    device, tokens = convention.device, convention.tokens
-    if tokens:
-        run_native = _without_inputs(run_native, tokens)
-    if fixed is not None and not tokens and convention.is_replayable:
+    device, left_out = convention.device, convention.left_out
+    if left_out:
+        run_native = _without_inputs(run_native, left_out)
+    if fixed is not None and not left_out and convention.is_replayable:
         # A number of the CPU's is written to another place in each call.
         in_place = fixed.difference(convention.scalars)
         run_native = Replayed(run_native, in_place, convention.written, program.check)
@@ -153,7 +165,7 @@ def runner(
             # A kernel's: an index of the user's is outside of its dimension.
             raise named(error, inputs, eager.module, graph.text, device) from None
         except Exception as error:
-            return _run_after(error, eager, name, settings, inputs, bool(tokens))
+            return _run_after(error, eager, name, settings, inputs, convention.has_effects)
         inputs.clear()
         return outputs
 

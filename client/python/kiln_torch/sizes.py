@@ -9,6 +9,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._sympy import functions as sympy_functions
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -77,12 +78,21 @@ class Sizes:
         """SymInt of `size`: an int, a bool, a torch.SymInt, or a torch.SymBool as 0 or 1."""
         if not isinstance(size, (torch.SymInt, torch.SymBool)):
             return {"value": int(size)}
-        read = self._condition if isinstance(size, torch.SymBool) else self._read
-        return self._sym_int(read(size.node.expr, size.node.shape_env))
+        if isinstance(size, torch.SymBool):
+            return self._sym_int(self._condition(size.node.expr, size.node.shape_env))
+        if size.node.expr not in self._of_sympy and self._is_known_one(size):
+            self._of_sympy[size.node.expr] = self._constant(1)
+        return self._sym_int(self._read(size.node.expr, size.node.shape_env))
 
     def integer(self, expr: sympy.Expr, shape_env: Any) -> dict[str, Any]:
         """SymInt of an integer expression."""
         return self._sym_int(self._read(expr, shape_env))
+
+    def _is_known_one(self, size: torch.SymInt) -> bool:
+        """Whether a guard makes an expression 1. Later operators' sizes have the 1 already, and what
+        loops over one of an earlier tensor's would go on where the result has no place for it."""
+        composed = size.node.expr.args and size.node.has_hint() and size.node.hint == 1
+        return bool(composed) and statically_known_true(size == 1)
 
     def _sym_int(self, number: int) -> dict[str, Any]:
         kind, operands = self._parts[number]
@@ -103,9 +113,11 @@ class Sizes:
             high = int(bounds.upper)
         current = hasattr(shape_env, "backed_var_to_val")
         values = shape_env.backed_var_to_val if current else shape_env.var_to_val
-        hint = int(values.get(symbol, max(low, 1)))
+        hint = values.get(symbol, max(low, 1))
+        if not isinstance(hint, (int, sympy.Integer)):
+            raise CaptureError(f"size {symbol} is that of a jagged dimension")
         self._symbol_numbers[symbol] = len(self.symbols)
-        self.symbols.append({"name": str(symbol), "min": low, "max": high, "hint": hint})
+        self.symbols.append({"name": str(symbol), "min": low, "max": high, "hint": int(hint)})
         return self._symbol_numbers[symbol]
 
     def _read(self, expr: sympy.Expr, shape_env: Any) -> int:

@@ -40,6 +40,7 @@ from torch.utils._pytree import tree_leaves
 
 from kiln_torch.devices import traced_device
 from kiln_torch.graphs import Deferred, next_name, ready_to_run
+from kiln_torch.overlaps import shared_places
 from kiln_torch.runner import CapturedGraph, Eager, Run
 from kiln_torch.settings import SECRET, Settings, latest
 from kiln_torch.torch_key import remember
@@ -169,7 +170,13 @@ def kept(
 ) -> Iterator[None]:
     """While AOTAutograd traces: its cache is used, with a key that has all that Kiln adds."""
     remember(cache_dir())
-    added = (_stamp(settings), _ambient(), _ranges(inputs), str(traced_device(module, inputs)))
+    added = (
+        _stamp(settings),
+        _ambient(),
+        _ranges(inputs),
+        shared_places(inputs),
+        str(traced_device(module, inputs)),
+    )
     tag = f"{torch.compiler.config.cache_key_tag} kiln {added!r}"
     token = _settings.set(settings)
     try:

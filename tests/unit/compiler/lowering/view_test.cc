@@ -66,6 +66,17 @@ TEST(View, DenseMeansSomeOrderWithoutGaps) {
   EXPECT_FALSE(IsDense(*module.ints, sizes, Consts(module, {0, 4, 1, 1})));
 }
 
+TEST(View, DenseStridesMayTakeASizeOfZeroForOne) {
+  ir::Module module;
+  ir::IntContext& ints = *module.ints;
+  const ir::IntExpr n = ints.NewSymbol("n", 0, 9, 3);
+  const ir::IntExpr eight = ints.Const(8), one = ints.Const(1);
+  const ir::IntExpr positive = ints.Mul(eight, ints.Max(n, one));
+  EXPECT_TRUE(IsDense(ints, {n, eight, n}, {positive, one, eight}));
+  EXPECT_TRUE(IsDense(ints, {n, eight, n}, {ints.Mul(eight, n), one, eight}));
+  EXPECT_FALSE(IsDense(ints, {n, eight, n}, {ints.Mul(positive, n), one, eight}));
+}
+
 TEST(View, MemoryOrderPutsTheGreatestStrideFirst) {
   ir::Module module;
   EXPECT_EQ(MemoryOrder(*module.ints, Consts(module, {2, 3, 4, 5}), Consts(module, {60, 1, 15, 3})),

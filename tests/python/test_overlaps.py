@@ -1,0 +1,61 @@
+"""Arguments that share memory, of functions that write to them: each call as eager makes it."""
+
+import pytest
+import torch
+
+import kiln_torch
+
+# Where two arguments of four elements begin in a buffer of twelve.
+PLACES = ((0, 8), (0, 2), (2, 4), (4, 2), (1, 1), (4, 0), (6, 8))
+
+
+def both_written(x, y):
+    x.add_(1)
+    y.mul_(2)
+    return x + y
+
+
+def one_written(x, y):
+    x.add_(1)
+    return x * y
+
+
+def read_again(x, y):
+    x.add_(y.sum())
+    return x * y.sum()
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("first", [0, 1, 4])
+@pytest.mark.parametrize("fn", [both_written, one_written, read_again])
+def test_windows_of_one_buffer_wherever_the_first_call_had_them(fn, first, dynamic):
+    compiled = torch.compile(fn, backend="kiln", dynamic=dynamic)
+    for a, b in (PLACES[first], *PLACES):
+        expected_buffer, buffer = torch.arange(12.0), torch.arange(12.0)
+        expected = fn(expected_buffer[a : a + 4], expected_buffer[b : b + 4])
+        actual = compiled(buffer[a : a + 4], buffer[b : b + 4])
+        assert torch.equal(actual, expected) and torch.equal(buffer, expected_buffer), (a, b)
+    assert kiln_torch.stats()["fallbacks"] == []
+
+
+def test_a_window_that_moves_over_a_buffer():
+    def smooth(here, there):
+        here.add_(there.mean()).div_(2)
+
+    compiled = torch.compile(smooth, backend="kiln")
+    expected, actual = torch.arange(20.0), torch.arange(20.0)
+    for i in range(15):
+        smooth(expected[i : i + 4], expected[i + 1 : i + 5])
+        compiled(actual[i : i + 4], actual[i + 1 : i + 5])
+    assert torch.allclose(actual, expected)
+
+
+def test_columns_of_one_matrix_compile_once():
+    matrix = torch.randn(5, 12)
+    expected = matrix.clone()
+    compiled = torch.compile(both_written, backend="kiln")
+    for _ in range(3):
+        actual_sum = compiled(matrix[:, :4], matrix[:, 4:8])
+        expected_sum = both_written(expected[:, :4], expected[:, 4:8])
+        assert torch.equal(actual_sum, expected_sum) and torch.equal(matrix, expected)
+    assert kiln_torch.stats()["graphs"] == 1
