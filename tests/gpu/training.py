@@ -165,8 +165,23 @@ def _images(run: Results) -> None:
             check(lambda x: F.avg_pool2d(x, 3, 2, 1, True, False), [image], given=given)
 
 
+def _vocabularies(run: Results) -> None:
+    """Gradients of logits whose rows are no whole 16 bytes, which libraries multiply twice."""
+
+    def fn(x: torch.Tensor, w: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(F.linear(x, w).float(), target)
+
+    target = torch.arange(2048, device="cuda") % 5003
+    for dtype in (torch.bfloat16, torch.float16):
+        with run.case(f"training vocabulary {str(dtype).removeprefix('torch.')}"):
+            x = torch.randn(2048, 512, device="cuda").to(dtype).requires_grad_()
+            w = (torch.randn(5003, 512, device="cuda") * 512**-0.5).to(dtype).requires_grad_()
+            check(fn, [x, w, target], TIMES_EAGER)
+
+
 def training(run: Results) -> None:
     _images(run)
+    _vocabularies(run)
     for name in ("gpt", "llama", "resnet"):
         for kind, make in OPTIMIZERS.items():
             with run.case(f"training {name} {kind}"):
