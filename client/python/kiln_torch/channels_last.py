@@ -178,7 +178,7 @@ def channels_last(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         return module
     if not _has_fixed_sizes(module.graph) or _has(module, _OF_STRIDES):
         return module
-    mode = _value(convolutions[0]).fake_mode
+    mode = _value(convolutions[0].args[0]).fake_mode  # its result may be several
     try:
         with mode, torch.no_grad():
             return _Rewrite(module).run()
