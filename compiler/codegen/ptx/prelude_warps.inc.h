@@ -109,10 +109,11 @@ struct KWarpPlan {
   static constexpr int kCopyB = kDeep > 2 ? 1 : 0;
   static constexpr int kBlocks = S::kWarpRows / 16, kPairs = S::kWarpColumns / 16;
   static constexpr int kPieceBytes = 16 * 128;  // of results, of each warp, where the ring was
+  static_assert(kDown * kAcross * kPieceBytes <= S::kStages * kStageBytes);
 };
 
-// finish and store are as KFinishPiece has them. Elements of `a` and `b`, whose lines of what is
-// contiguous are `pitch_a` and `pitch_b` elements apart.
+// finish and store are as KFinishPiece has them. `a` and `b` point to elements of 16 bits, whose
+// lines of what is contiguous are `pitch_a` and `pitch_b` elements apart.
 template <class S, class F, class G>
 KILN_FN void KProductByWarps(const void* a, const void* b, long pitch_a, long pitch_b, int rows,
                              int columns, int depth, F finish, G store) {

@@ -346,7 +346,9 @@ std::optional<Product> FindProduct(IntContext& ints, const ir::Module& module, c
        {std::pair(product.rows, &product.num_rows),
         std::pair(product.columns, &product.num_columns), std::pair(k, &product.num_k)}) {
     const IntExpr extent = Extent(ints, var);
-    if (!extent.is_const() || extent.value() < 1 || extent.value() >= kMostElements) {
+    // What warps copy ends some steps past the depth.
+    const int64_t most = by_warps ? kMostElements / 2 : kMostElements;
+    if (!extent.is_const() || extent.value() < 1 || extent.value() >= most) {
       return std::nullopt;
     }
     *size = extent.value();
