@@ -126,6 +126,27 @@ def test_an_image_in_this_order_is_not_copied():
     assert not any(node.target == torch.ops.aten.clone.default for node in new.graph.nodes)
 
 
+class Gradients(nn.Module):
+    """Of a convolution, as a graph of inference may ask for them."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 3, 3, 3))
+        self.grad = nn.Parameter(torch.randn(2, 8, 8, 8))
+
+    def forward(self, x):
+        numbers = [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False]
+        return torch.ops.aten.convolution_backward(self.grad, x, self.weight, None, *numbers)[:2]
+
+
+def test_gradients_of_convolutions_in_inference():
+    graph, new, inputs = _rewritten(Gradients(), torch.randn(2, 3, 8, 8))
+    assert new is not graph
+    for ours, theirs in zip(new(*inputs), graph(*inputs), strict=True):
+        torch.testing.assert_close(ours, theirs)
+        assert ours.stride() == theirs.stride()
+
+
 class Strided(nn.Module):
     def __init__(self):
         super().__init__()

@@ -32,7 +32,7 @@ std::string Accesses(absl::string_view body, bool early_loads) {
   return found;
 }
 
-constexpr absl::string_view kRows = R"(
+constexpr absl::string_view kRows = R"body(
   float sum = 0;
   _Pragma("clang loop unroll(full)") for (int i = 0; i < 4; ++i) {
   const float x = a[1000 * i] * b[1000 * i];
@@ -40,7 +40,7 @@ constexpr absl::string_view kRows = R"(
   sum += x;
 }
 d[0] = sum;
-)";
+)body";
 
 TEST(EarlyLoadsTest, LoadsOfUnrolledRowsPassStoresThroughOtherParameters) {
   EXPECT_EQ(Accesses(kRows, false), "LLSLLSLLSLLSS");
@@ -54,7 +54,7 @@ TEST(EarlyLoadsTest, LoadsStayBehindStoresThroughTheirOwnParameter) {
     c[2] = c[8] + a[1];
   )";
   EXPECT_EQ(Accesses(body, false), "LSLSLLS");
-  EXPECT_EQ(Accesses(body, true), "LLSLSLS") << "a[1] alone has moved";
+  EXPECT_EQ(Accesses(body, true), "LSLSLLS");
 }
 
 TEST(EarlyLoadsTest, LoadsStayBehindBarriersAndAssembly) {
@@ -68,7 +68,7 @@ TEST(EarlyLoadsTest, PlacesThatAreLoadedComeFirst) {
     c[1] = a[at[1]];
   )";
   EXPECT_EQ(Accesses(body, false), "LLSLLS");
-  EXPECT_EQ(Accesses(body, true), "LLLSLS") << "a place is loaded, and no load moves with another";
+  EXPECT_EQ(Accesses(body, true), "LLLLSS");
 }
 
 TEST(EarlyLoadsTest, NoMoreWaitThanRegistersAreMeantFor) {
