@@ -7,7 +7,7 @@ from torch._dynamo.utils import same
 from torch.utils._pytree import tree_leaves, tree_map
 
 
-def _strides(tensor):
+def strides(tensor):
     """Those that matter: in a dimension of one element, torch's own kernels and meta functions give
     different ones."""
     return [s for size, s in zip(tensor.shape, tensor.stride(), strict=True) if size != 1]
@@ -36,7 +36,7 @@ def assert_same(actual, expected, reference=None, tol=1e-4, what="output"):
             continue
         assert a.dtype == e.dtype and a.shape == e.shape, f"{what} {i}: {a.dtype} {a.shape}"
         if e.numel() > 0:
-            assert _strides(a) == _strides(e), f"{what} {i}: strides {a.stride()}, not {e.stride()}"
+            assert strides(a) == strides(e), f"{what} {i}: strides {a.stride()}, not {e.stride()}"
         assert same(e, a, fp64_ref=r, tol=tol, equal_nan=True), (
             f"{what} {i} differs by up to {(a.double() - e.double()).abs().max().item()}"
         )

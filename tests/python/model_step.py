@@ -4,7 +4,7 @@ import contextlib
 import copy
 
 import torch
-from compare import assert_same, to_double
+from compare import assert_same, strides, to_double
 from torch.utils._pytree import tree_leaves, tree_map
 
 import kiln_torch
@@ -117,7 +117,7 @@ def _compare(actual, expected, exact, tol):
             # Gradients may be small: what counts is the error beside the gradient's own size, or
             # beside a thousandth of the largest where it is nothing but rounding errors.
             scale = max(_rms(reference[name]), 1e-3 * largest) or 1.0
-            same_type = ours[name].dtype == value.dtype and ours[name].stride() == value.stride()
+            same_type = ours[name].dtype == value.dtype and strides(ours[name]) == strides(value)
             assert same_type, f"{kind} {name}: {ours[name].dtype}, {ours[name].stride()}"
             assert_same(
                 ours[name].double() / scale,

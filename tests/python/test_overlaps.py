@@ -59,3 +59,14 @@ def test_columns_of_one_matrix_compile_once():
         expected_sum = both_written(expected[:, :4], expected[:, 4:8])
         assert torch.equal(actual_sum, expected_sum) and torch.equal(matrix, expected)
     assert kiln_torch.stats()["graphs"] == 1
+
+
+def test_halves_of_buffers_of_any_size_are_one_graph():
+    compiled = torch.compile(both_written, backend="kiln", dynamic=True)
+    for length in (4, 6, 9, 5):
+        expected, actual = torch.arange(2.0 * length), torch.arange(2.0 * length)
+        expected_sum = both_written(expected[:length], expected[length:])
+        assert torch.equal(compiled(actual[:length], actual[length:]), expected_sum)
+        assert torch.equal(actual, expected)
+    stats = kiln_torch.stats()
+    assert stats["graphs"] == 1 and stats["fallbacks"] == []

@@ -8,6 +8,7 @@ the same buffer would be taken for the first.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -58,8 +59,20 @@ def guard_overlaps(module: torch.fx.GraphModule, example_inputs: Sequence[Any]) 
             _guard(context, [sources[i] for i in known], [example_inputs[i] for i in known])
 
 
+def _overlapping(context: TracingContext, values: list[torch.Tensor]) -> set[int]:
+    """By the symbolic sizes at hand, which the question does not fix: each call asks it anew."""
+    symbolic = any(
+        isinstance(number, torch.SymInt)
+        for value in values
+        for number in (*value.shape, *value.stride(), value.storage_offset())
+    )
+    shape_env = context.fake_mode.shape_env if context.fake_mode is not None else None
+    with shape_env.suppress_guards() if shape_env is not None else nullcontext():
+        return compute_overlapping_tensors(values, symbolic=symbolic)
+
+
 def _guard(context: TracingContext, sources: list[Source], values: list[torch.Tensor]) -> None:
-    overlapping = compute_overlapping_tensors(values, symbolic=False)
+    overlapping = _overlapping(context, values)
     apart = [source for i, source in enumerate(sources) if i not in overlapping]
     relation = StorageOverlap([sources[i] for i in overlapping], apart)
     context.guards_context.aotautograd_guards.append(relation)
