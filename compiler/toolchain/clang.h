@@ -43,8 +43,8 @@ struct ClangInvocation {
   std::vector<std::string> assembly_arguments;  // none where no assembly is wanted
   bool object_is_text = false;                  // the object is what assembly would be
   bool early_loads = false;
-  absl::string_view prelude;                    // of the job's source
-  absl::string_view text;                       // the rest of it
+  absl::string_view prelude;  // of the job's source
+  absl::string_view text;     // the rest of it
 };
 
 // Finds arch and features in Clang's tables; what is not there has no effect. Cheap: for the server

@@ -17,7 +17,8 @@ inline constexpr absl::string_view kThreadsMark = "// kiln threads ";  // of a b
 inline constexpr absl::string_view kClusterMark = "// kiln cluster ";  // blocks of one, else 1
 // Blocks that a multiprocessor has to hold at least, where that is known.
 inline constexpr absl::string_view kResidentMark = "// kiln resident ";
-inline constexpr absl::string_view kLoadsMark = "// kiln loads ";  // early (toolchain/early_loads.h)
+inline constexpr absl::string_view kLoadsMark =
+    "// kiln loads ";  // early (toolchain/early_loads.h)
 inline constexpr absl::string_view kInterfaceMark = "// kiln interface ";
 
 // A kernel's parameters are its buffers, its symbols, scratch memory of the launch, and an int that
