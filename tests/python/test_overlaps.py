@@ -70,3 +70,29 @@ def test_halves_of_buffers_of_any_size_are_one_graph():
         assert torch.equal(actual, expected)
     stats = kiln_torch.stats()
     assert stats["graphs"] == 1 and stats["fallbacks"] == []
+
+
+OVERLAPPING = {
+    "windows": lambda x: (x * 1).unfold(2, 3, 2),
+    "windows of windows": lambda x: (x * 1).unfold(1, 2, 1).unfold(2, 4, 3),
+    "repeated": lambda x: (x * 1).unsqueeze(1).expand(-1, 4, -1, -1),
+    "strided": lambda x: (x * 1).as_strided((3, 5, 4), (2, 7, 3)),
+    "apart": lambda x: (x * 1)[:, ::2, 1:],
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", OVERLAPPING)
+def test_gradients_of_outputs_whose_elements_share_memory(name, dynamic, dtype):
+    fn = OVERLAPPING[name]
+    compiled = torch.compile(fn, backend="kiln", dynamic=dynamic, options={"fallback": "raise"})
+    for sizes in ((3, 8, 17), (2, 6, 19)):
+        x = torch.randn(sizes).to(dtype)
+        grads = []
+        for call in (fn, compiled):
+            leaf = x.clone().requires_grad_()
+            out = call(leaf)
+            out.backward(torch.linspace(-1, 2, out.numel()).to(dtype).reshape(out.shape))
+            grads.append(leaf.grad)
+        torch.testing.assert_close(grads[1], grads[0])

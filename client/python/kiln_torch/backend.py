@@ -29,6 +29,7 @@ from kiln_torch.runner import Eager, Run, fall_back, runner
 from kiln_torch.segments import Parted, can_be_parted
 from kiln_torch.settings import Settings, as_options
 from kiln_torch.shortcuts import shortened
+from kiln_torch.tangents import contiguous_tangents
 
 _LOG = logging.getLogger("kiln_torch")
 # Whose private interfaces stored.py follows.
@@ -177,7 +178,7 @@ def aot_backend(
         )
 
     def backend(module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        with exchanged(resampling_kept_whole() | margin_losses_as_atens()):
+        with exchanged(resampling_kept_whole() | margin_losses_as_atens()), contiguous_tangents():
             device = traced_device(module, example_inputs)
             names = module_names(module, known_names)
             return trace(device.type, names)(module, example_inputs)
