@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch._functorch._aot_autograd.schemas import MemoryFormatMeta
+from torch._functorch._aot_autograd import schemas
 
 _NO_OVERLAP = 0  # of torch._debug_has_internal_overlap; 1: some, 2: it cannot tell
 
@@ -21,17 +21,21 @@ _NO_OVERLAP = 0  # of torch._debug_has_internal_overlap; 1: some, 2: it cannot t
 def contiguous_tangents() -> Iterator[None]:
     """While a graph is traced, gradients of outputs that may share memory are expected contiguous. Not for two
     threads at a time: dynamo's lock is held where backends run."""
-    original = MemoryFormatMeta.from_tensor
+    meta = getattr(schemas, "MemoryFormatMeta", None)
+    if meta is None:  # a torch that has it elsewhere traces as it would anyway
+        yield
+        return
+    original = meta.from_tensor
 
-    def from_tensor(t: torch.Tensor, *args: Any, **kwargs: Any) -> MemoryFormatMeta | None:
+    def from_tensor(t: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         found = original(t, *args, **kwargs)
-        has_strides = found is not None and found.stride is not None
+        has_strides = getattr(found, "stride", None) is not None
         if has_strides and torch._debug_has_internal_overlap(t) != _NO_OVERLAP:
-            return MemoryFormatMeta(memory_format=torch.contiguous_format)
+            return meta(memory_format=torch.contiguous_format)
         return found
 
-    MemoryFormatMeta.from_tensor = staticmethod(from_tensor)
+    meta.from_tensor = staticmethod(from_tensor)
     try:
         yield
     finally:
-        MemoryFormatMeta.from_tensor = staticmethod(original)
+        meta.from_tensor = staticmethod(original)

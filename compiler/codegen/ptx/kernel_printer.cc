@@ -306,7 +306,7 @@ void KernelPrinter::PrintVectorLoop(const For& loop, Function& f) {
     return;
   }
   const int turns = IsOneTurn(loop) ? 1 : TurnsOf(loop);
-  const bool whole = multiples_.Is(ints_, length, loop.width);
+  const bool whole = !length.is_const(0) && multiples_.Is(ints_, length, loop.width);
   f.out.Line("KTeamLoop<", index_type_, ", kTeam, ", lanes, ", ", exact ? "true" : "false", ", ",
              turns, ", ", whole ? "true" : "false", ">(lane, ", begin, ", ", end, ", ", lambda,
              ");");
