@@ -141,12 +141,13 @@ class Checked:
         lines = [f"kiln: {self._name} differs from eager: {what}."]
         if finding is not None:
             lines.append(finding.sentence())
+        left_out = left_out_inputs(self._module)
         folder = write_repro(
             self._folder,
             self._name,
             lines,
             self._graph_json,
-            [value for i, value in enumerate(before) if i not in left_out_inputs(self._module)],
+            [value for i, value in enumerate(before) if i not in left_out],
             expected,
             self._library_ops,
             state,

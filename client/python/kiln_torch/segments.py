@@ -89,8 +89,7 @@ def _depths(nodes: Iterable[Node]) -> dict[Node, int]:
             continue
         sources = [source for source in node.all_input_nodes if source in depths]
         if _is_native(node):
-            depths[node] = max((depths[s] + _is_foreign(s) for s in sources), default=0)
-            depths[node] = max(depths[node], 0)
+            depths[node] = max([0, *(depths[s] + _is_foreign(s) for s in sources)])
         else:
             depths[node] = max((depths[s] for s in sources), default=-1)
     last = max(depths.values(), default=-1) + 1

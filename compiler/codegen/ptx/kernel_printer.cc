@@ -31,8 +31,8 @@ constexpr int kWarp = 32;
 constexpr int kBlock = 256;          // threads, where teams share a block
 constexpr int kFewBlocks = 512;      // which fill a GPU
 constexpr int kSlotBytes = 32 * 16;  // what KAcrossTeam exchanges between warps
-// Of a multiprocessor, which take rows of columns: up to 128 registers each.
-constexpr int kThreadsOfRows = 512;
+// Threads of a multiprocessor at least where each takes rows of columns: up to 128 registers each.
+constexpr int kResidentThreads = 512;
 
 // Memory of the kernel that nodes access, by buffer (from 0 on) or alloc (from -1 down).
 struct Accesses {
@@ -424,7 +424,7 @@ absl::StatusOr<EmittedKernel> KernelPrinter::Print() {
   out.Line(kLoadsMark, "early");
   // Else ptxas has loads of a row wait for the row before, to take few registers.
   if (!grid.lanes.empty() && HasSerialLoop(tree_.body)) {
-    out.Line(kResidentMark, std::max(1, kThreadsOfRows / threads));
+    out.Line(kResidentMark, std::max(1, kResidentThreads / threads));
   }
   out.Line("extern \"C\" KILN_KERNEL void ", kSymbolPlaceholder, "(", parameters,
            "char* scratch, int* error_out) {");

@@ -216,17 +216,6 @@ KILN_FN KOctet KLoadWords(unsigned from) {
   }
   return x;
 }
-// Four blocks of 8 rows and 8 elements of 16 bits, of which each lane gets two neighbours of a row;
-// lanes 8 i to 8 i + 7 give where the rows of block i lie.
-KILN_FN KOctet KLoadBlocks(unsigned from) {
-  KOctet x;
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-               : "r"(from)
-               : "memory");
-  return x;
-}
-
 // The same of packed weights; `number`: of the warp's first eight columns.
 template <class S, int N>
 KILN_FN void KMultiplyPacked(unsigned rows, unsigned columns, int number, int lane,
@@ -258,8 +247,8 @@ KILN_FN void KMultiplyPacked(unsigned rows, unsigned columns, int number, int la
       KOctet of_row[N];
 #pragma clang loop unroll(full)
       for (int n = 0; n < N; ++n) {
-        of_row[n] = KLoadBlocks(rows + k / 64 * P::kBoxBytesA + (n * 8 + row) * P::kLine +
-                                ((k % 64 / 8 + piece ^ row) << 4));
+        of_row[n] = KLoadMatrices<false>(rows + k / 64 * P::kBoxBytesA + (n * 8 + row) * P::kLine +
+                                         ((k % 64 / 8 + piece ^ row) << 4));
       }
 #pragma clang loop unroll(full)
       for (int j = 0; j < S::kOfWarp; ++j) {

@@ -205,15 +205,15 @@ class PtxTarget : public Target {
   bool CanWait() const { return device_.arch == "sm_90" || device_.arch == "sm_90a"; }
 
   toolchain::ClangInvocation Invocation(const KernelJob& job) const {
-    return toolchain::Prepare(
-        {.machine = toolchain::Machine::kNvptx,
-         .source = job.source,
-         .prelude_bytes = job.source.size() - WithoutPrelude(job.source).size(),
-         .arch = device_.arch,
-         .optimization_level = job.optimization_level,
-         .fast_math = job.fast_math,
-         .want_assembly = job.want_assembly,
-         .early_loads = Marked(WithoutPrelude(job.source), ptx::kLoadsMark) == "early"});
+    const absl::string_view text = WithoutPrelude(job.source);
+    return toolchain::Prepare({.machine = toolchain::Machine::kNvptx,
+                               .source = job.source,
+                               .prelude_bytes = job.source.size() - text.size(),
+                               .arch = device_.arch,
+                               .optimization_level = job.optimization_level,
+                               .fast_math = job.fast_math,
+                               .want_assembly = job.want_assembly,
+                               .early_loads = Marked(text, ptx::kLoadsMark) == "early"});
   }
 
   const DeviceInfo device_;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/schedule/micro.h"
 #include "compiler/schedule/multiples.h"
+#include "compiler/schedule/ptx/cost.h"
 #include "compiler/schedule/ptx/team_plan.h"
 
 namespace kiln::schedule::ptx {
@@ -20,10 +21,6 @@ namespace {
 constexpr int64_t kLine = 64, kLineBytes = 128;  // of a box along a head
 // So many keys fill a pipeline for long: what a tile costs at its ends counts no more.
 constexpr int64_t kLong = 1536;
-
-int64_t CeilDiv(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 DType DTypeOf(const ir::Module& module, const AttentionOperand& operand) {
   return module.buffers[operand.buffer].dtype;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/schedule/ptx/cost.h"
 #include "compiler/schedule/ptx/team_plan.h"
 
 namespace kiln::schedule::ptx {
@@ -117,10 +118,6 @@ class Chooser {
   FewQueries of_;
 };
 
-int64_t CeilDiv(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-
 struct Choice {
   QueriesShape shape;
   double microseconds;
@@ -172,14 +169,9 @@ std::vector<Choice> Ranked(IntContext& ints, const FewQueries& of, int units) {
   return out;
 }
 
-std::string Rounded(double microseconds) {
-  const auto tenths = static_cast<int64_t>(microseconds * 10 + 0.5);
-  return absl::StrCat(tenths / 10, ".", tenths % 10, " us expected");
-}
-
 std::string Describe(const Choice& choice) {
   return absl::StrCat(choice.shape.cluster, " blocks for a head's keys (",
-                      Rounded(choice.microseconds), ")");
+                      ExpectedText(choice.microseconds), ")");
 }
 
 }  // namespace
@@ -225,7 +217,7 @@ Tree ScheduleFewQueries(ir::Module& module, const ir::Repeat& repeat, const FewQ
     tree.reasons.push_back(absl::StrCat("next best: ", Describe(choices[1])));
   }
   tree.reasons.push_back(
-      absl::StrCat("a library: ", Rounded(LibraryMicroseconds(ints, attention))));
+      absl::StrCat("a library: ", ExpectedText(LibraryMicroseconds(ints, attention))));
 
   Block* at = &tree.body;
   const auto add_tasks = [&](IntExpr extent) {

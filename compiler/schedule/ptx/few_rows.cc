@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/schedule/ptx/cost.h"
 
 namespace kiln::schedule::ptx {
 namespace {
@@ -58,10 +59,6 @@ constexpr Candidate kOfPacked[] = {
     {48, 2, 1, 4, 1, 3.65, 2.937, 21.2, .0027, .01007},
     {128, 2, 1, 2, 1, 3.47, 3.035, 8.5, .6139, .01052},
 };
-
-int64_t CeilDiv(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 int64_t SumBytes(const RowsShape& s, int bits) {
   const int64_t pitch = s.columns / s.cluster + (bits == kHalfBits ? 8 : 4);
@@ -160,16 +157,11 @@ double LibraryMicroseconds(const Product& product, bool goes_on) {
   return kStart + more + WeightBytes(product) / kBytes;
 }
 
-std::string Rounded(double microseconds) {
-  const auto tenths = static_cast<int64_t>(microseconds * 10 + 0.5);
-  return absl::StrCat(tenths / 10, ".", tenths % 10, " us expected");
-}
-
 std::string Describe(const Candidate& c, double microseconds) {
   return absl::StrCat("tiles of ", c.columns, " columns by ", c.groups, " groups of ",
                       c.columns / kSixteen / c.of_warp, " warps",
                       c.cluster > 1 ? absl::StrCat(" in clusters of ", c.cluster) : "", " (",
-                      Rounded(microseconds), ")");
+                      ExpectedText(microseconds), ")");
 }
 
 }  // namespace
@@ -225,7 +217,7 @@ RowsShape ChooseRowsShape(const Product& product, int units, int rank,
   reasons.push_back(absl::StrCat("a product of few rows on the tensor cores, in ",
                                  Describe(*candidate, time), ", ", shape.stages, " stages"));
   reasons.push_back(absl::StrCat("next best: ", Describe(*costs[1].second, costs[1].first)));
-  reasons.push_back(absl::StrCat("a library: ", Rounded(LibraryMicroseconds(product, false))));
+  reasons.push_back(absl::StrCat("a library: ", ExpectedText(LibraryMicroseconds(product, false))));
   return shape;
 }
 

@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/schedule/builder.h"
+#include "compiler/schedule/ptx/cost.h"
 #include "compiler/schedule/ptx/few_rows.h"
 #include "compiler/schedule/ptx/team_plan.h"
 #include "compiler/schedule/ptx/warp_tiles.h"
@@ -68,10 +69,6 @@ constexpr int64_t kLine = 64, kSector = 16;  // elements of 16 bits
 
 int SumsOf(const TileShape& shape) {
   return SumsOfThread(shape.rows, shape.columns, shape.turns);
-}
-
-int64_t CeilDiv(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
 }
 
 bool IsRagged(const Product& product) {

@@ -6,6 +6,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "compiler/schedule/ptx/cost.h"
 #include "compiler/schedule/ptx/team_plan.h"
 
 namespace kiln::schedule::ptx {
@@ -73,10 +74,6 @@ Machine MachineOf(const DeviceInfo& device) {
     return {512, shared, kBySameInstructions};
   }
   return {512, BytesOf(device, MemoryKind::kShared, kSmall), kBySameInstructions};
-}
-
-int64_t CeilDiv(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
 }
 
 int ThreadsOf(const Candidate& c) {
@@ -196,15 +193,11 @@ double LibraryMicroseconds(const Product& product, const DeviceInfo& device) {
   return Ranked(alone, device)[0].time * machine.library + kLaunch + moving;
 }
 
-std::string Rounded(double microseconds) {
-  const auto tenths = static_cast<int64_t>(microseconds * 10 + 0.5);
-  return absl::StrCat(tenths / 10, ".", tenths % 10, " us expected");
-}
-
 std::string Describe(const Choice& choice) {
   const WarpTiles& tiles = choice.tiles;
   return absl::StrCat("tiles of ", tiles.rows, " x ", tiles.columns, " by warps of ",
-                      tiles.warp_rows, " x ", tiles.warp_columns, " (", Rounded(choice.time), ")");
+                      tiles.warp_rows, " x ", tiles.warp_columns, " (", ExpectedText(choice.time),
+                      ")");
 }
 
 }  // namespace
@@ -247,7 +240,7 @@ WarpTiles ChooseWarpTiles(const Product& product, const DeviceInfo& device,
   reasons.push_back(absl::StrCat("a product on the tensor cores by mma.sync, in ", Describe(chosen),
                                  ", ", tiles.stages, " stages of ", tiles.step));
   reasons.push_back(absl::StrCat("a library and a kernel for the rest: ",
-                                 Rounded(LibraryMicroseconds(product, device))));
+                                 ExpectedText(LibraryMicroseconds(product, device))));
   reasons.push_back(absl::StrCat("next best: ", Describe(choices[1])));
   return tiles;
 }

@@ -1,0 +1,21 @@
+// What the cost models of target ptx share.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace kiln::schedule::ptx {
+
+inline int64_t CeilDiv(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+// For a tree's reasons: "12.3 us expected".
+inline std::string ExpectedText(double microseconds) {
+  const auto tenths = static_cast<int64_t>(microseconds * 10 + 0.5);
+  return absl::StrCat(tenths / 10, ".", tenths % 10, " us expected");
+}
+
+}  // namespace kiln::schedule::ptx
