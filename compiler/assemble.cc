@@ -159,6 +159,7 @@ class Assembler {
     KILN_RETURN_IF_ERROR(ToSymInts(window.sizes, out.mutable_sizes()));
     KILN_RETURN_IF_ERROR(ToSymInts(window.strides, out.mutable_strides()));
     KILN_ASSIGN_OR_RETURN(*out.mutable_offset(), ToSymInt(window.offset));
+    if (window.row_padding > 0) out.set_row_padding(static_cast<uint32_t>(window.row_padding));
     return absl::OkStatus();
   }
 

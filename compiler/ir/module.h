@@ -248,6 +248,9 @@ struct BufferWindow {
   std::vector<IntExpr> sizes;
   std::vector<IntExpr> strides;  // elements
   IntExpr offset;                // elements
+  // Elements after each row, of the dimension of stride 1, which no tensor has: the step that takes
+  // the window may write them.
+  int64_t row_padding = 0;
 };
 
 struct LibraryArg;

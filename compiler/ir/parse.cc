@@ -209,6 +209,9 @@ absl::StatusOr<BufferWindow> Parser::Window() {
   KILN_ASSIGN_OR_RETURN(window.strides, ExprList());
   KILN_RETURN_IF_ERROR(Expect("offset"));
   KILN_ASSIGN_OR_RETURN(window.offset, Expr());
+  if (Accept("padding")) {
+    KILN_ASSIGN_OR_RETURN(window.row_padding, Int());
+  }
   if (window.sizes.size() != window.strides.size()) {
     return Error("a window has unequal numbers of sizes and strides");
   }

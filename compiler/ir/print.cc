@@ -240,7 +240,8 @@ std::string Printer::TextOf(const Kernel& kernel) const {
 std::string Printer::WindowText(const BufferWindow& window) const {
   return absl::StrCat(BufferRef(window.buffer), " sizes[", sizes_.ListText(window.sizes),
                       "] strides[", sizes_.ListText(window.strides), "] offset ",
-                      sizes_.Text(window.offset));
+                      sizes_.Text(window.offset),
+                      window.row_padding > 0 ? absl::StrCat(" padding ", window.row_padding) : "");
 }
 
 std::string Printer::ArgText(const LibraryArg& arg) const {

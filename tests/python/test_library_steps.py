@@ -311,6 +311,37 @@ def test_products_of_unaligned_sizes(sizes, turned, bias):
         assert float((got.double() - wide).abs().max()) <= 2**-7 * float(wide.abs().max())
 
 
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_rows_with_padding_are_multiplied_where_they_lie(turned, has_bias, monkeypatch):
+    whole = torch.full((2048, 1008), torch.nan, dtype=torch.bfloat16)
+    whole[:, :1001] = torch.randn(2048, 1001)
+    before = whole[:, :1001].clone()
+    a = whole[:, :1001].t() if turned else whole[:, :1001]
+    args = [a, torch.randn(a.shape[1], 512, dtype=torch.bfloat16)]
+    op = torch.ops.aten.mm.default
+    if has_bias:
+        args.insert(0, torch.randn(a.shape[0], 1, dtype=torch.bfloat16))
+        op = torch.ops.aten.addmm.default
+    views = [_view(arg) for arg in args]
+    views[-2]["row_padding"] = 7
+    product, taken = aligned_product(op, views), []
+    for name in ("mm", "addmm"):
+        call = getattr(torch, name)
+
+        def record(*given, call=call, **options):
+            taken.append(given[-2])
+            return call(*given, **options)
+
+        monkeypatch.setattr(torch, name, record)
+    got = product(*args)
+    assert {matrix.data_ptr() for matrix in taken} == {whole.data_ptr()}
+    assert torch.equal(whole[:, :1001], before) and not whole[:, 1001:].any()
+    assert got.is_contiguous() and got.shape == (a.shape[0], 512)
+    wide = op(*(arg.double() for arg in args))
+    assert float((got.double() - wide).abs().max()) <= 2**-7 * float(wide.abs().max())
+
+
 def test_products_that_stay_as_they_are():
     a, b = _matrix(64, 64, False), _matrix(64, 1001, False)
     mm = torch.ops.aten.mm.default

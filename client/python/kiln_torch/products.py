@@ -42,10 +42,22 @@ def _is_aligned(sizes: Sequence[int], strides: Sequence[int]) -> bool:
     return sizes[along] % _UNIT == 0 and strides[1 - along] % _UNIT == 0
 
 
-def _padded(matrix: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
-    """A dense copy with zeros after it up to that size, in its own order of dimensions."""
+def _is_only_longer(shape: Sequence[int], size: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether the matrix with that shape is its rows, each up to the next one."""
+    along = stride.index(1) if 1 in stride else 0
+    return shape[1 - along] == size[1 - along] and shape[along] == stride[1 - along]
+
+
+def _padded(matrix: torch.Tensor, rows: int, columns: int, padding: int = 0) -> torch.Tensor:
+    """A dense copy with zeros after it up to that size, in its own order of dimensions; where
+    `padding` elements after each row, to that size, are nobody's, the matrix itself with zeros there.
+    """
     if matrix.stride(1) != 1:
-        return _padded(matrix.t(), columns, rows).t()
+        return _padded(matrix.t(), columns, rows, padding).t()
+    if padding > 0:
+        matrix = matrix.as_strided((rows, columns), matrix.stride())
+        matrix[:, columns - padding :].zero_()
+        return matrix
     more = (columns - matrix.shape[1], rows - matrix.shape[0])
     if more == (0, 0):
         return matrix.contiguous()
@@ -89,8 +101,13 @@ def aligned_product(
         shape != tuple(size) or not _is_aligned(size, stride)
         for shape, size, stride in zip(shapes, sizes, strides, strict=True)
     ]
+    paddings = [
+        view.get("row_padding", 0) if _is_only_longer(shape, size, stride) else 0
+        for view, shape, size, stride in zip(matrices, shapes, sizes, strides, strict=True)
+    ]
     is_cut = (sides[0], _whole(n)) != (m, n)
-    elements = copied[0] * m * k + copied[1] * k * n + is_cut * m * n
+    is_moved = [c and not p for c, p in zip(copied, paddings, strict=True)]
+    elements = is_moved[0] * m * k + is_moved[1] * k * n + is_cut * m * n
     cost = (sum(copied) + is_cut) * _SECONDS_OF_A_COPY + elements * 4 * _SECONDS_OF_A_BYTE
     if 2 * m * n * k * _SECONDS_OF_AN_OPERATION < cost:
         return None
@@ -100,8 +117,8 @@ def aligned_product(
 
     def product(*args: torch.Tensor) -> torch.Tensor:
         *bias, a, b = args
-        a = _padded(a, *shapes[0]) if copied[0] else a
-        b = _padded(b, *shapes[1]) if copied[1] else b
+        a = _padded(a, *shapes[0], paddings[0]) if copied[0] else a
+        b = _padded(b, *shapes[1], paddings[1]) if copied[1] else b
         if bias:
             result = torch.addmm(_padded_bias(*bias, sides[0] - m, columns - n), a, b)
         else:

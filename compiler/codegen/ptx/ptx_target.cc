@@ -13,6 +13,7 @@
 #include "compiler/codegen/ptx/product_printer.h"
 #include "compiler/codegen/ptx/queries_printer.h"
 #include "compiler/codegen/ptx/source_hash.h"
+#include "compiler/schedule/ptx/pad_rows.h"
 #include "compiler/schedule/ptx/schedule.h"
 #include "compiler/schedule/ptx/separate_phases.h"
 #include "compiler/schedule/ptx/split_reductions.h"
@@ -109,6 +110,7 @@ class PtxTarget : public Target {
   }
 
   void Tile(ir::Module& module) const override {
+    schedule::ptx::PadRows(module);
     schedule::ptx::SeparatePhases(module, device_);
     schedule::ptx::SplitReductions(module, device_);
   }

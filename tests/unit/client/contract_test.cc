@@ -145,6 +145,15 @@ INSTANTIATE_TEST_SUITE_P(
                       ->mutable_sizes(0) = Size(9);
                },
                "is no call of it"},
+        Change{"StepPadding", Library,
+               [](auto& p) {
+                 p.mutable_steps(0)
+                     ->mutable_library()
+                     ->mutable_args(0)
+                     ->mutable_tensor()
+                     ->set_row_padding(1);
+               },
+               "is no call of it"},
         Change{"StepName", Library,
                [](auto& p) {
                  v1::LibraryStep& step = *p.mutable_steps(0)->mutable_library();
@@ -209,6 +218,50 @@ TEST(Contract, AnInputIsWrittenWhereTheGraphDoes) {
   EXPECT_THAT(Load(graph, artifact).status().message(), HasSubstr("writes to buffer 0"));
   graph.mutable_mutations(0)->set_input(0);
   EXPECT_TRUE(Load(graph, artifact).ok()) << Load(graph, artifact).status();
+}
+
+// Rows that a library step reads may be longer in the workspace, up to where the buffer's own end.
+TEST(Contract, RowsInTheWorkspaceMayHavePadding) {
+  v1::Artifact artifact = AddLibraryResult(16);
+  v1::Program& program = *artifact.mutable_program();
+  v1::Graph graph = GraphFor(program);
+  // The step's argument is no input but what a kernel makes: 2 x 5.
+  v1::Node& made = *graph.add_nodes();
+  made.set_op("aten.made.default");
+  v1::TensorType& type = *made.add_results()->mutable_tensor();
+  type.set_dtype(v1::DTYPE_FLOAT32);
+  const uint32_t rows = AddBuffer(program, v1::Buffer::KIND_WORKSPACE, 0, Size(2), Size(64));
+  *program.mutable_workspace_bytes() = Size(128);
+  v1::Buffer& buffer = *program.mutable_buffers(static_cast<int>(rows));
+  *buffer.mutable_workspace_offset() = Size(0);
+  v1::BufferView& view =
+      *program.mutable_steps(0)->mutable_library()->mutable_args(0)->mutable_tensor();
+  view.set_buffer(rows);
+  const auto set = [](auto& tensor, int64_t row, int64_t pitch) {
+    tensor.clear_sizes();
+    tensor.clear_strides();
+    for (const int64_t size : {int64_t{2}, row}) *tensor.add_sizes() = Size(size);
+    for (const int64_t stride : {pitch, int64_t{1}}) *tensor.add_strides() = Size(stride);
+  };
+  set(type, 5, 5);
+  AddLaunch(program, "test_add", {0, 0, rows}, Size(16));
+  for (const int at : {0, 1}) {  // the last of three comes first
+    program.mutable_steps()->SwapElements(at, 2);
+    graph.mutable_nodes()->SwapElements(at, 2);
+  }
+  for (v1::Output& output : *graph.mutable_outputs()) output.set_value(output.value() + 1);
+  graph.mutable_nodes(1)->mutable_args(0)->set_value(1);
+
+  set(buffer, 8, 8);
+  set(view, 5, 8);
+  EXPECT_THAT(Load(graph, artifact).status().message(), HasSubstr("is no call of it"));
+  view.set_row_padding(3);
+  EXPECT_TRUE(Load(graph, artifact).ok()) << Load(graph, artifact).status();
+  view.set_row_padding(2);
+  EXPECT_THAT(Load(graph, artifact).status().message(), HasSubstr("is no call of it"));
+  view.set_row_padding(3);
+  *view.mutable_offset() = Size(1);
+  EXPECT_THAT(Load(graph, artifact).status().message(), HasSubstr("is no call of it"));
 }
 
 // A library step may fail, and the graph then runs elsewhere, from its inputs.
