@@ -51,27 +51,27 @@ bool HasStrides(const v1::TensorType& asked, const PlanTensor& got,
   return true;
 }
 
-// What the view's strides would be without elements after its rows, and nothing where such are not
-// nobody's: they end the rows of a buffer of the workspace.
-std::optional<std::vector<int64_t>> StridesWithoutPadding(const Plan& plan, const PlanView& view,
-                                                          int64_t padding) {
+// The view's tensor without the last elements of its rows, and nothing where such are not nobody's:
+// they end the rows of a buffer of the workspace.
+std::optional<PlanTensor> WithoutPadding(const Plan& plan, const PlanView& view, int64_t padding) {
   const PlanBuffer& buffer = plan.buffers[static_cast<size_t>(view.buffer)];
-  std::vector<int64_t> strides = view.type.strides;
-  const auto along = std::find(strides.begin(), strides.end(), 1);
-  if (buffer.kind != BufferKind::kWorkspace || along == strides.end()) return std::nullopt;
-  const int64_t row = view.type.sizes[static_cast<size_t>(along - strides.begin())];
-  const int64_t longer = row + padding;
+  PlanTensor out = view.type;
+  const auto along = std::find(out.strides.begin(), out.strides.end(), 1);
+  if (buffer.kind != BufferKind::kWorkspace || along == out.strides.end()) return std::nullopt;
+  int64_t& row = out.sizes[static_cast<size_t>(along - out.strides.begin())];
+  const int64_t longer = row;
   const PlanTensor& type = buffer.type;
-  if (type.sizes.empty() || type.sizes.back() != longer || view.offset % longer != 0 ||
-      !IsContiguous(type.sizes, type.strides)) {
+  if (padding >= longer || type.sizes.empty() || type.sizes.back() != longer ||
+      view.offset % longer != 0 || !IsContiguous(type.sizes, type.strides)) {
     return std::nullopt;
   }
-  for (int64_t& stride : strides) {
+  row = longer - padding;
+  for (int64_t& stride : out.strides) {
     if (stride == 1) continue;
     if (stride % longer != 0) return std::nullopt;
     stride = stride / longer * row;
   }
-  return strides;
+  return out;
 }
 
 // One step's arguments against a node's. The plan has the step's tensors and numbers in the order
@@ -113,9 +113,9 @@ class ArgMatcher {
     const PlanView& view = at_.tensors[next_tensor_++];
     PlanTensor tensor = view.type;
     if (const int64_t padding = got.tensor().row_padding(); padding > 0) {
-      std::optional<std::vector<int64_t>> strides = StridesWithoutPadding(plan_, view, padding);
-      if (!strides) return false;
-      tensor.strides = *std::move(strides);
+      std::optional<PlanTensor> without = WithoutPadding(plan_, view, padding);
+      if (!without) return false;
+      tensor = *std::move(without);
     }
     return is_type_(tensor, value) && (HasStrides(type.tensor(), tensor, plan_.symbols) ||
                                        IsContiguous(tensor.sizes, tensor.strides));

@@ -418,7 +418,6 @@ class Verifier {
     }
     const std::vector<IntExpr> reach = Reach(ints_, micro);
     std::optional<DType> dtype;
-    const auto is_half = [](DType d) { return d == DType::kBF16 || d == DType::kF16; };
     for (size_t i = 0; i < micro.windows.size(); ++i) {
       const Window& window = micro.windows[i];
       KILN_RETURN_IF_ERROR(CheckExpr(window.index));
@@ -450,20 +449,20 @@ class Verifier {
         KILN_ASSIGN_OR_RETURN(const Memory keys, MemoryOf(first.alloc, first.buffer));
         const bool is_wide = i == Of::kQueries || i == Of::kLogSums || i == Of::kDots;
         if (is_wide ? memory.dtype != DType::kF32
-                    : !is_half(memory.dtype) || memory.dtype != keys.dtype) {
+                    : !IsHalf(memory.dtype) || memory.dtype != keys.dtype) {
           return Error(StrCat("micro ", info.name, " takes bf16 or f16, and sums in f32"));
         }
       } else if (IsOfWinograd(micro.kind) && memory.dtype != DType::kF32) {
         return Error(StrCat("micro ", info.name, " takes f32"));
       } else if (IsOfTensorCores(micro.kind) && i < 2) {
-        if (i == 0 ? memory.dtype != DType::kF32 : !is_half(memory.dtype)) {
+        if (i == 0 ? memory.dtype != DType::kF32 : !IsHalf(memory.dtype)) {
           return Error(StrCat("micro ", info.name, " takes bf16 or f16 and gives f32"));
         }
       } else if (IsOfFewQueries(micro.kind) && i == 4) {
-        if (memory.dtype != DType::kBool && memory.dtype != DType::kF32 && !is_half(memory.dtype)) {
+        if (memory.dtype != DType::kBool && memory.dtype != DType::kF32 && !IsHalf(memory.dtype)) {
           return Error(StrCat("micro ", info.name, " takes a mask of bool, f32 or 16 bits"));
         }
-      } else if (IsOfFewQueries(micro.kind) && !is_half(memory.dtype)) {
+      } else if (IsOfFewQueries(micro.kind) && !IsHalf(memory.dtype)) {
         return Error(StrCat("micro ", info.name, " takes bf16 or f16"));
       } else if (micro.kind == MicroKind::kMultiplyRows && i == 2 &&
                  (is_packed || memory.dtype == DType::kI8)) {
@@ -474,7 +473,7 @@ class Verifier {
                  memory.dtype != DType::kI64) {
         return Error(StrCat("micro ", info.name, " takes i64"));
       } else if (micro.kind == MicroKind::kMultiply && i == 2 && dtype == DType::kF32 &&
-                 is_half(memory.dtype)) {
+                 IsHalf(memory.dtype)) {
         // Widened where it is multiplied.
       } else if (dtype && *dtype != memory.dtype) {
         return Error(StrCat("micro ", info.name, " takes one type"));

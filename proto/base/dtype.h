@@ -49,6 +49,10 @@ int64_t DTypeSize(DType dtype);  // bytes an element
 inline bool IsFloat(DType d) {
   return d >= DType::kF16 && d <= DType::kF64;
 }
+// Of 16 bits; arithmetic is done in f32.
+inline bool IsHalf(DType d) {
+  return d == DType::kF16 || d == DType::kBF16;
+}
 // No kernel computes with it; it is moved whole, and library steps do the rest.
 inline bool IsOpaque(DType d) {
   return d >= DType::kC64;
@@ -65,7 +69,7 @@ inline bool IsIntegral(DType d) {
 
 // The type that arithmetic on `dtype` is done in: f32 for f16 and bf16, else itself.
 inline DType ComputeType(DType d) {
-  return d == DType::kF16 || d == DType::kBF16 ? DType::kF32 : d;
+  return IsHalf(d) ? DType::kF32 : d;
 }
 
 }  // namespace kiln

@@ -27,6 +27,7 @@ NO_DEVICE = 77
 # part: (module, function)
 PARTS = {
     "pointwise": ("functions", "pointwise"),
+    "accuracy": ("functions", "accuracy"),
     "reductions": ("functions", "reductions"),
     "rows": ("functions", "rows"),
     "operators": ("functions", "operators"),

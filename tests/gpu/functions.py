@@ -35,6 +35,51 @@ POINTWISE: dict[str, Callable[..., Any]] = {
 }
 
 
+# name: (function, how far its float32 result may be from the true one, in units of its last place,
+# where that is no subnormal; eager's own may be farther)
+ACCURATE: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float]] = {
+    "exp": (torch.exp, 2),
+    "sigmoid": (torch.sigmoid, 3),
+    "tanh": (torch.tanh, 3),
+    "silu": (F.silu, 4),
+    "gelu": (F.gelu, 4),
+    "gelu_tanh": (lambda x: F.gelu(x, approximate="tanh"), 4),
+    "softplus": (F.softplus, 4),
+    "elu": (F.elu, 4),
+    "over": (lambda x: 3 / x, 2),
+    "maximum": (lambda x: torch.maximum(x, x.flip(0)), 0),
+    "minimum": (lambda x: torch.minimum(x, x.flip(0)), 0),
+}
+
+
+def _units_off(found: torch.Tensor, true: torch.Tensor) -> torch.Tensor:
+    """How many units in the last place of its type each number is off; 0 where both are NaN or the
+    same infinity."""
+    kind = torch.finfo(found.dtype)
+    unit = torch.exp2(true.abs().clamp(kind.tiny, kind.max).log2().floor()) * kind.eps
+    rounded = true.to(found.dtype)
+    same = (found == rounded) | (found.isnan() & rounded.isnan())
+    return torch.where(same, 0.0, (found.double() - true).abs() / unit).nan_to_num(torch.inf)
+
+
+def accuracy(run: Results) -> None:
+    """Single functions of every 16-bit number and of a sample of all float32 numbers."""
+    bits = torch.arange(1 << 16, dtype=torch.int32, device="cuda").to(torch.int16)
+    sample = torch.arange(-(1 << 31), 1 << 31, 257, device="cuda").to(torch.int32)
+    inputs = [bits.view(torch.bfloat16), bits.view(torch.float16), sample.view(torch.float32)]
+    for (name, (fn, most)), x in itertools.product(ACCURATE.items(), inputs):
+        with run.case(f"accuracy {name} {_name(x.dtype)}"):
+            ours, eager, true = compiled(fn)(x), fn(x), fn(x.double())
+            off = [_units_off(found, true) for found in (ours, eager)]
+            # Of 16 bits half a unit is the least that rounding allows.
+            allowed = torch.full_like(off[1], most if x.dtype == torch.float32 else 0.5 + 2**-5)
+            bad = off[0] > torch.maximum(allowed, off[1] * 1.5)
+            assert not bad.any(), (
+                f"{int(bad.sum())} of {len(x)}, as of {x[bad][0].item()}: {ours[bad][0].item()}, "
+                f"eager's {eager[bad][0].item()}, true {true[bad][0].item()}"
+            )
+
+
 def pointwise(run: Results) -> None:
     for (name, fn), dtype, sizes in itertools.product(POINTWISE.items(), FLOATS, SIZES):
         if dtype in (torch.float16, torch.float64) and name not in ("add_relu", "exp_log"):

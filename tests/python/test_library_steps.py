@@ -312,34 +312,46 @@ def test_products_of_unaligned_sizes(sizes, turned, bias):
 
 
 @pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("side", [0, 1])
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_rows_with_padding_are_multiplied_where_they_lie(turned, has_bias, monkeypatch):
+def test_rows_with_padding_are_multiplied_where_they_lie(turned, side, has_bias, monkeypatch):
     whole = torch.full((2048, 1008), torch.nan, dtype=torch.bfloat16)
     whole[:, :1001] = torch.randn(2048, 1001)
     before = whole[:, :1001].clone()
-    a = whole[:, :1001].t() if turned else whole[:, :1001]
-    args = [a, torch.randn(a.shape[1], 512, dtype=torch.bfloat16)]
-    op = torch.ops.aten.mm.default
+    given, true = (whole.t(), before.t()) if turned else (whole, before)
+    other = torch.randn(*((true.shape[1], 512) if side == 0 else (512, true.shape[0])))
+    wide, views = [true, other.bfloat16()], [given, other.bfloat16()]
+    if side == 1:
+        wide, views = wide[::-1], views[::-1]
+    args, op = [*views], torch.ops.aten.mm.default
     if has_bias:
-        args.insert(0, torch.randn(a.shape[0], 1, dtype=torch.bfloat16))
+        bias = torch.randn(wide[0].shape[0], 1, dtype=torch.bfloat16)
+        wide, args = [bias, *wide], [bias, *args]
         op = torch.ops.aten.addmm.default
-    views = [_view(arg) for arg in args]
-    views[-2]["row_padding"] = 7
-    product, taken = aligned_product(op, views), []
+    messages = [_view(arg) for arg in args]
+    messages[-2 + side]["row_padding"] = 7
+    product, taken = aligned_product(op, messages), []
     for name in ("mm", "addmm"):
         call = getattr(torch, name)
 
         def record(*given, call=call, **options):
-            taken.append(given[-2])
+            taken.append(given[-2 + side])
             return call(*given, **options)
 
         monkeypatch.setattr(torch, name, record)
     got = product(*args)
     assert {matrix.data_ptr() for matrix in taken} == {whole.data_ptr()}
-    assert torch.equal(whole[:, :1001], before) and not whole[:, 1001:].any()
-    assert got.is_contiguous() and got.shape == (a.shape[0], 512)
-    wide = op(*(arg.double() for arg in args))
-    assert float((got.double() - wide).abs().max()) <= 2**-7 * float(wide.abs().max())
+    assert torch.equal(whole[:, :1001], before)
+    expected = op(*(arg.double() for arg in wide))
+    assert got.is_contiguous() and got.shape == expected.shape
+    assert float((got.double() - expected).abs().max()) <= 2**-7 * float(expected.abs().max())
+
+
+def test_rows_with_padding_are_for_products_alone():
+    view = _view(torch.randn(8, 16).bfloat16()) | {"row_padding": 3}
+    step = {"op": "aten.relu.default", "node": "relu", "args": [{"tensor": view}], "results": [1]}
+    with pytest.raises(StepError, match="'relu'.* takes rows with padding"):
+        LibraryStep(json.dumps(step))
 
 
 def test_products_that_stay_as_they_are():

@@ -282,9 +282,15 @@ class LibraryStep:
         )
         self._is_plain = is_fixed and self._op in _PLAIN_RESULTS
         self._call = _FUNCTIONS.get(self._op, self._op)
+        views = [arg["tensor"] for arg in step.get("args", []) if "tensor" in arg]
+        product = None
         if self._is_plain and device.type == "cuda":
-            views = [arg["tensor"] for arg in step.get("args", []) if "tensor" in arg]
-            self._call = aligned_product(self._op, views) or self._call
+            product = aligned_product(self._op, views)
+            self._call = product or self._call
+        # Elements at the ends of rows that are no part of what the operator takes.
+        self._has_padding = any(view.get("row_padding") for view in views)
+        if self._has_padding and product is None:
+            raise StepError(f"{self._name} takes rows with padding, which {self._op} does not")
 
     def __call__(
         self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]
@@ -303,7 +309,8 @@ class LibraryStep:
             with torch.no_grad(), unobserved():
                 if self._op in _STATE_ON_CPU:
                     args = _with_state_on_cpu(self._op, args, _STATE_ON_CPU[self._op])
-                results = _flat(self._op(*args, **kwargs))
+                call = self._call if self._has_padding else self._op
+                results = _flat(call(*args, **kwargs))
                 results = [_plain(results[position], self._device) for position in self._taken]
         except _NoTensor as error:
             raise StepError(f"{self._name} gave {error}") from None

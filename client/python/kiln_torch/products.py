@@ -34,6 +34,11 @@ def _whole(size: int) -> int:
     return math.ceil(size / _UNIT) * _UNIT
 
 
+def _along(strides: Sequence[int]) -> int:
+    """The dimension that a matrix' rows are along."""
+    return 1 if strides[1] == 1 else 0
+
+
 def _is_aligned(sizes: Sequence[int], strides: Sequence[int]) -> bool:
     """Of a matrix with one dimension contiguous; another one is copied by the library."""
     if 1 not in strides:
@@ -42,26 +47,20 @@ def _is_aligned(sizes: Sequence[int], strides: Sequence[int]) -> bool:
     return sizes[along] % _UNIT == 0 and strides[1 - along] % _UNIT == 0
 
 
-def _is_only_longer(shape: Sequence[int], size: Sequence[int], stride: Sequence[int]) -> bool:
-    """Whether the matrix with that shape is its rows, each up to the next one."""
-    along = stride.index(1) if 1 in stride else 0
-    return shape[1 - along] == size[1 - along] and shape[along] == stride[1 - along]
-
-
-def _padded(matrix: torch.Tensor, rows: int, columns: int, padding: int = 0) -> torch.Tensor:
-    """A dense copy with zeros after it up to that size, in its own order of dimensions; where
-    `padding` elements after each row, to that size, are nobody's, the matrix itself with zeros there.
-    """
+def _padded(matrix: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+    """A dense copy with zeros after it up to that size, in its own order of dimensions."""
     if matrix.stride(1) != 1:
-        return _padded(matrix.t(), columns, rows, padding).t()
-    if padding > 0:
-        matrix = matrix.as_strided((rows, columns), matrix.stride())
-        matrix[:, columns - padding :].zero_()
-        return matrix
+        return _padded(matrix.t(), columns, rows).t()
     more = (columns - matrix.shape[1], rows - matrix.shape[0])
     if more == (0, 0):
         return matrix.contiguous()
     return torch.nn.functional.pad(matrix, (0, more[0], 0, more[1]))
+
+
+def _clear(matrix: torch.Tensor, padding: int) -> None:
+    """Makes zeros of so many elements at the end of each row."""
+    rows = matrix if matrix.stride(1) == 1 else matrix.t()
+    rows[:, rows.shape[1] - padding :].zero_()
 
 
 def _padded_bias(bias: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
@@ -77,19 +76,25 @@ def aligned_product(
     """What to call for aten.mm or aten.addmm of matrices as `views` has them, BufferView messages as
     JSON, in the order of the arguments; None where the operator itself is as fast, or is another.
 
-    The result has the operator's values, the same order of summation not granted, and is contiguous.
+    A view may have `row_padding`: that many elements at the end of each row are nobody's, and there is
+    always something to call. The result has the operator's values, the same order of summation not
+    granted, and is contiguous.
     """
     if op not in (aten.mm.default, aten.addmm.default) or len(views) < 2:
         return None
     matrices = views[-2:]
     if any(view.get("dtype") not in _DTYPES for view in matrices):
         return None
-    sizes = [_constants(view.get("sizes", [])) for view in matrices]
+    given = [_constants(view.get("sizes", [])) for view in matrices]
     strides = [_constants(view.get("strides", [])) for view in matrices]
-    if None in sizes or None in strides:
+    if None in given or None in strides:
         return None
+    sizes = [size.copy() for size in given]
+    paddings = [view.get("row_padding", 0) for view in matrices]
+    for size, stride, padding in zip(sizes, strides, paddings, strict=True):
+        size[_along(stride)] -= padding
     (m, k), (_, n) = sizes
-    if all(map(_is_aligned, sizes, strides)) and n % _UNIT == 0:
+    if not any(paddings) and all(map(_is_aligned, sizes, strides)) and n % _UNIT == 0:
         return None
     has_bias = op is aten.addmm.default
     # Rows of the first matrix and columns of the second need padding only where they are contiguous;
@@ -99,17 +104,14 @@ def aligned_product(
     shapes = (sides[0], sides[1]), (sides[1], sides[2])
     copied = [
         shape != tuple(size) or not _is_aligned(size, stride)
-        for shape, size, stride in zip(shapes, sizes, strides, strict=True)
+        for shape, size, stride in zip(shapes, given, strides, strict=True)
     ]
-    paddings = [
-        view.get("row_padding", 0) if _is_only_longer(shape, size, stride) else 0
-        for view, shape, size, stride in zip(matrices, shapes, sizes, strides, strict=True)
-    ]
+    # What is past the depth counts in each sum; other padding only in what is cut off.
+    cleared = [_along(stride) == 1 - i and paddings[i] for i, stride in enumerate(strides)]
     is_cut = (sides[0], _whole(n)) != (m, n)
-    is_moved = [c and not p for c, p in zip(copied, paddings, strict=True)]
-    elements = is_moved[0] * m * k + is_moved[1] * k * n + is_cut * m * n
+    elements = copied[0] * m * k + copied[1] * k * n + is_cut * m * n
     cost = (sum(copied) + is_cut) * _SECONDS_OF_A_COPY + elements * 4 * _SECONDS_OF_A_BYTE
-    if 2 * m * n * k * _SECONDS_OF_AN_OPERATION < cost:
+    if not any(paddings) and 2 * m * n * k * _SECONDS_OF_AN_OPERATION < cost:
         return None
     whole = columns // _UNIT * _UNIT
     bounds = (0, whole), (whole, columns)
@@ -117,8 +119,11 @@ def aligned_product(
 
     def product(*args: torch.Tensor) -> torch.Tensor:
         *bias, a, b = args
-        a = _padded(a, *shapes[0], paddings[0]) if copied[0] else a
-        b = _padded(b, *shapes[1], paddings[1]) if copied[1] else b
+        for matrix, padding in zip((a, b), cleared, strict=True):
+            if padding:
+                _clear(matrix, padding)
+        a = _padded(a, *shapes[0]) if copied[0] else a
+        b = _padded(b, *shapes[1]) if copied[1] else b
         if bias:
             result = torch.addmm(_padded_bias(*bias, sides[0] - m, columns - n), a, b)
         else:

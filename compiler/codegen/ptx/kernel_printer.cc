@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "compiler/codegen/ptx/short_functions.h"
 #include "compiler/codegen/source/tree_printer.h"
 #include "compiler/schedule/nest.h"
 
@@ -107,8 +108,9 @@ class KernelPrinter : public source::TreePrinter {
   int team_;  // threads that share the lanes of a loop here
   absl::flat_hash_map<IntExpr, IntExpr> lets_;
   absl::flat_hash_map<AllocId, Row> rows_;
-  Accesses pending_;    // since the team's threads last met
-  bool meets_ = false;  // they do
+  Accesses pending_;              // since the team's threads last met
+  bool meets_ = false;            // they do
+  bool has_few_threads_ = false;  // a warp a multiprocessor or hardly more
   IntExpr team_bytes_;
   IntExpr first_lane_, turn_;  // of the vector loop under way: the same as its variable; its turns
   std::string problem_;
@@ -269,12 +271,13 @@ void KernelPrinter::PrintCompute(const schedule::Compute& compute, Function& f) 
   if (once) f.out.Line("}");
 }
 
-// Several accesses under way at a time: the more the less each brings.
+// Several accesses under way at a time: the more the less each brings, and the fewer threads wait.
 std::string KernelPrinter::InnermostHint(const For& loop, const Function& f) const {
   constexpr size_t kSmallBody = 4;
-  constexpr int kLanesUnderWay = 32, kLeast = 8;
+  constexpr int kLeast = 8;
+  const int lanes_under_way = has_few_threads_ ? 64 : 32;
   const bool is_small = f.body.lane_var() && loop.body.size() <= kSmallBody;
-  const int times = is_small ? std::max(kLeast, kLanesUnderWay / f.body.width()) : kLeast;
+  const int times = is_small ? std::max(kLeast, lanes_under_way / f.body.width()) : kLeast;
   return StrCat("KILN_UNROLLED(", times, ") ");
 }
 
@@ -399,7 +402,10 @@ absl::StatusOr<EmittedKernel> KernelPrinter::Print() {
   for (const For* row : grid.rows) tasks = ints_.Mul(tasks, ints_.CeilDiv(row->end, row->step));
   tasks = ints_.Mul(tasks, chunks);
 
+  has_few_threads_ = tasks.is_const() && tasks.value() * tree_.team <= kFewBlocks * kWarp;
   Function f(ints_, tree_.num_values, names_);
+  f.body.SetFunctions([functions = ShortFunctions(module_, tree_, /*of_products=*/false)](
+                          const ir::Inst& inst) { return functions.Of(inst); });
   PrintTask(grid, chunks, f);
   const int team = tree_.team;
   const int64_t team_bytes = team_bytes_.value();

@@ -145,6 +145,19 @@ KILN_FN float KMachineExp2(float x) {
 KILN_FN float KMachineInverse(float x) {
   return __nvvm_rcp_approx_ftz_f(x);
 }
+// The greater and the lesser; NaN where one is.
+KILN_FN float KMachineMax(float a, float b) {
+  return __nvvm_fmax_nan_f(a, b);
+}
+KILN_FN float KMachineMin(float a, float b) {
+  return __nvvm_fmin_nan_f(a, b);
+}
+// a * b + c, rounded once, within [0, 1]; 0 for a NaN.
+KILN_FN float KMachineShare(float a, float b, float c) {
+  float x;
+  asm("fma.rn.sat.f32 %0, %1, %2, %3;" : "=f"(x) : "f"(a), "f"(b), "f"(c));
+  return x;
+}
 // Within 2 units in the last place for |b| in [2^-126, 2^126].
 KILN_FN float KMachineQuotient(float a, float b) {
   float q;

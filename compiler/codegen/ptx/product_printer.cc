@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/ptx/kernel_printer.h"
 #include "compiler/codegen/ptx/product_shapes.h"
+#include "compiler/codegen/ptx/short_functions.h"
 #include "compiler/codegen/source/tree_printer.h"
 #include "compiler/schedule/micro.h"
 #include "compiler/schedule/ptx/few_rows.h"
@@ -24,7 +24,6 @@ using absl::StrAppend;
 using absl::StrCat;
 using ir::IntExpr;
 using ir::ScalarOp;
-using ir::ValueId;
 using schedule::For;
 using schedule::Micro;
 using schedule::MicroKind;
@@ -59,8 +58,6 @@ class ProductPrinter : public source::TreePrinter {
   void PrintMicro(const Micro&, Function&) override { problem_ = "several micro-kernels"; }
   void PrintCompute(const schedule::Compute& compute, Function& f) override;
   bool IsByOctets(const schedule::Compute& store) const;
-  bool IsAboveOne(ValueId id) const;
-  void PrintQuotient(const ir::Inst& inst, Function& f);
   void SetLanes(int lanes, Function& f);
   void PrintFinish(Function& f);
   void PrintStore(Function& f);
@@ -106,9 +103,7 @@ class ProductPrinter : public source::TreePrinter {
   const Micro* product_ = nullptr;
   std::vector<const For*> tiles_;  // of rows, of columns
   const For *rows_ = nullptr, *columns_ = nullptr;
-  bool are_results_short_ = false;
   std::vector<const schedule::Compute*> by_octets_;  // stores
-  absl::flat_hash_map<ValueId, const ir::Inst*> computed_;
   std::string problem_;
 };
 
@@ -129,41 +124,13 @@ void ProductPrinter::Find(const schedule::Block& block) {
 bool ProductPrinter::IsByOctets(const schedule::Compute& store) const {
   const ir::Inst& inst = store.inst;
   if (inst.op != ScalarOp::kStore || ir::IsScatter(inst) || inst.has_mask) return false;
-  const DType dtype = module_.buffers[inst.buffer].dtype;
-  if (dtype != DType::kBF16 && dtype != DType::kF16) return false;
+  if (!IsHalf(module_.buffers[inst.buffer].dtype)) return false;
   const IntExpr along = ints_.CoefficientOf(inst.indices[0], columns_->var);
   return along && along.is_const(1);
 }
 
-// Whether the value is an exponential and 1 or more.
-bool ProductPrinter::IsAboveOne(ValueId id) const {
-  const auto op_of = [&](ValueId value) { return computed_.at(value); };
-  if (!computed_.contains(id) || op_of(id)->op != ScalarOp::kAdd) return false;
-  const std::vector<ValueId> operands(op_of(id)->operands.begin(), op_of(id)->operands.end());
-  const auto is = [&](ValueId value, ScalarOp op) {
-    return computed_.contains(value) && op_of(value)->op == op;
-  };
-  for (const auto& [x, y] : {std::pair(operands[0], operands[1]), {operands[1], operands[0]}}) {
-    if (is(x, ScalarOp::kExp) && is(y, ScalarOp::kConst) && op_of(y)->immediate_float >= 1) {
-      return true;
-    }
-  }
-  return false;
-}
-
-// IEEE's division takes more instructions than all else that is done with most sums.
-void ProductPrinter::PrintQuotient(const ir::Inst& inst, Function& f) {
-  const std::string name = f.body.NewName("v");
-  f.out.Line("const Vec<float, ", lanes(), "> ", name, " = ",
-             IsAboveOne(inst.operands[1]) ? "KShortOver" : "KShortQuotient", "(",
-             f.body.UseComputed(inst.operands[0], true), ", ",
-             f.body.UseComputed(inst.operands[1], true), ");");
-  f.body.Define(inst.result, DType::kF32, /*varying=*/true, name);
-}
-
 void ProductPrinter::PrintCompute(const schedule::Compute& compute, Function& f) {
   const ir::Inst& inst = compute.inst;
-  if (inst.result >= 0) computed_[inst.result] = &inst;
   if (compute.alloc >= 0) {
     if (inst.op != ScalarOp::kLoad) {
       problem_ = "stores to a tile";
@@ -179,8 +146,6 @@ void ProductPrinter::PrintCompute(const schedule::Compute& compute, Function& f)
     f.out.Line("if (inside) {");
     TreePrinter::PrintCompute(compute, f);
     f.out.Line("}");
-  } else if (are_results_short_ && inst.op == ScalarOp::kDiv && inst.dtype == DType::kF32) {
-    PrintQuotient(inst, f);
   } else {
     TreePrinter::PrintCompute(compute, f);
   }
@@ -192,8 +157,7 @@ bool ProductPrinter::AreResultsShort() const {
     const auto* compute = std::get_if<schedule::Compute>(&node.value);
     if (compute == nullptr) return false;
     if (compute->inst.op != ScalarOp::kStore) return true;
-    const DType dtype = module_.buffers[compute->inst.buffer].dtype;
-    return dtype == DType::kBF16 || dtype == DType::kF16;
+    return IsHalf(module_.buffers[compute->inst.buffer].dtype);
   });
 }
 
@@ -212,18 +176,13 @@ void ProductPrinter::SetLanes(int lanes, Function& f) {
 // What is done with two columns of a row, and where eight of each result of 16 bits go; with one
 // and one where a row ends anywhere.
 void ProductPrinter::PrintFinish(Function& f) {
-  are_results_short_ = AreResultsShort();
   const std::string row = NewVar(rows_->var, 'd'), column = NewVar(columns_->var, 'x');
   f.out.Line("const auto finish = [&](", index_type_, " ", row, ", ", index_type_, " ", column,
              ", bool inside, Vec<float, ", lanes(), "> sums, ",
              IsRagged() ? "unsigned short" : "unsigned", "* results) KILN_INLINE {");
-  if (are_results_short_) {
-    f.out.Line("#pragma clang fp contract(fast)");
-    for (const char* name : {"Exp", "Tanh", "Sigmoid", "Erf"}) {
-      f.out.Line("const auto K", name, " = [](auto x) KILN_INLINE { return KShort", name,
-                 "(x); };");
-    }
-  }
+  if (AreResultsShort()) f.out.Line("#pragma clang fp contract(fast)");
+  f.body.SetFunctions([functions = ShortFunctions(module_, tree_, /*of_products=*/true)](
+                          const ir::Inst& inst) { return functions.Of(inst); });
   SetLanes(lanes(), f);
   PrintBlock(columns_->body, f);
   f.out.Line("};");

@@ -26,10 +26,6 @@ std::string CallText(ScalarOp op, const std::vector<std::string>& operands) {
   return StrCat(operands[0], " ", text, " ", operands[1]);
 }
 
-bool IsHalf(DType dtype) {
-  return dtype == DType::kF16 || dtype == DType::kBF16;
-}
-
 // Half-precision values pass through these as bits.
 bool MovesBits(ScalarOp op) {
   return op == ScalarOp::kSelect || op == ScalarOp::kCast || op == ScalarOp::kBitcast;
@@ -258,7 +254,9 @@ std::string Body::ComputeText(const Inst& inst, bool varying) {
       text = StrCat("KCast<unsigned char>(", text, ")");
     operands.push_back(std::move(text));
   }
-  std::string text = CallText(inst.op, operands);
+  const std::string function = function_ ? function_(inst) : "";
+  std::string text = function.empty() ? CallText(inst.op, operands)
+                                      : StrCat(function, "(", absl::StrJoin(operands, ", "), ")");
   if (IsHalf(inst.dtype) && !MovesBits(inst.op)) {
     text = StrCat("KCast<", CppType(inst.dtype), ">(", text, ")");
   }

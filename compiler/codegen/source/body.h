@@ -30,6 +30,8 @@ class Body {
   // template argument, of how many elements `of(index)` the address of their first lane is a
   // multiple.
   void SetAlignment(std::function<int(ir::IntExpr index)> of) { alignment_ = std::move(of); }
+  // The function of the prelude that computes an instruction in place of the usual text; "": that.
+  void SetFunctions(std::function<std::string(const ir::Inst&)> of) { function_ = std::move(of); }
   // Which later statements treat as already defined, by the text of a Vec.
   void Define(ir::ValueId id, DType dtype, bool varying, std::string text);
 
@@ -78,6 +80,7 @@ class Body {
   Names& names_;
   Writer& out_;
   std::function<int(ir::IntExpr)> alignment_;
+  std::function<std::string(const ir::Inst&)> function_;
   std::vector<Value> values_;
   absl::flat_hash_map<std::string, int> name_count_;
   ir::IntExpr lane_var_;

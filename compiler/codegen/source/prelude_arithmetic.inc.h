@@ -3,6 +3,13 @@
 
 template <class T, int W>
 KILN_FN Vec<T, W> KMin(Vec<T, W> a, Vec<T, W> b) {
+#ifdef KILN_ON_GPU
+  if constexpr (__is_same(T, float)) {
+    KILN_EACH_LANE
+    for (int i = 0; i < W; ++i) a[i] = KMachineMin(a[i], b[i]);
+    return a;
+  }
+#endif
   if constexpr (kIsFloat<T>) {
     const Vec<T, W> best = a < b ? a : b;  // b where that is a NaN
     return a != a ? a : best;
@@ -12,6 +19,13 @@ KILN_FN Vec<T, W> KMin(Vec<T, W> a, Vec<T, W> b) {
 }
 template <class T, int W>
 KILN_FN Vec<T, W> KMax(Vec<T, W> a, Vec<T, W> b) {
+#ifdef KILN_ON_GPU
+  if constexpr (__is_same(T, float)) {
+    KILN_EACH_LANE
+    for (int i = 0; i < W; ++i) a[i] = KMachineMax(a[i], b[i]);
+    return a;
+  }
+#endif
   if constexpr (kIsFloat<T>) {
     const Vec<T, W> best = a > b ? a : b;  // b where that is a NaN
     return a != a ? a : best;

@@ -122,16 +122,20 @@ KILN_FN Vec<float, W> KExp2Small(Vec<float, W> r) {
 template <int W>
 KILN_FN Vec<float, W> KExp(Vec<float, W> x) {
 #ifdef KILN_ON_GPU
-  // 2^n 2^r with a normal 2^n, whatever is left for r.
+  // 2^n 2^r with a normal 2^n, n from -126 to 126, and whatever is left for r.
   using F = Vec<float, W>;
   constexpr float kRounder = 0x1.8p+23f + 127;  // whose last bits are those of 2^n's exponent
-  const F t = KMad(KClamp(x, -87.0f, 88.0f), (F)(0x1.715476p+0f), (F)(kRounder)), k = t - kRounder;
-  const F left = KMad(k, (F)(-0x1.7f7d1cp-20f), KMad(k, (F)(-0x1.62e4p-1f), x));
-  return KFastExp2(left * 0x1.715476p+0f) * (F)(KBits(t) << 23);
-#endif
+  F share;
+#pragma clang loop unroll(full)
+  for (int i = 0; i < W; ++i) share[i] = KMachineShare(x[i], 0x1.715476p+0f / 252, 0.5f);
+  const F t = KMad(share, (F)(252.0f), (F)(kRounder - 126)), n = t - kRounder;
+  const F r = KMad(x, (F)(0x1.4ae0cp-26f), KMad(x, (F)(0x1.715476p+0f), -n));
+  return KFastExp2(r) * (F)(KBits(t) << 23);
+#else
   Vec<float, W> n;
   const Vec<float, W> p = KExpReduced(KClamp(x, -104.0f, 89.0f), n);
   return KScale(p + 1.0f, n);
+#endif
 }
 template <int W>
 KILN_FN Vec<float, W> KExp2(Vec<float, W> x) {

@@ -23,10 +23,6 @@ constexpr int64_t kLeastWidth = 64, kMostWidth = 256, kWidthUnit = 16;
 constexpr int64_t kMostShared = 227 << 10;  // of a block, and of all blocks of a multiprocessor
 constexpr int kWarps = 4;
 
-bool IsHalf(DType dtype) {
-  return dtype == DType::kBF16 || dtype == DType::kF16;
-}
-
 // Makes an attention of few queries of `found`, and says whether it is one.
 class Chooser {
  public:

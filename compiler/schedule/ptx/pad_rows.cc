@@ -20,8 +20,10 @@ using ir::IntExpr;
 constexpr int64_t kUnit = 8;                          // elements of 16 bits in 16 bytes
 constexpr int64_t kLeastElements = int64_t{1} << 20;  // fewer are copied in no time
 
+// Without factors.
 bool IsProduct(const ir::Library& step) {
-  return step.op == "aten.mm.default" || step.op == "aten.addmm.default";
+  return (step.op == "aten.mm.default" && step.args.size() == 2) ||
+         (step.op == "aten.addmm.default" && step.args.size() == 3);
 }
 
 void ForEachWindow(ir::LibraryArgs& args, auto visit) {
@@ -33,8 +35,8 @@ void ForEachWindow(ir::LibraryArgs& args, auto visit) {
 
 // Length of the rows of a buffer that may get longer ones.
 std::optional<int64_t> RowToPad(ir::Module& module, const Buffer& buffer) {
-  const bool is_half = buffer.dtype == DType::kBF16 || buffer.dtype == DType::kF16;
-  if (buffer.kind != ir::BufferKind::kTemp || !is_half || buffer.sizes.size() < 2) return {};
+  if (buffer.kind != ir::BufferKind::kTemp || !IsHalf(buffer.dtype) || buffer.sizes.size() < 2)
+    return {};
   int64_t elements = 1;
   for (const IntExpr size : buffer.sizes) {
     if (!size.is_const()) return {};
@@ -46,11 +48,16 @@ std::optional<int64_t> RowToPad(ir::Module& module, const Buffer& buffer) {
   return row;
 }
 
+// Which of a matrix' dimensions its rows are along.
+size_t AlongOf(const BufferWindow& window) {
+  return window.strides[1].is_const(1) ? 1 : 0;
+}
+
 // Whether the window is a matrix of whole rows, as they lie or turned.
 bool IsOfRows(const BufferWindow& window, int64_t row) {
   if (window.sizes.size() != 2) return false;
   const auto is_whole = [&](IntExpr e) { return e.is_const() && e.value() % row == 0; };
-  const size_t along = window.strides[1].is_const(1) ? 1 : 0;
+  const size_t along = AlongOf(window);
   return window.strides[along].is_const(1) && window.sizes[along].is_const(row) &&
          is_whole(window.strides[1 - along]) && is_whole(window.offset);
 }
@@ -97,6 +104,7 @@ void PadRows(ir::Module& module) {
       const auto longer = [&](IntExpr e) {
         return e.is_const(1) ? e : ints.Const(e.value() / row * padded(row));
       };
+      window.sizes[AlongOf(window)] = ints.Const(padded(row));
       for (IntExpr& stride : window.strides) stride = longer(stride);
       window.offset = longer(window.offset);
       window.row_padding = padded(row) - row;

@@ -75,10 +75,6 @@ bool IsRagged(const Product& product) {
   return product.num_columns % kOctet != 0;
 }
 
-bool IsHalf(DType dtype) {
-  return dtype == DType::kBF16 || dtype == DType::kF16;
-}
-
 // Elements from one of what is contiguous to the next.
 int64_t Pitch(const ProductOperand& operand) {
   return operand.is_turned() ? operand.k_stride : operand.side_stride;

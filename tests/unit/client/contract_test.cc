@@ -253,13 +253,18 @@ TEST(Contract, RowsInTheWorkspaceMayHavePadding) {
   graph.mutable_nodes(1)->mutable_args(0)->set_value(1);
 
   set(buffer, 8, 8);
-  set(view, 5, 8);
+  set(view, 8, 8);
   EXPECT_THAT(Load(graph, artifact).status().message(), HasSubstr("is no call of it"));
   view.set_row_padding(3);
   EXPECT_TRUE(Load(graph, artifact).ok()) << Load(graph, artifact).status();
   view.set_row_padding(2);
   EXPECT_THAT(Load(graph, artifact).status().message(), HasSubstr("is no call of it"));
+  view.set_row_padding(8);
+  EXPECT_THAT(Load(graph, artifact).status().message(), HasSubstr("is no call of it"));
   view.set_row_padding(3);
+  set(view, 5, 8);
+  EXPECT_THAT(Load(graph, artifact).status().message(), HasSubstr("is no call of it"));
+  set(view, 8, 8);
   *view.mutable_offset() = Size(1);
   EXPECT_THAT(Load(graph, artifact).status().message(), HasSubstr("is no call of it"));
 }

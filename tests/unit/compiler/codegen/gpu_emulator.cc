@@ -217,6 +217,12 @@ static float KMachineInverse(float x) {
   const float y = 1 / x;
   return y < 0x1p-126f && y > -0x1p-126f ? 0.0f : y;
 }
+static float KMachineMax(float a, float b) { return a != a || a > b ? a : b; }
+static float KMachineMin(float a, float b) { return a != a || a < b ? a : b; }
+static float KMachineShare(float a, float b, float c) {
+  const float x = __builtin_fmaf(a, b, c);
+  return x > 0 ? x < 1 ? x : 1 : 0;
+}
 static float KMachineQuotient(float a, float b) { return a / b; }
 )";
 
