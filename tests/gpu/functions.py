@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from measure import Results, check
+from measure import Results, check, compiled
 
 F = torch.nn.functional
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)

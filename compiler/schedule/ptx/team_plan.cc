@@ -83,18 +83,21 @@ TeamPlan PlanTeam(IntContext& ints, const Nest& nest, const DeviceInfo& device) 
                            .sector_bytes = kSectorBytes,
                            .least_points = int64_t{units} * kPointsToFill})};
   if (plan.outer) {
-    std::vector<const NestPhase*> all;
-    for (const NestPhase& phase : nest.phases) all.push_back(&phase);
+    std::vector<const NestPhase*> all, with_loops;
+    for (const NestPhase& phase : nest.phases) {
+      all.push_back(&phase);
+      if (!phase.inner.empty()) with_loops.push_back(&phase);
+    }
     const IntExpr var = plan.lanes.var, extent = Extent(ints, var);
     const int64_t rows = PointsHint(ints, nest.outer, var);
     int lanes = DividingLanes(extent, nest.outer.size() > 1, LanesOfThread(ints, all, var));
     plan.most_lanes = lanes;
-    // A warp's access is 128 bytes at least.
-    const int least_lanes = std::max(1, lanes * kWordBytes / kAccessBytes);
+    // A warp's access is 128 bytes at least; of loops that of what they access.
+    const bool has_loops = !with_loops.empty();
+    const int of_access = has_loops ? LanesOfThread(ints, with_loops, var) : lanes;
+    const int least_lanes = std::max(1, std::min(lanes, of_access) * kWordBytes / kAccessBytes);
     const int64_t length = ExtentHint(ints, var);
     // Loops inside have several accesses under way.
-    const bool has_loops = std::any_of(nest.phases.begin(), nest.phases.end(),
-                                       [](const NestPhase& phase) { return !phase.inner.empty(); });
     const int64_t fill = static_cast<int64_t>(units) * kThreadsToFill / (has_loops ? 4 : 1);
     while (lanes > least_lanes && rows * (length / lanes) < fill) lanes /= 2;
     const int64_t threads = (length + lanes - 1) / lanes;

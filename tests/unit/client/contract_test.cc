@@ -265,8 +265,8 @@ TEST(Contract, RowsInTheWorkspaceMayHavePadding) {
   set(view, 5, 8);
   EXPECT_THAT(Load(graph, artifact).status().message(), HasSubstr("is no call of it"));
   set(view, 8, 8);
-  *view.mutable_offset() = Size(1);
-  EXPECT_THAT(Load(graph, artifact).status().message(), HasSubstr("is no call of it"));
+  *view.mutable_offset() = Size(1);  // past the buffer's end
+  EXPECT_THAT(Load(graph, artifact).status().message(), HasSubstr("unsound"));
 }
 
 // A library step may fail, and the graph then runs elsewhere, from its inputs.
