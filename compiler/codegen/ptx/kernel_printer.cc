@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
@@ -271,9 +272,14 @@ void KernelPrinter::PrintCompute(const schedule::Compute& compute, Function& f) 
 
 // Several accesses under way at a time: the more the less each brings.
 std::string KernelPrinter::InnermostHint(const For& loop, const Function& f) const {
-  constexpr size_t kSmallBody = 4;
+  constexpr size_t kSmallBody = 4, kBodyOfOneLoad = 8;
   constexpr int kLanesUnderWay = 32, kLeast = 8;
-  const bool is_small = f.body.lane_var() && loop.body.size() <= kSmallBody;
+  const auto loads = absl::c_count_if(loop.body, [](const Node& node) {
+    const auto* compute = std::get_if<schedule::Compute>(&node.value);
+    return compute != nullptr && compute->inst.op == ir::ScalarOp::kLoad;
+  });
+  const bool is_small =
+      f.body.lane_var() && loop.body.size() <= (loads == 1 ? kBodyOfOneLoad : kSmallBody);
   const int times = is_small ? std::max(kLeast, kLanesUnderWay / f.body.width()) : kLeast;
   return StrCat("KILN_UNROLLED(", times, ") ");
 }
