@@ -23,14 +23,7 @@ namespace {
 struct InstKey {
   Inst inst;
 
-  friend bool operator==(const InstKey& a, const InstKey& b) {
-    const Inst& x = a.inst;
-    const Inst& y = b.inst;
-    return x.op == y.op && x.dtype == y.dtype && x.operands == y.operands && x.buffer == y.buffer &&
-           x.indices == y.indices && x.checks == y.checks && x.has_mask == y.has_mask &&
-           x.reduce_kind == y.reduce_kind && x.immediate_int == y.immediate_int &&
-           std::bit_cast<uint64_t>(x.immediate_float) == std::bit_cast<uint64_t>(y.immediate_float);
-  }
+  friend bool operator==(const InstKey& a, const InstKey& b) { return DoesSame(a.inst, b.inst); }
   template <typename H>
   friend H AbslHashValue(H h, const InstKey& key) {
     const Inst& x = key.inst;

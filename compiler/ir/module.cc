@@ -1,6 +1,7 @@
 #include "compiler/ir/module.h"
 
 #include <algorithm>
+#include <bit>
 #include <iterator>
 #include <utility>
 
@@ -102,6 +103,14 @@ std::vector<IntExpr> Module::ContiguousStrides(const std::vector<IntExpr>& sizes
     stride = ints->Mul(stride, ints->Max(sizes[i], ints->Const(1)));
   }
   return strides;
+}
+
+bool DoesSame(const Inst& a, const Inst& b) {
+  return a.op == b.op && a.dtype == b.dtype && a.operands == b.operands && a.buffer == b.buffer &&
+         a.indices == b.indices && a.checks == b.checks && a.has_mask == b.has_mask &&
+         a.accumulates == b.accumulates && a.reduce_kind == b.reduce_kind &&
+         a.immediate_int == b.immediate_int &&
+         std::bit_cast<uint64_t>(a.immediate_float) == std::bit_cast<uint64_t>(b.immediate_float);
 }
 
 bool IsScatter(const Inst& inst) {

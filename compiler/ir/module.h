@@ -166,6 +166,8 @@ struct Kernel {
   int num_values = 0;                // ValueIds are below this
 };
 
+// Whether both do the same with the same operands, whatever their results are called.
+bool DoesSame(const Inst& a, const Inst& b);
 // A store whose place is known at run time only, or that takes its value into what is there.
 bool IsScatter(const Inst& inst);
 bool HasScatter(const Kernel& kernel);

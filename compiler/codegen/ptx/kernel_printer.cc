@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
@@ -273,10 +274,15 @@ void KernelPrinter::PrintCompute(const schedule::Compute& compute, Function& f) 
 
 // Several accesses under way at a time: the more the less each brings, and the fewer threads wait.
 std::string KernelPrinter::InnermostHint(const For& loop, const Function& f) const {
-  constexpr size_t kSmallBody = 4;
+  constexpr size_t kSmallBody = 4, kBodyOfOneLoad = 8;
   constexpr int kLeast = 8;
   const int lanes_under_way = has_few_threads_ ? 64 : 32;
-  const bool is_small = f.body.lane_var() && loop.body.size() <= kSmallBody;
+  const auto loads = absl::c_count_if(loop.body, [](const Node& node) {
+    const auto* compute = std::get_if<schedule::Compute>(&node.value);
+    return compute != nullptr && compute->inst.op == ir::ScalarOp::kLoad;
+  });
+  const bool is_small =
+      f.body.lane_var() && loop.body.size() <= (loads == 1 ? kBodyOfOneLoad : kSmallBody);
   const int times = is_small ? std::max(kLeast, lanes_under_way / f.body.width()) : kLeast;
   return StrCat("KILN_UNROLLED(", times, ") ");
 }

@@ -10,6 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/ir/fixed_values.h"
 #include "compiler/schedule/nest.h"
+#include "compiler/schedule/ptx/late_sums.h"
+#include "compiler/schedule/ptx/split_reductions.h"
 #include "compiler/schedule/ptx/team_plan.h"
 
 namespace kiln::schedule::ptx {
@@ -42,13 +44,18 @@ struct Group {
   size_t begin = 0, end = 0;
 };
 
-// Each phase with loops begins one, and one that reduces nothing is alone.
+// Each phase with loops begins one, but for sums that need no other pass than those before; one
+// that reduces nothing is alone.
 std::vector<Group> GroupsOf(const Kernel& kernel) {
   std::vector<Group> groups;
   bool is_done = true;
+  const auto goes_on = [&](size_t p) {
+    return !groups.empty() && OnlyReduces(kernel.phases[groups.back().begin]) &&
+           FindLateSums(kernel, groups.back().begin, p);
+  };
   for (size_t p = 0; p < kernel.phases.size(); ++p) {
     const Phase& phase = kernel.phases[p];
-    if (is_done || HasLoops(phase)) groups.push_back({p, p});
+    if (is_done || (HasLoops(phase) && !goes_on(p))) groups.push_back({p, p});
     ++groups.back().end;
     is_done = HasLoops(phase) && !Reduces(phase);
   }
@@ -72,7 +79,9 @@ class Separator {
     kernel_ = &kernel;
     Define();
     std::vector<Kernel> kernels;
-    for (const Group& group : GroupsOf(kernel)) {
+    const std::vector<Group> groups = GroupsOf(kernel);
+    if (groups.size() == 1) return {};
+    for (const Group& group : groups) {
       Kernel part = MakeKernel(group);
       if (Stores(part)) kernels.push_back(std::move(part));  // else others make its values again
     }

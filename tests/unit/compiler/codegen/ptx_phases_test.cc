@@ -80,6 +80,84 @@ std::string BatchNorm(const std::string& type, const std::string& n, int channel
                               {"P", StrCat(pixels)}});
 }
 
+// A mean, and sums of deviations from it and of their squares, of elements that lie `offset` away
+// from inputs around 0; the variance as lowering makes it, and an element-wise rest where
+// `normalizes`.
+std::string Moments(const std::string& type, const std::string& n, int channels, int pixels,
+                    bool channels_last, double offset, bool normalizes) {
+  const int image = channels * pixels;
+  const std::string strides =
+      channels_last ? StrCat(image, ",1,", channels) : StrCat(image, ",", pixels, ",1");
+  const std::string sizes = StrCat("[", n, ",", channels, ",", pixels, "] strides[", strides);
+  const std::string rest = !normalizes ? "" : R"(
+    phase (r0: N, r1: P) {
+      %20 = load TYPE @x[r0, d0, r1]
+      %21 = cast f32 %20
+      %22 = add f32 %21, %16
+      %23 = sub f32 %22, %6
+      %24 = mul f32 %23, %15
+      %25 = cast TYPE %24
+      store TYPE @y[r0, d0, r1], %25
+    })";
+  return absl::StrReplaceAll(
+      absl::StrCat(R"(module {
+  symbol s0 [1, 1000] hint 8
+  buffer @x TYPE[N,C,P] strides[STRIDES] input(0)
+  IMAGE
+  buffer @mean f32[C] strides[1] output
+  buffer @variance f32[C] strides[1] output
+  buffer @most f32[C] strides[1] output
+  kernel @norm (d0: C) {
+    phase (r0: N, r1: P) {
+      %0 = load TYPE @x[r0, d0, r1]
+      %1 = cast f32 %0
+      %2 = const f32 OFFSET
+      %3 = add f32 %1, %2
+      %4 = reduce.sum f32 %3
+    }
+    phase () {
+      %16 = const f32 OFFSET
+      %17 = index i64 P*N
+      %18 = cast f32 %17
+      %6 = div f32 %4, %18
+      store f32 @mean[d0], %6
+    }
+    phase (r0: N, r1: P) {
+      %7 = load TYPE @x[r0, d0, r1]
+      %8 = cast f32 %7
+      %9 = add f32 %8, %16
+      %10 = sub f32 %9, %6
+      %11 = mul f32 %10, %10
+      %12 = reduce.sum f32 %11
+      %13 = reduce.sum f32 %10
+      %14 = reduce.max f32 %9
+    }
+    phase () {
+      %26 = mul f32 %13, %13
+      %27 = div f32 %26, %18
+      %28 = sub f32 %12, %27
+      %15 = div f32 %28, %18
+      store f32 @variance[d0], %15
+      store f32 @most[d0], %14
+    })",
+                   rest, R"(
+  }
+  output @mean sizes[C] strides[1] offset 0
+  output @variance sizes[C] strides[1] offset 0
+  output @most sizes[C] strides[1] offset 0
+  RESULT
+}
+)"),
+      {{"IMAGE", normalizes ? StrCat("buffer @y ", type, sizes, "] output") : ""},
+       {"RESULT", normalizes ? StrCat("output @y sizes", sizes, "] offset 0") : ""},
+       {"TYPE", type},
+       {"STRIDES", strides},
+       {"N", n},
+       {"C", StrCat(channels)},
+       {"P", StrCat(pixels)},
+       {"OFFSET", StrCat(offset)}});
+}
+
 // A sum of what is stored on the way, as of the gradients of two branches.
 std::string StoredSum(const std::string& type, int n, int channels, int pixels) {
   return absl::StrReplaceAll(R"(module {
@@ -143,6 +221,35 @@ TEST(PtxPhasesTest, LongRowsBecomeKernelsAndOthersStay) {
   EXPECT_GT(Compile(BatchNorm("f32", "2", 4, 1 << 19, false)).kernels.size(), 3);
   EXPECT_EQ(Compile(BatchNorm("f32", "2", 4, 1 << 12, false)).kernels.size(), 1);
   EXPECT_EQ(Compile(BatchNorm("f32", "2", 4000, 1 << 12, false)).kernels.size(), 1);
+}
+
+TEST(PtxPhasesTest, MeanAndVarianceTakeOnePass) {
+  for (const std::string type : {"f32", "bf16", "f16"}) {
+    SCOPED_TRACE(type);
+    // Parts that are equally long, parts that are not, and parts of a length that only a run knows.
+    CheckModule(Moments(type, "4", 40, 150, true, 0, true), {.symbols = {1}, .only_ptx = true});
+    CheckModule(Moments(type, "3", 7, 211, true, 0, true), {.symbols = {1}, .only_ptx = true});
+    CheckModule(Moments(type, "1", 24, 1021, true, 3, true), {.symbols = {1}, .only_ptx = true});
+    for (const int64_t n : {1, 2, 5, 8}) {
+      CheckModule(Moments(type, "s0", 24, 150, true, 1, true), {.symbols = {n}, .only_ptx = true});
+    }
+    CheckModule(Moments(type, "2", 2, 1 << 15, false, 3, false),
+                {.symbols = {1}, .only_ptx = true});
+  }
+  // Parts, what adds them up, and the rest.
+  const Made made = Compile(Moments("f32", "32", 64, 784, true, 0, true));
+  ASSERT_EQ(made.kernels.size(), 3) << made.schedules;
+  EXPECT_EQ(Compile(Moments("f32", "32", 64, 784, true, 0, false)).kernels.size(), 2);
+}
+
+TEST(PtxPhasesTest, AVarianceInOnePassHasTheAccuracyOfTwo) {
+  // Squares of 1e4 have no digits left of a variance of 1.
+  CheckModule(Moments("f32", "8", 24, 784, true, 1e4, false),
+              {.symbols = {1}, .tolerance = 1e-5, .only_ptx = true});
+  CheckModule(Moments("f32", "2", 2, 1 << 16, false, 1e4, false),
+              {.symbols = {1}, .tolerance = 1e-5, .only_ptx = true});
+  CheckModule(Moments("f32", "4", 40, 150, true, 0, true),
+              {.symbols = {1}, .nan_every = 1000, .only_ptx = true});
 }
 
 TEST(PtxPhasesTest, PartsStoreWhatTheirLoopsStore) {
