@@ -138,17 +138,19 @@ class Splitter {
     }
   }
 
-  // As near to `wanted` pieces as make them equal, where some do; else 1 if they have to be.
+  // As near to `wanted` pieces as make them equal, where half to twice as many do (to half as many
+  // again, if they need not be); else 1 if they have to be.
   static int64_t DivideInto(IntExpr extent, int64_t wanted, bool exactly) {
     if (!extent.is_const()) return exactly ? 1 : wanted;
     const auto divides = [&](int64_t n) { return extent.value() % n == 0; };
     for (int64_t n = wanted; 2 * n > wanted && n > 1; --n) {
       if (divides(n)) return n;
     }
-    if (!exactly) return wanted;
-    int64_t n = wanted + 1;
-    while (n < 2 * wanted && !divides(n)) ++n;
-    return divides(n) ? n : 1;
+    const int64_t most = exactly ? 2 * wanted : wanted + wanted / 2;
+    for (int64_t n = wanted + 1; n <= most; ++n) {
+      if (divides(n)) return n;
+    }
+    return exactly ? 1 : wanted;
   }
 
   ir::Module& module_;
