@@ -211,8 +211,7 @@ def kiln_backend(
     options = as_options(mode, options)
     settings = Settings.read(options)
     traced = _traced(module, example_inputs, settings, options)
-    guard_overlaps(module, example_inputs)
-    graph = shortened(traced)
+    graph = guard_overlaps(module, example_inputs, shortened(traced), settings)
     return graph if settings.record_runtime_overhead else without_region(graph)
 
 
