@@ -40,9 +40,10 @@ struct Resampling {
   std::vector<Axis> axes;
 };
 
-// Whether every output is the input at the same place.
-bool IsIdentity(const Axis& axis) {
-  return axis.in == axis.out && (axis.scale == 0 || axis.scale == 1);
+// Whether every output is the input at the same place. ATen's linear kernels copy a dimension that
+// keeps its size, whatever the factor.
+bool IsIdentity(const Resampling& r, const Axis& axis) {
+  return axis.in == axis.out && (r.filter == Filter::kLinear || axis.scale == 0 || axis.scale == 1);
 }
 
 absl::Status SetRatio(NodeContext& n, Axis& axis) {
@@ -112,9 +113,13 @@ Scalar CubicKernel(KernelBuilder& b, Scalar distance) {
 // What input `i` counts for in output `o`.
 Scalar Weight(KernelBuilder& b, const Resampling& r, const Axis& axis, IntExpr o, IntExpr i,
               DType compute) {
-  const Scalar source = SourcePosition(b, axis, o, compute);
+  Scalar source = SourcePosition(b, axis, o, compute);
   const Scalar own = b.Cast(b.Index(i), compute);
   if (r.filter == Filter::kLinear) {
+    if (axis.scale != 0 && !(axis.in.is_const() && axis.out.is_const())) {  // as IsIdentity
+      const Scalar keeps_size = b.Op(kEq, b.Index(axis.in), b.Index(axis.out));
+      source = b.Select(keeps_size, b.Cast(b.Index(o), compute), source);
+    }
     const Scalar last = b.Cast(b.Index(b.ints().Add(axis.in, -1)), compute);
     const Scalar inside = b.Op(kMin, b.Op(kMax, source, 0.0), last);
     const Scalar distance = b.Op(kAbs, b.Op(kSub, inside, own));
@@ -216,7 +221,7 @@ absl::Status EmitPasses(NodeContext& n, const Resampling& r, const View& from, b
   const size_t rank = from.sizes.size(), first = rank - r.axes.size();
   std::vector<size_t> order;
   for (size_t d = first; d < rank; ++d) {
-    if (!IsIdentity(r.axes[d - first])) order.push_back(d);
+    if (!IsIdentity(r, r.axes[d - first])) order.push_back(d);
   }
   if (!is_gradient) std::reverse(order.begin(), order.end());
   std::vector<Taps> taps;

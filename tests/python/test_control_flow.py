@@ -54,6 +54,23 @@ def recurrence(network, x):
     return last * 2, sums.sum(0)
 
 
+def gated_recurrence(network, x):
+    def step(state, row):
+        gate = state[0].softmax(-1)
+        return [gate * row, (state[1] + row).exp() * 0.1], gate
+
+    last, gates = scan(step, [x.sum(0), x.mean(0)], network(x), reverse=True)
+    return *last, gates.sum(-1)
+
+
+def recurrence_over_columns(network, x):
+    def step(state, column):
+        return (state * 0.9 + column).tanh(), state * column
+
+    last, products = scan(step, x.sum(1), network(x), dim=1)
+    return last, products.sum(0)
+
+
 def row_by_row(network, x):
     return torch_map(lambda row, like: (row * like).tanh(), network(x), x[0]).sum(0)
 
@@ -89,6 +106,11 @@ def step(fn, network, x, train):
         (choice_in_a_choice, True, None),
         (loop, False, None),
         (recurrence, False, None),
+        (recurrence, True, None),
+        (recurrence, True, True),
+        (gated_recurrence, True, None),
+        (recurrence_over_columns, True, None),
+        (recurrence_over_columns, False, True),
         (row_by_row, True, True),
         (attention_with_a_bias_of_its_own, False, True),
     ],

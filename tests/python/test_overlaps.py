@@ -72,6 +72,78 @@ def test_halves_of_buffers_of_any_size_are_one_graph():
     assert stats["graphs"] == 1 and stats["fallbacks"] == []
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("fn", [both_written, one_written, read_again])
+def test_arguments_that_share_memory_only_in_a_later_call(fn, dynamic):
+    compiled = torch.compile(fn, backend="kiln", dynamic=dynamic)
+    apart = [(torch.arange(4.0), torch.arange(4.0) + i) for i in range(3)]
+    for x, y in apart[:2]:
+        expected_x, expected_y = x.clone(), y.clone()
+        expected = fn(expected_x, expected_y)
+        actual = compiled(x, y)
+        assert torch.equal(actual, expected)
+        assert torch.equal(x, expected_x) and torch.equal(y, expected_y)
+    assert kiln_torch.stats()["fallbacks"] == []
+    for a, b in PLACES[1:5]:
+        expected_buffer, buffer = torch.arange(12.0), torch.arange(12.0)
+        expected = fn(expected_buffer[a : a + 4], expected_buffer[b : b + 4])
+        actual = compiled(buffer[a : a + 4], buffer[b : b + 4])
+        assert torch.equal(actual, expected) and torch.equal(buffer, expected_buffer), (a, b)
+    before = len(kiln_torch.stats()["fallbacks"])
+    x, y = apart[2]
+    expected = fn(x.clone(), y.clone())
+    assert torch.equal(compiled(x, y), expected)
+    reasons = [fallback["reason"] for fallback in kiln_torch.stats()["fallbacks"]]
+    assert len(reasons) == before and all("share memory" in reason for reason in reasons)
+
+
+def test_neighbours_in_a_buffer_stay_native():
+    """They share a storage and no byte."""
+    compiled = torch.compile(both_written, backend="kiln")
+    compiled(torch.randn(4), torch.randn(4))
+    expected, actual = torch.arange(8.0), torch.arange(8.0)
+    assert torch.equal(
+        compiled(actual[:4], actual[4:]), both_written(expected[:4], expected[4:])
+    )
+    assert torch.equal(actual, expected)
+    stats = kiln_torch.stats()
+    assert stats["graphs"] == 1 and stats["fallbacks"] == []
+
+
+def test_more_views_of_one_buffer_than_guards_compare():
+    def spread(first, *others):
+        first.add_(1)
+        return sum(other.sum() for other in others) + first
+
+    def views(buffer, places):
+        return [buffer[place : place + 2] for place in places]
+
+    compiled = torch.compile(spread, backend="kiln")
+    apart = range(0, 140, 2)
+    for places in (apart, [*apart[:5], 0, *apart[6:]], apart):
+        expected, actual = torch.arange(140.0), torch.arange(140.0)
+        expected_sum = spread(*views(expected, places))
+        torch.testing.assert_close(compiled(*views(actual, places)), expected_sum)
+        assert torch.equal(actual, expected)
+    assert len(kiln_torch.stats()["fallbacks"]) == 1
+
+
+def test_a_training_step_whose_buffers_are_swapped_for_views_of_its_input():
+    norm, compiled_norm = torch.nn.BatchNorm1d(4), torch.nn.BatchNorm1d(4)
+    compiled = torch.compile(compiled_norm, backend="kiln")
+    for shares in (False, True, False):
+        results = []
+        for module, call in ((norm, norm), (compiled_norm, compiled)):
+            x = torch.linspace(-1, 1, 12).reshape(3, 4).clone()
+            module.running_mean = x[1] if shares else torch.zeros(4)
+            y = call(x)
+            module.zero_grad()
+            y.square().sum().backward()
+            results.append((y.detach(), module.weight.grad, x, module.running_mean.clone()))
+        for actual, expected in zip(*results[::-1], strict=True):
+            torch.testing.assert_close(actual, expected)
+
+
 OVERLAPPING = {
     "windows": lambda x: (x * 1).unfold(2, 3, 2),
     "windows of windows": lambda x: (x * 1).unfold(1, 2, 1).unfold(2, 4, 3),

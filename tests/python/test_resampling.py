@@ -68,6 +68,31 @@ def test_sizes_may_be_symbols(mode, factor):
     assert kiln_torch.stats()["fallbacks"] == []
 
 
+@pytest.mark.parametrize("mode", ["linear", "bilinear", "trilinear"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_factor_that_keeps_the_size_copies(mode, dynamic):
+    def fn(x):
+        return functional.interpolate(x, scale_factor=1.15, mode=mode)
+
+    compiled = torch.compile(fn, backend="kiln", dynamic=dynamic)
+    for length in (5, 6, 7, 9, 4):  # to 5, 6, 8, 10, 4
+        x = torch.randn(2, 3, *SIZES[mode][1:], length)
+        assert_same(both(compiled, x), both(fn, x), both(fn, x.double()), 1e-4)
+    assert kiln_torch.stats()["fallbacks"] == []
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_gradients_of_antialiased_resampling_with_sizes_that_are_symbols(mode):
+    def fn(x):
+        return functional.interpolate(x, scale_factor=(0.6, 1.7), mode=mode, antialias=True)
+
+    compiled = torch.compile(fn, backend="kiln", dynamic=True)
+    for height, width in ((9, 5), (12, 7)):
+        x = torch.randn(2, 3, height, width)
+        assert_same(both(compiled, x), both(fn, x), both(fn, x.double()), 1e-4)
+    assert kiln_torch.stats()["fallbacks"] == []
+
+
 def test_torchs_own_tables_are_as_they_were_after_a_trace():
     op = torch.ops.aten.upsample_bilinear2d
     before = dict(op.vec.py_kernels), dict(op.default.py_kernels)

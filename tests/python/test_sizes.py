@@ -119,6 +119,36 @@ def test_marked_dimensions_of_one_and_zero_equal_eager():
     assert kiln_torch.stats()["fallbacks"] == []
 
 
+SIZES_WITHOUT_A_VALUE = {
+    "rows": (lambda x: (x * 2).softmax(-1) * x.shape[0], 0),
+    "columns": (lambda x: x.softmax(1) - x.sum(1, keepdim=True), 1),
+    "taken apart": (lambda x: x.view(-1, 2, 2).mT.reshape(x.shape[0], 4).mean(0), 0),
+}
+
+
+def weighted_step(fn, x):
+    x = x.clone().requires_grad_()
+    y = fn(x)
+    (y * torch.linspace(-1, 2, y.numel(), dtype=y.dtype).view(y.shape)).sum().backward()
+    return y, x.grad
+
+
+@pytest.mark.parametrize("name", SIZES_WITHOUT_A_VALUE)
+def test_a_size_that_torch_traces_without_a_value_is_that_of_the_call(name):
+    fn, dimension = SIZES_WITHOUT_A_VALUE[name]
+    compiled = torch.compile(lambda x: fn(x), backend="kiln", fullgraph=True)
+    for n in (5, 1, 9, 0, 64):
+        x = torch.randn(*((3, n) if dimension else (n, 4)))
+        exact = weighted_step(fn, x.double())
+        marked = x.clone().requires_grad_()
+        torch._dynamo.decorators.mark_unbacked(marked, dimension)
+        y = compiled(marked)
+        (y * torch.linspace(-1, 2, y.numel()).view(y.shape)).sum().backward()
+        assert_same((y, marked.grad), weighted_step(fn, x), exact)
+    stats = kiln_torch.stats()
+    assert stats["graphs"] >= 2 and stats["fallbacks"] == []
+
+
 def test_gradients_through_floats_that_follow_from_sizes():
     def loss(x, w):
         return ((x @ w) * x.shape[0] ** -0.5).tanh().sum() / x.shape[0]

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <string>
 
+#include "client/python/ext/apart.h"
 #include "client/python/ext/entry.h"
 #include "client/python/ext/program.h"
 #include "client/python/ext/py_ref.h"
@@ -224,7 +225,7 @@ PyMODINIT_FUNC PyInit__kiln() {
       !AddException(module.get(), "CacheMiss", g_error, &g_cache_miss) ||
       !AddException(module.get(), "Unavailable", g_error, &g_unavailable) ||
       !AddProgramType(module.get()) || !AddShortcutTypes(module.get()) ||
-      !AddEntryTypes(module.get())) {
+      !AddEntryTypes(module.get()) || !AddApartType(module.get())) {
     return nullptr;
   }
   return module.release();

@@ -26,6 +26,7 @@ from kiln_torch.program import load_program
 from kiln_torch.recompute import partitioner
 from kiln_torch.resampling import resampling_kept_whole
 from kiln_torch.runner import Eager, Run, fall_back, runner
+from kiln_torch.scan_steps import separate_scan_results
 from kiln_torch.segments import Parted, can_be_parted
 from kiln_torch.settings import Settings, as_options
 from kiln_torch.shortcuts import shortened
@@ -178,7 +179,8 @@ def aot_backend(
         )
 
     def backend(module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        with exchanged(resampling_kept_whole() | margin_losses_as_atens()), contiguous_tangents():
+        kernels = resampling_kept_whole() | margin_losses_as_atens()
+        with exchanged(kernels), contiguous_tangents(), separate_scan_results():
             device = traced_device(module, example_inputs)
             names = module_names(module, known_names)
             return trace(device.type, names)(module, example_inputs)
@@ -209,8 +211,7 @@ def kiln_backend(
     options = as_options(mode, options)
     settings = Settings.read(options)
     traced = _traced(module, example_inputs, settings, options)
-    guard_overlaps(module, example_inputs)
-    graph = shortened(traced)
+    graph = guard_overlaps(module, example_inputs, shortened(traced), settings)
     return graph if settings.record_runtime_overhead else without_region(graph)
 
 

@@ -260,6 +260,8 @@ class _Capture:
 
     def _add_input(self, node: torch.fx.Node, is_parameter: bool) -> None:
         value = _value_of(node)
+        for size in value.shape if isinstance(value, torch.Tensor) else (value,):
+            self._sizes.give(size)
         if isinstance(value, _FLOATS):
             if isinstance(value, torch.SymFloat):
                 self._floats.define(value, self._next_value)

@@ -236,6 +236,16 @@ def _with_state_on_cpu(
     return moved
 
 
+def _finish(op: Callable[..., Any], results: Sequence[Any]) -> None:
+    """Waits for what `op` has only begun. Collectives write their results later and may read their arguments until
+    then, by torch's own memory alone: the operator that waits for them would be given the program's."""
+    if getattr(op, "namespace", "") != "_c10d_functional":
+        return
+    for result in results:
+        if isinstance(result, torch.Tensor):
+            torch.ops._c10d_functional.wait_tensor(result)
+
+
 def unobserved() -> AbstractContextManager[Any]:
     """Without dispatch modes, as kernels run: torch's own answer may depend on whether one looks on.
 
@@ -311,6 +321,7 @@ class LibraryStep:
                     args = _with_state_on_cpu(self._op, args, _STATE_ON_CPU[self._op])
                 call = self._call if self._has_padding else self._op
                 results = _flat(call(*args, **kwargs))
+                _finish(self._op, results)
                 results = [_plain(results[position], self._device) for position in self._taken]
         except _NoTensor as error:
             raise StepError(f"{self._name} gave {error}") from None

@@ -1,13 +1,14 @@
-"""Guards on where arguments lie that share memory, of functions that write to their arguments.
+"""Where arguments lie that share memory, of functions that write to their arguments.
 
 AOTAutograd computes with the memory that such arguments share, and each is the view of it that it was when
 the function was traced. torch guards sizes and strides, and of a view's place nothing: the next window of
-the same buffer would be taken for the first.
+the same buffer would be taken for the first, and arguments that share memory only in a later call for some that
+share none. The former is guarded here. The latter no guard of torch's can say, so that calls look for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -18,6 +19,12 @@ from torch._dynamo.source import TensorProperty, TensorPropertySource
 from torch._guards import Source, StorageOverlap, TracingContext
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
+
+from kiln_torch import _kiln
+from kiln_torch.graphs import next_name
+from kiln_torch.runner import fall_back
+from kiln_torch.settings import Settings
+from kiln_torch.shortcuts import called_by
 
 # Of more views of one storage than this, each call would compare every two: a flat buffer of parameters
 # has views by the hundred, and those lie apart.
@@ -46,17 +53,72 @@ def _writes_arguments(context: TracingContext) -> bool:
     return metadata is None or any(info.mutates_data for info in metadata.input_info)
 
 
-def guard_overlaps(module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
-    """To call once AOTAutograd has traced the graph, while Dynamo compiles it."""
+def guard_overlaps(
+    module: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    graph: Callable[..., Any],
+    settings: Settings,
+) -> Callable[..., Any]:
+    """`graph`, or what to give Dynamo in its place. To call once AOTAutograd has traced `module`, while Dynamo
+    compiles it. A call whose arguments share memory that did not when it was traced runs `module` eager."""
     context = TracingContext.try_get()
     if context is None or not _writes_arguments(context):
-        return
+        return graph
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     sources = [getattr(node, "_dynamo_source", None) for node in placeholders]
-    for group in _sharing(example_inputs):
+    groups = [-1] * len(example_inputs)
+    for number, group in enumerate(_sharing(example_inputs)):
         known = [i for i in group if i < len(sources) and sources[i] is not None]
         if 1 < len(known) <= _MOST_COMPARED:
             _guard(context, [sources[i] for i in known], [example_inputs[i] for i in known])
+        elif _lie_apart([example_inputs[i] for i in group]):
+            continue
+        for i in group:
+            groups[i] = number
+    # What precompile saves is torch's own function.
+    if torch._dynamo.config.caching_precompile:
+        return graph
+    name = next_name("overlapping")
+
+    def eager(arguments: tuple[Any, ...], i: int, j: int) -> Any:
+        both = f"{placeholders[i].target} and {placeholders[j].target}"
+        reason = f"arguments {both} share memory, which they did not when the function was traced"
+        return fall_back(module, name, reason, settings)(*arguments)
+
+    written = _written(context, len(example_inputs))
+    return called_by(_kiln.Apart(graph, eager, written, tuple(groups)), graph)
+
+
+def _written(context: TracingContext, count: int) -> tuple[bool, ...]:
+    """Which of the arguments the function writes to; all where that is not known."""
+    metadata = context.fw_metadata
+    if metadata is None or len(metadata.input_info) != count:
+        return (True,) * count
+    return tuple(info.mutates_data for info in metadata.input_info)
+
+
+def _lie_apart(views: list[torch.Tensor]) -> bool:
+    """Whether the views of a storage begin each after another's end, in the sizes at hand."""
+    ends = 0
+    reached = []
+    for view in views:
+        numbers = [_at_hand(n) for n in (view.storage_offset(), *view.shape, *view.stride())]
+        if None in numbers:
+            return False
+        begin, sizes, strides = numbers[0], numbers[1 : view.dim() + 1], numbers[view.dim() + 1 :]
+        if 0 not in sizes:
+            last = sum((n - 1) * stride for n, stride in zip(sizes, strides, strict=True))
+            bytes_each = view.element_size()
+            reached.append((begin * bytes_each, (begin + last + 1) * bytes_each))
+    for begin, end in sorted(reached):
+        if begin < ends:
+            return False
+        ends = end
+    return True
+
+
+def _at_hand(number: Any) -> int | None:
+    return number.node.hint if isinstance(number, torch.SymInt) else number
 
 
 def _overlapping(context: TracingContext, values: list[torch.Tensor]) -> set[int]:

@@ -33,6 +33,8 @@ _WHOLE = (
     aten.upsample_trilinear3d,
     aten.upsample_bicubic2d,
 )
+# Only their gradients' meta functions are exchanged.
+_ANTIALIASED = (aten._upsample_bilinear2d_aa, aten._upsample_bicubic2d_aa)
 _ABOVE = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
 
 
@@ -63,7 +65,7 @@ def _gradient_meta(
 
 @functools.lru_cache(maxsize=1)
 def _add_metas() -> None:
-    for packet in _WHOLE:
+    for packet in (*_WHOLE, *_ANTIALIASED):
         backward = getattr(aten, packet.__name__ + "_backward").default
         if DispatchKey.Meta not in backward.py_kernels:
             backward.py_impl(DispatchKey.Meta)(_gradient_meta)

@@ -22,6 +22,7 @@ from torch._higher_order_ops.map import map_impl
 from torch._higher_order_ops.scan import scan_op
 from torch._higher_order_ops.while_loop import while_loop_op, while_loop_stack_output_op
 from torch._ops import HigherOrderOperator
+from torch._prims_common import is_contiguous_or_false
 
 from kiln_torch.capture import RANDOM_AGAIN
 from kiln_torch.library import unobserved
@@ -140,9 +141,13 @@ def _with_tuple(branch: torch.fx.GraphModule) -> torch.fx.GraphModule:
 def _branch_run(branch: torch.fx.GraphModule, call: Run) -> Callable[..., Any]:
     output = next(node for node in branch.graph.nodes if node.op == "output").args[0]
     is_one = not isinstance(output, (tuple, list))
+    # torch traces a branch with copies of its operands: the rows of a scan come as they lie in the whole.
+    traced = [_value(node) for node in branch.graph.nodes if node.op == "placeholder"]
+    as_copied = [isinstance(v, torch.Tensor) and is_contiguous_or_false(v) for v in traced]
 
     def run(*operands: Any) -> Any:
-        results = tuple(call(list(operands)))
+        given = zip(operands, as_copied, strict=True)
+        results = tuple(call([v.contiguous() if copied else v for v, copied in given]))
         return results[0] if is_one else results
 
     return run

@@ -191,8 +191,13 @@ def shortened(whole: Callable[..., Any]) -> Callable[..., Any]:
         return whole
     if positions is None:
         return whole
-    call = _kiln.Shortcut(program, whole, positions, index_error)
-    if not known.keeps_classes:
+    return called_by(_kiln.Shortcut(program, whole, positions, index_error), whole)
+
+
+def called_by(call: Callable[..., Any], whole: Callable[..., Any]) -> Callable[..., Any]:
+    """What to give Dynamo so that `call`, a type's of _kiln, runs in place of `whole` with nothing around it."""
+    known = _torch()
+    if known is None or not known.keeps_classes:
         return call
     # What torch looks for on such a function; not what its own wrapper said of itself.
     named = {

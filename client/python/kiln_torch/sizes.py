@@ -18,6 +18,9 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 # then products with sizes below 2^41 are exact in float64, and so is integer arithmetic instead.
 _MAX_EXACT = 2**12
 
+# What a size is taken for that torch has no value of: one that is worth a loop.
+_UNKNOWN_SIZE = 1024
+
 
 class CaptureError(Exception):
     """This graph cannot be sent to a server; the message says why."""
@@ -68,11 +71,18 @@ class Sizes:
 
     def __init__(self) -> None:
         self.symbols: list[dict[str, Any]] = []
+        self._given: set[sympy.Symbol] = set()
         self._symbol_numbers: dict[sympy.Symbol, int] = {}
         self._parts: list[tuple[str, tuple[int, ...]]] = []  # kind; operands, or a leaf's number
         self._numbers: dict[tuple[str, tuple[int, ...]], int] = {}
         self._of_sympy: dict[sympy.Expr, int] = {}
         self._messages: dict[int, dict[str, Any]] = {}
+
+    def give(self, size: Any) -> None:
+        """`size` is one of the graph's inputs or of their sizes: where it is a symbol, each call has its value,
+        also where torch traced without one."""
+        if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
+            self._given.add(size.node.expr)
 
     def sym_int(self, size: Any) -> dict[str, Any]:
         """SymInt of `size`: an int, a bool, a torch.SymInt, or a torch.SymBool as 0 or 1."""
@@ -103,7 +113,8 @@ class Sizes:
     def _symbol(self, symbol: sympy.Symbol, shape_env: Any) -> int:
         if symbol in self._symbol_numbers:
             return self._symbol_numbers[symbol]
-        if shape_env.is_unbacked_symint(symbol):
+        is_unbacked = shape_env.is_unbacked_symint(symbol)
+        if is_unbacked and symbol not in self._given:
             raise CaptureError(f"size {symbol} depends on a tensor's values")
         bounds = shape_env.var_to_range.get(symbol)
         low, high = 0, INT64_MAX
@@ -113,7 +124,10 @@ class Sizes:
             high = int(bounds.upper)
         current = hasattr(shape_env, "backed_var_to_val")
         values = shape_env.backed_var_to_val if current else shape_env.var_to_val
-        hint = values.get(symbol, max(low, 1))
+        if is_unbacked:
+            hint = min(max(low, _UNKNOWN_SIZE), high)
+        else:
+            hint = values.get(symbol, max(low, 1))
         if not isinstance(hint, (int, sympy.Integer)):
             raise CaptureError(f"size {symbol} is that of a jagged dimension")
         self._symbol_numbers[symbol] = len(self.symbols)

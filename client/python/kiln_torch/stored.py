@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 from torch._dynamo import compiled_autograd
+from torch._functorch._aot_autograd.aot_autograd_result import GenericAOTAutogradResult
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
 from torch._guards import TracingContext
@@ -165,6 +166,26 @@ def can_keep(module: torch.fx.GraphModule, inputs: Sequence[Any], settings: Sett
 
 
 @contextlib.contextmanager
+def _metadata_of_entries() -> Iterator[None]:
+    """Leaves the metadata of an entry that torch loads where a trace leaves that of a graph. Not for two threads
+    at a time: dynamo's lock is held where backends run."""
+    original = GenericAOTAutogradResult.wrap_post_compile
+
+    @functools.wraps(original)
+    def wrap_post_compile(self: Any, *args: Any, **kwargs: Any) -> Any:
+        context = TracingContext.try_get()
+        if context is not None and context.fw_metadata is None:
+            context.fw_metadata = self.runtime_metadata
+        return original(self, *args, **kwargs)
+
+    GenericAOTAutogradResult.wrap_post_compile = wrap_post_compile
+    try:
+        yield
+    finally:
+        GenericAOTAutogradResult.wrap_post_compile = original
+
+
+@contextlib.contextmanager
 def kept(
     module: torch.fx.GraphModule, inputs: Sequence[Any], settings: Settings
 ) -> Iterator[None]:
@@ -186,6 +207,7 @@ def kept(
             torch._functorch.config.patch(
                 bundled_autograd_cache=True, force_non_lazy_backward_lowering=True
             ),
+            _metadata_of_entries(),
         ):
             yield
     finally:
