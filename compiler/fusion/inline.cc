@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "compiler/fusion/cost.h"
 #include "compiler/fusion/passes.h"
 #include "compiler/fusion/simplify_kernel.h"
@@ -192,6 +193,16 @@ void TryInline(FusionGraph& graph, int producer) {
   if (!is_needed) graph.Remove(producer);
 }
 
+// Operations that read what the kernel stores; 0 of one that is there no more.
+size_t NumReaders(FusionGraph& graph, int id) {
+  if (graph.Fusible(id) == nullptr) return 0;
+  absl::flat_hash_set<int> readers;
+  for (BufferId buffer : graph.op(id).writes) {
+    for (int reader : graph.ReadersOf(buffer)) readers.insert(reader);
+  }
+  return readers.size();
+}
+
 }  // namespace
 
 void InlineProducers(FusionGraph& graph) {
@@ -201,7 +212,16 @@ void InlineProducers(FusionGraph& graph) {
     const Kernel* kernel = graph.Fusible(id);
     if (kernel != nullptr && IsPadding(*kernel)) TryInline(graph, id);
   }
-  for (int id : order) TryInline(graph, id);
+  std::vector<int> shared;
+  for (int id : order) {
+    TryInline(graph, id);
+    if (NumReaders(graph, id) > 1) shared.push_back(id);
+  }
+  // Some readers are one kernel by now. A CPU, which reads tables of functions into registers, is as
+  // well off with kernels apart.
+  for (int id : shared) {
+    if (graph.costly_launches() && NumReaders(graph, id) == 1) TryInline(graph, id);
+  }
 }
 
 }  // namespace kiln::fusion
