@@ -98,7 +98,7 @@ struct KWarpQueries {
   KILN_INLINE void Begin(unsigned at) { place = at; }
   KILN_INLINE KOctet Get(int block, int deep) const {
     using P = KWarpAttention<S>;
-    return KLoadMatrices<false>(P::Along(place, deep) + block * 16 * P::kRowBytes);
+    return KLoadMatrices<false>(P::Along(KAgain(place), deep) + block * 16 * P::kRowBytes);
   }
 };
 template <class S>
@@ -183,7 +183,7 @@ KILN_FN void KStoreByWarps(const KHeads& heads, const KAttentionSizes& sizes, fl
                            KAttentionRows (&rows)[B], float (&sums)[B][N], F log_sums) {
   using P = KWarpAttention<S>;
   const int thread = KAgain(KThread()), lane = thread & 31, row = (thread >> 5) * S::kWarpRows;
-  const KAttentionTile tile = KAttentionTileAt<S>(KAgain((int)KBlock()), sizes);
+  const KAttentionTile tile = KAttentionTileAt<S>(KBlockAgain(), sizes);
 #pragma clang loop unroll(full)
   for (int i = 0; i < B; ++i) {
     float factors[2];
@@ -215,32 +215,28 @@ KILN_FN void KAttentionByWarps(const KAttentionOperands& operands, const KAttent
   const int last = (tile.steps - 1) * S::kKeys, key_head = tile.head / sizes.of_key;
   KRowsCopied<S> of_keys(operands.keys.At(tile.batch, key_head), last);
   KRowsCopied<S> of_values(operands.values.At(tile.batch, key_head), last);
-  const auto next = [=](unsigned part) KILN_INLINE {
-    part += P::kPartBytes;
-    return part == ring_end ? ring : part;
-  };
-
   // The part that is `ahead` after a step's keys: of odd numbers values. Before the first keys
   // there is nothing.
-  unsigned to = ring;
-  const auto copy = [&](int step, int ahead) KILN_INLINE {
+  const auto copy = [&](int step, int ahead, unsigned to) KILN_INLINE {
     KRowsCopied<S>& rows = ahead % 2 == 0 ? of_keys : of_values;
     const int first = (step - ahead / 2) * S::kKeys;
     if (first >= 0) rows.template Copy<S::kKeys>(to, sizes.keys - first);
     KCopyCommit();
     rows.template GoBack<S::kKeys>();
-    to = next(to);
   };
   KRowsCopied<S>(operands.queries.At(tile.batch, tile.head), tile.row)
       .template Copy<S::kRows>(shared, sizes.queries - tile.row);
 #pragma clang loop unroll(full)
-  for (int i = 0; i < S::kStages - 1; ++i) copy(tile.steps - 1, i);
+  for (int i = 0; i < S::kStages - 1; ++i) copy(tile.steps - 1, i, ring + i * P::kPartBytes);
 
   const int warp_row = warp * S::kWarpRows, first_row = tile.row + warp_row;
-  const int low = lane & 7, beside = lane & 8, after = lane >> 4;
-  const unsigned place_of_queries = shared + P::PlaceOf(warp_row + low + beside, after);
-  const unsigned place_of_keys = P::PlaceOf(low + 8 * after, beside >> 3);
-  const unsigned place_of_values = P::PlaceOf(low + beside, after);
+  // Where a lane's row of the first four matrices lies: those of keys are a second operand, turned
+  // values are as a first one.
+  const unsigned place_as_first = P::PlaceOf(lane & 15, lane >> 4);
+  const auto place_as_second = [] KILN_INLINE {
+    const int lane = KAgain(KThread()) & 31;
+    return P::PlaceOf((lane & 7) + (lane >> 4 << 3), lane >> 3 & 1);
+  };
   KAttentionRows rows[P::kBlocks];
   float sums[P::kBlocks][S::kHead / 2], scores[P::kBlocks][S::kKeys / 2];
   decltype(KStepOf<S>(mask)) of_mask[P::kBlocks];
@@ -252,17 +248,24 @@ KILN_FN void KAttentionByWarps(const KAttentionOperands& operands, const KAttent
     for (int j = 0; j < S::kHead / 2; ++j) sums[i][j] = 0.0f;
   }
   KWarpQueries<S> queries;
+  // Where the part lies that is multiplied. The one before it makes room for the last one ahead.
   unsigned part = ring;
+  const auto before = [&]()
+                          KILN_INLINE { return (part == ring ? ring_end : part) - P::kPartBytes; };
+  const auto go_on = [&]() KILN_INLINE {
+    part += P::kPartBytes;
+    if (part == ring_end) part = ring;
+  };
 #pragma clang loop unroll(disable)
-  for (int step = tile.steps - 1; step >= 0; --step) {
+  for (int step = KAgain(tile.steps - 1); step >= 0; --step) {
     const int first = step * S::kKeys;
     // Whether there are rows of the warp, and some of them see some of the keys.
     const bool is_seen =
         first_row < sizes.queries && (!S::kCausal || first < first_row + S::kWarpRows);
     KCopyWait<S::kStages - 2>();
     KBlockSync();
-    copy(step, S::kStages - 1);
-    if (step == tile.steps - 1) queries.Begin(place_of_queries);
+    copy(step, S::kStages - 1, before());
+    if (step == tile.steps - 1) queries.Begin(shared + warp_row * P::kRowBytes + place_as_first);
     if (is_seen) {
 #pragma clang loop unroll(full)
       for (int i = 0; i < P::kBlocks; ++i) {
@@ -272,12 +275,12 @@ KILN_FN void KAttentionByWarps(const KAttentionOperands& operands, const KAttent
           KLoadMask<S, false>(of_mask[i], rows[i], first, sizes, mask);
         }
       }
-      KMultiplyKeys<S>(scores, queries, part + place_of_keys);
+      KMultiplyKeys<S>(scores, queries, part + place_as_second());
     }
-    part = next(part);
+    go_on();
     KCopyWait<S::kStages - 2>();
     KBlockSync();
-    copy(step, S::kStages);
+    copy(step, S::kStages, before());
     if (is_seen) {
       const bool has_forbidden =
           first + S::kKeys > sizes.keys || (S::kCausal && first + S::kKeys > first_row + 1);
@@ -290,9 +293,9 @@ KILN_FN void KAttentionByWarps(const KAttentionOperands& operands, const KAttent
 #pragma clang loop unroll(full)
         for (int j = 0; j < S::kHead / 2; ++j) sums[i][j] *= shrink[j >> 1 & 1];
       }
-      KMultiplyValues<S>(sums, scores, part + place_of_values);
+      KMultiplyValues<S>(sums, scores, part + place_as_first);
     }
-    part = next(part);
+    go_on();
   }
 
   // A warp's results take the place of its queries.

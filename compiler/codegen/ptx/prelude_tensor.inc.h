@@ -89,6 +89,12 @@ KILN_FN T KAgain(T x) {
   }
   return x;
 }
+// The block's number, read anew and not kept in a register.
+KILN_FN int KBlockAgain() {
+  int x;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
+  return x;
+}
 // Two numbers of 16 bits, the first one in the lower half.
 template <bool kHalf>
 KILN_FN unsigned KNarrowPair(float low, float high) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <string>
 
 #include "absl/algorithm/container.h"
@@ -20,27 +21,30 @@ constexpr int kWarp = 32;
 constexpr int64_t kHalfBytes = 2;  // of an element
 constexpr int kFewestStages = 2, kMostStages = 4;
 
+enum class Use : uint8_t { kAll, kPlain, kMasked };
+
 // Tiles of heads that are `width` wide; `registers` of a thread, and the share of the tensor cores'
 // rate at which a multiprocessor multiplies that has as many blocks as it has room for.
 struct Candidate {
   int width, rows, warp_rows, keys, registers;
   double speed;
   bool is_kept;
+  Use use;  // masks take registers
 };
-// A warp with 32 rows loads half as much from shared memory for each of them. Masks take registers
-// that it has not got.
-constexpr std::array<Candidate, 11> kCandidates = {{
-    {64, 128, 32, 128, 255, .48, false},
-    {64, 128, 32, 64, 255, .46, false},
-    {64, 64, 16, 64, 128, .40, true},
-    {96, 128, 32, 32, 255, .50, false},
-    {96, 64, 16, 64, 168, .42, true},
-    {128, 128, 32, 64, 255, .58, false},
-    {128, 128, 32, 32, 255, .50, false},
-    {128, 64, 16, 64, 168, .45, true},
-    {256, 128, 16, 64, 255, .50, false},
-    {256, 64, 16, 64, 255, .45, false},
-    {256, 64, 16, 32, 255, .40, false},
+// A warp with 32 rows loads half as much from shared memory for each of them.
+constexpr std::array<Candidate, 12> kCandidates = {{
+    {64, 128, 32, 64, 255, .50, false, Use::kPlain},
+    {64, 128, 32, 32, 168, .46, false, Use::kPlain},
+    {64, 64, 16, 64, 168, .40, true, Use::kAll},
+    {96, 128, 32, 32, 255, .50, false, Use::kPlain},
+    {96, 64, 16, 64, 255, .42, true, Use::kAll},
+    {128, 128, 32, 32, 255, .52, false, Use::kPlain},
+    {128, 64, 16, 64, 168, .45, true, Use::kPlain},
+    {128, 64, 16, 64, 255, .45, true, Use::kMasked},
+    {256, 128, 16, 64, 255, .50, false, Use::kPlain},
+    {256, 128, 16, 32, 255, .45, false, Use::kMasked},
+    {256, 64, 16, 64, 255, .45, false, Use::kPlain},
+    {256, 64, 16, 32, 255, .40, false, Use::kAll},
 }};
 
 int ThreadsOf(const Candidate& c) {
@@ -104,7 +108,7 @@ std::vector<Choice> Ranked(const ir::Module& module, const Attention& attention,
   const int units = ComputeUnits(device);
   std::vector<Choice> choices;
   for (const Candidate& c : kCandidates) {
-    if (c.width != form.width || (form.mask != 0 && c.warp_rows > 16)) continue;
+    if (c.width != form.width || c.use == (form.mask != 0 ? Use::kPlain : Use::kMasked)) continue;
     const AttentionWarps warps = WarpsOf(form, c, machine.shared_bytes);
     if (warps.stages == 0) continue;
     choices.push_back({Microseconds(*module.ints, attention, c, warps, units, machine), warps});
@@ -163,9 +167,13 @@ bool AttendsByWarps(const ir::Module& module, const Attention& attention,
 
 bool AreWarpsFaster(const ir::Module& module, const Attention& attention,
                     const DeviceInfo& device) {
-  // A library has the same instructions without a mask, and was written for each device.
-  return attention.mask &&
-         Ranked(module, attention, device)[0].time < LibraryMicroseconds(module, attention, device);
+  // Without a mask a library has the same instructions, and was written for each device. A tile of
+  // fewer queries does little with its keys.
+  constexpr int64_t kFewestQueries = 64;
+  if (!attention.mask || module.ints->EvaluateAtHints(attention.queries) < kFewestQueries) {
+    return false;
+  }
+  return Ranked(module, attention, device)[0].time < LibraryMicroseconds(module, attention, device);
 }
 
 Tree ScheduleAttentionByWarps(ir::Module& module, const ir::Repeat& repeat,

@@ -330,6 +330,7 @@ static void KMultiplyPairs(float* sums, const unsigned (&a)[4], unsigned b0, uns
 }
 
 static void KKeepPlace(float&) {}
+static int KBlockAgain() { return (int)KBlock(); }
 template <class T>
 static T KAgain(T x) {
   return x;
