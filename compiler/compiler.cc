@@ -1,6 +1,5 @@
 #include "compiler/compiler.h"
 
-#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -78,21 +77,21 @@ bool IsDisabled(const v1::PlanRequest& request, absl::string_view pass) {
 // `scatters`: whether kernels may, however few values there are.
 lowering::LoweringOptions MakeLoweringOptions(const v1::PlanRequest& request,
                                               const codegen::Target& target, bool scatters) {
-  const auto& libraries = request.device().libraries();
-  return {
-      .library_steps = std::find(libraries.begin(), libraries.end(), "torch") != libraries.end(),
-      .mark_parameters = request.options().prepare_memory() > 0,
-      .contracts_few_rows = target.ContractsFewRows(),
-      .left_to_libraries =
-          [&target, scatters](ir::Module& module, const ir::Kernel& kernel, bool goes_on) {
-            return (!scatters && ir::HasScatter(kernel)) ||
-                   target.LeavesToLibraries(module, kernel, goes_on);
-          },
-      .taken_together =
-          [&target](ir::Module& module, const std::vector<const ir::Kernel*>& kernels) {
-            return target.TakesTogether(module, kernels);
-          },
-      .attention_by_libraries = target.LeavesAttentionToLibraries()};
+  const bool by_libraries = absl::c_linear_search(request.device().libraries(), "torch");
+  return {.library_steps = by_libraries,
+          .mark_parameters = request.options().prepare_memory() > 0,
+          .contracts_few_rows = target.ContractsFewRows(),
+          .left_to_libraries =
+              [&target, scatters](ir::Module& module, const ir::Kernel& kernel, bool goes_on) {
+                return (!scatters && ir::HasScatter(kernel)) ||
+                       target.LeavesToLibraries(module, kernel, goes_on);
+              },
+          .taken_together =
+              [&target, by_libraries](ir::Module& module,
+                                      const std::vector<const ir::Kernel*>& kernels) {
+                return target.TakesTogether(module, kernels, by_libraries);
+              },
+          .attention_by_libraries = target.LeavesAttentionToLibraries()};
 }
 
 // Whether some kernel makes a copy of what it scatters to.

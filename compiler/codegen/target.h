@@ -110,8 +110,10 @@ class Target {
     return false;
   }
   // Whether all kernels that one operator became run there as one launch, and faster so than by a
-  // library: Schedule takes a repeat of them, without steps.
-  virtual bool TakesTogether(ir::Module&, const std::vector<const ir::Kernel*>&) const {
+  // library where one could run the operator, `by_libraries`: Schedule takes a repeat of them,
+  // without steps.
+  virtual bool TakesTogether(ir::Module&, const std::vector<const ir::Kernel*>&,
+                             bool /*by_libraries*/) const {
     return false;
   }
   // Whether a copy of what a scatter stores to is left to a library, the scatter with it.

@@ -408,6 +408,7 @@ class Runner {
         return absl::OkStatus();
       }
       case MicroKind::kAttendTile:
+      case MicroKind::kAttendWarps:
         return InterpretAttention(c, s, read, [&](size_t window, int64_t i, double value) {
           return Write(micro.windows[window].alloc, micro.windows[window].buffer, at[window] + i,
                        Lane{.f = value});

@@ -41,7 +41,7 @@ const MicroInfo& Info(MicroKind kind) {
 
 size_t NumWindows(MicroKind kind, const std::vector<int>& constants) {
   size_t count = Info(kind).windows;
-  if (kind == MicroKind::kAttendTile && constants.size() == Info(kind).constants) {
+  if (IsOfManyQueries(kind) && constants.size() == Info(kind).constants) {
     count += (constants[kAttendMask] != 0 ? 1 : 0) + (constants[kAttendSums] != 0 ? 1 : 0);
   }
   if (kind == MicroKind::kMultiplyRows && constants.size() == Info(kind).constants) {
@@ -117,7 +117,8 @@ std::vector<IntExpr> Reach(IntContext& ints, const Micro& micro) {
     case MicroKind::kMultiplyWarps:
       return {ints.Const(int64_t{c[0]} * c[1]), Span(ints, s[0], s[3], s[2], s[4]),
               Span(ints, s[1], s[5], s[2], s[6])};
-    case MicroKind::kAttendTile: {
+    case MicroKind::kAttendTile:
+    case MicroKind::kAttendWarps: {
       const IntExpr width = ints.Const(c[0]);
       std::vector<IntExpr> reach = {
           Span(ints, s[0], s[3], width, one), Span(ints, s[0], s[4], width, one),
@@ -193,6 +194,7 @@ IntExpr Work(IntContext& ints, const Micro& micro) {
     case MicroKind::kMultiplyWarps:
       return ints.Mul(s[2], int64_t{c[0]} * c[1]);
     case MicroKind::kAttendTile:
+    case MicroKind::kAttendWarps:
       return ints.Mul(ints.Mul(s[0], s[2]), 2 * int64_t{c[0]});
     case MicroKind::kAttendGradients:
       return ints.Mul(ints.Mul(s[OfGradients::kRows], s[OfGradients::kNumQueries]),

@@ -85,6 +85,10 @@ namespace kiln::schedule {
      i], 0 where all scores are -inf; sums[r] = log(sum over k < keys of exp(scores[r, k])), 0     \
      there, r < rows */                                                                            \
   X(kAttendTile, "attend_tile", 12, 4, 9)                                                          \
+  /* <WIDTH, ROWS, WARP_ROWS, KEYS, STAGES, BLOCKS, KEPT, CAUSAL, MASK, SUMS, HIGH, LOW>, as       \
+     attend_tile: by warps that have WARP_ROWS of ROWS rows each (schedule/ptx/attention_warps.h)  \
+   */                                                                                              \
+  X(kAttendWarps, "attend_warps", 12, 4, 9)                                                        \
   /* <WIDTH, QUERIES, STAGES, OF_KEY, CAUSAL, HIGH, LOW>(of_keys, of_values, of_queries, query,    \
      key, value, grad, log_sums, dots; rows, row, queries, the windows' row strides, the head      \
      strides of of_queries, query, grad, log_sums and dots), of bf16 or f16, but of_queries,       \
@@ -117,10 +121,13 @@ struct MicroInfo {
   size_t constants, windows, sizes;
 };
 const MicroInfo& Info(MicroKind kind);
-// How many windows it has with these constants: of kAttendTile and kMultiplyRows more than its Info
-// says.
+// How many windows it has with these constants: of attention of many queries and kMultiplyRows more
+// than its Info says.
 size_t NumWindows(MicroKind kind, const std::vector<int>& constants);
-// Constants of kAttendTile, by number.
+inline bool IsOfManyQueries(MicroKind kind) {
+  return kind == MicroKind::kAttendTile || kind == MicroKind::kAttendWarps;
+}
+// Constants of attention of many queries, by number.
 inline constexpr size_t kAttendCausal = 7, kAttendMask = 8, kAttendSums = 9, kAttendScale = 10;
 // Windows, constants and sizes of kAttendGradients.
 struct OfGradients {

@@ -165,6 +165,7 @@ enum class MicroKind : uint8_t {
   kMultiplyRows,
   kMultiplyWarps,
   kAttendTile,
+  kAttendWarps,
   kAttendGradients,
   kAttend,
   kAttendMasked,

@@ -431,7 +431,7 @@ class Verifier {
         if (memory.dtype != (i == 0 ? DType::kF32 : DType::kBF16)) {
           return Error(StrCat("micro ", info.name, " takes bf16 and gives f32"));
         }
-      } else if (micro.kind == MicroKind::kAttendTile) {
+      } else if (IsOfManyQueries(micro.kind)) {
         const bool has_mask = micro.constants[kAttendMask] != 0;
         const bool is_mask = has_mask && i == info.windows;
         const bool is_sums = i == info.windows + (has_mask ? 1 : 0);

@@ -1,7 +1,8 @@
 """Parts of check.py about attention of many queries: own kernels on sm_90a.
 
-Which cases are kernels of ours and which are library steps the compiler decides by what was measured;
-elsewhere than on sm_90a all are library steps.
+Which cases are kernels of ours and which are library steps the compiler decides by what was measured.
+Parts attention_mma and bench_attention_mma are about attention by mma.sync of devices that are not
+sm_90a: they compile for such a device, with no step left to a library, and run on this machine's.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import kiln_torch
 import torch
 from bench import in_turns, replayed
 from measure import Results, compiled
+from products import ARCHITECTURES, by_warps
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 F = torch.nn.functional
@@ -63,10 +65,13 @@ def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any = None,
     return out.transpose(1, 2).reshape(out.shape[0], out.shape[2], -1)
 
 
-def _check(tensors: Tensors, is_causal: bool = False, dynamic: bool = False, own: bool | None = None) -> None:
-    """By Kiln against float64, into memory that was NaN; `own`: whether no library may take part."""
+def _check(
+    tensors: Tensors, is_causal: bool = False, dynamic: bool = False, own: bool | None = None, arch: str = ""
+) -> None:
+    """By Kiln against float64, into memory that was NaN; `own`: whether no library may take part, as for an
+    `arch` that is said."""
     kiln_torch.reset()
-    run = compiled(lambda *args: _attend(*args, is_causal=is_causal), dynamic=dynamic)
+    run = compiled(lambda *args: _attend(*args, is_causal=is_causal), dynamic=dynamic, **by_warps(arch))
     with torch.no_grad():
         mask = tensors[3] if len(tensors) > 3 else None
         wide = _reference(*tensors[:3], mask, is_causal)
@@ -84,55 +89,79 @@ def _check(tensors: Tensors, is_causal: bool = False, dynamic: bool = False, own
             error = float((found.double() - wide).norm() / wide.norm())
             assert error <= MOST_ERROR[found.dtype], f"off by {error:.2e} of the norm"
     _OWN.append(kiln_torch.stats()["steps"]["library"] == 0)
-    if own is not None and torch.cuda.get_device_capability() == (9, 0):
-        assert _OWN[-1] == own, kiln_torch.stats()["steps"]
+    if arch or (own is not None and torch.cuda.get_device_capability() == (9, 0)):
+        assert _OWN[-1] == (own or bool(arch)), kiln_torch.stats()["steps"]
 
 
 # Batch, heads, heads of keys, queries, keys.
 SIZES = ((2, 6, 2, 300, 417), (1, 4, 4, 64, 128), (3, 3, 1, 1000, 1000), (1, 3, 3, 700, 130), (2, 2, 2, 2048, 2048))
+FEW = ((1, 8, 2, 1, 900), (2, 2, 2, 17, 1000))
 MASKED = (2, 4, 4, 300, 418)
 
 
-def attention(run: Results) -> None:
+def _plain(run: Results, arch: str = "") -> None:
     for dtype in HALVES:
         for width in (64, 96, 128, 256):
             for apart in (False, True):
-                for sizes in SIZES:
+                for sizes in (*SIZES, *FEW) if arch else SIZES:
                     for is_causal in (False, True):
-                        with run.case(f"attention {_name(sizes, width)} {dtype} causal {is_causal} apart {apart}"):
-                            _check(_operands(sizes, width, dtype, apart), is_causal)
-    for width in (64, 128):
+                        name = f"attention {_name(sizes, width)} {dtype} causal {is_causal} apart {apart} {arch}"
+                        with run.case(name):
+                            _check(_operands(sizes, width, dtype, apart), is_causal, arch=arch)
+
+
+def _masked(run: Results, arch: str = "") -> None:
+    for width in (64, 96, 128, 256) if arch else (64, 128):
         operands = _operands(MASKED, width, torch.bfloat16)
         for sizes in ((2, 1, 300, 418), (2, 1, 1, 418), (1, 4, 300, 418), (300, 418)):
             keeps = torch.rand(sizes, device="cuda") < 0.7
             if sizes[-2] > 1:
                 keeps[..., 7:9, :] = False
             for kind in ("bool", "float32", "bfloat16"):
-                with run.case(f"attention of {width} with a mask of {kind} {sizes}"):
+                with run.case(f"attention of {width} with a mask of {kind} {sizes} {arch}"):
                     mask = keeps
                     if kind != "bool":
                         added = torch.randn(sizes, device="cuda").masked_fill(~keeps, -math.inf)
                         mask = added.to(getattr(torch, kind))
-                    _check([*operands, mask])
-        with run.case(f"attention of {width} with the least number added to all keys"):
+                    _check([*operands, mask], arch=arch)
+        with run.case(f"attention of {width} with the least number added to all keys {arch}"):
             least = torch.zeros(300, 418, device="cuda")
             least[5] = torch.finfo(torch.float32).min
-            _check([*operands, least])
-    with run.case("attention of parts of one product"):
+            _check([*operands, least], arch=arch)
+    if arch:
+        with run.case(f"attention with a mask of rows of an odd number of elements {arch}"):
+            operands = _operands((2, 4, 4, 300, 417), 64, torch.float16)
+            _check([*operands, torch.rand(300, 417, device="cuda") < 0.7], arch=arch)
+
+
+def _others(run: Results, arch: str = "") -> None:
+    with run.case(f"attention of parts of one product {arch}"):
         qkv = torch.randn(2, 500, 3 * 8 * 64, device="cuda").bfloat16()
-        _check([x.view(2, 500, 8, 64).transpose(1, 2) for x in qkv.chunk(3, -1)], is_causal=True, own=True)
-    with run.case("attention of sizes of run time"):
+        parts = [x.view(2, 500, 8, 64).transpose(1, 2) for x in qkv.chunk(3, -1)]
+        _check(parts, is_causal=True, own=True, arch=arch)
+    with run.case(f"attention of sizes of run time {arch}"):
         for length in (1000, 1500):
             tensors = [_heads(2, 4, length, 64, torch.bfloat16, False) for _ in range(3)]
-            _check(tensors, is_causal=True, dynamic=True, own=True)
-    with run.case("attention of a NaN and of infinity"):
+            _check(tensors, is_causal=True, dynamic=True, own=True, arch=arch)
+    with run.case(f"attention of a NaN and of infinity {arch}"):
         q, k, v = (_heads(1, 2, 256, 64, torch.bfloat16, False) for _ in range(3))
         k[0, 1, 3, 5] = math.nan
         q[0, 0, 9, 0] = math.inf
-        by_kiln = compiled(_attend)(q, k, v).view(1, 256, 2, 64)
+        by_kiln = compiled(_attend, **by_warps(arch))(q, k, v).view(1, 256, 2, 64)
         assert by_kiln[0, :, 1].isnan().all() and by_kiln[0, 9, 0].isnan().all()
         assert by_kiln[0, :9, 0].isfinite().all()
+
+
+def attention(run: Results) -> None:
+    for part in (_plain, _masked, _others):
+        part(run)
     print(f"{sum(_OWN)} of {len(_OWN)} functions ran on kernels of ours alone")
+
+
+def attention_mma(run: Results) -> None:
+    for arch in ARCHITECTURES:
+        for part in (_plain, _masked, _others):
+            part(run, arch)
 
 
 def _check_gradients(
@@ -293,7 +322,7 @@ def _by(backend: SDPBackend, args: Tensors, is_causal: bool) -> Any:
 class _Measured:
     """A case's operands, of bfloat16, and its sides: functions without arguments."""
 
-    def __init__(self, sizes: tuple[int, ...], is_causal: bool, needs_grad: bool) -> None:
+    def __init__(self, sizes: tuple[int, ...], is_causal: bool, needs_grad: bool, has_own: bool = True) -> None:
         batch, heads, of_keys, length, width = sizes
         self.name = f"B={batch} H={heads}/{of_keys} S={length} D={width}{' causal' if is_causal else ''}"
         self.calls = 2 if length > 4096 else 10
@@ -303,12 +332,13 @@ class _Measured:
             _heads(batch, count, length, width, torch.bfloat16, False).requires_grad_(needs_grad) for count in of_sides
         ]
         kiln_torch.reset()
-        by_kiln = compiled(lambda *args: _attend(*args, is_causal=is_causal))
         self.sides = {
             "cudnn": _by(SDPBackend.CUDNN_ATTENTION, self.args, is_causal),
             "flash": _by(SDPBackend.FLASH_ATTENTION, self.args, is_causal),
-            "kiln": lambda: by_kiln(*self.args),
         }
+        if has_own:
+            by_kiln = compiled(lambda *args: _attend(*args, is_causal=is_causal))
+            self.sides["kiln"] = lambda: by_kiln(*self.args)
 
     def times(self, sides: dict[str, Any]) -> dict[str, float]:
         """Microseconds of a call of each."""
@@ -355,6 +385,58 @@ def speed(run: Results) -> None:
     for sizes in MEASURED:
         for is_causal in (False, True):
             _time(run, sizes, is_causal)
+
+
+# Batch, heads, heads of keys, length, width.
+MEASURED_MMA = (
+    (4, 16, 16, 2048, 64), (4, 16, 16, 8192, 64), (8, 12, 12, 512, 64), (32, 12, 12, 128, 64),
+    (4, 16, 16, 2048, 96), (4, 16, 16, 2048, 128), (4, 16, 16, 8192, 128), (1, 32, 8, 4096, 128),
+    (8, 32, 8, 512, 128), (4, 16, 16, 1000, 128), (2, 8, 8, 2048, 256),
+)  # fmt: skip
+
+
+def _time_mma(run: Results, sizes: tuple[int, ...], is_causal: bool, kind: str = "") -> None:
+    """A case with a mask of that `kind`, or without one, beside libraries."""
+    case = _Measured(sizes, is_causal, needs_grad=False, has_own=False)
+    mask = None
+    if kind:
+        keeps = torch.rand(sizes[0], 1, sizes[3], sizes[3], device="cuda") < 0.7
+        mask = keeps if kind == "bool" else torch.zeros_like(keeps, dtype=torch.bfloat16).masked_fill(~keeps, -math.inf)
+        case.sides = {
+            "cudnn": _by(SDPBackend.CUDNN_ATTENTION, [*case.args, mask], False),
+            "efficient": _by(SDPBackend.EFFICIENT_ATTENTION, [*case.args, mask], False),
+        }
+    else:
+        case.sides["efficient"] = _by(SDPBackend.EFFICIENT_ATTENTION, case.args, is_causal)
+    torch._dynamo.reset()
+    with run.case(f"bench attention by mma.sync {case.name} {kind}", quiet=True), torch.no_grad():
+        for arch in ARCHITECTURES:
+            for how, mode in (("", "blocking"), (" timed", "max-autotune")):
+                options = {"fallback": "raise", "mode": mode, **by_warps(arch)}
+                fn = torch.compile(
+                    lambda *args: _attend(*args, is_causal=is_causal), backend="kiln", dynamic=False, options=options
+                )
+                args = [*case.args] if mask is None else [*case.args, mask]
+                for _ in range(3):
+                    fn(*args)
+                torch.cuda.synchronize()
+                case.sides[f"{arch}{how}"] = lambda fn=fn, args=args: fn(*args)
+        times = case.times(case.sides)
+        cells = " | ".join(f"{side} {time:.1f}" for side, time in times.items())
+        rate = case.work / min(time for side, time in times.items() if side.startswith("sm_")) / 1e6
+        print(f"| {case.name} {kind} | {cells} | {rate:.0f} TFLOP/s |", flush=True)
+
+
+def mma_speed(run: Results) -> None:
+    """Own attention by mma.sync, by the cost model for such a device and by timing its shapes. On an H100
+    flash and memory-efficient attention are by mma.sync, too; cuDNN has this machine's own instructions."""
+    print("\nattention, bf16, by mma.sync: us of GPU time, calls in one CUDA graph")
+    for sizes in MEASURED_MMA:
+        for is_causal in (False, True):
+            _time_mma(run, sizes, is_causal)
+    for sizes in ((4, 16, 16, 2048, 64), (4, 16, 16, 2048, 128), (8, 12, 12, 512, 64), (8, 32, 32, 512, 128)):
+        for kind in ("bool", "bfloat16"):
+            _time_mma(run, sizes, False, kind)
 
 
 def training_speed(run: Results) -> None:

@@ -111,6 +111,17 @@ def one_query(op, width, groups):
     return program.load_program(graph, settings, torch.device("cuda", 0)).info()
 
 
+def attention_of(arch, libraries):
+    """What is made of attention of 500 queries on an architecture, where libraries may take part or not."""
+    with FakeTensorMode():
+        q = torch.empty(2, 3, 500, 128, device="cuda", dtype=torch.float16)
+        run = torch.ops.aten._scaled_dot_product_flash_attention.default
+        module = make_fx(lambda q: [run(q, q, q, 0.0, True)[0]], tracing_mode="fake")(q)
+    settings = Settings(server=sys.argv[1], fallback="raise", prepare_memory=0, arch=arch, libraries=libraries)
+    graph = capture(module, lambda _: False)
+    return program.load_program(graph, settings, torch.device("cuda", 0)).info()
+
+
 def cached(head_dim):
     """What is made of a step of decoding with transformers' static cache, which the graph updates in place."""
     import transformers
@@ -185,6 +196,12 @@ if sys.argv[2:] == ["packed"]:
 if sys.argv[2:] == ["decoding"]:
     for rows in (1, 3, 16, 64, 65):
         print(json.dumps({"rows": rows, **decoding(rows)}, default=str), flush=True)
+    sys.exit()
+if sys.argv[2:] == ["architectures"]:
+    for arch in ("sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"):
+        for libraries in ("torch", "none"):
+            line = {"arch": arch, "libraries": libraries}
+            print(json.dumps({**line, **attention_of(arch, libraries)}, default=str), flush=True)
     sys.exit()
 if sys.argv[2:] == ["cached"]:
     for head_dim in (64, 24):

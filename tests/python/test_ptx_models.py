@@ -69,6 +69,17 @@ def test_attention_of_a_gpu_with_dropout_is_a_library_step(server):
         assert line["native_steps"] > 0
 
 
+def test_attention_is_a_kernel_where_no_library_is(server):
+    """Whose scores lie in no memory; with torch, whose flash attention is as fast there, only on sm_90a."""
+    lines = compiled(server, "architectures")
+    assert len(lines) == 10
+    for line in lines:
+        is_own = line["libraries"] == "none" or line["arch"] == "sm_90a"
+        assert sum(line["library_ops"].values()) == (0 if is_own else 1), line
+        assert line["native_steps"] == (1 if is_own else 0), line
+        assert line["workspace_bytes"] < 500 * 500, line
+
+
 def test_attention_in_training_is_a_kernel(server):
     """And another one makes the states of random numbers, which nobody reads; of 80 elements it is a library's."""
     lines = compiled(server, "trained_attention")

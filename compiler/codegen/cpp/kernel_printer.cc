@@ -162,6 +162,7 @@ void KernelPrinter::PrintMicro(const schedule::Micro& micro, Function& f) {
     case schedule::MicroKind::kMultiplyRows:
     case schedule::MicroKind::kMultiplyWarps:
     case schedule::MicroKind::kAttendTile:
+    case schedule::MicroKind::kAttendWarps:
     case schedule::MicroKind::kAttend:
     case schedule::MicroKind::kAttendGradients:
     case schedule::MicroKind::kAttendMasked:

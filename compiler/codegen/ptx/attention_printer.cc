@@ -12,6 +12,9 @@
 #include "compiler/codegen/source/tree_printer.h"
 #include "compiler/schedule/micro.h"
 #include "compiler/schedule/ptx/attention.h"
+#include "compiler/schedule/ptx/attention_form.h"
+#include "compiler/schedule/ptx/attention_warps.h"
+#include "proto/base/status_macros.h"
 
 namespace kiln::codegen::ptx {
 namespace {
@@ -22,7 +25,9 @@ using ir::IntExpr;
 using schedule::For;
 using schedule::Micro;
 using schedule::Node;
+using schedule::ptx::AttentionForm;
 using schedule::ptx::AttentionTile;
+using schedule::ptx::AttentionWarps;
 using source::CppType;
 using source::Writer;
 
@@ -97,16 +102,14 @@ void AllowStrides(EmittedTensorMap& map) {
 
 namespace {
 
+// What is printed of either kind.
 class AttentionPrinter : public source::TreePrinter {
- public:
-  AttentionPrinter(ir::Module& module, const schedule::Tree& tree, int compute_units)
+ protected:
+  AttentionPrinter(ir::Module& module, const schedule::Tree& tree, const Micro& attend)
       : TreePrinter(module, tree),
-        compute_units_(compute_units),
-        attend_(*FindMicro(tree, schedule::MicroKind::kAttendTile)),
-        tile_(AttentionTile::FromConstants(attend_.constants)) {}
-  absl::StatusOr<EmittedKernel> Print();
+        attend_(attend),
+        form_(AttentionForm::FromConstants(attend.constants)) {}
 
- private:
   void PrintVectorLoop(const For&, Function&) override {}
   void PrintArray(schedule::AllocId, Function&) override {}
   void PrintMicro(const Micro&, Function&) override {}
@@ -124,21 +127,71 @@ class AttentionPrinter : public source::TreePrinter {
     return ints_.Substitute(attend_.windows[window].index, zeros);
   }
   IntExpr Heads() const { return ints_.Mul(loops_[1]->end, loops_[2]->end); }
-  size_t Sums() const { return kMask + (tile_.mask != 0 ? 1 : 0); }
-  EmittedTensorMap MapOf(size_t window, int rows) const;
-  std::string ShapeText() const;
+  IntExpr Tiles() const {
+    return ints_.Mul(ints_.Mul(loops_[0]->end, Heads()),
+                     ints_.CeilDiv(loops_[3]->end, loops_[3]->step));
+  }
+  size_t Sums() const { return kMask + (form_.mask != 0 ? 1 : 0); }
+  bool IsHalf() const {
+    return module_.buffers[attend_.windows[kQuery].buffer].dtype == DType::kF16;
+  }
+  // Finds the loops, and names what the call has.
+  absl::Status Begin();
+  std::string SizesText();
+  // Scale, mask and what takes sums: the last arguments of the call.
+  std::string ArgumentsText() const {
+    return StrCat(source::FloatLiteral(DType::kF32, form_.scale), ", ", mask_, ", ", sums_);
+  }
+
+  const Micro& attend_;
+  const AttentionForm form_;
+  std::vector<const For*> loops_;  // batches, heads of keys, heads that share one, rows
+
+ private:
   std::string MaskText();
   std::string SumsText();
+
+  std::string mask_, sums_;
+};
+
+// On sm_90a.
+class TilePrinter : public AttentionPrinter {
+ public:
+  TilePrinter(ir::Module& module, const schedule::Tree& tree, const Micro& attend,
+              int compute_units)
+      : AttentionPrinter(module, tree, attend),
+        compute_units_(compute_units),
+        tile_(AttentionTile::FromConstants(attend_.constants)) {}
+  absl::StatusOr<EmittedKernel> Print();
+
+ private:
+  EmittedTensorMap MapOf(size_t window, int rows) const;
+  std::string ShapeText() const;
   EmittedGrid Grid() const;
 
   const int compute_units_;
-  const Micro& attend_;
   const AttentionTile tile_;
-  std::vector<const For*> loops_;  // batches, heads of keys, heads that share one, rows
+};
+
+// By mma.sync.
+class WarpsPrinter : public AttentionPrinter {
+ public:
+  WarpsPrinter(ir::Module& module, const schedule::Tree& tree, const Micro& attend, bool waits)
+      : AttentionPrinter(module, tree, attend),
+        waits_(waits),
+        warps_(AttentionWarps::FromConstants(attend_.constants)) {}
+  absl::StatusOr<EmittedKernel> Print();
+
+ private:
+  std::string ShapeText() const;
+  std::string HeadsText(size_t window);
+
+  const bool waits_;
+  const AttentionWarps warps_;
 };
 
 // Boxes of `rows` rows of a head.
-EmittedTensorMap AttentionPrinter::MapOf(size_t window, int rows) const {
+EmittedTensorMap TilePrinter::MapOf(size_t window, int rows) const {
   const bool of_keys = window == kKey || window == kValue;
   EmittedTensorMap map;
   map.buffer = attend_.windows[window].buffer;
@@ -152,19 +205,19 @@ EmittedTensorMap AttentionPrinter::MapOf(size_t window, int rows) const {
   return map;
 }
 
-std::string AttentionPrinter::ShapeText() const {
-  const bool is_half = module_.buffers[attend_.windows[kQuery].buffer].dtype == DType::kF16;
-  const absl::string_view type = is_half ? "f16" : "bf16";
+std::string TilePrinter::ShapeText() const {
+  const absl::string_view type = IsHalf() ? "f16" : "bf16";
   Writer out;
   out.AppendText(InstructionText("OfScores", type, tile_.keys, FirstOperand::kShared,
                                  /*is_second_turned=*/false));
   out.AppendText(InstructionText("OfValues", type, tile_.width, FirstOperand::kRegisters,
                                  /*is_second_turned=*/true));
   out.Line("struct Shape {");
-  out.Line("static constexpr int kHead = ", tile_.width, ", kGroups = ", tile_.groups,
-           ", kKeys = ", tile_.keys, ", kStages = ", tile_.stages, ", kMask = ", tile_.mask, ";");
+  out.Line("static constexpr int kHead = ", tile_.width, ", kRows = ", tile_.Queries(),
+           ", kGroups = ", tile_.groups, ", kKeys = ", tile_.keys, ", kStages = ", tile_.stages,
+           ", kMask = ", tile_.mask, ";");
   out.Line("static constexpr bool kCausal = ", Truth(tile_.is_causal),
-           ", kTurns = ", Truth(tile_.turns), ", kHalf = ", Truth(is_half),
+           ", kTurns = ", Truth(tile_.turns), ", kHalf = ", Truth(IsHalf()),
            ", kInPlace = ", Truth(tile_.in_place), ";");
   out.Line("using Scores = OfScores;");
   out.Line("using Values = OfValues;");
@@ -174,7 +227,7 @@ std::string AttentionPrinter::ShapeText() const {
 
 // A KMask.
 std::string AttentionPrinter::MaskText() {
-  if (tile_.mask == 0) return "KNoMask{}";
+  if (form_.mask == 0) return "KNoMask{}";
   const schedule::Window& mask = attend_.windows[kMask];
   const IntExpr strides[] = {Along(kMask, *loops_[0]), HeadStride(kMask, /*of_keys=*/false),
                              attend_.sizes[kMaskStride]};
@@ -191,7 +244,7 @@ std::string AttentionPrinter::MaskText() {
 
 // What takes the logarithm of a row's sum of exponentials.
 std::string AttentionPrinter::SumsText() {
-  if (!tile_.has_log_sums) return "[](long, long, long, float) {}";
+  if (!form_.has_log_sums) return "[](long, long, long, float) {}";
   const schedule::Window& sums = attend_.windows[Sums()];
   return StrCat("[&](long batch, long head, long row, float value) KILN_INLINE { ",
                 names_.Buffer(sums.buffer), "[", Expr(First(Sums())), " + batch * ",
@@ -200,17 +253,7 @@ std::string AttentionPrinter::SumsText() {
                 Expr(attend_.sizes[kSumsStride]), "] = value; }");
 }
 
-EmittedGrid AttentionPrinter::Grid() const {
-  const IntExpr tiles =
-      ints_.Mul(ints_.Mul(loops_[0]->end, Heads()), ints_.CeilDiv(loops_[3]->end, loops_[3]->step));
-  EmittedGrid grid;
-  grid.blocks = {tile_.is_persistent ? ints_.Min(tiles, ints_.Const(compute_units_)) : tiles};
-  grid.threads = {ints_.Const(tile_.Threads())};
-  grid.shared_bytes = ints_.Const(tile_.SharedBytes());
-  return grid;
-}
-
-absl::StatusOr<EmittedKernel> AttentionPrinter::Print() {
+absl::Status AttentionPrinter::Begin() {
   ForEachNode(tree_.body, [&](const Node& node) {
     if (const auto* loop = std::get_if<For>(&node.value)) loops_.push_back(loop);
   });
@@ -222,18 +265,35 @@ absl::StatusOr<EmittedKernel> AttentionPrinter::Print() {
     names_.Buffer(attend_.windows[window].buffer);
   }
   names_.MarkStored(attend_.windows[kResult].buffer);
-  if (tile_.has_log_sums) names_.MarkStored(attend_.windows[Sums()].buffer);
-  const std::string mask = MaskText(), sums = SumsText();
+  if (form_.has_log_sums) names_.MarkStored(attend_.windows[Sums()].buffer);
+  mask_ = MaskText();
+  sums_ = SumsText();
+  return absl::OkStatus();
+}
+
+// A KAttentionSizes' numbers. Heads that share keys come together.
+std::string AttentionPrinter::SizesText() {
   const IntExpr keys = attend_.sizes[kKeys];
-  // Heads that share keys come together.
-  const IntExpr head_bytes = ints_.Mul(keys, int64_t{2} * 2 * tile_.width);
+  const IntExpr head_bytes = ints_.Mul(keys, int64_t{2} * 2 * form_.width);
   const IntExpr at_a_time = ints_.Mul(
       ints_.Max(ints_.FloorDiv(ints_.Const(kCached), head_bytes), ints_.Const(1)), loops_[2]->end);
-  const std::string sizes = absl::StrJoin(
+  return absl::StrJoin(
       {Expr(loops_[0]->end), Expr(Heads()), Expr(loops_[3]->end), Expr(keys), Expr(loops_[2]->end),
        Expr(at_a_time)},
       ", ", [](std::string* out, const std::string& size) { StrAppend(out, "(int)", size); });
+}
 
+EmittedGrid TilePrinter::Grid() const {
+  EmittedGrid grid;
+  grid.blocks = {tile_.is_persistent ? ints_.Min(Tiles(), ints_.Const(compute_units_)) : Tiles()};
+  grid.threads = {ints_.Const(tile_.Threads())};
+  grid.shared_bytes = ints_.Const(tile_.SharedBytes());
+  return grid;
+}
+
+absl::StatusOr<EmittedKernel> TilePrinter::Print() {
+  KILN_RETURN_IF_ERROR(Begin());
+  const std::string sizes = SizesText();
   const std::string parameters = ParametersText(module_, names_, "__restrict ");
   const size_t first_map = names_.buffers().size() + names_.symbols().size() + 2;
   Writer out;
@@ -248,8 +308,7 @@ absl::StatusOr<EmittedKernel> AttentionPrinter::Print() {
   PrintMapAddresses(first_map, {"map_queries", "map_keys", "map_values", "map_result"}, out);
   out.Line("const KAttentionMaps maps = {map_queries, map_keys, map_values, map_result};");
   out.Line("const KAttentionSizes sizes = {", sizes, "};");
-  out.Line("KAttention<Shape>(maps, sizes, ", source::FloatLiteral(DType::kF32, tile_.scale), ", ",
-           mask, ", ", sums, ");");
+  out.Line("KAttention<Shape>(maps, sizes, ", ArgumentsText(), ");");
   out.Line("}");
 
   EmittedKernel kernel = KernelOf(ints_, names_, out);
@@ -260,15 +319,78 @@ absl::StatusOr<EmittedKernel> AttentionPrinter::Print() {
   return kernel;
 }
 
+std::string WarpsPrinter::ShapeText() const {
+  constexpr int kChunk = 64;  // columns of the result that a warp finishes at a time
+  Writer out;
+  out.Line("struct Shape {");
+  out.Line("static constexpr int kHead = ", warps_.width, ", kRows = ", warps_.rows,
+           ", kWarpRows = ", warps_.warp_rows, ", kKeys = ", warps_.keys,
+           ", kStages = ", warps_.stages, ", kMask = ", warps_.mask, ";");
+  out.Line("static constexpr bool kCausal = ", Truth(warps_.is_causal),
+           ", kKept = ", Truth(warps_.is_kept), ", kHalf = ", Truth(IsHalf()), ";");
+  out.Line("static constexpr int kResults = 1, kChunk = ", kChunk, ";");
+  out.Line("static constexpr bool kRagged = false, kRolled = false, kByBlocks = ", Truth(waits_),
+           ";");
+  out.Line("};");
+  return out.text();
+}
+
+// A KHeads.
+std::string WarpsPrinter::HeadsText(size_t window) {
+  const bool of_keys = window == kKey || window == kValue;
+  const std::string buffer = names_.Buffer(attend_.windows[window].buffer);
+  return StrCat("{", buffer, " + ", Expr(First(window)), ", ", Expr(Along(window, *loops_[0])),
+                ", ", Expr(HeadStride(window, of_keys)), ", ",
+                Expr(attend_.sizes[kStrides + window]), "}");
+}
+
+absl::StatusOr<EmittedKernel> WarpsPrinter::Print() {
+  KILN_RETURN_IF_ERROR(Begin());
+  const std::string sizes = SizesText();
+  const std::string operands = absl::StrJoin(
+      {HeadsText(kQuery), HeadsText(kKey), HeadsText(kValue), HeadsText(kResult)}, ", ");
+  // Loads may not come before a wait for the kernel that makes what they load.
+  const std::string parameters = ParametersText(module_, names_, waits_ ? "" : "__restrict ");
+  Writer out;
+  out.Line(kKernelMark, kSymbolPlaceholder);
+  out.Line(kThreadsMark, warps_.Threads());
+  out.Line(kResidentMark, warps_.blocks);
+  out.AppendText(ShapeText());
+  out.Line("extern \"C\" KILN_KERNEL void ", kSymbolPlaceholder, "(", parameters,
+           "char* scratch, int* error_out) {");
+  PrintSymbols(names_, index_type_, out);
+  if (waits_) out.Line("KLetNextBegin();\nKWaitForPrevious();");
+  out.Line("const KAttentionOperands operands = {", operands, "};");
+  out.Line("const KAttentionSizes sizes = {", sizes, "};");
+  out.Line("KAttentionByWarps<Shape>(operands, sizes, ", ArgumentsText(), ");");
+  out.Line("}");
+
+  EmittedKernel kernel = KernelOf(ints_, names_, out);
+  kernel.grid.blocks = {Tiles()};
+  kernel.grid.threads = {ints_.Const(warps_.Threads())};
+  kernel.grid.shared_bytes = ints_.Const(warps_.SharedBytes());
+  kernel.waits = waits_;
+  return kernel;
+}
+
+const Micro* FindAttend(const schedule::Tree& tree) {
+  const Micro* const of_tile = FindMicro(tree, schedule::MicroKind::kAttendTile);
+  return of_tile != nullptr ? of_tile : FindMicro(tree, schedule::MicroKind::kAttendWarps);
+}
+
 }  // namespace
 
 bool IsAttention(const schedule::Tree& tree) {
-  return FindMicro(tree, schedule::MicroKind::kAttendTile) != nullptr;
+  return FindAttend(tree) != nullptr;
 }
 
 absl::StatusOr<EmittedKernel> PrintAttention(ir::Module& module, const schedule::Tree& tree,
-                                             int compute_units) {
-  return AttentionPrinter(module, tree, compute_units).Print();
+                                             int compute_units, bool waits) {
+  const Micro& attend = *FindAttend(tree);
+  if (attend.kind == schedule::MicroKind::kAttendTile) {
+    return TilePrinter(module, tree, attend, compute_units).Print();
+  }
+  return WarpsPrinter(module, tree, attend, waits).Print();
 }
 
 }  // namespace kiln::codegen::ptx

@@ -1,5 +1,5 @@
-// The tree of attention on sm_90a's tensor cores (schedule/ptx/attention.h) as C++: a call of the
-// prelude's KAttention.
+// The tree of attention on tensor cores (schedule/ptx/attention.h, attention_warps.h) as C++: a
+// call of the prelude's KAttention or KAttentionByWarps.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,11 @@ namespace kiln::codegen::ptx {
 
 bool IsAttention(const schedule::Tree& tree);
 
-// As PrintKernel, for blocks of which each of `compute_units` runs one; four tensor maps, of
-// queries, keys, values and the result, follow the other parameters. REQUIRES: IsAttention(tree).
+// As PrintKernel, for sm_90a for blocks of which each of `compute_units` runs one; there four
+// tensor maps, of queries, keys, values and the result, follow the other parameters. REQUIRES:
+// IsAttention(tree).
 absl::StatusOr<EmittedKernel> PrintAttention(ir::Module& module, const schedule::Tree& tree,
-                                             int compute_units);
+                                             int compute_units, bool waits);
 
 // The tree's micro-kernel of that kind; null where there is none.
 const schedule::Micro* FindMicro(const schedule::Tree& tree, schedule::MicroKind kind);

@@ -158,6 +158,12 @@ KILN_FN float KMachineShare(float a, float b, float c) {
   asm("fma.rn.sat.f32 %0, %1, %2, %3;" : "=f"(x) : "f"(a), "f"(b), "f"(c));
   return x;
 }
+// The logarithm to base 2, within 2^-22 of the value or of 1.
+KILN_FN float KMachineLog2(float x) {
+  float y;
+  asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 // Within 2 units in the last place for |b| in [2^-126, 2^126].
 KILN_FN float KMachineQuotient(float a, float b) {
   float q;

@@ -80,25 +80,6 @@ KILN_FN Vec<float, 2> KLoadTwoOf(unsigned from, int block) {
       : "memory");
   return x;
 }
-template <bool kHalf>
-KILN_FN unsigned KNarrowPair(float low, float high) {
-  unsigned pair;
-  if constexpr (kHalf) {
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  } else {
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  }
-  return pair;
-}
-// Of lanes 4 i to 4 i + 3, which have parts of one row.
-KILN_FN float KGreatestOfFour(float x) {
-  x = __builtin_fmaxf(x, KExchange(0xffffffffu, x, 1));
-  return __builtin_fmaxf(x, KExchange(0xffffffffu, x, 2));
-}
-KILN_FN float KSumOfFour(float x) {
-  x += KExchange(0xffffffffu, x, 1);
-  return x + KExchange(0xffffffffu, x, 2);
-}
 // 2^(x - greatest), 0 of what is forbidden, also where everything is so far.
 KILN_FN float KWeight(float x, float greatest) {
   return KMachineExp2(x - (greatest == -__builtin_inff() ? 0 : greatest));

@@ -73,9 +73,46 @@ KILN_FN void KMultiplyPairs(float* sums, const unsigned (&a)[4], unsigned b0, un
   }
 }
 
+// Whatever made the number comes after what stands before this, and before what stands after it, as
+// far as that is loads and stores: else all matrices might be loaded first, and registers not do.
+KILN_FN void KKeepPlace(float& x) {
+  asm volatile("" : "+f"(x)::"memory");
+}
+// The number, of which it is not known where it came from: what is made of it is not kept in
+// registers from where it was made before, and no variable of a loop grows beside it.
+template <class T>
+KILN_FN T KAgain(T x) {
+  if constexpr (sizeof(T) == 8) {
+    asm volatile("" : "+l"(x));
+  } else {
+    asm volatile("" : "+r"(x));
+  }
+  return x;
+}
+// The block's number, read anew and not kept in a register.
+KILN_FN int KBlockAgain() {
+  int x;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
+  return x;
+}
+// Two numbers of 16 bits, the first one in the lower half.
+template <bool kHalf>
+KILN_FN unsigned KNarrowPair(float low, float high) {
+  unsigned pair;
+  if constexpr (kHalf) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  }
+  return pair;
+}
+
 // An address in the GPU's memory as a number.
 KILN_FN unsigned long KGlobalAddress(const void* p) {
   return (unsigned long)(const __attribute__((address_space(1))) char*)p;
+}
+KILN_FN void KStoreGlobal(unsigned long to, KOctet x) {
+  *(__attribute__((address_space(1))) KOctet*)to = x;
 }
 // 16 bytes on their way, of which the first `bytes` are read and the others become zeros.
 KILN_FN void KCopyAsync(unsigned to, unsigned long from, int bytes) {

@@ -1,5 +1,5 @@
-// Goes on where prelude_sums.inc.h ends: matrix products on the tensor cores of sm_80 and later, by
-// mma.sync.
+// Goes on where prelude_scores.inc.h ends: matrix products on the tensor cores of sm_80 and later,
+// by mma.sync.
 //
 // A block has one tile of the result, of which each of its warps has a part. Tiles of both
 // operands, kStep deep, go through a ring of stages: all threads copy 16 bytes at a time, of

@@ -104,9 +104,9 @@ class PtxTarget : public Target {
 
   bool LeavesCopiesToLibraries() const override { return true; }
   bool LeavesAttentionToLibraries() const override { return true; }
-  bool TakesTogether(ir::Module& module,
-                     const std::vector<const ir::Kernel*>& kernels) const override {
-    return schedule::ptx::TakesAttention(module, kernels, device_);
+  bool TakesTogether(ir::Module& module, const std::vector<const ir::Kernel*>& kernels,
+                     bool by_libraries) const override {
+    return schedule::ptx::TakesAttention(module, kernels, by_libraries, device_);
   }
 
   void Tile(ir::Module& module) const override {
@@ -126,7 +126,8 @@ class PtxTarget : public Target {
     KILN_ASSIGN_OR_RETURN(EmittedKernel emitted,
                           ptx::IsOfFewQueries(tree) ? ptx::PrintFewQueries(module, tree)
                           : ptx::IsProduct(tree) ? ptx::PrintProduct(module, tree, units, CanWait())
-                          : ptx::IsAttention(tree) ? ptx::PrintAttention(module, tree, units)
+                          : ptx::IsAttention(tree)
+                              ? ptx::PrintAttention(module, tree, units, CanWait())
                           : ptx::IsGradients(tree) ? ptx::PrintGradients(module, tree, units)
                                                    : ptx::PrintKernel(module, tree, CanWait()));
     emitted.prelude = PtxPrelude();

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/schedule/micro.h"
-#include "compiler/schedule/ptx/attention.h"
+#include "compiler/schedule/ptx/attention_form.h"
 #include "compiler/schedule/ptx/team_plan.h"
 
 namespace kiln::schedule::ptx {

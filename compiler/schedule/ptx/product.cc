@@ -13,6 +13,7 @@
 #include "compiler/schedule/ptx/cost.h"
 #include "compiler/schedule/ptx/few_rows.h"
 #include "compiler/schedule/ptx/team_plan.h"
+#include "compiler/schedule/ptx/warp_machine.h"
 #include "compiler/schedule/ptx/warp_tiles.h"
 
 namespace kiln::schedule::ptx {

@@ -13,6 +13,7 @@
 #include "compiler/ir/packed_weights.h"
 #include "compiler/schedule/kept_values.h"
 #include "compiler/schedule/ptx/attention.h"
+#include "compiler/schedule/ptx/attention_warps.h"
 #include "compiler/schedule/ptx/few_queries.h"
 #include "compiler/schedule/ptx/few_rows.h"
 #include "compiler/schedule/ptx/gradients.h"
@@ -248,17 +249,21 @@ bool IsProductOfFewRows(ir::Module& module, const ir::Kernel& kernel, const Devi
 }
 
 bool TakesAttention(ir::Module& module, const std::vector<const ir::Kernel*>& kernels,
-                    const DeviceInfo& device) {
+                    bool by_libraries, const DeviceInfo& device) {
   if (const auto gradients = FindAttentionGradients(module, kernels)) {
-    return IsOfTensorCores(module, *gradients, device) && IsFasterThanLibraries(module, *gradients);
+    return IsOfTensorCores(module, *gradients, device) &&
+           (!by_libraries || IsFasterThanLibraries(module, *gradients));
   }
   const std::optional<Attention> attention = FindAttention(module, kernels);
   if (!attention) return false;
   if (const auto of_few = AsFewQueries(module, *attention, device)) {
-    return IsFasterThanLibraries(*module.ints, *of_few, device);
+    return !by_libraries || IsFasterThanLibraries(*module.ints, *of_few, device);
+  }
+  if (AttendsByWarps(module, *attention, device)) {
+    return !by_libraries || AreWarpsFaster(module, *attention, device);
   }
   return IsOfTensorCores(module, *attention, device) &&
-         IsFasterThanLibraries(module, *attention, device);
+         (!by_libraries || IsFasterThanLibraries(module, *attention, device));
 }
 
 absl::StatusOr<Tree> ScheduleRepeat(ir::Module& module, const ir::Repeat& repeat,
@@ -276,6 +281,9 @@ absl::StatusOr<Tree> ScheduleRepeat(ir::Module& module, const ir::Repeat& repeat
     }
     if (IsOfTensorCores(module, *attention, device)) {
       return ScheduleAttention(module, repeat, *attention, device);
+    }
+    if (AttendsByWarps(module, *attention, device)) {
+      return ScheduleAttentionByWarps(module, repeat, *attention, device);
     }
   }
   return absl::UnimplementedError(

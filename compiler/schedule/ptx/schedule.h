@@ -24,9 +24,10 @@ bool TakesProduct(ir::Module& module, const ir::Kernel& kernel, bool goes_on,
 bool IsProductOfFewRows(ir::Module& module, const ir::Kernel& kernel, const DeviceInfo& device);
 
 // Whether the kernels are attention, or its gradients, that run as one there (few_queries.h,
-// attention.h, gradients.h), and faster so than by a library.
+// attention.h, attention_warps.h, gradients.h), and faster so than by a library where one could run
+// them, `by_libraries`.
 bool TakesAttention(ir::Module& module, const std::vector<const ir::Kernel*>& kernels,
-                    const DeviceInfo& device);
+                    bool by_libraries, const DeviceInfo& device);
 
 // REQUIRES: a kernel of the verified module. UNIMPLEMENTED for complex types and for what it Lacks.
 absl::StatusOr<Tree> ScheduleKernel(ir::Module& module, const ir::Kernel& kernel,

@@ -8,14 +8,13 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/schedule/ptx/cost.h"
 #include "compiler/schedule/ptx/team_plan.h"
+#include "compiler/schedule/ptx/warp_machine.h"
 
 namespace kiln::schedule::ptx {
 namespace {
 
 constexpr int kWarp = 32;
-constexpr int64_t kHalfBytes = 2;          // of an element of an operand
-constexpr int64_t kSystemBytes = 1 << 10;  // of shared memory, for each block
-constexpr int kRegisters = 65536;          // of a multiprocessor
+constexpr int64_t kHalfBytes = 2;  // of an element of an operand
 constexpr int kFewestStages = 3, kMostStages = 5;
 
 // Tiles and a warp's part of them; `registers` of a thread, and the share of the tensor cores' rate
@@ -36,45 +35,6 @@ constexpr std::array<Candidate, 6> kCandidates = {{
     {64, 128, 32, 64, 168, .56},
     {64, 64, 32, 32, 128, .47},
 }};
-
-// What is assumed of devices beside what they say of themselves. None was measured but an H100 with
-// these kernels: cuBLAS, which has sm_90a's own instructions there, took 0.45 to 0.6 of their time.
-// An H100 gets sm_90a's code, and sm_90's newer devices, whose own instructions are about twice as
-// fast by their data sheets.
-struct Machine {
-  double multiply_adds;  // of mma.sync, of 16 bits into 32, in a clock of a multiprocessor
-  int64_t shared_bytes;  // of a multiprocessor, where the device does not say
-  double library;        // time of its product in that of ours
-};
-// By the vendor's data sheets a multiprocessor of sm_80 does 1024 multiply-adds a clock, one of
-// sm_86 and sm_89 512, and one of an H100 is known to do 0.62 of its 2048 by mma.sync. cuBLAS is
-// known to reach 0.8 to 0.9 of that, and kernels like this one 0.85 to 0.95 of its speed: the worse
-// end is taken.
-constexpr double kBySameInstructions = .85;
-// Where a multiprocessor has so little shared memory and the architecture is sm_90 or later the
-// device is of those whose tensor cores have mma.sync alone.
-constexpr int64_t kSmallShared = 128 << 10;
-
-int64_t BytesOf(const DeviceInfo& device, MemoryKind kind, int64_t otherwise) {
-  for (const MemorySpace& space : device.memory_spaces) {
-    if (space.kind == kind && space.bytes > 0) return space.bytes;
-  }
-  return otherwise;
-}
-
-Machine MachineOf(const DeviceInfo& device) {
-  constexpr int64_t kLarge = 228 << 10, kMiddle = 164 << 10, kSmall = 100 << 10;
-  constexpr double kByOthers = .3;
-  if (device.arch == "sm_80") {
-    return {1024, BytesOf(device, MemoryKind::kShared, kMiddle), kBySameInstructions};
-  }
-  if (device.arch == "sm_90") {
-    const int64_t shared = BytesOf(device, MemoryKind::kShared, kLarge);
-    if (shared > kSmallShared) return {1280, shared, kByOthers};
-    return {512, shared, kBySameInstructions};
-  }
-  return {512, BytesOf(device, MemoryKind::kShared, kSmall), kBySameInstructions};
-}
 
 int ThreadsOf(const Candidate& c) {
   return kWarp * (c.rows / c.warp_rows) * (c.columns / c.warp_columns);
@@ -105,11 +65,11 @@ struct Rates {
   double multiply_adds, instructions, l2_bytes, memory_bytes;
 };
 
-Rates RatesOf(const DeviceInfo& device, const Machine& machine) {
-  constexpr double kUsualMegahertz = 1400, kUsualBytes = 1e6;  // a microsecond
-  constexpr double kL2Bytes = 38;  // a clock, from the second-level cache, by the same fit
-  constexpr double kLanes = 128;   // that begin an instruction in a clock
-  const double megahertz = device.clock_mhz > 0 ? device.clock_mhz : kUsualMegahertz;
+Rates RatesOf(const DeviceInfo& device, const WarpMachine& machine) {
+  constexpr double kUsualBytes = 1e6;  // a microsecond
+  constexpr double kL2Bytes = 38;      // a clock, from the second-level cache, by the same fit
+  constexpr double kLanes = 128;       // that begin an instruction in a clock
+  const double megahertz = machine.megahertz;
   Rates rates{machine.multiply_adds * megahertz, kLanes * megahertz, kL2Bytes * megahertz,
               kUsualBytes};
   for (const MemorySpace& space : device.memory_spaces) {
@@ -158,7 +118,7 @@ struct Choice {
 
 // The fastest first.
 std::vector<Choice> Ranked(const Product& product, const DeviceInfo& device) {
-  const Machine machine = MachineOf(device);
+  const WarpMachine machine = WarpMachineOf(device);
   const Rates rates = RatesOf(device, machine);
   const int units = ComputeUnits(device);
   std::vector<Choice> choices;
@@ -177,7 +137,7 @@ std::vector<Choice> Ranked(const Product& product, const DeviceInfo& device) {
 double LibraryMicroseconds(const Product& product, const DeviceInfo& device) {
   constexpr double kLaunch = 2, kCachedShare = .5, kCachedSpeed = 2, kCopied = 2;
   constexpr int64_t kNoBytes = 0;
-  const Machine machine = MachineOf(device);
+  const WarpMachine machine = WarpMachineOf(device);
   const double bytes = 2.0 * kHalfBytes * static_cast<double>(product.num_rows) *
                        static_cast<double>(product.num_columns);
   double moving = bytes / RatesOf(device, machine).memory_bytes;
@@ -185,7 +145,7 @@ double LibraryMicroseconds(const Product& product, const DeviceInfo& device) {
   if (product.num_columns % 8 != 0) {
     moving *= kCopied;
   } else if (bytes <
-             kCachedShare * static_cast<double>(BytesOf(device, MemoryKind::kL2, kNoBytes))) {
+             kCachedShare * static_cast<double>(MemoryBytes(device, MemoryKind::kL2, kNoBytes))) {
     moving /= kCachedSpeed;
   }
   Product alone = product;
@@ -217,14 +177,6 @@ int WarpTiles::Threads() const {
 // Results take the place of the stages.
 int64_t WarpTiles::SharedBytes() const {
   return int64_t{stages} * (rows + columns) * step * kHalfBytes;
-}
-
-bool MultipliesByWarps(const DeviceInfo& device) {
-  constexpr std::array<absl::string_view, 4> kArchitectures = {"sm_80", "sm_86", "sm_89", "sm_90"};
-  // For two candidates at least; all devices of these architectures have more.
-  constexpr int64_t kLeastShared = 64 << 10;
-  return absl::c_linear_search(kArchitectures, device.arch) &&
-         MachineOf(device).shared_bytes >= kLeastShared;
 }
 
 WarpTiles ChooseWarpTiles(const Product& product, const DeviceInfo& device,

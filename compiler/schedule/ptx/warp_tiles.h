@@ -25,9 +25,6 @@ struct WarpTiles {
   int64_t SharedBytes() const;
 };
 
-// Whether products run so on that device.
-bool MultipliesByWarps(const DeviceInfo& device);
-
 // The tiles of that rank (DeviceInfo::rank) by the cost model; adds them, the runner-up and a
 // library's time to `reasons`. REQUIRES: product.by_warps, of that device.
 WarpTiles ChooseWarpTiles(const Product& product, const DeviceInfo& device,

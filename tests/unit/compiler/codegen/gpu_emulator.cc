@@ -224,6 +224,7 @@ static float KMachineShare(float a, float b, float c) {
   return x > 0 ? x < 1 ? x : 1 : 0;
 }
 static float KMachineQuotient(float a, float b) { return a / b; }
+static float KMachineLog2(float x) { return __builtin_log2f(x); }
 )";
 
 // The functions of prelude_tensor.inc.h as the PTX ISA has ldmatrix, mma.m16n8k16 and cp.async.
@@ -303,6 +304,22 @@ static float KiWiden(unsigned pair, int element) {
   return bits & 0x8000 ? -size : size;
 }
 template <bool kHalf>
+static unsigned KiNarrow(float x) {
+  const unsigned bits = __builtin_bit_cast(unsigned, x), sign = bits >> 16 & 0x8000;
+  if (x != x) return 0x7fff;
+  if (!kHalf) return bits + 0x7fff + (bits >> 16 & 1) >> 16;
+  const float size = __builtin_fabsf(x);
+  if (size >= 65520.0f) return sign | 0x7c00;
+  // Subnormal numbers: a sum whose last bit is 2^-24.
+  if (size < 0x1p-14f) return sign | __builtin_bit_cast(unsigned, size + 0.5f) - 0x3f000000u;
+  const unsigned of_size = bits & 0x7fffffff;
+  return sign | (of_size + 0xfff + (of_size >> 13 & 1) >> 13) - (112 << 10);
+}
+template <bool kHalf>
+static unsigned KNarrowPair(float low, float high) {
+  return KiNarrow<kHalf>(low) | KiNarrow<kHalf>(high) << 16;
+}
+template <bool kHalf>
 static void KMultiplyPairs(float* sums, const unsigned (&a)[4], unsigned b0, unsigned b1) {
   const unsigned words[6] = {a[0], a[1], a[2], a[3], b0, b1};
   const int lane = KThread() & 31, row = lane / 4, column = lane % 4 * 2;
@@ -316,6 +333,13 @@ static void KMultiplyPairs(float* sums, const unsigned (&a)[4], unsigned b0, uns
     }
   }
   KMeetWarp();
+}
+
+static void KKeepPlace(float&) {}
+static int KBlockAgain() { return (int)KBlock(); }
+template <class T>
+static T KAgain(T x) {
+  return x;
 }
 
 struct KiCopy {
@@ -334,6 +358,10 @@ struct KiCopies {
 };
 static KiCopies kiln_copies[1024];
 static unsigned long KGlobalAddress(const void* p) { return (unsigned long)p; }
+static void KStoreGlobal(unsigned long to, KOctet x) {
+  if (to % 16 != 0) __builtin_trap();
+  __builtin_memcpy((void*)to, &x, 16);
+}
 static void KCopyAsync(unsigned to, unsigned long from, int bytes) {
   KiCopies& mine = kiln_copies[KThread()];
   if (to % 16 != 0 || from % 16 != 0 || mine.count == 1024) __builtin_trap();

@@ -5,91 +5,31 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "tests/unit/compiler/codegen/attention_graphs.h"
 #include "tests/unit/compiler/codegen/ptx_made.h"
-#include "tests/unit/compiler/lowering/graph_maker.h"
 
 namespace kiln::codegen {
 namespace {
 
 using absl::StrCat;
-using lowering::GraphMaker;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-struct Case {
-  v1::DType type = v1::DTYPE_BFLOAT16;
-  int64_t batches = 2, heads = 4, key_heads = 4, queries = 70, keys = 90, width = 64;
-  bool is_causal = false, has_log_sums = false;
-  v1::DType mask = v1::DTYPE_UNSPECIFIED;  // none
-  bool is_mask_of_keys = false;            // one for all heads and rows
-  double scale = 0.125;
-  bool is_dynamic = false;  // how many batches there are is known at run time only
-  bool has_states =
-      false;  // cuDNN's operator as training has it: states of random numbers are used
-};
+using Case = AttentionCase;
 
-// One attention of operands with rows of all heads one after another, as transformers' models
-// have them.
-GraphMaker Graph(Case c) {
-  GraphMaker g;
-  if (c.is_dynamic) c.batches = g.Symbol(c.batches);
-  const auto input = [&](const lowering::Sizes& sizes, v1::DType type) {
-    return g.Input(sizes, {}, type);
-  };
-  const auto operand = [&](int64_t rows, int64_t heads) {
-    return input({c.batches, rows, heads, c.width}, c.type);
-  };
-  const int q = operand(c.queries, c.heads), k = operand(c.keys, c.key_heads),
-            v = operand(c.keys, c.key_heads);
-  v1::Argument mask = lowering::NoArg();
-  if (c.mask != v1::DTYPE_UNSPECIFIED) {
-    mask = lowering::Value(input(c.is_mask_of_keys
-                                     ? lowering::Sizes{c.batches, 1, 1, c.keys}
-                                     : lowering::Sizes{c.batches, c.heads, c.queries, c.keys},
-                                 c.mask));
-  }
-  const auto by_heads = [&](int of, int64_t rows, int64_t heads) {
-    return lowering::Value(g.Node("aten.permute.default",
-                                  {lowering::Value(of), lowering::IntList({0, 2, 1, 3})},
-                                  {c.batches, heads, rows, c.width}, c.type));
-  };
-  const auto qs = by_heads(q, c.queries, c.heads), ks = by_heads(k, c.keys, c.key_heads),
-             vs = by_heads(v, c.keys, c.key_heads);
-  const lowering::Sizes sizes = {c.batches, c.heads, c.queries, c.width};
-  const v1::Argument causal = lowering::Bool(c.is_causal), dropout = lowering::Float(0);
-  if (c.has_states) {
-    const int out =
-        g.Node("aten._scaled_dot_product_cudnn_attention.default",
-               {qs, ks, vs, mask, lowering::Bool(true), dropout, causal}, sizes, c.type);
-    g.Keyword("scale", lowering::Float(c.scale));
-    g.Output(out);
-    g.Output(g.MoreResult({c.batches, c.heads, c.queries, 1}));
-    for (int i = 0; i < 2; ++i) g.Output(g.MoreResult({}, v1::DTYPE_INT64));
-    return g;
-  }
-  const int out = g.Node("aten._scaled_dot_product_flash_attention_for_cpu.default",
-                         {qs, ks, vs, dropout, causal}, sizes, c.type);
-  g.MoreResult({c.batches, c.heads, c.queries});
-  if (c.mask != v1::DTYPE_UNSPECIFIED) g.Keyword("attn_mask", mask);
-  g.Keyword("scale", lowering::Float(c.scale));
-  g.Output(out);
-  if (c.has_log_sums) g.Output(out + 1);
-  return g;
-}
-
-ir::Module Lowered(GraphMaker g) {
-  return LowerFor(*MakePtx(), g.proto());
+ir::Module Lowered(const Case& c) {
+  return LowerFor(*MakePtx(), AttentionGraph(c).proto());
 }
 
 bool IsOneKernel(const Case& c) {
-  const ir::Module module = Lowered(Graph(c));
+  const ir::Module module = Lowered(c);
   return module.operations.size() == 1 &&
          std::holds_alternative<ir::Repeat>(module.operations.back());
 }
 
 // Its tree computes what its kernels do.
 void CheckTree(const Case& c) {
-  ir::Module module = Lowered(Graph(c));
+  ir::Module module = Lowered(c);
   ASSERT_EQ(module.operations.size(), c.has_states ? 2u : 1u);
   ASSERT_TRUE(std::holds_alternative<ir::Repeat>(module.operations[0]));
   std::vector<int64_t> symbols;
@@ -99,7 +39,7 @@ void CheckTree(const Case& c) {
 }
 
 Made CompileAttention(const Case& c) {
-  return CompileOne(Lowered(Graph(c)), 0);
+  return CompileOne(Lowered(c), 0);
 }
 
 TEST(PtxAttentionTest, ATreeComputesWhatItsKernelsDo) {

@@ -133,24 +133,24 @@ Made Compile(const std::string& text, const std::string& arch, int rank) {
   return made;
 }
 
-Made CompileOne(ir::Module module, size_t number) {
+Made CompileOne(ir::Module module, size_t number, const std::string& arch, int rank) {
   Made made;
   made.module = std::move(module);
-  Add(*MakePtx(), made.module.operations[number], made);
+  Add(*MakePtx(arch, rank), made.module.operations[number], made);
   return made;
 }
 
-ir::Module LowerFor(const Target& target, const v1::Graph& graph) {
+ir::Module LowerFor(const Target& target, const v1::Graph& graph, bool by_libraries) {
   ir::Module module;
   const absl::StatusOr<graph::Graph> imported = graph::Import(graph, *module.ints);
   EXPECT_TRUE(imported.ok()) << imported.status();
   const lowering::LoweringOptions options = {
-      .library_steps = true,
+      .library_steps = by_libraries,
       .left_to_libraries = [&](ir::Module& m, const ir::Kernel& kernel,
                                bool on) { return target.LeavesToLibraries(m, kernel, on); },
       .taken_together =
           [&](ir::Module& m, const std::vector<const ir::Kernel*>& kernels) {
-            return target.TakesTogether(m, kernels);
+            return target.TakesTogether(m, kernels, by_libraries);
           },
       .attention_by_libraries = target.LeavesAttentionToLibraries()};
   EXPECT_EQ(lowering::Lower(*imported, options, module), absl::OkStatus());
@@ -159,8 +159,9 @@ ir::Module LowerFor(const Target& target, const v1::Graph& graph) {
   return module;
 }
 
-void CheckTrees(ir::Module& module, const std::vector<int64_t>& symbols, double tolerance) {
-  const auto target = MakePtx();
+void CheckTrees(ir::Module& module, const std::vector<int64_t>& symbols, double tolerance,
+                const std::string& arch, int rank) {
+  const auto target = MakePtx(arch, rank);
   std::vector<schedule::Tree> trees;
   for (const ir::Operation& operation : module.operations) {
     auto tree = target->Schedule(module, operation);

@@ -34,13 +34,15 @@ struct Made {
 // Tiles, schedules, prints and compiles all operations; fails the current test where that fails.
 Made Compile(const std::string& text, const std::string& arch = "sm_90a", int rank = 0);
 
-// What lowering and fusion make of the graph for the target, with library steps.
-ir::Module LowerFor(const Target& target, const v1::Graph& graph);
-// Fails the current test where the trees of sm_90a compute something else than the module's
-// kernels, of random inputs.
-void CheckTrees(ir::Module& module, const std::vector<int64_t>& symbols, double tolerance);
-// As Compile, operation `number` alone, for sm_90a.
-Made CompileOne(ir::Module module, size_t number);
+// What lowering and fusion make of the graph for the target, with library steps where
+// `by_libraries`.
+ir::Module LowerFor(const Target& target, const v1::Graph& graph, bool by_libraries = true);
+// Fails the current test where the target's trees compute something else than the module's kernels,
+// of random inputs.
+void CheckTrees(ir::Module& module, const std::vector<int64_t>& symbols, double tolerance,
+                const std::string& arch = "sm_90a", int rank = 0);
+// As Compile, operation `number` alone.
+Made CompileOne(ir::Module module, size_t number, const std::string& arch = "sm_90a", int rank = 0);
 
 // Fails where ptxas, if this machine has it, refuses the PTX or has registers to spill.
 void Assemble(const std::string& object, const std::string& arch);

@@ -225,7 +225,7 @@ bool IsTaken(const std::string& text, const std::string& arch = "sm_90a") {
   for (const ir::Kernel& kernel : ir::KernelsOf(module.operations.back())) {
     kernels.push_back(&kernel);
   }
-  return MakePtx(arch)->TakesTogether(module, kernels);
+  return MakePtx(arch)->TakesTogether(module, kernels, /*by_libraries=*/true);
 }
 
 TEST(PtxQueriesTest, OthersAreLeft) {
