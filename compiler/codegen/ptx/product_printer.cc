@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "compiler/codegen/ptx/kernel_launch.h"
 #include "compiler/codegen/ptx/kernel_printer.h"
 #include "compiler/codegen/ptx/product_shapes.h"
 #include "compiler/codegen/source/tree_printer.h"
