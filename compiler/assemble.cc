@@ -230,6 +230,7 @@ absl::StatusOr<v1::Program> Assemble(const v1::Graph& graph, const ir::Module& m
   Assembler assembler(module, plan, program);
   for (size_t i = 0; i < module.operations.size(); ++i) {
     const auto* library = std::get_if<ir::Library>(&module.operations[i]);
+    if (library == nullptr && kernels[i].symbol.empty()) continue;  // another's launch runs it
     KILN_RETURN_IF_ERROR(library != nullptr ? assembler.AddLibrary(*library)
                                             : assembler.AddLaunch(kernels[i]));
     if (ir::StoresPrepared(module, KernelsOf(module.operations[i]))) {

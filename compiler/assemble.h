@@ -25,8 +25,9 @@ struct NamedKernel {
 };
 
 // `kernels` has one entry for each operation of the module, in order; those of Library operations
-// are not read. `graph` gives the inputs, symbols and constants, which the program repeats.
-// INTERNAL where an expression of the program still contains a loop variable.
+// are not read, and one without a symbol is part of another's launch. `graph` gives the inputs,
+// symbols and constants, which the program repeats. INTERNAL where an expression of the program
+// still contains a loop variable.
 absl::StatusOr<v1::Program> Assemble(const v1::Graph& graph, const ir::Module& module,
                                      const memory::Plan& plan,
                                      const std::vector<NamedKernel>& kernels);

@@ -1,9 +1,12 @@
 #include "compiler/compiler.h"
 
+#include <algorithm>
+#include <optional>
 #include <utility>
 #include <variant>
 
 #include "absl/algorithm/container.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -15,6 +18,7 @@
 #include "compiler/graph/import.h"
 #include "compiler/ir/fixed_values.h"
 #include "compiler/ir/identity.h"
+#include "compiler/joint_launches.h"
 #include "compiler/kernel_interface.h"
 #include "compiler/lowering/lower.h"
 #include "compiler/memory/plan_memory.h"
@@ -158,21 +162,46 @@ class Emitter {
         response_(response) {}
 
   absl::StatusOr<NamedKernel> Emit(const ir::Operation& operation, const schedule::Tree& tree) {
-    NamedKernel named;
-    KILN_ASSIGN_OR_RETURN(named.emitted, target_.Print(module_, tree));
+    KILN_ASSIGN_OR_RETURN(codegen::EmittedKernel emitted, target_.Print(module_, tree));
+    return Name(KernelsOf(operation), tree, tree.origins, std::move(emitted));
+  }
+
+  // One for all of the operations, which are equal to that of `tree`: Target::PrintTogether.
+  absl::StatusOr<std::optional<NamedKernel>> EmitTogether(
+      const std::vector<const ir::Operation*>& operations, const schedule::Tree& tree,
+      absl::Span<const codegen::BufferMap> copies) {
+    KILN_ASSIGN_OR_RETURN(std::optional<codegen::EmittedKernel> emitted,
+                          target_.PrintTogether(module_, tree, copies));
+    if (!emitted) return std::nullopt;
+    std::vector<ir::Kernel> kernels;
+    std::vector<std::string> origins;
+    for (const ir::Operation* operation : operations) {
+      for (const ir::Kernel& kernel : KernelsOf(*operation)) {
+        kernels.push_back(kernel);
+        origins.insert(origins.end(), kernel.origins.begin(), kernel.origins.end());
+      }
+    }
+    return Name(kernels, tree, origins, *std::move(emitted));
+  }
+
+ private:
+  absl::StatusOr<NamedKernel> Name(absl::Span<const ir::Kernel> kernels, const schedule::Tree& tree,
+                                   const std::vector<std::string>& origins,
+                                   codegen::EmittedKernel emitted) {
+    NamedKernel named{.emitted = std::move(emitted)};
     KILN_ASSIGN_OR_RETURN(const std::string interface,
-                          InterfaceOf(module_, KernelsOf(operation), named.emitted));
+                          InterfaceOf(module_, kernels, named.emitted));
     named.emitted.source += target_.InterfaceText(interface, named.emitted.binary);
     named.symbol = absl::StrCat("kiln_", Sha256(named.emitted.source).ToHex().substr(0, 24));
-    if (known_.insert(named.symbol).second) KILN_RETURN_IF_ERROR(Add(named, tree));
+    if (known_.insert(named.symbol).second) KILN_RETURN_IF_ERROR(Add(named, tree, origins));
     // Nobody reads them any more, and equal kernels copy the rest.
     named.emitted.source.clear();
     named.emitted.routines.clear();
     return named;
   }
 
- private:
-  absl::Status Add(const NamedKernel& named, const schedule::Tree& tree) {
+  absl::Status Add(const NamedKernel& named, const schedule::Tree& tree,
+                   const std::vector<std::string>& origins) {
     source_bytes_ += named.emitted.source.size();
     if (source_bytes_ > most_bytes_) {
       return absl::ResourceExhaustedError(
@@ -190,7 +219,7 @@ class Emitter {
       out.set_symbol(routine.name);
       out.set_source(absl::StrCat(named.emitted.prelude, routine.source));
     }
-    for (const std::string& origin : tree.origins) source.add_ops(origin);
+    for (const std::string& origin : origins) source.add_ops(origin);
     if (!debug_) return absl::OkStatus();
     for (const std::string& reason : tree.reasons) source.add_schedule(reason);
     for (const schedule::LaunchPlan& plan : tree.plans) AddPlan(plan, source);
@@ -225,30 +254,90 @@ absl::Status AddAlternatives(const std::vector<std::unique_ptr<codegen::Target>>
   return absl::OkStatus();
 }
 
-// A kernel for each operation of the module, library steps aside; `others` have other schedules.
-absl::StatusOr<std::vector<NamedKernel>> EmitKernels(
-    ir::Module& module, const std::vector<ir::Identity>& identities,
-    const std::vector<schedule::Tree>& trees,
-    const std::vector<std::unique_ptr<codegen::Target>>& others, const StopCheck& stop,
-    Emitter& emitter) {
-  std::vector<NamedKernel> kernels(module.operations.size());
-  size_t number = 0;
-  for (size_t i = 0; i < module.operations.size(); ++i) {
-    const ir::Operation& operation = module.operations[i];
-    if (std::holds_alternative<ir::Library>(operation)) continue;
-    if (stop) KILN_RETURN_IF_ERROR(stop());
-    if (const size_t first = identities[i].first; first != i) {
-      kernels[i] = ForBuffersOf(kernels[first], identities[first], identities[i]);
-      continue;
+// Makes the kernels of a module's operations, library steps aside.
+class KernelMaker {
+ public:
+  // By operation: its tree, where none before it equals the operation; and the operations whose
+  // launches are one with its own, as FindJointLaunches gives them.
+  KernelMaker(ir::Module& module, const std::vector<ir::Identity>& identities,
+              const std::vector<schedule::Tree>& trees,
+              const std::vector<std::vector<size_t>>& together,
+              const std::vector<std::unique_ptr<codegen::Target>>& others, Emitter& emitter)
+      : module_(module),
+        identities_(identities),
+        together_(together),
+        others_(others),
+        emitter_(emitter),
+        trees_(module.operations.size(), nullptr) {
+    size_t number = 0;
+    for (size_t i = 0; i < trees_.size(); ++i) {
+      if (std::holds_alternative<ir::Library>(module.operations[i])) continue;
+      if (identities[i].first == i && number < trees.size()) trees_[i] = &trees[number++];
     }
-    if (number == trees.size() || trees[number].name != NameOf(operation)) {
-      return absl::InternalError(absl::StrCat("kernel @", NameOf(operation), " has no schedule"));
-    }
-    KILN_ASSIGN_OR_RETURN(kernels[i], emitter.Emit(operation, trees[number++]));
-    KILN_RETURN_IF_ERROR(AddAlternatives(others, module, operation, emitter, kernels[i]));
   }
-  return kernels;
-}
+
+  // One for each operation; `others` have other schedules. Nothing for library steps, and for
+  // operations that another one's launch runs.
+  absl::StatusOr<std::vector<NamedKernel>> Run(const StopCheck& stop) {
+    std::vector<NamedKernel> kernels(module_.operations.size());
+    std::vector<bool> is_made(kernels.size(), false);
+    for (size_t i = 0; i < kernels.size(); ++i) {
+      const ir::Operation& operation = module_.operations[i];
+      if (is_made[i] || std::holds_alternative<ir::Library>(operation)) continue;
+      if (stop) KILN_RETURN_IF_ERROR(stop());
+      const schedule::Tree* tree = trees_[identities_[i].first];
+      if (tree == nullptr) {
+        return absl::InternalError(absl::StrCat("kernel @", NameOf(operation), " has no schedule"));
+      }
+      if (!together_.empty() && !together_[i].empty()) {
+        KILN_ASSIGN_OR_RETURN(std::optional<NamedKernel> joint, MakeJoint(together_[i], *tree));
+        if (joint) {
+          kernels[i] = *std::move(joint);
+          for (const size_t other : together_[i]) is_made[other] = true;
+          continue;
+        }
+      }
+      KILN_ASSIGN_OR_RETURN(kernels[i], Make(i, *tree));
+    }
+    return kernels;
+  }
+
+ private:
+  absl::StatusOr<NamedKernel> Make(size_t number, const schedule::Tree& tree) {
+    const size_t first = identities_[number].first;
+    auto made = made_.find(first);
+    if (made == made_.end()) {
+      KILN_ASSIGN_OR_RETURN(NamedKernel kernel, emitter_.Emit(module_.operations[first], tree));
+      KILN_RETURN_IF_ERROR(
+          AddAlternatives(others_, module_, module_.operations[first], emitter_, kernel));
+      made = made_.emplace(first, std::move(kernel)).first;
+    }
+    if (first == number) return made->second;
+    return ForBuffersOf(made->second, identities_[first], identities_[number]);
+  }
+
+  absl::StatusOr<std::optional<NamedKernel>> MakeJoint(const std::vector<size_t>& numbers,
+                                                       const schedule::Tree& tree) {
+    const ir::Identity& from = identities_[identities_[numbers[0]].first];
+    std::vector<codegen::BufferMap> copies(numbers.size());
+    std::vector<const ir::Operation*> operations;
+    for (size_t copy = 0; copy < numbers.size(); ++copy) {
+      operations.push_back(&module_.operations[numbers[copy]]);
+      for (size_t i = 0; i < from.buffers.size(); ++i) {
+        copies[copy][from.buffers[i]] = identities_[numbers[copy]].buffers[i];
+      }
+    }
+    return emitter_.EmitTogether(operations, tree, copies);
+  }
+
+  ir::Module& module_;
+  const std::vector<ir::Identity>& identities_;
+  const std::vector<std::vector<size_t>>& together_;
+  const std::vector<std::unique_ptr<codegen::Target>>& others_;
+  Emitter& emitter_;
+  std::vector<const schedule::Tree*> trees_;       // by operation
+  absl::flat_hash_map<size_t, NamedKernel> made_;  // by the first operation that it is for
+};
 
 // Views the request's source.
 absl::StatusOr<codegen::KernelJob> MakeJob(const v1::CompileKernelRequest& request) {
@@ -387,7 +476,13 @@ absl::StatusOr<v1::PlanResponse> PlanGraph(const v1::PlanRequest& request, const
     }
     Emitter emitter(*target, module, most_bytes * (1 + others.size()), request.options().debug(),
                     response);
-    KILN_ASSIGN_OR_RETURN(kernels, EmitKernels(module, identities, trees, others, stop, emitter));
+    // A launch that has alternatives stays alone.
+    std::vector<std::vector<size_t>> together;
+    if (target->MostBuffersTogether() > 0 && others.empty()) {
+      together = FindJointLaunches(module, plan, identities, target->MostBuffersTogether());
+    }
+    KILN_ASSIGN_OR_RETURN(
+        kernels, KernelMaker(module, identities, trees, together, others, emitter).Run(stop));
     return absl::OkStatus();
   }));
   KILN_RETURN_IF_ERROR(stages.Run("assemble", [&]() -> absl::Status {

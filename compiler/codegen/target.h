@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -63,6 +64,9 @@ struct EmittedKernel {
   int binary = 0;                             // Binary::number of what Link makes of it
 };
 inline constexpr absl::string_view kSymbolPlaceholder = "KILN_KERNEL_SYMBOL";
+
+// Of buffers of one kernel, which those of an equal one are.
+using BufferMap = absl::flat_hash_map<ir::BufferId, ir::BufferId>;
 
 // A kernel to compile.
 struct KernelJob {
@@ -134,7 +138,17 @@ class Target {
   // REQUIRES: a verified tree of this target.
   virtual absl::StatusOr<EmittedKernel> Print(ir::Module& module,
                                               const schedule::Tree& tree) const = 0;
-  // Both.
+  // How many buffers a launch of several equal kernels may have in all; 0: there are no such
+  // launches.
+  virtual int MostBuffersTogether() const { return 0; }
+  // One kernel that does what that of `tree` does with its own buffers, for each of `copies` with
+  // the buffers that stand there for those, in any order and at once: its buffers are those of the
+  // first copy, then those of the next. Nothing where the target has no such kernel.
+  virtual absl::StatusOr<std::optional<EmittedKernel>> PrintTogether(
+      ir::Module&, const schedule::Tree&, absl::Span<const BufferMap> /*copies*/) const {
+    return std::nullopt;
+  }
+  // Schedule, then Print.
   absl::StatusOr<EmittedKernel> Emit(ir::Module& module, const ir::Operation& operation) const;
   // An SVG document of what the device's memories hold while the module runs; empty for targets
   // without one.

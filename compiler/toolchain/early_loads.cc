@@ -3,7 +3,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/SmallPtrSet.h"
+#include "llvm/ADT/SmallVector.h"
 #include "llvm/Analysis/ValueTracking.h"
 #include "llvm/IR/DataLayout.h"
 #include "llvm/IR/Function.h"
@@ -19,8 +21,18 @@ namespace {
 // Of loaded values that wait, and so of registers.
 constexpr uint64_t kMostBits = 32 * 32;
 
-const llvm::Argument* ParameterOf(const llvm::Value* pointer) {
-  return llvm::dyn_cast<llvm::Argument>(llvm::getUnderlyingObject(pointer));
+using Objects = llvm::SmallVector<const llvm::Value*, 4>;
+
+// What the pointer may point into: parameters, which a branch may choose among. Empty where it may
+// be anything else.
+Objects ParametersOf(const llvm::Value* pointer) {
+  Objects objects;
+  llvm::getUnderlyingObjects(pointer, objects);
+  const auto is_other = [](const llvm::Value* object) {
+    return !llvm::isa<llvm::Argument>(object);
+  };
+  if (llvm::any_of(objects, is_other)) objects.clear();
+  return objects;
 }
 
 // Whether the load gives the same where it stands before the instruction.
@@ -28,9 +40,11 @@ bool MayPass(const llvm::LoadInst& load, const llvm::Instruction& other) {
   if (!other.mayWriteToMemory() && !other.mayThrow()) return true;
   const auto* const store = llvm::dyn_cast<llvm::StoreInst>(&other);
   if (store == nullptr || !store->isSimple()) return false;
-  const llvm::Argument* const from = ParameterOf(load.getPointerOperand());
-  const llvm::Argument* const to = ParameterOf(store->getPointerOperand());
-  return from != nullptr && to != nullptr && from != to;
+  const Objects from = ParametersOf(load.getPointerOperand());
+  const Objects to = ParametersOf(store->getPointerOperand());
+  return !from.empty() && !to.empty() && llvm::none_of(from, [&](const llvm::Value* object) {
+    return llvm::is_contained(to, object);
+  });
 }
 
 // The instructions of a block from `begin` on, of which loads move to `begin`.

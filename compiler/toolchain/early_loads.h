@@ -11,7 +11,8 @@ namespace kiln::toolchain {
 // the first of them, as many as their results take some registers for, so that all are under way
 // before the first result is waited for. REQUIRES: no store through one parameter of a function
 // makes what a load through another one reads. Such a load passes that store; others stay behind
-// stores, calls and inline assembly.
+// stores, calls and inline assembly. A pointer that a branch chooses among parameters is one
+// through all of these.
 void AddEarlyLoads(llvm::PassBuilder& builder);
 
 }  // namespace kiln::toolchain

@@ -122,6 +122,20 @@ def attention_of(arch, libraries):
     return program.load_program(graph, settings, torch.device("cuda", 0)).info()
 
 
+def updates(tensors, sizes):
+    """What is made of an optimizer's step, each tensor's by the squares of its gradient, `tensors` of each size."""
+    with FakeTensorMode():
+        params = [torch.empty(size, device="cuda") for size in sizes for _ in range(tensors)]
+
+        def fn(params, grads):
+            return [p - 0.1 * g / ((g * g).sum() + 1) for p, g in zip(params, grads, strict=True)]
+
+        module = make_fx(fn, tracing_mode="fake")(params, params)
+    settings = Settings(server=sys.argv[1], fallback="raise", prepare_memory=0)
+    graph = capture(module, lambda _: False)
+    return program.load_program(graph, settings, torch.device("cuda", 0)).info()
+
+
 def cached(head_dim):
     """What is made of a step of decoding with transformers' static cache, which the graph updates in place."""
     import transformers
@@ -192,6 +206,9 @@ def packed(rows, inner, group):
 if sys.argv[2:] == ["packed"]:
     for rows, inner, group in ((1, 8, 128), (17, 2, 32), (64, 4, 256), (65, 8, 64)):
         print(json.dumps({"rows": rows, **packed(rows, inner, group)}, default=str), flush=True)
+    sys.exit()
+if sys.argv[2:] == ["updates"]:
+    print(json.dumps(updates(20, (8000, 10000)), default=str), flush=True)
     sys.exit()
 if sys.argv[2:] == ["decoding"]:
     for rows in (1, 3, 16, 64, 65):

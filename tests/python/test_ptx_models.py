@@ -133,3 +133,9 @@ def test_products_of_few_rows_are_kernels(server):
         is_few = line["rows"] <= 64
         assert sum(line["library_ops"].values()) == (0 if is_few else 3), line
         assert line["native_steps"] == (3 if is_few else 2), line
+
+
+def test_updates_of_equal_tensors_are_one_launch(server):
+    """Of tensors of one size; the client takes a launch of so many buffers."""
+    (line,) = compiled(server, "updates")
+    assert line["library_ops"] == {} and line["native_steps"] == 2, line

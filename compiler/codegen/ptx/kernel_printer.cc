@@ -11,9 +11,11 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "compiler/codegen/ptx/kernel_launch.h"
 #include "compiler/codegen/ptx/short_functions.h"
 #include "compiler/codegen/source/tree_printer.h"
 #include "compiler/schedule/nest.h"
+#include "proto/base/status_macros.h"
 
 namespace kiln::codegen::ptx {
 namespace {
@@ -65,7 +67,8 @@ class KernelPrinter : public source::TreePrinter {
     if (IndicesFitInt(tree)) index_type_ = "int";
   }
 
-  absl::StatusOr<EmittedKernel> Print();
+  absl::StatusOr<TaskText> Print();
+  const source::Names& names() const { return names_; }
 
  private:
   // What one array's accesses have in common.
@@ -395,7 +398,8 @@ void KernelPrinter::PrintTask(const source::Grid& grid, IntExpr chunks, Function
   PrintBlock(grid.nodes, f);
 }
 
-absl::StatusOr<EmittedKernel> KernelPrinter::Print() {
+// The tasks' code, and how they are spread over blocks.
+absl::StatusOr<TaskText> KernelPrinter::Print() {
   const std::vector<source::Grid> grids = source::FindGrids(tree_.body);
   if (grids.size() != 1 || grids[0].lanes.size() > 1) Unknown("several grids");
   const source::Grid& grid = grids[0];
@@ -413,92 +417,30 @@ absl::StatusOr<EmittedKernel> KernelPrinter::Print() {
   f.body.SetFunctions([functions = ShortFunctions(module_, tree_, /*of_products=*/false)](
                           const ir::Inst& inst) { return functions.Of(inst); });
   PrintTask(grid, chunks, f);
-  const int team = tree_.team;
-  const int64_t team_bytes = team_bytes_.value();
+  TaskText text{.index_type = std::string(index_type_), .waits = waits_, .team = tree_.team};
+  text.team_bytes = team_bytes_.value();
   // A team that is more than a warp is a block, if its threads meet.
-  const bool is_block = team > kWarp && (meets_ || team_bytes > 0);
-  int threads = is_block ? team : std::max(team, kBlock);
+  const bool is_block = text.team > kWarp && (meets_ || text.team_bytes > 0);
+  text.slot_bytes = is_block ? kSlotBytes : 0;
+  text.threads = is_block ? text.team : std::max(text.team, kBlock);
   // Few tasks: more blocks, for more multiprocessors.
-  while (tasks.is_const() && threads > std::max(kWarp, team) &&
-         tasks.value() * team < threads * kFewBlocks) {
-    threads /= 2;
+  while (tasks.is_const() && text.threads > std::max(kWarp, text.team) &&
+         tasks.value() * text.team < text.threads * kFewBlocks) {
+    text.threads /= 2;
   }
-  const int teams = threads / team;
-  const bool checks = f.body.TakeChecks();
-  const std::string tasks_text = Expr(tasks);
-  if (!problem_.empty()) return absl::InternalError(problem_);
-
-  const std::string parameters = ParametersText(module_, names_);
-  const int64_t slot_bytes = is_block ? kSlotBytes : 0;
-  Writer out;
-  out.Line(kKernelMark, kSymbolPlaceholder);
-  out.Line(kThreadsMark, threads);
-  out.Line(kLoadsMark, "early");
+  text.blocks = ints_.CeilDiv(tasks, ints_.Const(text.threads / text.team));
   // Else ptxas has loads of a row wait for the row before, to take few registers.
   if (!grid.lanes.empty() && HasSerialLoop(tree_.body)) {
-    out.Line(kResidentMark, std::max(1, kResidentThreads / threads));
+    text.resident = std::max(1, kResidentThreads / text.threads);
   }
-  out.Line("extern \"C\" KILN_KERNEL void ", kSymbolPlaceholder, "(", parameters,
-           "char* scratch, int* error_out) {");
-  if (waits_) {
-    out.Line("KLetNextBegin();");
-    out.Line("KWaitForPrevious();");
-  }
-  out.Line("constexpr int kTeam = ", team, ";");
-  PrintSymbols(names_, index_type_, out);
-  out.Line("const ", index_type_, " task = (", index_type_, ")(KBlock() * ", teams,
-           " + KThread() / kTeam);");
-  out.Line("if (task >= ", tasks_text, ") return;");
-  out.Line("const int lane = KThread() % kTeam;");
-  if (slot_bytes + team_bytes > 0) out.Line("char* const slots = KShared();");
-  if (team_bytes > 0) {
-    out.Line("char* const of_team = slots + ", slot_bytes, " + KThread() / kTeam * ", team_bytes,
-             ";");
-  }
-  if (slot_bytes + team_bytes == 0) out.Line("char* const slots = nullptr;");
-  if (checks) out.Line("int error = 0;");
-  out.AppendText(f.out.text());
-  if (checks) out.Line("if (error) *error_out = 1;");
-  out.Line("}");
-
-  EmittedKernel kernel = KernelOf(ints_, names_, out);
-  kernel.waits = waits_;
-  kernel.grid.blocks = {ints_.CeilDiv(tasks, ints_.Const(teams))};
-  kernel.grid.threads = {ints_.Const(threads)};
-  kernel.grid.shared_bytes = ints_.Const(slot_bytes + teams * team_bytes);
-  return kernel;
-}
-
-}  // namespace
-
-std::string ParametersText(const ir::Module& module, const source::Names& names,
-                           absl::string_view qualifier) {
-  std::string text;
-  for (size_t i = 0; i < names.buffers().size(); ++i) {
-    StrAppend(&text, source::PointerType(module, names, names.buffers()[i]), " ", qualifier, "b", i,
-              ", ");
-  }
-  for (size_t i = 0; i < names.symbols().size(); ++i) StrAppend(&text, "long size", i, ", ");
+  text.checks = f.body.TakeChecks();
+  text.tasks = Expr(tasks);
+  text.body = f.out.text();
+  if (!problem_.empty()) return absl::InternalError(problem_);
   return text;
 }
 
-void PrintSymbols(const source::Names& names, absl::string_view type, source::Writer& out) {
-  for (size_t i = 0; i < names.symbols().size(); ++i) {
-    out.Line("const ", type, " s", i, " = (", type, ")size", i, ";");
-  }
-}
-
-EmittedKernel KernelOf(ir::IntContext& ints, const source::Names& names,
-                       const source::Writer& text) {
-  EmittedKernel kernel;
-  kernel.source = text.text();
-  kernel.buffers = names.buffers();
-  kernel.symbols = names.symbols();
-  kernel.scratch_bytes = ints.Const(0);
-  kernel.thread_scratch_bytes = ints.Const(0);
-  kernel.binary = 1;
-  return kernel;
-}
+}  // namespace
 
 bool IndicesFitInt(const schedule::Tree& tree) {
   double bound = 0;
@@ -527,7 +469,17 @@ bool IndicesFitInt(const schedule::Tree& tree) {
 
 absl::StatusOr<EmittedKernel> PrintKernel(ir::Module& module, const schedule::Tree& tree,
                                           bool waits) {
-  return KernelPrinter(module, tree, waits).Print();
+  KernelPrinter printer(module, tree, waits);
+  KILN_ASSIGN_OR_RETURN(const TaskText text, printer.Print());
+  return PrintLaunch(module, printer.names(), text);
+}
+
+absl::StatusOr<std::optional<EmittedKernel>> PrintKernels(ir::Module& module,
+                                                          const schedule::Tree& tree, bool waits,
+                                                          absl::Span<const BufferMap> copies) {
+  KernelPrinter printer(module, tree, waits);
+  KILN_ASSIGN_OR_RETURN(const TaskText text, printer.Print());
+  return PrintLaunches(module, printer.names(), text, copies);
 }
 
 }  // namespace kiln::codegen::ptx

@@ -1,10 +1,12 @@
 // A schedule tree as C++ for an NVIDIA GPU, on the prelude.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "compiler/codegen/source/kernel_text.h"
 #include "compiler/codegen/target.h"
 #include "compiler/schedule/tree.h"
@@ -29,14 +31,11 @@ inline constexpr absl::string_view kInterfaceMark = "// kiln interface ";
 absl::StatusOr<EmittedKernel> PrintKernel(ir::Module& module, const schedule::Tree& tree,
                                           bool waits);
 
-// For printers of such kernels: the parameters of buffers, pointers with that qualifier and a space
-// after it, and of symbols, each with ", " after it; the symbols, as variables of `type` made of
-// those; and a kernel of that text, without its grid.
-std::string ParametersText(const ir::Module& module, const source::Names& names,
-                           absl::string_view qualifier = "");
-void PrintSymbols(const source::Names& names, absl::string_view type, source::Writer& out);
-EmittedKernel KernelOf(ir::IntContext& ints, const source::Names& names,
-                       const source::Writer& text);
+// The same for each of `copies`, as Target::PrintTogether; nothing where the number of blocks is
+// not known before the run.
+absl::StatusOr<std::optional<EmittedKernel>> PrintKernels(ir::Module& module,
+                                                          const schedule::Tree& tree, bool waits,
+                                                          absl::Span<const BufferMap> copies);
 
 // Whether no index can leave 32 bits on the way to its value: those are cheaper to divide.
 bool IndicesFitInt(const schedule::Tree& tree);

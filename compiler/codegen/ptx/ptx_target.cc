@@ -134,6 +134,22 @@ class PtxTarget : public Target {
     return emitted;
   }
 
+  // Parameters take 4096 bytes at most, the last two of them scratch memory and the error.
+  int MostBuffersTogether() const override { return 480; }
+
+  absl::StatusOr<std::optional<EmittedKernel>> PrintTogether(
+      ir::Module& module, const schedule::Tree& tree,
+      absl::Span<const BufferMap> copies) const override {
+    if (ptx::IsOfFewQueries(tree) || ptx::IsProduct(tree) || ptx::IsAttention(tree) ||
+        ptx::IsGradients(tree)) {
+      return std::nullopt;
+    }
+    KILN_ASSIGN_OR_RETURN(std::optional<EmittedKernel> emitted,
+                          ptx::PrintKernels(module, tree, CanWait(), copies));
+    if (emitted) emitted->prelude = PtxPrelude();
+    return emitted;
+  }
+
   std::string InterfaceText(absl::string_view interface, int) const override {
     return absl::StrCat(ptx::kInterfaceMark, interface, "\n");
   }

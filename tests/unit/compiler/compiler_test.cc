@@ -75,6 +75,49 @@ TEST(CompilerTest, EqualLayersShareOneKernelAndLaunchItTwice) {
   EXPECT_THAT(plan->kernels(0).source(), HasSubstr(plan->kernels(0).symbol()));
 }
 
+// Sums of the rows of three matrices.
+v1::PlanRequest ThreeSums(const std::string& device) {
+  const auto tensor = [](const std::string& sizes, const std::string& strides) {
+    return absl::StrCat("type { tensor { dtype: DTYPE_FLOAT32 ", sizes, strides, "} } ");
+  };
+  const std::string matrix = tensor("sizes { value: 64 } sizes { value: 8192 } ",
+                                    "strides { value: 8192 } strides { value: 1 } ");
+  const std::string column =
+      "tensor { dtype: DTYPE_FLOAT32 sizes { value: 64 } strides { value: 1 } } ";
+  std::string text = "graph { format_version: 1 ";
+  for (const char* name : {"a", "b", "c"}) {
+    absl::StrAppend(&text, "inputs { name: '", name, "' role: ROLE_USER ", matrix, "} ");
+  }
+  for (int i = 0; i < 3; ++i) {
+    absl::StrAppend(&text, "nodes { name: 'sum_", i,
+                    "' op: 'aten.sum.dim_IntList' args { value: ", i,
+                    " } args { list { items { int: 1 } } } results { ", column, "} } ");
+  }
+  for (int i = 3; i < 6; ++i) absl::StrAppend(&text, "outputs { value: ", i, " } ");
+  absl::StrAppend(&text, "} device { ", device, " }");
+  v1::PlanRequest request;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &request)) << text;
+  return request;
+}
+
+TEST(CompilerTest, EqualKernelsThatNeedNotWaitAreOneLaunchOfAGpu) {
+  const std::string gpu = "target: TARGET_PTX arch: 'sm_90a'";
+  const auto plan = PlanGraph(ThreeSums(gpu), nullptr);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_EQ(plan->program().steps_size(), 1);
+  EXPECT_EQ(plan->program().steps(0).launch().buffers_size(), 6);
+  EXPECT_THAT(plan->kernels(0).ops(), ElementsAre("sum_0", "sum_1", "sum_2"));
+  // Each has its own schedules to choose from then.
+  v1::PlanRequest request = ThreeSums(gpu);
+  request.mutable_options()->set_autotune(true);
+  const auto tuned = PlanGraph(request, nullptr);
+  ASSERT_TRUE(tuned.ok()) << tuned.status();
+  EXPECT_GE(tuned->program().steps_size(), 3);
+  const auto cpu = PlanGraph(ThreeSums("target: TARGET_CPP arch: 'x86-64'"), nullptr);
+  ASSERT_TRUE(cpu.ok()) << cpu.status();
+  EXPECT_EQ(cpu->program().steps_size(), 3);
+}
+
 TEST(CompilerTest, LaunchesHaveAlternativesWhereAsked) {
   v1::PlanRequest request = TwoLayers();
   request.mutable_options()->set_autotune(true);

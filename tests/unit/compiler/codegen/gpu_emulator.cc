@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kStackBytes = 128 << 10;
 constexpr size_t kGuardBytes = 256;
 constexpr char kGuardByte = 0x5a, kPoisonByte = 0x7f;
-constexpr size_t kMostArguments = 64;
+constexpr size_t kMostArguments = 128;
 
 // As EmulatedPrelude() declares it.
 struct Primitives {

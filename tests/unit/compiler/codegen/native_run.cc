@@ -10,13 +10,16 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <optional>
 #include <thread>
+#include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "compiler/codegen/targets.h"
+#include "compiler/ir/identity.h"
 #include "compiler/toolchain/clang.h"
 #include "compiler/toolchain/lld.h"
 #include "proto/base/cpu_kernel_abi.h"
@@ -124,8 +127,29 @@ void ParallelFor(const KilnCpuContext* context, long tasks,
 
 }  // namespace
 
+namespace {
+
+absl::StatusOr<EmittedKernel> EmitTogether(const Target& target, ir::Module& module) {
+  const std::vector<ir::Identity> identities = ir::Identify(module);
+  std::vector<BufferMap> copies(identities.size());
+  for (size_t copy = 0; copy < copies.size(); ++copy) {
+    if (identities[copy].first != 0) return absl::InvalidArgumentError("kernels differ");
+    for (size_t i = 0; i < identities[0].buffers.size(); ++i) {
+      copies[copy][identities[0].buffers[i]] = identities[copy].buffers[i];
+    }
+  }
+  KILN_ASSIGN_OR_RETURN(const schedule::Tree tree, target.Schedule(module, module.operations[0]));
+  KILN_ASSIGN_OR_RETURN(std::optional<EmittedKernel> emitted,
+                        target.PrintTogether(module, tree, copies));
+  if (!emitted) return absl::UnimplementedError("the target has no such kernel");
+  return *std::move(emitted);
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<NativeModule>> NativeModule::Build(ir::Module& module,
-                                                                  const DeviceInfo& device) {
+                                                                  const DeviceInfo& device,
+                                                                  bool together) {
   std::unique_ptr<NativeModule> native(new NativeModule(module));
   const std::unique_ptr<Target> target = TestTarget(device);
   const bool emulated = target->name() == "ptx";
@@ -135,7 +159,9 @@ absl::StatusOr<std::unique_ptr<NativeModule>> NativeModule::Build(ir::Module& mo
     if (std::holds_alternative<ir::Library>(operation)) {
       return absl::UnimplementedError("library steps do not run here");
     }
-    KILN_ASSIGN_OR_RETURN(EmittedKernel emitted, target->Emit(module, operation));
+    if (together && !native->kernels_.empty()) break;
+    KILN_ASSIGN_OR_RETURN(EmittedKernel emitted, together ? EmitTogether(*target, module)
+                                                          : target->Emit(module, operation));
     if (target->name() == "gcu" && emitted.binary != 0) {
       native->on_gcu_.push_back(true);
       native->kernels_.push_back(std::move(emitted));

@@ -29,8 +29,10 @@ std::vector<std::string> RunnableIsas();
 class NativeModule {
  public:
   // Emits, compiles and links every kernel. `module` must outlive the result.
+  // `together`: as one kernel, of operations that are equal, by Target::PrintTogether.
   static absl::StatusOr<std::unique_ptr<NativeModule>> Build(ir::Module& module,
-                                                             const DeviceInfo& device);
+                                                             const DeviceInfo& device,
+                                                             bool together = false);
   ~NativeModule();
 
   // As ir::Interpret. INTERNAL if a kernel writes outside its buffers, OUT_OF_RANGE if it reports

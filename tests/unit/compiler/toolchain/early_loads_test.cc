@@ -57,6 +57,26 @@ TEST(EarlyLoadsTest, LoadsStayBehindStoresThroughTheirOwnParameter) {
   EXPECT_EQ(Accesses(body, true), "LSLSLLS");
 }
 
+TEST(EarlyLoadsTest, ABranchMayChooseAmongParameters) {
+  // Among others than those that are stored through.
+  const std::string body = R"(
+    const float* x = at[0] ? a : b;
+    float* y = at[0] ? c : d;
+    y[0] = x[0];
+    y[1] = x[1];
+  )";
+  EXPECT_EQ(Accesses(body, false), "LLSLS");
+  EXPECT_EQ(Accesses(body, true), "LLLSS");
+  // And among those.
+  const std::string same = R"(
+    const float* x = at[0] ? a : c;
+    float* y = at[0] ? c : d;
+    y[0] = x[0];
+    y[1] = x[1];
+  )";
+  EXPECT_EQ(Accesses(same, true), "LLSLS");
+}
+
 TEST(EarlyLoadsTest, LoadsStayBehindBarriersAndAssembly) {
   EXPECT_EQ(Accesses("c[0] = a[0]; __syncthreads(); c[1] = b[1];", true), "LSBLS");
   EXPECT_EQ(Accesses("c[0] = a[0]; asm volatile(\"\" ::: \"memory\"); c[1] = b[1];", true), "LSLS");

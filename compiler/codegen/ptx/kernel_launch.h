@@ -1,0 +1,48 @@
+// What stands around the code of a kernel's tasks: its parameters, and which task a thread works
+// at.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "compiler/codegen/source/kernel_text.h"
+#include "compiler/codegen/target.h"
+
+namespace kiln::codegen::ptx {
+
+struct TaskText {
+  std::string body;        // of the task of number `task`, on `lane` of its team
+  std::string tasks;       // how many there are
+  std::string index_type;  // of `task`: "int" or "long"
+  bool waits = false;      // for the launch before
+  bool checks = false;     // sets `error`
+  int team = 1;            // threads that share a task
+  int threads = 0;         // of a block: whole teams
+  int resident = 0;        // blocks that a multiprocessor has to hold at least; 0: whatever it can
+  int64_t slot_bytes = 0;  // of a block's shared memory, for what its threads exchange
+  int64_t team_bytes = 0;  // the same, for each of its teams
+  ir::IntExpr blocks;
+};
+
+// `names` are those of the text.
+EmittedKernel PrintLaunch(ir::Module& module, const source::Names& names, const TaskText& text);
+
+// As Target::PrintTogether: each block finds its copy. Nothing where the number of blocks is not
+// known before the run, or there are too many of them or of parameters.
+std::optional<EmittedKernel> PrintLaunches(ir::Module& module, const source::Names& names,
+                                           const TaskText& text,
+                                           absl::Span<const BufferMap> copies);
+
+// For printers of other kernels with such parameters: the parameters of buffers, pointers with that
+// qualifier and a space after it, and of symbols, each with ", " after it; the symbols, as
+// variables of `type` made of those; and a kernel of that text, without its grid.
+std::string ParametersText(const ir::Module& module, const source::Names& names,
+                           absl::string_view qualifier = "");
+void PrintSymbols(const source::Names& names, absl::string_view type, source::Writer& out);
+EmittedKernel KernelOf(ir::IntContext& ints, const source::Names& names,
+                       const source::Writer& text);
+
+}  // namespace kiln::codegen::ptx
