@@ -101,18 +101,45 @@ Ints InputCoordinates(KernelBuilder& b, const Pool& pool, const Ints& outer, con
   return at;
 }
 
-// One kernel: result i = after(reduce over the window of the input, `outside` beyond its edges).
-void EmitPool(NodeContext& n, size_t i, const Pool& pool, ReduceKind kind, double outside,
-              const std::function<Scalar(KernelBuilder&, const Ints&, Scalar)>& after) {
+// The window element that ATen's kernels name, by its row-major number: the last NaN, or else the
+// first greatest.
+struct Greatest {
+  Scalar first;
+  Scalar last_nan;  // -1: there is none
+};
+
+// In the phase that reduces over `inner` of `sizes`.
+Greatest ReduceToGreatest(KernelBuilder& b, Scalar element, const Ints& inner, const Ints& sizes) {
+  IntExpr number = b.ints().Const(0);
+  for (size_t d = 0; d < inner.size(); ++d) {
+    number = b.ints().Add(b.ints().Mul(number, sizes[d]), inner[d]);
+  }
+  const DType narrow = number.range().max <= INT32_MAX ? DType::kI32 : DType::kI64;
+  const Scalar nan_number = b.Select(b.Op(kNe, element, element), b.Cast(b.Index(number), narrow),
+                                     b.ConstInt(narrow, -1));
+  return {b.Reduce(ReduceKind::kArgMax, element), b.Reduce(ReduceKind::kMax, nan_number)};
+}
+
+// In the phase after that.
+Scalar NumberOf(KernelBuilder& b, const Greatest& greatest) {
+  const Scalar has_nan = b.Op(kGe, greatest.last_nan, b.ConstInt(greatest.last_nan.dtype, 0));
+  return b.Select(has_nan, b.Cast(greatest.last_nan, DType::kI64), greatest.first);
+}
+
+// One kernel: result i = after(reduce(elements of the window of the input, `outside` beyond its
+// edges, inner loops)).
+template <class Reduce, class After>
+void EmitPool(NodeContext& n, size_t i, const Pool& pool, double outside, const Reduce& reduce,
+              const After& after) {
   const View out = n.NewResult(i);
   KernelBuilder b = n.NewKernel();
   const Ints outer = b.Outer(out.sizes, n.LoopOrder(out));
   const Ints inner = b.StartPhase(KernelSizes(n.ints(), pool.window));
   const Ints at = InputCoordinates(b, pool, outer, inner);
   const Scalar mask = InsideMask(b, pool.input.sizes, at);
-  const Scalar value = b.Reduce(kind, b.Widen(b.LoadMasked(pool.input, at, mask, outside)));
+  const auto reduced = reduce(b, b.Widen(b.LoadMasked(pool.input, at, mask, outside)), inner);
   b.StartPhase();
-  b.Store(out, outer, after(b, outer, value));
+  b.Store(out, outer, after(b, outer, reduced));
   b.Finish();
   n.SetResult(i, out);
 }
@@ -153,16 +180,22 @@ absl::Status LowerMaxPool(NodeContext& n, size_t spatial, bool has_indices) {
   if (!is_float) return n.Decline("of integers");
   const double lowest = -std::numeric_limits<double>::infinity();
   if (n.ResultUsed(0)) {
-    EmitPool(n, 0, pool, ReduceKind::kMax, lowest,
+    const auto greatest = [](KernelBuilder& b, Scalar element, const Ints&) {
+      return b.Reduce(ReduceKind::kMax, element);
+    };
+    EmitPool(n, 0, pool, lowest, greatest,
              [](KernelBuilder&, const Ints&, Scalar value) { return value; });
   }
   if (!has_indices) return absl::OkStatus();
   KILN_RETURN_IF_ERROR(n.CheckResults(2));
   KILN_RETURN_IF_ERROR(n.CheckSizes(n.Result(1).sizes, n.Result(0).sizes, "the indices"));
   if (!n.ResultUsed(1)) return absl::OkStatus();
-  EmitPool(n, 1, pool, ReduceKind::kArgMax, lowest,
-           [&](KernelBuilder& b, const Ints& outer, Scalar element) {
-             return FlatIndex(b, pool, outer, element);
+  const auto greatest = [&](KernelBuilder& b, Scalar element, const Ints& inner) {
+    return ReduceToGreatest(b, element, inner, KernelSizes(b.ints(), pool.window));
+  };
+  EmitPool(n, 1, pool, lowest, greatest,
+           [&](KernelBuilder& b, const Ints& outer, const Greatest& element) {
+             return FlatIndex(b, pool, outer, NumberOf(b, element));
            });
   return absl::OkStatus();
 }
@@ -177,7 +210,10 @@ absl::Status LowerAvgPool(NodeContext& n, size_t spatial) {
   KILN_ASSIGN_OR_RETURN(const bool with_padding, n.Bool(5, "count_include_pad", true));
   KILN_ASSIGN_OR_RETURN(const int64_t divisor, n.ConstInt(6, "divisor_override", 0));
   if (!IsFloat(pool.input.dtype)) return n.Decline("of integers");
-  EmitPool(n, 0, pool, ReduceKind::kSum, 0, [&](KernelBuilder& b, const Ints& outer, Scalar sum) {
+  const auto total = [](KernelBuilder& b, Scalar element, const Ints&) {
+    return b.Reduce(ReduceKind::kSum, element);
+  };
+  EmitPool(n, 0, pool, 0, total, [&](KernelBuilder& b, const Ints& outer, Scalar sum) {
     if (divisor != 0) return b.Op(kDiv, sum, static_cast<double>(divisor));
     const IntExpr count =
         WindowCount(b.ints(), pool.window, SpatialPart(pool.input.sizes, pool.spatial),
@@ -194,6 +230,7 @@ struct AdaptiveWindow {
   IntExpr count;
   Ints at;  // the input's coordinates of the loops' element
   Scalar mask;
+  Ints inner;  // the loops
 };
 
 absl::Status CheckAdaptive(NodeContext& n, const View& self, size_t spatial) {
@@ -217,16 +254,16 @@ AdaptiveWindow StartAdaptive(KernelBuilder& b, const View& self, const Ints& siz
                              const Ints& outer, size_t spatial) {
   ir::IntContext& ints = b.ints();
   const size_t first = sizes.size() - spatial;
-  AdaptiveWindow window{{}, {}, ints.Const(1), outer, {}};
+  AdaptiveWindow window{{}, {}, ints.Const(1), outer, {}, {}};
   for (size_t d = first; d < sizes.size(); ++d) {
     window.extents.push_back(AdaptiveExtent(ints, self.sizes[d], sizes[d]));
   }
-  const Ints inner = b.StartPhase(window.extents);
+  window.inner = b.StartPhase(window.extents);
   for (size_t d = 0; d < spatial; ++d) {
     const IntExpr in = self.sizes[first + d];
     const auto [start, end] = AdaptiveRangeOf(ints, outer[first + d], in, sizes[first + d]);
     IntExpr& at = window.at[first + d];
-    at = ints.Add(start, inner[d]);
+    at = ints.Add(start, window.inner[d]);
     b.AddBounds(at, start, end, window.mask);
     b.AddBounds(at, ints.Const(0), in, window.mask);
     window.starts.push_back(start);
@@ -265,9 +302,14 @@ absl::Status LowerAdaptiveMaxPool(NodeContext& n, size_t spatial) {
     const Ints outer = b.Outer(out.sizes, n.LoopOrder(out));
     const AdaptiveWindow w = StartAdaptive(b, self, out.sizes, outer, spatial);
     const Scalar element = b.Widen(b.LoadMasked(self, w.at, w.mask, lowest));
-    Scalar value = b.Reduce(i == 0 ? ReduceKind::kMax : ReduceKind::kArgMax, element);
-    b.StartPhase();
-    if (i == 1) {
+    Scalar value;
+    if (i == 0) {
+      value = b.Reduce(ReduceKind::kMax, element);
+      b.StartPhase();
+    } else {
+      const Greatest greatest = ReduceToGreatest(b, element, w.inner, w.extents);
+      b.StartPhase();
+      value = NumberOf(b, greatest);
       std::vector<Scalar> position(spatial);
       for (size_t d = spatial; d-- > 0;) {
         const Scalar extent = b.Index(w.extents[d]);

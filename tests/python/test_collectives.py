@@ -8,6 +8,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import _functional_collectives as collectives
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.nn.parallel import DistributedDataParallel
 
 import kiln_torch
@@ -80,6 +86,25 @@ def check_training(rank):
         torch.testing.assert_close(actual, expected)
 
 
+def check_tensor_parallel(rank):
+    mesh = init_device_mesh("cpu", (WORLD,))
+    torch.manual_seed(0)
+    first = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 4))
+    second = copy.deepcopy(first)
+    for module in (first, second):
+        parallelize_module(module, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    compiled = torch.compile(first, backend="kiln")
+    for rows in (6, 6, 5):
+        x = torch.randn(rows, 8)
+        actual, expected = compiled(x), second(x)
+        torch.testing.assert_close(actual, expected)
+        for module, y in ((first, actual), (second, expected)):
+            module.zero_grad()
+            y.square().mean().backward()
+        for ours, theirs in zip(first.parameters(), second.parameters(), strict=True):
+            torch.testing.assert_close(ours.grad.full_tensor(), theirs.grad.full_tensor())
+
+
 def in_one_process(rank, port, check):
     torch.manual_seed(rank)
     address = f"tcp://127.0.0.1:{port}"
@@ -98,6 +123,6 @@ def free_port():
         return listener.getsockname()[1]
 
 
-@pytest.mark.parametrize("check", [check_calls, check_training])
+@pytest.mark.parametrize("check", [check_calls, check_training, check_tensor_parallel])
 def test_two_processes_compute_what_eager_computes(check):
     torch.multiprocessing.spawn(in_one_process, (free_port(), check), nprocs=WORLD)

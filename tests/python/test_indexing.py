@@ -1,6 +1,7 @@
 """Reads at positions that tensors hold: what eager refuses is refused, and results lie as eager's."""
 
 import inspect
+import math
 
 import pytest
 import torch
@@ -153,3 +154,28 @@ def test_a_wrong_index_names_its_operator_and_its_line():
         text = str(raised.value)
         assert f"aten.gather.default (node 'gather'), test_indexing.py:{line} in fn: " in text
     assert kiln_torch.stats()["fallbacks"] == []
+
+
+POOLS = {
+    "1d": (lambda x: F.max_pool1d(x[0], 3, 2, 1, return_indices=True), (1, 2, 3, 11)),
+    "2d": (lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), (2, 3, 9, 8)),
+    "dilated": (lambda x: F.max_pool2d(x, 2, 1, 0, 2, return_indices=True), (2, 3, 9, 8)),
+    "3d": (lambda x: F.max_pool3d(x, 2, return_indices=True), (2, 3, 4, 6, 6)),
+    "adaptive": (lambda x: F.adaptive_max_pool2d(x, (3, 5), return_indices=True), (2, 3, 9, 8)),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_max_pooling_names_the_last_of_several_nan_and_the_first_of_equals(name, dynamic):
+    fn, sizes = POOLS[name]
+    for dtype in (torch.float32, torch.bfloat16):
+        run = compiled(fn, dynamic=dynamic)
+        x = torch.randint(-2, 2, sizes).to(dtype)
+        x[torch.rand(sizes) < 0.3] = math.nan
+        x[torch.rand(sizes) < 0.2] = -math.inf
+        values, indices = run(x)
+        expected_values, expected_indices = fn(x)
+        torch.testing.assert_close(values, expected_values, rtol=0, atol=0, equal_nan=True)
+        assert torch.equal(indices, expected_indices)
+    assert kiln_torch.stats()["library_ops"] == {}

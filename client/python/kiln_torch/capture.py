@@ -23,8 +23,8 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from kiln_torch.devices import graph_device
 from kiln_torch.floats import SCALAR_TYPE, Floats
+from kiln_torch.handed_on import handed_on
 from kiln_torch.names import MODULE_NAMES
-from kiln_torch.nested import jagged_sizes
 from kiln_torch.seeds import SEED, SEEDED
 from kiln_torch.sizes import CaptureError, Sizes, specialize
 from kiln_torch.updates import COPY, is_writable, updates
@@ -72,12 +72,12 @@ def has_effects(module: torch.fx.GraphModule) -> bool:
 
 
 def _left_out(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
-    return _effect_tokens(graph) | jagged_sizes(graph)
+    return _effect_tokens(graph) | handed_on(graph)
 
 
 def left_out_inputs(module: torch.fx.GraphModule) -> tuple[int, ...]:
     """Positions of the inputs that are not in the graph: effect tokens, which are None in a call, and
-    sizes of jagged dimensions."""
+    what the graph only hands on."""
     left_out = _left_out(module.graph)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     return tuple(i for i, node in enumerate(placeholders) if node in left_out)
@@ -506,8 +506,8 @@ def capture(
 ) -> str:
     """kiln.v1.Graph of `module` as protobuf JSON.
 
-    `module` has one placeholder for each input, with `meta["val"]` on every node. Effect tokens and sizes
-    of jagged dimensions are left out of the inputs (see left_out_inputs) and none among the outputs. What the graph copies
+    `module` has one placeholder for each input, with `meta["val"]` on every node. Effect tokens and what
+    is only handed on are left out of the inputs (see left_out_inputs) and none among the outputs. What the graph copies
     into its inputs at its end are mutations, or further outputs (see updated_inputs).
     `is_parameter(i)` says whether input i keeps its storage from call to call. Random operators give
     the numbers that eager makes where `eager_random`, else the server may make its own; those of a

@@ -27,9 +27,9 @@ from kiln_torch.devices import (
     with_current,
     with_scalars,
 )
+from kiln_torch.handed_on import outputs_handed_on
 from kiln_torch.indices import named
 from kiln_torch.library import StepError
-from kiln_torch.nested import jagged_sizes_passed_on
 from kiln_torch.regions import Regions
 from kiln_torch.replay import Replayed
 from kiln_torch.settings import Settings
@@ -68,7 +68,7 @@ class Convention:
         updated, written = updated_inputs(module)
         passed = {
             **(outputs_passed_on(module) if on_gpu else {}),
-            **jagged_sizes_passed_on(module.graph),
+            **outputs_handed_on(module.graph),
         }
         numbers = number_outputs(module)
         return cls(
