@@ -57,7 +57,12 @@ bool Conflict(const Accesses& a, const Accesses& b) {
 
 class Finder {
  public:
-  Finder(const ir::Module& module, const memory::Plan& plan) : module_(module), plan_(plan) {}
+  Finder(const ir::Module& module, const memory::Plan& plan) : module_(module), plan_(plan) {
+    for (size_t id = 0; id < module.buffers.size(); ++id) {
+      const ir::Buffer& buffer = module.buffers[id];
+      if (buffer.kind == BufferKind::kInput) inputs_.try_emplace(buffer.index, id);
+    }
+  }
 
   std::vector<std::vector<size_t>> Find(const std::vector<ir::Identity>& identities,
                                         size_t most_buffers) {
@@ -116,6 +121,8 @@ class Finder {
   void Add(BufferId id, Places& places) const {
     while (plan_.in_place_of[id] >= 0) id = plan_.in_place_of[id];
     const ir::Buffer& buffer = module_.buffers[id];
+    // Several buffers may be one input.
+    if (buffer.kind == BufferKind::kInput) id = inputs_.at(buffer.index);
     if (buffer.kind != BufferKind::kTemp) return places.own.push_back(id);
     const ir::IntExpr begin = plan_.offsets[id], bytes = SizeBytes(*module_.ints, buffer);
     if (!begin || !begin.is_const() || !bytes.is_const()) {
@@ -126,7 +133,8 @@ class Finder {
 
   const ir::Module& module_;
   const memory::Plan& plan_;
-  std::vector<Accesses> accesses_;  // by operation
+  absl::flat_hash_map<int, BufferId> inputs_;  // by number: the first buffer that is it
+  std::vector<Accesses> accesses_;             // by operation
 };
 
 }  // namespace

@@ -19,10 +19,6 @@ constexpr double kStepCycles = 60;                        // for the numbers of 
 constexpr double kStageOverhead = 500e-9;                 // a barrier, and what stands before tiles
 constexpr int64_t kScalarCycles = 25;  // what describing a vector instruction's tiles takes
 
-int64_t CeilDiv(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-
 }  // namespace
 
 class CostModel::Estimate {

@@ -17,10 +17,6 @@ constexpr int kMostRank = 4;
 // Iterations of a loop that a load walks fastest: some lines of memory, and many.
 constexpr int64_t kAlongLoad[] = {16, 64, 256};
 
-int64_t CeilDiv(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-
 // What candidates have in common.
 class Chooser {
  public:

@@ -12,6 +12,11 @@
 
 namespace kiln::schedule::gcu {
 
+// Tiles of `b` iterations that `a` of them take.
+constexpr int64_t CeilDiv(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
 struct Tiling {
   std::vector<int64_t> tile;  // by loop: iterations of a tile, at most the loop's extent
   std::vector<int> order;     // outer loops, from the slowest to the fastest

@@ -175,15 +175,10 @@ double LibraryMicroseconds(const Product& product, int units) {
                                         : kNotCached);
 }
 
-double RoundedMicroseconds(double microseconds) {
-  return static_cast<double>(static_cast<int64_t>(microseconds * 10 + 0.5)) / 10;
-}
-
 std::string Describe(const TileShape& shape, double microseconds) {
-  return absl::StrCat("tiles of ", shape.rows, " x ", shape.columns,
-                      shape.turns ? " in turn" : " shared",
-                      shape.cluster > 1 ? " in clusters of 2 (" : " (",
-                      RoundedMicroseconds(microseconds), " us expected)");
+  return absl::StrCat(
+      "tiles of ", shape.rows, " x ", shape.columns, shape.turns ? " in turn" : " shared",
+      shape.cluster > 1 ? " in clusters of 2 (" : " (", ExpectedText(microseconds), ")");
 }
 
 std::optional<ProductOperand> FindOperand(IntContext& ints, const Step& load, IntExpr side,
@@ -453,8 +448,7 @@ Tree ScheduleProduct(ir::Module& module, const ir::Kernel& kernel, const Nest& n
   tree.reasons.push_back(absl::StrCat("a product on the tensor cores, in ", Describe(shape, time),
                                       ", ", stages, " stages"));
   tree.reasons.push_back(absl::StrCat("a library and a kernel for the rest: ",
-                                      RoundedMicroseconds(LibraryMicroseconds(product, units)),
-                                      " us expected"));
+                                      ExpectedText(LibraryMicroseconds(product, units))));
   tree.reasons.push_back(absl::StrCat("next best: ", Describe(*costs[1].second, costs[1].first)));
   // Much work once for each sum is more code than its caches have, which multiplying beside it
   // feels where products are long; and loads for it begin while all sums still take registers.

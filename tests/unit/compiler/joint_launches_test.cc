@@ -73,6 +73,20 @@ TEST(JointLaunchesTest, WhatReadsAnothersResultWaits) {
       ElementsAre(IsEmpty(), IsEmpty(), IsEmpty()));
 }
 
+TEST(JointLaunchesTest, BuffersOfOneInputAreOnePlace) {
+  // Without memory plans of their own: @b is the input that @a is, and is stored to.
+  ir::Module module = *ir::Parse(absl::StrCat(R"(module {
+  buffer @a f32[64] strides[1] input(0)
+  buffer @b f32[64] strides[1] input(0)
+  buffer @c f32[64] strides[1] input(1)
+  buffer @x f32[64] strides[1] output)",
+                                              Scale("a", "x"), Scale("c", "b"), "\n}\n"));
+  const memory::Plan plan{.offsets = std::vector<ir::IntExpr>(4),
+                          .in_place_of = std::vector<ir::BufferId>(4, -1)};
+  EXPECT_THAT(FindJointLaunches(module, plan, ir::Identify(module), 480),
+              ElementsAre(IsEmpty(), IsEmpty()));
+}
+
 TEST(JointLaunchesTest, MemoryThatIsUsedAgainIsNotWrittenEarlier) {
   // @s and @t lie in one place, which the second kernel still reads.
   EXPECT_THAT(Find({"a", "b"}, {"s", "t"}, {"x", "y"},
