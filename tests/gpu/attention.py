@@ -406,7 +406,7 @@ def _time_mma(run: Results, sizes: tuple[int, ...], is_causal: bool, kind: str =
             "cudnn": _by(SDPBackend.CUDNN_ATTENTION, [*case.args, mask], False),
             "efficient": _by(SDPBackend.EFFICIENT_ATTENTION, [*case.args, mask], False),
         }
-    else:
+    elif sizes[1] == sizes[2]:  # it has no shared keys
         case.sides["efficient"] = _by(SDPBackend.EFFICIENT_ATTENTION, case.args, is_causal)
     torch._dynamo.reset()
     with run.case(f"bench attention by mma.sync {case.name} {kind}", quiet=True), torch.no_grad():

@@ -239,7 +239,7 @@ KILN_FN void KAttentionByWarps(const KAttentionOperands& operands, const KAttent
   };
   KAttentionRows rows[P::kBlocks];
   float sums[P::kBlocks][S::kHead / 2], scores[P::kBlocks][S::kKeys / 2];
-  decltype(KStepOf<S>(mask)) of_mask[P::kBlocks];
+  auto of_mask = KStepOf<S>(mask);  // of one block's rows
 #pragma clang loop unroll(full)
   for (int i = 0; i < P::kBlocks; ++i) {
     rows[i] = {tile.batch, tile.head, first_row + 16 * i + (lane >> 2), 2 * (lane & 3), {}, {}};
@@ -262,19 +262,20 @@ KILN_FN void KAttentionByWarps(const KAttentionOperands& operands, const KAttent
     // Whether there are rows of the warp, and some of them see some of the keys.
     const bool is_seen =
         first_row < sizes.queries && (!S::kCausal || first < first_row + S::kWarpRows);
+    // Before scores are there, or those before it become weights, so that it arrives meanwhile.
+    const auto load_mask = [&](int i) KILN_INLINE {
+      if (first + S::kKeys > sizes.keys) {
+        KLoadMask<S, true>(of_mask, rows[i], first, sizes, mask);
+      } else {
+        KLoadMask<S, false>(of_mask, rows[i], first, sizes, mask);
+      }
+    };
     KCopyWait<S::kStages - 2>();
     KBlockSync();
     copy(step, S::kStages - 1, before());
     if (step == tile.steps - 1) queries.Begin(shared + warp_row * P::kRowBytes + place_as_first);
     if (is_seen) {
-#pragma clang loop unroll(full)
-      for (int i = 0; i < P::kBlocks; ++i) {
-        if (first + S::kKeys > sizes.keys) {
-          KLoadMask<S, true>(of_mask[i], rows[i], first, sizes, mask);
-        } else {
-          KLoadMask<S, false>(of_mask[i], rows[i], first, sizes, mask);
-        }
-      }
+      load_mask(0);
       KMultiplyKeys<S>(scores, queries, part + place_as_second());
     }
     go_on();
@@ -286,7 +287,8 @@ KILN_FN void KAttentionByWarps(const KAttentionOperands& operands, const KAttent
           first + S::kKeys > sizes.keys || (S::kCausal && first + S::kKeys > first_row + 1);
 #pragma clang loop unroll(full)
       for (int i = 0; i < P::kBlocks; ++i) {
-        KAddMask<S>(scores[i], of_mask[i], scale);
+        KAddMask<S>(scores[i], of_mask, scale);
+        if (i + 1 < P::kBlocks) load_mask(i + 1);
         if (has_forbidden) KForbid<S>(scores[i], rows[i], first, sizes);
         float shrink[2];
         KWeigh<S>(scores[i], rows[i], shrink, scale);

@@ -24,40 +24,50 @@ constexpr int kFewestStages = 2, kMostStages = 4;
 enum class Use : uint8_t { kAll, kPlain, kMasked };
 
 // Tiles of heads that are `width` wide; `registers` of a thread, and the share of the tensor cores'
-// rate at which a multiprocessor multiplies that has as many blocks as it has room for.
+// rate (WarpMachine) at which a multiprocessor multiplies that has as many blocks as registers
+// allow.
 struct Candidate {
   int width, rows, warp_rows, keys, registers;
   double speed;
   bool is_kept;
   Use use;  // masks take registers
 };
-// A warp with 32 rows loads half as much from shared memory for each of them.
-constexpr std::array<Candidate, 12> kCandidates = {{
-    {64, 128, 32, 64, 255, .50, false, Use::kPlain},
-    {64, 128, 32, 32, 168, .46, false, Use::kPlain},
-    {64, 64, 16, 64, 168, .40, true, Use::kAll},
-    {96, 128, 32, 32, 255, .50, false, Use::kPlain},
-    {96, 64, 16, 64, 255, .42, true, Use::kAll},
-    {128, 128, 32, 32, 255, .52, false, Use::kPlain},
-    {128, 64, 16, 64, 168, .45, true, Use::kPlain},
-    {128, 64, 16, 64, 255, .45, true, Use::kMasked},
-    {256, 128, 16, 64, 255, .50, false, Use::kPlain},
-    {256, 128, 16, 32, 255, .45, false, Use::kMasked},
-    {256, 64, 16, 64, 255, .45, false, Use::kPlain},
-    {256, 64, 16, 32, 255, .40, false, Use::kAll},
+// A warp with 32 rows loads half as much from shared memory for each of them. The shares are from
+// an H100 (132 multiprocessors, 1.98 GHz), of 2048 keys; where another shape was the fastest one of
+// its width, guessed from that. They are taken for other devices, too.
+constexpr std::array<Candidate, 16> kCandidates = {{
+    {64, 128, 32, 64, 255, .51, false, Use::kPlain},
+    {64, 128, 32, 32, 168, .47, false, Use::kPlain},
+    {64, 64, 16, 64, 168, .42, true, Use::kPlain},
+    {64, 128, 32, 64, 255, .29, false, Use::kMasked},
+    {64, 64, 16, 64, 168, .27, true, Use::kMasked},
+    {96, 128, 32, 32, 255, .47, false, Use::kPlain},
+    {96, 64, 16, 64, 255, .42, true, Use::kPlain},
+    {96, 128, 32, 32, 255, .3, false, Use::kMasked},
+    {96, 64, 16, 64, 255, .29, true, Use::kMasked},
+    {128, 128, 32, 32, 255, .51, false, Use::kPlain},
+    {128, 64, 16, 64, 168, .46, true, Use::kPlain},
+    {128, 64, 16, 64, 255, .31, true, Use::kMasked},
+    {256, 64, 16, 64, 255, .46, false, Use::kPlain},
+    {256, 128, 16, 64, 255, .39, false, Use::kPlain},
+    {256, 128, 16, 32, 255, .30, false, Use::kMasked},
+    {256, 64, 16, 32, 255, .30, false, Use::kAll},
 }};
 
 int ThreadsOf(const Candidate& c) {
   return kWarp * (c.rows / c.warp_rows);
 }
 
-// With as many blocks as registers allow; no stages where nothing fits.
-AttentionWarps WarpsOf(const AttentionForm& form, const Candidate& c, int64_t shared_bytes) {
+int BlocksByRegisters(const Candidate& c) {
   constexpr int kMostBlocks = 4;
+  return std::clamp(kRegisters / (c.registers * ThreadsOf(c)), 1, kMostBlocks);
+}
+
+// With as many blocks as registers and shared memory allow; no stages where nothing fits.
+AttentionWarps WarpsOf(const AttentionForm& form, const Candidate& c, int64_t shared_bytes) {
   AttentionWarps warps{form, c.rows, c.warp_rows, c.keys, 0, 1, c.is_kept};
   const int64_t row = c.width * kHalfBytes;
-  const int by_registers = kRegisters / (c.registers * ThreadsOf(c));
-  for (int blocks = std::clamp(by_registers, 1, kMostBlocks); blocks > 0; --blocks) {
+  for (int blocks = BlocksByRegisters(c); blocks > 0; --blocks) {
     const int64_t of_ring = shared_bytes / blocks - kSystemBytes - c.rows * row;
     const int64_t stages = of_ring / (c.keys * row);
     if (stages < kFewestStages) continue;
@@ -73,24 +83,28 @@ struct Choice {
   AttentionWarps warps;
 };
 
-// Multiply-adds of a tile's rows with all keys that they see.
+// Multiply-adds of a tile's rows with all keys that they see, on average.
 double Work(const IntContext& ints, const Attention& attention, int rows, int keys) {
   const int64_t num_keys = ints.EvaluateAtHints(attention.keys);
   double seen = static_cast<double>(CeilDiv(num_keys, keys) * keys);
   if (attention.is_causal) {
-    const double last = static_cast<double>(KeysOf(ints, attention));
-    seen = std::min(seen, (last + rows + keys) / 2);
+    const auto last = static_cast<double>(KeysOf(ints, attention));
+    seen = std::min(seen, (last + std::max(rows, keys)) / 2);
   }
   return 2.0 * rows * seen * static_cast<double>(attention.width);
 }
 
 double Microseconds(const IntContext& ints, const Attention& attention, const Candidate& c,
                     const AttentionWarps& warps, int units, const WarpMachine& machine) {
-  constexpr double kLaunch = 2, kStart = 1.5;
-  // A block alone where several have room takes more than its share of the time for all.
-  constexpr double kAlone = .58;
-  const double of_tile = kStart + Work(ints, attention, c.rows, c.keys) /
-                                      (machine.multiply_adds * machine.megahertz * c.speed);
+  // A tile's ends; other blocks of the multiprocessor work meanwhile.
+  constexpr double kLaunch = 2, kEnds = 1.5;
+  // A block alone where several have room takes more than its share of the time for all, and so do
+  // as many as shared memory allows where that is fewer than registers do.
+  constexpr double kAlone = .58, kFewer = .86;
+  const double share = warps.blocks < BlocksByRegisters(c) ? c.speed * kFewer : c.speed;
+  const double of_tile =
+      kEnds / warps.blocks +
+      Work(ints, attention, c.rows, c.keys) / (machine.multiply_adds * machine.megahertz * share);
   const int64_t of_unit = CeilDiv(TilesOf(ints, attention, c.rows), units);
   const int64_t rest = of_unit % warps.blocks;
   double time = kLaunch + static_cast<double>(of_unit) * of_tile;
@@ -119,13 +133,14 @@ std::vector<Choice> Ranked(const ir::Module& module, const Attention& attention,
 
 // Without a mask the library's kernel is one by mma.sync, as ours, or has instructions of its own;
 // with one it is torch's memory-efficient one, for which a kernel makes 16 bits of a mask of bools.
+// On an H100 these reached 0.43 to 0.52 and, with a mask, 0.1 to 0.18 of the rate.
 double LibraryMicroseconds(const ir::Module& module, const Attention& attention,
                            const DeviceInfo& device) {
-  constexpr double kLaunch = 4, kFlash = .65, kEfficient = .35, kMore = 4;
+  constexpr double kLaunch = 4, kFlash = .52, kEfficient = .18, kMore = 4;
+  constexpr int kRows = 64, kKeys = 64;
   const IntContext& ints = *module.ints;
   const WarpMachine machine = WarpMachineOf(device);
   const int mask = FormOf(module, attention).mask;
-  constexpr int kRows = 64, kKeys = 64;
   const double work =
       Work(ints, attention, kRows, kKeys) * static_cast<double>(TilesOf(ints, attention, kRows));
   const double rate = machine.multiply_adds * machine.megahertz * ComputeUnits(device);

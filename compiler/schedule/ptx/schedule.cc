@@ -251,8 +251,7 @@ bool IsProductOfFewRows(ir::Module& module, const ir::Kernel& kernel, const Devi
 bool TakesAttention(ir::Module& module, const std::vector<const ir::Kernel*>& kernels,
                     bool by_libraries, const DeviceInfo& device) {
   if (const auto gradients = FindAttentionGradients(module, kernels)) {
-    return IsOfTensorCores(module, *gradients, device) &&
-           (!by_libraries || IsFasterThanLibraries(module, *gradients));
+    return IsOfTensorCores(module, *gradients, device) && IsFasterThanLibraries(module, *gradients);
   }
   const std::optional<Attention> attention = FindAttention(module, kernels);
   if (!attention) return false;

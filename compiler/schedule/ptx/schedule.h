@@ -24,8 +24,8 @@ bool TakesProduct(ir::Module& module, const ir::Kernel& kernel, bool goes_on,
 bool IsProductOfFewRows(ir::Module& module, const ir::Kernel& kernel, const DeviceInfo& device);
 
 // Whether the kernels are attention, or its gradients, that run as one there (few_queries.h,
-// attention.h, attention_warps.h, gradients.h), and faster so than by a library where one could run
-// them, `by_libraries`.
+// attention.h, attention_warps.h, gradients.h), and faster so than by a library. Attention is taken
+// however fast that is where no library could run it, `by_libraries`.
 bool TakesAttention(ir::Module& module, const std::vector<const ir::Kernel*>& kernels,
                     bool by_libraries, const DeviceInfo& device);
 
