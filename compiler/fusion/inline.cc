@@ -217,8 +217,8 @@ void InlineProducers(FusionGraph& graph) {
     TryInline(graph, id);
     if (NumReaders(graph, id) > 1) shared.push_back(id);
   }
-  // Some readers are one kernel by now. A CPU, which reads tables of functions into registers, is as
-  // well off with kernels apart.
+  // Some readers are one kernel by now. A CPU, which reads tables of functions into registers, is
+  // as well off with kernels apart.
   for (int id : shared) {
     if (graph.costly_launches() && NumReaders(graph, id) == 1) TryInline(graph, id);
   }

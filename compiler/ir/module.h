@@ -250,8 +250,8 @@ struct BufferWindow {
   std::vector<IntExpr> sizes;
   std::vector<IntExpr> strides;  // elements
   IntExpr offset;                // elements
-  // So many elements at the end of each row, of the dimension of stride 1, are no part of the tensor
-  // that the window stands for: the step that takes it may write them.
+  // So many elements at the end of each row, of the dimension of stride 1, are no part of the
+  // tensor that the window stands for: the step that takes it may write them.
   int64_t row_padding = 0;
 };
 

@@ -1,6 +1,5 @@
-// Goes on where prelude_math_double.inc.h ends: functions for results of 16 bits, within 2^-17 of the
-// value, or 2^-22 of 1 where that is more.
-
+// Goes on where prelude_math_double.inc.h ends: functions for results of 16 bits, within 2^-17 of
+// the value, or 2^-22 of 1 where that is more.
 
 template <int W>
 KILN_FN Vec<float, W> KShortExp(Vec<float, W> x) {
