@@ -211,7 +211,6 @@ def hand_made():
         (aten.isin.Scalar_Tensor, (1, i)),
         (aten._euclidean_dist.default, (randn(5, 3), randn(4, 3))),
         (aten.floor_divide.Scalar, (x, 0.3)),
-        (aten.remainder.Scalar_Tensor, (7, torch.tensor([2, 3, -4]))),
         (aten.norm.Scalar, (x, 3)),
         (aten.norm.ScalarOpt_dtype, (x, 2), {"dtype": torch.float64}),
         (aten.norm.ScalarOpt_dim_dtype, (x, 1, [1], True), {"dtype": torch.float64}),

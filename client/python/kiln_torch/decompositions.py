@@ -19,7 +19,6 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 from torch.nn import _reduction
 
 from kiln_torch.distances import DISTANCES
-from kiln_torch.divisions import DIVISIONS
 from kiln_torch.foreach import foreach_decompositions
 from kiln_torch.margins import MARGIN_LOSSES
 from kiln_torch.quantized import QUANTIZED, QUANTIZED_ON_CUDA
@@ -294,7 +293,5 @@ def decompositions(
     table = get_decompositions([_operator(name) for name in names])
     chosen = {overload: how for overload, how in table.items() if _makes_new_tensors(overload)}
     chosen |= {overload: _gradient_of_a_loss(chosen[overload]) for overload in _DIVIDE_BY_NUMBER}
-    ours = _OURS | MARGIN_LOSSES | (
-        _OURS_ON_CPU | DISTANCES | DIVISIONS | QUANTIZED if on_cpu else QUANTIZED_ON_CUDA
-    )
+    ours = _OURS | MARGIN_LOSSES | (_OURS_ON_CPU | DISTANCES | QUANTIZED if on_cpu else QUANTIZED_ON_CUDA)
     return chosen | foreach_decompositions() | ours
