@@ -24,13 +24,6 @@ using ir::ScalarOp;
 
 namespace {
 
-void ForEachWindow(ir::LibraryArgs& args, const std::function<void(ir::BufferWindow&)>& visit) {
-  for (ir::LibraryArg& arg : args) {
-    if (auto* window = std::get_if<ir::BufferWindow>(&arg.value)) visit(*window);
-    if (auto* items = std::get_if<ir::LibraryArgs>(&arg.value)) ForEachWindow(*items, visit);
-  }
-}
-
 void SortUnique(std::vector<BufferId>& ids) {
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());

@@ -212,15 +212,15 @@ void InlineProducers(FusionGraph& graph) {
     const Kernel* kernel = graph.Fusible(id);
     if (kernel != nullptr && IsPadding(*kernel)) TryInline(graph, id);
   }
+  // Some readers are one kernel in the end. A CPU, which reads tables of functions into registers,
+  // is as well off with kernels apart.
   std::vector<int> shared;
   for (int id : order) {
     TryInline(graph, id);
-    if (NumReaders(graph, id) > 1) shared.push_back(id);
+    if (graph.costly_launches() && NumReaders(graph, id) > 1) shared.push_back(id);
   }
-  // Some readers are one kernel by now. A CPU, which reads tables of functions into registers, is
-  // as well off with kernels apart.
   for (int id : shared) {
-    if (graph.costly_launches() && NumReaders(graph, id) == 1) TryInline(graph, id);
+    if (NumReaders(graph, id) == 1) TryInline(graph, id);
   }
 }
 

@@ -277,6 +277,16 @@ struct Library {
   std::vector<int> positions;
 };
 
+// Calls `visit` with each window among the arguments and in lists of them, in order. `Args` is
+// LibraryArgs or const LibraryArgs.
+template <typename Args, typename Visit>  // void(BufferWindow&) or void(const BufferWindow&)
+void ForEachWindow(Args& args, const Visit& visit) {
+  for (auto& arg : args) {
+    if (auto* window = std::get_if<BufferWindow>(&arg.value)) visit(*window);
+    if (auto* items = std::get_if<LibraryArgs>(&arg.value)) ForEachWindow(*items, visit);
+  }
+}
+
 using Operation = std::variant<Kernel, Library, Repeat>;
 
 // The operation's kernels: one, those of a Repeat, or none.

@@ -38,16 +38,6 @@ void Extend(Lifetime& life, int operation) {
   life.last = operation;
 }
 
-void ExtendForArgs(const ir::LibraryArgs& args, int operation, std::vector<Lifetime>& lives) {
-  for (const ir::LibraryArg& arg : args) {
-    if (const auto* window = std::get_if<ir::BufferWindow>(&arg.value)) {
-      Extend(lives[window->buffer], operation);
-    } else if (const auto* list = std::get_if<ir::LibraryArgs>(&arg.value)) {
-      ExtendForArgs(*list, operation, lives);
-    }
-  }
-}
-
 std::vector<Lifetime> FindLifetimes(const Module& module) {
   std::vector<Lifetime> lives(module.buffers.size());
   for (size_t i = 0; i < module.operations.size(); ++i) {
@@ -56,7 +46,9 @@ std::vector<Lifetime> FindLifetimes(const Module& module) {
       if (inst.buffer >= 0) Extend(lives[inst.buffer], operation);
     });
     if (const auto* library = std::get_if<ir::Library>(&module.operations[i])) {
-      ExtendForArgs(library->args, operation, lives);
+      ir::ForEachWindow(library->args, [&](const ir::BufferWindow& window) {
+        Extend(lives[window.buffer], operation);
+      });
       for (BufferId result : library->results) Extend(lives[result], operation);
     }
   }

@@ -65,7 +65,8 @@ struct Uses {
         if (inst.op == ScalarOp::kStore) writer[inst.buffer] = i;
       });
       if (const auto* library = std::get_if<ir::Library>(&module.operations[i])) {
-        AddArgs(library->args, i);
+        ir::ForEachWindow(library->args,
+                          [&](const ir::BufferWindow& window) { reader[window.buffer] = i; });
       }
     }
     for (const ir::ModuleOutput& output : module.outputs) {
@@ -75,17 +76,6 @@ struct Uses {
   }
 
   std::vector<int> writer, reader;
-
- private:
-  void AddArgs(const ir::LibraryArgs& args, int operation) {
-    for (const ir::LibraryArg& arg : args) {
-      if (const auto* window = std::get_if<ir::BufferWindow>(&arg.value)) {
-        reader[window->buffer] = operation;
-      } else if (const auto* list = std::get_if<ir::LibraryArgs>(&arg.value)) {
-        AddArgs(*list, operation);
-      }
-    }
-  }
 };
 
 // The phase in which `kernel` copies `to` to the same places of `from`, of which it stores others

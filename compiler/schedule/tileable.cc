@@ -254,16 +254,9 @@ BufferUses::BufferUses(const Module& module)
       if (inst.op == ScalarOp::kStore) storers_[inst.buffer] = i;
     });
     if (const auto* library = std::get_if<ir::Library>(&module.operations[i])) {
-      const auto visit = [&](const auto& self, const ir::LibraryArgs& args) -> void {
-        for (const ir::LibraryArg& arg : args) {
-          if (const auto* window = std::get_if<ir::BufferWindow>(&arg.value)) {
-            seen_elsewhere[window->buffer] = true;
-          } else if (const auto* list = std::get_if<ir::LibraryArgs>(&arg.value)) {
-            self(self, *list);
-          }
-        }
-      };
-      visit(visit, library->args);
+      ir::ForEachWindow(library->args, [&](const ir::BufferWindow& window) {
+        seen_elsewhere[window.buffer] = true;
+      });
     }
   }
   for (const ir::ModuleOutput& output : module.outputs) {

@@ -13,7 +13,11 @@ using absl::StrAppend;
 using absl::StrCat;
 using source::Writer;
 
-constexpr size_t kMostParameters = 512;  // of 8 bytes each
+void AppendSymbols(const source::Names& names, std::string& parameters) {
+  for (size_t i = 0; i < names.symbols().size(); ++i) {
+    StrAppend(&parameters, "long size", i, ", ");
+  }
+}
 
 void PrintBegin(const TaskText& text, const source::Names& names, absl::string_view parameters,
                 Writer& out) {
@@ -93,9 +97,7 @@ std::optional<EmittedKernel> PrintLaunches(ir::Module& module, const source::Nam
       all.push_back(copies[copy].at(buffers[i]));
     }
   }
-  for (size_t i = 0; i < names.symbols().size(); ++i) {
-    StrAppend(&parameters, "long size", i, ", ");
-  }
+  AppendSymbols(names, parameters);
   Writer out;
   PrintBegin(text, names, parameters, out);
   for (size_t i = 0; i < buffers.size(); ++i) {
@@ -122,7 +124,7 @@ std::string ParametersText(const ir::Module& module, const source::Names& names,
     StrAppend(&text, source::PointerType(module, names, names.buffers()[i]), " ", qualifier, "b", i,
               ", ");
   }
-  for (size_t i = 0; i < names.symbols().size(); ++i) StrAppend(&text, "long size", i, ", ");
+  AppendSymbols(names, text);
   return text;
 }
 

@@ -13,6 +13,8 @@
 
 namespace kiln::codegen::ptx {
 
+inline constexpr size_t kMostParameters = 512;  // of 8 bytes each, for a launch
+
 struct TaskText {
   std::string body;        // of the task of number `task`, on `lane` of its team
   std::string tasks;       // how many there are

@@ -1,6 +1,7 @@
 #include "compiler/codegen/ptx/ptx_target.h"
 
 #include <utility>
+#include <variant>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,7 @@
 #include "compiler/codegen/kernel_archive.h"
 #include "compiler/codegen/ptx/attention_printer.h"
 #include "compiler/codegen/ptx/gradients_printer.h"
+#include "compiler/codegen/ptx/kernel_launch.h"
 #include "compiler/codegen/ptx/kernel_printer.h"
 #include "compiler/codegen/ptx/product_printer.h"
 #include "compiler/codegen/ptx/queries_printer.h"
@@ -134,16 +136,13 @@ class PtxTarget : public Target {
     return emitted;
   }
 
-  // Parameters take 4096 bytes at most, the last two of them scratch memory and the error.
-  int MostBuffersTogether() const override { return 480; }
+  // Some parameters are left for symbols, and the last two are scratch memory and the error.
+  int MostBuffersTogether() const override { return static_cast<int>(ptx::kMostParameters) - 32; }
 
   absl::StatusOr<std::optional<EmittedKernel>> PrintTogether(
       ir::Module& module, const schedule::Tree& tree,
       absl::Span<const BufferMap> copies) const override {
-    if (ptx::IsOfFewQueries(tree) || ptx::IsProduct(tree) || ptx::IsAttention(tree) ||
-        ptx::IsGradients(tree)) {
-      return std::nullopt;
-    }
+    if (HasMicro(tree)) return std::nullopt;
     KILN_ASSIGN_OR_RETURN(std::optional<EmittedKernel> emitted,
                           ptx::PrintKernels(module, tree, CanWait(), copies));
     if (emitted) emitted->prelude = PtxPrelude();
@@ -221,6 +220,15 @@ class PtxTarget : public Target {
   }
 
   // Whether a kernel can wait for the launch before it.
+  // Else PrintKernel prints it.
+  static bool HasMicro(const schedule::Tree& tree) {
+    bool has = false;
+    ForEachNode(tree.body, [&](const schedule::Node& node) {
+      has |= std::holds_alternative<schedule::Micro>(node.value);
+    });
+    return has;
+  }
+
   bool CanWait() const { return device_.arch == "sm_90" || device_.arch == "sm_90a"; }
 
   toolchain::ClangInvocation Invocation(const KernelJob& job) const {

@@ -113,6 +113,23 @@ int64_t TilesOf(const IntContext& ints, const Attention& attention, int queries)
          CeilDiv(ints.EvaluateAtHints(attention.queries), queries);
 }
 
+IntExpr AddTasks(IntContext& ints, IntExpr extent, int64_t step, Block*& at) {
+  const IntExpr var = ints.NewVar(extent);
+  at->push_back({For{var, ints.Const(0), extent, ints.Const(step), Binding::kTask, 1, {}}});
+  at = &std::get<For>(at->back().value).body;
+  return var;
+}
+
+Window WindowAt(IntContext& ints, const AttentionOperand& operand, IntExpr batch, IntExpr head,
+                IntExpr row) {
+  IntExpr index = operand.first;
+  for (const auto& [var, by] :
+       {std::pair(batch, operand.by_batch), {head, operand.by_head}, {row, operand.by_row}}) {
+    index = ints.Add(index, ints.Mul(var, by));
+  }
+  return {operand.buffer, -1, index};
+}
+
 Tree MakeAttentionTree(ir::Module& module, const ir::Repeat& repeat, const Attention& attention,
                        MicroKind kind, std::vector<int> constants, int queries, int team) {
   IntContext& ints = *module.ints;
@@ -123,25 +140,14 @@ Tree MakeAttentionTree(ir::Module& module, const ir::Repeat& repeat, const Atten
 
   Block* at = &tree.body;
   const IntExpr zero = ints.Const(0);
-  const auto add_tasks = [&](IntExpr extent, int64_t step) {
-    const IntExpr var = ints.NewVar(extent);
-    at->push_back({For{var, zero, extent, ints.Const(step), Binding::kTask, 1, {}}});
-    at = &std::get<For>(at->back().value).body;
-    return var;
-  };
-  const IntExpr batch = add_tasks(attention.batches, 1);
-  const IntExpr key_head = add_tasks(ints.FloorDiv(attention.heads, attention.of_key), 1);
-  const IntExpr of_key = add_tasks(ints.Const(attention.of_key), 1);
-  const IntExpr row = add_tasks(attention.queries, queries);
+  const IntExpr key_heads = ints.FloorDiv(attention.heads, attention.of_key);
+  const IntExpr batch = AddTasks(ints, attention.batches, 1, at);
+  const IntExpr key_head = AddTasks(ints, key_heads, 1, at);
+  const IntExpr of_key = AddTasks(ints, ints.Const(attention.of_key), 1, at);
+  const IntExpr row = AddTasks(ints, attention.queries, queries, at);
   const IntExpr head = ints.Add(ints.Mul(key_head, attention.of_key), of_key);
   const auto window = [&](const AttentionOperand& operand, IntExpr of_head, IntExpr of_row) {
-    IntExpr index = operand.first;
-    for (const auto& [var, by] : {std::pair(batch, operand.by_batch),
-                                  {of_head, operand.by_head},
-                                  {of_row, operand.by_row}}) {
-      index = ints.Add(index, ints.Mul(var, by));
-    }
-    return Window{operand.buffer, -1, index};
+    return WindowAt(ints, operand, batch, of_head, of_row);
   };
   const IntExpr rows = ints.Min(ints.Sub(attention.queries, row), ints.Const(queries));
   Micro micro{kind,

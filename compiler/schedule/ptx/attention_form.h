@@ -44,6 +44,13 @@ bool IsOfHalves(const ir::Module& module, const Attention& attention);
 int64_t KeysOf(const ir::IntContext& ints, const Attention& attention);
 int64_t TilesOf(const ir::IntContext& ints, const Attention& attention, int queries);
 
+// Adds to the end of `at` a loop of tasks over `extent`, whose body `at` is then; returns its
+// variable.
+ir::IntExpr AddTasks(ir::IntContext& ints, ir::IntExpr extent, int64_t step, Block*& at);
+// Of the operand from that element on.
+Window WindowAt(ir::IntContext& ints, const AttentionOperand& operand, ir::IntExpr batch,
+                ir::IntExpr head, ir::IntExpr row);
+
 // A task is a tile of `queries` queries of one head, by a micro-kernel with these constants. The
 // repeat's kernels are the attention's.
 Tree MakeAttentionTree(ir::Module& module, const ir::Repeat& repeat, const Attention& attention,

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/schedule/ptx/attention_form.h"
 #include "compiler/schedule/ptx/cost.h"
 #include "compiler/schedule/ptx/team_plan.h"
 
@@ -216,14 +217,8 @@ Tree ScheduleFewQueries(ir::Module& module, const ir::Repeat& repeat, const FewQ
       absl::StrCat("a library: ", ExpectedText(LibraryMicroseconds(ints, attention))));
 
   Block* at = &tree.body;
-  const auto add_tasks = [&](IntExpr extent) {
-    const IntExpr var = ints.NewVar(extent);
-    at->push_back({For{var, ints.Const(0), extent, ints.Const(1), Binding::kTask, 1, {}}});
-    at = &std::get<For>(at->back().value).body;
-    return var;
-  };
-  const IntExpr batch = add_tasks(attention.batches);
-  const IntExpr head = add_tasks(ints.Const(attention.heads));
+  const IntExpr batch = AddTasks(ints, attention.batches, 1, at);
+  const IntExpr head = AddTasks(ints, ints.Const(attention.heads), 1, at);
   const auto window = [&](const QueriesOperand& operand) {
     return Window{operand.buffer, -1,
                   ints.Add(operand.first, ints.Add(ints.Mul(batch, operand.by_batch),

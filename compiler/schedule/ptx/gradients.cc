@@ -123,14 +123,9 @@ Tree ScheduleGradients(ir::Module& module, const ir::Repeat& repeat,
 
   Block* at = &tree.body;
   const IntExpr zero = ints.Const(0);
-  const auto add_tasks = [&](IntExpr extent, int64_t step) {
-    const IntExpr var = ints.NewVar(extent);
-    at->push_back({For{var, zero, extent, ints.Const(step), Binding::kTask, 1, {}}});
-    at = &std::get<For>(at->back().value).body;
-    return var;
-  };
-  const IntExpr batch = add_tasks(attention.batches, 1), key_head = add_tasks(key_heads, 1);
-  const IntExpr row = add_tasks(attention.keys, tile.kKeys);
+  const IntExpr batch = AddTasks(ints, attention.batches, 1, at);
+  const IntExpr key_head = AddTasks(ints, key_heads, 1, at);
+  const IntExpr row = AddTasks(ints, attention.keys, tile.kKeys, at);
   const IntExpr head = ints.Mul(key_head, attention.of_key);
 
   const AttentionOperand* const operands[] = {
@@ -145,10 +140,8 @@ Tree ScheduleGradients(ir::Module& module, const ir::Repeat& repeat,
   for (size_t window = 0; window < std::size(operands); ++window) {
     const AttentionOperand& operand = *operands[window];
     const bool has_heads = Of::HasHeads(window);
-    IntExpr index = ints.Add(operand.first, ints.Mul(batch, operand.by_batch));
-    index = ints.Add(index, ints.Mul(has_heads ? head : key_head, operand.by_head));
-    index = ints.Add(index, ints.Mul(has_heads ? zero : row, operand.by_row));
-    micro.windows.push_back({operand.buffer, -1, index});
+    micro.windows.push_back(
+        WindowAt(ints, operand, batch, has_heads ? head : key_head, has_heads ? zero : row));
     micro.sizes.push_back(operand.by_row);
   }
   for (size_t window = 0; window < std::size(operands); ++window) {

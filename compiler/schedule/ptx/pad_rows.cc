@@ -26,13 +26,6 @@ bool IsProduct(const ir::Library& step) {
          (step.op == "aten.addmm.default" && step.args.size() == 3);
 }
 
-void ForEachWindow(ir::LibraryArgs& args, auto visit) {
-  for (ir::LibraryArg& arg : args) {
-    if (auto* window = std::get_if<BufferWindow>(&arg.value)) visit(*window);
-    if (auto* items = std::get_if<ir::LibraryArgs>(&arg.value)) ForEachWindow(*items, visit);
-  }
-}
-
 // Length of the rows of a buffer that may get longer ones.
 std::optional<int64_t> RowToPad(ir::Module& module, const Buffer& buffer) {
   if (buffer.kind != ir::BufferKind::kTemp || !IsHalf(buffer.dtype) || buffer.sizes.size() < 2)
