@@ -25,10 +25,16 @@ DType OperandType(const Nest& nest, const ir::Inst& reduce) {
 
 }  // namespace
 
+// From one iteration of the loop to the next.
+int64_t Accumulators::StepOf(IntExpr loop) const {
+  if (loop == lanes_.var) return lanes_.width;
+  return loop == shared_ ? among_ : 1;
+}
+
 // Iterations of the loop where its variable takes `extent` values.
 int64_t Accumulators::Steps(IntExpr loop, int64_t extent) const {
-  const int width = loop == lanes_.var ? lanes_.width : 1;
-  return extent / width + (extent % width != 0);
+  const int64_t step = StepOf(loop);
+  return extent / step + (extent % step != 0);
 }
 
 // The outermost loop one iteration of which is less than a block.
@@ -44,7 +50,7 @@ void Accumulators::PlanBlocks(const std::vector<IntExpr>& loops, int base) {
   for (size_t i = loops.size(); i-- > static_cast<size_t>(base);) {
     block_level_ = static_cast<int>(i);
     block_length_ = std::max<int64_t>(1, kBlockSteps / inside);
-    if (loops[i] == lanes_.var) block_length_ *= lanes_.width;
+    block_length_ *= StepOf(loops[i]);
     inside *= Steps(loops[i], ExtentHint(builder_.ints(), loops[i]));
     if (inside >= kBlockSteps) return;
   }
@@ -105,7 +111,7 @@ void Accumulators::Add(const Step& step, Block& out) {
 void Accumulators::Close(Block& out) {
   for (const Accumulator& acc : open_) {
     if (acc.inst->op == ScalarOp::kScan) continue;
-    out.push_back({Combine{acc.inst->result, acc.inst->dtype, acc.total}});
+    out.push_back({Combine{builder_.Resolve(acc.inst->result), acc.inst->dtype, acc.total}});
   }
   open_.clear();
   block_level_ = -1;

@@ -21,6 +21,12 @@ class Accumulators {
   Accumulators(Builder& builder, const Nest& nest, bool lanes_kept)
       : builder_(builder), nest_(nest), lanes_kept_(lanes_kept) {}
 
+  // Of the loop of `var` only one iteration in `among` is made here.
+  void Share(ir::IntExpr var, int64_t among) {
+    shared_ = var;
+    among_ = among;
+  }
+
   // Opens them. `loops` are those around the phase's steps below a row, outermost first; those
   // before `base` are not reduced over. `lanes` are those of the phase.
   void Open(const NestPhase& phase, const std::vector<ir::IntExpr>& loops, int base, Lanes lanes,
@@ -47,6 +53,7 @@ class Accumulators {
   };
 
   void PlanBlocks(const std::vector<ir::IntExpr>& loops, int base);
+  int64_t StepOf(ir::IntExpr loop) const;
   int64_t Steps(ir::IntExpr loop, int64_t extent) const;
   Alloc Describe(const ir::Inst& reduce) const;
 
@@ -54,6 +61,8 @@ class Accumulators {
   const Nest& nest_;
   const bool lanes_kept_;
   Lanes lanes_;
+  ir::IntExpr shared_;
+  int64_t among_ = 1;
   std::vector<Accumulator> open_;
   ir::IntExpr number_;  // of the inner point in the phase's row-major order
   int block_level_ = -1;

@@ -36,8 +36,8 @@ AllocId Builder::Open(Alloc alloc, Block& out) {
 }
 
 Block& Builder::AddLoop(const Loop& loop, Block& out) {
-  out.push_back(
-      {For{loop.var, loop.begin, loop.end, ints_.Const(1), loop.binding, loop.width, {}}});
+  const IntExpr step = loop.step ? loop.step : ints_.Const(1);
+  out.push_back({For{loop.var, loop.begin, loop.end, step, loop.binding, loop.width, {}}});
   return std::get<For>(out.back().value).body;
 }
 

@@ -16,6 +16,7 @@ struct Loop {
   ir::IntExpr var, begin, end;
   Binding binding = Binding::kSerial;
   int width = 1;
+  ir::IntExpr step;  // null: 1
 };
 
 class Builder {

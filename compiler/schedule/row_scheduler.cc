@@ -47,6 +47,13 @@ bool RowScheduler::Keep(const std::vector<KeptValue>& values, Space space, Block
   return !kept_.empty();
 }
 
+void RowScheduler::Share(IntExpr var, IntExpr first, int64_t step) {
+  shared_ = var;
+  first_ = first;
+  step_ = step;
+  accumulators_.Share(var, step);
+}
+
 // A reduction whose loops all have one iteration.
 void RowScheduler::AddReduceOfOne(const Step& step, Block& out) {
   const ir::Inst& inst = *step.inst;
@@ -94,6 +101,10 @@ void RowScheduler::AddLevel(const NestPhase& phase, const std::vector<IntExpr>& 
   const bool has_lanes = !plan_.outer && var == lanes_.var && lanes_.width > 1;
   Loop loop = builder_.Whole(var, has_lanes ? Binding::kVector : Binding::kSerial,
                              has_lanes ? lanes_.width : 1);
+  if (var == shared_) {
+    loop.begin = first_;
+    loop.step = ints_.Const(step_);
+  }
   if (level != accumulators_.block_level()) {
     AddLevel(phase, loops, levels, level + 1, builder_.AddLoop(loop, out));
     return;
@@ -134,7 +145,7 @@ void RowScheduler::AddPhases(Block& out) {
   for (size_t i = 0; i < nest_.phases.size(); ++i) AddPhase(i, out);
 }
 
-void RowScheduler::AddLanesBody(const Loop& lanes, Block& out) {
+void RowScheduler::AddAboveLanes(Block& out) {
   lanes_ = {};
   for (size_t i = 0; i < nest_.phases.size(); ++i) {
     const std::vector<IntExpr> loops = PhaseLoops(i);
@@ -146,6 +157,10 @@ void RowScheduler::AddLanesBody(const Loop& lanes, Block& out) {
       if (level == 0) builder_.AddStep(step, out);
     }
   }
+}
+
+void RowScheduler::AddLanesBody(const Loop& lanes, Block& out) {
+  AddAboveLanes(out);
   AddPhases(builder_.AddLoop(lanes, out));
 }
 

@@ -25,6 +25,9 @@ class RowScheduler {
   void AddPhases(Block& out);
   // All phases in a loop of the plan's outer lanes, after what is the same for all lanes of a row.
   void AddLanesBody(const Loop& lanes, Block& out);
+  // Of the inner loop of `var`, which has no lanes, each `step`-th iteration from `first` on is made
+  // here.
+  void Share(ir::IntExpr var, ir::IntExpr first, int64_t step);
   // Keeps a row of each of `values` that the lanes allow in `space`, opened in `out`: instructions
   // that compute it again read it instead. False where there is none.
   bool Keep(const std::vector<KeptValue>& values, Space space, Block& out);
@@ -32,6 +35,10 @@ class RowScheduler {
  protected:
   // One instruction, at the place where it stands.
   virtual void AddStep(const NestPhase& phase, const Step& step, Block& out);
+  // What is the same for all of the plan's outer lanes in a row; says of all steps where they
+  // stand.
+  void AddAboveLanes(Block& out);
+  void AddPhase(size_t number, Block& out);
   // Of the phase that is being made.
   const Lanes& lanes() const { return lanes_; }
 
@@ -39,7 +46,6 @@ class RowScheduler {
   ir::IntContext& ints_;
 
  private:
-  void AddPhase(size_t number, Block& out);
   void AddLevel(const NestPhase& phase, const std::vector<ir::IntExpr>& loops,
                 const std::vector<int>& levels, int level, Block& out);
   void AddReduceOfOne(const Step& step, Block& out);
@@ -48,6 +54,8 @@ class RowScheduler {
   const LanesPlan& plan_;
   Accumulators accumulators_;
   Lanes lanes_;
+  ir::IntExpr shared_, first_;
+  int64_t step_ = 1;
   struct KeptRow {
     AllocId alloc;
     bool stored;  // by this instruction; else loaded in its place

@@ -46,11 +46,14 @@ int MemoryOf(const schedule::Compute& compute) {
   return compute.alloc >= 0 ? -1 - compute.alloc : compute.inst.buffer;
 }
 
-bool HasSerialLoop(const schedule::Block& block) {
+// Whether lanes of a loop, which are columns then, walk through a loop of their own.
+bool HasLoopsInLanes(const schedule::Block& block) {
   bool has = false;
   ForEachNode(block, [&](const Node& node) {
-    const auto* loop = std::get_if<For>(&node.value);
-    has |= loop != nullptr && loop->binding == Binding::kSerial;
+    const auto* lanes = std::get_if<For>(&node.value);
+    if (lanes == nullptr || !HasLanes(lanes->binding)) return;
+    ForEachNode(lanes->body,
+                [&](const Node& inner) { has |= std::holds_alternative<For>(inner.value); });
   });
   return has;
 }
@@ -430,7 +433,7 @@ absl::StatusOr<TaskText> KernelPrinter::Print() {
   }
   text.blocks = ints_.CeilDiv(tasks, ints_.Const(text.threads / text.team));
   // Else ptxas has loads of a row wait for the row before, to take few registers.
-  if (!grid.lanes.empty() && HasSerialLoop(tree_.body)) {
+  if (HasLoopsInLanes(tree_.body)) {
     text.resident = std::max(1, kResidentThreads / text.threads);
   }
   text.checks = f.body.TakeChecks();

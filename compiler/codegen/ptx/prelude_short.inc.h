@@ -25,7 +25,7 @@ KILN_FN Vec<float, W> KShortErf(Vec<float, W> x) {
   const F p = KPoly(t, 0.254829592f, -0.284496736f, 1.421413741f, -1.453152027f, 1.061405429f) * t;
   const F large = KMad(-p, KFastExp2(x * x * -0x1.715476p+0f), (F)(1.0f));
   const F of_size = a < 0x1p-6f ? a * 1.1283792f : large;
-  return (F)(KBits(of_size) | (KBits(x) & (int)0x80000000));
+  return KWithSign(of_size, x);
 }
 // a / b, b in [1, inf]: what it is less than 2^-126 of `a` may be 0.
 template <int W>

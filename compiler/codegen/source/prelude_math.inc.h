@@ -362,6 +362,11 @@ alignas(64) static const float kTanhTable[7][32] = {
      0.0599426664f,  0.0967036262f,  -0.00261998852f, -0.0437239185f,
      -0.106880128f,  0.00723895198f, -0.0233424865f,  0.0f}};
 #endif
+// A number that is not negative, with the sign of `x`.
+template <int W>
+KILN_FN Vec<float, W> KWithSign(Vec<float, W> size, Vec<float, W> x) {
+  return (Vec<float, W>)(KBits(size) | (KBits(x) & (int)0x80000000));
+}
 // By the table; else below 0.625 an odd polynomial, above it 1 - 2 / (e^2|x| + 1).
 template <int W>
 KILN_FN Vec<float, W> KTanh(Vec<float, W> x) {
@@ -382,7 +387,7 @@ KILN_FN Vec<float, W> KTanh(Vec<float, W> x) {
   e = (F)(KBits(e) + (KWhole(n) << 23));
 #endif
   const F large = 1.0f - KOver((F)(2.0f), e + 1.0f);
-  return __builtin_elementwise_copysign(a >= 0.625f ? large : small, x);
+  return KWithSign(a >= 0.625f ? large : small, x);
 }
 // By the table; else below 1 an odd polynomial, above it 1 - 2^q(|x|) with q fitted to log2(erfc).
 template <int W>
@@ -398,9 +403,13 @@ KILN_FN Vec<float, W> KErf(Vec<float, W> x) {
   const F b = (F)(4.0f) < a ? (F)(4.0f) : a;
   const F q = KPoly(b, -0x1.09edb4p-11f, -0x1.a040b2p+0f, -0x1.d76bfap-1f, -0x1.3078acp-3f,
                     0x1.01c4b2p-5f, -0x1.160d72p-8f, 0x1.18ea74p-12f);
+#ifdef KILN_ON_GPU
+  const F power = KFastExp2(q);
+#else
   const F t = q + KILN_ROUNDER;
   const F power = (F)(KBits(KExp2Small(q - (t - KILN_ROUNDER))) + (KBits(t) << 23));
-  return __builtin_elementwise_copysign(a >= 1.0f ? 1.0f - power : small, x);
+#endif
+  return KWithSign(a >= 1.0f ? 1.0f - power : small, x);
 }
 
 // ---- Logarithms ----------------------------------------------------------------------------

@@ -8,6 +8,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/ir/packed_weights.h"
@@ -55,8 +56,8 @@ class Scheduler {
   class Row : public RowScheduler {
    public:
     explicit Row(Scheduler& all) : RowScheduler(all.builder_, all.nest_, all.plan_), all_(all) {}
+    using RowScheduler::AddAboveLanes, RowScheduler::AddPhase;
 
-   private:
     void AddStep(const NestPhase& phase, const Step& step, Block& out) override {
       const auto turned = all_.turned_.find(step.inst);
       if (turned == all_.turned_.end()) return RowScheduler::AddStep(phase, step, out);
@@ -64,11 +65,14 @@ class Scheduler {
       builder_.AddLoad(step.inst->result, step.inst->dtype, alloc, index, out);
     }
 
+   private:
     Scheduler& all_;
   };
 
   int TileLanes(const std::vector<const Step*>& steps, IntExpr along, IntExpr across);
   void AddTiles(IntExpr rows, Block& out);
+  void AddGroups(Block& out);
+  std::vector<const Step*> NeededLater(size_t phase) const;
   void Because(std::string reason) { builder_.tree().reasons.push_back(std::move(reason)); }
 
   ir::IntContext& ints_;
@@ -128,8 +132,9 @@ void Scheduler::AddTiles(IntExpr rows, Block& out) {
     const bool whole = extent.is_const() && extent.value() % kSide == 0;
     return whole ? end : builder_.Let(ints_.Min(end, extent), extent, *at);
   };
+  // Tiles that run at a time are neighbours along the lanes, as what they store is.
   IntExpr block, tile;
-  const IntExpr block_end = add_tiles(block, num_lanes), tile_end = add_tiles(tile, num_rows);
+  const IntExpr tile_end = add_tiles(tile, num_rows), block_end = add_tiles(block, num_lanes);
   const auto add_lines = [&](IntExpr var, IntExpr begin, IntExpr end, int lanes_of_thread) {
     return &builder_.AddLoop({var, begin, end, Binding::kGroup, kSide / lanes_of_thread}, *at);
   };
@@ -158,6 +163,92 @@ void Scheduler::AddTiles(IntExpr rows, Block& out) {
   row_.AddLanesBody({lanes, block, block_end, Binding::kVector, kSide}, *at);
 }
 
+// Steps of `phase` above its loops whose values later phases take.
+std::vector<const Step*> Scheduler::NeededLater(size_t phase) const {
+  absl::flat_hash_set<ir::ValueId> taken;
+  const auto take = [&](const Step& step) {
+    taken.insert(step.inst->operands.begin(), step.inst->operands.end());
+  };
+  for (size_t p = phase + 1; p < nest_.phases.size(); ++p) {
+    absl::c_for_each(nest_.phases[p].steps, take);
+  }
+  std::vector<const Step*> needed;
+  for (size_t i = nest_.phases[phase].steps.size(); i-- > 0;) {
+    const Step& step = nest_.phases[phase].steps[i];
+    if (step.inst->op == ir::ScalarOp::kReduce || !taken.contains(step.inst->result)) continue;
+    if (builder_.LevelOf(step.inst->result) != 1) continue;
+    needed.push_back(&step);
+    take(step);
+  }
+  absl::c_reverse(needed);
+  return needed;
+}
+
+// Tasks of some columns: groups of threads share the iterations of a loop, and what each has
+// reduced meets in shared memory, where the rest is done a column a thread.
+void Scheduler::AddGroups(Block& out) {
+  const IntExpr columns = plan_.lanes.var, extent = Extent(ints_, columns);
+  const IntExpr zero = ints_.Const(0), width = ints_.Const(plan_.lanes.width);
+  const size_t shared =
+      absl::c_find_if(nest_.phases, [](const NestPhase& phase) { return !phase.inner.empty(); }) -
+      nest_.phases.begin();
+  row_.AddAboveLanes(out);
+  IntExpr begin;
+  Block& task = builder_.AddSteps(begin, extent, zero, extent, width, Binding::kTask, out);
+  const bool is_whole = extent.is_const() && extent.value() % plan_.lanes.width == 0;
+  const IntExpr past = ints_.Add(begin, width);
+  const IntExpr end = is_whole ? past : builder_.Let(ints_.Min(past, extent), extent, task);
+  const auto place = [&](IntExpr group) {
+    return ints_.Add(ints_.Mul(group, plan_.lanes.width), ints_.Sub(columns, begin));
+  };
+
+  std::vector<std::pair<const ir::Inst*, AllocId>> reduced;
+  for (const Step& step : nest_.phases[shared].steps) {
+    if (step.inst->op != ir::ScalarOp::kReduce) continue;
+    const IntExpr size = ints_.Const(int64_t{plan_.groups} * plan_.lanes.width);
+    reduced.emplace_back(step.inst,
+                         builder_.Open({step.inst->dtype, size, Space::kL1, {}, false}, task));
+    builder_.Alias(step.inst->result, builder_.NewValue());
+  }
+  const IntExpr num_groups = ints_.Const(plan_.groups);
+  const IntExpr group = ints_.NewVar(num_groups), part = ints_.NewVar(num_groups);
+  const int of_group = plan_.team / plan_.groups;
+  Block& groups = builder_.AddLoop({group, zero, num_groups, Binding::kGroup, of_group}, task);
+  Block& loops =
+      builder_.AddLoop({columns, begin, end, Binding::kVector, plan_.lanes.width}, groups);
+  row_.Share(plan_.shared, group, plan_.groups);
+  for (size_t p = 0; p < shared; ++p) {
+    for (const Step* step : NeededLater(p)) row_.AddStep(nest_.phases[p], *step, loops);
+  }
+  row_.AddPhase(shared, loops);
+  for (const auto& [reduce, alloc] : reduced) {
+    builder_.AddStore(reduce->result, reduce->dtype, alloc, place(group), loops);
+    builder_.Alias(reduce->result, reduce->result);
+  }
+
+  const int all = std::max(plan_.team, plan_.lanes.width);
+  Block& results = builder_.AddLoop({columns, begin, end, Binding::kVector, all}, task);
+  for (size_t p = 0; p < shared; ++p) row_.AddPhase(p, results);
+  for (const Step* step : NeededLater(shared)) {
+    row_.AddStep(nest_.phases[shared], *step, results);
+  }
+  std::vector<AllocId> sums;
+  for (const auto& [reduce, alloc] : reduced) {
+    sums.push_back(builder_.Open(
+        {reduce->dtype, ints_.Const(1), Space::kRegister, reduce->reduce_kind, false}, results));
+  }
+  Block& parts = builder_.AddLoop({part, zero, num_groups, Binding::kSerial, 1}, results);
+  for (size_t i = 0; i < reduced.size(); ++i) {
+    const ir::ValueId value = builder_.NewValue();
+    builder_.AddLoad(value, reduced[i].first->dtype, reduced[i].second, place(part), parts);
+    parts.push_back({Update{sums[i], zero, value, {}}});
+  }
+  for (size_t i = 0; i < reduced.size(); ++i) {
+    results.push_back({Combine{reduced[i].first->result, reduced[i].first->dtype, sums[i]}});
+  }
+  for (size_t p = shared + 1; p < nest_.phases.size(); ++p) row_.AddPhase(p, results);
+}
+
 Tree Scheduler::Run() && {
   Tree& tree = builder_.tree();
   tree.team = plan_.team;
@@ -174,7 +265,9 @@ Tree Scheduler::Run() && {
     if (plan_.outer && var == plan_.lanes.var) continue;
     at = &builder_.AddLoop(builder_.Whole(var, Binding::kTask), *at);
   }
-  if (plan_.outer) {
+  if (plan_.groups > 1) {
+    AddGroups(*at);
+  } else if (plan_.outer) {
     const Binding binding = plan_.lanes.width > 1 ? Binding::kTaskVector : Binding::kTask;
     row_.AddLanesBody(builder_.Whole(plan_.lanes.var, binding, plan_.lanes.width), *at);
   } else {

@@ -32,6 +32,8 @@ constexpr int64_t kMostScattered = 1 << 18;  // parts of all columns
 // Of those, for each element that is read: what is written and read again takes no time beside it.
 constexpr int64_t kElementsOfPart = 128, kLeastMoreParts = 1 << 16;
 
+constexpr int64_t kLeastInWaves = 1 << 24;  // elements for which a last short wave counts
+
 bool Stores(const Phase& phase) {
   return absl::c_any_of(phase.body, [](const Inst& i) { return i.op == ScalarOp::kStore; });
 }
@@ -91,7 +93,7 @@ class Splitter {
     const int64_t wanted = CountParts(kernel);
     if (wanted < 2) return std::nullopt;
     plan_ = {};
-    plan_.parts_beside = of_columns_ && wanted * PointsHint(ints_, kernel.outer) <= kMostScattered;
+    plan_.parts_beside = scatters_ && wanted * PointsHint(ints_, kernel.outer) <= kMostScattered;
     // A store has no mask.
     ChooseLoops(kernel.phases[0].inner, wanted, /*exactly=*/Stores(kernel.phases[0]));
     if (!plan_.loop && PointsHint(ints_, plan_.whole) < 2) return std::nullopt;
@@ -103,24 +105,49 @@ class Splitter {
   int64_t CountParts(const Kernel& kernel) {
     absl::StatusOr<Nest> nest = BuildNest(module_, kernel, /*collapse=*/true);
     if (!nest.ok()) return 1;
+    // The kernel of parts makes late sums in the loops of the first phase.
+    const size_t num_phases = nest->phases.size();
+    nest->phases.erase(std::remove_if(nest->phases.begin() + 1, nest->phases.end(),
+                                      [](const NestPhase& phase) { return !phase.inner.empty(); }),
+                       nest->phases.end());
     const TeamPlan plan = PlanTeam(ints_, *nest, device_);
-    of_columns_ = static_cast<bool>(plan.outer);
+    // Groups of threads take parts that lie apart, in one pass.
+    scatters_ = plan.outer && (plan.groups == 1 || nest->phases.size() < num_phases);
     const int64_t points = PointsHint(ints_, kernel.outer);
     int64_t threads = points;
     if (plan.outer) {
-      threads /= plan.most_lanes;
+      threads = threads * plan.groups / plan.most_lanes;
     } else {
       threads *= plan.team;
     }
     // Of a row a thread's share is what its team leaves it.
     const int64_t length = PointsHint(ints_, kernel.phases[0].inner);
-    const int64_t most = length / (kLeastPart * (plan.outer ? 1 : plan.team));
+    const int64_t least = plan.groups > 1 ? kLeastOfGroup * plan.groups
+                          : plan.outer    ? kLeastPart
+                                          : kLeastPart * plan.team;
+    const int64_t most = length / least;
     const int64_t fill = plan.outer ? kThreadsOfColumns : kThreadsOfRows;
-    const int64_t wanted = ComputeUnits(device_) * fill / std::max<int64_t>(1, threads);
+    int64_t wanted = ComputeUnits(device_) * fill / std::max<int64_t>(1, threads);
+    if (plan.groups > 1 && length * points >= kLeastInWaves) {
+      const int64_t blocks = PointsHint(ints_, nest->outer, plan.lanes.var) *
+                             ((ExtentHint(ints_, plan.lanes.var) - 1) / plan.lanes.width + 1);
+      wanted = InWaves(std::max<int64_t>(1, wanted), blocks,
+                       ComputeUnits(device_) * kThreadsOfColumns / plan.team);
+    }
     const int64_t more =
         std::clamp(length * points / kElementsOfPart, kLeastMoreParts, kMostScattered);
     const int64_t of_columns = std::max(kMostPartsOfColumns, more / std::max<int64_t>(1, points));
     return std::min({wanted, most, plan.outer ? std::min(kMostParts, of_columns) : kMostParts});
+  }
+
+  // Some more parts where the last of the waves in which the device takes all of their blocks,
+  // `wave` at a time, would leave much of it idle. `blocks`: of one part of all.
+  static int64_t InWaves(int64_t parts, int64_t blocks, int64_t wave) {
+    for (const int64_t n : {parts, 2 * parts, 4 * parts}) {
+      const int64_t waves = (n * blocks + wave - 1) / wave;
+      if (waves == 1 || 10 * n * blocks >= 9 * waves * wave) return n;
+    }
+    return parts;
   }
 
   // Loops that make some `wanted` parts: outer ones whole, one after another, then pieces of the
@@ -157,7 +184,7 @@ class Splitter {
   IntContext& ints_;
   const DeviceInfo& device_;
   CutPlan plan_;
-  bool of_columns_ = false;  // lanes are of an outer loop
+  bool scatters_ = false;  // parts of a column are better read if they lie beside each other
 };
 
 }  // namespace

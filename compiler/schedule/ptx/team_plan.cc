@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "absl/algorithm/container.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 
 namespace kiln::schedule::ptx {
@@ -16,7 +18,7 @@ constexpr int kAccessBytes = 16, kWordBytes = 4;
 constexpr int kMostLanesOfThread = 8;
 constexpr int kElementsOfThread = 32;  // of a row
 constexpr int kWarp = 32;
-constexpr int kSectorBytes = 32;
+constexpr int kSectorBytes = 32, kLineBytes = 128;
 constexpr int kBlock = 256;
 constexpr int kLargestBlock = 1024;
 constexpr int kLongestRow = 64 * kLargestBlock;  // vectors that fit a block's registers
@@ -25,9 +27,18 @@ constexpr int kThreadsToFill = 1024;
 // Points, a thread each, of which one has fewer where threads had better share them.
 constexpr int kPointsToFill = 64;
 
+// Of all groups' results.
+constexpr int64_t kGroupBytes = 32 << 10;
+
 int PowerOfTwoFrom(int64_t n) {
   int power = 1;
   while (power < n) power *= 2;
+  return power;
+}
+// The greatest that is not above n.
+int PowerOfTwoUpTo(int64_t n) {
+  int power = 1;
+  while (2 * power <= n) power *= 2;
   return power;
 }
 
@@ -49,6 +60,35 @@ int LanesOfThread(IntContext& ints, const std::vector<const NestPhase*>& phases,
   return std::min(kMostLanesOfThread, kAccessBytes / least_bytes);
 }
 
+// The bytes of what a phase reduces at a point, where its loops, the only ones of the nest, may be
+// shared among groups of threads; else 0.
+int64_t SharedBytes(const Nest& nest, const NestPhase& phase) {
+  absl::flat_hash_set<ir::BufferId> loaded, stored;
+  for (const NestPhase& other : nest.phases) {
+    if (&other != &phase && !other.inner.empty()) return 0;
+    for (const Step& step : other.steps) {
+      if (step.inst->op == ScalarOp::kLoad) loaded.insert(step.inst->buffer);
+      if (step.inst->op == ScalarOp::kStore) stored.insert(step.inst->buffer);
+    }
+  }
+  if (phase.ordered || absl::c_any_of(stored, [&](int id) { return loaded.contains(id); })) {
+    return 0;
+  }
+  int64_t bytes = 0;
+  for (const Step& step : phase.steps) {
+    const ir::Inst& inst = *step.inst;
+    if (inst.op == ScalarOp::kReduce) {
+      if (IsArg(inst.reduce_kind) || inst.dtype != ComputeType(inst.dtype)) return 0;
+      bytes += DTypeSize(inst.dtype);
+    } else if (inst.op == ScalarOp::kStore) {
+      const bool by_all = absl::c_all_of(
+          phase.inner, [&](IntExpr var) { return ir::ContainsVar(step.index, var); });
+      if (inst.accumulates || NumIndirect(inst) > 0 || !by_all) return 0;
+    }
+  }
+  return bytes;
+}
+
 // No more than divide the extent where other loops stand around it: else every other row would
 // begin between two accesses.
 int DividingLanes(IntExpr extent, bool has_rows, int lanes) {
@@ -59,6 +99,41 @@ int DividingLanes(IntExpr extent, bool has_rows, int lanes) {
     return 1;
   }
   return lanes;
+}
+
+// Groups, the loop that they share, and with them team and lanes, where there had better be some.
+// `lanes`: of a thread.
+void PlanGroups(IntContext& ints, const Nest& nest, int units, int lanes, TeamPlan& plan) {
+  const auto phase = absl::c_find_if(
+      nest.phases, [](const NestPhase& candidate) { return !candidate.inner.empty(); });
+  const int64_t bytes = phase == nest.phases.end() ? 0 : SharedBytes(nest, *phase);
+  if (bytes == 0) return;
+  const IntExpr longest = *absl::c_max_element(phase->inner, [&](IntExpr a, IntExpr b) {
+    return ExtentHint(ints, a) <= ExtentHint(ints, b);
+  });
+  const int64_t rows = PointsHint(ints, nest.outer, plan.lanes.var);
+  const int64_t threads = (ExtentHint(ints, plan.lanes.var) + lanes - 1) / lanes;
+  // As bytes are those of the smallest type, lanes of others make longer lines.
+  const int access = lanes * kAccessBytes / LanesOfThread(ints, {&*phase}, plan.lanes.var);
+  const int least = std::min(PowerOfTwoFrom(threads), std::max(1, kLineBytes / access));
+  const int64_t missing = int64_t{units} * kThreadsOfColumns / std::max<int64_t>(1, rows * threads);
+  int groups = std::min({PowerOfTwoFrom(missing), kBlock / least,
+                         PowerOfTwoUpTo(ExtentHint(ints, longest) / kLeastOfGroup)});
+  while (groups > 1 && groups * least * lanes * bytes > kGroupBytes) groups /= 2;
+  if (groups < kLeastOfGroup || least * lanes < 2) return;
+  int width = std::min(PowerOfTwoFrom(threads), kBlock / groups);
+  const auto is_too_wide = [&] {
+    return rows * ((threads + width - 1) / width) < units ||
+           int64_t{groups} * width * lanes * bytes > kGroupBytes;
+  };
+  while (width > least && is_too_wide()) width /= 2;
+  plan.groups = groups;
+  plan.shared = longest;
+  plan.team = groups * width;
+  plan.most_lanes = lanes;
+  plan.lanes.width = width * lanes;
+  absl::StrAppend(&plan.reason, "; teams of ", groups, " groups of ", width, " threads, ", lanes,
+                  " lanes each");
 }
 
 }  // namespace
@@ -96,6 +171,8 @@ TeamPlan PlanTeam(IntContext& ints, const Nest& nest, const DeviceInfo& device) 
     const bool has_loops = !with_loops.empty();
     const int of_access = has_loops ? LanesOfThread(ints, with_loops, var) : lanes;
     const int least_lanes = std::max(1, std::min(lanes, of_access) * kWordBytes / kAccessBytes);
+    if (has_loops) PlanGroups(ints, nest, units, std::min(lanes, of_access), plan);
+    if (plan.groups > 1) return plan;
     const int64_t length = ExtentHint(ints, var);
     // Loops inside have several accesses under way.
     const int64_t fill = static_cast<int64_t>(units) * kThreadsToFill / (has_loops ? 4 : 1);

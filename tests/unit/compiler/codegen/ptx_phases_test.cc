@@ -259,9 +259,9 @@ TEST(PtxPhasesTest, PartsStoreWhatTheirLoopsStore) {
     CheckModule(StoredSum(type, 8, 24, 1021), {.tolerance = 0.01, .only_ptx = true});
   }
   EXPECT_EQ(Compile(StoredSum("f32", 4, 40, 600)).kernels.size(), 2);
-  // No number from 4 to 6 divides 203, but 7 does.
-  CheckModule(StoredSum("f32", 4, 40, 203), {.tolerance = 0.01, .only_ptx = true});
-  EXPECT_THAT(Compile(StoredSum("f32", 4, 40, 203)).schedules, HasSubstr("for d0 < 28, task {"));
+  // No number from 8 to 11 divides 1505, but 7 does.
+  CheckModule(StoredSum("f32", 4, 40, 1505), {.tolerance = 0.01, .only_ptx = true});
+  EXPECT_THAT(Compile(StoredSum("f32", 4, 40, 1505)).schedules, HasSubstr("for d0 < 28, task {"));
   // Nothing divides a prime: no part may store past the end.
   EXPECT_EQ(Compile(StoredSum("f32", 1, 40, 1021)).kernels.size(), 1);
 }

@@ -155,8 +155,7 @@ TEST(PtxTest, ReductionsOfFewResultsAreCutIntoParts) {
   }
   const Made made = Compile(ColumnSums("f32", "2048", 40));
   ASSERT_EQ(made.kernels.size(), 2);
-  // Parts of one of a few columns lie beside each other, for threads to share.
-  EXPECT_THAT(made.schedules, HasSubstr("lanes of inner loops"));
+  EXPECT_THAT(made.schedules, HasSubstr("for d0 < 16, task {")) << "parts of 4 rows a thread";
   EXPECT_EQ(Compile(ColumnSums("f32", "16", 40)).kernels.size(), 1);
 }
 
@@ -238,7 +237,7 @@ TEST(PtxTest, ReductionsAreCutAlongSeveralLoops) {
   CheckModule(text, {.only_ptx = true});
   const Made made = Compile(text);
   ASSERT_EQ(made.kernels.size(), 2);
-  EXPECT_THAT(made.schedules, HasSubstr("for d0 < 60, task {")) << "4 x 15 parts";
+  EXPECT_THAT(made.schedules, HasSubstr("for d0 < 16, task {")) << "4 x 4 parts";
 }
 
 // A row is stored by its columns' threads and read by others: they have to meet.
