@@ -70,7 +70,8 @@ def test_lone_and_no_elements_and_extremes():
         def fn(x, order=order):
             lone = x[:, :1]
             none = [norm(x[:, :0], order, 1)] if 0 <= order < inf else []
-            return norm(x, order, 1), norm(lone, order, 1), norm(lone[0], order), *none
+            number = lone[0, 0]
+            return norm(x, order, 1), norm(lone, order, 1), norm(number, order, -1, True), *none
 
         for actual, expected in zip(compiled(fn)(x), fn(x), strict=True):
             torch.testing.assert_close(actual, expected, equal_nan=True)

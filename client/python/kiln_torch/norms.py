@@ -23,7 +23,7 @@ def vector_norm(
     dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Of real floats over `dim`, or over all; in `dtype`, or in that of `x`."""
-    dims = list(dim) if dim else list(range(x.dim()))
+    dims = list(dim) if dim and x.dim() > 0 else list(range(x.dim()))
     count = math.prod(x.shape[d] for d in dims)
     has_identity = ord >= 0 and not math.isinf(ord)
     result = dtype or x.dtype
