@@ -2,7 +2,10 @@
 // with the user's tensors is named by the graph alone.
 #include <algorithm>
 #include <cstring>
+#include <limits>
+#include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "client/runtime/contract.h"
@@ -14,6 +17,7 @@ namespace kiln::runtime {
 namespace {
 
 constexpr absl::string_view kClone = "aten.clone.default";
+constexpr size_t kNoCall = std::numeric_limits<size_t>::max();
 
 bool SameBits(double a, double b) {
   return std::memcmp(&a, &b, sizeof(a)) == 0;
@@ -133,6 +137,39 @@ class ArgMatcher {
   size_t next_tensor_ = 0, next_number_ = 0;
 };
 
+// Gives `call` a node of its own and says whether there is one. A node whose argument is strided is
+// also called with a contiguous one, so calls that came before may have to take other nodes: an
+// augmenting path of a bipartite matching, breadth first.
+bool TakeNode(size_t call, absl::FunctionRef<bool(size_t call, size_t node)> is_call,
+              std::vector<size_t>& call_of) {
+  for (size_t node = 0; node < call_of.size(); ++node) {
+    if (call_of[node] == kNoCall && is_call(call, node)) {
+      call_of[node] = call;
+      return true;
+    }
+  }
+  std::vector<size_t> queue = {call}, taker(call_of.size(), kNoCall);  // of each node seen
+  absl::flat_hash_map<size_t, size_t> node_of;                         // of the calls in the queue
+  for (size_t at = 0; at < queue.size(); ++at) {
+    for (size_t node = 0; node < call_of.size(); ++node) {
+      if (taker[node] != kNoCall || !is_call(queue[at], node)) continue;
+      taker[node] = queue[at];
+      if (call_of[node] != kNoCall) {
+        node_of[call_of[node]] = node;
+        queue.push_back(call_of[node]);
+        continue;
+      }
+      for (size_t free = node;;) {
+        const size_t moved = taker[free];
+        call_of[free] = moved;
+        if (moved == call) return true;
+        free = node_of.at(moved);
+      }
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 bool Contract::IsType(const Plan& plan, const PlanTensor& at, uint32_t value) const {
@@ -182,19 +219,19 @@ bool Contract::IsCall(const Plan& plan, const PlanLibrary& at, const v1::Library
 }
 
 absl::Status Contract::CheckLibrarySteps(const Plan& plan) const {
-  std::vector<bool> called(nodes_.size(), false);
-  size_t next = 0;
+  std::vector<const v1::LibraryStep*> calls;
+  std::vector<size_t> call_of(nodes_.size(), kNoCall);
   for (const v1::Step& step : program_.steps()) {
     if (!step.has_library()) continue;
-    const v1::LibraryStep& call = step.library();
-    const PlanLibrary& at = plan.libraries[next++];
-    size_t node = 0;
-    while (node < nodes_.size() && (called[node] || !IsCall(plan, at, call, node))) ++node;
-    if (node < nodes_.size()) {
-      called[node] = true;
-      continue;
-    }
+    const size_t number = calls.size();
+    calls.push_back(&step.library());
+    const auto is_call = [&](size_t call, size_t node) {
+      return IsCall(plan, plan.libraries[call], *calls[call], node);
+    };
+    if (TakeNode(number, is_call, call_of)) continue;
     // A copy into an output is no call of the graph's.
+    const v1::LibraryStep& call = step.library();
+    const PlanLibrary& at = plan.libraries[number];
     const bool is_copy = call.op() == kClone && at.tensors.size() == 1 && call.args_size() == 1 &&
                          call.kwargs_size() == 0 && at.results.size() == 1 &&
                          call.positions_size() == 0;

@@ -21,6 +21,7 @@ from torch.nn import _reduction
 from kiln_torch.distances import DISTANCES
 from kiln_torch.foreach import foreach_decompositions
 from kiln_torch.margins import MARGIN_LOSSES
+from kiln_torch.norms import vector_norm
 from kiln_torch.quantized import QUANTIZED, QUANTIZED_ON_CUDA
 
 aten = torch.ops.aten
@@ -271,7 +272,10 @@ _OURS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
 }
 
 # In the CPU's way.
-_OURS_ON_CPU: dict[torch._ops.OpOverload, Callable[..., Any]] = {aten.histc.default: _histc}
+_OURS_ON_CPU: dict[torch._ops.OpOverload, Callable[..., Any]] = {
+    aten.histc.default: _histc,
+    aten.linalg_vector_norm.default: vector_norm,
+}
 
 
 def _makes_new_tensors(overload: torch._ops.OpOverload) -> bool:

@@ -1,7 +1,7 @@
 """Graphs with operators that no program can have: torch's higher-order ones, such as control flow, which
-runs branches as its values say, or custom operators that torch has made functional. Those run in Python,
-between programs of what comes before them and after them, and the branches of control flow are programs as
-well.
+runs branches as its values say, custom operators that torch has made functional, and those that take or make
+sparse tensors. They run in Python, between programs of what comes before them and after them, and the branches
+of control flow are programs as well.
 
 Every node has a depth: 0 for what follows from the graph's inputs without such an operator, and one more
 than the deepest such operator that it follows from. What is native at one depth is one program.
@@ -52,10 +52,20 @@ def _is_number(node: Node) -> bool:
     return isinstance(_value(node), _NUMBERS)
 
 
+def _has_sparse(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(map(_has_sparse, value))
+    return isinstance(value, torch.Tensor) and value.layout != torch.strided
+
+
 def _is_foreign(node: Node) -> bool:
+    if node.op != "call_function":
+        return False
     if node.target is operator.getitem and isinstance(node.args[0], Node):
         return _is_foreign(node.args[0])
-    return isinstance(node.target, HigherOrderOperator) and node.target not in _SENT
+    if isinstance(node.target, HigherOrderOperator):
+        return node.target not in _SENT
+    return any(_has_sparse(_value(n)) for n in (node, *node.all_input_nodes))
 
 
 def _is_native(node: Node) -> bool:
@@ -156,7 +166,7 @@ def _branch_run(branch: torch.fx.GraphModule, call: Run) -> Callable[..., Any]:
 def _plain(value: Any) -> Any:
     """What a program takes: memory as it lies there."""
     if isinstance(value, torch.Tensor):
-        return value.resolve_conj().resolve_neg()
+        return value if _has_sparse(value) else value.resolve_conj().resolve_neg()
     return [_plain(item) for item in value] if isinstance(value, (tuple, list)) else value
 
 

@@ -269,6 +269,29 @@ TEST(Contract, RowsInTheWorkspaceMayHavePadding) {
   EXPECT_THAT(Load(graph, artifact).status().message(), HasSubstr("unsound"));
 }
 
+// A node whose argument is strided may be called with a contiguous one, and need not be.
+TEST(Contract, StepsOfOneOperatorComeInAnyOrder) {
+  v1::Artifact artifact = AddLibraryResult(4);
+  v1::Program& program = *artifact.mutable_program();
+  AddInput(program, "every second", Size(4));
+  *program.mutable_inputs(1)->mutable_type()->mutable_tensor()->mutable_strides(0) = Size(2);
+  const uint32_t strided = AddBuffer(program, v1::Buffer::KIND_INPUT, 1, Size(4), Size(28));
+  *program.mutable_buffers(static_cast<int>(strided))->mutable_strides(0) = Size(2);
+  const uint32_t made = AddBuffer(program, v1::Buffer::KIND_LIBRARY, 0, Size(4), Size(16));
+  *program.add_steps() = program.steps(0);
+  v1::LibraryStep& second = *program.mutable_steps(2)->mutable_library();
+  second.set_results(0, made);
+  second.mutable_args(0)->mutable_tensor()->set_buffer(strided);
+  *second.mutable_args(0)->mutable_tensor()->mutable_strides(0) = Size(2);
+  v1::Graph graph = GraphFor(program);
+  EXPECT_TRUE(Load(graph, artifact).ok()) << Load(graph, artifact).status();
+  graph.mutable_nodes(0)->mutable_args(0)->set_value(1);
+  graph.mutable_nodes(1)->mutable_args(0)->set_value(0);
+  EXPECT_TRUE(Load(graph, artifact).ok()) << Load(graph, artifact).status();
+  graph.mutable_nodes(0)->mutable_args(0)->set_value(0);
+  EXPECT_THAT(Load(graph, artifact).status().message(), HasSubstr("is no call of it"));
+}
+
 // A library step may fail, and the graph then runs elsewhere, from its inputs.
 TEST(Contract, NoInputIsWrittenBeforeALibraryStep) {
   v1::Artifact artifact = AddLibraryResult(4);

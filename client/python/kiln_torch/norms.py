@@ -1,0 +1,51 @@
+"""torch's norms of vectors, taken apart into one reduction, which fuses with what uses it.
+
+The formulas are those of ATen's CPU kernel (aten/src/ATen/native/cpu/ReduceOpsKernel.cpp), which
+computes in float32 for 16-bit elements and takes the magnitude of a lone element as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+Tensor = torch.Tensor
+
+
+def vector_norm(
+    x: Tensor,
+    ord: float = 2,
+    dim: Sequence[int] | None = None,
+    keepdim: bool = False,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Of real floats over `dim`, or over all; in `dtype`, or in that of `x`."""
+    dims = list(dim) if dim and x.dim() > 0 else list(range(x.dim()))
+    count = math.prod(x.shape[d] for d in dims)
+    has_identity = ord >= 0 and not math.isinf(ord)
+    result = dtype or x.dtype
+    if not (x.is_floating_point() and result.is_floating_point):
+        return NotImplemented
+    if not has_identity and guard_or_false(count == 0):  # an error of eager's own
+        return NotImplemented
+    x = x.to(result)
+    if x.element_size() < torch.float32.itemsize:
+        x = x.float()
+    return _norm(x, ord, dims, keepdim, guard_or_false(count == 1)).to(result)
+
+
+def _norm(x: Tensor, ord: float, dims: list[int], keepdim: bool, is_lone: bool) -> Tensor:
+    if ord == 0:
+        return (x != 0).to(x.dtype).sum(dims, keepdim)
+    if ord == math.inf or is_lone:
+        return x.abs().amax(dims, keepdim)
+    if ord == -math.inf:
+        return x.abs().amin(dims, keepdim)
+    if ord == 1:
+        return x.abs().sum(dims, keepdim)
+    if ord == 2:
+        return (x * x).sum(dims, keepdim).sqrt()
+    return x.abs().pow(ord).sum(dims, keepdim).pow(1 / ord)
