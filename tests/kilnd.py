@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import time
+import urllib.request
 
 BUILD = pathlib.Path(os.environ.get("KILN_BUILD", "build/release")).resolve()
 
@@ -38,6 +39,10 @@ class Server:
                 raise RuntimeError(f"kilnd did not start: {self.log.read_text()[-2000:]}")
         self.address = re.search(r"grpc (\S+),", line)[1]
         self.http = re.search(r"http (\S+),", line)[1]
+
+    def metrics(self) -> str:
+        with urllib.request.urlopen(f"http://{self.http}/metrics", timeout=10) as page:
+            return page.read().decode()
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)

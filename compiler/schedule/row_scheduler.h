@@ -25,8 +25,8 @@ class RowScheduler {
   void AddPhases(Block& out);
   // All phases in a loop of the plan's outer lanes, after what is the same for all lanes of a row.
   void AddLanesBody(const Loop& lanes, Block& out);
-  // Of the inner loop of `var`, which has no lanes, each `step`-th iteration from `first` on is made
-  // here.
+  // Of the inner loop of `var`, which has no lanes, each `step`-th iteration from `first` on is
+  // made here.
   void Share(ir::IntExpr var, ir::IntExpr first, int64_t step);
   // Keeps a row of each of `values` that the lanes allow in `space`, opened in `out`: instructions
   // that compute it again read it instead. False where there is none.

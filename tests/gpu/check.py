@@ -17,7 +17,6 @@ import re
 import sys
 import tempfile
 import time
-import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
@@ -73,10 +72,9 @@ COUNTED = re.compile(r"kiln_(kernels_compiled|cubins|compile(_stage)?_duration_s
 
 
 def _show_counts(server: Server) -> None:
-    with urllib.request.urlopen(f"http://{server.http}/metrics") as page:
-        for line in page.read().decode().splitlines():
-            if COUNTED.match(line):
-                print(line)
+    for line in server.metrics().splitlines():
+        if COUNTED.match(line):
+            print(line)
 
 
 def main() -> int:
@@ -108,8 +106,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="kiln-gpu-") as folder:
         # What other runs have kept there is none of this one's.
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(pathlib.Path(folder) / "torch")
-        run = Results(options.results or pathlib.Path(folder))
         server = Server(pathlib.Path(folder) / "data", f"--ptxas={options.ptxas}")
+        run = Results(options.results or pathlib.Path(folder), server)
         os.environ["KILN_SERVER"] = server.address
         try:
             for part in parts:

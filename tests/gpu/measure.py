@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from kilnd import Server
 from torch.utils._pytree import tree_leaves, tree_map
 
 Tensors = list[torch.Tensor]
@@ -20,10 +21,12 @@ TIMES_EAGER, UNITS = 3.0, 8.0
 
 
 class Results:
-    """Counts cases; prints one line for each. Parts keep outcomes in `folder`."""
+    """Counts cases; prints one line for each. Parts keep outcomes in `folder`, and compile on
+    `server`."""
 
-    def __init__(self, folder: pathlib.Path) -> None:
+    def __init__(self, folder: pathlib.Path, server: Server) -> None:
         self.folder = folder
+        self.server = server
         folder.mkdir(parents=True, exist_ok=True)
         self.passed = 0
         self.failed: list[str] = []

@@ -5,7 +5,6 @@ import copy
 import os
 import subprocess
 import sys
-import urllib.request
 
 import pytest
 import small_models
@@ -315,9 +314,7 @@ dist.destroy_process_group()
 
 
 def compiles(server):
-    with urllib.request.urlopen(f"http://{server.http}/metrics", timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
-    counts = [line for line in lines if line.startswith("kiln_compile_duration_seconds_count")]
+    counts = [line for line in server.metrics().splitlines() if line.startswith("kiln_compile_duration_seconds_count")]
     return sum(float(line.rsplit(" ", 1)[1]) for line in counts)
 
 

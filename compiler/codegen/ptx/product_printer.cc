@@ -14,6 +14,7 @@
 #include "compiler/codegen/ptx/short_functions.h"
 #include "compiler/codegen/source/tree_printer.h"
 #include "compiler/schedule/micro.h"
+#include "compiler/schedule/nest.h"
 #include "compiler/schedule/ptx/few_rows.h"
 #include "compiler/schedule/ptx/product.h"
 #include "compiler/schedule/ptx/warp_tiles.h"
@@ -265,6 +266,13 @@ int ProductPrinter::Chunk() const {
   if (HasManySums() || (IsByWarps() && warp_tiles().is_rolled)) chunk /= 2;
   if (IsRagged()) chunk /= 2;
   if (stores > 1) chunk /= 2;
+  // Their places take registers, too.
+  const bool has_indices = absl::c_any_of(columns_->body, [](const Node& node) {
+    const auto* compute = std::get_if<schedule::Compute>(&node.value);
+    return compute != nullptr && compute->inst.op == ScalarOp::kLoad &&
+           schedule::NumIndirect(compute->inst) > 0;
+  });
+  if (has_indices) chunk /= 2;
   return std::max(chunk, kLeastChunk);
 }
 

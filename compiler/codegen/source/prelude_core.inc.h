@@ -152,21 +152,34 @@ KILN_FN bool KAnyTrue(Vec<bool, W> c) {
 
 template <int W>
 KILN_FN Vec<float, W> KBf16ToFloat(Vec<KBf16, W> x) {
+#ifdef __NVPTX__
+  if constexpr (W % 2 == 0) {  // pairs, as they lie in registers
+    const auto pairs = (Vec<unsigned, W / 2>)x;
+    Vec<unsigned, W> bits;
+#pragma clang loop unroll(full)
+    for (int i = 0; i < W / 2; ++i) {
+      bits[2 * i] = pairs[i] << 16;
+      bits[2 * i + 1] = pairs[i] & 0xffff0000u;
+    }
+    return (Vec<float, W>)bits;
+  }
+#endif
   return (Vec<float, W>)(__builtin_convertvector(x, Vec<unsigned, W>) << 16);
 }
 // To nearest, ties to even; a NaN stays one.
 template <int W>
 KILN_FN Vec<KBf16, W> KFloatToBf16(Vec<float, W> x) {
 #ifdef __NVPTX__
-  Vec<KBf16, W> result;
+  if constexpr (W == 1) {
+    return Vec<KBf16, 1>((KBf16) __builtin_bit_cast(unsigned, __nvvm_ff2bf16x2_rn(0.0f, x[0])));
+  } else {
+    Vec<unsigned, W / 2> pairs;
 #pragma clang loop unroll(full)
-  for (int i = 0; i < W; i += 2) {
-    const float second = i + 1 < W ? x[i + 1 < W ? i + 1 : 0] : 0.0f;
-    const unsigned both = __builtin_bit_cast(unsigned, __nvvm_ff2bf16x2_rn(second, x[i]));
-    result[i] = (KBf16)both;
-    if constexpr (W > 1) result[i + 1] = (KBf16)(both >> 16);
+    for (int i = 0; i < W / 2; ++i) {
+      pairs[i] = __builtin_bit_cast(unsigned, __nvvm_ff2bf16x2_rn(x[2 * i + 1], x[2 * i]));
+    }
+    return (Vec<KBf16, W>)pairs;
   }
-  return result;
 #else
   const Vec<unsigned, W> bits = (Vec<unsigned, W>)x;
   const Vec<unsigned, W> rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
