@@ -130,10 +130,10 @@ double Microseconds(const TileShape& shape, const Product& p, int units, double 
 }
 
 // What is contiguous along its side is loaded by 64 elements of that; results that do not go
-// through shared memory take registers for where each goes.
+// through shared memory, and what is gathered, take registers for places.
 bool Fits(const TileShape& shape, const Product& product, int units) {
   if (shape.cluster > units) return false;
-  if (product.has_wide_results && SumsOf(shape) > kManySums) return false;
+  if (product.has_places && SumsOf(shape) > kManySums) return false;
   return !product.b.is_turned() || (shape.columns % kStep == 0 && shape.cluster == 1);
 }
 
@@ -401,9 +401,10 @@ std::optional<Product> FindProduct(IntContext& ints, const ir::Module& module, c
     return std::nullopt;
   }
   product.work = WorkOf(nest) + (IsRagged(product) ? kRaggedWork : 0);
-  product.has_wide_results = absl::c_any_of(LaterSteps(nest), [&](const Step* step) {
+  product.has_places = absl::c_any_of(LaterSteps(nest), [&](const Step* step) {
     const ir::Inst& inst = *step->inst;
-    return inst.op == ScalarOp::kStore && DTypeSize(module.buffers[inst.buffer].dtype) > 2;
+    return (inst.op == ScalarOp::kStore && DTypeSize(module.buffers[inst.buffer].dtype) > 2) ||
+           (inst.op == ScalarOp::kLoad && NumIndirect(inst) > 0);
   });
   if (!AreSumsFinished(nest)) return std::nullopt;
   return product;

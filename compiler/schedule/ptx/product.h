@@ -28,9 +28,9 @@ struct Product {
   ProductOperand a, b;
   std::optional<ir::PackedWeights> packed;  // b: its buffer has their words
   const ir::Inst* sum = nullptr;
-  double work = 0;                // instructions, roughly, for what is done with each sum
-  bool has_wide_results = false;  // of more than 16 bits
-  bool by_warps = false;          // by mma.sync
+  double work = 0;          // instructions, roughly, for what is done with each sum
+  bool has_places = false;  // keeps some for results of more than 16 bits, or for what it gathers
+  bool by_warps = false;    // by mma.sync
 };
 
 inline constexpr int kMultipliers = 256;  // threads of the two warpgroups that multiply

@@ -354,14 +354,20 @@ TEST(PtxTest, ColumnsOfAProductMayEndAnywhere) {
   }
 }
 
-// In every shape of tiles: of one result, of two, of one of 32 bits beside it, and of the sum
-// alone.
+// In every shape of tiles: of one result, of two, of one of 32 bits beside it, of one with rows of
+// a table, and of the sum alone.
 TEST(PtxTest, NoTileOfAProductSpillsOrMakesTensorCoresWait) {
   constexpr int kShapes = 23;
   int first = 0;
   const auto variant = [](absl::string_view name, int columns) {
     const std::string text = ProductAndMore("bf16", 2048, columns, 768, false, false);
     if (name == "sum") return Alone(text);
+    if (name == "gathered") {
+      return absl::StrReplaceAll(
+          text, {{"  kernel @mm", "  buffer @at i64[2048] strides[1] input(4)\n  kernel @mm"},
+                 {"load bf16 @x[d0, d1]", "load bf16 @x[[%20], d1]"},
+                 {"      %6 = load", "      %20 = load i64 @at[d0]\n      %6 = load"}});
+    }
     if (name == "two") {
       return WithResult(text, "bf16",
                         "      %14 = mul f32 %11, %8\n"
@@ -373,6 +379,7 @@ TEST(PtxTest, NoTileOfAProductSpillsOrMakesTensorCoresWait) {
   for (const auto& [name, columns] : {std::pair("one", 50256),
                                       {"two", 50256},
                                       {"wide", 50256},
+                                      {"gathered", 50256},
                                       {"sum", 50257},
                                       {"two", 50257},
                                       {"wide", 50257}}) {
