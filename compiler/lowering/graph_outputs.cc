@@ -141,12 +141,17 @@ absl::Status AddOutputs(LoweringState& state, bool library_steps) {
   // An output that is there twice is one copy.
   absl::flat_hash_map<int, ir::BufferWindow> by_value;
   RootOfBuffer taken;
-  for (size_t i = 0; i < state.graph.outputs.size(); ++i) {
-    const graph::Output& output = state.graph.outputs[i];
-    ir::ModuleOutput& out = state.module.outputs.emplace_back();
-    if (const auto* size = std::get_if<ir::IntExpr>(&output)) {
-      out.value = *size;
-    } else if (const auto* ref = std::get_if<graph::ValueRef>(&output)) {
+  const std::vector<graph::Output>& outputs = state.graph.outputs;
+  const size_t first = state.module.outputs.size();
+  state.module.outputs.resize(first + outputs.size());
+  // Those that share memory choose first: another one can be copied without anybody noticing.
+  for (const bool shared : {true, false}) {
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      ir::ModuleOutput& out = state.module.outputs[first + i];
+      if (const auto* size = std::get_if<ir::IntExpr>(&outputs[i])) out.value = *size;
+      const auto* ref = std::get_if<graph::ValueRef>(&outputs[i]);
+      if (ref == nullptr || state.storage.is_shared[state.storage.root[ref->id]] != shared)
+        continue;
       const auto it = by_value.find(ref->id);
       if (it != by_value.end()) {
         out.value = it->second;
@@ -161,8 +166,6 @@ absl::Status AddOutputs(LoweringState& state, bool library_steps) {
                                          state.storage.root[ref->id], taken, library_steps));
       by_value[ref->id] = window;
       out.value = window;
-    } else {
-      out.value = ir::NoneArg{};
     }
   }
   return absl::OkStatus();

@@ -187,7 +187,7 @@ std::optional<ir::BufferWindow> AsWindow(ir::Module& module, const View& view) {
       continue;
     }
     const IntExpr stride = ints.CoefficientOf(linear, var);
-    if (!stride || stride.range().min < 0) return std::nullopt;
+    if (!stride || !ints.ProvablyLessEqual(ints.Const(0), stride)) return std::nullopt;
     window.strides.push_back(stride);
     origin[var] = ints.Const(0);
   }

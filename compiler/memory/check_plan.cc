@@ -3,8 +3,10 @@
 // keeps the set of buffers whose contents are still there; a write takes out every buffer that it
 // may overlap, and a read of a buffer that is not there is the error.
 #include <algorithm>
+#include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/memory/checked_index.h"
@@ -394,17 +396,30 @@ class Checker {
     return ints_.Substitute(element, map);
   }
 
-  // Whether each loop variable can be computed back from the element stored.
+  // Whether each loop variable can be computed back from the element stored: by division, or
+  // because all variables of smaller strides together reach no further than one step of it.
   bool EveryPointHasItsElement(const Kernel& kernel, size_t phase, const Inst& store) {
     IntExpr element = LinearIndex(ints_, module_.buffers[store.buffer], store.indices);
     if (ContainsKind(element, ir::IntKind::kIndirect)) return false;
     std::vector<IntExpr> vars = kernel.outer;
     vars.insert(vars.end(), kernel.phases[phase].inner.begin(), kernel.phases[phase].inner.end());
+    std::vector<std::pair<IntExpr, IntExpr>> steps;  // stride, extent
+    bool divides = true;
     for (IntExpr var : vars) {
       if (var.extent().is_const(1)) continue;
       IntExpr stride = ints_.CoefficientOf(element, var);
       if (!stride || stride.is_const(0)) return false;
-      if (ints_.Mod(ints_.FloorDiv(element, stride), var.extent()) != var) return false;
+      divides &= ints_.Mod(ints_.FloorDiv(element, stride), var.extent()) == var;
+      steps.emplace_back(stride, var.extent());
+    }
+    if (divides) return true;
+    const auto at_hint = [&](const auto& step) { return ints_.EvaluateAtHints(step.first); };
+    absl::c_stable_sort(steps,
+                        [&](const auto& x, const auto& y) { return at_hint(x) < at_hint(y); });
+    IntExpr reach = ints_.Const(1);  // places up to the last one
+    for (const auto& [stride, extent] : steps) {
+      if (!ints_.ProvablyLessEqual(reach, stride)) return false;
+      reach = ints_.Add(reach, ints_.Mul(stride, ints_.Add(extent, -1)));
     }
     return true;
   }

@@ -184,6 +184,8 @@ def test_outputs_that_are_inputs_views_or_constants():
         lambda x: (y := x.expand(2, *x.shape).clone(), y[0], y[1]),
         lambda x: (y := torch.mode(x)[0], y.clone(), y[0]),
         lambda x: (x.clone(), x.clone()),
+        lambda x: ((y := x * 2).clone(), y, y[1:]),
+        lambda x: ((y := x.view(2, 1, 8).sin()).flip(1), *torch.tensor_split(y, 2)),
     ],
 )
 def test_outputs_share_storage_as_eagers_do(fn, grad):

@@ -140,6 +140,8 @@ def batch_norm_cases():
             yield aten._native_batch_norm_legit_functional.default, (
                 x, None, None, *stats, training, 0.1, 1e-5)
         yield aten._native_batch_norm_legit.no_stats, (x, *affine, True, 0.1, 1e-5)
+        yield aten._native_batch_norm_legit.no_stats, (
+            randn(4, 5, 3, dtype=dtype).mT, *affine, True, 0.1, 1e-5)
 
 
 def mixed_norm_cases():

@@ -279,3 +279,29 @@ def test_look_ups_at_a_token_s_place_leave_its_cache_in_place(step, tables, good
             kiln(*args, torch.tensor([bad]), *tables)
         assert_same(args, expected)
     assert kiln_torch.stats()["fallbacks"] == []
+
+
+WINDOWS = {
+    "columns": lambda x: x[:, 1:],
+    "rows and columns": lambda x: x[1::2, 2:7],
+    "every third": lambda x: x[:, ::3],
+    "of a transposed matrix": lambda x: x.t()[2:7, 1:4],
+    "inner pixels": lambda x: x.view(2, 2, 6, 5)[:, :, 1:-1, 2:-1],
+    "channels last": lambda x: x.view(2, 6, 2, 5).permute(0, 2, 3, 1)[:, 1:],
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS.keys())
+def test_windows_of_a_tensor_are_written_in_place(window, dynamic):
+    def fn(x):
+        x.exp_().clamp_(max=5)
+
+    torch._dynamo.reset()
+    kiln_torch.reset()
+    run = torch.compile(fn, backend="kiln", dynamic=dynamic, options={"fallback": "raise"})
+    for _ in range(2):
+        (actual,), (expected,) = seeded((10, 12)), seeded((10, 12))
+        run(window(actual))
+        fn(window(expected))
+        assert_same(actual, expected)

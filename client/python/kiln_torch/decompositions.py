@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch._decomp import get_decompositions
+from torch._prims_common import suggest_memory_format
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 from torch.nn import _reduction
 
@@ -78,14 +79,15 @@ Tensor = torch.Tensor
 def _batch_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, rstd: Tensor
 ) -> Tensor:
-    """(x - mean) * rstd * weight + bias by channel, in the arithmetic of `mean`."""
+    """(x - mean) * rstd * weight + bias by channel, in the arithmetic of `mean`, and lying in memory as
+    ATen's result: contiguous, or channels last."""
     channels = [1, -1] + [1] * (x.dim() - 2)
     out = (x - mean.view(channels)) * rstd.view(channels)
     if weight is not None:
         out = out * weight.view(channels)
     if bias is not None:
         out = out + bias.view(channels)
-    return out.to(x.dtype)
+    return out.to(x.dtype).contiguous(memory_format=suggest_memory_format(x))
 
 
 def _arithmetic(dtype: torch.dtype) -> torch.dtype:

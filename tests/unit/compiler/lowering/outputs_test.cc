@@ -77,6 +77,23 @@ TEST(Outputs, ACopyIsMemoryOfItsOwn) {
   EXPECT_THAT((*outputs)[1].floats, ElementsAre(-1, -2, -3, -4));
 }
 
+TEST(Outputs, ACopyThatComesFirstLeavesTheMemoryToThoseThatShareIt) {
+  GraphMaker g;
+  const int x = g.Input({4}, {1, 2, 3, 4});
+  const int y = g.Node("aten.neg.default", {Value(x)}, {4});
+  g.Output(g.Node("aten.clone.default", {Value(y)}, {4}));
+  g.Output(g.Node("aten.slice.Tensor", {Value(y), Int(0), Int(2), Int(4)}, {2}));
+  g.Output(y);
+  ir::Module module;
+  ASSERT_TRUE(g.Lower(module).ok());
+  EXPECT_EQ(Window(module, 1).buffer, Window(module, 2).buffer);
+  EXPECT_NE(Window(module, 0).buffer, Window(module, 1).buffer);
+  const auto outputs = g.Run();
+  ASSERT_TRUE(outputs.ok()) << outputs.status();
+  EXPECT_THAT((*outputs)[0].floats, ElementsAre(-1, -2, -3, -4));
+  EXPECT_THAT((*outputs)[1].floats, ElementsAre(-3, -4));
+}
+
 TEST(Outputs, PartsOfOneCopyShareIt) {
   GraphMaker g;
   const int x = g.Input({2}, {1, 2});

@@ -44,6 +44,21 @@ TEST(View, PermutedBufferIsAStridedWindow) {
   EXPECT_TRUE(window->offset.is_const(0));
 }
 
+// Its longest stride is n * s - s, whose range alone leaves the sign open.
+TEST(View, WindowOfWhatASymbolLacksOne) {
+  ir::Module module;
+  ir::IntContext& ints = *module.ints;
+  const ir::IntExpr n = ints.NewSymbol("n", 2, int64_t{1} << 40, 5);
+  const ir::IntExpr s = ints.NewSymbol("s", 2, int64_t{1} << 40, 7);
+  ir::Buffer buffer;
+  buffer.sizes = {ints.NewSymbol("rows", 2, 100, 3), s, ints.Add(n, -1)};
+  buffer.strides = module.ContiguousStrides(buffer.sizes);
+  const Ints strides = buffer.strides;
+  const auto window = AsWindow(module, WholeBuffer(module, module.AddBuffer(buffer)));
+  ASSERT_TRUE(window.has_value());
+  EXPECT_EQ(window->strides, strides);
+}
+
 TEST(View, SliceHasAnOffsetAndRepeatIsNoWindow) {
   ir::Module module;
   const View x = MakeView(module, {10});

@@ -112,6 +112,21 @@ TEST(PlanMemory, InPlaceNeedsOneElementAnIteration) {
   EXPECT_THAT(c.CheckForced().message(), HasSubstr("several iterations"));
 }
 
+// As in the gradient of a factorization, which has the smaller of two sizes as its rows' length.
+TEST(PlanMemory, RowsAsLongAsTheSmallerOfTwoSizesAreWrittenInPlace) {
+  Builder b;
+  ir::IntContext& ints = *b.module.ints;
+  const IntExpr m = ints.NewSymbol("m", 2, int64_t{1} << 40, 7);
+  const IntExpr n = ints.NewSymbol("n", 2, int64_t{1} << 40, 5);
+  const std::vector<IntExpr> sizes = {m, ints.Min(m, n)};
+  const BufferId in = b.Add(BufferKind::kInput, sizes), from = b.Add(BufferKind::kTemp, sizes);
+  const BufferId to = b.Add(BufferKind::kTemp, sizes), out = b.Add(BufferKind::kOutput, sizes);
+  b.Pointwise({in}, {from});
+  b.Pointwise({from}, {to});
+  b.Pointwise({to}, {out});
+  EXPECT_EQ(b.MustPlan().in_place_of[to], from);
+}
+
 TEST(PlanMemory, InPlaceNeedsADyingOperand) {
   InPlaceCase c;
   c.kernel(2).phases[0].body.push_back(c.kernel(1).phases[0].body[0]);
