@@ -77,10 +77,10 @@ class Separator {
   std::vector<Kernel> Run(const Kernel& kernel) {
     if (!MaySeparate(kernel) || !LacksThreads(kernel)) return {};
     kernel_ = &kernel;
-    Define();
     std::vector<Kernel> kernels;
     const std::vector<Group> groups = GroupsOf(kernel);
     if (groups.size() == 1) return {};
+    Define(groups);
     for (const Group& group : groups) {
       Kernel part = MakeKernel(group);
       if (Stores(part)) kernels.push_back(std::move(part));  // else others make its values again
@@ -98,7 +98,7 @@ class Separator {
   struct Definition {
     size_t phase = 0;
     const Inst* inst = nullptr;
-    const Inst* store = nullptr;  // of the value itself, at the outer point
+    const Inst* store = nullptr;  // of the value itself, at the outer point, by the same group
   };
 
   static bool MaySeparate(const Kernel& kernel) {
@@ -134,7 +134,7 @@ class Separator {
            length >= kLeastElements / std::max<int64_t>(1, points);
   }
 
-  void Define() {
+  void Define(const std::vector<Group>& groups) {
     definitions_.assign(kernel_->num_values, {});
     stored_.clear();
     held_.clear();
@@ -144,11 +144,16 @@ class Separator {
         if (inst.op == ScalarOp::kStore) ++stored_[inst.buffer];
       }
     }
-    for (const Phase& phase : kernel_->phases) {
-      if (HasLoops(phase)) continue;
-      for (const Inst& inst : phase.body) {
-        const bool is_alone = inst.op == ScalarOp::kStore && stored_[inst.buffer] == 1;
-        if (is_alone && NumIndirect(inst) == 0) definitions_[inst.operands.back()].store = &inst;
+    for (const Group& group : groups) {
+      for (size_t p = group.begin; p < group.end; ++p) {
+        const Phase& phase = kernel_->phases[p];
+        if (HasLoops(phase)) continue;
+        for (const Inst& inst : phase.body) {
+          const bool is_alone = inst.op == ScalarOp::kStore && stored_[inst.buffer] == 1;
+          if (!is_alone || NumIndirect(inst) > 0) continue;
+          Definition& definition = definitions_[inst.operands.back()];
+          if (definition.phase >= group.begin) definition.store = &inst;
+        }
       }
     }
   }

@@ -252,6 +252,43 @@ TEST(PtxPhasesTest, AVarianceInOnePassHasTheAccuracyOfTwo) {
               {.symbols = {1}, .nan_every = 1000, .only_ptx = true});
 }
 
+// What one of the kernels takes from memory has been stored by one before it, and not only by
+// itself.
+TEST(PtxPhasesTest, ResultsThatAreStoredLateAreHeldUntilThen) {
+  const std::string text = R"(module {
+  buffer @x f32[600,40] strides[40,1] input(0)
+  buffer @most f32[40] strides[1] output
+  buffer @y f32[600,40] strides[40,1] output
+  kernel @softmax (d0: 40) {
+    phase (r0: 600) {
+      %0 = load f32 @x[r0, d0]
+      %1 = reduce.max f32 %0
+    }
+    phase (r0: 600) {
+      %2 = load f32 @x[r0, d0]
+      %3 = sub f32 %2, %1
+      %4 = exp f32 %3
+      %5 = reduce.sum f32 %4
+    }
+    phase () {
+      store f32 @most[d0], %1
+    }
+    phase (r0: 600) {
+      %6 = load f32 @x[r0, d0]
+      %7 = sub f32 %6, %1
+      %8 = exp f32 %7
+      %9 = div f32 %8, %5
+      store f32 @y[r0, d0], %9
+    }
+  }
+  output @most sizes[40] strides[1] offset 0
+  output @y sizes[600,40] strides[40,1] offset 0
+}
+)";
+  CheckModule(text, {.only_ptx = true});
+  EXPECT_GT(Compile(text).kernels.size(), 2);
+}
+
 TEST(PtxPhasesTest, PartsStoreWhatTheirLoopsStore) {
   for (const std::string type : {"f32", "bf16"}) {
     SCOPED_TRACE(type);
