@@ -231,6 +231,7 @@ class Runner {
       const size_t typed = inst.op == ScalarOp::kSelect ? 1 : 0;
       step.operand_dtype = types_[inst.operands[typed]];
       ir::RunScalarOp(step, &result, &operands[0], &operands[1], &operands[2], 1);
+      if (inst.op == ScalarOp::kNonzero) KILN_RETURN_IF_ERROR(ir::CheckDivisors(&result, 1));
     }
     values_[inst.result] = result;
     types_[inst.result] = inst.dtype;
