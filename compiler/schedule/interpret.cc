@@ -291,7 +291,7 @@ class Runner {
       if (numbered && memory.best[i] < 0) continue;  // a lane that saw nothing
       Take(*alloc.reduce, alloc.dtype, memory.data[i], memory.best[i], value, best);
     }
-    if (numbered) value.i = best;
+    if (numbered && !combine.best) value.i = best;
     values_[combine.result] = value;
     types_[combine.result] = combine.dtype;
     return absl::OkStatus();

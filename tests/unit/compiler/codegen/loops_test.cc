@@ -513,8 +513,7 @@ TEST(LoopsTest, ADivisorOfZeroIsReported) {
       }
       ASSERT_TRUE(native.ok()) << native.status();
       for (const int zero_at : {-1, 0, 5, 64, 76}) {
-        std::vector<HostTensor> inputs(1);
-        inputs[0].data.assign(77 * size, 1);
+        std::vector<HostTensor> inputs = MakeInputs(*module, {.int_min = 1, .int_max = 2});
         if (zero_at >= 0) inputs[0].data.replace(zero_at * size, size, size, 0);
         EXPECT_EQ((*native)->Run(inputs, {}, 1).status().code(),
                   zero_at < 0 ? absl::StatusCode::kOk : absl::StatusCode::kOutOfRange)
