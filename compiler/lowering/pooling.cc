@@ -199,14 +199,13 @@ absl::Status LowerMaxPool(NodeContext& n, size_t spatial, bool has_indices) {
   const bool is_float = IsFloat(pool.input.dtype);
   if (!is_float) return n.Decline("of integers");
   const double lowest = -std::numeric_limits<double>::infinity();
-  const bool wants_indices = has_indices && n.ResultUsed(1);
   if (has_indices) {
     KILN_RETURN_IF_ERROR(n.CheckResults(2));
     KILN_RETURN_IF_ERROR(n.CheckSizes(n.Result(1).sizes, n.Result(0).sizes, "the indices"));
   }
   std::optional<View> values, indices;
   if (n.ResultUsed(0)) n.SetResult(0, *(values = n.NewResult(0)));
-  if (wants_indices) n.SetResult(1, *(indices = n.NewResult(1)));
+  if (has_indices && n.ResultUsed(1)) n.SetResult(1, *(indices = n.NewResult(1)));
   // A kernel for each, but where vectors are of channels, which read what they read of the window
   // as quickly for both.
   const auto emit = [&](bool with_values, bool with_indices) {
