@@ -96,6 +96,7 @@ lowering::LoweringOptions MakeLoweringOptions(const v1::PlanRequest& request,
                 return target.TakesTogether(module, kernels, by_libraries);
               },
           .checks_divisors = target.ChecksDivisors(),
+          .lanes_beside_windows = target.HasLanesBesideWindows(),
           .attention_by_libraries = target.LeavesAttentionToLibraries()};
 }
 

@@ -380,7 +380,8 @@ absl::Status Lower(const Graph& graph, const LoweringOptions& options, ir::Modul
                       {},
                       FindStorage(graph),
                       options.contracts_few_rows,
-                      options.checks_divisors};
+                      options.checks_divisors,
+                      options.lanes_beside_windows};
   state.values.resize(graph.values.size());
   AddInputs(state, options.mark_parameters);
   const std::vector<bool> goes_on = FindGoingOn(graph);

@@ -227,7 +227,7 @@ absl::Status LowerMaxPool(NodeContext& n, size_t spatial, bool has_indices) {
   };
   const auto channels_inside = [&](const View& out) {
     const std::vector<int> order = n.LoopOrder(out);
-    return static_cast<size_t>(order.back()) < order.size() - spatial;
+    return n.lanes_beside_windows() && static_cast<size_t>(order.back()) < order.size() - spatial;
   };
   if (values && indices && channels_inside(*values) && channels_inside(*indices)) {
     emit(true, true);
