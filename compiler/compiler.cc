@@ -95,6 +95,8 @@ lowering::LoweringOptions MakeLoweringOptions(const v1::PlanRequest& request,
                                       const std::vector<const ir::Kernel*>& kernels) {
                 return target.TakesTogether(module, kernels, by_libraries);
               },
+          .checks_divisors = target.ChecksDivisors(),
+          .lanes_beside_windows = target.HasLanesBesideWindows(),
           .attention_by_libraries = target.LeavesAttentionToLibraries()};
 }
 

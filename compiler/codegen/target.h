@@ -105,6 +105,8 @@ class Target {
   virtual bool TakesPlainOperands() const { return false; }
   // lowering::LoweringOptions::contracts_few_rows.
   virtual bool ContractsFewRows() const { return false; }
+  // lowering::LoweringOptions::checks_divisors.
+  virtual bool ChecksDivisors() const { return false; }
   // Of a contraction there that widens what it reads: whether it runs as it is.
   virtual bool TakesOperands(ir::Module&, const ir::Kernel&) const { return false; }
   // Whether a kernel that one operator became is better left to a library that the client calls.

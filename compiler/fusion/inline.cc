@@ -106,8 +106,8 @@ Verdict Judge(FusionGraph& graph, int producer, const InlineSource& source,
     if (!FitsTogether(*source.kernel, consumer)) {
       return {false, "the kernels together are too large"};
     }
-    if (!KeepsChecks(source, consumer)) {
-      return {false, "nothing would check the consumer's index into the producer"};
+    if (!KeepsChecks(graph.module(), source, consumer)) {
+      return {false, "nothing would check an index into the producer, or all of its divisors"};
     }
     const Use use = UseOf(graph.ints(), consumer, buffer);
     in_operand |= use.in_operand;

@@ -126,6 +126,11 @@ class Simplifier {
         return IsConst(v[0], 1) ? v[1] : kNoValue;
       case ScalarOp::kDiv:
         return IsConst(v[1], 1) ? v[0] : kNoValue;
+      case ScalarOp::kNonzero: {
+        const Inst& divisor = definition_[v[0]];
+        const bool known = divisor.op == ScalarOp::kConst && divisor.immediate_int != 0;
+        return known || divisor.op == ScalarOp::kNonzero ? v[0] : kNoValue;
+      }
       case ScalarOp::kCast:
       case ScalarOp::kBitcast:
         return definition_[v[0]].dtype == inst.dtype ? v[0] : kNoValue;

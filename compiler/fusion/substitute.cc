@@ -41,6 +41,17 @@ std::optional<IntContext::VarMap> VarsAt(ir::Module& module, const InlineSource&
   return SolveForm(ints, *form, Position(ints, sizes, indices));
 }
 
+// Whether the load reads every element of its buffer, none of them only where a mask allows it.
+bool ReadsAll(ir::Module& module, const Kernel& kernel, const Phase& phase, const Inst& load) {
+  if (load.has_mask || kernel.schedule == ir::Schedule::kContraction) return false;
+  IntContext& ints = *module.ints;
+  std::vector<IntExpr> loops = kernel.outer;
+  loops.insert(loops.end(), phase.inner.begin(), phase.inner.end());
+  const std::vector<IntExpr>& sizes = module.buffers[load.buffer].sizes;
+  const auto form = FindLinearForm(ints, sizes, load.indices, loops);
+  return form && form->total == ints.Product(sizes);
+}
+
 // Writes the source's body at one load of the consumer.
 class BodyCopier {
  public:
@@ -207,16 +218,20 @@ std::optional<InlineSource> AsInlineSource(ir::Module& module, const Kernel& ker
   return VarsAt(module, source, at_zero) ? std::optional(source) : std::nullopt;
 }
 
-bool KeepsChecks(const InlineSource& source, const Kernel& consumer) {
+bool KeepsChecks(ir::Module& module, const InlineSource& source, const Kernel& consumer) {
+  bool always_loads = false, divides = false;
   for (const Inst& inst : source.kernel->phases[0].body) {
-    if (inst.op == ScalarOp::kLoad && !inst.has_mask) return true;
+    always_loads |= inst.op == ScalarOp::kLoad && !inst.has_mask;
+    divides |= inst.op == ScalarOp::kNonzero;
   }
-  bool keeps = true;
-  ForEachInst(consumer, [&](const Inst& inst) {
-    const bool reads = inst.op == ScalarOp::kLoad && inst.buffer == source.store->buffer;
-    keeps &= !reads || NumIndirect(inst) == 0;
-  });
-  return keeps;
+  for (const Phase& phase : consumer.phases) {
+    for (const Inst& inst : phase.body) {
+      if (inst.op != ScalarOp::kLoad || inst.buffer != source.store->buffer) continue;
+      if (!always_loads && NumIndirect(inst) > 0) return false;
+      if (divides && !ReadsAll(module, consumer, phase, inst)) return false;
+    }
+  }
+  return true;
 }
 
 void InlineInto(ir::Module& module, const InlineSource& source, Kernel& consumer) {

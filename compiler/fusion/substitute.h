@@ -14,9 +14,10 @@ struct InlineSource {
 };
 std::optional<InlineSource> AsInlineSource(ir::Module& module, const ir::Kernel& kernel);
 
-// Whether a run-time index of a load of the source's buffer stays checked when the source is
-// computed in its place: by a load of the source's own that always takes place.
-bool KeepsChecks(const InlineSource& source, const ir::Kernel& consumer);
+// Whether all stays checked when the source is computed in place of the consumer's loads of its
+// buffer: a run-time index of such a load by a load of the source's own that always takes place;
+// the source's divisors because each load reads every element, and no place beside those.
+bool KeepsChecks(ir::Module& module, const InlineSource& source, const ir::Kernel& consumer);
 
 // Replaces every load of the source's buffer in `consumer` by the computation of the element.
 // `consumer` is not simplified afterwards. REQUIRES: KeepsChecks.

@@ -225,6 +225,8 @@ class ProgramRunner {
 // interpret_scalar.cc: `step.op` on `lanes` lanes.
 void RunScalarOp(const Step& step, Lane* dst, const Lane* a, const Lane* b, const Lane* c,
                  int lanes);
+// OUT_OF_RANGE where one of them is 0: what kNonzero looks for.
+absl::Status CheckDivisors(const Lane* divisors, int lanes);
 // What a reduction of values of `dtype` starts from, but for places, which start from none.
 Lane ReduceIdentity(ReduceKind kind, DType dtype);
 // `v` taken into `acc`; REQUIRES: no kind that gives a place.

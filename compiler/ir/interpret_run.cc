@@ -219,7 +219,8 @@ absl::Status ProgramRunner::RunStep(const Step& step, int64_t begin, int lanes) 
       RunScalarOp(step, Register(step.dst), Register(step.src[0]),
                   step.src[1] < 0 ? nullptr : Register(step.src[1]),
                   step.src[2] < 0 ? nullptr : Register(step.src[2]), lanes);
-      return absl::OkStatus();
+      return step.op == ScalarOp::kNonzero ? CheckDivisors(Register(step.dst), lanes)
+                                           : absl::OkStatus();
     case StepKind::kLoad:
       return Load(step, lanes);
     case StepKind::kStore:
@@ -265,6 +266,13 @@ absl::Status ProgramRunner::CheckIndices(const Step& step, int lanes) {
       return absl::OutOfRangeError(absl::StrCat(
           "index ", index[i].i, " is out of bounds for a dimension of size ", check.extent));
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDivisors(const Lane* divisors, int lanes) {
+  for (int i = 0; i < lanes; ++i) {
+    if (divisors[i].i == 0) return absl::OutOfRangeError("an integer is divided by zero");
   }
   return absl::OkStatus();
 }

@@ -261,6 +261,7 @@ bool RunIntegerOp(const Step& step, Lane* d, const Lane* a, const Lane* b, int n
     KILN_INT1(kAbs, x < 0 ? SubWrap(0, x) : x)
     KILN_INT1(kSign, (x > 0) - (x < 0))
     KILN_INT1(kNot, ~x)
+    KILN_INT1(kNonzero, x)  // its caller looks
 #undef KILN_INT1
 #undef KILN_INT2
     default:

@@ -47,8 +47,9 @@ enum class TypeClass : uint8_t { kAny, kFloat, kInteger, kIntegral, kNumber, kBo
   X(kTruncDiv, "truncdiv", 2, kSame, kInteger, 20, "KTruncDiv")                                  \
   X(kMod, "mod", 2, kSame, kNumber, 20, "KMod")    /* sign of the divisor, as Python's % */      \
   X(kFmod, "fmod", 2, kSame, kNumber, 20, "KFmod") /* sign of the dividend, as C's */            \
-  X(kMin, "min", 2, kSame, kNumber, 1, "KMin")     /* NaN if either is NaN */                    \
-  X(kMax, "max", 2, kSame, kNumber, 1, "KMax")     /* NaN if either is NaN */                    \
+  X(kNonzero, "nonzero", 1, kSame, kInteger, 1, "KNonzero") /* where it is 0, the run fails */   \
+  X(kMin, "min", 2, kSame, kNumber, 1, "KMin")              /* NaN if either is NaN */           \
+  X(kMax, "max", 2, kSame, kNumber, 1, "KMax")              /* NaN if either is NaN */           \
   X(kPow, "pow", 2, kSame, kFloat, 30, "KPow")                                                   \
   X(kAtan2, "atan2", 2, kSame, kFloat, 30, "KAtan2")                                             \
   X(kCopysign, "copysign", 2, kSame, kFloat, 1, "KCopysign")                                     \

@@ -33,17 +33,40 @@ bool IsScalar(const Operand& operand) {
   return view == nullptr || view->sizes.empty();
 }
 
+// Whether the number is known not to be 0 as an integer of the type.
+bool IsNeverZero(const Number& number, DType dtype) {
+  const int unused_bits = 64 - 8 * static_cast<int>(DTypeSize(dtype));
+  if (const auto* size = std::get_if<ir::IntExpr>(&number)) {
+    const ir::IntRange range = size->range();
+    return range.min > 0 && range.max <= INT64_MAX >> unused_bits;
+  }
+  if (const auto* truth = std::get_if<bool>(&number)) return *truth;
+  const auto* integer = std::get_if<int64_t>(&number);
+  return integer != nullptr && static_cast<uint64_t>(*integer) << unused_bits != 0;
+}
+
+// `y` of the operand, which integers are divided by: the run fails where it is 0.
+Scalar Divisor(KernelBuilder& b, const Operand& operand, Scalar y) {
+  const auto* number = std::get_if<Number>(&operand);
+  return number != nullptr && IsNeverZero(*number, y.dtype) ? y : b.Op(kNonzero, y);
+}
+
+enum class Divides : bool { kNo, kYes };
+
 // Operands in the result's type, in its compute type from there on.
 absl::Status LowerArithmetic(NodeContext& n, BinaryBody body,
-                             SecondOperand second = SecondOperand::kRounded) {
+                             SecondOperand second = SecondOperand::kRounded,
+                             Divides divides = Divides::kNo) {
   KILN_ASSIGN_OR_RETURN(const std::vector<Operand> operands, TwoOperands(n));
   const DType dtype = n.Result(0).dtype;
   const bool exact = second == SecondOperand::kExact && IsScalar(operands[1]);
+  const bool checks_divisor = divides == Divides::kYes && n.checks_divisors() && IsInteger(dtype);
   n.PointwiseResult(0, [&](KernelBuilder& b, const Ints& at) {
     const Scalar x = LoadRounded(b, operands[0], at, dtype);
-    return body(
-        b, x,
-        exact ? LoadOperand(b, operands[1], at, x.dtype) : LoadRounded(b, operands[1], at, dtype));
+    Scalar y =
+        exact ? LoadOperand(b, operands[1], at, x.dtype) : LoadRounded(b, operands[1], at, dtype);
+    if (checks_divisor) y = Divisor(b, operands[1], y);
+    return body(b, x, y);
   });
   return absl::OkStatus();
 }
@@ -127,11 +150,12 @@ Scalar TruncDivide(KernelBuilder& b, Scalar x, Scalar y) {
 
 absl::Status LowerDivMode(NodeContext& n) {
   KILN_ASSIGN_OR_RETURN(const std::string mode, n.String(2, "rounding_mode", ""));
-  if (mode == "floor") return LowerArithmetic(n, FloorDivide, SecondOperand::kExact);
-  if (mode == "trunc") return LowerArithmetic(n, TruncDivide, SecondOperand::kExact);
+  constexpr auto kExact = SecondOperand::kExact;
+  if (mode == "floor") return LowerArithmetic(n, FloorDivide, kExact, Divides::kYes);
+  if (mode == "trunc") return LowerArithmetic(n, TruncDivide, kExact, Divides::kYes);
   if (!mode.empty()) return n.BadGraph("the rounding mode", "'floor' or 'trunc'");
   const auto divide = [](KernelBuilder& b, Scalar x, Scalar y) { return b.Op(kDiv, x, y); };
-  return LowerArithmetic(n, divide, SecondOperand::kExact);
+  return LowerArithmetic(n, divide, kExact);
 }
 
 // fmax, fmin: a NaN gives way to the other operand; of zeros it is x.
@@ -239,10 +263,11 @@ Lowering FloatArithmetic(BinaryBody body) {
   };
 }
 
-Lowering NumberArithmetic(BinaryBody body, SecondOperand second = SecondOperand::kRounded) {
-  return [body, second](NodeContext& n) -> absl::Status {
+Lowering NumberArithmetic(BinaryBody body, SecondOperand second = SecondOperand::kRounded,
+                          Divides divides = Divides::kNo) {
+  return [body, second, divides](NodeContext& n) -> absl::Status {
     if (n.Result(0).dtype == DType::kBool) return n.Decline("of bools");
-    return LowerArithmetic(n, body, second);
+    return LowerArithmetic(n, body, second, divides);
   };
 }
 
@@ -386,14 +411,16 @@ void RegisterBinary(Registry& registry) {
   RegisterBoth(registry, "true_divide", LowerDivMode);
   registry["div.Tensor_mode"] = LowerDivMode;
   registry["div.Scalar_mode"] = LowerDivMode;
-  registry["floor_divide.default"] = NumberArithmetic(FloorDivide, SecondOperand::kExact);
-  registry["floor_divide.Scalar"] = NumberArithmetic(FloorDivide, SecondOperand::kExact);
-  RegisterBoth(registry, "remainder", NumberArithmetic([](KernelBuilder& b, Scalar x, Scalar y) {
-                 return b.Op(kMod, x, y);
-               }));
-  RegisterBoth(registry, "fmod", NumberArithmetic([](KernelBuilder& b, Scalar x, Scalar y) {
-                 return b.Op(kFmod, x, y);
-               }));
+  registry["floor_divide.default"] = registry["floor_divide.Scalar"] =
+      NumberArithmetic(FloorDivide, SecondOperand::kExact, Divides::kYes);
+  RegisterBoth(
+      registry, "remainder",
+      NumberArithmetic([](KernelBuilder& b, Scalar x, Scalar y) { return b.Op(kMod, x, y); },
+                       SecondOperand::kRounded, Divides::kYes));
+  RegisterBoth(
+      registry, "fmod",
+      NumberArithmetic([](KernelBuilder& b, Scalar x, Scalar y) { return b.Op(kFmod, x, y); },
+                       SecondOperand::kRounded, Divides::kYes));
   registry["maximum.default"] = Arithmetic(Maximum);
   registry["minimum.default"] = Arithmetic(Minimum);
   registry["max.other"] = Arithmetic(Maximum);

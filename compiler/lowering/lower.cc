@@ -373,8 +373,15 @@ absl::Status LowerNode(LoweringState& state, const LoweringOptions& options,
 }  // namespace
 
 absl::Status Lower(const Graph& graph, const LoweringOptions& options, ir::Module& module) {
-  LoweringState state{
-      graph, module, {}, UsedValues(graph), {}, FindStorage(graph), options.contracts_few_rows};
+  LoweringState state{graph,
+                      module,
+                      {},
+                      UsedValues(graph),
+                      {},
+                      FindStorage(graph),
+                      options.contracts_few_rows,
+                      options.checks_divisors,
+                      options.lanes_beside_windows};
   state.values.resize(graph.values.size());
   AddInputs(state, options.mark_parameters);
   const std::vector<bool> goes_on = FindGoingOn(graph);

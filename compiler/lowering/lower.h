@@ -28,6 +28,10 @@ struct LoweringOptions {
   // and faster so than its libraries. They become a repeat then. May be null.
   std::function<bool(ir::Module& module, const std::vector<const ir::Kernel*>& kernels)>
       taken_together;
+  // Whether a run fails where an integer is divided by zero, as ATen's kernels do on some devices.
+  bool checks_divisors = false;
+  // Whether kernels of windows run best with lanes of channels: fusion's lanes_beside_windows.
+  bool lanes_beside_windows = false;
   // Whether an attention that is not, of however few queries, is better left to libraries.
   bool attention_by_libraries = false;
 };

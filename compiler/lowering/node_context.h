@@ -27,8 +27,9 @@ struct LoweringState {
   std::vector<bool> used;                   // values that someone reads
   absl::flat_hash_set<std::string> names;   // of buffers and kernels
   Storage storage;
-  bool contracts_few_rows = false;  // LoweringOptions
-  int64_t random_streams = 0;       // that nodes have taken
+  bool contracts_few_rows = false, checks_divisors = false;  // LoweringOptions
+  bool lanes_beside_windows = false;                         // the same
+  int64_t random_streams = 0;                                // that nodes have taken
   // Of the node's operations those up to there may be one launch of a device.
   size_t together_begin = 0, together_end = SIZE_MAX;
 
@@ -50,6 +51,8 @@ class NodeContext {
   ir::Module& module() { return state_.module; }
   ir::IntContext& ints() { return *state_.module.ints; }
   bool contracts_few_rows() const { return state_.contracts_few_rows; }
+  bool checks_divisors() const { return state_.checks_divisors; }
+  bool lanes_beside_windows() const { return state_.lanes_beside_windows; }
 
   absl::Status BadGraph(absl::string_view what, absl::string_view expected) const;
   absl::Status Decline(absl::string_view why) const;

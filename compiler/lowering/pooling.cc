@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "compiler/lowering/reduction.h"
@@ -126,42 +127,61 @@ Scalar NumberOf(KernelBuilder& b, const Greatest& greatest) {
   return b.Select(has_nan, b.Cast(greatest.last_nan, DType::kI64), greatest.first);
 }
 
-// One kernel: result i = after(reduce(elements of the window of the input, `outside` beyond its
-// edges, inner loops)).
-template <class Reduce, class After>
-void EmitPool(NodeContext& n, size_t i, const Pool& pool, double outside, const Reduce& reduce,
-              const After& after) {
-  const View out = n.NewResult(i);
-  KernelBuilder b = n.NewKernel();
-  const Ints outer = b.Outer(out.sizes, n.LoopOrder(out));
-  const Ints inner = b.StartPhase(KernelSizes(n.ints(), pool.window));
-  const Ints at = InputCoordinates(b, pool, outer, inner);
+// The phase that reduces over a window of the pool's, in a kernel over `out`.
+struct PoolLoops {
+  Ints outer, inner;
+  Scalar element;  // `outside` beyond the input's edges
+};
+
+PoolLoops StartPool(NodeContext& n, KernelBuilder& b, const Pool& pool, const View& out,
+                    double outside) {
+  PoolLoops loops;
+  loops.outer = b.Outer(out.sizes, n.LoopOrder(out));
+  loops.inner = b.StartPhase(KernelSizes(n.ints(), pool.window));
+  const Ints at = InputCoordinates(b, pool, loops.outer, loops.inner);
   const Scalar mask = InsideMask(b, pool.input.sizes, at);
-  const auto reduced = reduce(b, b.Widen(b.LoadMasked(pool.input, at, mask, outside)), inner);
-  b.StartPhase();
-  b.Store(out, outer, after(b, outer, reduced));
-  b.Finish();
-  n.SetResult(i, out);
+  loops.element = b.Widen(b.LoadMasked(pool.input, at, mask, outside));
+  return loops;
+}
+
+// n / size of an n in [0, volume).
+Scalar Quotient(KernelBuilder& b, Scalar n, int64_t volume, int64_t size) {
+  // 2^16 / size, rounded up, is too great by e / size for an e < size. That makes the quotient too
+  // great by n * e / size / 2^16, which is less than the 1 / size up to the next integer.
+  constexpr int kBits = 16;
+  constexpr int64_t kOne = int64_t{1} << kBits;
+  if (volume * size > kOne) return b.Op(kFloorDiv, n, b.ConstInt(n.dtype, size));
+  const Scalar inverse = b.ConstInt(n.dtype, (kOne + size - 1) / size);
+  return b.Op(kShr, b.Op(kMul, n, inverse), b.ConstInt(n.dtype, kBits));
 }
 
 // The flat position in the input's spatial dimensions of window element number `element`.
 Scalar FlatIndex(KernelBuilder& b, const Pool& pool, const Ints& outer, Scalar element) {
   const size_t first = outer.size() - pool.spatial;
-  // Machines divide vectors of 32 bits by constants, those of 64 number by number.
+  // Machines multiply vectors of 32 bits, and divide number by number.
   const DType narrow = pool.window.Volume() <= INT32_MAX ? DType::kI32 : DType::kI64;
   Scalar rest = b.Cast(element, narrow);
   std::vector<Scalar> position(pool.spatial);
+  int64_t volume = pool.window.Volume();
   for (size_t d = pool.spatial; d-- > 0;) {
-    const Scalar size = b.ConstInt(narrow, pool.window.kernel[d]);
-    const Scalar offset = b.Cast(d == 0 ? rest : b.Op(kMod, rest, size), DType::kI64);
-    if (d > 0) rest = b.Op(kFloorDiv, rest, size);
+    const int64_t size = pool.window.kernel[d];
+    Scalar offset = rest;
+    if (d > 0 && size > 1) {
+      rest = Quotient(b, rest, volume, size);
+      offset = b.Op(kSub, offset, b.Op(kMul, rest, b.ConstInt(narrow, size)));
+      volume /= size;
+    } else if (d > 0) {
+      offset = b.ConstInt(narrow, 0);
+    }
+    offset = b.Cast(offset, DType::kI64);
     const IntExpr start =
         WindowIndex(b.ints(), pool.window, d, outer[first + d], b.ints().Const(0));
     const Scalar step = b.ConstInt(DType::kI64, pool.window.dilation[d]);
     const Scalar at = b.Op(kAdd, b.Index(start), b.Op(kMul, offset, step));
     // Where a whole window is -inf, its first element wins even if it lies in the padding; ATen
     // names the first one inside.
-    position[d] = b.Op(kMax, at, b.ConstInt(DType::kI64, 0));
+    const IntExpr inside = b.ints().Mod(start, pool.window.dilation[d]);
+    position[d] = b.Op(kMax, at, b.Index(inside));
   }
   Scalar flat = position[0];
   for (size_t d = 1; d < pool.spatial; ++d) {
@@ -179,24 +199,42 @@ absl::Status LowerMaxPool(NodeContext& n, size_t spatial, bool has_indices) {
   const bool is_float = IsFloat(pool.input.dtype);
   if (!is_float) return n.Decline("of integers");
   const double lowest = -std::numeric_limits<double>::infinity();
-  if (n.ResultUsed(0)) {
-    const auto greatest = [](KernelBuilder& b, Scalar element, const Ints&) {
-      return b.Reduce(ReduceKind::kMax, element);
-    };
-    EmitPool(n, 0, pool, lowest, greatest,
-             [](KernelBuilder&, const Ints&, Scalar value) { return value; });
+  if (has_indices) {
+    KILN_RETURN_IF_ERROR(n.CheckResults(2));
+    KILN_RETURN_IF_ERROR(n.CheckSizes(n.Result(1).sizes, n.Result(0).sizes, "the indices"));
   }
-  if (!has_indices) return absl::OkStatus();
-  KILN_RETURN_IF_ERROR(n.CheckResults(2));
-  KILN_RETURN_IF_ERROR(n.CheckSizes(n.Result(1).sizes, n.Result(0).sizes, "the indices"));
-  if (!n.ResultUsed(1)) return absl::OkStatus();
-  const auto greatest = [&](KernelBuilder& b, Scalar element, const Ints& inner) {
-    return ReduceToGreatest(b, element, inner, KernelSizes(b.ints(), pool.window));
+  std::optional<View> values, indices;
+  if (n.ResultUsed(0)) n.SetResult(0, *(values = n.NewResult(0)));
+  if (has_indices && n.ResultUsed(1)) n.SetResult(1, *(indices = n.NewResult(1)));
+  // A kernel for each, but where vectors are of channels, which read what they read of the window
+  // as quickly for both.
+  const auto emit = [&](bool with_values, bool with_indices) {
+    KernelBuilder b = n.NewKernel();
+    const PoolLoops loops = StartPool(n, b, pool, with_values ? *values : *indices, lowest);
+    Scalar value;
+    Greatest greatest;
+    if (with_values) value = b.Reduce(ReduceKind::kMax, loops.element);
+    if (with_indices) {
+      greatest =
+          ReduceToGreatest(b, loops.element, loops.inner, KernelSizes(b.ints(), pool.window));
+    }
+    b.StartPhase();
+    if (with_values) b.Store(*values, loops.outer, value);
+    if (with_indices) {
+      b.Store(*indices, loops.outer, FlatIndex(b, pool, loops.outer, NumberOf(b, greatest)));
+    }
+    b.Finish();
   };
-  EmitPool(n, 1, pool, lowest, greatest,
-           [&](KernelBuilder& b, const Ints& outer, const Greatest& element) {
-             return FlatIndex(b, pool, outer, NumberOf(b, element));
-           });
+  const auto channels_inside = [&](const View& out) {
+    const std::vector<int> order = n.LoopOrder(out);
+    return n.lanes_beside_windows() && static_cast<size_t>(order.back()) < order.size() - spatial;
+  };
+  if (values && indices && channels_inside(*values) && channels_inside(*indices)) {
+    emit(true, true);
+    return absl::OkStatus();
+  }
+  if (values) emit(true, false);
+  if (indices) emit(false, true);
   return absl::OkStatus();
 }
 
@@ -210,16 +248,23 @@ absl::Status LowerAvgPool(NodeContext& n, size_t spatial) {
   KILN_ASSIGN_OR_RETURN(const bool with_padding, n.Bool(5, "count_include_pad", true));
   KILN_ASSIGN_OR_RETURN(const int64_t divisor, n.ConstInt(6, "divisor_override", 0));
   if (!IsFloat(pool.input.dtype)) return n.Decline("of integers");
-  const auto total = [](KernelBuilder& b, Scalar element, const Ints&) {
-    return b.Reduce(ReduceKind::kSum, element);
-  };
-  EmitPool(n, 0, pool, 0, total, [&](KernelBuilder& b, const Ints& outer, Scalar sum) {
-    if (divisor != 0) return b.Op(kDiv, sum, static_cast<double>(divisor));
+  const View out = n.NewResult(0);
+  KernelBuilder b = n.NewKernel();
+  const PoolLoops loops = StartPool(n, b, pool, out, 0);
+  const Scalar sum = b.Reduce(ReduceKind::kSum, loops.element);
+  b.StartPhase();
+  Scalar mean;
+  if (divisor != 0) {
+    mean = b.Op(kDiv, sum, static_cast<double>(divisor));
+  } else {
     const IntExpr count =
         WindowCount(b.ints(), pool.window, SpatialPart(pool.input.sizes, pool.spatial),
-                    SpatialPart(outer, pool.spatial), with_padding);
-    return b.Op(kDiv, sum, b.Cast(b.Index(count), sum.dtype));
-  });
+                    SpatialPart(loops.outer, pool.spatial), with_padding);
+    mean = b.Op(kDiv, sum, b.Cast(b.Index(count), sum.dtype));
+  }
+  b.Store(out, loops.outer, mean);
+  b.Finish();
+  n.SetResult(0, out);
   return absl::OkStatus();
 }
 

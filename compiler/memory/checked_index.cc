@@ -141,6 +141,7 @@ bool CheckedIndex::Same(const CheckedIndex& other) const {
 
 std::optional<std::vector<CheckedIndex>> CheckedIndices(const ir::Module& module,
                                                         const Kernel& kernel, const Inst& inst) {
+  if (inst.op == ScalarOp::kNonzero) return std::nullopt;
   std::vector<IntExpr> checked = inst.checks;
   for (IntExpr at : inst.indices) {
     ForEachLeaf(at, [&](IntExpr leaf) {

@@ -27,8 +27,8 @@ struct CheckedIndex {
   bool Same(const CheckedIndex& other) const;
 };
 
-// Of the load or store `inst` of `kernel`, the indices that are checked when it runs. Nothing where
-// one of them needs more than inputs: then it cannot be known before.
+// Of the instruction `inst` of `kernel`, the indices that are checked when it runs. Nothing where
+// one of them needs more than inputs, or where it checks a divisor: what cannot be known before.
 std::optional<std::vector<CheckedIndex>> CheckedIndices(const ir::Module& module,
                                                         const ir::Kernel& kernel,
                                                         const ir::Inst& inst);

@@ -231,6 +231,7 @@ class Runner {
       const size_t typed = inst.op == ScalarOp::kSelect ? 1 : 0;
       step.operand_dtype = types_[inst.operands[typed]];
       ir::RunScalarOp(step, &result, &operands[0], &operands[1], &operands[2], 1);
+      if (inst.op == ScalarOp::kNonzero) KILN_RETURN_IF_ERROR(ir::CheckDivisors(&result, 1));
     }
     values_[inst.result] = result;
     types_[inst.result] = inst.dtype;
@@ -290,7 +291,7 @@ class Runner {
       if (numbered && memory.best[i] < 0) continue;  // a lane that saw nothing
       Take(*alloc.reduce, alloc.dtype, memory.data[i], memory.best[i], value, best);
     }
-    if (numbered) value.i = best;
+    if (numbered && !combine.best) value.i = best;
     values_[combine.result] = value;
     types_[combine.result] = combine.dtype;
     return absl::OkStatus();

@@ -209,6 +209,7 @@ class Parser : public ir::Parser {
       if (!alloc.reduce) return Expected("a kind of reduction or 'in'");
       Advance();
       alloc.cascade = Accept("cascade");
+      alloc.narrow = Accept("narrow");
     }
     KILN_RETURN_IF_ERROR(Expect("in"));
     const Space spaces[] = {Space::kRegister, Space::kL1, Space::kL2, Space::kGlobal};
@@ -263,6 +264,8 @@ class Parser : public ir::Parser {
     if (Accept("at")) {
       KILN_ASSIGN_OR_RETURN(update.number, Expr());
     }
+    if (Accept("first")) update.order = UpdateOrder::kFirst;
+    if (Accept("later")) update.order = UpdateOrder::kLater;
     return Node{update};
   }
 
@@ -326,6 +329,7 @@ class Parser : public ir::Parser {
         combine.result = result;
         KILN_ASSIGN_OR_RETURN(combine.dtype, Type());
         KILN_ASSIGN_OR_RETURN(combine.from, AllocRef());
+        combine.best = Accept("best");
         return Node{combine};
       }
       lexer_ = bookmark;

@@ -113,6 +113,7 @@ class Printer {
     std::string kind;
     if (alloc.reduce) kind = StrCat(" ", ir::ReduceKindName(*alloc.reduce));
     if (alloc.cascade) StrAppend(&kind, " cascade");
+    if (alloc.narrow) StrAppend(&kind, " narrow");
     Line(depth, "open ", AllocName(open.alloc), " ", Type(alloc.dtype), "[", Expr(alloc.size), "]",
          kind, " in ", SpaceName(alloc.space));
   }
@@ -125,7 +126,10 @@ class Printer {
 
   void Write(const Update& update, int depth) {
     Line(depth, "update ", AllocName(update.alloc), "[", Expr(update.index), "], ",
-         Value(update.value), update.number ? StrCat(" at ", Expr(update.number)) : "");
+         Value(update.value), update.number ? StrCat(" at ", Expr(update.number)) : "",
+         update.order == UpdateOrder::kFirst   ? " first"
+         : update.order == UpdateOrder::kLater ? " later"
+                                               : "");
   }
 
   void Write(const Fold& fold, int depth) {
@@ -134,7 +138,7 @@ class Printer {
 
   void Write(const Combine& combine, int depth) {
     Line(depth, Value(combine.result), " = combine ", Type(combine.dtype), " ",
-         AllocName(combine.from));
+         AllocName(combine.from), combine.best ? " best" : "");
   }
 
   void Write(const Prefetch& prefetch, int depth) {

@@ -75,6 +75,8 @@ struct Alloc {
   // Of a sum: what is folded into it is added up by levels, so that the rounding error grows with
   // the logarithm of the number of terms.
   bool cascade = false;
+  // Of kArgMax or kArgMin: numbers have 32 bits, and all that is taken in has its order.
+  bool narrow = false;
 };
 
 struct Node;
@@ -113,6 +115,10 @@ struct Compute {
   bool stream = false;  // a store that need not stay in the caches
 };
 
+// Of an accumulator of kArgMax or kArgMin: whether it is known that nothing was taken in before, or
+// that something was and none of it with a greater number.
+enum class UpdateOrder : uint8_t { kAny, kFirst, kLater };
+
 // Takes `value` into element `index` of an accumulator; `number` (kArgMax, kArgMin) is the place of
 // the value among all.
 struct Update {
@@ -120,6 +126,7 @@ struct Update {
   ir::IntExpr index;
   ir::ValueId value = ir::kNoValue;
   ir::IntExpr number;
+  UpdateOrder order = UpdateOrder::kAny;
 };
 
 // Takes each element of the accumulator `from` into the same one of `into`.
@@ -127,11 +134,13 @@ struct Fold {
   AllocId into = -1, from = -1;
 };
 
-// The elements of an accumulator as one value.
+// The elements of an accumulator as one value: of kArgMax or kArgMin the place of the best or,
+// where `best`, that value itself.
 struct Combine {
   ir::ValueId result = ir::kNoValue;
   DType dtype = DType::kF32;
   AllocId from = -1;
+  bool best = false;
 };
 
 // `count` elements will soon be read from `index` on, which may lie outside.

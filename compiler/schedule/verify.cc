@@ -354,6 +354,7 @@ class Verifier {
     if (numbered != static_cast<bool>(update.number)) {
       return Error("places belong to argmax and argmin");
     }
+    if (alloc->narrow && update.order == UpdateOrder::kAny) return Error("an update has no order");
     if (numbered) KILN_RETURN_IF_ERROR(CheckExpr(update.number));
     const auto opened = static_cast<size_t>(absl::c_find(open_, update.alloc) - open_.begin());
     IntExpr element = ints_.Const(0);
@@ -386,7 +387,8 @@ class Verifier {
 
   absl::Status Check(const Combine& combine) {
     KILN_ASSIGN_OR_RETURN(const Alloc* alloc, Accumulator(combine.from));
-    const bool numbered = IsArg(*alloc->reduce);
+    if (combine.best && !IsArg(*alloc->reduce)) return Error("only places are of a best value");
+    const bool numbered = IsArg(*alloc->reduce) && !combine.best;
     if (combine.dtype != (numbered ? DType::kI64 : alloc->dtype)) {
       return Error("an accumulator's value has another type");
     }

@@ -21,7 +21,8 @@ typedef struct KilnCpuContext {
 /* What a kernel returns. */
 enum {
   KILN_CPU_OK = 0,
-  KILN_CPU_INDEX_OUT_OF_RANGE = 1 /* an index tensor held a value outside its dimension */
+  KILN_CPU_INDEX_OUT_OF_RANGE = 1, /* an index tensor held a value outside its dimension */
+  KILN_CPU_DIVISION_BY_ZERO = 2    /* of an integer */
 };
 
 /* Every kernel: buffers in the order of its launch step, then the values of its symbols. */

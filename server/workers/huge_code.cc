@@ -18,15 +18,14 @@
 #include "absl/strings/str_cat.h"
 #include "server/workers/worker_process.h"
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define KILN_SANITIZED 1
-#endif
-#endif
-
 namespace kiln::server {
 namespace {
 
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+constexpr bool kIsSanitized = true;
+#else
+constexpr bool kIsSanitized = false;
+#endif
 constexpr uintptr_t kPageBytes = 4096;
 constexpr uintptr_t kHugePageBytes = uintptr_t{2} << 20;
 constexpr int64_t kCodeBytes = int64_t{160} << 20;  // of a worker, about
@@ -156,9 +155,8 @@ int64_t MemoryForProcesses() {
 }
 
 int64_t MoveCodeToHugePages() {
-#ifdef KILN_SANITIZED
-  return 0;  // the shadow of the copies would take several times their size
-#else
+  // The shadow of the copies would take several times their size.
+  if constexpr (kIsSanitized) return 0;
   const OwnedFd pagemap = OpenPagemap();
   if (pagemap.get() < 0) return 0;
   std::vector<Range> ranges;
@@ -171,7 +169,6 @@ int64_t MoveCodeToHugePages() {
     }
   }
   return bytes;
-#endif
 }
 
 }  // namespace kiln::server

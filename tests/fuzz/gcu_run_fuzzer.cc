@@ -94,14 +94,19 @@ class Maker {
     kernel_.instructions.push_back(instruction);
   }
 
+  // n * factor + addend in 64 bits.
+  static int64_t Wrapped(int64_t n, uint64_t factor, uint64_t addend) {
+    return static_cast<int64_t>(static_cast<uint64_t>(n) * factor + addend);
+  }
+
   void AddTile(uint8_t tile) {
     const int place = bytes_.Below(5), rank = bytes_.Below(5);
     const int space = place < 2 ? 0 : place == 3 ? 1 : 2;
-    Add(Op::kLoadImmediate, {kScratch}, bytes_.Number() * 4);
+    Add(Op::kLoadImmediate, {kScratch}, Wrapped(bytes_.Number(), 4, 0));
     Add(Op::kAdd, {kScratch, kScratch, kFirstAddress + (place == 4 ? 2 : place)});
     Add(Op::kTile, {tile, kScratch}, 0, kiln::gcu::TileModifier(space, 1 + bytes_.Below(6), rank));
     for (int axis = 0; axis < rank; ++axis) {
-      Add(Op::kLoadImmediate, {kScratch}, bytes_.Number() + 40);
+      Add(Op::kLoadImmediate, {kScratch}, Wrapped(bytes_.Number(), 1, 40));
       Add(Op::kDimensionImmediate, {tile, axis, kScratch}, bytes_.Number());
     }
   }

@@ -160,6 +160,22 @@ POOLS = {
     "1d": (lambda x: F.max_pool1d(x[0], 3, 2, 1, return_indices=True), (1, 2, 3, 11)),
     "2d": (lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), (2, 3, 9, 8)),
     "dilated": (lambda x: F.max_pool2d(x, 2, 1, 0, 2, return_indices=True), (2, 3, 9, 8)),
+    "2d dilated with a border": (
+        lambda x: F.max_pool2d(x, 3, 1, 1, 2, return_indices=True),
+        (2, 3, 9, 8),
+    ),
+    "2d of channels": (
+        lambda x: F.max_pool2d(
+            x.contiguous(memory_format=torch.channels_last), 3, 2, 1, return_indices=True
+        ),
+        (2, 24, 9, 8),
+    ),
+    "2d of channels in large windows": (
+        lambda x: F.max_pool2d(
+            x.contiguous(memory_format=torch.channels_last), 6, 1, 3, return_indices=True
+        ),
+        (1, 64, 12, 11),
+    ),
     "3d": (lambda x: F.max_pool3d(x, 2, return_indices=True), (2, 3, 4, 6, 6)),
     "adaptive": (lambda x: F.adaptive_max_pool2d(x, (3, 5), return_indices=True), (2, 3, 9, 8)),
 }

@@ -60,7 +60,9 @@ typedef enum kiln_code {
   KILN_RESOURCE_EXHAUSTED = 8,  /* the server's queue is full; see kiln_status_retry_after_ms */
   KILN_FAILED_PRECONDITION = 9, /* this machine cannot run the program, or a callback is missing */
   KILN_ABORTED = 10,
-  KILN_OUT_OF_RANGE = 11, /* an index tensor held a value outside its dimension */
+  /* A tensor of a run held an index outside of its dimension or, where kiln_status_reason is
+     "REASON_DIVISION_BY_ZERO", a 0 that an integer is divided by. */
+  KILN_OUT_OF_RANGE = 11,
   KILN_UNIMPLEMENTED = 12,
   KILN_INTERNAL = 13,
   KILN_UNAVAILABLE = 14, /* the server cannot be reached */

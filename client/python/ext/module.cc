@@ -13,6 +13,7 @@ namespace kiln::python {
 
 PyObject* g_error = nullptr;
 PyObject* g_input_mismatch = nullptr;
+PyObject* g_division_by_zero = nullptr;
 PyObject* g_cache_miss = nullptr;
 PyObject* g_unavailable = nullptr;
 
@@ -222,6 +223,7 @@ PyMODINIT_FUNC PyInit__kiln() {
   if (!client || PyModule_AddObjectRef(module.get(), "Client", client.get()) != 0) return nullptr;
   if (!AddException(module.get(), "Error", PyExc_RuntimeError, &g_error) ||
       !AddException(module.get(), "InputMismatch", g_error, &g_input_mismatch) ||
+      !AddException(module.get(), "DivisionByZero", g_error, &g_division_by_zero) ||
       !AddException(module.get(), "CacheMiss", g_error, &g_cache_miss) ||
       !AddException(module.get(), "Unavailable", g_error, &g_unavailable) ||
       !AddProgramType(module.get()) || !AddShortcutTypes(module.get()) ||

@@ -323,7 +323,10 @@ PyRef MakeProgram(kiln_program* program, const kiln_compile_info& info) {
 }
 
 PyObject* RaiseStatus(kiln_status* status, PyObject* type) {
-  if (kiln_status_code(status) == KILN_OUT_OF_RANGE) type = PyExc_IndexError;
+  if (kiln_status_code(status) == KILN_OUT_OF_RANGE) {
+    const bool divides = std::strcmp(kiln_status_reason(status), "REASON_DIVISION_BY_ZERO") == 0;
+    type = divides ? g_division_by_zero : PyExc_IndexError;
+  }
   PyErr_SetString(type, kiln_status_message(status));
   kiln_status_destroy(status);
   return nullptr;

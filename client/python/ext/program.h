@@ -22,6 +22,7 @@ PyObject* RunProgram(PyObject* program, PyObject* inputs);
 // The module's exception types, made once by module.cc.
 extern PyObject* g_error;
 extern PyObject* g_input_mismatch;
+extern PyObject* g_division_by_zero;
 extern PyObject* g_cache_miss;
 extern PyObject* g_unavailable;
 

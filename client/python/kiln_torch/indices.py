@@ -1,7 +1,9 @@
-"""Which operator of a graph met an index outside of its dimension, and where the user wrote it.
+"""Which operator of a graph met an index outside of its dimension or divided an integer by zero, and
+where the user wrote it.
 
-A kernel is many operators, and says only that an index was wrong. A failed run has written nothing
-that its caller sees, so the graph runs once more, operator by operator, until one refuses.
+A kernel is many operators, and says only that some index or divisor was wrong. A failed run has
+written nothing that its caller sees, so the graph runs once more, operator by operator, until one
+refuses.
 """
 
 from __future__ import annotations
@@ -12,10 +14,12 @@ from typing import Any
 
 import torch
 
+from kiln_torch import _kiln
 from kiln_torch.devices import random_state, set_random_state
 from kiln_torch.reference import copies
 
 _MOST_NAMED = 4
+_ZERO_DIVISION = "ZeroDivisionError"  # in the text of a RuntimeError of ATen's
 # What reads or writes at positions that a tensor holds.
 _WORDS = ("embedding", "index", "gather", "scatter", "take", "put", "nll_loss")
 
@@ -57,21 +61,31 @@ def _describe(name: str, nodes: dict[str, dict[str, Any]]) -> str:
     return f"{node.get('op', 'an operator')} (node '{name}'){where}"
 
 
+def _as_eager(error: Exception, text: str) -> Exception:
+    """ATen's is a RuntimeError where an integer is divided by zero."""
+    if isinstance(error, _kiln.DivisionByZero) or str(error).startswith(_ZERO_DIVISION):
+        return RuntimeError(text)
+    return IndexError(text)
+
+
 def named(
-    error: IndexError,
+    error: IndexError | _kiln.DivisionByZero,
     inputs: Sequence[Any],
     module: torch.fx.GraphModule,
     text: str,
     device: torch.device,
-) -> IndexError:
-    """`error` of a run on `inputs`, with the operator at fault and its line. `text` is the graph as
-    protobuf JSON. On a GPU, where a wrong index in one of torch's kernels would end the process' use
-    of it, with the operators that take indices."""
+) -> Exception:
+    """`error` of a run on `inputs` as eager has it, with the operator at fault and its line. `text`
+    is the graph as protobuf JSON. On a GPU, where a wrong index in one of torch's kernels would end
+    the process' use of it, with the operators that take indices."""
     nodes = {node["name"]: node for node in json.loads(text)["nodes"]}
     if device.type == "cpu":
         refused = _refusal(module, inputs, device)
         if refused is not None:
-            return IndexError(f"{_describe(refused.node.name, nodes)}: {refused.error}")
+            described = f"{_describe(refused.node.name, nodes)}: {refused.error}"
+            return _as_eager(refused.error, described)
+    if isinstance(error, _kiln.DivisionByZero):
+        return _as_eager(error, f"{_ZERO_DIVISION}: {error}")
     takers = [
         name for name, node in nodes.items() if any(word in node["op"] for word in _WORDS)
     ]

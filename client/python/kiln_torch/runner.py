@@ -161,8 +161,8 @@ def runner(
         except _kiln.InputMismatch as error:
             # The tensors differ from what was captured, as strides may after a graph break.
             return fall_back(eager, name, str(error), settings)(inputs)
-        except IndexError as error:
-            # A kernel's: an index of the user's is outside of its dimension.
+        except (IndexError, _kiln.DivisionByZero) as error:
+            # A kernel's: an index of the user's is outside of its dimension, or a divisor 0.
             raise named(error, inputs, eager.module, graph.text, device) from None
         except Exception as error:
             return _run_after(error, eager, name, settings, inputs, convention.has_effects)

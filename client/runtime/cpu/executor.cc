@@ -10,6 +10,8 @@
 #include "client/runtime/program_run.h"
 #include "client/runtime/strided_copy.h"
 #include "kiln/v1/artifact.pb.h"
+#include "kiln/v1/error.pb.h"
+#include "proto/base/error_detail.h"
 #include "proto/base/status_macros.h"
 
 namespace kiln::runtime {
@@ -188,6 +190,13 @@ class CpuExecutor::OneRun final : private ProgramRun {
     if (result == KILN_CPU_INDEX_OUT_OF_RANGE) {
       return absl::OutOfRangeError(
           absl::StrCat(KernelName(launch), ": an index is outside of its dimension"));
+    }
+    if (result == KILN_CPU_DIVISION_BY_ZERO) {
+      v1::ErrorDetail detail;
+      detail.set_reason(v1::ErrorDetail::REASON_DIVISION_BY_ZERO);
+      return WithDetail(absl::OutOfRangeError(
+                            absl::StrCat(KernelName(launch), ": an integer is divided by zero")),
+                        detail);
     }
     return absl::InternalError(absl::StrCat(KernelName(launch), " returned ", result));
   }

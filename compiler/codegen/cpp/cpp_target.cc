@@ -29,6 +29,8 @@ class CppTarget : public Target {
 
   bool HasLanesBesideWindows() const override { return true; }
 
+  bool ChecksDivisors() const override { return true; }
+
   void Tile(ir::Module& module) const override { schedule::cpu::Tile(module, device_); }
 
   absl::StatusOr<std::optional<ir::Kernel>> PackOperand(ir::Module& module, ir::Kernel& kernel,

@@ -62,6 +62,7 @@ class KernelPrinter : public source::TreePrinter {
   absl::btree_set<std::string> routines_;
   Writer entry_{1};
   IntExpr launch_bytes_, thread_bytes_;
+  bool checks_divisors_ = false;
 };
 
 std::string KernelPrinter::WindowText(const schedule::Window& window) {
@@ -249,7 +250,8 @@ void KernelPrinter::PrintGrid(const source::Grid& grid, Writer& out) {
   Function f(ints_, tree_.num_values, names_);
   PrintRows(grid, f);
   if (f.streams) f.out.Line("KStreamEnd();");
-  const bool checks = f.body.TakeChecks();
+  const bool checks = f.body.TakeChecks(), divisors = f.body.TakeDivisors();
+  checks_divisors_ |= divisors;
   Names::Used used = names_.TakeUsed();
   // Where scratch memory begins may depend on symbols.
   for (AllocId id : used.allocs) {
@@ -267,8 +269,14 @@ void KernelPrinter::PrintGrid(const source::Grid& grid, Writer& out) {
   text.Line("Args& args = *(Args*)closure;");
   DeclareUsed(used, true, text);
   if (checks) text.Line("int error = 0;");
+  if (divisors) text.Line("int by_zero = 0;");
   text.AppendText(f.out.text());
   if (checks) text.Line("if (error) __atomic_store_n(&args.error, 1, __ATOMIC_RELAXED);");
+  if (divisors) {
+    text.Line(
+        "if (by_zero) __atomic_store_n(&args.error, KILN_CPU_DIVISION_BY_ZERO, "
+        "__ATOMIC_RELAXED);");
+  }
   text.Line("}");
   names_.TakeUsed();
   functions_.emplace_back(text.text(), used);
@@ -319,7 +327,8 @@ EmittedKernel KernelPrinter::Print() {
   DeclareUsed(entry_used, false, out);
   out.Line("Args args = {", initializers, "0};");
   out.AppendText(entry_.text());
-  out.Line("return args.error ? KILN_CPU_INDEX_OUT_OF_RANGE : KILN_CPU_OK;");
+  out.Line(checks_divisors_ ? "return args.error;"
+                            : "return args.error ? KILN_CPU_INDEX_OUT_OF_RANGE : KILN_CPU_OK;");
   out.Line("}");
 
   EmittedKernel kernel;

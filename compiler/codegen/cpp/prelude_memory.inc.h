@@ -364,6 +364,14 @@ KILN_FN long KCheck(long index, long extent, int* error) {
   *error = 1;
   return 0;
 }
+// A divisor, of which only the first n lanes count in a tail.
+template <bool kTail, class T, int W>
+KILN_FN Vec<T, W> KNonzero(Vec<T, W> divisor, long n, int* by_zero) {
+  Vec<bool, W> is_zero = KEq(divisor, (Vec<T, W>)(T(0)));
+  if constexpr (kTail) is_zero = is_zero & KActive<W>(n);
+  if (__builtin_expect(KAnyTrue(is_zero), 0)) *by_zero = 1;
+  return divisor;
+}
 KILN_FN float KFmodOf(float a, float b) {
   return __builtin_fmodf(a, b);
 }

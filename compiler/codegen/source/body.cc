@@ -243,6 +243,11 @@ std::string Body::ComputeText(const Inst& inst, bool varying) {
   if (inst.op == ScalarOp::kCast) {
     return StrCat("KCast<", CppType(inst.dtype), ">(", Use(inst.operands[0], varying), ")");
   }
+  if (inst.op == ScalarOp::kNonzero) {
+    divisors_ = true;
+    return StrCat(varying ? "KNonzero<kTail>(" : "KNonzero<false>(", Use(inst.operands[0], varying),
+                  varying ? ", n" : ", 1", ", &by_zero)");
+  }
   if (inst.op == ScalarOp::kBitcast) {
     return StrCat("__builtin_bit_cast(Vec<", CppType(inst.dtype), ", ", varying ? width_ : 1, ">, ",
                   Use(inst.operands[0], varying), ")");

@@ -2,7 +2,8 @@
 //
 // Every value is a Vec<T, W>: W > 1 lanes where it varies along the lane variable, one lane where
 // it is uniform. The statements stand inside a lambda with a template parameter `kTail` and a
-// parameter `n`, the number of active lanes, when a lane variable is set; they use `error`, an int.
+// parameter `n`, the number of active lanes, when a lane variable is set; they use `error` and
+// `by_zero`, ints.
 #pragma once
 
 #include <functional>
@@ -48,6 +49,8 @@ class Body {
   Names& names() { return names_; }
   // Whether some statement since the last call may set `error`.
   bool TakeChecks() { return std::exchange(checks_, false); }
+  // Whether some statement since the last call may set `by_zero`.
+  bool TakeDivisors() { return std::exchange(divisors_, false); }
   Writer& out() { return out_; }
   ir::IntContext& ints() { return ints_; }
 
@@ -87,6 +90,7 @@ class Body {
   int width_ = 1;
   bool aligned_ = true;
   bool checks_ = false;
+  bool divisors_ = false;
 };
 
 }  // namespace kiln::codegen::source

@@ -252,10 +252,10 @@ KILN_FN Vec<T, 1> KFold(Vec<T, W> x) {
 
 // The best value so far of each lane and its number in the reduction's order. NaN beats numbers;
 // among equals the smallest number wins.
-template <class T, int W>
+template <class T, int W, class Number = long>
 struct KBest {
   Vec<T, W> value;
-  Vec<long, W> number;
+  Vec<Number, W> number;
 };
 template <bool kGreatest, class T, int W>
 KILN_FN void KUpdateBest(KBest<T, W>& best, Vec<T, W> x, Vec<long, W> number, Vec<bool, W> active) {
@@ -272,6 +272,19 @@ KILN_FN void KUpdateBest(KBest<T, W>& best, Vec<T, W> x, Vec<long, W> number, Ve
   }
   better |= equal & KLt(number, best.number);
   better &= active;
+  best.value = KSelect(better, x, best.value);
+  best.number = KSelect(better, number, best.number);
+}
+// The same of a number that none before was above.
+template <bool kGreatest, class T, int W>
+KILN_FN void KUpdateBestLater(KBest<T, W, int>& best, Vec<T, W> x, Vec<int, W> number) {
+  Vec<bool, W> better;
+  if constexpr (kGreatest) {
+    better = ~KLe(x, best.value);
+  } else {
+    better = ~KGe(x, best.value);
+  }
+  if constexpr (kIsFloat<T>) better &= KEq(best.value, best.value);
   best.value = KSelect(better, x, best.value);
   best.number = KSelect(better, number, best.number);
 }

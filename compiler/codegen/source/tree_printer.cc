@@ -121,6 +121,10 @@ void TreePrinter::PrintAccumulator(AllocId id, Function& f) {
   if (alloc.cascade) {
     f.out.Line("KCascade<", acc.vector, "> ", name, ";");
   } else if (acc.text.functor.empty()) {
+    if (alloc.narrow) {
+      f.out.Line("KBest<", acc.vector, ", int> ", name, ";");
+      return;
+    }
     f.out.Line("KBest<", acc.vector, "> ", name, " = {KConst<", acc.vector, ">(", acc.text.identity,
                "), KConst<long, ", width, ">(0x7fffffffffffffffl)};");
   } else {
@@ -143,6 +147,16 @@ void TreePrinter::PrintUpdate(const schedule::Update& update, Function& f) {
                                     acc.text.identity, ")")
                            : operand,
                ");");
+    return;
+  }
+  if (tree_.allocs[update.alloc].narrow) {
+    const std::string number = StrCat("KConst<int, ", width, ">(", Expr(update.number), ")");
+    if (update.order == schedule::UpdateOrder::kFirst) {
+      f.out.Line(name, " = {", operand, ", ", number, "};");
+    } else {
+      f.out.Line("KUpdateBestLater<", acc.text.greatest ? "true" : "false", ">(", name, ", ",
+                 operand, ", ", number, ");");
+    }
     return;
   }
   const IntExpr stride =
@@ -176,7 +190,8 @@ void TreePrinter::PrintCombine(const schedule::Combine& combine, Function& f) {
       value = StrCat("KFoldBest<", acc.text.greatest ? "true" : "false", ">(", value, ")");
       value = AcrossThreads(acc, type, std::move(value));
     }
-    StrAppend(&value, ".number");
+    StrAppend(&value, combine.best ? ".value" : ".number");
+    if (alloc.narrow && !combine.best) value = StrCat("KCast<long>(", value, ")");
   } else {
     if (acc.one_a_lane) {
       value = StrCat("KFold<", acc.text.functor, ", ", type, ">(", value, ")");

@@ -1,10 +1,9 @@
 #include "compiler/schedule/cpu/channel_windows.h"
 
 #include <algorithm>
-#include <cmath>
+#include <cstdlib>
 #include <deque>
 #include <functional>
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -14,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/schedule/builder.h"
 #include "compiler/schedule/cpu/answers.h"
+#include "compiler/schedule/cpu/inside_part.h"
 
 namespace kiln::schedule::cpu {
 namespace {
@@ -57,7 +57,6 @@ class ChannelWindows {
   bool IsWindow();
   bool FindBorders();
   bool AddBorder(IntExpr slack);
-  bool IsNeutral(const Inst& reduce) const;
   bool TakeMasksAway();
   bool SortSteps();
   bool IsContiguous();
@@ -67,6 +66,10 @@ class ChannelWindows {
   void LetBorders(Block& out);
   void AddTaps(size_t axis, bool whole, ir::IntContext::VarMap& at, Block& out);
   void AddTap(const ir::IntContext::VarMap& at, Block& out);
+  void AddUpdate(size_t reduce, ValueId value, IntExpr number, UpdateOrder order, Block& out);
+  void AddOutside(Block& out);
+  void OpenTotals(Block& out);
+  size_t PlaceOf(const Inst& reduce) const;
   void AddPoint(Block& out);
   IntExpr Tap(const ir::IntContext::VarMap& at);
   int64_t NumTaps() const;
@@ -83,6 +86,7 @@ class ChannelWindows {
   IntExpr lane_;  // the loop of channels
   const int width_;
   bool may_ = false;
+  bool has_masks_ = false;
   std::vector<IntExpr> outer_;  // loops but the lanes'
   std::vector<Axis> axes_;
   absl::flat_hash_set<ValueId> inside_;   // comparisons that are true in the part of the window
@@ -92,16 +96,17 @@ class ChannelWindows {
   std::vector<const Step*> kept_;    // the same for all places
   std::vector<const Step*> moving_;  // the others
   std::vector<const Inst*> reduces_;
+  absl::flat_hash_map<const Inst*, double> outside_;  // what those take in where a tap is outside
   struct Table {
     ValueId value;
     DType dtype;
     AllocId alloc = -1;
     std::vector<ValueId> held;  // of each tap, where registers hold them
   };
-  std::vector<Table> tables_;  // of what moving steps use of the kept ones: [tap][channel]
-  std::vector<AllocId> totals_;
-  int64_t block_ = 0;  // channels that a task takes
-  IntExpr first_;      // of these
+  std::vector<Table> tables_;    // of what moving steps use of the kept ones: [tap][channel]
+  std::vector<AllocId> totals_;  // -1 where another reduction's has the result
+  int64_t block_ = 0;            // channels that a task takes
+  IntExpr first_;                // of these
 };
 
 int64_t ChannelWindows::NumTaps() const {
@@ -118,7 +123,7 @@ bool ChannelWindows::IsWindow() {
     if (phase.ordered || phase.inner.empty() == (i == 0)) return false;
     for (const Step& step : phase.steps) {
       const Inst& inst = *step.inst;
-      if (inst.op == ScalarOp::kReduce && (i > 0 || IsArg(inst.reduce_kind))) return false;
+      if (inst.op == ScalarOp::kReduce && i > 0) return false;
       if (NumIndirect(inst) > 0 || (i == 0 && inst.op == ScalarOp::kStore)) return false;
     }
   }
@@ -185,36 +190,14 @@ bool ChannelWindows::FindBorders() {
   return true;
 }
 
-// Whether what the masked loads give outside changes nothing in the result of `reduce`.
-bool ChannelWindows::IsNeutral(const Inst& reduce) const {
-  const bool is_sum = reduce.reduce_kind == ReduceKind::kSum;
-  const double infinity = std::numeric_limits<double>::infinity();
-  const double neutral = is_sum ? 0 : reduce.reduce_kind == ReduceKind::kMax ? -infinity : infinity;
-  if (!is_sum && reduce.reduce_kind != ReduceKind::kMax && reduce.reduce_kind != ReduceKind::kMin) {
-    return false;
-  }
-  absl::flat_hash_set<ValueId> outside;  // have that value there
-  bool has_masks = false;
-  for (const Step& step : nest_.phases[0].steps) {
-    const Inst& inst = *step.inst;
-    const auto has = [&](ValueId id) { return outside.contains(id); };
-    bool is = false;
-    if (inst.op == ScalarOp::kLoad && inst.has_mask) {
-      has_masks = true;
-      is = IsFloat(inst.dtype) && inst.immediate_float == neutral;
-    } else if (inst.op == ScalarOp::kCast) {
-      is = IsFloat(inst.dtype) && has(inst.operands[0]);
-    } else if (inst.op == ScalarOp::kMul) {
-      is = is_sum && absl::c_any_of(inst.operands, has);
-    }
-    if (is) outside.insert(inst.result);
-  }
-  return !has_masks || outside.contains(reduce.operands[0]);
-}
-
 bool ChannelWindows::TakeMasksAway() {
+  has_masks_ =
+      absl::c_any_of(nest_.phases[0].steps, [](const Step& step) { return step.inst->has_mask; });
   for (const Step& step : nest_.phases[0].steps) {
-    if (step.inst->op == ScalarOp::kReduce && !IsNeutral(*step.inst)) return false;
+    if (step.inst->op != ScalarOp::kReduce) continue;
+    const std::optional<InsidePart> inside = FindInsidePart(nest_.phases[0], *step.inst);
+    if (!inside) return false;
+    if (inside->once) outside_[step.inst] = *inside->once;
   }
   Answers answers;
   for (const ValueId id : inside_) answers[id] = true;
@@ -227,6 +210,12 @@ bool ChannelWindows::SortSteps() {
   for (const Axis& axis : axes_) taps.push_back(axis.tap);
   absl::flat_hash_map<ValueId, int> kinds;  // 0 fixed, 1 kept, 2 moving
   absl::flat_hash_map<ValueId, DType> types;
+  absl::flat_hash_map<ValueId, const Step*> numbers;  // of taps, which take no memory
+  const std::function<void(ValueId)> move = [&](ValueId id) {
+    if (absl::c_linear_search(moving_, numbers.at(id))) return;
+    for (const ValueId operand : numbers.at(id)->inst->operands) move(operand);
+    moving_.push_back(numbers.at(id));
+  };
   for (const Step& step : steps_[0]) {
     const Inst& inst = *step.inst;
     if (inst.op == ScalarOp::kReduce) {
@@ -238,13 +227,21 @@ bool ChannelWindows::SortSteps() {
     for (const ValueId id : inst.operands) kind = std::max(kind, kinds[id]);
     kinds[inst.result] = kind;
     types[inst.result] = inst.dtype;
-    (kind == 2 ? moving_ : kind == 1 ? kept_ : fixed_).push_back(&step);
-    if (kind < 2) continue;
+    const bool casts = inst.op == ScalarOp::kCast && numbers.contains(inst.operands[0]);
+    if (kind == 1 && IsInteger(inst.dtype) && (casts || inst.op == ScalarOp::kIndex)) {
+      numbers[inst.result] = &step;
+    }
     for (const ValueId id : inst.operands) {
+      if (kind < 2 || kinds[id] != 1) continue;
       const bool is_new =
           absl::c_none_of(tables_, [&](const Table& table) { return table.value == id; });
-      if (kinds[id] == 1 && is_new) tables_.push_back({id, types[id], -1, {}});
+      if (numbers.contains(id)) {
+        move(id);
+      } else if (is_new) {
+        tables_.push_back({id, types[id], -1, {}});
+      }
     }
+    (kind == 2 ? moving_ : kind == 1 ? kept_ : fixed_).push_back(&step);
   }
   return !reduces_.empty();
 }
@@ -265,8 +262,9 @@ bool ChannelWindows::IsContiguous() {
       const int64_t elements = ints_.EvaluateAtHints(step_of_tap);
       if (std::abs(elements) < ExtentHint(ints_, lane_)) return false;
       for (const IntExpr var : outer_) {
+        // Nothing where the place is divided, as in gradients of windows that step over places.
         const IntExpr of_place = ints_.CoefficientOf(step->index, var);
-        if (!of_place) return false;
+        if (!of_place) continue;
         const int64_t stride = ContainsKind(of_place, ir::IntKind::kVar)
                                    ? 0
                                    : std::abs(ints_.EvaluateAtHints(of_place));
@@ -354,8 +352,34 @@ void ChannelWindows::AddTap(const ir::IntContext::VarMap& at, Block& out) {
     builder_.AddStep(moved, out);
   }
   for (size_t i = 0; i < reduces_.size(); ++i) {
-    out.push_back(
-        {Update{totals_[i], ints_.Const(0), builder_.Resolve(reduces_[i]->operands[0]), {}}});
+    // Taps come in order; what is outside came before those of a part.
+    const UpdateOrder order = tap.is_const(0) ? UpdateOrder::kFirst : UpdateOrder::kLater;
+    AddUpdate(i, builder_.Resolve(reduces_[i]->operands[0]), tap, order, out);
+  }
+}
+
+void ChannelWindows::AddUpdate(size_t reduce, ValueId value, IntExpr number, UpdateOrder order,
+                               Block& out) {
+  const AllocId total = totals_[reduce];
+  if (total < 0) return;
+  Update update{total, ints_.Const(0), value, {}};
+  if (IsArg(reduces_[reduce]->reduce_kind)) update.number = number;
+  if (builder_.tree().allocs[total].narrow) update.order = order;
+  out.push_back({update});
+}
+
+// What is outside, where something is: as the window's first tap.
+void ChannelWindows::AddOutside(Block& out) {
+  for (size_t i = 0; i < reduces_.size(); ++i) {
+    const auto outside = outside_.find(reduces_[i]);
+    if (outside == outside_.end() || totals_[i] < 0) continue;
+    Inst& value = insts_.emplace_back();
+    value.dtype = builder_.tree().allocs[totals_[i]].dtype;
+    value.result = builder_.NewValue();
+    value.immediate_float = outside->second;
+    if (!IsFloat(value.dtype)) value.immediate_int = static_cast<int64_t>(outside->second);
+    builder_.AddStep({&value, {}}, out);
+    AddUpdate(i, value.result, ints_.Const(0), UpdateOrder::kFirst, out);
   }
 }
 
@@ -378,16 +402,41 @@ void ChannelWindows::AddTaps(size_t axis, bool whole, ir::IntContext::VarMap& at
   AddTaps(axis + 1, whole, at, builder_.AddLoop({of.tap, begin, end}, out));
 }
 
+// The accumulators of the reductions at one place. One that keeps the place of the greatest value
+// has that, too.
+void ChannelWindows::OpenTotals(Block& out) {
+  totals_.clear();
+  for (const Inst* reduce : reduces_) {
+    if (PlaceOf(*reduce) < reduces_.size()) {
+      totals_.push_back(-1);
+      continue;
+    }
+    const auto operand = absl::c_find_if(
+        steps_[0], [&](const Step& step) { return step.inst->result == reduce->operands[0]; });
+    const bool in_order = NumTaps() <= kMostUnrolled && (!has_masks_ || outside_.contains(reduce));
+    totals_.push_back(
+        builder_.Open({operand->inst->dtype, ints_.Const(1), Space::kRegister, reduce->reduce_kind,
+                       false, in_order && IsArg(reduce->reduce_kind)},
+                      out));
+  }
+}
+
+// The number of the reduction to the place of the value that `reduce` gives; how many there are
+// where there is none.
+size_t ChannelWindows::PlaceOf(const Inst& reduce) const {
+  const ReduceKind kind = reduce.reduce_kind == ReduceKind::kMax   ? ReduceKind::kArgMax
+                          : reduce.reduce_kind == ReduceKind::kMin ? ReduceKind::kArgMin
+                                                                   : ReduceKind::kSum;
+  const auto same = absl::c_find_if(reduces_, [&](const Inst* other) {
+    return other->reduce_kind == kind && other->operands == reduce.operands;
+  });
+  return IsArg(kind) ? static_cast<size_t>(same - reduces_.begin()) : reduces_.size();
+}
+
 // The reductions at one place.
 void ChannelWindows::AddPoint(Block& out) {
   LetBorders(out);
-  totals_.clear();
-  for (const Inst* reduce : reduces_) {
-    const auto operand = absl::c_find_if(
-        steps_[0], [&](const Step& step) { return step.inst->result == reduce->operands[0]; });
-    totals_.push_back(builder_.Open(
-        {operand->inst->dtype, ints_.Const(1), Space::kRegister, reduce->reduce_kind, false}, out));
-  }
+  OpenTotals(out);
   IntExpr missing = ints_.Const(0);
   for (const Axis& axis : axes_) {
     missing =
@@ -399,12 +448,16 @@ void ChannelWindows::AddPoint(Block& out) {
   } else {
     If inside{missing, ints_.Const(1), {}, {}};
     AddTaps(0, /*whole=*/true, at, inside.then);
+    AddOutside(inside.otherwise);
     AddTaps(0, /*whole=*/false, at, inside.otherwise);
     out.push_back({std::move(inside)});
   }
   for (size_t i = 0; i < reduces_.size(); ++i) {
     builder_.Alias(reduces_[i]->result, builder_.NewValue());
-    out.push_back({Combine{builder_.Resolve(reduces_[i]->result), reduces_[i]->dtype, totals_[i]}});
+    const size_t place = PlaceOf(*reduces_[i]);
+    const bool best = place < reduces_.size();
+    out.push_back({Combine{builder_.Resolve(reduces_[i]->result), reduces_[i]->dtype,
+                           totals_[best ? place : i], best}});
   }
 }
 

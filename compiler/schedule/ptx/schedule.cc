@@ -322,6 +322,7 @@ std::string Lacks(const ir::Kernel& kernel) {
     if (CallsLibrary(inst, types)) {
       lacks = absl::StrCat(IsElementary(inst.op) ? Info(inst.op).name : "logaddexp", " of float64");
     }
+    if (inst.op == ir::ScalarOp::kNonzero) lacks = "check of a divisor";
     if (inst.result >= 0) types[inst.result] = inst.dtype;
   });
   return lacks;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <thread>
 
+#include "client/status_bridge.h"
 #include "kiln/client.h"
 #include "tests/unit/client/artifacts.h"
 
@@ -114,6 +115,19 @@ TEST(Executor, ReportsAnIndexOutOfRange) {
   absl::Status status = Load(artifact)->Run({Vector(data, n), Vector(data, n)}).status();
   EXPECT_TRUE(absl::IsOutOfRange(status)) << status;
   EXPECT_THAT(status.message(), HasSubstr("test_bad_index"));
+}
+
+TEST(Executor, ReportsADivisionByZeroWithItsReason) {
+  v1::Artifact artifact = AddAndDouble(4);
+  artifact.mutable_program()->mutable_steps(1)->mutable_launch()->set_kernel("test_zero_divisor");
+  float data[4] = {};
+  int64_t n = 4;
+  absl::Status status = Load(artifact)->Run({Vector(data, n), Vector(data, n)}).status();
+  EXPECT_TRUE(absl::IsOutOfRange(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("test_zero_divisor: an integer is divided by zero"));
+  kiln_status* of_c = ToCStatus(status);
+  EXPECT_STREQ(kiln_status_reason(of_c), "REASON_DIVISION_BY_ZERO");
+  kiln_status_destroy(of_c);
 }
 
 TEST(Executor, GivesEachThreadItsScratch) {

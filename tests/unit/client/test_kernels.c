@@ -89,6 +89,14 @@ EXPORT int test_bad_index(const KilnCpuContext* context, void* const* buffers,
 
 EXPORT const char test_bad_index_interface[] = READS WRITES ANY_SIZE N_FLOATS_SCRATCH;
 
+EXPORT int test_zero_divisor(const KilnCpuContext* context, void* const* buffers,
+                             const long* symbols) {
+  (void)context, (void)buffers, (void)symbols;
+  return KILN_CPU_DIVISION_BY_ZERO;
+}
+
+EXPORT const char test_zero_divisor_interface[] = READS WRITES ANY_SIZE N_FLOATS_SCRATCH;
+
 /* It states no interface. */
 EXPORT int test_stateless(const KilnCpuContext* context, void* const* buffers,
                           const long* symbols) {

@@ -181,12 +181,57 @@ TEST(ChannelWindowsTest, OfSizesThatAreKnownLater) {
 
 TEST(ChannelWindowsTest, WhatCountsOutsideOfTheImageIsNotLeftOut) {
   for (const Windows& w :
-       {Windows{.outside = "0.5"}, Windows{.reduce = "reduce.max f32 %14", .outside = "0"},
-        Windows{.reduce = "reduce.max f32 %12", .outside = "0"}}) {
+       {Windows{.outside = "0.5"}, Windows{.reduce = "reduce.max f32 %14", .outside = "0"}}) {
     const std::string text = Module(w);
     SCOPED_TRACE(text);
     EXPECT_THAT(ReasonsOf(text), Not(Contains(HasSubstr(kTaken))));
     CheckModule(text);
+  }
+}
+
+TEST(ChannelWindowsTest, WhatIsTheSameOnceAndOftenCountsOnce) {
+  for (const std::string reduce : {"reduce.max f32 %12", "reduce.min f32 %12"}) {
+    for (const int border : {1, 4}) {
+      const std::string text =
+          Module({.before = border, .after = border, .reduce = reduce, .outside = "0.25"});
+      SCOPED_TRACE(text);
+      EXPECT_THAT(ReasonsOf(text), Contains(HasSubstr(kTaken)));
+      CheckModule(text);
+    }
+  }
+}
+
+// As max pooling has it: the greatest, the place of the first of them, and that of the last NaN.
+TEST(ChannelWindowsTest, PlacesOfTheGreatest) {
+  constexpr char kMax[] = "reduce.max f32 %12";
+  for (Windows w : {Windows{}, Windows{.images = 2, .channels = 64, .stride = 2},
+                    Windows{.before = 0, .after = 0, .masks = false}, Windows{.dilation = 2},
+                    Windows{.before = 4, .after = 4}, Windows{.taps = 7, .before = 3, .after = 3},
+                    Windows{.taps = 7, .before = 0, .after = 0, .masks = false},
+                    Windows{.type = "bf16"}, Windows{.dynamic = true}}) {
+    w.reduce = kMax;
+    w.outside = "-inf";
+    for (const bool with_value : {false, true}) {
+      const std::string places =
+          StrCat("%21 = ne bool %12, %12\n%22 = index i64 ", w.taps, "*r0 + r1\n",
+                 "%23 = cast i32 %22\n%24 = const i32 -1\n%25 = select i32 %21, %23, %24\n",
+                 "%26 = reduce.argmax i64 %12\n%27 = reduce.max i32 %25\n%15 = ", kMax);
+      const std::string sum = with_value ? "%20 = add f32 %19, %30" : "%20 = add f32 %30, %18";
+      const std::string text = absl::StrReplaceAll(
+          Module(w), {{StrCat("%15 = ", kMax), places},
+                      {"%20 = add f32 %19, %18",
+                       StrCat("%28 = cast f32 %26\n%29 = cast f32 %27\n%31 = const f32 100\n",
+                              "%32 = mul f32 %28, %31\n%30 = add f32 %29, %32\n", sum)}});
+      SCOPED_TRACE(text);
+      EXPECT_THAT(ReasonsOf(text), Contains(HasSubstr(kTaken)));
+      CheckModule(text, {.symbols = w.dynamic ? std::vector<int64_t>{11} : std::vector<int64_t>{},
+                         .integral_floats = true});
+      if (!with_value) {
+        CheckModule(text, {.symbols = w.dynamic ? std::vector<int64_t>{11} : std::vector<int64_t>{},
+                           .nan_every = 5,
+                           .integral_floats = true});
+      }
+    }
   }
 }
 

@@ -1,4 +1,5 @@
 // Kernels with Schedule::kLoops, against the reference interpreter.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
@@ -63,6 +64,7 @@ TEST(LoopsTest, IntegerArithmetic) {
         {.int_min = type == "u8" ? 0 : -9, .int_max = 10});
     CheckModule(OpsModule(type, {"truncdiv", "mod", "fmod"}, 2, type, 77),
                 {.int_min = type == "u8" ? 1 : 3, .int_max = 10});
+    CheckModule(OpsModule(type, {"nonzero"}, 1, type, 77), {.int_min = 1, .int_max = 10});
     CheckModule(OpsModule(type, {"neg", "abs", "sign", "not"}, 1, type, 77),
                 {.int_min = type == "u8" ? 0 : -9, .int_max = 10});
   }
@@ -493,6 +495,55 @@ TEST(LoopsTest, AnIndexOutsideItsDimensionIsReported) {
       ids[place] = bad;
       set_ids();
       EXPECT_EQ((*native)->Run(inputs, {}, 1).status().code(), absl::StatusCode::kOutOfRange);
+    }
+  }
+}
+
+// Rows of 77 elements end in a tail, whose lanes that are not there are no divisors.
+TEST(LoopsTest, ADivisorOfZeroIsReported) {
+  for (const std::string type : {"i64", "i32", "i16", "i8", "u8"}) {
+    const size_t size = type == "i64" ? 8 : type == "i32" ? 4 : type == "i16" ? 2 : 1;
+    absl::StatusOr<ir::Module> module = ir::Parse(OpsModule(type, {"nonzero"}, 1, type, 77));
+    ASSERT_TRUE(module.ok()) << module.status();
+    for (const std::string& isa : RunnableIsas()) {
+      auto native = NativeModule::Build(*module, TestDevice(isa));
+      if (isa == kPtxIsa) {
+        EXPECT_EQ(native.status().code(), absl::StatusCode::kUnimplemented);
+        continue;
+      }
+      ASSERT_TRUE(native.ok()) << native.status();
+      for (const int zero_at : {-1, 0, 5, 64, 76}) {
+        std::vector<HostTensor> inputs = MakeInputs(*module, {.int_min = 1, .int_max = 2});
+        if (zero_at >= 0) inputs[0].data.replace(zero_at * size, size, size, 0);
+        EXPECT_EQ((*native)->Run(inputs, {}, 1).status().code(),
+                  zero_at < 0 ? absl::StatusCode::kOk : absl::StatusCode::kOutOfRange)
+            << type << " " << isa << " " << zero_at;
+      }
+    }
+  }
+}
+
+// The least number by -1 wraps: as an instruction it would end the process.
+TEST(LoopsTest, TheLeastIntegerDividedByMinusOne) {
+  for (const std::string type : {"i64", "i32", "i16", "i8"}) {
+    const size_t size = type == "i64" ? 8 : type == "i32" ? 4 : type == "i16" ? 2 : 1;
+    absl::StatusOr<ir::Module> module =
+        ir::Parse(OpsModule(type, {"floordiv", "truncdiv", "mod", "fmod"}, 2, type, 77));
+    ASSERT_TRUE(module.ok()) << module.status();
+    std::vector<HostTensor> inputs(2);
+    for (int i = 0; i < 77; ++i) {
+      inputs[0].data += std::string(size - 1, '\0') + '\x80';
+      inputs[1].data += std::string(size, '\xff');
+    }
+    for (const std::string& isa : RunnableIsas()) {
+      auto native = NativeModule::Build(*module, TestDevice(isa));
+      ASSERT_TRUE(native.ok()) << native.status();
+      const auto outputs = (*native)->Run(inputs, {}, 1);
+      ASSERT_TRUE(outputs.ok()) << outputs.status();
+      const int64_t least = -(int64_t{1} << (8 * size - 2)) * 2;
+      for (size_t k = 0; k < 4; ++k) {
+        EXPECT_THAT((*outputs)[k].ints, ::testing::Each(k < 2 ? least : 0)) << type << " " << isa;
+      }
     }
   }
 }

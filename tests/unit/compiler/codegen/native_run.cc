@@ -367,6 +367,7 @@ absl::StatusOr<std::vector<ir::ReferenceTensor>> NativeModule::Run(
   for (size_t i = 0; i < kernels_.size(); ++i) {
     KILN_ASSIGN_OR_RETURN(const int result, RunKernel(i, threads));
     if (result == KILN_CPU_INDEX_OUT_OF_RANGE) return absl::OutOfRangeError("index out of range");
+    if (result == KILN_CPU_DIVISION_BY_ZERO) return absl::OutOfRangeError("division by zero");
   }
   KILN_RETURN_IF_ERROR(CheckGuards());
   std::vector<ir::ReferenceTensor> outputs;

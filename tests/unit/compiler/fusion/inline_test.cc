@@ -1,3 +1,5 @@
+#include "absl/strings/match.h"
+#include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/compiler/fusion/fuse_for_test.h"
@@ -151,6 +153,50 @@ constexpr char kMaskedScale[] = R"(module {
     }
     output @y sizes[10] strides[1] offset 0
   })";
+
+// A division, read by another kernel as `load` says where `loops` are its loops, of 6 elements
+// or 10.
+std::string DivisionReadBy(const std::string& loops, const std::string& load) {
+  const std::string size = absl::StrContains(loops, "10") ? "10" : "6";
+  return absl::StrReplaceAll(R"(module {
+    buffer @a i64[6] strides[1] input(0)
+    buffer @b i64[6] strides[1] input(1)
+    buffer @t i64[6] strides[1] temp
+    buffer @y i64[SIZE] strides[1] output
+    kernel @divide (d0: 6) from "divide" {
+      phase () {
+        %0 = load i64 @a[d0]
+        %1 = load i64 @b[d0]
+        %2 = const i64 1
+        %3 = max i64 %1, %2
+        %4 = nonzero i64 %3
+        %5 = floordiv i64 %0, %4
+        store i64 @t[d0], %5
+      }
+    }
+    kernel @read (LOOPS) from "read" {
+      phase () {
+        %0 = index i64 d0 - 2
+        %1 = const i64 0
+        %2 = ge bool %0, %1
+        %3 = const i64 6
+        %4 = lt bool %0, %3
+        %5 = and bool %2, %4
+        %6 = load i64 LOAD
+        store i64 @y[d0], %6
+      }
+    }
+    output @y sizes[SIZE] strides[1] offset 0
+  })",
+                             {{"SIZE", size}, {"LOOPS", loops}, {"LOAD", load}});
+}
+
+TEST(InlineTest, DivisionsStayWhereAllOfThemRunAndNoOthers) {
+  EXPECT_EQ(FuseEveryWay(DivisionReadBy("d0: 6", "@t[d0]")).NumKernels(), 1);
+  EXPECT_EQ(FuseEveryWay(DivisionReadBy("d0: 6", "@t[5 - d0]")).NumKernels(), 2);
+  EXPECT_EQ(FuseEveryWay(DivisionReadBy("d0: 6", "@t[min(d0, 2)]")).NumKernels(), 2);
+  EXPECT_EQ(FuseEveryWay(DivisionReadBy("d0: 10", "@t[d0 - 2] if %5 else 7")).NumKernels(), 2);
+}
 
 TEST(InlineTest, MasksOfProducerAndConsumerAreCombined) {
   const FusedModule fused = FuseEveryWay(kMaskedScale);

@@ -54,6 +54,15 @@ TEST(InterpretScalarTest, IntegerDivisionRounds) {
   EXPECT_EQ(Int("i32", absl::StrCat(operands, "mod i32 %0, %2")), 0);
 }
 
+TEST(InterpretScalarTest, ADivisorOfZeroEndsTheRun) {
+  EXPECT_EQ(Int("i8", "%0 = const i8 -3 %9 = nonzero i8 %0"), -3);
+  const auto outputs = TryExecute(
+      "module { buffer @y i8[] strides[] output kernel @k () { phase () { %0 = const i8 0 "
+      "%1 = nonzero i8 %0 store i8 @y[], %1 } } output @y sizes[] strides[] offset 0 }",
+      {});
+  EXPECT_EQ(outputs.status().code(), absl::StatusCode::kOutOfRange);
+}
+
 TEST(InterpretScalarTest, ShiftsAndBits) {
   const char* operands = "%0 = const i32 -8 %1 = const i32 1 %2 = const i32 40 %9 = ";
   EXPECT_EQ(Int("i32", absl::StrCat(operands, "shl i32 %0, %1")), -16);

@@ -46,6 +46,9 @@ std::string Encode(const std::vector<double>& data, v1::DType dtype) {
       return Bytes<int64_t>(data);
     case v1::DTYPE_INT32:
       return Bytes<int32_t>(data);
+    case v1::DTYPE_INT16:
+      return Bytes<int16_t>(data);
+    case v1::DTYPE_UINT8:
     case v1::DTYPE_BOOL:
       return Bytes<uint8_t>(data);
     default:
@@ -192,6 +195,7 @@ absl::Status GraphMaker::Lower(ir::Module& module, bool library_steps) const {
   LoweringOptions options;
   options.library_steps = library_steps;
   options.mark_parameters = true;
+  options.checks_divisors = checks_divisors_;
   return lowering::Lower(graph, options, module);
 }
 

@@ -46,6 +46,7 @@ class GraphMaker {
   void Output(int id);
 
   v1::Graph& proto() { return proto_; }
+  void CheckDivisors() { checks_divisors_ = true; }  // LoweringOptions
 
   // Import and Lower; `module` is left as Lower leaves it.
   absl::Status Lower(ir::Module& module, bool library_steps = false) const;
@@ -60,6 +61,7 @@ class GraphMaker {
   std::vector<HostTensor> inputs_;
   std::vector<int64_t> symbols_;
   int next_id_ = 0;
+  bool checks_divisors_ = false;
 };
 
 // Runs a graph with one output; an empty vector, after a test failure, where it fails.

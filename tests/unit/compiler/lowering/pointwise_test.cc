@@ -1,5 +1,7 @@
 #include <cmath>
 
+#include "absl/strings/match.h"
+#include "compiler/ir/print.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/compiler/lowering/graph_maker.h"
@@ -111,6 +113,44 @@ TEST(Pointwise, RemainderAndFmodDifferInSign) {
               ElementsAre(2, -2));
   EXPECT_THAT(Binary("aten.fmod.Tensor", {-7, 7}, {3, -3}, v1::DTYPE_INT64, v1::DTYPE_INT64),
               ElementsAre(-1, 1));
+}
+
+TEST(Pointwise, IntegersAreNotDividedByZeroWhereTheDeviceLooks) {
+  for (const bool checks : {false, true}) {
+    for (const std::string op : {"aten.floor_divide.default", "aten.remainder.Tensor",
+                                 "aten.fmod.Tensor", "aten.div.Tensor_mode"}) {
+      for (const auto& [divisor, code] : std::vector<std::pair<double, absl::StatusCode>>{
+               {3, absl::StatusCode::kOk}, {0, absl::StatusCode::kOutOfRange}}) {
+        GraphMaker g;
+        if (checks) g.CheckDivisors();
+        const int x = g.Input({2}, {5, 7}, v1::DTYPE_INT32);
+        const int y = g.Input({2}, {1, divisor}, v1::DTYPE_INT32);
+        const int q = g.Node(op, {Value(x), Value(y)}, {2}, v1::DTYPE_INT32);
+        if (op == "aten.div.Tensor_mode") g.Keyword("rounding_mode", String("trunc"));
+        g.Output(q);
+        EXPECT_EQ(g.Run().status().code(), checks ? code : absl::StatusCode::kOk) << op;
+      }
+    }
+  }
+}
+
+TEST(Pointwise, OnlyNumbersThatMayBeZeroAreLookedAt) {
+  const auto is_looked_at = [](v1::Argument divisor, v1::DType dtype) {
+    GraphMaker g;
+    g.CheckDivisors();
+    const int x = g.Input({2}, {5, 7}, dtype);
+    g.Output(g.Node("aten.remainder.Scalar", {Value(x), std::move(divisor)}, {2}, dtype));
+    ir::Module module;
+    EXPECT_TRUE(g.Lower(module).ok());
+    return absl::StrContains(ir::Print(module), "nonzero");
+  };
+  EXPECT_FALSE(is_looked_at(Int(3), v1::DTYPE_INT64));
+  EXPECT_FALSE(is_looked_at(Int(-1), v1::DTYPE_UINT8));
+  EXPECT_FALSE(is_looked_at(Bool(true), v1::DTYPE_INT64));
+  EXPECT_FALSE(is_looked_at(Float(0), v1::DTYPE_FLOAT32));
+  EXPECT_TRUE(is_looked_at(Int(0), v1::DTYPE_INT64));
+  EXPECT_TRUE(is_looked_at(Int(256), v1::DTYPE_UINT8)) << "0 as a number of 8 bits";
+  EXPECT_FALSE(is_looked_at(Int(256), v1::DTYPE_INT16));
 }
 
 TEST(Pointwise, FmaxLetsNanGiveWay) {

@@ -126,6 +126,25 @@ TEST(WriteInputs, NotBeforeALibraryStepWhichMayFail) {
   }
 }
 
+TEST(WriteInputs, NotWithOrBeforeADivisorThatIsChecked) {
+  for (const int at : {0, 1, 2}) {
+    Updating m;
+    const BufferId divided = m.Add(BufferKind::kTemp, {m.C(8), m.C(16)});
+    if (at == 0) m.Pointwise({m.y}, {divided});
+    m.Update();
+    if (at == 2) m.Pointwise({m.y}, {divided});
+    Inst check;
+    check.op = ir::ScalarOp::kNonzero;
+    check.dtype = DType::kI64;
+    check.operands = {0};
+    Kernel& kernel = m.kernel(at == 2 ? 1 : 0);
+    check.result = kernel.num_values++;
+    kernel.phases[0].body.push_back(check);
+    m.Copy(m.value, m.x);
+    EXPECT_EQ(m.InPlace(), at == 0) << at;
+  }
+}
+
 TEST(WriteInputs, NotWithOrBeforeAnIndexThatIsChecked) {
   for (const int at : {0, 1, 2}) {
     Updating m;
