@@ -10,6 +10,7 @@
 #include "absl/algorithm/container.h"
 #include "compiler/lowering/pooling.h"
 #include "compiler/lowering/registry.h"
+#include "compiler/lowering/scatters.h"
 #include "proto/base/status_macros.h"
 
 namespace kiln::lowering {
@@ -108,6 +109,27 @@ Scalar WhereChosen(KernelBuilder& b, const Gradient& g, const View& indices, con
   return b.Select(b.Op(kEq, index, own), value, b.Const(value.dtype, 0.0));
 }
 
+// The gradient as a scatter: each window adds to the element that its index names, in the order of
+// ATen's kernel.
+void ScatterToChosen(NodeContext& n, const Gradient& g, const View& indices) {
+  const auto images = g.grad.sizes.begin() + static_cast<std::ptrdiff_t>(g.first);
+  const Ints windows(images, g.grad.sizes.end());
+  Ints sizes(g.grad.sizes.begin(), images);
+  sizes.push_back(n.ints().Product(Ints(g.self.sizes.begin() + g.first, g.self.sizes.end())));
+  Scatter s{n.NewTemp(sizes, ComputeType(g.grad.dtype)), std::vector<bool>(sizes.size(), true),
+            windows};
+  s.is_free.back() = false;
+  EmitScatter(n, s, [&](KernelBuilder& b, const Ints&) { return b.Const(s.out.dtype, 0.0); },
+              {[&](KernelBuilder& b, const Ints& free, const Ints& inner) {
+                Ints at(free.begin(), free.end() - 1), to_free = at;
+                at.insert(at.end(), inner.begin(), inner.end());
+                std::vector<Coordinate> to(to_free.begin(), to_free.end());
+                to.emplace_back(b.Load(indices, at));
+                b.StoreAt(s.out, to, b.Widen(b.Load(g.grad, at)), ReduceKind::kSum);
+              }});
+  SetFrom(n, Reshape(n.ints(), s.out, g.self.sizes));
+}
+
 // max_poolNd_with_indices_backward(grad_output, self, kernel_size, stride, padding, dilation,
 // ceil_mode, indices)
 absl::Status LowerMaxPoolBackward(NodeContext& n, size_t spatial) {
@@ -117,6 +139,13 @@ absl::Status LowerMaxPoolBackward(NodeContext& n, size_t spatial) {
   KILN_ASSIGN_OR_RETURN(const View indices, n.Tensor(7, "indices"));
   KILN_RETURN_IF_ERROR(n.CheckSizes(indices.sizes, g.grad.sizes, "the indices"));
   if (indices.dtype != DType::kI64) return n.Decline("with indices that are no i64");
+  const graph::TensorType& result = n.Result(0);
+  const bool is_contiguous = result.strides == n.module().ContiguousStrides(result.sizes);
+  const auto may_be_empty = [](IntExpr size) { return size.range().min < 1; };
+  if (n.lanes_beside_windows() && is_contiguous && absl::c_none_of(result.sizes, may_be_empty)) {
+    ScatterToChosen(n, g, indices);
+    return absl::OkStatus();
+  }
   EmitGather(n, WindowsOfElement(n.ints(), window),
              [&](KernelBuilder& b, const Ints& at, const Ints& inner) {
                const Ints windows = WindowsAt(b.ints(), g, window, at, inner);

@@ -1,6 +1,5 @@
-// Writes at positions that other tensors give. Each is one kernel: the result begins as what it
-// updates, then the values go to their places one after another (see "ordered" in ir/module.h), so
-// that it is the same in every run.
+#include "compiler/lowering/scatters.h"
+
 #include <algorithm>
 #include <functional>
 #include <limits>
@@ -20,50 +19,9 @@ using enum ir::ScalarOp;
 using ir::IntExpr;
 using ir::ReduceKind;
 
-// The loops of a scatter into `out`.
-struct Scatter {
-  View out;
-  std::vector<bool> is_free;  // by dimension: every value stays at its own coordinate of it
-  Ints inner;                 // sizes of the loops over the values, but for free dimensions
-};
-
-// `free`: coordinates of the free dimensions, null elsewhere; `inner`: of the loops over values.
-using ScatterBody = std::function<void(KernelBuilder&, const Ints& free, const Ints& inner)>;
-
-void EmitScatter(NodeContext& n, const Scatter& s, const NodeContext::Body& begin,
-                 const std::vector<ScatterBody>& bodies) {
-  KernelBuilder b = n.NewKernel();
-  Ints outer_sizes, inner_sizes;
-  std::vector<int> place(s.out.sizes.size()), order;  // of a dimension among its kind
-  for (size_t d = 0; d < s.out.sizes.size(); ++d) {
-    Ints& sizes = s.is_free[d] ? outer_sizes : inner_sizes;
-    place[d] = static_cast<int>(sizes.size());
-    sizes.push_back(s.out.sizes[d]);
-  }
-  for (const int d : n.LoopOrder(s.out)) {
-    if (s.is_free[d]) order.push_back(place[d]);
-  }
-  const Ints outer = b.Outer(outer_sizes, order);
-  const Ints inner = b.StartPhase(inner_sizes);
-  Ints all, free;
-  for (size_t d = 0; d < s.out.sizes.size(); ++d) {
-    all.push_back(s.is_free[d] ? outer[place[d]] : inner[place[d]]);
-    free.push_back(s.is_free[d] ? outer[place[d]] : IntExpr());
-  }
-  b.Store(s.out, all, begin(b, all));
-  for (const ScatterBody& body : bodies) body(b, free, b.StartPhase(s.inner));
-  b.Finish();
-}
-
 // What a result is accumulated in: 16-bit floats as f32, so that it is rounded once.
 View NewAccumulator(NodeContext& n) {
   return n.NewTempLike(0, ComputeType(n.Result(0).dtype));
-}
-
-// Result 0 is `out`, or a copy of it in the result's type.
-void SetFrom(NodeContext& n, const View& out) {
-  if (out.dtype == n.Result(0).dtype) return n.SetResult(0, out);
-  n.PointwiseResult(0, [&](KernelBuilder& b, const Ints& at) { return b.Load(out, at); });
 }
 
 // Nothing can be stored in a dimension without elements, and eager says so where one tries.
@@ -401,6 +359,36 @@ absl::Status LowerEmbeddingBackward(NodeContext& n) {
 }
 
 }  // namespace
+
+void EmitScatter(NodeContext& n, const Scatter& s, const NodeContext::Body& begin,
+                 const std::vector<ScatterBody>& bodies) {
+  KernelBuilder b = n.NewKernel();
+  Ints outer_sizes, inner_sizes;
+  std::vector<int> place(s.out.sizes.size()), order;  // of a dimension among its kind
+  for (size_t d = 0; d < s.out.sizes.size(); ++d) {
+    Ints& sizes = s.is_free[d] ? outer_sizes : inner_sizes;
+    place[d] = static_cast<int>(sizes.size());
+    sizes.push_back(s.out.sizes[d]);
+  }
+  for (const int d : n.LoopOrder(s.out)) {
+    if (s.is_free[d]) order.push_back(place[d]);
+  }
+  const Ints outer = b.Outer(outer_sizes, order);
+  const Ints inner = b.StartPhase(inner_sizes);
+  Ints all, free;
+  for (size_t d = 0; d < s.out.sizes.size(); ++d) {
+    all.push_back(s.is_free[d] ? outer[place[d]] : inner[place[d]]);
+    free.push_back(s.is_free[d] ? outer[place[d]] : IntExpr());
+  }
+  b.Store(s.out, all, begin(b, all));
+  for (const ScatterBody& body : bodies) body(b, free, b.StartPhase(s.inner));
+  b.Finish();
+}
+
+void SetFrom(NodeContext& n, const View& out) {
+  if (out.dtype == n.Result(0).dtype) return n.SetResult(0, out);
+  n.PointwiseResult(0, [&](KernelBuilder& b, const Ints& at) { return b.Load(out, at); });
+}
 
 void RegisterScatters(Registry& registry) {
   registry["scatter.src"] = [](NodeContext& n) { return ScatterValues(n, {}, "src"); };

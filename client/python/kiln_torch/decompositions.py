@@ -23,7 +23,6 @@ from kiln_torch.distances import DISTANCES
 from kiln_torch.foreach import foreach_decompositions
 from kiln_torch.margins import MARGIN_LOSSES
 from kiln_torch.norms import vector_norm
-from kiln_torch.pooling import max_pool_backward
 from kiln_torch.quantized import QUANTIZED, QUANTIZED_ON_CUDA
 
 aten = torch.ops.aten
@@ -278,8 +277,6 @@ _OURS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
 _OURS_ON_CPU: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     aten.histc.default: _histc,
     aten.linalg_vector_norm.default: vector_norm,
-    aten.max_pool2d_with_indices_backward.default: max_pool_backward(2),
-    aten.max_pool3d_with_indices_backward.default: max_pool_backward(3),
 }
 
 
