@@ -175,7 +175,9 @@ std::vector<const Step*> Scheduler::NeededLater(size_t phase) const {
   std::vector<const Step*> needed;
   for (size_t i = nest_.phases[phase].steps.size(); i-- > 0;) {
     const Step& step = nest_.phases[phase].steps[i];
-    if (step.inst->op == ir::ScalarOp::kReduce || !taken.contains(step.inst->result)) continue;
+    const bool by_loops =
+        step.inst->op == ir::ScalarOp::kReduce && !nest_.phases[phase].inner.empty();
+    if (by_loops || !taken.contains(step.inst->result)) continue;
     if (builder_.LevelOf(step.inst->result) != 1) continue;
     needed.push_back(&step);
     take(step);

@@ -132,6 +132,34 @@ TEST(PtxColumnsTest, OfSeveralLoopsAndPoints) {
   }
 }
 
+// What a reduction over one element gives is needed by all groups.
+TEST(PtxColumnsTest, LoopsTakeWhatOthersOfOneIterationGive) {
+  const std::string text = R"(module {
+  buffer @w f32[1,48] strides[48,1] input(0)
+  buffer @x f32[100,48] strides[48,1] input(1)
+  buffer @y f32[48] strides[1] output
+  kernel @reduce (d0: 48) {
+    phase (r0: 1) {
+      %0 = load f32 @w[r0, d0]
+      %1 = reduce.sum f32 %0
+    }
+    phase (r0: 100) {
+      %2 = load f32 @x[r0, d0]
+      %3 = mul f32 %2, %1
+      %4 = reduce.sum f32 %3
+    }
+    phase () {
+      %5 = add f32 %4, %1
+      store f32 @y[d0], %5
+    }
+  }
+  output @y sizes[48] strides[1] offset 0
+}
+)";
+  CheckModule(text, {.tolerance = 1e-4, .only_ptx = true});
+  EXPECT_THAT(Compile(text).schedules, HasSubstr("groups of"));
+}
+
 // Each element that the loops store is of one group's iterations.
 TEST(PtxColumnsTest, LoopsMayStore) {
   const std::string text = R"(module {
