@@ -1,6 +1,6 @@
 // Gradients of poolings, of padding by repeated edges, and of taking windows apart. Each element of
 // the input's gradient sums over the outputs that could have read it: a gather, so nothing is
-// written twice.
+// written twice. That of max pooling may be a scatter.
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
@@ -121,9 +121,9 @@ void ScatterToChosen(NodeContext& n, const Gradient& g, const View& indices) {
   s.is_free.back() = false;
   EmitScatter(n, s, [&](KernelBuilder& b, const Ints&) { return b.Const(s.out.dtype, 0.0); },
               {[&](KernelBuilder& b, const Ints& free, const Ints& inner) {
-                Ints at(free.begin(), free.end() - 1), to_free = at;
+                Ints at(free.begin(), free.end() - 1);
+                std::vector<Coordinate> to(at.begin(), at.end());
                 at.insert(at.end(), inner.begin(), inner.end());
-                std::vector<Coordinate> to(to_free.begin(), to_free.end());
                 to.emplace_back(b.Load(indices, at));
                 b.StoreAt(s.out, to, b.Widen(b.Load(g.grad, at)), ReduceKind::kSum);
               }});

@@ -18,7 +18,8 @@ POOLINGS = {
 
 def gradients(fn, x):
     x = x.detach().requires_grad_()
-    (fn(x) * torch.arange(1, fn(x).numel() + 1, device=x.device).view_as(fn(x))).sum().backward()
+    out = fn(x)
+    (out * torch.arange(1, out.numel() + 1).view_as(out)).sum().backward()
     return x.grad
 
 

@@ -219,7 +219,6 @@ class PtxTarget : public Target {
     return absl::StripPrefix(source, PtxPrelude());
   }
 
-  // Whether a kernel can wait for the launch before it.
   // Else PrintKernel prints it.
   static bool HasMicro(const schedule::Tree& tree) {
     bool has = false;
@@ -229,6 +228,7 @@ class PtxTarget : public Target {
     return has;
   }
 
+  // Whether a kernel can wait for the launch before it.
   bool CanWait() const { return device_.arch == "sm_90" || device_.arch == "sm_90a"; }
 
   toolchain::ClangInvocation Invocation(const KernelJob& job) const {

@@ -70,6 +70,7 @@ class Scheduler {
   };
 
   int TileLanes(const std::vector<const Step*>& steps, IntExpr along, IntExpr across);
+  std::pair<IntExpr, IntExpr> AddTasksOf(int size, IntExpr extent, Block*& at);
   void AddTiles(IntExpr rows, Block& out);
   void AddGroups(Block& out);
   std::vector<const Step*> NeededLater(size_t phase) const;
@@ -97,6 +98,17 @@ int Scheduler::TileLanes(const std::vector<const Step*>& steps, IntExpr along, I
   return lanes;
 }
 
+// A loop of tasks at the end of `at`, whose body `at` is then, that take `size` of `extent` each;
+// returns where a task's begin and end.
+std::pair<IntExpr, IntExpr> Scheduler::AddTasksOf(int size, IntExpr extent, Block*& at) {
+  IntExpr begin;
+  const IntExpr step = ints_.Const(size);
+  at = &builder_.AddSteps(begin, extent, ints_.Const(0), extent, step, Binding::kTask, *at);
+  const IntExpr end = ints_.Add(begin, step);
+  const bool is_whole = extent.is_const() && extent.value() % size == 0;
+  return {begin, is_whole ? end : builder_.Let(ints_.Min(end, extent), extent, *at)};
+}
+
 // Tiles of `rows` by lanes: groups of threads read lines of what is contiguous along the rows into
 // shared memory, whose lines have an element more than the tile, so that reading them across meets
 // every bank.
@@ -119,22 +131,14 @@ void Scheduler::AddTiles(IntExpr rows, Block& out) {
   }
   builder_.tree().team = plan_.team = kTileTeam;
   const IntExpr num_lanes = Extent(ints_, lanes), num_rows = Extent(ints_, rows);
-  const IntExpr zero = ints_.Const(0), side = ints_.Const(kSide);
-
   Block* at = &out;
   for (IntExpr var : nest_.outer) {
     if (var == lanes || var == rows) continue;
     at = &builder_.AddLoop(builder_.Whole(var, Binding::kTask), *at);
   }
-  const auto add_tiles = [&](IntExpr& begin, IntExpr extent) {
-    at = &builder_.AddSteps(begin, extent, zero, extent, side, Binding::kTask, *at);
-    const IntExpr end = ints_.Add(begin, side);
-    const bool whole = extent.is_const() && extent.value() % kSide == 0;
-    return whole ? end : builder_.Let(ints_.Min(end, extent), extent, *at);
-  };
   // Tiles that run at a time are neighbours along the lanes, as what they store is.
-  IntExpr block, tile;
-  const IntExpr tile_end = add_tiles(tile, num_rows), block_end = add_tiles(block, num_lanes);
+  const auto [tile, tile_end] = AddTasksOf(kSide, num_rows, at);
+  const auto [block, block_end] = AddTasksOf(kSide, num_lanes, at);
   const auto add_lines = [&](IntExpr var, IntExpr begin, IntExpr end, int lanes_of_thread) {
     return &builder_.AddLoop({var, begin, end, Binding::kGroup, kSide / lanes_of_thread}, *at);
   };
@@ -189,17 +193,12 @@ std::vector<const Step*> Scheduler::NeededLater(size_t phase) const {
 // Tasks of some columns: groups of threads share the iterations of a loop, and what each has
 // reduced meets in shared memory, where the rest is done a column a thread.
 void Scheduler::AddGroups(Block& out) {
-  const IntExpr columns = plan_.lanes.var, extent = Extent(ints_, columns);
-  const IntExpr zero = ints_.Const(0), width = ints_.Const(plan_.lanes.width);
-  const size_t shared =
-      absl::c_find_if(nest_.phases, [](const NestPhase& phase) { return !phase.inner.empty(); }) -
-      nest_.phases.begin();
+  const IntExpr columns = plan_.lanes.var, zero = ints_.Const(0);
+  const size_t shared = plan_.shared_phase;
   row_.AddAboveLanes(out);
-  IntExpr begin;
-  Block& task = builder_.AddSteps(begin, extent, zero, extent, width, Binding::kTask, out);
-  const bool is_whole = extent.is_const() && extent.value() % plan_.lanes.width == 0;
-  const IntExpr past = ints_.Add(begin, width);
-  const IntExpr end = is_whole ? past : builder_.Let(ints_.Min(past, extent), extent, task);
+  Block* at = &out;
+  const auto [begin, end] = AddTasksOf(plan_.lanes.width, Extent(ints_, columns), at);
+  Block& task = *at;
   const auto place = [&](IntExpr group) {
     return ints_.Add(ints_.Mul(group, plan_.lanes.width), ints_.Sub(columns, begin));
   };

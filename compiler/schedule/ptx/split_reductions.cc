@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "compiler/ir/fixed_values.h"
 #include "compiler/schedule/nest.h"
+#include "compiler/schedule/ptx/cost.h"
 #include "compiler/schedule/ptx/cut_reduction.h"
 #include "compiler/schedule/ptx/late_sums.h"
 #include "compiler/schedule/ptx/team_plan.h"
@@ -130,7 +131,7 @@ class Splitter {
     int64_t wanted = ComputeUnits(device_) * fill / std::max<int64_t>(1, threads);
     if (plan.groups > 1 && length * points >= kLeastInWaves) {
       const int64_t blocks = PointsHint(ints_, nest->outer, plan.lanes.var) *
-                             ((ExtentHint(ints_, plan.lanes.var) - 1) / plan.lanes.width + 1);
+                             CeilDiv(ExtentHint(ints_, plan.lanes.var), plan.lanes.width);
       wanted = InWaves(std::max<int64_t>(1, wanted), blocks,
                        ComputeUnits(device_) * kThreadsOfColumns / plan.team);
     }
@@ -144,7 +145,7 @@ class Splitter {
   // `wave` at a time, would leave much of it idle. `blocks`: of one part of all.
   static int64_t InWaves(int64_t parts, int64_t blocks, int64_t wave) {
     for (const int64_t n : {parts, 2 * parts, 4 * parts}) {
-      const int64_t waves = (n * blocks + wave - 1) / wave;
+      const int64_t waves = CeilDiv(n * blocks, wave);
       if (waves == 1 || 10 * n * blocks >= 9 * waves * wave) return n;
     }
     return parts;

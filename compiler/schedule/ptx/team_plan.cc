@@ -129,6 +129,7 @@ void PlanGroups(IntContext& ints, const Nest& nest, int units, int lanes, TeamPl
   while (width > least && is_too_wide()) width /= 2;
   plan.groups = groups;
   plan.shared = longest;
+  plan.shared_phase = phase - nest.phases.begin();
   plan.team = groups * width;
   plan.most_lanes = lanes;
   plan.lanes.width = width * lanes;

@@ -14,9 +14,11 @@ struct TeamPlan : LanesPlan {  // with all widths
   int team = 1;
   int most_lanes = 1;  // of a thread, of an outer loop, were there points enough for the device
   // Of columns: groups of the team, each with all of the lanes, that take iterations of an inner
-  // loop in turns.
+  // loop in turns: `shared` of phase number `shared_phase`, the only one with loops. Null where
+  // there is one group.
   int groups = 1;
-  ir::IntExpr shared;  // that loop's variable; null where there is one group
+  ir::IntExpr shared;
+  size_t shared_phase = 0;
 };
 
 // Iterations that a thread of a group should have of the loop.
