@@ -55,14 +55,14 @@ namespace kiln::schedule {
      tile[r * W + lane] = sum over i < k of                                                        \
          a[r * row_stride + i] * panel[i / 2 * 2 * W + 2 * lane + i % 2] */                        \
   X(kMultiplyPairs, "multiply_pairs", 3, 3, 2)                                                     \
-  /* <ROWS, COLUMNS, STAGES, TURNS, CLUSTER, ROLLED>(tile, a, b; rows, columns, k, row_stride,     \
+  /* <ROWS, COLUMNS, STAGES, TURNS, CLUSTER>(tile, a, b; rows, columns, k, row_stride,             \
      row_k_stride, column_stride, column_k_stride), by all threads of the team; a and b of bf16 or \
      of f16, the tile and the sums of f32; of operands in STAGES steps at a time, tiles in turn by \
      halves of the team where TURNS is 1; of CLUSTER tiles one below the other the columns'        \
-     operand is loaded once; what follows is printed once for all sums where ROLLED is 1:          \
+     operand is loaded once:                                                                       \
      tile[r * COLUMNS + c] = sum over i < k of a[r * row_stride + i * row_k_stride] *              \
          b[c * column_stride + i * column_k_stride] where r < rows and c < columns, else 0 */      \
-  X(kMultiplyTile, "multiply_tile", 6, 3, 7)                                                       \
+  X(kMultiplyTile, "multiply_tile", 5, 3, 7)                                                       \
   /* <ROWS, COLUMNS, STAGES, BOXES, OF_WARP, GROUPS, CLUSTER, INNER, GROUP>, the same of few rows, \
      for which b may be of i8: by groups of warps that take steps of k in turn, and blocks that    \
      share a tile by k. Where INNER is not 0 (tile, a, b, scales; rows, columns, k, row_stride,    \
@@ -70,10 +70,10 @@ namespace kiln::schedule {
      bits with INNER tiles of a lane and groups of GROUP (ir/packed_weights.h), rounded to a's     \
      type; b takes column_words for each column, and scales group_stride for each group */         \
   X(kMultiplyRows, "multiply_rows", 9, 3, 7)                                                       \
-  /* <ROWS, COLUMNS, STAGES, STEP, WARP_ROWS, WARP_COLUMNS, BLOCKS, ROLLED>, as multiply_tile: by  \
-     warps that have a part of the tile each, WARP_ROWS by WARP_COLUMNS, in steps of STEP; BLOCKS, \
-     how many tasks may run on a multiprocessor at a time */                                       \
-  X(kMultiplyWarps, "multiply_warps", 8, 3, 7)                                                     \
+  /* <ROWS, COLUMNS, STAGES, STEP, WARP_ROWS, WARP_COLUMNS, BLOCKS>, as multiply_tile: by warps    \
+     that have a part of the tile each, WARP_ROWS by WARP_COLUMNS, in steps of STEP; BLOCKS, how   \
+     many tasks may run on a multiprocessor at a time */                                           \
+  X(kMultiplyWarps, "multiply_warps", 7, 3, 7)                                                     \
   /* <WIDTH, GROUPS, KEYS, STAGES, TURNS, IN_PLACE, PERSISTENT, CAUSAL, MASK, SUMS, HIGH,          \
      LOW>(result, query, key, value, then mask where MASK is not 0, sums where SUMS is 1; rows,    \
      row, keys, result_stride, query_stride, key_stride, value_stride, mask_stride, sums_stride),  \

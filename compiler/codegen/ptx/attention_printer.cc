@@ -321,7 +321,6 @@ absl::StatusOr<EmittedKernel> TilePrinter::Print() {
 }
 
 std::string WarpsPrinter::ShapeText() const {
-  constexpr int kChunk = 64;  // columns of the result that a warp finishes at a time
   Writer out;
   out.Line("struct Shape {");
   out.Line("static constexpr int kHead = ", warps_.width, ", kRows = ", warps_.rows,
@@ -329,9 +328,9 @@ std::string WarpsPrinter::ShapeText() const {
            ", kStages = ", warps_.stages, ", kMask = ", warps_.mask, ";");
   out.Line("static constexpr bool kCausal = ", Truth(warps_.is_causal),
            ", kKept = ", Truth(warps_.is_kept), ", kHalf = ", Truth(IsHalf()), ";");
-  out.Line("static constexpr int kResults = 1, kChunk = ", kChunk, ";");
-  out.Line("static constexpr bool kRagged = false, kRolled = false, kByBlocks = ", Truth(waits_),
-           ";");
+  out.Line("static constexpr int kAtOnce = 1;");
+  out.Line("static constexpr bool kShort = true, kWhole = false, kRagged = false, ",
+           "kByBlocks = ", Truth(waits_), ";");
   out.Line("};");
   return out.text();
 }

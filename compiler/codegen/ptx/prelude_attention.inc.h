@@ -174,62 +174,62 @@ KILN_FN void KAttend(unsigned shared, int group, const KAttentionMaps& maps,
     const int row = tile.row + group * 64 + warp * 16;
     KAttentionRows rows = {tile.batch, tile.head, row + (lane >> 2), 2 * (lane & 3), {}, {}};
     rows.most[0] = rows.most[1] = -__builtin_inff();
-    int step = tile.steps - 1;
     KBarrierWait(shared + P::kQueriesFull, of_queries);
     of_queries ^= 1;
-    KBarrierWait(shared + P::kKeysFull + 8 * stage, parity);
-    take_turn();
-    KBeginScores<typename S::Scores, S::kHead, P::kRows>(
-        scores, queries, shared + P::kKeysAt + stage * P::kStepBytes);
-    give_turn();
-    KLoadMask<S, true>(of_step, rows, step * S::kKeys, sizes, mask);
-    S::Scores::template Wait<0>(scores);
-    give_back(shared + P::kKeysEmpty + 8 * stage);
-    KAddMask<S>(scores, of_step, scale);
-    if (S::kCausal || tile.steps * S::kKeys > sizes.keys) {
-      KForbid<S>(scores, rows, step * S::kKeys, sizes);
-    }
-    KWeigh<S>(scores, rows, shrink, scale);
-    KRound<S>(weights, scores);
-    while (--step >= 0) {
-      const int next = stage + 1 == S::kStages ? 0 : stage + 1;
-      const unsigned next_parity = next == 0 ? parity ^ 1 : parity;
-      KBarrierWait(shared + P::kKeysFull + 8 * next, next_parity);
+    // The same code for all steps: what is printed once for the first is too much to compile.
+    int before = 0;  // the stage of the step before
+    unsigned parity_before = 0;
+#pragma clang loop unroll(disable)
+    for (int step = tile.steps - 1; step >= 0; --step) {
+      const bool is_first = step == tile.steps - 1;
+      KBarrierWait(shared + P::kKeysFull + 8 * stage, parity);
       take_turn();
       KBeginScores<typename S::Scores, S::kHead, P::kRows>(
-          scores, queries, shared + P::kKeysAt + next * P::kStepBytes);
-      KBarrierWait(shared + P::kValuesFull + 8 * stage, parity);
-      KBeginSums<typename S::Values>(sums, weights, shared + P::kValuesAt + stage * P::kStepBytes,
-                                     step + 2 < tile.steps);
+          scores, queries, shared + P::kKeysAt + stage * P::kStepBytes);
+      if (is_first) {
+        // No group of sums: an empty one, for the wait below.
+        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+      } else {
+        KBarrierWait(shared + P::kValuesFull + 8 * before, parity_before);
+        KBeginSums<typename S::Values>(
+            sums, weights, shared + P::kValuesAt + before * P::kStepBytes, step + 2 < tile.steps);
+      }
       give_turn();
-      KLoadMask<S, false>(of_step, rows, step * S::kKeys, sizes, mask);
+      if (is_first) {
+        KLoadMask<S, true>(of_step, rows, step * S::kKeys, sizes, mask);
+      } else {
+        KLoadMask<S, false>(of_step, rows, step * S::kKeys, sizes, mask);
+      }
       S::Scores::template Wait<1>(scores);
-      give_back(shared + P::kKeysEmpty + 8 * next);
+      give_back(shared + P::kKeysEmpty + 8 * stage);
       KAddMask<S>(scores, of_step, scale);
-      if (S::kCausal && (step + 1) * S::kKeys > tile.row + group * 64 + 1) {
+      const int end = (step + 1) * S::kKeys;
+      if ((S::kCausal && end > tile.row + group * 64 + 1) || end > sizes.keys) {
         KForbid<S>(scores, rows, step * S::kKeys, sizes);
       }
       KWeigh<S>(scores, rows, shrink, scale);
-      S::Values::template Wait<0>(sums);
-      give_back(shared + P::kValuesEmpty + 8 * stage);
+      if (!is_first) {
+        S::Values::template Wait<0>(sums);
+        give_back(shared + P::kValuesEmpty + 8 * before);
 #pragma clang loop unroll(full)
-      for (int i = 0; i < S::kHead / 2; ++i) sums[i] *= shrink[i >> 1 & 1];
+        for (int i = 0; i < S::kHead / 2; ++i) sums[i] *= shrink[i >> 1 & 1];
+      }
       KRound<S>(weights, scores);
-      stage = next;
-      parity = next_parity;
+      before = stage;
+      parity_before = parity;
+      if (++stage == S::kStages) {
+        stage = 0;
+        parity ^= 1;
+      }
     }
     if constexpr (!S::kInPlace) give_back(shared + P::kQueriesEmpty);
-    KBarrierWait(shared + P::kValuesFull + 8 * stage, parity);
-    KBeginSums<typename S::Values>(sums, weights, shared + P::kValuesAt + stage * P::kStepBytes,
+    KBarrierWait(shared + P::kValuesFull + 8 * before, parity_before);
+    KBeginSums<typename S::Values>(sums, weights, shared + P::kValuesAt + before * P::kStepBytes,
                                    tile.steps > 1);
     float factor[2];
     KEndRows<S>(rows, lane, sizes, scale, factor, log_sums);
     S::Values::template Wait<0>(sums);
-    give_back(shared + P::kValuesEmpty + 8 * stage);
-    if (++stage == S::kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
+    give_back(shared + P::kValuesEmpty + 8 * before);
     KStoreAttention<S>(sums, factor, lane, tile, row, maps.result, buffer);
     if constexpr (S::kInPlace) {
       if (lane == 0) KStoresHaveRead();

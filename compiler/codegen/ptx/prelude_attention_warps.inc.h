@@ -196,11 +196,14 @@ KILN_FN void KStoreByWarps(const KHeads& heads, const KAttentionSizes& sizes, fl
   }
   const KRowsOfHead result = heads.At(tile.batch, tile.head);
   KFinishSums<KOfWarp<S, B, 16, S::kHead>>(
-      sums, lane, {tile.row + row, 0, sizes.queries, S::kHead}, KSharedBase() + row * P::kRowBytes,
-      [](int, int, bool, Vec<float, 2> pair, unsigned* results)
-          KILN_INLINE { results[0] = KNarrowPair<S::kHalf>(pair[0], pair[1]); },
-      [=](int, int row, int column, KOctet octet)
-          KILN_INLINE { KStoreGlobal(result.from + row * result.pitch + 2 * column, octet); });
+      sums, {tile.row + row, 0, sizes.queries, S::kHead}, KSharedBase() + row * P::kRowBytes,
+      [](int, Vec<float, 2> pair)
+          KILN_INLINE { return KNarrowPair<S::kHalf>(pair[0], pair[1]); },
+      [=](int row, int column, bool inside, KOctet octet) KILN_INLINE {
+        return [=]() KILN_INLINE {
+          if (inside) KStoreGlobal(result.from + row * result.pitch + 2 * column, octet);
+        };
+      });
 }
 
 // log_sums(batch, head, row, value) takes the logarithm of a row's sum of exponentials.

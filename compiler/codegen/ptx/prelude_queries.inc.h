@@ -49,14 +49,6 @@ KILN_FN void KLoadBoxOfHead(unsigned to, unsigned long map, int x, int row, int 
       "l"(map), "r"(x), "r"(row), "r"(head), "r"(batch), "r"(barrier)
       : "memory");
 }
-KILN_FN void KStoreFloats(unsigned to, float x, float y) {
-  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory");
-}
-KILN_FN Vec<float, 2> KLoadFloats(unsigned from) {
-  Vec<float, 2> x;
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x[0]), "=f"(x[1]) : "r"(from) : "memory");
-  return x;
-}
 // From that place of a block of the cluster.
 KILN_FN Vec<float, 4> KLoadFourOf(unsigned from, int block) {
   Vec<float, 4> x;

@@ -10,8 +10,8 @@
 // A Shape has: kRows, a multiple of 8; kColumns of a tile, a multiple of 16 * kOfWarp; kOfWarp:
 // times 16 columns, that a warp multiplies; kGroups of warps, which take stages in turn and add up
 // their sums; kBoxes; kStages, a multiple of kGroups; kCluster: blocks that share a tile by its
-// depth, each of which finishes a part of the columns; kResults: how many results of 16 bits a sum
-// has; kHalf: the first operand is of float16, not bfloat16; kBits of a weight: 16, of the same
+// depth, each of which finishes a part of the columns; kShort and kRagged, which is false, as
+// prelude_sums.inc.h has them; kHalf: the first operand is of float16, not bfloat16; kBits of a weight: 16, of the same
 // type, 8: an integer, or 4: packed, of kInner tiles of a lane in groups of kGroup
 // (compiler/ir/packed_weights.h).
 #ifdef __NVPTX__
@@ -92,12 +92,11 @@ KILN_FN void KLoadRows(unsigned shared, unsigned long map_a, W weights, int tile
   }
 }
 
-// The part of warp `warp` of those that multiply. finish(row, column, whether it is inside, sums,
-// results) makes results of two columns, of 16 bits, and stores others; store(number, row, column,
-// octet) has eight columns of those of 16 bits. The number of columns is a multiple of 8.
+// The part of warp `warp` of those that multiply, with begin and finish of prelude_sums.inc.h. The
+// number of columns is a multiple of 8.
 template <class S, class F, class G>
 KILN_FN void KMultiplyRows(unsigned shared, int rows, int columns, int warp, int tiles, int first,
-                           int apart, int steps, F finish, G store) {
+                           int apart, int steps, F begin, G finish) {
   using P = KRowsPlan<S>;
   constexpr int kBlocks = S::kRows / 8, kOctets = P::kPart / 8;
   const unsigned full = shared + P::kBarriers, empty = full + 8 * S::kStages;
@@ -173,17 +172,16 @@ KILN_FN void KMultiplyRows(unsigned shared, int rows, int columns, int warp, int
           }
         }
       }
-      unsigned results[4][S::kResults > 0 ? S::kResults : 1];
+      struct {
+        decltype(begin(0, Vec<float, 2>{})) of[4];
+      } pairs;
 #pragma clang loop unroll(full)
       for (int e = 0; e < 4; ++e) {
-        finish(row, column + 2 * e, true, Vec<float, 2>{all[2 * e], all[2 * e + 1]}, results[e]);
+        pairs.of[e] = begin(column + 2 * e, Vec<float, 2>{all[2 * e], all[2 * e + 1]});
       }
-#pragma clang loop unroll(full)
-      for (int number = 0; number < S::kResults; ++number) {
-        store(
-            number, row, column,
-            KOctet{results[0][number], results[1][number], results[2][number], results[3][number]});
-      }
+      using Waiting = decltype(KWaiting<S>(shared, row, column));
+      const auto store = finish(row, column, true, __builtin_bit_cast(Waiting, pairs));
+      store();
     }
     if constexpr (S::kCluster == 1) KNamedSync(1, P::kThreads);
   }
@@ -192,7 +190,7 @@ KILN_FN void KMultiplyRows(unsigned shared, int rows, int columns, int warp, int
 // Clusters of several blocks have one tile each.
 template <class S, class W, class F, class G>
 KILN_FN void KProductOfRows(unsigned long map_a, W weights, int rows, int columns, int depth,
-                            F finish, G store) {
+                            F begin, G finish) {
   using P = KRowsPlan<S>;
   const unsigned shared =
       ((unsigned)(unsigned long)(__attribute__((address_space(3))) char*)kiln_shared + 1023) &
@@ -220,7 +218,7 @@ KILN_FN void KProductOfRows(unsigned long map_a, W weights, int rows, int column
   __syncthreads();
   if (warp < P::kThreads / 32) {
     KWaitForPrevious();
-    KMultiplyRows<S>(shared, rows, columns, warp, tiles, first, apart, steps, finish, store);
+    KMultiplyRows<S>(shared, rows, columns, warp, tiles, first, apart, steps, begin, finish);
   } else {
     if (KThread() == P::kThreads) {
       KLoadRows<S>(shared, map_a, weights, tiles, first, apart, first_step, steps);

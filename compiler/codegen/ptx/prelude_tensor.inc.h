@@ -27,8 +27,21 @@ KILN_FN unsigned short KLoadShort(unsigned from) {
   asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(from) : "memory");
   return x;
 }
+KILN_FN unsigned KLoadWord(unsigned from) {
+  unsigned x;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
+  return x;
+}
 KILN_FN void KStoreWord(unsigned to, unsigned x) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
+}
+KILN_FN void KStoreFloats(unsigned to, float x, float y) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory");
+}
+KILN_FN Vec<float, 2> KLoadFloats(unsigned from) {
+  Vec<float, 2> x;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x[0]), "=f"(x[1]) : "r"(from) : "memory");
+  return x;
 }
 
 // Four matrices, of each a pair of a row's elements from each lane: lane l has row l / 4, elements

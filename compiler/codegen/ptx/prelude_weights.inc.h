@@ -196,11 +196,6 @@ KILN_FN KOctet KUnpackWord(unsigned word, unsigned of_column) {
           KScalePair<kHalf>(KUnpackPair<kHalf, 2>(word), scale, zero),
           KScalePair<kHalf>(KUnpackPair<kHalf, 3>(word), scale, zero)};
 }
-KILN_FN unsigned KLoadWord(unsigned from) {
-  unsigned x;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
-  return x;
-}
 // kWords of a lane, one after another.
 template <int kWords>
 KILN_FN KOctet KLoadWords(unsigned from) {

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/ptx/kernel_launch.h"
@@ -38,12 +40,11 @@ using source::Writer;
 constexpr int kThreads = 384;    // two warpgroups that multiply, one that loads
 constexpr int kStep = 64;        // elements of k in a stage, and of a box along what is contiguous
 constexpr int kLineBytes = 128;  // of a box along what is contiguous
-constexpr int kLanes = 2;        // columns that a thread finishes at a time
-constexpr int kOctet = 8;        // and stores, where they have 16 bits each
-constexpr int kRagged = 1;       // columns of both, where those of a row are no octets
+constexpr int kPair = 2;         // columns, whose sums a thread has
+constexpr int kOctet = 8;        // columns that it finishes at a time
+constexpr int kRagged = 1;       // the same where those of a row are no octets
 constexpr int kBarrierBytes = 1024, kAlignment = 1024;
-constexpr int kPieceBytes = 8 * 16 * 128;         // of results, of all multiplying warps
-constexpr int kMostChunk = 64, kLeastChunk = 16;  // columns
+constexpr int kPieceBytes = 8 * 16 * 128;  // of results, of all multiplying warps
 
 class ProductPrinter : public source::TreePrinter {
  public:
@@ -59,20 +60,22 @@ class ProductPrinter : public source::TreePrinter {
   void PrintArray(schedule::AllocId, Function&) override { problem_ = "memory of its own"; }
   void PrintMicro(const Micro&, Function&) override { problem_ = "several micro-kernels"; }
   void PrintCompute(const schedule::Compute& compute, Function& f) override;
-  bool IsByOctets(const schedule::Compute& store) const;
   void SetLanes(int lanes, Function& f);
+  void FindWaiting();
+  void PrintBegin(Function& f);
   void PrintFinish(Function& f);
-  void PrintStore(Function& f);
   EmittedGrid Grid();
   std::string CallText(IntExpr num_rows, IntExpr num_columns);
   EmittedTensorMap MapOf(size_t window, IntExpr extent, int side) const;
   bool AreResultsShort() const;
-  int Chunk() const;
+  int AtOnce() const;
+  bool IsWhole() const;
   ProductShape Shape() const;
   std::string OperandText(size_t window);
   std::vector<EmittedTensorMap> PackedMaps() const;
+  bool WaitsShort() const { return waiting_ != ir::kNoValue; }
   bool IsRagged() const { return !multiples_.Is(ints_, tiles_[1]->end, kOctet); }
-  int lanes() const { return IsRagged() ? kRagged : kLanes; }
+  int lanes() const { return IsRagged() ? kRagged : kOctet; }
   bool HasFewRows() const { return product_->kind == MicroKind::kMultiplyRows; }
   bool IsByWarps() const { return product_->kind == MicroKind::kMultiplyWarps; }
   int threads() const {
@@ -105,7 +108,10 @@ class ProductPrinter : public source::TreePrinter {
   const Micro* product_ = nullptr;
   std::vector<const For*> tiles_;  // of rows, of columns
   const For *rows_ = nullptr, *columns_ = nullptr;
-  std::vector<const schedule::Compute*> by_octets_;  // stores
+  std::vector<const schedule::Compute*> steps_;  // of the columns
+  // What waits in place of sums; kNoValue: they do. And all that it is made of, and itself.
+  ir::ValueId waiting_ = ir::kNoValue;
+  absl::flat_hash_set<ir::ValueId> before_;
   std::string problem_;
 };
 
@@ -121,45 +127,19 @@ void ProductPrinter::Find(const schedule::Block& block) {
   }
 }
 
-// Whether results of 16 bits go to rows of memory: by octets, which other threads of the warp store
-// than compute them, after all of these have loaded what they depend on.
-bool ProductPrinter::IsByOctets(const schedule::Compute& store) const {
-  const ir::Inst& inst = store.inst;
-  if (inst.op != ScalarOp::kStore || ir::IsScatter(inst) || inst.has_mask) return false;
-  if (!IsHalf(module_.buffers[inst.buffer].dtype)) return false;
-  const IntExpr along = ints_.CoefficientOf(inst.indices[0], columns_->var);
-  return along && along.is_const(1);
-}
-
 void ProductPrinter::PrintCompute(const schedule::Compute& compute, Function& f) {
-  const ir::Inst& inst = compute.inst;
-  if (compute.alloc >= 0) {
-    if (inst.op != ScalarOp::kLoad) {
-      problem_ = "stores to a tile";
-      return;
-    }
-    f.body.Define(inst.result, DType::kF32, /*varying=*/true, "sums");
-  } else if (IsByOctets(compute)) {
-    f.out.Line("results[", by_octets_.size(), "] = __builtin_bit_cast(",
-               IsRagged() ? "unsigned short" : "unsigned", ", ",
-               f.body.Use(inst.operands.back(), true), ");");
-    by_octets_.push_back(&compute);
-  } else if (inst.op == ScalarOp::kStore) {
-    f.out.Line("if (inside) {");
-    TreePrinter::PrintCompute(compute, f);
-    f.out.Line("}");
-  } else {
-    TreePrinter::PrintCompute(compute, f);
+  if (compute.alloc < 0) return TreePrinter::PrintCompute(compute, f);
+  if (compute.inst.op != ScalarOp::kLoad) {
+    problem_ = "stores to a tile";
+    return;
   }
+  f.body.Define(compute.inst.result, DType::kF32, /*varying=*/true, "sums");
 }
 
 // Whether all that leaves the kernel has 16 bits.
 bool ProductPrinter::AreResultsShort() const {
-  return absl::c_all_of(columns_->body, [&](const Node& node) {
-    const auto* compute = std::get_if<schedule::Compute>(&node.value);
-    if (compute == nullptr) return false;
-    if (compute->inst.op != ScalarOp::kStore) return true;
-    return IsHalf(module_.buffers[compute->inst.buffer].dtype);
+  return absl::c_all_of(steps_, [&](const schedule::Compute* step) {
+    return step->inst.op != ScalarOp::kStore || IsHalf(module_.buffers[step->inst.buffer].dtype);
   });
 }
 
@@ -175,32 +155,110 @@ void ProductPrinter::SetLanes(int lanes, Function& f) {
   });
 }
 
-// What is done with two columns of a row, and where eight of each result of 16 bits go; with one
-// and one where a row ends anywhere.
+// Finds what is rounded to 16 bits before anything else needs the sums, by a few instructions that
+// need nothing of the row: of a pair of columns that waits, and not the sums.
+void ProductPrinter::FindWaiting() {
+  constexpr int kMostSteps = 6;
+  absl::flat_hash_map<ir::ValueId, const schedule::Compute*> steps;
+  absl::flat_hash_set<ir::ValueId> of_sums;
+  const auto needs_sums = [&](ir::ValueId value) { return of_sums.contains(value); };
+  for (const schedule::Compute* step : steps_) {
+    const ir::Inst& inst = step->inst;
+    if (inst.result < 0) continue;
+    steps[inst.result] = step;
+    if (step->alloc < 0 && absl::c_none_of(inst.operands, needs_sums)) continue;
+    of_sums.insert(inst.result);
+    if (waiting_ == ir::kNoValue && inst.op == ScalarOp::kCast && IsHalf(inst.dtype)) {
+      waiting_ = inst.result;
+    }
+  }
+  const auto is_of_column = [&](const schedule::Compute& step) {
+    const ir::Inst& inst = step.inst;
+    if (step.alloc >= 0) return true;
+    if (ir::IsElementary(inst.op) ||
+        absl::c_any_of(inst.indices, [&](IntExpr x) { return ContainsVar(x, rows_->var); })) {
+      return false;
+    }
+    return inst.op != ScalarOp::kLoad ||
+           (!IsRagged() && inst.operands.empty() && inst.checks.empty());
+  };
+  std::vector<ir::ValueId> pending;
+  if (WaitsShort()) pending.push_back(waiting_);
+  while (!pending.empty()) {
+    const ir::ValueId value = pending.back();
+    pending.pop_back();
+    if (!before_.insert(value).second) continue;
+    const schedule::Compute& step = *steps.at(value);
+    if (!is_of_column(step)) waiting_ = ir::kNoValue;
+    pending.insert(pending.end(), step.inst.operands.begin(), step.inst.operands.end());
+  }
+  for (const schedule::Compute* step : steps_) {
+    if (before_.contains(step->inst.result)) continue;
+    for (const ir::ValueId x : step->inst.operands) {
+      if (x != waiting_ && before_.contains(x) && needs_sums(x)) waiting_ = ir::kNoValue;
+    }
+  }
+  if (before_.size() > kMostSteps) waiting_ = ir::kNoValue;
+}
+
+// What of two columns' sums waits for finish.
+void ProductPrinter::PrintBegin(Function& f) {
+  if (!WaitsShort()) {
+    f.out.Line("const auto begin = [](", index_type_,
+               ", Vec<float, 2> sums) KILN_INLINE { return sums; };");
+    return;
+  }
+  const std::string column = NewVar(columns_->var, 'x');
+  f.out.Line("const auto begin = [&](", index_type_, " ", column,
+             ", Vec<float, 2> sums) KILN_INLINE {");
+  if (AreResultsShort()) f.out.Line("#pragma clang fp contract(fast)");
+  SetLanes(kPair, f);
+  for (const schedule::Compute* step : steps_) {
+    if (before_.contains(step->inst.result)) PrintCompute(*step, f);
+  }
+  f.out.Line("return __builtin_bit_cast(unsigned, ", f.body.Use(waiting_, true), ");");
+  f.out.Line("};");
+}
+
+// What is done with eight columns of a row, or one where a row ends anywhere, up to a function that
+// stores them.
 void ProductPrinter::PrintFinish(Function& f) {
   const std::string row = NewVar(rows_->var, 'd'), column = NewVar(columns_->var, 'x');
+  const std::string of_sums = StrCat("Vec<float, ", lanes(), ">");
+  const std::string type = !WaitsShort() ? of_sums : IsRagged() ? "unsigned short" : "KOctet";
   f.out.Line("const auto finish = [&](", index_type_, " ", row, ", ", index_type_, " ", column,
-             ", bool inside, Vec<float, ", lanes(), "> sums, ",
-             IsRagged() ? "unsigned short" : "unsigned", "* results) KILN_INLINE {");
+             ", bool inside, ", type, " sums) KILN_INLINE {");
   if (AreResultsShort()) f.out.Line("#pragma clang fp contract(fast)");
-  f.body.SetFunctions([functions = ShortFunctions(module_, tree_, /*of_products=*/true)](
-                          const ir::Inst& inst) { return functions.Of(inst); });
   SetLanes(lanes(), f);
-  PrintBlock(columns_->body, f);
-  f.out.Line("};");
-  f.out.Line("const auto store = [&](int number, ", index_type_, " ", row, ", ", index_type_, " ",
-             column, IsRagged() ? ", unsigned short octet" : ", KOctet octet", ") KILN_INLINE {");
-  SetLanes(IsRagged() ? kRagged : kOctet, f);
-  for (size_t i = 0; i < by_octets_.size(); ++i) {
-    const ir::Inst& inst = by_octets_[i]->inst;
-    const DType dtype = module_.buffers[inst.buffer].dtype;
-    f.body.Define(inst.operands.back(), dtype, /*varying=*/true,
-                  StrCat("__builtin_bit_cast(Vec<", CppType(dtype), ", ",
-                         IsRagged() ? kRagged : kOctet, ">, octet)"));
-    f.out.Line("if (number == ", i, ") {");
-    f.body.Emit(*by_octets_[i]);
-    f.out.Line("}");
+  absl::flat_hash_set<ir::ValueId> needed;
+  for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
+    const ir::Inst& inst = (*step)->inst;
+    const bool waits = WaitsShort() && inst.result == waiting_;
+    if (waits || (inst.op != ScalarOp::kStore && !needed.contains(inst.result))) continue;
+    needed.insert(inst.operands.begin(), inst.operands.end());
   }
+  std::vector<const schedule::Compute*> stores;
+  for (const schedule::Compute* step : steps_) {
+    const ir::Inst& inst = step->inst;
+    if (inst.op == ScalarOp::kStore) {
+      stores.push_back(step);
+    } else if (WaitsShort() && inst.result == waiting_) {
+      f.body.Define(
+          waiting_, inst.dtype, /*varying=*/true,
+          StrCat("__builtin_bit_cast(Vec<", CppType(inst.dtype), ", ", lanes(), ">, sums)"));
+    } else if (needed.contains(inst.result)) {
+      if (inst.op == ScalarOp::kLoad && step->alloc < 0 &&
+          absl::c_any_of(
+              stores, [&](const auto* store) { return store->inst.buffer == inst.buffer; })) {
+        problem_ = "loads of what it has stored";
+      }
+      PrintCompute(*step, f);
+    }
+  }
+  f.out.Line("return [=]() KILN_INLINE {");
+  f.out.Line("if (!inside) return;");
+  for (const schedule::Compute* store : stores) PrintCompute(*store, f);
+  f.out.Line("};");
   f.out.Line("};");
   f.body.SetLanes(IntExpr(), 1);
 }
@@ -256,33 +314,32 @@ std::vector<EmittedTensorMap> ProductPrinter::PackedMaps() const {
   return {operand, words, scales};
 }
 
-// Columns that a warp finishes at a time: what is loaded for them takes registers beside the sums.
-int ProductPrinter::Chunk() const {
-  const auto stores = absl::c_count_if(columns_->body, [](const Node& node) {
-    const auto* compute = std::get_if<schedule::Compute>(&node.value);
-    return compute != nullptr && compute->inst.op == ScalarOp::kStore;
+// Octets of columns that a lane finishes at a time: what is loaded for them takes registers beside
+// the sums, and the places of what is gathered do, too.
+int ProductPrinter::AtOnce() const {
+  constexpr int kMost = 4;
+  const bool has_indices = absl::c_any_of(steps_, [](const schedule::Compute* step) {
+    return step->inst.op == ScalarOp::kLoad && schedule::NumIndirect(step->inst) > 0;
   });
-  int chunk = IsByWarps() ? std::min(kMostChunk, warp_tiles().warp_columns) : kMostChunk;
-  if (HasManySums() || (IsByWarps() && warp_tiles().is_rolled)) chunk /= 2;
-  if (IsRagged()) chunk /= 2;
-  if (stores > 1) chunk /= 2;
-  // Their places take registers, too.
-  const bool has_indices = absl::c_any_of(columns_->body, [](const Node& node) {
-    const auto* compute = std::get_if<schedule::Compute>(&node.value);
-    return compute != nullptr && compute->inst.op == ScalarOp::kLoad &&
-           schedule::NumIndirect(compute->inst) > 0;
-  });
-  if (has_indices) chunk /= 2;
-  return std::max(chunk, kLeastChunk);
+  return HasManySums() || has_indices ? kMost / 2 : kMost;
+}
+
+// Whether a tile ends nowhere beyond the result.
+bool ProductPrinter::IsWhole() const {
+  const auto is = [this](const For& tiles, int by) {
+    return tiles.step.is_const() && multiples_.Is(ints_, tiles.end, tiles.step.value() * by);
+  };
+  return is(*tiles_[0], cluster()) && is(*tiles_[1], 1);
 }
 
 ProductShape ProductPrinter::Shape() const {
   return {.micro = *product_,
           .is_half = DTypeOf(1) == DType::kF16,
           .weight_bits = WeightBits(),
-          .results = static_cast<int>(by_octets_.size()),
+          .waits_short = WaitsShort(),
+          .at_once = AtOnce(),
+          .is_whole = IsWhole(),
           .is_ragged = IsRagged(),
-          .chunk = Chunk(),
           .is_turned_a = IsTurned(1),
           .is_turned_b = IsTurned(2),
           .is_whole_a = IsWhole(1),
@@ -322,7 +379,7 @@ std::string ProductPrinter::OperandText(size_t window) {
 // The template that multiplies, and its arguments up to the sizes.
 std::string ProductPrinter::CallText(IntExpr num_rows, IntExpr num_columns) {
   const std::string sizes = StrCat(Expr(num_rows), ", ", Expr(num_columns), ", ",
-                                   Expr(product_->sizes[2]), ", finish, store);");
+                                   Expr(product_->sizes[2]), ", begin, finish);");
   if (IsByWarps()) {
     const auto pitch = [&](size_t window) {
       return Expr(product_->sizes[2 * window + (IsTurned(window) ? 2 : 1)]);
@@ -348,6 +405,18 @@ absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
   }
   Function f(ints_, tree_.num_values, names_);
   for (const For* loop : {tiles_[0], tiles_[1], rows_, columns_}) multiples_.Enter(*loop);
+  for (const Node& node : columns_->body) {
+    const auto* step = std::get_if<schedule::Compute>(&node.value);
+    if (step == nullptr) {
+      return absl::InternalError(
+          StrCat("kernel @", tree_.name, ": sums of a product go on in loops"));
+    }
+    steps_.push_back(step);
+  }
+  FindWaiting();
+  f.body.SetFunctions([functions = ShortFunctions(module_, tree_, /*of_products=*/true)](
+                          const ir::Inst& inst) { return functions.Of(inst); });
+  PrintBegin(f);
   PrintFinish(f);
   const bool checks = f.body.TakeChecks();
   const std::string call = CallText(num_rows, num_columns);

@@ -46,19 +46,26 @@ std::string InstructionText(int columns, bool is_half) {
   return out.text();
 }
 
+// What prelude_sums.inc.h takes, but for tiles.
+void PrintFinish(const ProductShape& shape, Writer& out) {
+  out.Line("static constexpr int kAtOnce = ", shape.at_once, ";");
+  out.Line("static constexpr bool kShort = ", Truth(shape.waits_short),
+           ", kWhole = ", Truth(shape.is_whole), ", kRagged = ", Truth(shape.is_ragged),
+           ", kByBlocks = ", Truth(shape.stores_matrices), ";");
+}
+
 // The instruction and what KProduct is made for.
 void PrintTileShape(const ProductShape& shape, Writer& out) {
   const std::vector<int>& c = shape.micro.constants;
   out.AppendText(InstructionText(c[1], shape.is_half));
   out.Line("struct Shape {");
   out.Line("static constexpr int kRows = ", c[0], ", kColumns = ", c[1], ", kStages = ", c[2],
-           ", kCluster = ", c[4], ", kResults = ", shape.results, ", kChunk = ", shape.chunk, ";");
+           ", kCluster = ", c[4], ";");
   out.Line("static constexpr bool kTurns = ", Truth(c[3] == 1),
            ", kTurnedA = ", Truth(shape.is_turned_a), ", kTurnedB = ", Truth(shape.is_turned_b),
            ";");
-  out.Line("static constexpr bool kManyRegisters = ", Truth(shape.has_many_sums),
-           ", kRolled = ", Truth(c[5] == 1), ", kRagged = ", Truth(shape.is_ragged),
-           ", kByBlocks = ", Truth(shape.stores_matrices), ";");
+  out.Line("static constexpr bool kManyRegisters = ", Truth(shape.has_many_sums), ";");
+  PrintFinish(shape, out);
   out.Line("using Mma = Instruction;");
   out.Line("};");
 }
@@ -71,9 +78,10 @@ void PrintRowsShape(const ProductShape& shape, Writer& out) {
            ", kOfWarp = ", rows.of_warp, ", kGroups = ", rows.groups, ", kBoxes = ", rows.boxes,
            ";");
   out.Line("static constexpr int kStages = ", rows.stages, ", kCluster = ", rows.cluster,
-           ", kResults = ", shape.results, ", kBits = ", shape.weight_bits,
-           ", kInner = ", rows.inner, ", kGroup = ", rows.group, ";");
+           ", kBits = ", shape.weight_bits, ", kInner = ", rows.inner, ", kGroup = ", rows.group,
+           ";");
   out.Line("static constexpr bool kHalf = ", Truth(shape.is_half), ";");
+  PrintFinish(shape, out);
   out.Line("};");
 }
 
@@ -84,14 +92,12 @@ void PrintWarpShape(const ProductShape& shape, Writer& out) {
   out.Line("static constexpr int kRows = ", tiles.rows, ", kColumns = ", tiles.columns,
            ", kWarpRows = ", tiles.warp_rows, ", kWarpColumns = ", tiles.warp_columns, ";");
   out.Line("static constexpr int kStages = ", tiles.stages, ", kStep = ", tiles.step,
-           ", kCluster = 1, kResults = ", shape.results, ", kChunk = ", shape.chunk, ";");
+           ", kCluster = 1;");
   out.Line("static constexpr bool kTurnedA = ", Truth(shape.is_turned_a),
            ", kTurnedB = ", Truth(shape.is_turned_b), ", kHalf = ", Truth(shape.is_half), ";");
   out.Line("static constexpr bool kWholeA = ", Truth(shape.is_whole_a),
            ", kWholeB = ", Truth(shape.is_whole_b), ";");
-  out.Line("static constexpr bool kRolled = ", Truth(tiles.is_rolled),
-           ", kRagged = ", Truth(shape.is_ragged), ", kByBlocks = ", Truth(shape.stores_matrices),
-           ";");
+  PrintFinish(shape, out);
   out.Line("};");
 }
 

@@ -13,9 +13,10 @@ struct ProductShape {
   const schedule::Micro& micro;
   bool is_half;  // operands of float16, not bfloat16
   int weight_bits;
-  int results;                    // of 16 bits, for each sum
+  bool waits_short;               // what waits of sums in shared memory has 16 bits
+  int at_once;                    // times that a lane finishes 8 columns at a time
+  bool is_whole;                  // tiles end with the result
   bool is_ragged;                 // columns are no octets
-  int chunk;                      // columns that a warp finishes at a time
   bool is_turned_a, is_turned_b;  // contiguous along the result's side
   bool is_whole_a, is_whole_b;    // what is contiguous ends at a multiple of 16 bytes
   bool has_many_sums;

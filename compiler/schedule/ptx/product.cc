@@ -27,9 +27,7 @@ namespace {
 
 constexpr int kStep = 64;  // elements of k that one stage of the ring holds
 constexpr int64_t kUnitBytes = 16;
-constexpr int64_t kOctet = 8;  // columns, which are stored at a time, or else one by one
-// Of a thread and of a group of threads that finish a row's part together.
-constexpr int kLanes = 2, kGroupLanes = 8;
+constexpr int kOctet = 8;  // columns, which a thread finishes at a time, or else one by one
 constexpr int64_t kSharedBytes = 227 << 10;  // of a block, of all that sm_90a has
 constexpr int64_t kOtherBytes = 18 << 10;    // results on their way, barriers, alignment
 constexpr int64_t kMostStages = 8;
@@ -307,8 +305,8 @@ Tree ScheduleTiles(ir::Module& module, Builder& builder, const Nest& nest, const
     micro.sizes.push_back(ints.Const(product.b.k_stride));
   }
   at->push_back({std::move(micro)});
-  at = &builder.AddLoop({product.rows, row, row_end, Binding::kGroup, kGroupLanes / kLanes}, *at);
-  at = &builder.AddLoop({product.columns, column, column_end, Binding::kVector, kGroupLanes}, *at);
+  at = &builder.AddLoop({product.rows, row, row_end, Binding::kGroup, 1}, *at);
+  at = &builder.AddLoop({product.columns, column, column_end, Binding::kVector, kOctet}, *at);
   const IntExpr place = ints.Add(ints.Mul(ints.Sub(product.rows, row), code.columns),
                                  ints.Sub(product.columns, column));
   builder.AddLoad(product.sum->result, DType::kF32, tile, place, *at);
@@ -451,21 +449,12 @@ Tree ScheduleProduct(ir::Module& module, const ir::Kernel& kernel, const Nest& n
   tree.reasons.push_back(absl::StrCat("a library and a kernel for the rest: ",
                                       ExpectedText(LibraryMicroseconds(product, units))));
   tree.reasons.push_back(absl::StrCat("next best: ", Describe(*costs[1].second, costs[1].first)));
-  // Much work once for each sum is more code than its caches have, which multiplying beside it
-  // feels where products are long; and loads for it begin while all sums still take registers.
-  constexpr double kMuchWork = 20;
-  constexpr int64_t kLongProduct = 24 * kStep;
-  const int sums = SumsOf(shape);
-  const bool is_rolled = IsRagged(product) || (product.work > kLightWork && sums >= kManySums) ||
-                         (product.work > kMuchWork && shape.turns && product.num_k >= kLongProduct);
-
-  return ScheduleTiles(
-      module, builder, nest, product,
-      {MicroKind::kMultiplyTile,
-       kMultipliers,
-       shape.rows,
-       shape.columns,
-       {shape.rows, shape.columns, stages, shape.turns ? 1 : 0, shape.cluster, is_rolled ? 1 : 0}});
+  return ScheduleTiles(module, builder, nest, product,
+                       {MicroKind::kMultiplyTile,
+                        kMultipliers,
+                        shape.rows,
+                        shape.columns,
+                        {shape.rows, shape.columns, stages, shape.turns ? 1 : 0, shape.cluster}});
 }
 
 }  // namespace kiln::schedule::ptx

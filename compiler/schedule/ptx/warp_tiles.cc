@@ -44,7 +44,7 @@ int ThreadsOf(const Candidate& c) {
 // nothing does.
 WarpTiles TilesOf(const Candidate& c, int64_t shared_bytes) {
   constexpr int kDeep = 64, kShallow = 32, kMostBlocks = 3;
-  WarpTiles tiles{c.rows, c.columns, 0, kDeep, c.warp_rows, c.warp_columns, 1, false};
+  WarpTiles tiles{c.rows, c.columns, 0, kDeep, c.warp_rows, c.warp_columns, 1};
   const int by_registers = kRegisters / (c.registers * ThreadsOf(c));
   for (int blocks = std::clamp(by_registers, 1, kMostBlocks); blocks > 0; --blocks) {
     const int64_t of_block = shared_bytes / blocks - kSystemBytes;
@@ -163,11 +163,11 @@ std::string Describe(const Choice& choice) {
 }  // namespace
 
 std::vector<int> WarpTiles::Constants() const {
-  return {rows, columns, stages, step, warp_rows, warp_columns, blocks, is_rolled ? 1 : 0};
+  return {rows, columns, stages, step, warp_rows, warp_columns, blocks};
 }
 
 WarpTiles WarpTiles::FromConstants(const std::vector<int>& c) {
-  return {c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7] != 0};
+  return {c[0], c[1], c[2], c[3], c[4], c[5], c[6]};
 }
 
 int WarpTiles::Threads() const {
@@ -181,20 +181,14 @@ int64_t WarpTiles::SharedBytes() const {
 
 WarpTiles ChooseWarpTiles(const Product& product, const DeviceInfo& device,
                           std::vector<std::string>& reasons) {
-  // Much work once for each of a thread's many sums is more code than its caches have.
-  constexpr double kMuchWork = 20;
-  constexpr int kManySums = 128;
   const std::vector<Choice> choices = Ranked(product, device);
   const Choice& chosen = choices[std::min<size_t>(device.rank, choices.size() - 1)];
-  WarpTiles tiles = chosen.tiles;
-  const int sums = tiles.warp_rows * tiles.warp_columns / kWarp;
-  tiles.is_rolled = product.num_columns % 8 != 0 || (product.work > kMuchWork && sums >= kManySums);
   reasons.push_back(absl::StrCat("a product on the tensor cores by mma.sync, in ", Describe(chosen),
-                                 ", ", tiles.stages, " stages of ", tiles.step));
+                                 ", ", chosen.tiles.stages, " stages of ", chosen.tiles.step));
   reasons.push_back(absl::StrCat("a library and a kernel for the rest: ",
                                  ExpectedText(LibraryMicroseconds(product, device))));
   reasons.push_back(absl::StrCat("next best: ", Describe(choices[1])));
-  return tiles;
+  return chosen.tiles;
 }
 
 bool AreWarpTilesFaster(const Product& product, const DeviceInfo& device) {

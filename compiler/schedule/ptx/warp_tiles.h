@@ -15,7 +15,6 @@ namespace kiln::schedule::ptx {
 // multiprocessor has room for.
 struct WarpTiles {
   int rows, columns, stages, step, warp_rows, warp_columns, blocks;
-  bool is_rolled;
 
   // Of MicroKind::kMultiplyWarps, and back.
   std::vector<int> Constants() const;

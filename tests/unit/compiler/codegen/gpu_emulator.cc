@@ -251,7 +251,13 @@ static void KiStore(unsigned to, T x) {
 }
 static KOctet KLoadOctet(unsigned from) { return KiLoad<KOctet>(from); }
 static unsigned short KLoadShort(unsigned from) { return KiLoad<unsigned short>(from); }
+static unsigned KLoadWord(unsigned from) { return KiLoad<unsigned>(from); }
 static void KStoreWord(unsigned to, unsigned x) { KiStore(to, x); }
+static void KStoreFloats(unsigned to, float x, float y) {
+  if (to % 8 != 0) __builtin_trap();
+  KiStore(to, x);
+  KiStore(to + 4, y);
+}
 
 // What the lanes of a warp show each other.
 static unsigned kiln_words[1024][8];
