@@ -16,6 +16,10 @@ void RemoveUnitLoops(FusionGraph& graph);
 // Substitutes pointwise producers into the loads of their consumers.
 void InlineProducers(FusionGraph& graph);
 
+// Of operations that do the same with the same operands keeps the first, before kernels are joined
+// with what reads them: where that is costly to compute or small, and so better kept in memory.
+void ShareResults(FusionGraph& graph);
+
 // Makes pointwise consumers of a contraction part of it.
 void FuseEpilogues(FusionGraph& graph);
 
@@ -29,6 +33,10 @@ void MergeHorizontally(FusionGraph& graph);
 // Joins small kernels of equal outer loops that have nothing to do with each other, as the updates
 // of an optimizer: for targets where a launch costs as much as they.
 void MergeLaunches(FusionGraph& graph);
+
+// As ShareResults, whatever they compute: after it no two kernels do the same, unless the graph's
+// outputs are apart, or one of them would be in memory for too long.
+void ShareRepeats(FusionGraph& graph);
 
 // Cuts long reductions that have few outer points into partial results and the rest.
 void SplitReductions(FusionGraph& graph);
