@@ -27,16 +27,16 @@ void FuseEpilogues(FusionGraph& graph);
 // memory traffic saved first.
 void MergeKernels(FusionGraph& graph);
 
+// As ShareResults, whatever they compute: after it no two kernels do the same, unless the graph's
+// outputs are apart, or one of them would be in memory for too long.
+void ShareRepeats(FusionGraph& graph);
+
 // Joins independent pointwise kernels that read the same memory.
 void MergeHorizontally(FusionGraph& graph);
 
 // Joins small kernels of equal outer loops that have nothing to do with each other, as the updates
 // of an optimizer: for targets where a launch costs as much as they.
 void MergeLaunches(FusionGraph& graph);
-
-// As ShareResults, whatever they compute: after it no two kernels do the same, unless the graph's
-// outputs are apart, or one of them would be in memory for too long.
-void ShareRepeats(FusionGraph& graph);
 
 // Cuts long reductions that have few outer points into partial results and the rest.
 void SplitReductions(FusionGraph& graph);

@@ -49,7 +49,7 @@ class RepeatMerger {
       const Op& op = graph_.op(id);
       if (!op.alive || std::holds_alternative<ir::Library>(op.operation)) continue;
       const auto kind_of = [&](BufferId b) { return graph_.module().buffers[b].kind; };
-      // What reads an input behind that reads something else.
+      // All that comes now writes the caller's memory.
       if (absl::c_any_of(op.writes, [&](BufferId b) { return kind_of(b) == BufferKind::kInput; })) {
         return;
       }
