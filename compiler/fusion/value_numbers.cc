@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <numeric>
+#include <utility>
 #include <variant>
 
 #include "absl/algorithm/container.h"
-#include "absl/hash/hash.h"
 #include "compiler/fusion/match_loops.h"
-#include "compiler/ir/index_nodes.h"
 
 namespace kiln::fusion {
 
@@ -27,42 +26,38 @@ namespace {
 
 // Operations of one fingerprint that are not the same are rare: those beyond are not looked at.
 constexpr size_t kMostCandidates = 8;
+// Of index expressions nothing below counts for a fingerprint.
+constexpr int kMostDepth = 3;
+
+// Multiplicative hashing (Knuth, The Art of Computer Programming, volume 3, 6.4), so that the same
+// fingerprints come out in every process.
+uint64_t Mix(uint64_t hash, uint64_t value) {
+  return std::rotl((hash ^ value) * 0x9e3779b97f4a7c15u, 29);
+}
 
 // Equal for indices that differ in nothing but which variables they are of.
-uint64_t ShapeOf(IntExpr expr) {
+uint64_t ShapeOf(IntExpr expr, int depth = kMostDepth) {
   const uint64_t kind = static_cast<uint64_t>(expr.kind());
   switch (expr.kind()) {
     case IntKind::kConst:
-      return absl::HashOf(kind, expr.value());
+      return Mix(kind, static_cast<uint64_t>(expr.value()));
     case IntKind::kVar:
-      return absl::HashOf(kind, expr.extent());
+      return depth == 0 ? kind : Mix(kind, ShapeOf(expr.extent(), depth - 1));
     case IntKind::kSymbol:
     case IntKind::kIndirect:
-      return absl::HashOf(kind, expr.id());
+      return Mix(kind, static_cast<uint64_t>(expr.id()));
     default:
       break;
   }
-  uint64_t sum = 0;  // operands of sums and products come in any order
-  for (IntExpr operand : expr.operands()) sum += ShapeOf(operand);
-  return absl::HashOf(kind, sum);
+  uint64_t sum = expr.operands().size();  // those of sums and products come in any order
+  if (depth == 0) return Mix(kind, sum);
+  for (IntExpr operand : expr.operands()) sum += ShapeOf(operand, depth - 1);
+  return Mix(kind, sum);
 }
 
-uint64_t ShapeOf(const std::vector<IntExpr>& indices) {
-  if (ir::IndexNodes(indices) > ir::kMostIndexNodes) return indices.size();
-  uint64_t shape = indices.size();
-  for (IntExpr index : indices) shape = absl::HashOf(shape, ShapeOf(index));
-  return shape;
-}
-
-uint64_t ExtentsOf(uint64_t hash, const std::vector<IntExpr>& loops) {
-  for (IntExpr var : loops) hash = absl::HashOf(hash, var.extent());
-  return absl::HashOf(hash, loops.size());
-}
-
-// The same with operands that have the same names.
-bool IsSameCall(Inst a, const Inst& b) {
-  a.buffer = b.buffer;
-  return ir::DoesSame(a, b);
+uint64_t MixShapes(uint64_t hash, const std::vector<IntExpr>& exprs) {
+  for (IntExpr expr : exprs) hash = Mix(hash, ShapeOf(expr));
+  return Mix(hash, exprs.size());
 }
 
 bool HaveSameType(const ir::Buffer& a, const ir::Buffer& b) {
@@ -89,19 +84,22 @@ ValueNumbers::Same ValueNumbers::Add(int id) {
 }
 
 uint64_t ValueNumbers::Fingerprint(const Op& op) const {
-  uint64_t hash = 0;
+  uint64_t hash = op.writes.size();
   for (const Kernel& kernel : KernelsOf(op.operation)) {
-    hash = ExtentsOf(absl::HashOf(hash, kernel.schedule, kernel.phases.size()), kernel.outer);
+    hash = MixShapes(Mix(hash, static_cast<uint64_t>(kernel.schedule)), kernel.outer);
     for (const Phase& phase : kernel.phases) {
-      hash = ExtentsOf(absl::HashOf(hash, phase.body.size()), phase.inner);
+      hash = MixShapes(hash, phase.inner);
       for (const Inst& inst : phase.body) {
-        hash = absl::HashOf(hash, inst.op, inst.dtype, inst.operands.size(), inst.has_mask,
-                            inst.accumulates, inst.reduce_kind, inst.immediate_int,
-                            std::bit_cast<uint64_t>(inst.immediate_float));
-        if (!inst.indices.empty()) hash = absl::HashOf(hash, ShapeOf(inst.indices));
+        hash = Mix(hash, static_cast<uint64_t>(inst.op) | static_cast<uint64_t>(inst.dtype) << 8 |
+                             static_cast<uint64_t>(inst.reduce_kind) << 16);
+        if (inst.op == ScalarOp::kConst) {
+          hash = Mix(hash, static_cast<uint64_t>(inst.immediate_int));
+          hash = Mix(hash, std::bit_cast<uint64_t>(inst.immediate_float));
+        }
+        if (!inst.indices.empty()) hash = MixShapes(hash, inst.indices);
         // What it stores itself has no number yet.
         if (inst.op == ScalarOp::kLoad && absl::c_binary_search(op.reads, inst.buffer)) {
-          hash = absl::HashOf(hash, number_[inst.buffer]);
+          hash = Mix(hash, static_cast<uint64_t>(number_[inst.buffer]));
         }
       }
     }
@@ -109,9 +107,9 @@ uint64_t ValueNumbers::Fingerprint(const Op& op) const {
   return hash;
 }
 
+// Before fusion a Repeat is its kernels and nothing else: see Fuse.
 bool ValueNumbers::AreSame(const Operation& a, const Operation& b, Pairs& stored) {
-  const auto *repeat_a = std::get_if<Repeat>(&a), *repeat_b = std::get_if<Repeat>(&b);
-  if ((repeat_a == nullptr) != (repeat_b == nullptr)) return false;
+  if (std::holds_alternative<Repeat>(a) != std::holds_alternative<Repeat>(b)) return false;
   const absl::Span<const Kernel> kernels_a = KernelsOf(a), kernels_b = KernelsOf(b);
   if (kernels_a.size() != kernels_b.size()) return false;
   for (size_t k = 0; k < kernels_a.size(); ++k) {
@@ -135,26 +133,30 @@ bool ValueNumbers::AreSame(const Kernel& a, const Kernel& b, Pairs& stored) {
     for (const auto& [from, to] : RenameLoops(phase_b.inner, phase_a.inner)) vars[from] = to;
     for (size_t i = 0; i < phase_a.body.size(); ++i) {
       const Inst& inst = phase_a.body[i];
+      if (inst.op != phase_b.body[i].op) return false;
       Inst other = phase_b.body[i];
+      const BufferId buffer = std::exchange(other.buffer, inst.buffer);
       for (ValueId& operand : other.operands) operand = values[operand];
       if (other.result != ir::kNoValue) values[other.result] = inst.result;
       SubstituteIndices(graph_.ints(), vars, other);
-      if (!IsSameCall(inst, other) || !HoldSame(inst, other, stored)) return false;
+      if (!ir::DoesSame(inst, other) || !HoldSame(inst, buffer, stored)) return false;
     }
   }
   return true;
 }
 
-// Of a load or store: whether what the buffers hold, or will, is the same.
-bool ValueNumbers::HoldSame(const Inst& a, const Inst& b, Pairs& stored) const {
-  if (a.buffer < 0 || b.buffer < 0) return a.buffer == b.buffer;
+// Whether `buffer` holds, or will, what the buffer that `inst` loads or stores does.
+bool ValueNumbers::HoldSame(const Inst& inst, BufferId buffer, Pairs& stored) const {
+  if (inst.buffer < 0 || buffer < 0) return inst.buffer == buffer;
   for (const auto& [first, second] : stored) {
-    if (first == a.buffer || second == b.buffer) return first == a.buffer && second == b.buffer;
+    if (first == inst.buffer || second == buffer) {
+      return first == inst.buffer && second == buffer;
+    }
   }
-  if (a.op == ScalarOp::kLoad) return number_[a.buffer] == number_[b.buffer];
+  if (inst.op == ScalarOp::kLoad) return number_[inst.buffer] == number_[buffer];
   const std::vector<ir::Buffer>& buffers = graph_.module().buffers;
-  if (!HaveSameType(buffers[a.buffer], buffers[b.buffer])) return false;
-  stored.emplace_back(a.buffer, b.buffer);
+  if (!HaveSameType(buffers[inst.buffer], buffers[buffer])) return false;
+  stored.emplace_back(inst.buffer, buffer);
   return true;
 }
 

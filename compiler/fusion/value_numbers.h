@@ -33,7 +33,7 @@ class ValueNumbers {
   uint64_t Fingerprint(const Op& op) const;
   bool AreSame(const ir::Operation& a, const ir::Operation& b, Pairs& stored);
   bool AreSame(const ir::Kernel& a, const ir::Kernel& b, Pairs& stored);
-  bool HoldSame(const ir::Inst& a, const ir::Inst& b, Pairs& stored) const;
+  bool HoldSame(const ir::Inst& inst, ir::BufferId buffer, Pairs& stored) const;
 
   FusionGraph& graph_;
   std::vector<ir::BufferId> number_;  // by BufferId: the first that is the same

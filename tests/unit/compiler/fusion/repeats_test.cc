@@ -269,6 +269,64 @@ TEST(RepeatsTest, LibraryStepsStay) {
   EXPECT_THAT(fused.Text(), HasSubstr("from \"two\""));
 }
 
+TEST(RepeatsTest, KernelsThatAreOneLaunchAreOneWithTheirEqual) {
+  const std::string text = R"(module {
+    buffer @x f32[16] strides[1] input(0)
+    buffer @a f32[16] strides[1] temp
+    buffer @b f32[16] strides[1] temp
+    buffer @c f32[16] strides[1] temp
+    buffer @d f32[16] strides[1] temp
+    buffer @y f32[64,16] strides[16,1] output
+    repeat @one steps() {
+      kernel @first (d0: 16) from "sin" {
+        phase () {
+          %0 = load f32 @x[d0]
+          %1 = sin f32 %0
+          store f32 @a[d0], %1
+        }
+      }
+      kernel @second (d0: 16) from "sin" {
+        phase () {
+          %0 = load f32 @a[15 - d0]
+          %1 = exp f32 %0
+          store f32 @b[d0], %1
+        }
+      }
+    }
+    repeat @two steps() {
+      kernel @third (d0: 16) from "sin_1" {
+        phase () {
+          %0 = load f32 @x[d0]
+          %1 = sin f32 %0
+          store f32 @c[d0], %1
+        }
+      }
+      kernel @fourth (d0: 16) from "sin_1" {
+        phase () {
+          %0 = load f32 @c[15 - d0]
+          %1 = OPERATOR f32 %0
+          store f32 @d[d0], %1
+        }
+      }
+    }
+    kernel @read (d0: 64, d1: 16) from "add" {
+      phase () {
+        %0 = load f32 @b[d1]
+        %1 = load f32 @d[d1]
+        %2 = add f32 %0, %1
+        store f32 @y[d0, d1], %2
+      }
+    }
+    output @y sizes[64,16] strides[16,1] offset 0
+  })";
+  const FusedModule same = FuseEveryWay(absl::StrReplaceAll(text, {{"OPERATOR", "exp"}}));
+  EXPECT_EQ(NumDecisions(same, kMerged), 1);
+  EXPECT_THAT(same.Text(), Not(HasSubstr("repeat @two")));
+  const FusedModule apart = FuseEveryWay(absl::StrReplaceAll(text, {{"OPERATOR", "tanh"}}));
+  EXPECT_EQ(NumDecisions(apart, kMerged), 0);
+  EXPECT_THAT(apart.Text(), HasSubstr("repeat @two"));
+}
+
 TEST(RepeatsTest, WhatLibraryStepsReadIsOne) {
   FuseCheck check;
   check.interpretable = false;
