@@ -20,7 +20,8 @@ struct Pass {
 // Loops and reductions take their final form around the passes that join kernels.
 constexpr Pass kPasses[] = {
     {"collapse", RemoveUnitLoops},     {"inline", InlineProducers},
-    {"epilogue", FuseEpilogues},       {"merge", MergeKernels},
+    {"repeats", ShareResults},         {"epilogue", FuseEpilogues},
+    {"merge", MergeKernels},           {"repeats", ShareRepeats},
     {"horizontal", MergeHorizontally}, {"launches", MergeLaunches, &FuseOptions::costly_launches},
     {"split", SplitReductions},        {"layouts", ChooseLayouts},
 };

@@ -20,8 +20,9 @@ struct Decision {
 
 struct FuseOptions {
   bool enabled = true;                       // false: only dead code goes
-  std::vector<std::string> disabled_passes;  // "collapse", "inline", "epilogue", "merge",
-                                             // "horizontal", "launches", "split", "layouts"
+  std::vector<std::string> disabled_passes;  // "collapse", "inline", "repeats", "epilogue",
+                                             // "merge", "horizontal", "launches", "split",
+                                             // "layouts"
   bool costly_launches = false;  // for a target where pass "launches" is worth its while
   bool plain_operands = false;   // contractions read their operands as they lie in memory,
   // or widen them where this says of the contraction that does so that it runs as it is. May be

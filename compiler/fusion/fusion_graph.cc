@@ -54,6 +54,24 @@ void CollectAccesses(Op& op) {
   op.reads = std::move(others);
 }
 
+// Calls `visit` wherever the operation names a buffer.
+void ForEachBuffer(ir::Operation& operation, const std::function<void(BufferId&)>& visit) {
+  if (auto* library = std::get_if<Library>(&operation)) {
+    ForEachWindow(library->args, [&](ir::BufferWindow& w) { visit(w.buffer); });
+    for (BufferId& result : library->results) visit(result);
+    return;
+  }
+  auto* repeat = std::get_if<ir::Repeat>(&operation);
+  for (Kernel& kernel : repeat != nullptr ? absl::MakeSpan(repeat->kernels)
+                                          : absl::MakeSpan(&std::get<Kernel>(operation), 1)) {
+    for (Phase& phase : kernel.phases) {
+      for (Inst& inst : phase.body) {
+        if (inst.op == ScalarOp::kLoad || inst.op == ScalarOp::kStore) visit(inst.buffer);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 FusionGraph::FusionGraph(ir::Module& module, std::vector<Decision>* decisions)
@@ -152,7 +170,9 @@ void FusionGraph::Update(int id) {
   }
   CollectAccesses(op);
   for (BufferId b : op.reads) readers_[b].push_back(id);
-  for (BufferId b : op.writes) producer_[b] = id;
+  for (BufferId b : op.writes) {
+    if (module_.buffers[b].kind != BufferKind::kInput) producer_[b] = id;
+  }
 }
 
 void FusionGraph::Remove(int id) {
@@ -162,6 +182,18 @@ void FusionGraph::Remove(int id) {
   for (BufferId b : op.writes) {
     if (producer_[b] == id) producer_[b] = -1;
   }
+}
+
+void FusionGraph::Rename(BufferId from, BufferId to) {
+  std::vector<int> users = readers_[from];
+  if (producer_[from] >= 0) users.push_back(producer_[from]);
+  for (const int id : users) {
+    ForEachBuffer(ops_[id].operation, [&](BufferId& b) {
+      if (b == from) b = to;
+    });
+    Update(id);
+  }
+  kept_[to] = kept_[to] || kept_[from];
 }
 
 int FusionGraph::InsertBefore(int before, Kernel kernel) {
@@ -257,22 +289,7 @@ absl::Status FusionGraph::Verify() {
 void FusionGraph::CompactBuffers() {
   std::vector<bool> used(module_.buffers.size(), false);
   const auto for_each_id = [&](const std::function<void(BufferId&)>& visit) {
-    for (ir::Operation& operation : module_.operations) {
-      if (auto* library = std::get_if<Library>(&operation)) {
-        ForEachWindow(library->args, [&](ir::BufferWindow& w) { visit(w.buffer); });
-        for (BufferId& result : library->results) visit(result);
-        continue;
-      }
-      auto* repeat = std::get_if<ir::Repeat>(&operation);
-      for (Kernel& kernel : repeat != nullptr ? absl::MakeSpan(repeat->kernels)
-                                              : absl::MakeSpan(&std::get<Kernel>(operation), 1)) {
-        for (Phase& phase : kernel.phases) {
-          for (Inst& inst : phase.body) {
-            if (inst.op == ScalarOp::kLoad || inst.op == ScalarOp::kStore) visit(inst.buffer);
-          }
-        }
-      }
-    }
+    for (ir::Operation& operation : module_.operations) ForEachBuffer(operation, visit);
     for (ir::ModuleOutput& output : module_.outputs) {
       if (auto* window = std::get_if<ir::BufferWindow>(&output.value)) visit(window->buffer);
     }

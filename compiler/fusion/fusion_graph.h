@@ -84,6 +84,9 @@ class FusionGraph {
   // Brings reads and writes up to date after the kernel's body changed.
   void Update(int id);
   void Remove(int id);
+  // Whatever stores or reads `from`, and is alive, does so with `to` from now on. REQUIRES: equal
+  // types and strides, and no operation stores `to` any more.
+  void Rename(ir::BufferId from, ir::BufferId to);
   // Appends a new kernel right before operation `before`.
   int InsertBefore(int before, ir::Kernel kernel);
 

@@ -16,12 +16,20 @@ void RemoveUnitLoops(FusionGraph& graph);
 // Substitutes pointwise producers into the loads of their consumers.
 void InlineProducers(FusionGraph& graph);
 
+// Of operations that do the same with the same operands keeps the first, before kernels are joined
+// with what reads them: where that is costly to compute or small, and so better kept in memory.
+void ShareResults(FusionGraph& graph);
+
 // Makes pointwise consumers of a contraction part of it.
 void FuseEpilogues(FusionGraph& graph);
 
 // Joins producers with consumers, and readers of the same buffer where one of them reduces, most
 // memory traffic saved first.
 void MergeKernels(FusionGraph& graph);
+
+// As ShareResults, whatever they compute: after it no two kernels do the same, unless the graph's
+// outputs are apart, or one of them would be in memory for too long.
+void ShareRepeats(FusionGraph& graph);
 
 // Joins independent pointwise kernels that read the same memory.
 void MergeHorizontally(FusionGraph& graph);

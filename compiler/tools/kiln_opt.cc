@@ -99,8 +99,8 @@ absl::StatusOr<Stage> StageFromName(absl::string_view name) {
 }
 
 absl::Status Disable(absl::string_view pass, std::vector<std::string>& disabled) {
-  for (absl::string_view known :
-       {"fusion", "collapse", "inline", "epilogue", "merge", "horizontal", "split", "tile"}) {
+  for (absl::string_view known : {"fusion", "collapse", "inline", "repeats", "epilogue", "merge",
+                                  "horizontal", "split", "tile"}) {
     if (pass != known) continue;
     disabled.emplace_back(pass);
     return absl::OkStatus();

@@ -125,9 +125,21 @@ def _single(b: Builder, family: str, call: str, operands: tuple[str, ...]) -> Pr
     return Proposal(Statement(family, f"{result} = {call}", (result,), operands))
 
 
+def _again(b: Builder) -> Proposal | None:
+    """An earlier statement once more, with what its operands are now."""
+    again = [s for s in b.statements if len(s.results) == 1 and s.text.startswith(f"{s.results[0]} = ")]
+    if not again:
+        return None
+    statement = b.rng.choice(again[-6:])
+    call = statement.text.partition(" = ")[2]
+    return _single(b, statement.family, call, statement.operands)
+
+
 def _grow(b: Builder, length: int) -> None:
     names, weights = list(FAMILIES), [weight for _, weight in FAMILIES.values()]
     for _ in range(length):
+        if b.rng.random() < 0.15 and (proposal := _again(b)) is not None and b.add(proposal):
+            continue
         for _ in range(_TRIES):
             family = b.rng.choices(names, weights)[0]
             if family == "in_place" and b.grad and b.rng.random() < 0.6:

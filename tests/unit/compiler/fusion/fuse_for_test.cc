@@ -128,7 +128,7 @@ FusedModule FuseAndCheck(const std::string& text, const FuseCheck& check) {
 
 FusedModule FuseEveryWay(const std::string& text, const FuseCheck& check) {
   for (const char* pass :
-       {"collapse", "inline", "epilogue", "merge", "horizontal", "split", "layouts"}) {
+       {"collapse", "inline", "repeats", "epilogue", "merge", "horizontal", "split", "layouts"}) {
     SCOPED_TRACE(testing::Message() << "without " << pass);
     FuseCheck without = check;
     without.options.disabled_passes = {pass};
