@@ -59,12 +59,15 @@ class Rejected(Exception):
 
 
 class Builder:
-    def __init__(self, seed: int, worlds: list[dict[str, int]], dynamic: bool, grad: bool) -> None:
+    def __init__(self, seed: int, worlds: list[dict[str, int]], dynamic: bool, grad: bool,
+                 autocast: bool = False) -> None:
         self.rng = random.Random(seed)
         self.seed = seed
         self.worlds = worlds
         self.dynamic = dynamic
         self.grad = grad
+        self.autocast = autocast
+        self.low = False
         self.inputs: list[Input] = []
         self.statements: list[Statement] = []
         self.exact: set[str] = set()
@@ -184,6 +187,7 @@ class Builder:
             exact=tuple(n for n in self.names if n in self.exact),
             dynamic=self.dynamic,
             grad=self.grad,
+            autocast=self.autocast,
         )
 
     def add(self, proposal: Proposal) -> bool:
@@ -222,7 +226,8 @@ class Builder:
 
     def _try(self, statement: Statement, env: dict, ref: dict) -> None:
         try:
-            step(statement, env, False)
+            with torch.autocast("cpu", enabled=self.autocast):
+                step(statement, env, False)
             step(statement, ref, True)
         except Exception as error:
             raise Rejected(str(error)) from None
@@ -280,8 +285,9 @@ def run(program: Program, world: dict[str, int], reference: bool) -> dict:
     env["g"] = torch.Generator().manual_seed(program.seed)
     for item in program.inputs:
         exec(item.text(reference), env)
-    for statement in program.statements:
-        step(statement, env, reference)
+    with torch.autocast("cpu", enabled=program.autocast and not reference):
+        for statement in program.statements:
+            step(statement, env, reference)
     return env
 
 

@@ -41,7 +41,11 @@ class Execution:
     def call(self, fn: Callable | None = None) -> Execution:
         torch.set_default_dtype(torch.float64 if self._reference else torch.float32)
         try:
-            with torch.set_grad_enabled(self._program.grad):
+            cast = self._program.autocast and not self._reference
+            with (
+                torch.set_grad_enabled(self._program.grad),
+                torch.autocast("cpu", enabled=cast),
+            ):
                 self.outputs = list((fn or self.fn)(*self.inputs))
         finally:
             torch.set_default_dtype(torch.float32)

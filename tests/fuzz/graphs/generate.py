@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
+from dataclasses import replace
 
 import torch
 
@@ -92,6 +93,24 @@ def _add_inputs(b: Builder, low: bool) -> None:
         # A leaf with expanded storage gets gradients from torch that depend on how it is viewed.
         grad = b.grad and ".expand" not in view and rng.random() < 0.7
         b.add_input(text, view, dtype, grad, exact)
+    if rng.random() < 0.15:
+        _add_alias(b)
+
+
+def _add_alias(b: Builder) -> None:
+    """An input in the memory of another one, of which neither is a leaf with gradients."""
+    plain = [i for i in b.inputs if not i.requires_grad and b.rank(i.name) > 0]
+    if not plain:
+        return
+    of, rank = b.rng.choice(plain), 0
+    rank = b.rank(of.name)
+    views = ["", "[1:]", "[::2]", "[-1]", ".flatten()"] + [".t()", "[:, 1:]", "[:, 0]"] * (rank == 2)
+    view = b.rng.choice(views)
+    exact = b.is_exact(of.name)
+    name = b.add_input(f"{of.name}.detach()", view, "", False, False)
+    b.inputs[-1] = replace(b.inputs[-1], floating=of.floating)
+    if exact and of.floating:
+        b.exact.add(name)
 
 
 def _convolution(b: Builder) -> Proposal | None:
@@ -136,8 +155,20 @@ def _grow(b: Builder, length: int) -> None:
                 proposal = _convolution(b)
             else:
                 proposal = b.rng.choice(FAMILIES[family][0]).propose(b, family)
-            if proposal is not None and b.add(proposal):
+            if proposal is not None and b.add(_within(b, proposal)):
                 break
+
+
+def _within(b: Builder, proposal: Proposal) -> Proposal:
+    """At times the statement under a context of its own."""
+    contexts = ['torch.autocast("cpu")'] if b.low else []
+    contexts += ['torch.autocast("cpu", enabled=False)'] if b.autocast else []
+    contexts += ["torch.no_grad()"] if b.grad else []
+    if not contexts or b.rng.random() > 0.05:
+        return proposal
+    statement = proposal.statement
+    text = f"with {b.rng.choice(contexts)}: {statement.text}"
+    return replace(proposal, statement=replace(statement, text=text))
 
 
 def _outputs(b: Builder) -> tuple[str, ...]:
@@ -148,6 +179,8 @@ def _outputs(b: Builder) -> tuple[str, ...]:
     found = [n for n in made if n not in read or rng.random() < 0.15]
     found += [item.name for item in b.inputs if rng.random() < 0.05]
     rng.shuffle(found)
+    if found and rng.random() < 0.05:
+        found.insert(0, rng.choice(found))
     return tuple(found[:12]) or (b.names[0],)
 
 
@@ -165,10 +198,12 @@ def generate(seed: int, length: int = 14) -> Program:
     """The program of `seed`. Statements number up to about `length`."""
     rng = random.Random(f"kiln {seed}")
     dynamic, grad, low = rng.random() < 0.35, rng.random() < 0.45, rng.random() < 0.3
+    autocast = rng.random() < 0.1
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        b = Builder(seed, _worlds(rng, dynamic), dynamic, grad)
+        b = Builder(seed, _worlds(rng, dynamic), dynamic, grad, autocast)
         b.rng = rng
+        b.low = low
         b.rebuild()
         with torch.set_grad_enabled(grad):
             _add_inputs(b, low)
