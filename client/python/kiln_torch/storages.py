@@ -51,4 +51,7 @@ def from_own_beginning(node: torch.fx.Node, target: Any, args: Sequence[Any]) ->
         if base.op != "placeholder" and not is_non_overlapping_and_dense_or_false(value):
             raise CaptureError(f"node {node.name} takes places between the elements of {base.name}")
         own = value.storage_offset()
-    return [base, *args[1:position], place - own]
+    place = place - own
+    if isinstance(place, int) and place < 0:
+        raise CaptureError(f"node {node.name} takes places before those of {base.name}")
+    return [base, *args[1:position], place]

@@ -17,7 +17,6 @@ import torch
 
 from program import FLOATS, Input, Program, Statement, literal_names
 
-MOST_ELEMENTS = 4096
 MOST_DIMS = 5
 LARGEST = 1e4
 # How far eager itself may be from float64, as a part of the root mean square.
@@ -68,6 +67,7 @@ class Builder:
         self.grad = grad
         self.autocast = autocast
         self.low = False
+        self.most_elements = 4096
         self.inputs: list[Input] = []
         self.statements: list[Statement] = []
         self.exact: set[str] = set()
@@ -123,7 +123,7 @@ class Builder:
                 shape = torch.broadcast_shapes(a.shape, b.shape)
             except RuntimeError:
                 return False
-            if math.prod(shape) > MOST_ELEMENTS:
+            if math.prod(shape) > self.most_elements:
                 return False
         return True
 
@@ -245,7 +245,7 @@ class Builder:
             value, wanted = env[name], ref[name]
             if not isinstance(value, torch.Tensor) or value.is_complex():
                 raise Rejected("no tensor")
-            if value.numel() > MOST_ELEMENTS or value.dim() > MOST_DIMS:
+            if value.numel() > self.most_elements or value.dim() > MOST_DIMS:
                 raise Rejected("too large")
             if value.shape != wanted.shape:
                 raise Rejected("other sizes in float64")

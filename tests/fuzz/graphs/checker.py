@@ -209,7 +209,11 @@ def check(program: Program, layer: str = "kiln") -> Outcome:
         try:
             first = Execution(program, program.worlds[0], False)
             compiled = torch.compile(
-                first.fn, backend=backend_of(layer), dynamic=program.dynamic or None
+                first.fn,
+                backend=backend_of(layer),
+                dynamic=program.dynamic or None,
+                # Beside each other, though this process has one thread.
+                options={"threads": 2} if layer == "kiln" else None,
             )
             for world in program.worlds:
                 outcome.kind, outcome.what = _check_world(program, world, compiled, outcome)

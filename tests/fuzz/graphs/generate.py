@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -17,16 +18,16 @@ _SIZES = (2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 33)
 _TRIES = 25  # proposals for one statement
 
 
-def _worlds(rng: random.Random, dynamic: bool) -> list[dict[str, int]]:
+def _worlds(rng: random.Random, dynamic: bool, sizes: Sequence[int]) -> list[dict[str, int]]:
     """Values of the sizes. Static programs have one, at times with an empty or a single dimension."""
     letters = "abc"
     if not dynamic:
         small = [rng.choice((0, 1)) if rng.random() < 0.08 else None for _ in letters]
-        return [{s: rng.choice(_SIZES) if n is None else n
+        return [{s: rng.choice(sizes) if n is None else n
                  for s, n in zip(letters, small, strict=True)}]
-    worlds = [dict(zip(letters, rng.sample(_SIZES, len(letters)), strict=True)) for _ in range(2)]
+    worlds = [dict(zip(letters, rng.sample(sizes, len(letters)), strict=True)) for _ in range(2)]
     if rng.random() < 0.3:
-        last = dict(zip(letters, rng.sample(_SIZES, len(letters)), strict=True))
+        last = dict(zip(letters, rng.sample(sizes, len(letters)), strict=True))
         last[rng.choice(letters)] = rng.choice((0, 1))
         worlds.append(last)
     return worlds
@@ -194,16 +195,18 @@ def _with_backward(program: Program) -> Program:
         return program.with_(grad=False)
 
 
-def generate(seed: int, length: int = 14) -> Program:
-    """The program of `seed`. Statements number up to about `length`."""
+def generate(seed: int, length: int = 14, sizes: Sequence[int] | None = None) -> Program:
+    """The program of `seed`. Statements number up to about `length`; dimensions have `sizes`."""
+    sizes = sizes or _SIZES
     rng = random.Random(f"kiln {seed}")
     dynamic, grad, low = rng.random() < 0.35, rng.random() < 0.45, rng.random() < 0.3
     autocast = rng.random() < 0.1
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        b = Builder(seed, _worlds(rng, dynamic), dynamic, grad, autocast)
+        b = Builder(seed, _worlds(rng, dynamic, sizes), dynamic, grad, autocast)
         b.rng = rng
         b.low = low
+        b.most_elements = max(b.most_elements, 8 * max(sizes) ** 2)
         b.rebuild()
         with torch.set_grad_enabled(grad):
             _add_inputs(b, low)
