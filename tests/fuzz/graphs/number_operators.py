@@ -298,7 +298,6 @@ REDUCTIONS = templates(
     torch.max(<N>, <d>, keepdim=<t>)
     torch.min(<N>, <d>)
     torch.sort(<N>, dim=<d>, stable=True)
-    torch.topk(<N1>, 1)
     """,
     exact="yes",
     results=2,
@@ -339,6 +338,9 @@ REDUCTIONS = templates(
 ) + templates(
     """
     torch.median(<N>)
+    torch.topk(<N1>, 1)[0]
+    torch.topk(<n1>, 1, <d>, largest=<t>)[0]
+    torch.kthvalue(<N1>, 1, <d>)[0]
     torch.amax(<N>, <D>, keepdim=<t>) == <0>
     torch.argsort(<N>, <d>, descending=<t>, stable=True)
     torch.msort(<N1>)
@@ -355,7 +357,6 @@ REDUCTIONS = templates(
     """
     torch.cummax(<N>, <d>)
     torch.cummin(<N>, <d>)
-    torch.kthvalue(<N1>, 1)
     torch.aminmax(<n>, dim=<d>, keepdim=<t>)
     torch.aminmax(<n>)
     torch.sort(<N>, dim=<d>, descending=True, stable=True)
