@@ -25,10 +25,12 @@ absl::Status LowerConvolutionBackward(NodeContext& n) {
   if (input.dtype != weight.dtype || grad.dtype != weight.dtype) {
     return n.Decline("of these element types");
   }
+  // ATen's result has no channels then, whatever the weight's sizes say.
+  if (IsEmpty(weight.sizes)) return n.Decline("of a weight without elements");
   const View& image = c.is_transposed ? grad : input;
   const View& out = c.is_transposed ? input : grad;
   KILN_RETURN_IF_ERROR(CheckConvolution(n, c, image, out));
-  const bool is_empty = IsEmpty(grad.sizes) || IsEmpty(input.sizes) || IsEmpty(weight.sizes);
+  const bool is_empty = IsEmpty(grad.sizes) || IsEmpty(input.sizes);
   const auto is_wanted = [&](size_t i) {
     return wanted[i] != 0 && n.HasResult(i) && n.ResultUsed(i);
   };

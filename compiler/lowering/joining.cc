@@ -1,5 +1,7 @@
-// Tensors put together from parts: cat, padding, scatter of a slice, triangles.
+// Tensors put together from parts: cat, padding, scatter of a slice or a diagonal, triangles.
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -179,6 +181,43 @@ absl::Status LowerSelectScatter(NodeContext& n) {
   return absl::OkStatus();
 }
 
+// self with src in place of the elements of a diagonal over two dimensions.
+absl::Status LowerDiagonalScatter(NodeContext& n) {
+  KILN_ASSIGN_OR_RETURN(const View self, n.Tensor(0, "self"));
+  KILN_ASSIGN_OR_RETURN(const View src, n.Tensor(1, "src"));
+  const size_t rank = self.sizes.size();
+  KILN_ASSIGN_OR_RETURN(const int64_t offset, n.ConstInt(2, "offset", 0));
+  KILN_ASSIGN_OR_RETURN(const int row, n.Dimension(3, "dim1", rank, 0));
+  KILN_ASSIGN_OR_RETURN(const int column, n.Dimension(4, "dim2", rank, 1));
+  if (rank < 2 || row == column || offset <= INT32_MIN || offset >= INT32_MAX) {
+    return n.BadGraph("a diagonal over one dimension", "two different dimensions");
+  }
+  KILN_RETURN_IF_ERROR(n.CheckSizes(self.sizes, n.Result(0).sizes, "the argument"));
+  if (src.sizes.size() + 1 != rank) return n.BadGraph("the rank of 'src'", "one less");
+  // Where src has the element at `at` of self, which lies on the diagonal.
+  const auto source_of = [&](const Ints& at, IntExpr on_diagonal) {
+    Ints source;
+    for (int d = 0; d < static_cast<int>(rank); ++d) {
+      if (d != row && d != column) source.push_back(at[d]);
+    }
+    source.push_back(on_diagonal);
+    return source;
+  };
+  const IntExpr length = src.sizes.back();
+  KILN_RETURN_IF_ERROR(n.CheckSizes(src.sizes, source_of(self.sizes, length), "'src'"));
+  n.PointwiseResult(0, [&](KernelBuilder& b, const Ints& at) {
+    const Scalar old = b.Load(self, at);
+    if (IsEmpty(src.sizes)) return old;
+    const IntExpr on_row = b.ints().Add(at[row], std::min<int64_t>(offset, 0));
+    const IntExpr on_column = b.ints().Add(at[column], -std::max<int64_t>(offset, 0));
+    Scalar mask = b.Op(kEq, b.Index(on_row), b.Index(on_column));
+    b.AddBounds(on_row, b.ints().Const(0), length, mask);
+    const Scalar value = b.Cast(b.LoadMasked(src, source_of(at, on_row), mask, 0), self.dtype);
+    return b.Select(mask, value, old);
+  });
+  return absl::OkStatus();
+}
+
 // tril, triu: zero above, or below, diagonal number `diagonal`.
 absl::Status LowerTriangle(NodeContext& n, bool lower) {
   KILN_ASSIGN_OR_RETURN(const View self, n.Tensor(0, "self"));
@@ -201,6 +240,7 @@ void RegisterJoining(Registry& registry) {
   registry["constant_pad_nd.default"] = LowerConstantPad;
   registry["slice_scatter.default"] = LowerSliceScatter;
   registry["select_scatter.default"] = LowerSelectScatter;
+  registry["diagonal_scatter.default"] = LowerDiagonalScatter;
   registry["tril.default"] = [](NodeContext& n) { return LowerTriangle(n, true); };
   registry["triu.default"] = [](NodeContext& n) { return LowerTriangle(n, false); };
 }

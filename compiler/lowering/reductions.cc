@@ -147,6 +147,19 @@ absl::Status LowerTruth(NodeContext& n, ReduceKind kind, bool has_dims) {
       [](KernelBuilder& b, Scalar x) { return b.Cast(b.Widen(x), DType::kBool); }, Unchanged);
 }
 
+// any.dims, all.dims: an empty list is no dimension here, and every one elsewhere.
+absl::Status LowerTruthOfDims(NodeContext& n, ReduceKind kind) {
+  if (n.Find(1, "dim") == nullptr) return LowerTruth(n, kind, true);
+  KILN_ASSIGN_OR_RETURN(const Ints dims, n.IntList(1, "dim"));
+  if (!dims.empty()) return LowerTruth(n, kind, true);
+  KILN_ASSIGN_OR_RETURN(const View self, n.Tensor(0, "self"));
+  KILN_RETURN_IF_ERROR(n.CheckSizes(n.Result(0).sizes, self.sizes, "the result"));
+  n.PointwiseResult(0, [&](KernelBuilder& b, const Ints& at) {
+    return b.Cast(b.Widen(b.Load(self, at)), DType::kBool);
+  });
+  return absl::OkStatus();
+}
+
 // The element as argmax takes it: bool has no order of its own.
 Scalar Ordered(KernelBuilder& b, Scalar x) {
   return x.dtype == DType::kBool ? b.Cast(x, DType::kU8) : b.Widen(x);
@@ -295,8 +308,8 @@ void RegisterReductions(Registry& registry) {
       return LowerExtreme(n, ReduceKind::kMin, has_dims);
     };
   }
-  registry["any.dims"] = registry["any.dim"];
-  registry["all.dims"] = registry["all.dim"];
+  registry["any.dims"] = [](NodeContext& n) { return LowerTruthOfDims(n, ReduceKind::kAny); };
+  registry["all.dims"] = [](NodeContext& n) { return LowerTruthOfDims(n, ReduceKind::kAll); };
   registry["argmax.default"] = [](NodeContext& n) { return LowerArg(n, ReduceKind::kArgMax); };
   registry["argmin.default"] = [](NodeContext& n) { return LowerArg(n, ReduceKind::kArgMin); };
   registry["max.dim"] = [](NodeContext& n) {

@@ -184,8 +184,16 @@ absl::Status LowerScatterReduce(NodeContext& n, const char* source_name) {
 
 // ---- By an index along one dimension: index_add, index_copy, index_fill --------------------
 
+// The number at `at` of `index`, into a dimension of `size` elements.
+using LoadIndex = Scalar (*)(KernelBuilder& b, const View& index, const Ints& at, IntExpr size);
+
+// As index_add and index_copy have it: a negative index is an error.
+Scalar LoadPlain(KernelBuilder& b, const View& index, const Ints& at, IntExpr) {
+  return b.Load(index, at);
+}
+
 // `value` gives what goes to the place of index[i], at coordinates with i along the dimension.
-absl::Status ScatterSlices(NodeContext& n, std::optional<ReduceKind> kind,
+absl::Status ScatterSlices(NodeContext& n, std::optional<ReduceKind> kind, LoadIndex load_index,
                            const std::optional<View>& source, const NodeContext::Body& value) {
   KILN_ASSIGN_OR_RETURN(const View self, n.Tensor(0, "self"));
   KILN_ASSIGN_OR_RETURN(const View index, n.Tensor(2, "index"));
@@ -207,7 +215,7 @@ absl::Status ScatterSlices(NodeContext& n, std::optional<ReduceKind> kind,
   EmitScatter(n, s, [&](KernelBuilder& b, const Ints& at) { return b.Load(self, at); },
               {[&](KernelBuilder& b, const Ints& free, const Ints& inner) {
                 std::vector<Coordinate> place(free.begin(), free.end());
-                place[dim] = b.Load(index, inner);
+                place[dim] = load_index(b, index, inner, self.sizes[dim]);
                 Ints at = free;
                 at[dim] = inner[0];
                 b.StoreAt(s.out, place, value(b, at), kind);
@@ -219,15 +227,16 @@ absl::Status ScatterSlices(NodeContext& n, std::optional<ReduceKind> kind,
 absl::Status LowerIndexAdd(NodeContext& n) {
   KILN_ASSIGN_OR_RETURN(const View source, n.Tensor(3, "source"));
   KILN_ASSIGN_OR_RETURN(const Number alpha, n.ScalarArg(4, "alpha", Number(int64_t{1})));
-  return ScatterSlices(n, ReduceKind::kSum, source, [&](KernelBuilder& b, const Ints& at) {
-    const Scalar value = b.Widen(b.Load(source, at));
-    return b.Op(kMul, value, b.Const(value.dtype, alpha));
-  });
+  return ScatterSlices(n, ReduceKind::kSum, LoadPlain, source,
+                       [&](KernelBuilder& b, const Ints& at) {
+                         const Scalar value = b.Widen(b.Load(source, at));
+                         return b.Op(kMul, value, b.Const(value.dtype, alpha));
+                       });
 }
 
 absl::Status LowerIndexCopy(NodeContext& n) {
   KILN_ASSIGN_OR_RETURN(const View source, n.Tensor(3, "source"));
-  return ScatterSlices(n, std::nullopt, source,
+  return ScatterSlices(n, std::nullopt, LoadPlain, source,
                        [&](KernelBuilder& b, const Ints& at) { return b.Load(source, at); });
 }
 
@@ -235,9 +244,9 @@ absl::Status LowerIndexFill(NodeContext& n) {
   KILN_ASSIGN_OR_RETURN(const Operand value, n.TensorOrNumber(3, "value"));
   const auto* view = std::get_if<View>(&value);
   if (view != nullptr && !view->sizes.empty()) return n.BadGraph("the value's rank", "0");
-  return ScatterSlices(n, std::nullopt, std::nullopt, [&](KernelBuilder& b, const Ints&) {
-    return LoadOperand(b, value, {}, n.Result(0).dtype);
-  });
+  return ScatterSlices(
+      n, std::nullopt, LoadWrapped, std::nullopt,
+      [&](KernelBuilder& b, const Ints&) { return LoadOperand(b, value, {}, n.Result(0).dtype); });
 }
 
 // ---- By advanced indexing: index_put -------------------------------------------------------

@@ -315,8 +315,8 @@ absl::Status LowerAsStrided(NodeContext& n) {
     last = n.ints().Add(last, n.ints().Mul(n.ints().Add(sizes[d], -1), strides[d]));
   }
   const IntExpr elements = n.ints().Product(self.sizes);
-  if (!last.is_const() || !elements.is_const() || last.value() < 0 ||
-      last.value() >= elements.value()) {
+  if (!offset.is_const() || !last.is_const() || !elements.is_const() || offset.value() < 0 ||
+      last.value() < 0 || last.value() >= elements.value()) {
     return n.Decline("memory beyond the argument's value");
   }
   const View flat = Reshape(n.ints(), self, {elements});

@@ -144,6 +144,12 @@ def _views_and_indexing() -> list[Case]:
              lambda: (randn(7, 45),)),
         Case("scans_of_extremes", lambda x: (*x.cummax(1), *x.cummin(0)),
              lambda: (integers(9, 40, high=6).float(),)),
+        Case("truth_of_no_dims", lambda x: (torch.any(x > 1, dim=[]), torch.any(x, dim=[], keepdim=True), torch.all(x, dim=[])),
+             lambda: (randn(5, 7).round(),)),
+        Case("diagonal_scatter", lambda x, y, z: (torch.diagonal_scatter(x, y), torch.diagonal_scatter(x, z, -2, 1, 0)),
+             lambda: (randn(5, 7, 3), randn(3, 5), randn(3, 5))),
+        Case("index_fill_negative", lambda x, i: x.index_fill(1, i - 25, 3.0),
+             lambda: (randn(4, 50), integers(17))),
         Case("slice_scatter", lambda x, y: torch.slice_scatter(x, y, 1, 2, 9, 2),
              lambda: (randn(5, 12), randn(5, 4))),
     ]

@@ -63,3 +63,7 @@ def test_an_expanded_nothing_is_written_nowhere():
 def test_a_split_may_have_parts_of_nothing(sizes):
     check(lambda x: torch.cat([part.exp() * i for i, part in enumerate((x * 2).split(sizes, -1))], -1),
           torch.randn(4, 8))
+
+
+def test_a_convolution_of_no_channels():
+    check(lambda x, w: F.conv2d(x, w, padding=1), torch.randn(2, 0, 5, 5), torch.randn(4, 0, 3, 3))

@@ -38,7 +38,7 @@ ROWS = {
     "index_add": lambda x, i: x.index_add(0, i, x[:1].expand(3, 3)),
     "index_fill": lambda x, i: x.index_fill(0, i, 7.0),
 }
-WRAPS = {"index", "index_put", "accumulating index_put"}
+WRAPS = {"index", "index_put", "accumulating index_put", "index_fill"}
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -115,3 +115,35 @@ def test_sizes_may_be_symbols():
         v = torch.randn(values, columns)
         expected = x.index_add(0, i, v).scatter_add(1, (i % 3)[:, None], v)
         torch.testing.assert_close(fn(x, i, v), expected)
+
+
+# Sizes, and the diagonal: its number and its two dimensions.
+DIAGONALS = [
+    ((4, 4), 0, 0, 1), ((5, 2), 0, 0, 1), ((2, 5), 2, 0, 1), ((5, 3), -3, 0, 1), ((5, 3), 7, 0, 1),
+    ((3, 4, 5), 1, 2, 0), ((3, 4, 5), -1, 0, -1), ((0, 3), 0, 0, 1), ((2, 3, 1), 0, 1, 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sizes", "offset", "row", "column"), DIAGONALS)
+def test_a_diagonal_is_replaced(sizes, offset, row, column):
+    x = torch.randn(sizes)
+    y = torch.randn(x.diagonal(offset, row, column).shape)
+    check(lambda x, y: torch.diagonal_scatter(x, y * 2, offset, row, column) * 3, x, y)
+
+
+def test_a_diagonal_is_written_in_place_at_sizes_that_change():
+    def fn(x):
+        y = x * 2
+        y.diagonal(1).mul_(5)
+        y.diagonal(0, 1, 0)[1:] += 3
+        return y
+
+    kiln_torch.reset()
+    ours = torch.compile(fn, backend="kiln", dynamic=True, options={"fallback": "raise"})
+    for sizes in ((3, 5), (4, 4), (6, 2)):
+        x, y = (torch.arange(1.0, 1 + sizes[0] * sizes[1]).view(sizes).requires_grad_() for _ in "12")
+        expected, actual = fn(x), ours(y)
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+        gradients = (torch.autograd.grad(out.square().sum(), at)[0] for out, at in ((actual, y), (expected, x)))
+        torch.testing.assert_close(*gradients, rtol=0, atol=0)
+    assert kiln_torch.stats()["library_ops"] == {}

@@ -27,6 +27,7 @@ from kiln_torch.handed_on import handed_on
 from kiln_torch.names import MODULE_NAMES
 from kiln_torch.seeds import SEED, SEEDED
 from kiln_torch.sizes import CaptureError, Sizes, specialize
+from kiln_torch.storages import from_own_beginning
 from kiln_torch.updates import COPY, is_writable, updates
 
 FORMAT_VERSION = 1
@@ -328,7 +329,7 @@ class _Capture:
         if value is None and target not in RANDOM_AGAIN and not target._schema.returns:
             value = ()  # a check, which only raises
         # First, for arguments may be nodes of their own, which take numbers before the results do.
-        call = self._call(node, target, args)
+        call = self._call(node, target, from_own_beginning(node, target, args))
         results: list[dict[str, Any]] = []
         self._values[node] = self._add_results(value, f"result of {node.name}", results)
         self._nodes.append(

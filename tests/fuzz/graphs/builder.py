@@ -17,7 +17,6 @@ import torch
 
 from program import FLOATS, Input, Program, Statement, literal_names
 
-MOST_ELEMENTS = 4096
 MOST_DIMS = 5
 LARGEST = 1e4
 # How far eager itself may be from float64, as a part of the root mean square.
@@ -59,12 +58,16 @@ class Rejected(Exception):
 
 
 class Builder:
-    def __init__(self, seed: int, worlds: list[dict[str, int]], dynamic: bool, grad: bool) -> None:
+    def __init__(self, seed: int, worlds: list[dict[str, int]], dynamic: bool, grad: bool,
+                 autocast: bool = False) -> None:
         self.rng = random.Random(seed)
         self.seed = seed
         self.worlds = worlds
         self.dynamic = dynamic
         self.grad = grad
+        self.autocast = autocast
+        self.low = False
+        self.most_elements = 4096
         self.inputs: list[Input] = []
         self.statements: list[Statement] = []
         self.exact: set[str] = set()
@@ -120,7 +123,7 @@ class Builder:
                 shape = torch.broadcast_shapes(a.shape, b.shape)
             except RuntimeError:
                 return False
-            if math.prod(shape) > MOST_ELEMENTS:
+            if math.prod(shape) > self.most_elements:
                 return False
         return True
 
@@ -184,6 +187,7 @@ class Builder:
             exact=tuple(n for n in self.names if n in self.exact),
             dynamic=self.dynamic,
             grad=self.grad,
+            autocast=self.autocast,
         )
 
     def add(self, proposal: Proposal) -> bool:
@@ -222,7 +226,8 @@ class Builder:
 
     def _try(self, statement: Statement, env: dict, ref: dict) -> None:
         try:
-            step(statement, env, False)
+            with torch.autocast("cpu", enabled=self.autocast):
+                step(statement, env, False)
             step(statement, ref, True)
         except Exception as error:
             raise Rejected(str(error)) from None
@@ -240,7 +245,7 @@ class Builder:
             value, wanted = env[name], ref[name]
             if not isinstance(value, torch.Tensor) or value.is_complex():
                 raise Rejected("no tensor")
-            if value.numel() > MOST_ELEMENTS or value.dim() > MOST_DIMS:
+            if value.numel() > self.most_elements or value.dim() > MOST_DIMS:
                 raise Rejected("too large")
             if value.shape != wanted.shape:
                 raise Rejected("other sizes in float64")
@@ -280,8 +285,9 @@ def run(program: Program, world: dict[str, int], reference: bool) -> dict:
     env["g"] = torch.Generator().manual_seed(program.seed)
     for item in program.inputs:
         exec(item.text(reference), env)
-    for statement in program.statements:
-        step(statement, env, reference)
+    with torch.autocast("cpu", enabled=program.autocast and not reference):
+        for statement in program.statements:
+            step(statement, env, reference)
     return env
 
 

@@ -41,7 +41,11 @@ class Execution:
     def call(self, fn: Callable | None = None) -> Execution:
         torch.set_default_dtype(torch.float64 if self._reference else torch.float32)
         try:
-            with torch.set_grad_enabled(self._program.grad):
+            cast = self._program.autocast and not self._reference
+            with (
+                torch.set_grad_enabled(self._program.grad),
+                torch.autocast("cpu", enabled=cast),
+            ):
                 self.outputs = list((fn or self.fn)(*self.inputs))
         finally:
             torch.set_default_dtype(torch.float32)
@@ -205,7 +209,11 @@ def check(program: Program, layer: str = "kiln") -> Outcome:
         try:
             first = Execution(program, program.worlds[0], False)
             compiled = torch.compile(
-                first.fn, backend=backend_of(layer), dynamic=program.dynamic or None
+                first.fn,
+                backend=backend_of(layer),
+                dynamic=program.dynamic or None,
+                # Beside each other, though this process has one thread.
+                options={"threads": 2} if layer == "kiln" else None,
             )
             for world in program.worlds:
                 outcome.kind, outcome.what = _check_world(program, world, compiled, outcome)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import warnings
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -16,16 +18,16 @@ _SIZES = (2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 33)
 _TRIES = 25  # proposals for one statement
 
 
-def _worlds(rng: random.Random, dynamic: bool) -> list[dict[str, int]]:
+def _worlds(rng: random.Random, dynamic: bool, sizes: Sequence[int]) -> list[dict[str, int]]:
     """Values of the sizes. Static programs have one, at times with an empty or a single dimension."""
     letters = "abc"
     if not dynamic:
         small = [rng.choice((0, 1)) if rng.random() < 0.08 else None for _ in letters]
-        return [{s: rng.choice(_SIZES) if n is None else n
+        return [{s: rng.choice(sizes) if n is None else n
                  for s, n in zip(letters, small, strict=True)}]
-    worlds = [dict(zip(letters, rng.sample(_SIZES, len(letters)), strict=True)) for _ in range(2)]
+    worlds = [dict(zip(letters, rng.sample(sizes, len(letters)), strict=True)) for _ in range(2)]
     if rng.random() < 0.3:
-        last = dict(zip(letters, rng.sample(_SIZES, len(letters)), strict=True))
+        last = dict(zip(letters, rng.sample(sizes, len(letters)), strict=True))
         last[rng.choice(letters)] = rng.choice((0, 1))
         worlds.append(last)
     return worlds
@@ -92,6 +94,24 @@ def _add_inputs(b: Builder, low: bool) -> None:
         # A leaf with expanded storage gets gradients from torch that depend on how it is viewed.
         grad = b.grad and ".expand" not in view and rng.random() < 0.7
         b.add_input(text, view, dtype, grad, exact)
+    if rng.random() < 0.15:
+        _add_alias(b)
+
+
+def _add_alias(b: Builder) -> None:
+    """An input in the memory of another one, of which neither is a leaf with gradients."""
+    plain = [i for i in b.inputs if not i.requires_grad and b.rank(i.name) > 0]
+    if not plain:
+        return
+    of, rank = b.rng.choice(plain), 0
+    rank = b.rank(of.name)
+    views = ["", "[1:]", "[::2]", "[-1]", ".flatten()"] + [".t()", "[:, 1:]", "[:, 0]"] * (rank == 2)
+    view = b.rng.choice(views)
+    exact = b.is_exact(of.name)
+    name = b.add_input(f"{of.name}.detach()", view, "", False, False)
+    b.inputs[-1] = replace(b.inputs[-1], floating=of.floating)
+    if exact and of.floating:
+        b.exact.add(name)
 
 
 def _convolution(b: Builder) -> Proposal | None:
@@ -148,8 +168,20 @@ def _grow(b: Builder, length: int) -> None:
                 proposal = _convolution(b)
             else:
                 proposal = b.rng.choice(FAMILIES[family][0]).propose(b, family)
-            if proposal is not None and b.add(proposal):
+            if proposal is not None and b.add(_within(b, proposal)):
                 break
+
+
+def _within(b: Builder, proposal: Proposal) -> Proposal:
+    """At times the statement under a context of its own."""
+    contexts = ['torch.autocast("cpu")'] if b.low else []
+    contexts += ['torch.autocast("cpu", enabled=False)'] if b.autocast else []
+    contexts += ["torch.no_grad()"] if b.grad else []
+    if not contexts or b.rng.random() > 0.05:
+        return proposal
+    statement = proposal.statement
+    text = f"with {b.rng.choice(contexts)}: {statement.text}"
+    return replace(proposal, statement=replace(statement, text=text))
 
 
 def _outputs(b: Builder) -> tuple[str, ...]:
@@ -160,6 +192,8 @@ def _outputs(b: Builder) -> tuple[str, ...]:
     found = [n for n in made if n not in read or rng.random() < 0.15]
     found += [item.name for item in b.inputs if rng.random() < 0.05]
     rng.shuffle(found)
+    if found and rng.random() < 0.05:
+        found.insert(0, rng.choice(found))
     return tuple(found[:12]) or (b.names[0],)
 
 
@@ -173,14 +207,18 @@ def _with_backward(program: Program) -> Program:
         return program.with_(grad=False)
 
 
-def generate(seed: int, length: int = 14) -> Program:
-    """The program of `seed`. Statements number up to about `length`."""
+def generate(seed: int, length: int = 14, sizes: Sequence[int] | None = None) -> Program:
+    """The program of `seed`. Statements number up to about `length`; dimensions have `sizes`."""
+    sizes = sizes or _SIZES
     rng = random.Random(f"kiln {seed}")
     dynamic, grad, low = rng.random() < 0.35, rng.random() < 0.45, rng.random() < 0.3
+    autocast = rng.random() < 0.1
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        b = Builder(seed, _worlds(rng, dynamic), dynamic, grad)
+        b = Builder(seed, _worlds(rng, dynamic, sizes), dynamic, grad, autocast)
         b.rng = rng
+        b.low = low
+        b.most_elements = max(b.most_elements, 8 * max(sizes) ** 2)
         b.rebuild()
         with torch.set_grad_enabled(grad):
             _add_inputs(b, low)

@@ -53,11 +53,13 @@ class Program:
     exact: tuple[str, ...]  # values that every right execution gives bit by bit
     dynamic: bool = False
     grad: bool = False
+    autocast: bool = False  # to bfloat16, around everything
 
     def low(self) -> bool:
         """Whether a type of 16 bits takes part."""
         text = " ".join([i.base for i in self.inputs] + [s.text for s in self.statements])
-        return "torch.float16" in text or "torch.bfloat16" in text
+        names = ("torch.float16", "torch.bfloat16", "autocast(")
+        return self.autocast or any(name in text for name in names)
 
     def function(self, reference: bool = False) -> str:
         names = ", ".join(i.name for i in self.inputs)

@@ -29,7 +29,7 @@ def gradients(values, outputs):
 
 def run(function, sizes):
     values = inputs(**sizes)
-    with torch.set_grad_enabled({grad}):
+    with torch.set_grad_enabled({grad}), torch.autocast("cpu", enabled={autocast}):
         outputs = function(*values)
     found = {{f"output {{i}}": value for i, value in enumerate(outputs)}}
     found |= {{f"input {{i}}": value for i, value in enumerate(values)}}
@@ -53,6 +53,7 @@ def script(program: Program, title: str) -> str:
         function=program.function(),
         seed=program.seed,
         grad=program.grad,
+        autocast=program.autocast,
         dynamic=program.dynamic or None,
         worlds=list(program.worlds),
     )

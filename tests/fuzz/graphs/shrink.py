@@ -18,6 +18,8 @@ def tidy(program: Program) -> Program | None:
             known |= set(statement.results)
     outputs = tuple(name for name in program.outputs if name in known)
     read = set(outputs) | {name for s in statements for name in literal_names(s.text)}
+    for item in reversed(program.inputs):
+        read |= literal_names(item.base) if item.name in read else set()
     inputs = tuple(item for item in program.inputs if item.name in read)
     if not outputs or not inputs:
         return None
@@ -59,6 +61,8 @@ def _simpler(program: Program, cut: Callable[[Program, str], Program | None]) ->
         yield program.with_(dynamic=False)
     if program.grad:
         yield program.with_(grad=False)
+    if program.autocast:
+        yield program.with_(autocast=False)
     for statement in reversed(program.statements):
         if len(statement.results) == 1:
             shorter = cut(program, statement.results[0])
