@@ -184,26 +184,27 @@ KILN_FN void KStoreByWarps(const KHeads& heads, const KAttentionSizes& sizes, fl
   using P = KWarpAttention<S>;
   const int thread = KAgain(KThread()), lane = thread & 31, row = (thread >> 5) * S::kWarpRows;
   const KAttentionTile tile = KAttentionTileAt<S>(KBlockAgain(), sizes);
+  const KRowsOfHead result = heads.At(tile.batch, tile.head);
 #pragma clang loop unroll(full)
   for (int i = 0; i < B; ++i) {
-    float factors[2];
+    float factors[2], of_block[1][N];
     rows[i].batch = tile.batch;
     rows[i].head = tile.head;
     rows[i].row = tile.row + row + 16 * i + (lane >> 2);
     KEndRows<S>(rows[i], lane, sizes, scale, factors, log_sums);
 #pragma clang loop unroll(full)
-    for (int j = 0; j < N; ++j) sums[i][j] *= factors[j >> 1 & 1];
+    for (int j = 0; j < N; ++j) of_block[0][j] = sums[i][j] * factors[j >> 1 & 1];
+    KFinishSums<KOfWarp<S, 1, 16, S::kHead>>(
+        of_block, {tile.row + row + 16 * i, 0, sizes.queries, S::kHead},
+        KSharedBase() + row * P::kRowBytes,
+        [](int, Vec<float, 2> pair)
+            KILN_INLINE { return KNarrowPair<S::kHalf>(pair[0], pair[1]); },
+        [=](int row, int column, bool inside, KOctet octet) KILN_INLINE {
+          return [=]() KILN_INLINE {
+            if (inside) KStoreGlobal(result.from + row * result.pitch + 2 * column, octet);
+          };
+        });
   }
-  const KRowsOfHead result = heads.At(tile.batch, tile.head);
-  KFinishSums<KOfWarp<S, B, 16, S::kHead>>(
-      sums, {tile.row + row, 0, sizes.queries, S::kHead}, KSharedBase() + row * P::kRowBytes,
-      [](int, Vec<float, 2> pair)
-          KILN_INLINE { return KNarrowPair<S::kHalf>(pair[0], pair[1]); },
-      [=](int row, int column, bool inside, KOctet octet) KILN_INLINE {
-        return [=]() KILN_INLINE {
-          if (inside) KStoreGlobal(result.from + row * result.pitch + 2 * column, octet);
-        };
-      });
 }
 
 // log_sums(batch, head, row, value) takes the logarithm of a row's sum of exponentials.

@@ -325,11 +325,11 @@ TEST(PtxTest, ProductsAreOnTensorCoresWithoutSpills) {
 // Columns that are no octets are finished and stored one by one, so that none past the last one is
 // loaded; a library would store octets, which then are copied.
 TEST(PtxTest, ColumnsOfAProductMayEndAnywhere) {
-  const auto check = [](const std::string& text) {
+  const auto check = [](const std::string& text, absl::string_view load) {
     const Made made = Compile(text);
     EXPECT_THAT(made.schedules, HasSubstr("multiply_tile<"));
     EXPECT_THAT(made.kernels[0].source, HasSubstr("kRagged = true"));
-    EXPECT_THAT(made.objects[0], HasSubstr("ld.shared.u16"));
+    EXPECT_THAT(made.objects[0], HasSubstr(load));
     EXPECT_THAT(made.objects[0], Not(HasSubstr("st.global.v")));
     EXPECT_THAT(made.objects[0], Not(HasSubstr(".local")));
   };
@@ -337,8 +337,8 @@ TEST(PtxTest, ColumnsOfAProductMayEndAnywhere) {
        {std::tuple(2048, 50257, 768), {520, 5001, 136}, {513, 5444, 136}, {4096, 4098, 4096}}) {
     SCOPED_TRACE(StrCat(m, " x ", n, " x ", k));
     const std::string text = ProductAndMore("bf16", m, n, k, false, false);
-    check(text);
-    check(Alone(text));
+    check(text, "ld.shared.u32");  // what is rounded needs a bias of each column
+    check(Alone(text), "ld.shared.u16");
   }
   for (const int n : {133, 142}) {
     ir::Module module = *ir::Parse(ProductAndMore("bf16", 130, n, 136, false, false));
@@ -414,41 +414,60 @@ TEST(PtxTest, OperandsOfProductsLieInAnyOrder) {
   }
 }
 
-// Other lanes store results of 16 bits than compute them, and the memory plan may have one take the
-// place of what another depends on (ChooseInPlace): of a piece all loads come before all stores.
+// The memory plan may have a result take the place of what another depends on (ChooseInPlace): of
+// what a thread finishes at a time all loads come before all stores, sums from shared memory first.
 TEST(PtxTest, ResultsOfAProductAreStoredAfterAllLoadsForThem) {
-  std::string text = ProductAndMore("bf16", 520, 5768, 136, false, false);
-  text = absl::StrReplaceAll(
-      text, {{"  kernel @mm", "  buffer @z bf16[520,5768] strides[5768,1] output\n  kernel @mm"},
-             {"      store bf16 @y[d0, d1], %13\n",
-              "      store bf16 @y[d0, d1], %13\n      %14 = mul f32 %11, %8\n"
-              "      %15 = cast bf16 %14\n      store bf16 @z[d0, d1], %15\n"},
-             {"  output @y sizes[520,5768] strides[5768,1] offset 0\n",
-              "  output @y sizes[520,5768] strides[5768,1] offset 0\n"
-              "  output @z sizes[520,5768] strides[5768,1] offset 0\n"}});
+  const std::string text = WithResult(ProductAndMore("bf16", 520, 5768, 136, false, false), "bf16",
+                                      "      %14 = mul f32 %11, %8\n"
+                                      "      %15 = cast bf16 %14\n"
+                                      "      store bf16 @z[d0, d1], %15\n");
   const Made made = Compile(text);
   ASSERT_EQ(made.objects.size(), 1);
-  EXPECT_THAT(made.kernels[0].source, HasSubstr("kResults = 2"));
-  // Loads, then blocks of both results to shared memory and octets from there, then stores.
-  enum { kLoads, kBlocks, kOctets, kStores } at = kStores;
-  int pieces = 0;
+  enum { kSums, kLoads, kStores } at = kStores;
+  int pieces = 0, stores = 0;
   for (const absl::string_view line : absl::StrSplit(made.objects[0], '\n')) {
-    if (absl::StrContains(line, "ld.global")) {
-      EXPECT_TRUE(at == kLoads || at == kStores) << line;
-      at = kLoads;
-    } else if (absl::StrContains(line, "stmatrix")) {
+    if (absl::StrContains(line, "ld.shared.v4")) {
+      EXPECT_TRUE(at == kSums || at == kStores) << line;
+      at = kSums;
+    } else if (absl::StrContains(line, "ld.global")) {
       EXPECT_NE(at, kStores) << line;
-      at = kBlocks;
-    } else if (absl::StrContains(line, "ld.shared.v4")) {
-      EXPECT_TRUE(at == kBlocks || at == kOctets) << line;
-      at = kOctets;
+      at = kLoads;
     } else if (absl::StrContains(line, "st.global")) {
-      EXPECT_TRUE(at == kOctets || at == kStores) << line;
-      pieces += at == kOctets;
+      EXPECT_NE(at, kSums) << line;
+      EXPECT_THAT(std::string(line), HasSubstr("st.global.v4"));
+      pieces += at == kLoads;
+      ++stores;
       at = kStores;
     }
   }
   EXPECT_GT(pieces, 0);
+  EXPECT_EQ(stores % (2 * pieces), 0);
+}
+
+// What is rounded to 16 bits before anything else needs the sums waits in shared memory as that:
+// where a row's own operands, or functions that are long, come before, the sums do.
+TEST(PtxTest, WhatWaitsOfSumsHas16BitsWhereItMay) {
+  const std::string of_sums = ProductAndMore("bf16", 520, 5768, 136, false, false);
+  // After the bias of a column, before what takes long.
+  const std::string rounded = absl::StrReplaceAll(of_sums, {{"      %9 = erf f32 %8\n",
+                                                             "      %20 = cast bf16 %8\n"
+                                                             "      %21 = cast f32 %20\n"
+                                                             "      %9 = erf f32 %21\n"}});
+  const auto waits_short = [](const std::string& text) {
+    const Made made = Compile(text);
+    EXPECT_EQ(made.objects.size(), 1);
+    const bool is = absl::StrContains(made.kernels[0].source, "kShort = true");
+    EXPECT_EQ(absl::StrContains(made.objects[0], "stmatrix"), is);
+    return is;
+  };
+  EXPECT_FALSE(waits_short(of_sums));
+  EXPECT_TRUE(waits_short(rounded));
+  EXPECT_TRUE(waits_short(Alone(of_sums)));
+  // The sums themselves are a result, too.
+  EXPECT_FALSE(waits_short(WithResult(Alone(of_sums), "f32", "      store f32 @z[d0, d1], %5\n")));
+  // The bias is a row's.
+  EXPECT_FALSE(waits_short(absl::StrReplaceAll(
+      rounded, {{"@bias bf16[5768]", "@bias bf16[520]"}, {"@bias[d1]", "@bias[d0]"}})));
 }
 
 // What the tensor memory accelerator does not take runs in loops, as on other architectures.

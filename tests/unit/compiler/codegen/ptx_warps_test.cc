@@ -146,8 +146,10 @@ TEST(PtxWarpsTest, AssembleWithoutSpills) {
     for (int rank = 0; rank < kShapes; ++rank) {
       for (int layout = 0; layout < (arch == "sm_89" ? 1 : 4); ++layout) {
         const bool a_turned = layout % 2 == 1, b_turned = layout / 2 == 1;
-        const Made made =
-            Compile(ProductAndMore("bf16", 2048, 50256, 768, a_turned, b_turned), arch, rank);
+        std::string text = ProductAndMore("bf16", 2048, 50256, 768, a_turned, b_turned);
+        const bool waits_short = (rank + layout) % 2 == 1;  // else the sums wait as float32
+        if (waits_short) text = Alone(text);
+        const Made made = Compile(text, arch, rank);
         ASSERT_EQ(made.objects.size(), 1);
         const size_t at = made.schedules.find("multiply_warps");
         const std::string shape = made.schedules.substr(at, made.schedules.find('(', at) - at);
@@ -156,7 +158,7 @@ TEST(PtxWarpsTest, AssembleWithoutSpills) {
         EXPECT_THAT(made.objects[0], HasSubstr("mma.sync.aligned.m16n8k16"));
         EXPECT_THAT(made.objects[0], HasSubstr("cp.async.cg.shared.global"));
         EXPECT_THAT(made.objects[0], Not(AnyOf(HasSubstr(".local"), HasSubstr("wgmma"))));
-        EXPECT_EQ(absl::StrContains(made.objects[0], "stmatrix"), arch == "sm_90");
+        EXPECT_EQ(absl::StrContains(made.objects[0], "stmatrix"), waits_short && arch == "sm_90");
         Assemble(made.objects[0], arch);
       }
     }
