@@ -177,6 +177,8 @@ KILN_FN void KAttend(unsigned shared, int group, const KAttentionMaps& maps,
     KBarrierWait(shared + P::kQueriesFull, of_queries);
     of_queries ^= 1;
     // The same code for all steps: what is printed once for the first is too much to compile.
+#pragma clang loop unroll(full)
+    for (int i = 0; i < S::kHead / 2; ++i) sums[i] = 0.0f;
     int before = 0;  // the stage of the step before
     unsigned parity_before = 0;
 #pragma clang loop unroll(disable)
@@ -208,12 +210,10 @@ KILN_FN void KAttend(unsigned shared, int group, const KAttentionMaps& maps,
         KForbid<S>(scores, rows, step * S::kKeys, sizes);
       }
       KWeigh<S>(scores, rows, shrink, scale);
-      if (!is_first) {
-        S::Values::template Wait<0>(sums);
-        give_back(shared + P::kValuesEmpty + 8 * before);
+      S::Values::template Wait<0>(sums);
+      if (!is_first) give_back(shared + P::kValuesEmpty + 8 * before);
 #pragma clang loop unroll(full)
-        for (int i = 0; i < S::kHead / 2; ++i) sums[i] *= shrink[i >> 1 & 1];
-      }
+      for (int i = 0; i < S::kHead / 2; ++i) sums[i] *= shrink[i >> 1 & 1];
       KRound<S>(weights, scores);
       before = stage;
       parity_before = parity;
