@@ -197,13 +197,15 @@ KILN_FN void KStoreByWarps(const KHeads& heads, const KAttentionSizes& sizes, fl
     KFinishSums<KOfWarp<S, 1, 16, S::kHead>>(
         of_block, {tile.row + row + 16 * i, 0, sizes.queries, S::kHead},
         KSharedBase() + row * P::kRowBytes,
-        [](int, Vec<float, 2> pair)
-            KILN_INLINE { return KNarrowPair<S::kHalf>(pair[0], pair[1]); },
-        [=](int row, int column, bool inside, KOctet octet) KILN_INLINE {
-          return [=]() KILN_INLINE {
-            if (inside) KStoreGlobal(result.from + row * result.pitch + 2 * column, octet);
-          };
-        });
+        KWork{[](int) KILN_INLINE { return KNothing{}; },
+              [](KNothing, Vec<float, 2> pair)
+                  KILN_INLINE { return KNarrowPair<S::kHalf>(pair[0], pair[1]); },
+              [](int, int) KILN_INLINE { return KNothing{}; },
+              [=](KNothing, int row, int column, bool inside, KOctet octet) KILN_INLINE {
+                return [=]() KILN_INLINE {
+                  if (inside) KStoreGlobal(result.from + row * result.pitch + 2 * column, octet);
+                };
+              }});
   }
 }
 

@@ -152,10 +152,10 @@ KILN_FN void KGiveBack(unsigned barrier, int lane) {
   }
 }
 
-// A multiplying warpgroup's part, with `begin` and `finish` of prelude_sums.inc.h.
-template <class S, class F, class G>
+// A multiplying warpgroup's part, with a KWork of prelude_sums.inc.h.
+template <class S, class F>
 KILN_FN void KMultiplyTiles(unsigned shared, int group, int rows, int columns, int tile_rows,
-                            int tile_columns, int steps, F begin, G finish) {
+                            int tile_columns, int steps, const F& work) {
   using P = KProductPlan<S>;
   constexpr int kN = S::kColumns;
   const unsigned full = shared + P::kBarriers, empty = full + 8 * S::kStages;
@@ -211,13 +211,13 @@ KILN_FN void KMultiplyTiles(unsigned shared, int group, int rows, int columns, i
 
     const int end = tile.column + kN < columns ? tile.column + kN : columns;
     const KPlace at = {tile.row + of_group + warp * 16, tile.column, rows, end};
-    KFinishSums<KOfWarp<S, P::kBlocks, 64, kN>>(sums, at, buffer, begin, finish);
+    KFinishSums<KOfWarp<S, P::kBlocks, 64, kN>>(sums, at, buffer, work);
   }
 }
 
-template <class S, class F, class G>
+template <class S, class F>
 KILN_FN void KProduct(unsigned long map_a, unsigned long map_b, int rows, int columns, int depth,
-                      F begin, G finish) {
+                      const F& work) {
   using P = KProductPlan<S>;
   const unsigned shared =
       ((unsigned)(unsigned long)(__attribute__((address_space(3))) char*)kiln_shared + 1023) &
@@ -256,7 +256,7 @@ KILN_FN void KProduct(unsigned long map_a, unsigned long map_b, int rows, int co
     } else {
       asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     }
-    KMultiplyTiles<S>(shared, group, rows, columns, tile_rows, tile_columns, steps, begin, finish);
+    KMultiplyTiles<S>(shared, group, rows, columns, tile_rows, tile_columns, steps, work);
   }
   // Until then other blocks of the cluster may arrive at this one's barriers.
   if constexpr (S::kCluster > 1) {

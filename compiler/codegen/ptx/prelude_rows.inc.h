@@ -92,11 +92,11 @@ KILN_FN void KLoadRows(unsigned shared, unsigned long map_a, W weights, int tile
   }
 }
 
-// The part of warp `warp` of those that multiply, with begin and finish of prelude_sums.inc.h. The
+// The part of warp `warp` of those that multiply, with a KWork of prelude_sums.inc.h. The
 // number of columns is a multiple of 8.
-template <class S, class F, class G>
+template <class S, class F>
 KILN_FN void KMultiplyRows(unsigned shared, int rows, int columns, int warp, int tiles, int first,
-                           int apart, int steps, F begin, G finish) {
+                           int apart, int steps, const F& work) {
   using P = KRowsPlan<S>;
   constexpr int kBlocks = S::kRows / 8, kOctets = P::kPart / 8;
   const unsigned full = shared + P::kBarriers, empty = full + 8 * S::kStages;
@@ -173,14 +173,16 @@ KILN_FN void KMultiplyRows(unsigned shared, int rows, int columns, int warp, int
         }
       }
       struct {
-        decltype(begin(0, Vec<float, 2>{})) of[4];
+        decltype(work.begin(work.of_columns(0), Vec<float, 2>{})) of[4];
       } pairs;
 #pragma clang loop unroll(full)
       for (int e = 0; e < 4; ++e) {
-        pairs.of[e] = begin(column + 2 * e, Vec<float, 2>{all[2 * e], all[2 * e + 1]});
+        pairs.of[e] = work.begin(work.of_columns(column + 2 * e),
+                                 Vec<float, 2>{all[2 * e], all[2 * e + 1]});
       }
       using Waiting = decltype(KWaiting<S>(shared, row, column));
-      const auto store = finish(row, column, true, __builtin_bit_cast(Waiting, pairs));
+      const auto store = work.finish(work.of_place(row, column), row, column, true,
+                                     __builtin_bit_cast(Waiting, pairs));
       store();
     }
     if constexpr (S::kCluster == 1) KNamedSync(1, P::kThreads);
@@ -188,9 +190,9 @@ KILN_FN void KMultiplyRows(unsigned shared, int rows, int columns, int warp, int
 }
 
 // Clusters of several blocks have one tile each.
-template <class S, class W, class F, class G>
+template <class S, class W, class F>
 KILN_FN void KProductOfRows(unsigned long map_a, W weights, int rows, int columns, int depth,
-                            F begin, G finish) {
+                            const F& work) {
   using P = KRowsPlan<S>;
   const unsigned shared =
       ((unsigned)(unsigned long)(__attribute__((address_space(3))) char*)kiln_shared + 1023) &
@@ -218,7 +220,7 @@ KILN_FN void KProductOfRows(unsigned long map_a, W weights, int rows, int column
   __syncthreads();
   if (warp < P::kThreads / 32) {
     KWaitForPrevious();
-    KMultiplyRows<S>(shared, rows, columns, warp, tiles, first, apart, steps, begin, finish);
+    KMultiplyRows<S>(shared, rows, columns, warp, tiles, first, apart, steps, work);
   } else {
     if (KThread() == P::kThreads) {
       KLoadRows<S>(shared, map_a, weights, tiles, first, apart, first_step, steps);

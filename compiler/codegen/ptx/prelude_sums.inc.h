@@ -29,22 +29,37 @@ KILN_FN KTile KTileAt(int number, int rows, int columns) {
 // ---- What is done with sums ----------------------------------------------------------------
 //
 // In registers a lane has pairs of columns. They go through shared memory, so that it finishes 8
-// columns of a row, and a warp whole lines. Of a pair begin(column, sums) makes what waits there:
-// where a Shape is kShort two numbers of 16 bits, an `unsigned`, else a Vec<float, 2>. Of 8 columns
-// finish(row, column, whether they are inside, what waited) makes a function that stores results;
-// what waited is a KOctet or a Vec<float, 8>, and `row` and `column` of some that are inside. Where
-// columns end anywhere, finish has one: an unsigned short or a Vec<float, 1>.
+// columns of a row, and a warp whole lines; a piece at a time, by the same code for all: what is
+// printed for each piece is too much to compile. What is loaded for a piece is on its way while the
+// one before is finished.
+
+// begin(of_columns(column), the sums of two columns) is what waits of them: an `unsigned`, two
+// numbers of 16 bits, where a Shape is kShort, else a Vec<float, 2>. finish(of_place(row, column),
+// row, column, whether that is inside, what waits of 8 columns) is a function that stores results:
+// of a KOctet or a Vec<float, 8>. Where columns end anywhere it is of one, an unsigned short or a
+// Vec<float, 1>. Outside, `row` and `column` are some that are inside.
+template <class A, class B, class C, class D>
+struct KWork {
+  A of_columns;
+  B begin;
+  C of_place;
+  D finish;
+};
+template <class A, class B, class C, class D>
+KWork(A, B, C, D) -> KWork<A, B, C, D>;
+
+struct KNothing {};
 
 // Where a warp's piece of the result begins, and where the result ends.
 struct KPlace {
   int row, column, rows, columns;
 };
-// What waits of 16 rows: lines of 128 bytes, whose pieces of 16 are permuted so that neither pairs
+// What waits of 16 rows: lines of 128 bytes, whose parts of 16 are permuted so that neither pairs
 // nor octets meet in a bank.
 template <class S>
-KILN_FN unsigned KWaitingAt(unsigned buffer, int row, int piece) {
+KILN_FN unsigned KWaitingAt(unsigned buffer, int row, int part) {
   const int turned = S::kShort ? row & 7 : (row & 3) << 1 | (row & 1);
-  return buffer + row * 128 + (piece ^ turned) * 16;
+  return buffer + row * 128 + (part ^ turned) * 16;
 }
 // A lane's pair of a row's octet of columns waits.
 template <class S, class T>
@@ -54,42 +69,6 @@ KILN_FN void KLetWait(unsigned buffer, int row, int octet, int pair, T waiting) 
   } else {
     KStoreFloats(KWaitingAt<S>(buffer, row, 2 * octet + (pair >> 1)) + 8 * (pair & 1), waiting[0],
                  waiting[1]);
-  }
-}
-// kOctets octets of a piece's columns, from number kOctet on, whose sums are those from
-// sums[kFirst] on: 4 j and 4 j + 1 are at row lane / 4, columns 8 j + lane % 4 * 2 and the next,
-// 4 j + 2 and 4 j + 3 those 8 rows below.
-template <class S, int kFirst, int kOctet, int kOctets, int N, class B>
-KILN_FN void KBeginPiece(const float (&sums)[N], int lane, KPlace at, unsigned buffer, B begin) {
-  constexpr int kNow = kOctets < 2 * S::kAtOnce ? kOctets : 2 * S::kAtOnce;
-  decltype(begin(0, Vec<float, 2>{})) waiting[kNow][2];
-#pragma clang loop unroll(full)
-  for (int i = 0; i < kNow; ++i) {
-    const int first = at.column + 8 * (kOctet + i);
-    const int column = (S::kWhole || first < at.columns ? first : 0) + 2 * (lane & 3);
-#pragma clang loop unroll(full)
-    for (int half = 0; half < 2; ++half) {
-      const float* pair = &sums[kFirst + 4 * i + 2 * half];
-      waiting[i][half] = begin(column, Vec<float, 2>{pair[0], pair[1]});
-    }
-  }
-  if constexpr (S::kShort && S::kByBlocks) {
-#pragma clang loop unroll(full)
-    for (int i = 0; i < kNow; i += 2) {
-      KStoreBlocks(KWaitingAt<S>(buffer, lane & 15, kOctet + i + (lane >> 4)), waiting[i][0],
-                   waiting[i][1], waiting[i + 1][0], waiting[i + 1][1]);
-    }
-  } else {
-#pragma clang loop unroll(full)
-    for (int i = 0; i < kNow; ++i) {
-#pragma clang loop unroll(full)
-      for (int half = 0; half < 2; ++half) {
-        KLetWait<S>(buffer, (lane >> 2) + 8 * half, kOctet + i, lane & 3, waiting[i][half]);
-      }
-    }
-  }
-  if constexpr (kNow < kOctets) {
-    KBeginPiece<S, kFirst + 4 * kNow, kOctet + kNow, kOctets - kNow>(sums, lane, at, buffer, begin);
   }
 }
 // What finish has of a place in a piece.
@@ -111,89 +90,170 @@ KILN_FN auto KWaiting(unsigned buffer, int row, int column) {
     return __builtin_bit_cast(Vec<float, 8>, octets);
   }
 }
-template <class T>
-struct KFinishing {
-  int row, column;
-  bool inside;
-  T waiting;
-};
-// What one depends on may lie where another one's results go: no store is before a load.
-template <int kTime = 0, int kTimes, class T, class F>
-KILN_FN void KFinishAll(const KFinishing<T> (&all)[kTimes], F& finish) {
-  const KFinishing<T>& one = all[kTime];
-  const auto store = finish(one.row, one.column, one.inside, one.waiting);
-  if constexpr (kTime + 1 < kTimes) KFinishAll<kTime + 1>(all, finish);
-  store();
-}
-// A piece of kColumns columns that waits.
-template <class S, int kColumns, class F>
-KILN_FN void KFinishPiece(int lane, KPlace at, unsigned buffer, F& finish) {
-  using T = decltype(KWaiting<S>(buffer, 0, 0));
-  constexpr int kLanes = S::kRagged ? 1 : 8, kPlaces = kColumns / kLanes;  // of a row
-  constexpr int kEach = kPlaces / 2;  // of a lane, of 16 rows
-  constexpr int kTimes = kEach <= S::kAtOnce ? kEach : kEach % S::kAtOnce == 0 ? S::kAtOnce : 1;
-#pragma clang loop unroll(disable)
-  for (int first = 0; first < kEach; first += kTimes) {
-    KFinishing<T> all[kTimes];
-#pragma clang loop unroll(full)
-    for (int i = 0; i < kTimes; ++i) {
-      const int place = 32 * (first + i) + lane;
-      const int row = place / kPlaces, column = place % kPlaces * kLanes;
-      const bool inside = S::kWhole || (at.row + row < at.rows && at.column + column < at.columns);
-      all[i] = {inside ? at.row + row : 0, inside ? at.column + column : 0, inside,
-                KWaiting<S>(buffer, row, column)};
-    }
-    KFinishAll(all, finish);
-  }
-}
+
 // All that a warp has of a Shape's sums: kHigh times 16 rows, kRowsApart from each other, and kWide
-// columns; and what waits of them at a time: 16 rows by kChunk columns, or fewer at the end.
+// columns; and what waits of them at a time: 16 rows by kChunk columns, or kLast at the end.
 template <class S, int kHigh, int kRowsApart, int kWide>
 struct KOfWarp : S {
   static constexpr int kApart = kRowsApart, kMost = S::kShort ? 64 : 32;
   static constexpr int kChunk = S::kShort && kWide % 64 != 0 && kWide % 48 == 0 ? 48 : kMost;
   static constexpr int kChunks = (kWide + kChunk - 1) / kChunk, kPieces = kHigh * kChunks;
-  static constexpr int kLast = kWide - (kChunks - 1) * kChunk;  // columns
+  static constexpr int kLast = kWide - (kChunks - 1) * kChunk;
+  KILN_FN bool IsLast(int piece) { return kLast < kChunk && piece % kChunks == kChunks - 1; }
+  KILN_FN KPlace At(int piece, KPlace at) {
+    return {at.row + piece / kChunks * kApart, at.column + piece % kChunks * kChunk, at.rows,
+            at.columns};
+  }
 };
-template <class W, int kPiece>
-struct KPiece {
-  static constexpr int kBlock = kPiece / W::kChunks, kFirst = kPiece % W::kChunks * W::kChunk;
-  static constexpr int kColumns = kPiece % W::kChunks == W::kChunks - 1 ? W::kLast : W::kChunk;
+// What a lane finishes of a piece of kColumns columns: kEach places, kTimes at a time.
+template <class S, int kColumns>
+struct KPlaces {
+  static constexpr int kLanes = S::kRagged ? 1 : 8, kOfRow = kColumns / kLanes;
+  static constexpr int kEach = kOfRow / 2;  // of 16 rows
+  static constexpr int kTimes = kEach <= S::kAtOnce       ? kEach
+                                : kEach % S::kAtOnce == 0 ? S::kAtOnce
+                                                          : 1;
+  int row, column;  // in the piece
+  KILN_INLINE KPlaces(int lane, int number)
+      : row((32 * number + lane) / kOfRow), column((32 * number + lane) % kOfRow * kLanes) {}
+  KILN_INLINE bool IsInside(const KPlace& at) const {
+    return S::kWhole || (at.row + row < at.rows && at.column + column < at.columns);
+  }
+  template <class F>
+  KILN_INLINE auto Load(const KPlace& at, const F& work) const {
+    const bool inside = IsInside(at);
+    return work.of_place(inside ? at.row + row : 0, inside ? at.column + column : 0);
+  }
 };
-// Begins piece number `piece`: only who takes its sums knows their registers.
-template <class W, int kPiece = 0, int B, int N, class F>
-KILN_FN void KBeginPieceOf(int piece, const float (&sums)[B][N], int lane, KPlace at,
-                           unsigned buffer, F begin) {
-  using Piece = KPiece<W, kPiece>;
-  if constexpr (kPiece + 1 < W::kPieces) {
-    if (piece != kPiece) {
-      return KBeginPieceOf<W, kPiece + 1>(piece, sums, lane, at, buffer, begin);
+// What is loaded for a piece before its turn: for begin, and for finish where a lane finishes its
+// places at once.
+template <class W, class F>
+struct KAhead {
+  using Places = KPlaces<W, W::kChunk>;
+  static constexpr bool kOfPlaces = Places::kTimes == Places::kEach;
+  decltype(((F*)nullptr)->of_columns(0)) columns[W::kChunk / 8];
+  decltype(((F*)nullptr)->of_place(0, 0)) places[kOfPlaces ? Places::kEach : 1];
+
+  template <int kColumns>
+  KILN_INLINE void LoadPiece(int lane, const KPlace& at, const F& work) {
+#pragma clang loop unroll(full)
+    for (int i = 0; i < kColumns / 8; ++i) {
+      const int first = at.column + 8 * i;
+      columns[i] = work.of_columns((W::kWhole || first < at.columns ? first : 0) + 2 * (lane & 3));
+    }
+    if constexpr (kOfPlaces) {
+#pragma clang loop unroll(full)
+      for (int i = 0; i < KPlaces<W, kColumns>::kEach; ++i) {
+        places[i] = KPlaces<W, kColumns>(lane, i).Load(at, work);
+      }
     }
   }
-  KBeginPiece<W, Piece::kFirst / 2, 0, Piece::kColumns / 8>(sums[Piece::kBlock], lane, at, buffer,
-                                                            begin);
+  KILN_INLINE void Load(int piece, int lane, const KPlace& at, const F& work) {
+    if (W::IsLast(piece)) {
+      LoadPiece<W::kLast>(lane, W::At(piece, at), work);
+    } else {
+      LoadPiece<W::kChunk>(lane, W::At(piece, at), work);
+    }
+  }
+};
+
+// kOctets octets of columns, whose sums are those from sums[kFirst] on: 4 j and 4 j + 1 are at row
+// lane / 4, columns 8 j + lane % 4 * 2 and the next, 4 j + 2 and 4 j + 3 those 8 rows below.
+template <class S, int kFirst, int kOctets, int N, class L, class F>
+KILN_FN void KBeginPiece(const float (&sums)[N], int lane, unsigned buffer, const L& columns,
+                         const F& work) {
+#pragma clang loop unroll(full)
+  for (int i = 0; i < kOctets; i += 2) {
+    decltype(work.begin(columns[0], Vec<float, 2>{})) waiting[2][2];
+#pragma clang loop unroll(full)
+    for (int j = 0; j < 4; ++j) {
+      const float* pair = &sums[kFirst + 4 * i + 2 * j];
+      waiting[j / 2][j % 2] = work.begin(columns[i + j / 2], Vec<float, 2>{pair[0], pair[1]});
+    }
+    if constexpr (S::kShort && S::kByBlocks) {
+      KStoreBlocks(KWaitingAt<S>(buffer, lane & 15, i + (lane >> 4)), waiting[0][0], waiting[0][1],
+                   waiting[1][0], waiting[1][1]);
+    } else {
+#pragma clang loop unroll(full)
+      for (int j = 0; j < 4; ++j) {
+        KLetWait<S>(buffer, (lane >> 2) + j % 2 * 8, i + j / 2, lane & 3, waiting[j / 2][j % 2]);
+      }
+    }
+  }
 }
-template <class W>
-KILN_FN KPlace KPlaceOf(int piece, KPlace at) {
-  return {at.row + piece / W::kChunks * W::kApart, at.column + piece % W::kChunks * W::kChunk,
-          at.rows, at.columns};
+// Begins piece number `piece`: only who takes its sums knows their registers.
+template <class W, int kPiece = 0, int B, int N, class L, class F>
+KILN_FN void KBeginPieceOf(int piece, const float (&sums)[B][N], int lane, unsigned buffer,
+                           const L& columns, const F& work) {
+  if constexpr (kPiece + 1 < W::kPieces) {
+    if (piece != kPiece) {
+      return KBeginPieceOf<W, kPiece + 1>(piece, sums, lane, buffer, columns, work);
+    }
+  }
+  constexpr int kNumber = kPiece % W::kChunks;
+  constexpr int kColumns = kNumber == W::kChunks - 1 ? W::kLast : W::kChunk;
+  KBeginPiece<W, kNumber * W::kChunk / 2, kColumns / 8>(sums[kPiece / W::kChunks], lane, buffer,
+                                                        columns, work);
 }
+
+template <class L, class T>
+struct KFinishing {
+  int row, column;
+  bool inside;
+  L loaded;
+  T waiting;
+};
+// What one depends on may lie where another one's results go: no store is before a load.
+template <int kTime = 0, int kTimes, class T, class F>
+KILN_FN void KFinishAll(const T (&all)[kTimes], const F& work) {
+  const T& one = all[kTime];
+  const auto store = work.finish(one.loaded, one.row, one.column, one.inside, one.waiting);
+  if constexpr (kTime + 1 < kTimes) KFinishAll<kTime + 1>(all, work);
+  store();
+}
+// A piece of kColumns columns that waits.
+template <class W, int kColumns, class A, class F>
+KILN_FN void KFinishPiece(int lane, KPlace at, unsigned buffer, const A& ahead, const F& work) {
+  using P = KPlaces<W, kColumns>;
+  constexpr int kTimes = A::kOfPlaces ? P::kEach : P::kTimes;
+#pragma clang loop unroll(disable)
+  for (int first = 0; first < P::kEach; first += kTimes) {
+    KFinishing<decltype(work.of_place(0, 0)), decltype(KWaiting<W>(buffer, 0, 0))> all[kTimes];
+#pragma clang loop unroll(full)
+    for (int i = 0; i < kTimes; ++i) {
+      const P place(lane, first + i);
+      const bool inside = place.IsInside(at);
+      all[i].row = inside ? at.row + place.row : 0;
+      all[i].column = inside ? at.column + place.column : 0;
+      all[i].inside = inside;
+      if constexpr (A::kOfPlaces) {
+        all[i].loaded = ahead.places[i];
+      } else {
+        all[i].loaded = place.Load(at, work);
+      }
+      all[i].waiting = KWaiting<W>(buffer, place.row, place.column);
+    }
+    KFinishAll(all, work);
+  }
+}
+
 // All sums of a warp, a KOfWarp: `at` is where its first ones lie in the result.
-template <class W, int B, int N, class F, class G>
-KILN_FN void KFinishSums(const float (&sums)[B][N], KPlace at, unsigned buffer, F begin,
-                         G finish) {
-  // One piece after another: what is printed for each is too much to compile, and no faster.
+template <class W, int B, int N, class F>
+KILN_FN void KFinishSums(const float (&sums)[B][N], KPlace at, unsigned buffer, const F& work) {
+  KAhead<W, F> ahead;
+  ahead.Load(0, KThread() & 31, at, work);
 #pragma clang loop unroll(disable)
   for (int piece = 0; piece < W::kPieces; ++piece) {
-    const KPlace of = KPlaceOf<W>(piece, at);
     const int lane = KAgain(KThread()) & 31;  // not kept beside the sums
     KMeetWarp();
-    KBeginPieceOf<W>(piece, sums, lane, of, buffer, begin);
+    KBeginPieceOf<W>(piece, sums, lane, buffer, ahead.columns, work);
+    const KAhead<W, F> now = ahead;
+    if (piece + 1 < W::kPieces) ahead.Load(piece + 1, lane, at, work);
     KMeetWarp();
-    if (W::kLast < W::kChunk && piece % W::kChunks == W::kChunks - 1) {
-      KFinishPiece<W, W::kLast>(lane, of, buffer, finish);
+    if (W::IsLast(piece)) {
+      KFinishPiece<W, W::kLast>(lane, W::At(piece, at), buffer, now, work);
     } else {
-      KFinishPiece<W, W::kChunk>(lane, of, buffer, finish);
+      KFinishPiece<W, W::kChunk>(lane, W::At(piece, at), buffer, now, work);
     }
   }
 }

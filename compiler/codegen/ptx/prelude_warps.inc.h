@@ -112,11 +112,11 @@ struct KWarpPlan {
   static_assert(kDown * kAcross * kPieceBytes <= S::kStages * kStageBytes);
 };
 
-// begin and finish are as prelude_sums.inc.h has them. `a` and `b` point to elements of 16 bits, whose
+// `work` is a KWork of prelude_sums.inc.h. `a` and `b` point to elements of 16 bits, whose
 // lines of what is contiguous are `pitch_a` and `pitch_b` elements apart.
-template <class S, class F, class G>
+template <class S, class F>
 KILN_FN void KProductByWarps(const void* a, const void* b, long pitch_a, long pitch_b, int rows,
-                             int columns, int depth, F begin, G finish) {
+                             int columns, int depth, const F& work) {
   using P = KWarpPlan<S>;
   using A = typename P::A;
   using B = typename P::B;
@@ -196,5 +196,5 @@ KILN_FN void KProductByWarps(const void* a, const void* b, long pitch_a, long pi
   const int end = tile.column + S::kColumns < columns ? tile.column + S::kColumns : columns;
   KFinishSums<KOfWarp<S, P::kBlocks, 16, S::kWarpColumns>>(
       sums, {tile.row + row, tile.column + column, rows, end}, shared + warp * P::kPieceBytes,
-      begin, finish);
+      work);
 }

@@ -8,6 +8,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/ptx/kernel_launch.h"
@@ -62,6 +63,10 @@ class ProductPrinter : public source::TreePrinter {
   void PrintCompute(const schedule::Compute& compute, Function& f) override;
   void SetLanes(int lanes, Function& f);
   void FindWaiting();
+  std::vector<const schedule::Compute*> StepsFor(absl::FunctionRef<bool(const ir::Inst&)> wanted,
+                                                 ir::ValueId known) const;
+  void PrintLoads(absl::string_view name, absl::string_view parameters, int lanes,
+                  std::vector<const schedule::Compute*>& steps, Function& f);
   void PrintBegin(Function& f);
   void PrintFinish(Function& f);
   EmittedGrid Grid();
@@ -109,9 +114,7 @@ class ProductPrinter : public source::TreePrinter {
   std::vector<const For*> tiles_;  // of rows, of columns
   const For *rows_ = nullptr, *columns_ = nullptr;
   std::vector<const schedule::Compute*> steps_;  // of the columns
-  // What waits in place of sums; kNoValue: they do. And all that it is made of, and itself.
-  ir::ValueId waiting_ = ir::kNoValue;
-  absl::flat_hash_set<ir::ValueId> before_;
+  ir::ValueId waiting_ = ir::kNoValue;           // in place of the sums; kNoValue: they do
   std::string problem_;
 };
 
@@ -182,76 +185,129 @@ void ProductPrinter::FindWaiting() {
     return inst.op != ScalarOp::kLoad ||
            (!IsRagged() && inst.operands.empty() && inst.checks.empty());
   };
+  absl::flat_hash_set<ir::ValueId> before;  // all that it is made of, and itself
   std::vector<ir::ValueId> pending;
   if (WaitsShort()) pending.push_back(waiting_);
   while (!pending.empty()) {
     const ir::ValueId value = pending.back();
     pending.pop_back();
-    if (!before_.insert(value).second) continue;
+    if (!before.insert(value).second) continue;
     const schedule::Compute& step = *steps.at(value);
     if (!is_of_column(step)) waiting_ = ir::kNoValue;
     pending.insert(pending.end(), step.inst.operands.begin(), step.inst.operands.end());
   }
   for (const schedule::Compute* step : steps_) {
-    if (before_.contains(step->inst.result)) continue;
+    if (before.contains(step->inst.result)) continue;
     for (const ir::ValueId x : step->inst.operands) {
-      if (x != waiting_ && before_.contains(x) && needs_sums(x)) waiting_ = ir::kNoValue;
+      if (x != waiting_ && before.contains(x) && needs_sums(x)) waiting_ = ir::kNoValue;
     }
   }
-  if (before_.size() > kMostSteps) waiting_ = ir::kNoValue;
+  if (before.size() > kMostSteps) waiting_ = ir::kNoValue;
+}
+
+// The steps from which stores, or what waits, are made: what `wanted` says and all it needs, but
+// for what only `known` values need.
+std::vector<const schedule::Compute*> ProductPrinter::StepsFor(
+    absl::FunctionRef<bool(const ir::Inst&)> wanted, ir::ValueId known) const {
+  std::vector<const schedule::Compute*> steps;
+  absl::flat_hash_set<ir::ValueId> needed;
+  for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
+    const ir::Inst& inst = (*step)->inst;
+    if (!wanted(inst) && !(inst.result >= 0 && needed.contains(inst.result))) continue;
+    steps.push_back(*step);
+    if (inst.result < 0 || inst.result != known) {
+      needed.insert(inst.operands.begin(), inst.operands.end());
+    }
+  }
+  absl::c_reverse(steps);
+  return steps;
+}
+
+// Prints what is loaded of `steps` whatever the sums are, as a function of a place: `parameters`.
+// For the others it is in `of`.
+void ProductPrinter::PrintLoads(absl::string_view name, absl::string_view parameters, int lanes,
+                                std::vector<const schedule::Compute*>& steps, Function& f) {
+  f.out.Line("const auto ", name, " = [&](", parameters, ") KILN_INLINE {");
+  SetLanes(lanes, f);
+  std::string members, values;
+  std::vector<const schedule::Compute*> others;
+  std::vector<std::pair<const ir::Inst*, std::string>> loaded;
+  for (const schedule::Compute* step : steps) {
+    const ir::Inst& inst = step->inst;
+    if (inst.op != ScalarOp::kLoad || step->alloc >= 0 || !inst.operands.empty() ||
+        !inst.checks.empty()) {
+      others.push_back(step);
+      continue;
+    }
+    PrintCompute(*step, f);
+    const bool varies = f.body.IsVarying(inst.result);
+    const std::string value = f.body.Use(inst.result, varies);
+    StrAppend(&members, "Vec<", CppType(inst.dtype), ", ", varies ? lanes : 1, "> ", value, "; ");
+    StrAppend(&values, values.empty() ? "" : ", ", value);
+    loaded.emplace_back(&inst, value);
+  }
+  f.out.Line("struct Loaded { ", members, "};");
+  f.out.Line("return Loaded{", values, "};");
+  f.out.Line("};");
+  for (const auto& [inst, value] : loaded) {
+    f.body.Define(inst->result, inst->dtype, f.body.IsVarying(inst->result), StrCat("of.", value));
+  }
+  steps = std::move(others);
 }
 
 // What of two columns' sums waits for finish.
 void ProductPrinter::PrintBegin(Function& f) {
-  if (!WaitsShort()) {
-    f.out.Line("const auto begin = [](", index_type_,
-               ", Vec<float, 2> sums) KILN_INLINE { return sums; };");
-    return;
-  }
   const std::string column = NewVar(columns_->var, 'x');
-  f.out.Line("const auto begin = [&](", index_type_, " ", column,
-             ", Vec<float, 2> sums) KILN_INLINE {");
+  const std::string of_column = StrCat(index_type_, " ", column);
+  std::vector<const schedule::Compute*> steps;
+  if (WaitsShort()) {
+    steps =
+        StepsFor([this](const ir::Inst& inst) { return inst.result == waiting_; }, ir::kNoValue);
+  }
+  PrintLoads("of_columns", of_column, kPair, steps, f);
+  f.out.Line("const auto begin = [&](const auto& of, Vec<float, 2> sums) KILN_INLINE {");
   if (AreResultsShort()) f.out.Line("#pragma clang fp contract(fast)");
   SetLanes(kPair, f);
-  for (const schedule::Compute* step : steps_) {
-    if (before_.contains(step->inst.result)) PrintCompute(*step, f);
-  }
-  f.out.Line("return __builtin_bit_cast(unsigned, ", f.body.Use(waiting_, true), ");");
+  for (const schedule::Compute* step : steps) PrintCompute(*step, f);
+  f.out.Line("return ",
+             WaitsShort() ? StrCat("__builtin_bit_cast(unsigned, ", f.body.Use(waiting_, true), ")")
+                          : "sums",
+             ";");
   f.out.Line("};");
 }
 
 // What is done with eight columns of a row, or one where a row ends anywhere, up to a function that
 // stores them.
 void ProductPrinter::PrintFinish(Function& f) {
-  const std::string row = NewVar(rows_->var, 'd'), column = NewVar(columns_->var, 'x');
-  const std::string of_sums = StrCat("Vec<float, ", lanes(), ">");
-  const std::string type = !WaitsShort() ? of_sums : IsRagged() ? "unsigned short" : "KOctet";
-  f.out.Line("const auto finish = [&](", index_type_, " ", row, ", ", index_type_, " ", column,
-             ", bool inside, ", type, " sums) KILN_INLINE {");
-  if (AreResultsShort()) f.out.Line("#pragma clang fp contract(fast)");
-  SetLanes(lanes(), f);
-  absl::flat_hash_set<ir::ValueId> needed;
-  for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
-    const ir::Inst& inst = (*step)->inst;
-    const bool waits = WaitsShort() && inst.result == waiting_;
-    if (waits || (inst.op != ScalarOp::kStore && !needed.contains(inst.result))) continue;
-    needed.insert(inst.operands.begin(), inst.operands.end());
-  }
+  const std::string of_place = StrCat(index_type_, " ", NewVar(rows_->var, 'd'), ", ", index_type_,
+                                      " ", NewVar(columns_->var, 'x'));
   std::vector<const schedule::Compute*> stores;
   for (const schedule::Compute* step : steps_) {
     const ir::Inst& inst = step->inst;
-    if (inst.op == ScalarOp::kStore) {
-      stores.push_back(step);
-    } else if (WaitsShort() && inst.result == waiting_) {
+    if (inst.op == ScalarOp::kStore) stores.push_back(step);
+    if (inst.op != ScalarOp::kLoad || step->alloc >= 0) continue;
+    if (absl::c_any_of(stores,
+                       [&](const auto* store) { return store->inst.buffer == inst.buffer; })) {
+      problem_ = "loads of what it has stored";
+    }
+  }
+  std::vector<const schedule::Compute*> steps =
+      StepsFor([](const ir::Inst& inst) { return inst.op == ScalarOp::kStore; }, waiting_);
+  PrintLoads("of_place", of_place, lanes(), steps, f);
+  const std::string of_sums = StrCat("Vec<float, ", lanes(), ">");
+  const std::string type = !WaitsShort() ? of_sums : IsRagged() ? "unsigned short" : "KOctet";
+  f.out.Line("const auto finish = [&](const auto& of, ", of_place, ", bool inside, ", type,
+             " sums) KILN_INLINE {");
+  if (AreResultsShort()) f.out.Line("#pragma clang fp contract(fast)");
+  SetLanes(lanes(), f);
+  for (const schedule::Compute* step : steps) {
+    const ir::Inst& inst = step->inst;
+    if (inst.op == ScalarOp::kStore) continue;
+    if (inst.result == waiting_) {
       f.body.Define(
           waiting_, inst.dtype, /*varying=*/true,
           StrCat("__builtin_bit_cast(Vec<", CppType(inst.dtype), ", ", lanes(), ">, sums)"));
-    } else if (needed.contains(inst.result)) {
-      if (inst.op == ScalarOp::kLoad && step->alloc < 0 &&
-          absl::c_any_of(
-              stores, [&](const auto* store) { return store->inst.buffer == inst.buffer; })) {
-        problem_ = "loads of what it has stored";
-      }
+    } else {
       PrintCompute(*step, f);
     }
   }
@@ -378,8 +434,8 @@ std::string ProductPrinter::OperandText(size_t window) {
 
 // The template that multiplies, and its arguments up to the sizes.
 std::string ProductPrinter::CallText(IntExpr num_rows, IntExpr num_columns) {
-  const std::string sizes = StrCat(Expr(num_rows), ", ", Expr(num_columns), ", ",
-                                   Expr(product_->sizes[2]), ", begin, finish);");
+  const std::string sizes =
+      StrCat(Expr(num_rows), ", ", Expr(num_columns), ", ", Expr(product_->sizes[2]), ", work);");
   if (IsByWarps()) {
     const auto pitch = [&](size_t window) {
       return Expr(product_->sizes[2 * window + (IsTurned(window) ? 2 : 1)]);
@@ -451,6 +507,7 @@ absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
   }
   if (checks) out.Line("int error = 0;");
   out.AppendText(f.out.text());
+  out.Line("const KWork work = {of_columns, begin, of_place, finish};");
   out.Line(call);
   if (checks) out.Line("if (error) *error_out = 1;");
   out.Line("}");
