@@ -1,5 +1,11 @@
 // Operations that a graph has twice, as the tables of each layer's rotary embedding: one of them
 // serves the readers of both.
+//
+// They are found among kernels and not among the graph's nodes. A kernel is a function of what it
+// loads: streams of random numbers and checks are in its instructions, views and layouts in its
+// indices, and nothing reads an input behind a write to it; so no list of operators says which may
+// be taken together. And here it is known what has a buffer at all: what is computed where it is
+// used costs no launch, and would need memory if it were computed once.
 #include <algorithm>
 #include <variant>
 #include <vector>

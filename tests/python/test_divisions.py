@@ -3,6 +3,7 @@ divisions are eager's."""
 
 import inspect
 import os
+import random
 import subprocess
 import sys
 
@@ -157,6 +158,58 @@ def test_divisions_of_floats_by_zero_do_not_raise():
 def test_nothing_is_divided_by_zero_in_an_empty_tensor():
     call = compiled(lambda a, b: a // b)
     assert call(torch.empty(0, 3, dtype=torch.int64), torch.zeros(3, dtype=torch.int64)).shape == (0, 3)
+
+
+def numbers(dtype):
+    """Powers of two and their neighbours, and numbers of random length."""
+    info = torch.iinfo(dtype)
+    edges = {sign * (1 << bit) + near for bit in range(0, 64, 3) for sign in (-1, 1) for near in (-1, 0, 1)}
+    edges |= {info.min, info.min + 1, info.max, info.max - 1, 1 << 53, (1 << 53) + 1, -(1 << 53) - 1}
+    generator = random.Random(5)
+    edges |= {generator.getrandbits(63) >> generator.randrange(63) for _ in range(60)}
+    return sorted(n for n in edges if info.min <= n <= info.max)
+
+
+def truncated(a, b):
+    quotient = abs(a) // abs(b)
+    return quotient if (a < 0) == (b < 0) else -quotient
+
+
+def wrapped(values, dtype):
+    """The least number by -1 wraps."""
+    info = torch.iinfo(dtype)
+    span = info.max - info.min + 1
+    return torch.tensor([(v - info.min) % span + info.min for v in values], dtype=dtype)
+
+
+@pytest.mark.parametrize("arch", ["", "x86-64-v3"])
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_quotients_and_remainders_are_pythons(dtype, arch):
+    pairs = [(a, b) for a in numbers(dtype) for b in numbers(dtype) if b != 0]
+    a, b = (torch.tensor(side, dtype=dtype) for side in zip(*pairs, strict=True))
+
+    def fn(a, b):
+        truncating = torch.div(a, b, rounding_mode="trunc")
+        return a // b, a % b, truncating, torch.fmod(a, b)
+
+    options = {"fallback": "raise", "arch": arch}
+    actual = torch.compile(fn, backend="kiln", options=options)(a, b)
+    expected = (
+        [x // y for x, y in pairs],
+        [x % y for x, y in pairs],
+        [truncated(x, y) for x, y in pairs],
+        [x - truncated(x, y) * y for x, y in pairs],
+    )
+    for mine, right in zip(actual, expected, strict=True):
+        assert torch.equal(mine, wrapped(right, dtype))
+    for number in {7, -3, 1, 64, torch.iinfo(dtype).max, torch.iinfo(dtype).min} & set(numbers(dtype)) - {0}:
+        def by_number(a, number=number):
+            return a // number, a % number
+
+        torch._dynamo.reset()
+        floored, rest = torch.compile(by_number, backend="kiln", options=options)(a)
+        assert torch.equal(floored, wrapped([x // number for x, _ in pairs], dtype))
+        assert torch.equal(rest, wrapped([x % number for x, _ in pairs], dtype))
 
 
 # In a process of its own: eager's own division ends it.

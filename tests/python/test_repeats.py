@@ -126,7 +126,8 @@ def test_arguments_that_get_the_same_values():
 def test_random_numbers_are_drawn_each_time():
     def fn(x):
         drop = torch.nn.functional.dropout
-        return torch.rand_like(x), torch.rand_like(x), drop(x, 0.5), drop(x, 0.5), torch.randperm(64), torch.randperm(64)
+        first = torch.rand_like(x), torch.rand_like(x), drop(x, 0.5), drop(x, 0.5)
+        return *first, torch.randperm(64), torch.randperm(64)
 
     out = torch.compile(fn, backend="kiln", options={"fallback": "raise"})(torch.ones(64, 64))
     for first, second in zip(out[::2], out[1::2], strict=True):
@@ -166,7 +167,8 @@ def test_layouts_are_part_of_a_value():
 
 def test_types_are_part_of_a_value():
     def fn(x, w):
-        return x.bfloat16() @ w.bfloat16(), x.half() @ w.half(), x.bfloat16().T @ w.bfloat16(), x.double() @ w.double()
+        short = x.bfloat16() @ w.bfloat16(), x.half() @ w.half(), x.bfloat16().T @ w.bfloat16()
+        return *short, x.double() @ w.double()
 
     compiled_and_eager(fn, torch.randn(16, 16), torch.randn(16, 16))
 

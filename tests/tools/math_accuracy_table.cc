@@ -8,6 +8,7 @@ namespace {
 // clang-format off
 #include "compiler/codegen/source/prelude_core.inc.h"
 #include "compiler/codegen/cpp/prelude_memory.inc.h"
+#include "compiler/codegen/cpp/prelude_division.inc.h"
 #include "compiler/codegen/source/prelude_arithmetic.inc.h"
 #include "compiler/codegen/source/prelude_math.inc.h"
 #include "compiler/codegen/source/prelude_trigonometry.inc.h"

@@ -33,17 +33,6 @@ KILN_FN Vec<T, W> KMax(Vec<T, W> a, Vec<T, W> b) {
     return __builtin_elementwise_max(a, b);
   }
 }
-// Integers: 0 where b is 0; the least number divided by -1 wraps.
-template <class T, int W>
-KILN_FN Vec<T, W> KTruncDiv(Vec<T, W> a, Vec<T, W> b) {
-  Vec<T, W> q;
-  KILN_EACH_LANE
-  for (int i = 0; i < W; ++i) {
-    const T d = b[i];
-    q[i] = d == 0 ? T(0) : d == T(-1) && T(-1) < T(0) ? T(0ul - (unsigned long)a[i]) : T(a[i] / d);
-  }
-  return q;
-}
 template <class T, int W>
 KILN_FN Vec<T, W> KFmod(Vec<T, W> a, Vec<T, W> b) {
   if constexpr (kIsFloat<T>) {
