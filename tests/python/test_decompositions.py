@@ -16,7 +16,7 @@ import torch
 from compare import assert_same, to_double
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from kiln_torch.decompositions import decompositions
 
@@ -67,17 +67,24 @@ def plain(value):
     return torch.zeros(value.shape, dtype=value.dtype) if zero else value
 
 
+def detached(value):
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
 class CrossReference(TorchDispatchMode):
     def __init__(self):
         super().__init__()
         self.calls = collections.Counter()
         self.differences = {}
+        self.first = collections.defaultdict(list)  # arguments of each operator's first calls
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if func not in table() or self.calls[func] == CALLS:
             return func(*args, **kwargs)
         self.calls[func] += 1
+        if self.calls[func] <= 2:
+            self.first[func].append(tree_map(detached, (args, kwargs)))
         try:
             return compare(func, args, kwargs)
         except Exception as error:
@@ -121,6 +128,51 @@ def test_torchs_samples_give_equal_results_taken_apart(dtype):
     mode = cross_reference(dtype)
     assert mode.differences == {}
     assert len(mode.calls) > 100
+
+
+# Gradients are cast to what they are gradients of; lists of tensors are of one type each.
+def may_differ_in_type(op):
+    return "_backward" in op.name() or "_foreach_" in op.name() or op in UNINITIALIZED
+
+
+OTHER_TYPES = {
+    "bfloat16": lambda x: x.bfloat16(),
+    "float64": lambda x: x.double(),
+    "a float64 number": lambda x: x.reshape(-1)[0].double(),
+    "a bfloat16 number": lambda x: x.reshape(-1)[0].bfloat16(),
+    "int64": lambda x: (x * 3).long(),
+}
+
+
+def of_other_types(args):
+    """(what is other, `args` with one of several floating tensors of another type)"""
+    leaves, spec = tree_flatten(args)
+    floats = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor) and x.is_floating_point()]
+    for i in floats if len(floats) > 1 else ():
+        for name, other in OTHER_TYPES.items() if leaves[i].numel() else ():
+            changed = [other(x) if j == i else x for j, x in enumerate(leaves)]
+            yield f"tensor {floats.index(i)} as {name}", tree_unflatten(changed, spec)
+
+
+def test_results_have_atens_types_where_those_of_arguments_differ():
+    compared, differences = 0, {}
+    calls = [(op, call) for op, first in cross_reference(torch.float32).first.items() for call in first]
+    calls += [(op, (args, kwargs[0] if kwargs else {})) for op, args, *kwargs in by_hand()]
+    for op, call in calls:
+        for what, (args, kwargs) in of_other_types(call) if not may_differ_in_type(op) else ():
+            try:
+                expected = op(*args, **kwargs)
+            except Exception:  # of many types
+                continue  # eager itself wants one type
+            compared += 1
+            actual = table()[op](*args, **kwargs)
+            if actual is NotImplemented:
+                continue
+            for ours, theirs in zip(tree_leaves(actual), tree_leaves(expected), strict=True):
+                if isinstance(theirs, torch.Tensor) and ours.dtype != theirs.dtype:
+                    differences[f"{op}, {what}"] = f"{ours.dtype}, not {theirs.dtype}"
+    assert differences == {}
+    assert compared > 200
 
 
 def randn(*sizes, dtype=torch.float32):

@@ -67,3 +67,11 @@ def test_a_split_may_have_parts_of_nothing(sizes):
 
 def test_a_convolution_of_no_channels():
     check(lambda x, w: F.conv2d(x, w, padding=1), torch.randn(2, 0, 5, 5), torch.randn(4, 0, 3, 3))
+
+
+@pytest.mark.parametrize("strides", [(0, 2, 2, 1), (2, 2, 2, 1), (0, 0, 0, 0)])
+def test_an_argument_of_no_elements_is_written_in_place(strides):
+    kiln_torch.reset()
+    fn = torch.compile(lambda x: x.exp_().add_(1), backend="kiln", options={"fallback": "raise"})
+    x = torch.empty_strided((2, 0, 1, 2), strides)
+    assert fn(x) is x and not kiln_torch.stats()["fallbacks"]

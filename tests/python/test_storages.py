@@ -32,6 +32,7 @@ FUNCTIONS = {
     "of a view": lambda x: x.t().as_strided((4,), (1,)) + 1,
     "between a view's elements": lambda x: (x * 2)[:, 1:].as_strided((4,), (1,)) * 3,
     "behind a view's": lambda x: (x + 1)[0].as_strided((3,), (2,), 4) * 3,
+    "of a part": lambda x: (x + 1).split(1, 1)[1].as_strided((3,), (2,), 1) * 3,
     "of places": lambda x: (x + 1).as_strided((3,), (2,), 2).as_strided((2,), (3,), 1) * 3,
     "an output": lambda x: x.as_strided((2,), (4,)),
     "in place": in_place,

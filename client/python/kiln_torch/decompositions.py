@@ -23,6 +23,7 @@ from kiln_torch.distances import DISTANCES
 from kiln_torch.foreach import foreach_decompositions
 from kiln_torch.margins import MARGIN_LOSSES
 from kiln_torch.norms import vector_norm
+from kiln_torch.promotion import with_atens_types
 from kiln_torch.quantized import QUANTIZED, QUANTIZED_ON_CUDA
 
 aten = torch.ops.aten
@@ -299,5 +300,6 @@ def decompositions(
     table = get_decompositions([_operator(name) for name in names])
     chosen = {overload: how for overload, how in table.items() if _makes_new_tensors(overload)}
     chosen |= {overload: _gradient_of_a_loss(chosen[overload]) for overload in _DIVIDE_BY_NUMBER}
+    chosen |= with_atens_types(chosen)
     ours = _OURS | MARGIN_LOSSES | (_OURS_ON_CPU | DISTANCES | QUANTIZED if on_cpu else QUANTIZED_ON_CUDA)
     return chosen | foreach_decompositions() | ours

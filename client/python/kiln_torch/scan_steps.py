@@ -6,13 +6,15 @@ tanh and softmax need theirs, torch refuses its own graph of the step: a scan's 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+
+from kiln_torch.replaced import replaced
 
 Node = torch.fx.Node
 
@@ -38,24 +40,16 @@ def _clone_shared(step: torch.fx.GraphModule) -> None:
     step.recompile()
 
 
-@contextlib.contextmanager
-def separate_scan_results() -> Iterator[None]:
-    """While a graph is traced, each result of a scan's step has memory of its own. Not for two threads at a
-    time: dynamo's lock is held where backends run."""
+def separate_scan_results() -> AbstractContextManager[None]:
+    """While a graph is traced, each result of a scan's step has memory of its own. As `replaced`."""
     # The module's name is that of a function, too.
     scan = getattr(import_module("torch._higher_order_ops.scan"), "ScanAutogradImpl", None)
-    name = "_optimize_forward_intermediates"
-    original = getattr(scan, name, None)
-    if original is None:  # a torch that has it elsewhere traces as it would anyway
-        yield
-        return
 
-    def optimize(self: Any) -> None:
-        original(self)
-        _clone_shared(self.hop_partitioned_graph.fw_gm)
+    def make(original: Callable[[Any], None]) -> Callable[[Any], None]:
+        def optimize(self: Any) -> None:
+            original(self)
+            _clone_shared(self.hop_partitioned_graph.fw_gm)
 
-    setattr(scan, name, optimize)
-    try:
-        yield
-    finally:
-        setattr(scan, name, original)
+        return optimize
+
+    return replaced(scan, "_optimize_forward_intermediates", make)

@@ -7,6 +7,7 @@ elements of a view, or behind its last, is only there in the memory that the vie
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,8 +24,12 @@ _WRITES = {_aten.as_strided_scatter.default: 4}
 
 def _viewed(node: torch.fx.Node) -> torch.fx.Node:
     """The value that `node` is a view of, in elements of the same type; or itself."""
-    while isinstance(node.target, torch._ops.OpOverload) and node.target.is_view:
-        of = node.args[0]
+    while True:
+        # Of several views, such as those of a split, an item.
+        view = node.args[0] if node.target is operator.getitem else node
+        if not isinstance(view.target, torch._ops.OpOverload) or not view.target.is_view:
+            break
+        of = view.args[0]
         if not isinstance(of, torch.fx.Node) or of.meta["val"].dtype != node.meta["val"].dtype:
             break
         node = of

@@ -42,6 +42,7 @@ from torch.utils._pytree import tree_leaves
 from kiln_torch.devices import traced_device
 from kiln_torch.graphs import Deferred, next_name, ready_to_run
 from kiln_torch.overlaps import shared_places
+from kiln_torch.replaced import replaced
 from kiln_torch.runner import CapturedGraph, Eager, Run
 from kiln_torch.settings import SECRET, Settings, latest
 from kiln_torch.torch_key import remember
@@ -165,24 +166,20 @@ def can_keep(module: torch.fx.GraphModule, inputs: Sequence[Any], settings: Sett
     return all(_is_known(node) for part in parts for node in part.graph.nodes)
 
 
-@contextlib.contextmanager
-def _metadata_of_entries() -> Iterator[None]:
-    """Leaves the metadata of an entry that torch loads where a trace leaves that of a graph. Not for two threads
-    at a time: dynamo's lock is held where backends run."""
-    original = GenericAOTAutogradResult.wrap_post_compile
+def _metadata_of_entries() -> contextlib.AbstractContextManager[None]:
+    """Leaves the metadata of an entry that torch loads where a trace leaves that of a graph. As `replaced`."""
 
-    @functools.wraps(original)
-    def wrap_post_compile(self: Any, *args: Any, **kwargs: Any) -> Any:
-        context = TracingContext.try_get()
-        if context is not None and context.fw_metadata is None:
-            context.fw_metadata = self.runtime_metadata
-        return original(self, *args, **kwargs)
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrap_post_compile(self: Any, *args: Any, **kwargs: Any) -> Any:
+            context = TracingContext.try_get()
+            if context is not None and context.fw_metadata is None:
+                context.fw_metadata = self.runtime_metadata
+            return original(self, *args, **kwargs)
 
-    GenericAOTAutogradResult.wrap_post_compile = wrap_post_compile
-    try:
-        yield
-    finally:
-        GenericAOTAutogradResult.wrap_post_compile = original
+        return wrap_post_compile
+
+    return replaced(GenericAOTAutogradResult, "wrap_post_compile", make)
 
 
 @contextlib.contextmanager

@@ -31,8 +31,12 @@ def is_writable(placeholder: torch.fx.Node) -> bool:
     return value.dtype in _WRITABLE and not value.is_neg()
 
 
+def _is_empty(node: torch.fx.Node) -> bool:
+    return any(isinstance(size, int) and size == 0 for size in node.meta["val"].shape)
+
+
 def updates(module: torch.fx.GraphModule) -> list[tuple[torch.fx.Node, torch.fx.Node]]:
-    """(input, its new value) of every input that the graph updates.
+    """(input, its new value) of every input with elements that the graph updates.
 
     AOTAutograd writes that as a copy_ into the input after everything that reads it.
     """
@@ -46,8 +50,9 @@ def updates(module: torch.fx.GraphModule) -> list[tuple[torch.fx.Node, torch.fx.
             target, source = node.args[:2]
             if target.op != "placeholder":
                 raise CaptureError(f"node {node.name} writes to {target.name} in place")
-            found.append((target, source))
             updated.add(target)
+            if not _is_empty(target):
+                found.append((target, source))
     return found
 
 
