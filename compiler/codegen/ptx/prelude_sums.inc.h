@@ -91,33 +91,38 @@ KILN_FN auto KWaiting(unsigned buffer, int row, int column) {
   }
 }
 
+// Columns that wait at a time, so that the last ones leave few lanes without work.
+constexpr int KChunk(int columns, bool is_short) {
+  if (!is_short) return 32;
+  return (columns + 47) / 48 * 48 < (columns + 63) / 64 * 64 ? 48 : 64;
+}
 // All that a warp has of a Shape's sums: kHigh times 16 rows, kRowsApart from each other, and kWide
-// columns; and what waits of them at a time: 16 rows by kChunk columns, or kLast at the end.
+// columns; and what waits of them at a time: 16 rows by kChunk columns, of which the last kLast are
+// there at the end.
 template <class S, int kHigh, int kRowsApart, int kWide>
 struct KOfWarp : S {
-  static constexpr int kApart = kRowsApart, kMost = S::kShort ? 64 : 32;
-  static constexpr int kChunk = S::kShort && kWide % 64 != 0 && kWide % 48 == 0 ? 48 : kMost;
+  static constexpr int kApart = kRowsApart;
+  static constexpr int kChunk = KChunk(kWide, S::kShort);
   static constexpr int kChunks = (kWide + kChunk - 1) / kChunk, kPieces = kHigh * kChunks;
   static constexpr int kLast = kWide - (kChunks - 1) * kChunk;
-  KILN_FN bool IsLast(int piece) { return kLast < kChunk && piece % kChunks == kChunks - 1; }
+  static constexpr bool kAllInside = S::kWhole && kLast == kChunk;
   KILN_FN KPlace At(int piece, KPlace at) {
     return {at.row + piece / kChunks * kApart, at.column + piece % kChunks * kChunk, at.rows,
             at.columns};
   }
 };
-// What a lane finishes of a piece of kColumns columns: kEach places, kTimes at a time.
-template <class S, int kColumns>
+// What a lane finishes of a piece: kEach places, kTimes at a time.
+template <class W>
 struct KPlaces {
-  static constexpr int kLanes = S::kRagged ? 1 : 8, kOfRow = kColumns / kLanes;
+  static constexpr int kLanes = W::kRagged ? 1 : 8, kOfRow = W::kChunk / kLanes;
   static constexpr int kEach = kOfRow / 2;  // of 16 rows
-  static constexpr int kTimes = kEach <= S::kAtOnce       ? kEach
-                                : kEach % S::kAtOnce == 0 ? S::kAtOnce
-                                                          : 1;
+  static constexpr bool kInTurn = kEach % W::kAtOnce == 0;
+  static constexpr int kTimes = kEach <= W::kAtOnce ? kEach : kInTurn ? W::kAtOnce : 1;
   int row, column;  // in the piece
   KILN_INLINE KPlaces(int lane, int number)
       : row((32 * number + lane) / kOfRow), column((32 * number + lane) % kOfRow * kLanes) {}
   KILN_INLINE bool IsInside(const KPlace& at) const {
-    return S::kWhole || (at.row + row < at.rows && at.column + column < at.columns);
+    return W::kAllInside || (at.row + row < at.rows && at.column + column < at.columns);
   }
   template <class F>
   KILN_INLINE auto Load(const KPlace& at, const F& work) const {
@@ -125,34 +130,37 @@ struct KPlaces {
     return work.of_place(inside ? at.row + row : 0, inside ? at.column + column : 0);
   }
 };
-// What is loaded for a piece before its turn: for begin, and for finish where a lane finishes its
-// places at once.
+template <class L, class T>
+struct KFinishing {
+  int row, column;
+  bool inside;
+  L loaded;
+  T waiting;
+};
+// What a lane has of pieces before their turn: what begin needs of columns; and where a lane
+// finishes all its places of a piece at once, what finish needs of these.
 template <class W, class F>
 struct KAhead {
-  using Places = KPlaces<W, W::kChunk>;
-  static constexpr bool kOfPlaces = Places::kTimes == Places::kEach;
+  using Places = KPlaces<W>;
+  static constexpr bool kAtOnce = Places::kTimes == Places::kEach;
   decltype(((F*)nullptr)->of_columns(0)) columns[W::kChunk / 8];
-  decltype(((F*)nullptr)->of_place(0, 0)) places[kOfPlaces ? Places::kEach : 1];
+  decltype(((F*)nullptr)->of_place(0, 0)) places[kAtOnce ? Places::kEach : 1];
 
-  template <int kColumns>
-  KILN_INLINE void LoadPiece(int lane, const KPlace& at, const F& work) {
+  KILN_INLINE void LoadColumns(int piece, int lane, const KPlace& at, const F& work) {
+    const KPlace of = W::At(piece, at);
 #pragma clang loop unroll(full)
-    for (int i = 0; i < kColumns / 8; ++i) {
-      const int first = at.column + 8 * i;
-      columns[i] = work.of_columns((W::kWhole || first < at.columns ? first : 0) + 2 * (lane & 3));
-    }
-    if constexpr (kOfPlaces) {
-#pragma clang loop unroll(full)
-      for (int i = 0; i < KPlaces<W, kColumns>::kEach; ++i) {
-        places[i] = KPlaces<W, kColumns>(lane, i).Load(at, work);
-      }
+    for (int i = 0; i < W::kChunk / 8; ++i) {
+      const int first = of.column + 8 * i;
+      columns[i] =
+          work.of_columns((W::kAllInside || first < of.columns ? first : 0) + 2 * (lane & 3));
     }
   }
-  KILN_INLINE void Load(int piece, int lane, const KPlace& at, const F& work) {
-    if (W::IsLast(piece)) {
-      LoadPiece<W::kLast>(lane, W::At(piece, at), work);
-    } else {
-      LoadPiece<W::kChunk>(lane, W::At(piece, at), work);
+  KILN_INLINE void LoadPlaces(int piece, int lane, const KPlace& at, const F& work) {
+    if constexpr (kAtOnce) {
+#pragma clang loop unroll(full)
+      for (int i = 0; i < Places::kEach; ++i) {
+        places[i] = Places(lane, i).Load(W::At(piece, at), work);
+      }
     }
   }
 };
@@ -181,28 +189,22 @@ KILN_FN void KBeginPiece(const float (&sums)[N], int lane, unsigned buffer, cons
     }
   }
 }
-// Begins piece number `piece`: only who takes its sums knows their registers.
-template <class W, int kPiece = 0, int B, int N, class L, class F>
+// Begins piece number `piece`, kPiece or a later one: only who takes its sums knows their
+// registers.
+template <class W, int kPiece, int B, int N, class L, class F>
 KILN_FN void KBeginPieceOf(int piece, const float (&sums)[B][N], int lane, unsigned buffer,
                            const L& columns, const F& work) {
-  if constexpr (kPiece + 1 < W::kPieces) {
-    if (piece != kPiece) {
+  if constexpr (kPiece < W::kPieces) {
+    if (kPiece + 1 < W::kPieces && piece != kPiece) {
       return KBeginPieceOf<W, kPiece + 1>(piece, sums, lane, buffer, columns, work);
     }
+    constexpr int kNumber = kPiece % W::kChunks;
+    constexpr int kColumns = kNumber == W::kChunks - 1 ? W::kLast : W::kChunk;
+    KBeginPiece<W, kNumber * W::kChunk / 2, kColumns / 8>(sums[kPiece / W::kChunks], lane, buffer,
+                                                          columns, work);
   }
-  constexpr int kNumber = kPiece % W::kChunks;
-  constexpr int kColumns = kNumber == W::kChunks - 1 ? W::kLast : W::kChunk;
-  KBeginPiece<W, kNumber * W::kChunk / 2, kColumns / 8>(sums[kPiece / W::kChunks], lane, buffer,
-                                                        columns, work);
 }
 
-template <class L, class T>
-struct KFinishing {
-  int row, column;
-  bool inside;
-  L loaded;
-  T waiting;
-};
 // What one depends on may lie where another one's results go: no store is before a load.
 template <int kTime = 0, int kTimes, class T, class F>
 KILN_FN void KFinishAll(const T (&all)[kTimes], const F& work) {
@@ -211,11 +213,12 @@ KILN_FN void KFinishAll(const T (&all)[kTimes], const F& work) {
   if constexpr (kTime + 1 < kTimes) KFinishAll<kTime + 1>(all, work);
   store();
 }
-// A piece of kColumns columns that waits.
-template <class W, int kColumns, class A, class F>
-KILN_FN void KFinishPiece(int lane, KPlace at, unsigned buffer, const A& ahead, const F& work) {
-  using P = KPlaces<W, kColumns>;
-  constexpr int kTimes = A::kOfPlaces ? P::kEach : P::kTimes;
+// A piece that waits; go_on() begins the next one once the lane has what waited of this.
+template <class W, class A, class F, class G>
+KILN_FN void KFinishPiece(int lane, KPlace at, unsigned buffer, const A& ahead, const F& work,
+                          const G& go_on) {
+  using P = KPlaces<W>;
+  constexpr int kTimes = A::kAtOnce ? P::kEach : P::kTimes;
 #pragma clang loop unroll(disable)
   for (int first = 0; first < P::kEach; first += kTimes) {
     KFinishing<decltype(work.of_place(0, 0)), decltype(KWaiting<W>(buffer, 0, 0))> all[kTimes];
@@ -226,34 +229,41 @@ KILN_FN void KFinishPiece(int lane, KPlace at, unsigned buffer, const A& ahead, 
       all[i].row = inside ? at.row + place.row : 0;
       all[i].column = inside ? at.column + place.column : 0;
       all[i].inside = inside;
-      if constexpr (A::kOfPlaces) {
+      if constexpr (A::kAtOnce) {
         all[i].loaded = ahead.places[i];
       } else {
         all[i].loaded = place.Load(at, work);
       }
       all[i].waiting = KWaiting<W>(buffer, place.row, place.column);
     }
+    if constexpr (A::kAtOnce) go_on();
     KFinishAll(all, work);
   }
+  if constexpr (!A::kAtOnce) go_on();
 }
 
 // All sums of a warp, a KOfWarp: `at` is where its first ones lie in the result.
 template <class W, int B, int N, class F>
 KILN_FN void KFinishSums(const float (&sums)[B][N], KPlace at, unsigned buffer, const F& work) {
   KAhead<W, F> ahead;
-  ahead.Load(0, KThread() & 31, at, work);
+  const int first_lane = KThread() & 31;
+  ahead.LoadColumns(0, first_lane, at, work);
+  KMeetWarp();
+  KBeginPieceOf<W, 0>(0, sums, first_lane, buffer, ahead.columns, work);
+  ahead.LoadPlaces(0, first_lane, at, work);
+  if (W::kPieces > 1) ahead.LoadColumns(1, first_lane, at, work);
 #pragma clang loop unroll(disable)
   for (int piece = 0; piece < W::kPieces; ++piece) {
     const int lane = KAgain(KThread()) & 31;  // not kept beside the sums
-    KMeetWarp();
-    KBeginPieceOf<W>(piece, sums, lane, buffer, ahead.columns, work);
     const KAhead<W, F> now = ahead;
-    if (piece + 1 < W::kPieces) ahead.Load(piece + 1, lane, at, work);
+    const auto go_on = [&] KILN_INLINE {
+      if (piece + 1 == W::kPieces) return;
+      KMeetWarp();
+      KBeginPieceOf<W, 1>(piece + 1, sums, lane, buffer, now.columns, work);
+      ahead.LoadPlaces(piece + 1, lane, at, work);
+      if (piece + 2 < W::kPieces) ahead.LoadColumns(piece + 2, lane, at, work);
+    };
     KMeetWarp();
-    if (W::IsLast(piece)) {
-      KFinishPiece<W, W::kLast>(lane, W::At(piece, at), buffer, now, work);
-    } else {
-      KFinishPiece<W, W::kChunk>(lane, W::At(piece, at), buffer, now, work);
-    }
+    KFinishPiece<W>(lane, W::At(piece, at), buffer, now, work, go_on);
   }
 }
