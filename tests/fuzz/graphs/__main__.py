@@ -32,6 +32,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="the first program's seed (default 1)")
     parser.add_argument("--count", type=int, help="at most so many programs")
     parser.add_argument("--length", type=int, default=14, help="statements of a program (14)")
+    parser.add_argument("--repeats", type=float, default=0, metavar="SHARE",
+                        help="this share of statements comes twice (default 0)")
     parser.add_argument("--out", type=Path, default=Path("build/fuzz/graphs"),
                         help="folder for scripts of findings (default build/fuzz/graphs)")
     parser.add_argument("--shrink-seconds", type=float, default=60,
@@ -71,7 +73,7 @@ class Session:
         self.child.close()
 
     def one(self, seed: int) -> None:
-        program = self.child.generate(seed, self.given.length)
+        program = self.child.generate(seed, self.given.length, self.given.repeats)
         if program is None:
             self.eager += 1
             return
@@ -140,7 +142,7 @@ def main() -> int:
     given = arguments()
     session = Session(given)
     if given.show:
-        program = session.child.generate(given.seed, given.length)
+        program = session.child.generate(given.seed, given.length, given.repeats)
         session.child.close()
         print(script(program, f"seed {given.seed}") if program else "no such program")
         return 0

@@ -135,11 +135,13 @@ def _again(b: Builder) -> Proposal | None:
     return _single(b, statement.family, call, statement.operands)
 
 
-def _grow(b: Builder, length: int) -> None:
+def _grow(b: Builder, length: int, repeats: float) -> None:
     names, weights = list(FAMILIES), [weight for _, weight in FAMILIES.values()]
     for _ in range(length):
-        if b.rng.random() < 0.15 and (proposal := _again(b)) is not None and b.add(proposal):
-            continue
+        if repeats > 0 and b.rng.random() < repeats:
+            proposal = _again(b)
+            if proposal is not None and b.add(proposal):
+                continue
         for _ in range(_TRIES):
             family = b.rng.choices(names, weights)[0]
             if family == "in_place" and b.grad and b.rng.random() < 0.6:
@@ -173,8 +175,8 @@ def _with_backward(program: Program) -> Program:
         return program.with_(grad=False)
 
 
-def generate(seed: int, length: int = 14) -> Program:
-    """The program of `seed`. Statements number up to about `length`."""
+def generate(seed: int, length: int = 14, repeats: float = 0) -> Program:
+    """The program of `seed`. Statements number up to about `length`; a share of `repeats` comes twice."""
     rng = random.Random(f"kiln {seed}")
     dynamic, grad, low = rng.random() < 0.35, rng.random() < 0.45, rng.random() < 0.3
     with warnings.catch_warnings():
@@ -184,5 +186,5 @@ def generate(seed: int, length: int = 14) -> Program:
         b.rebuild()
         with torch.set_grad_enabled(grad):
             _add_inputs(b, low)
-            _grow(b, rng.randint(2, length))
+            _grow(b, rng.randint(2, length), repeats)
             return _with_backward(b.program(_outputs(b)))

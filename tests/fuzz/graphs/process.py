@@ -55,8 +55,8 @@ class Child:
         self._process = None
         return {"crash": signal.Signals(-code).name if code < 0 else f"exit code {code}"}
 
-    def generate(self, seed: int, length: int) -> Program | None:
-        reply = self.ask(do="generate", seed=seed, length=length)
+    def generate(self, seed: int, length: int, repeats: float) -> Program | None:
+        reply = self.ask(do="generate", seed=seed, length=length, repeats=repeats)
         return Program.from_json(reply["ok"]) if "ok" in reply else None
 
     def check(self, program: Program, layer: str = "kiln") -> dict:
