@@ -34,6 +34,12 @@ def test_random_graphs_equal_eager(tmp_path):
     assert f"seed {seed}" in done.stdout and "findings: none" in done.stdout
 
 
+def test_random_graphs_that_repeat_themselves_equal_eager(tmp_path):
+    done = fuzz(tmp_path, "--seed", 910100, "--repeats", 0.4, "--seconds", 30, "--count", 20)
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 PLANT = """
 import json
 from kiln_torch import graphs

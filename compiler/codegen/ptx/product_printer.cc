@@ -377,7 +377,7 @@ int ProductPrinter::AtOnce() const {
   const bool has_indices = absl::c_any_of(steps_, [](const schedule::Compute* step) {
     return step->inst.op == ScalarOp::kLoad && schedule::NumIndirect(step->inst) > 0;
   });
-  return HasManySums() || has_indices ? kMost / 2 : kMost;
+  return !HasManySums() && !has_indices ? kMost : WaitsShort() ? kMost / 2 : kMost / 4;
 }
 
 // Whether a tile ends nowhere beyond the result.

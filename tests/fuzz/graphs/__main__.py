@@ -34,6 +34,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--length", type=int, default=14, help="statements of a program (14)")
     parser.add_argument("--sizes", type=lambda text: [int(size) for size in text.split(",")],
                         help="what sizes are drawn from, such as 64,127,160,257 (default 2 to 33)")
+    parser.add_argument("--repeats", type=float, default=0, metavar="SHARE",
+                        help="this share of statements comes twice (default 0)")
     parser.add_argument("--out", type=Path, default=Path("build/fuzz/graphs"),
                         help="folder for scripts of findings (default build/fuzz/graphs)")
     parser.add_argument("--shrink-seconds", type=float, default=60,
@@ -73,7 +75,7 @@ class Session:
         self.child.close()
 
     def one(self, seed: int) -> None:
-        program = self.child.generate(seed, self.given.length, self.given.sizes)
+        program = self.child.generate(seed, self.given.length, self.given.sizes, given.repeats)
         if program is None:
             self.eager += 1
             return
@@ -142,7 +144,7 @@ def main() -> int:
     given = arguments()
     session = Session(given)
     if given.show:
-        program = session.child.generate(given.seed, given.length, given.sizes)
+        program = session.child.generate(given.seed, given.length, given.sizes, given.repeats)
         session.child.close()
         print(script(program, f"seed {given.seed}") if program else "no such program")
         return 0

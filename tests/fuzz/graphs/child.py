@@ -53,7 +53,7 @@ def cut(program: Program, name: str) -> Program | None:
 
 def answer(request: dict):
     if request["do"] == "generate":
-        return generate(request["seed"], request["length"], request["sizes"]).to_json()
+        return generate(request["seed"], request["length"], request["sizes"], request["repeats"]).to_json()
     program = Program.from_json(request["program"])
     if request["do"] == "cut":
         found = cut(program, request["name"])

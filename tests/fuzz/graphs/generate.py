@@ -155,11 +155,13 @@ def _again(b: Builder) -> Proposal | None:
     return _single(b, statement.family, call, statement.operands)
 
 
-def _grow(b: Builder, length: int) -> None:
+def _grow(b: Builder, length: int, repeats: float) -> None:
     names, weights = list(FAMILIES), [weight for _, weight in FAMILIES.values()]
     for _ in range(length):
-        if b.rng.random() < 0.15 and (proposal := _again(b)) is not None and b.add(proposal):
-            continue
+        if repeats > 0 and b.rng.random() < repeats:
+            proposal = _again(b)
+            if proposal is not None and b.add(proposal):
+                continue
         for _ in range(_TRIES):
             family = b.rng.choices(names, weights)[0]
             if family == "in_place" and b.grad and b.rng.random() < 0.6:
@@ -207,8 +209,11 @@ def _with_backward(program: Program) -> Program:
         return program.with_(grad=False)
 
 
-def generate(seed: int, length: int = 14, sizes: Sequence[int] | None = None) -> Program:
-    """The program of `seed`. Statements number up to about `length`; dimensions have `sizes`."""
+def generate(
+    seed: int, length: int = 14, sizes: Sequence[int] | None = None, repeats: float = 0
+) -> Program:
+    """The program of `seed`. Statements number up to about `length`, of which a share of `repeats`
+    comes twice; dimensions have `sizes`."""
     sizes = sizes or _SIZES
     rng = random.Random(f"kiln {seed}")
     dynamic, grad, low = rng.random() < 0.35, rng.random() < 0.45, rng.random() < 0.3
@@ -222,5 +227,5 @@ def generate(seed: int, length: int = 14, sizes: Sequence[int] | None = None) ->
         b.rebuild()
         with torch.set_grad_enabled(grad):
             _add_inputs(b, low)
-            _grow(b, rng.randint(2, length))
+            _grow(b, rng.randint(2, length), repeats)
             return _with_backward(b.program(_outputs(b)))

@@ -55,8 +55,10 @@ class Child:
         self._process = None
         return {"crash": signal.Signals(-code).name if code < 0 else f"exit code {code}"}
 
-    def generate(self, seed: int, length: int, sizes: list[int] | None) -> Program | None:
-        reply = self.ask(do="generate", seed=seed, length=length, sizes=sizes)
+    def generate(
+        self, seed: int, length: int, sizes: list[int] | None, repeats: float
+    ) -> Program | None:
+        reply = self.ask(do="generate", seed=seed, length=length, sizes=sizes, repeats=repeats)
         return Program.from_json(reply["ok"]) if "ok" in reply else None
 
     def check(self, program: Program, layer: str = "kiln") -> dict:
