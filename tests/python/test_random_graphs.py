@@ -60,7 +60,7 @@ graphs.capture = wrong
 @pytest.mark.parametrize(
     ("op", "change", "kind"),
     [
-        ("cos.default", 'node["op"] = "aten.sin.default"', "value"),
+        ("abs.default", 'node["op"] = "aten.neg.default"', "value"),
         ("permute.default", "import os; os.kill(os.getpid(), 11)", "crash"),
     ],
 )

@@ -93,7 +93,7 @@ VIEWS = templates(
     <a1>.split(1, <d>)[0]
     <a1>.chunk(3)[0]
     <a1>.narrow_copy(0, 0, 1)
-    <a2>.flip(0, 1)
+    <a2>.contiguous().flip(0, 1)
     <a2>.roll((1, -1), (0, 1))
     <a2>.fliplr()
     <a2>.tril(-1)
@@ -227,7 +227,7 @@ INDEXING = templates(
     <n1>.scatter_reduce(0, torch.zeros_like(<0>, dtype=torch.int64), <0>, "amax")
     <n1>.masked_scatter(<0> > 0, <0>)
     <n1>.contiguous().select_scatter(<0>.select(0, 0) * 2, 0, -1)
-    <n1>.slice_scatter(<0>[1:], 0, 0, -1)
+    <n1>.contiguous().slice_scatter(<0>[1:], 0, 0, -1)
     <n2>.diagonal_scatter(<0>.diagonal() + 1)
     torch.isin(<i>, <i>)
     """,
@@ -275,8 +275,8 @@ INDEXING = templates(
     <n1>.put(torch.tensor([0, -1]), torch.ones(2).to(<0>.dtype))
     <n1>.as_strided_scatter(<0>.new_ones(2), (2,), (1,))
     <n2>.diagonal_scatter(<0>.diagonal(1) * 2, 1)
-    <n2>.slice_scatter(<0>[:, ::2] * 2, 1, 0, None, 2)
-    <n2>.select_scatter(<0>[:, -1] + 1, 1, 0)
+    <n2>.contiguous().slice_scatter(<0>[:, ::2] * 2, 1, 0, None, 2)
+    <n2>.contiguous().select_scatter(<0>[:, -1] + 1, 1, 0)
     <n1>.masked_scatter(<m~>, <0>)
     torch.searchsorted(<N1>.flatten().sort()[0], <0>)
     torch.where(<m1>)[0]
@@ -447,7 +447,6 @@ IN_PLACE = templates(
     F.silu(<f>, inplace=True)
     F.dropout(<f>, 0.0, inplace=True)
     F.leaky_relu_(<f>, 0.2)
-    F.batch_norm(<f2>, torch.zeros(<0>.size(1)), torch.ones(<0>.size(1)), training=<t>)
     """,
     results=0,
 )

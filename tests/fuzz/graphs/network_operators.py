@@ -80,7 +80,7 @@ NORMALIZE = templates(
     F.scaled_dot_product_attention(<f3>[None].transpose(1, 2), <0>[None].transpose(1, 2), <0>[None].transpose(1, 2))
     F.layer_norm(<f1>, <0>.shape[-1:], <f1>.detach().new_ones(<0>.shape[-1:]), <0>.new_zeros(<0>.shape[-1:]))
     F.group_norm(<f3>, <0>.size(1))
-    F.batch_norm(<f3>, torch.zeros(<0>.size(1)), torch.ones(<0>.size(1)), training=<t>)
+    F.batch_norm(<f3>.contiguous(), torch.zeros(<0>.size(1)), torch.ones(<0>.size(1)), training=<t>)
     F.local_response_norm(<f3>, 2)
     F.huber_loss(<f>, <f=>, reduction="none")
     F.cross_entropy(<f2>, torch.full(<0>[:, 0].shape, 1), ignore_index=1, reduction="sum")
