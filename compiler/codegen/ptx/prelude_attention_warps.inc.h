@@ -177,23 +177,6 @@ KILN_FN void KMultiplyValues(float (&sums)[KWarpAttention<S>::kBlocks][S::kHead 
   }
 }
 
-// From a head's column kFirst on, what a warp has of 16 rows of the result, by way of shared memory
-// at `buffer`: some columns after others, so that the sums of those that are stored take no
-// registers any more.
-template <class S, int kFirst = 0, int N, class F>
-KILN_FN void KStoreColumns(const float (&sums)[N], const float (&factors)[2], KPlace at,
-                           unsigned buffer, const F& work) {
-  constexpr int kWide = S::kHead - kFirst < 64 ? S::kHead - kFirst : 64;
-  float some[1][kWide / 2];
-#pragma clang loop unroll(full)
-  for (int i = 0; i < kWide / 2; ++i) {
-    some[0][i] = sums[kFirst / 2 + i] * factors[i >> 1 & 1];
-  }
-  KFinishSums<KOfWarp<S, 1, 16, kWide>>(some, {at.row, kFirst, at.rows, at.columns}, buffer, work);
-  if constexpr (kFirst + kWide < S::kHead) {
-    KStoreColumns<S, kFirst + kWide>(sums, factors, at, buffer, work);
-  }
-}
 // What a warp has of the result, by way of where its queries were.
 template <class S, int B, int N, class F>
 KILN_FN void KStoreByWarps(const KHeads& heads, const KAttentionSizes& sizes, float scale,
@@ -204,13 +187,15 @@ KILN_FN void KStoreByWarps(const KHeads& heads, const KAttentionSizes& sizes, fl
   const KRowsOfHead result = heads.At(tile.batch, tile.head);
 #pragma clang loop unroll(full)
   for (int i = 0; i < B; ++i) {
-    float factors[2];
+    float factors[2], of_block[1][N];
     rows[i].batch = tile.batch;
     rows[i].head = tile.head;
     rows[i].row = tile.row + row + 16 * i + (lane >> 2);
     KEndRows<S>(rows[i], lane, sizes, scale, factors, log_sums);
-    KStoreColumns<S>(
-        sums[i], factors, {tile.row + row + 16 * i, 0, sizes.queries, S::kHead},
+#pragma clang loop unroll(full)
+    for (int j = 0; j < N; ++j) of_block[0][j] = sums[i][j] * factors[j >> 1 & 1];
+    KFinishSums<KOfWarp<S, 1, 16, S::kHead>>(
+        of_block, {tile.row + row + 16 * i, 0, sizes.queries, S::kHead},
         KSharedBase() + row * P::kRowBytes,
         KWork{[](int) KILN_INLINE { return KNothing{}; },
               [](KNothing, Vec<float, 2> pair)

@@ -246,7 +246,7 @@ KILN_FN void KFinishPiece(int lane, KPlace at, unsigned buffer, const A& ahead, 
 template <class W, int B, int N, class F>
 KILN_FN void KFinishSums(const float (&sums)[B][N], KPlace at, unsigned buffer, const F& work) {
   KAhead<W, F> ahead;
-  const int first_lane = KThread() & 31;
+  const int first_lane = KAgain(KThread()) & 31;
   ahead.LoadColumns(0, first_lane, at, work);
   KMeetWarp();
   KBeginPieceOf<W, 0>(0, sums, first_lane, buffer, ahead.columns, work);

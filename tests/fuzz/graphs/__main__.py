@@ -75,7 +75,7 @@ class Session:
         self.child.close()
 
     def one(self, seed: int) -> None:
-        program = self.child.generate(seed, self.given.length, self.given.sizes, given.repeats)
+        program = self.child.generate(seed, self.given.length, self.given.sizes, self.given.repeats)
         if program is None:
             self.eager += 1
             return
