@@ -93,15 +93,16 @@ KILN_FN auto KWaiting(unsigned buffer, int row, int column) {
 
 // Columns that wait at a time, so that the last ones leave few lanes without work.
 constexpr int KChunk(int columns, bool is_short) {
-  if (!is_short) return 32;
-  return (columns + 47) / 48 * 48 < (columns + 63) / 64 * 64 ? 48 : 64;
+  const int most = is_short ? 64 : 32;
+  if (columns <= most) return columns;
+  return is_short && (columns + 47) / 48 * 48 < (columns + 63) / 64 * 64 ? 48 : most;
 }
 // All that a warp has of a Shape's sums: kHigh times 16 rows, kRowsApart from each other, and kWide
 // columns; and what waits of them at a time: 16 rows by kChunk columns, of which the last kLast are
 // there at the end.
 template <class S, int kHigh, int kRowsApart, int kWide>
 struct KOfWarp : S {
-  static constexpr int kApart = kRowsApart;
+  static constexpr int kApart = kRowsApart, kColumns = kWide;
   static constexpr int kChunk = KChunk(kWide, S::kShort);
   static constexpr int kChunks = (kWide + kChunk - 1) / kChunk, kPieces = kHigh * kChunks;
   static constexpr int kLast = kWide - (kChunks - 1) * kChunk;
@@ -245,6 +246,9 @@ KILN_FN void KFinishPiece(int lane, KPlace at, unsigned buffer, const A& ahead, 
 // All sums of a warp, a KOfWarp: `at` is where its first ones lie in the result.
 template <class W, int B, int N, class F>
 KILN_FN void KFinishSums(const float (&sums)[B][N], KPlace at, unsigned buffer, const F& work) {
+  // Lanes have places beyond the last columns, which are others'.
+  const int end = at.column + W::kColumns;
+  if (W::kLast < W::kChunk && end < at.columns) at.columns = end;
   KAhead<W, F> ahead;
   const int first_lane = KAgain(KThread()) & 31;
   ahead.LoadColumns(0, first_lane, at, work);

@@ -42,6 +42,7 @@ class Emulator {
 
   absl::Status RunBlock(int64_t block) {
     block_ = block;
+    forward_ = block % 2 == 0;  // what comes after the last barrier, too
     std::fill(shared_.begin(), shared_.end(), kPoisonByte);
     std::fill_n(Shared() + shared_bytes_, kGuardBytes, kGuardByte);
     for (Fiber& fiber : fibers_) {
