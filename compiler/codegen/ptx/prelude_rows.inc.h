@@ -11,9 +11,9 @@
 // times 16 columns, that a warp multiplies; kGroups of warps, which take stages in turn and add up
 // their sums; kBoxes; kStages, a multiple of kGroups; kCluster: blocks that share a tile by its
 // depth, each of which finishes a part of the columns; kShort and kRagged, which is false, as
-// prelude_sums.inc.h has them; kHalf: the first operand is of float16, not bfloat16; kBits of a weight: 16, of the same
-// type, 8: an integer, or 4: packed, of kInner tiles of a lane in groups of kGroup
-// (compiler/ir/packed_weights.h).
+// prelude_sums.inc.h has them; kHalf: the first operand is of float16, not bfloat16; kBits of a
+// weight: 16, of the same type, 8: an integer, or 4: packed, of kInner tiles of a lane in groups of
+// kGroup (compiler/ir/packed_weights.h).
 #ifdef __NVPTX__
 
 // To that place of a block of the cluster.
@@ -92,8 +92,8 @@ KILN_FN void KLoadRows(unsigned shared, unsigned long map_a, W weights, int tile
   }
 }
 
-// The part of warp `warp` of those that multiply, with a KWork of prelude_sums.inc.h. The
-// number of columns is a multiple of 8.
+// The part of warp `warp` of those that multiply, with a KWork of prelude_sums.inc.h. The number of
+// columns is a multiple of 8.
 template <class S, class F>
 KILN_FN void KMultiplyRows(unsigned shared, int rows, int columns, int warp, int tiles, int first,
                            int apart, int steps, const F& work) {
@@ -177,8 +177,8 @@ KILN_FN void KMultiplyRows(unsigned shared, int rows, int columns, int warp, int
       } pairs;
 #pragma clang loop unroll(full)
       for (int e = 0; e < 4; ++e) {
-        pairs.of[e] = work.begin(work.of_columns(column + 2 * e),
-                                 Vec<float, 2>{all[2 * e], all[2 * e + 1]});
+        pairs.of[e] =
+            work.begin(work.of_columns(column + 2 * e), Vec<float, 2>{all[2 * e], all[2 * e + 1]});
       }
       using Waiting = decltype(KWaiting<S>(shared, row, column));
       const auto store = work.finish(work.of_place(row, column), row, column, true,

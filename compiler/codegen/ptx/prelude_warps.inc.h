@@ -112,8 +112,8 @@ struct KWarpPlan {
   static_assert(kDown * kAcross * kPieceBytes <= S::kStages * kStageBytes);
 };
 
-// `work` is a KWork of prelude_sums.inc.h. `a` and `b` point to elements of 16 bits, whose
-// lines of what is contiguous are `pitch_a` and `pitch_b` elements apart.
+// `work` is a KWork of prelude_sums.inc.h. `a` and `b` point to elements of 16 bits, whose lines of
+// what is contiguous are `pitch_a` and `pitch_b` elements apart.
 template <class S, class F>
 KILN_FN void KProductByWarps(const void* a, const void* b, long pitch_a, long pitch_b, int rows,
                              int columns, int depth, const F& work) {
