@@ -30,7 +30,7 @@ struct TileCost {
   double start, step;
 };
 constexpr TileCost kOfWidth64 = {1.6, 1.20}, kOfWidth64InThree = {2.6, 1.43};
-constexpr TileCost kOfWidth128 = {2.9, 1.47};
+constexpr TileCost kOfWidth128 = {2.9, 1.52};
 
 TileCost CostOf(const AttentionTile& tile) {
   if (tile.width != 64) return kOfWidth128;
