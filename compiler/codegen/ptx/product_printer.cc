@@ -1,20 +1,19 @@
 #include "compiler/codegen/ptx/product_printer.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/algorithm/container.h"
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/ptx/kernel_launch.h"
 #include "compiler/codegen/ptx/kernel_printer.h"
 #include "compiler/codegen/ptx/product_shapes.h"
 #include "compiler/codegen/ptx/short_functions.h"
+#include "compiler/codegen/ptx/sums_work.h"
 #include "compiler/codegen/source/tree_printer.h"
 #include "compiler/schedule/micro.h"
 #include "compiler/schedule/nest.h"
@@ -62,9 +61,6 @@ class ProductPrinter : public source::TreePrinter {
   void PrintMicro(const Micro&, Function&) override { problem_ = "several micro-kernels"; }
   void PrintCompute(const schedule::Compute& compute, Function& f) override;
   void SetLanes(int lanes, Function& f);
-  void FindWaiting();
-  std::vector<const schedule::Compute*> StepsFor(absl::FunctionRef<bool(const ir::Inst&)> wanted,
-                                                 ir::ValueId known) const;
   void PrintLoads(absl::string_view name, absl::string_view parameters, int lanes,
                   std::vector<const schedule::Compute*>& steps, Function& f);
   void PrintBegin(Function& f);
@@ -78,7 +74,7 @@ class ProductPrinter : public source::TreePrinter {
   ProductShape Shape() const;
   std::string OperandText(size_t window);
   std::vector<EmittedTensorMap> PackedMaps() const;
-  bool WaitsShort() const { return waiting_ != ir::kNoValue; }
+  bool WaitsShort() const { return work_.waiting != ir::kNoValue; }
   bool IsRagged() const { return !multiples_.Is(ints_, tiles_[1]->end, kOctet); }
   int lanes() const { return IsRagged() ? kRagged : kOctet; }
   bool HasFewRows() const { return product_->kind == MicroKind::kMultiplyRows; }
@@ -113,8 +109,7 @@ class ProductPrinter : public source::TreePrinter {
   const Micro* product_ = nullptr;
   std::vector<const For*> tiles_;  // of rows, of columns
   const For *rows_ = nullptr, *columns_ = nullptr;
-  std::vector<const schedule::Compute*> steps_;  // of the columns
-  ir::ValueId waiting_ = ir::kNoValue;           // in place of the sums; kNoValue: they do
+  SumsWork work_;
   std::string problem_;
 };
 
@@ -141,7 +136,7 @@ void ProductPrinter::PrintCompute(const schedule::Compute& compute, Function& f)
 
 // Whether all that leaves the kernel has 16 bits.
 bool ProductPrinter::AreResultsShort() const {
-  return absl::c_all_of(steps_, [&](const schedule::Compute* step) {
+  return absl::c_all_of(work_.steps, [&](const schedule::Compute* step) {
     return step->inst.op != ScalarOp::kStore || IsHalf(module_.buffers[step->inst.buffer].dtype);
   });
 }
@@ -158,71 +153,6 @@ void ProductPrinter::SetLanes(int lanes, Function& f) {
   });
 }
 
-// Finds what is rounded to 16 bits before anything else needs the sums, by a few instructions that
-// need nothing of the row: of a pair of columns that waits, and not the sums.
-void ProductPrinter::FindWaiting() {
-  constexpr int kMostSteps = 6;
-  absl::flat_hash_map<ir::ValueId, const schedule::Compute*> steps;
-  absl::flat_hash_set<ir::ValueId> of_sums;
-  const auto needs_sums = [&](ir::ValueId value) { return of_sums.contains(value); };
-  for (const schedule::Compute* step : steps_) {
-    const ir::Inst& inst = step->inst;
-    if (inst.result < 0) continue;
-    steps[inst.result] = step;
-    if (step->alloc < 0 && absl::c_none_of(inst.operands, needs_sums)) continue;
-    of_sums.insert(inst.result);
-    if (waiting_ == ir::kNoValue && inst.op == ScalarOp::kCast && IsHalf(inst.dtype)) {
-      waiting_ = inst.result;
-    }
-  }
-  const auto is_of_column = [&](const schedule::Compute& step) {
-    const ir::Inst& inst = step.inst;
-    if (step.alloc >= 0) return true;
-    if (ir::IsElementary(inst.op) ||
-        absl::c_any_of(inst.indices, [&](IntExpr x) { return ContainsVar(x, rows_->var); })) {
-      return false;
-    }
-    return inst.op != ScalarOp::kLoad ||
-           (!IsRagged() && inst.operands.empty() && inst.checks.empty());
-  };
-  absl::flat_hash_set<ir::ValueId> before;  // all that it is made of, and itself
-  std::vector<ir::ValueId> pending;
-  if (WaitsShort()) pending.push_back(waiting_);
-  while (!pending.empty()) {
-    const ir::ValueId value = pending.back();
-    pending.pop_back();
-    if (!before.insert(value).second) continue;
-    const schedule::Compute& step = *steps.at(value);
-    if (!is_of_column(step)) waiting_ = ir::kNoValue;
-    pending.insert(pending.end(), step.inst.operands.begin(), step.inst.operands.end());
-  }
-  for (const schedule::Compute* step : steps_) {
-    if (before.contains(step->inst.result)) continue;
-    for (const ir::ValueId x : step->inst.operands) {
-      if (x != waiting_ && before.contains(x) && needs_sums(x)) waiting_ = ir::kNoValue;
-    }
-  }
-  if (before.size() > kMostSteps) waiting_ = ir::kNoValue;
-}
-
-// The steps from which stores, or what waits, are made: what `wanted` says and all it needs, but
-// for what only `known` values need.
-std::vector<const schedule::Compute*> ProductPrinter::StepsFor(
-    absl::FunctionRef<bool(const ir::Inst&)> wanted, ir::ValueId known) const {
-  std::vector<const schedule::Compute*> steps;
-  absl::flat_hash_set<ir::ValueId> needed;
-  for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
-    const ir::Inst& inst = (*step)->inst;
-    if (!wanted(inst) && !(inst.result >= 0 && needed.contains(inst.result))) continue;
-    steps.push_back(*step);
-    if (inst.result < 0 || inst.result != known) {
-      needed.insert(inst.operands.begin(), inst.operands.end());
-    }
-  }
-  absl::c_reverse(steps);
-  return steps;
-}
-
 // Prints what is loaded of `steps` whatever the sums are, as a function of a place: `parameters`.
 // For the others it is in `of`.
 void ProductPrinter::PrintLoads(absl::string_view name, absl::string_view parameters, int lanes,
@@ -234,8 +164,7 @@ void ProductPrinter::PrintLoads(absl::string_view name, absl::string_view parame
   std::vector<std::pair<const ir::Inst*, std::string>> loaded;
   for (const schedule::Compute* step : steps) {
     const ir::Inst& inst = step->inst;
-    if (inst.op != ScalarOp::kLoad || step->alloc >= 0 || !inst.operands.empty() ||
-        !inst.checks.empty()) {
+    if (!IsPlainLoad(*step)) {
       others.push_back(step);
       continue;
     }
@@ -259,19 +188,16 @@ void ProductPrinter::PrintLoads(absl::string_view name, absl::string_view parame
 void ProductPrinter::PrintBegin(Function& f) {
   const std::string column = NewVar(columns_->var, 'x');
   const std::string of_column = StrCat(index_type_, " ", column);
-  std::vector<const schedule::Compute*> steps;
-  if (WaitsShort()) {
-    steps =
-        StepsFor([this](const ir::Inst& inst) { return inst.result == waiting_; }, ir::kNoValue);
-  }
+  std::vector<const schedule::Compute*> steps = work_.StepsOfWaiting();
   PrintLoads("of_columns", of_column, kPair, steps, f);
   f.out.Line("const auto begin = [&](const auto& of, Vec<float, 2> sums) KILN_INLINE {");
   if (AreResultsShort()) f.out.Line("#pragma clang fp contract(fast)");
   SetLanes(kPair, f);
   for (const schedule::Compute* step : steps) PrintCompute(*step, f);
   f.out.Line("return ",
-             WaitsShort() ? StrCat("__builtin_bit_cast(unsigned, ", f.body.Use(waiting_, true), ")")
-                          : "sums",
+             WaitsShort()
+                 ? StrCat("__builtin_bit_cast(unsigned, ", f.body.Use(work_.waiting, true), ")")
+                 : "sums",
              ";");
   f.out.Line("};");
 }
@@ -282,7 +208,7 @@ void ProductPrinter::PrintFinish(Function& f) {
   const std::string of_place = StrCat(index_type_, " ", NewVar(rows_->var, 'd'), ", ", index_type_,
                                       " ", NewVar(columns_->var, 'x'));
   std::vector<const schedule::Compute*> stores;
-  for (const schedule::Compute* step : steps_) {
+  for (const schedule::Compute* step : work_.steps) {
     const ir::Inst& inst = step->inst;
     if (inst.op == ScalarOp::kStore) stores.push_back(step);
     if (inst.op != ScalarOp::kLoad || step->alloc >= 0) continue;
@@ -291,8 +217,7 @@ void ProductPrinter::PrintFinish(Function& f) {
       problem_ = "loads of what it has stored";
     }
   }
-  std::vector<const schedule::Compute*> steps =
-      StepsFor([](const ir::Inst& inst) { return inst.op == ScalarOp::kStore; }, waiting_);
+  std::vector<const schedule::Compute*> steps = work_.StepsOfStores();
   PrintLoads("of_place", of_place, lanes(), steps, f);
   const std::string of_sums = StrCat("Vec<float, ", lanes(), ">");
   const std::string type = !WaitsShort() ? of_sums : IsRagged() ? "unsigned short" : "KOctet";
@@ -303,9 +228,9 @@ void ProductPrinter::PrintFinish(Function& f) {
   for (const schedule::Compute* step : steps) {
     const ir::Inst& inst = step->inst;
     if (inst.op == ScalarOp::kStore) continue;
-    if (inst.result == waiting_) {
+    if (inst.result == work_.waiting) {
       f.body.Define(
-          waiting_, inst.dtype, /*varying=*/true,
+          work_.waiting, inst.dtype, /*varying=*/true,
           StrCat("__builtin_bit_cast(Vec<", CppType(inst.dtype), ", ", lanes(), ">, sums)"));
     } else {
       PrintCompute(*step, f);
@@ -374,7 +299,7 @@ std::vector<EmittedTensorMap> ProductPrinter::PackedMaps() const {
 // the sums, and the places of what is gathered do, too.
 int ProductPrinter::AtOnce() const {
   constexpr int kMost = 4;
-  const bool has_indices = absl::c_any_of(steps_, [](const schedule::Compute* step) {
+  const bool has_indices = absl::c_any_of(work_.steps, [](const schedule::Compute* step) {
     return step->inst.op == ScalarOp::kLoad && schedule::NumIndirect(step->inst) > 0;
   });
   return !HasManySums() && !has_indices ? kMost : WaitsShort() ? kMost / 2 : kMost / 4;
@@ -461,15 +386,12 @@ absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
   }
   Function f(ints_, tree_.num_values, names_);
   for (const For* loop : {tiles_[0], tiles_[1], rows_, columns_}) multiples_.Enter(*loop);
-  for (const Node& node : columns_->body) {
-    const auto* step = std::get_if<schedule::Compute>(&node.value);
-    if (step == nullptr) {
-      return absl::InternalError(
-          StrCat("kernel @", tree_.name, ": sums of a product go on in loops"));
-    }
-    steps_.push_back(step);
+  std::optional<SumsWork> work = FindSumsWork(*columns_, rows_->var, IsRagged());
+  if (!work) {
+    return absl::InternalError(
+        StrCat("kernel @", tree_.name, ": sums of a product go on in loops"));
   }
-  FindWaiting();
+  work_ = *std::move(work);
   f.body.SetFunctions([functions = ShortFunctions(module_, tree_, /*of_products=*/true)](
                           const ir::Inst& inst) { return functions.Of(inst); });
   PrintBegin(f);
