@@ -100,6 +100,25 @@ def test_symbolic_sizes_and_floats():
     assert hits == 1 and kiln_torch.stats()["run_calls"] == 1
 
 
+def test_sizes_in_lists_of_a_graph_that_is_read_again():
+    """No tensor says there that a call is of the graph."""
+
+    def fn(x):
+        rows = x.size(0)
+        grid = torch.full((2, rows, rows + 1), 2.0) + torch.ones(rows, 1)
+        return (x.exp().sum() * grid).mean(), torch.zeros(rows, 3, dtype=torch.int64)
+
+    for size in (5, 7):
+        x = torch.randn(size, 4, requires_grad=True)
+        expected = fn(x)
+        gradient = torch.autograd.grad(expected[0], x)
+        for hit in (False, True):
+            result, hits = again(fn, x, dynamic=True, options={"fallback": "raise"})
+            assert_same(result, expected)
+            assert_same(torch.autograd.grad(result[0], x), gradient)
+            assert hits > 0 or not hit
+
+
 def test_another_range_of_sizes_is_another_entry():
     def fn(x):
         return x.sum(0)

@@ -36,6 +36,7 @@ from torch._inductor import codecache
 from torch._inductor.codecache import init_backend_registration
 from torch._inductor.output_code import OutputCode
 from torch._inductor.runtime.runtime_utils import cache_dir
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
@@ -225,6 +226,20 @@ def keeper(compile_graph: Callable[..., StoredGraph]) -> SerializableAOTDispatch
     return SerializableAOTDispatchCompiler(StoredGraph, compile_graph)
 
 
+class _CallsOfProxies(TorchFunctionMode):
+    """torch reads a module by tracing its code: there a call with no tensor but sizes in a list, such as one of
+    full, is not seen to be of the trace's, and refuses them."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        for leaf in tree_leaves((args, kwargs)):
+            if isinstance(leaf, torch.fx.Proxy):
+                return leaf.tracer.create_proxy("call_function", function, args, kwargs)
+        return function(*args, **kwargs)
+
+
 class _Unpickled(Eager):
     """A graph's pickled module, which is read where it is needed."""
 
@@ -234,7 +249,8 @@ class _Unpickled(Eager):
 
     @functools.cached_property
     def module(self) -> torch.fx.GraphModule:
-        names, module = pickle.loads(self.content)
+        with _CallsOfProxies():
+            names, module = pickle.loads(self.content)
         nodes = list(module.graph.nodes)
         if len(nodes) == len(names):  # what is wrong with one is told by the name that was sent
             for node, name in zip(nodes, names, strict=True):
