@@ -249,6 +249,27 @@ def test_without_a_server_the_kept_graph_runs_eager():
     assert hits == 1 and len(kiln_torch.stats()["fallbacks"]) == 1
 
 
+def test_without_a_server_random_numbers_are_drawn_in_each_call():
+    """No argument says there that a call is of the graph."""
+
+    def fn(x):
+        return x + torch.rand(3), torch.randn(2)
+
+    x = torch.ones(3)
+    again(fn, x)
+    torch._dynamo.reset()
+    kiln_torch.reset()
+    compiled = torch.compile(fn, backend="kiln", options={"server": "127.0.0.1:1", "timeout_s": 1})
+    with pytest.warns(UserWarning, match="runs in eager mode"):
+        compiled(x)
+    for function in (fn, compiled):
+        torch.manual_seed(5)
+        results = [function(x) for _ in range(2)]
+        if function is fn:
+            expected = results
+    assert_same(results, expected)
+
+
 def test_progressive_mode_awaits_the_program_of_a_kept_graph():
     def fn(x):
         return torch.relu(x) * 3

@@ -226,18 +226,29 @@ def keeper(compile_graph: Callable[..., StoredGraph]) -> SerializableAOTDispatch
     return SerializableAOTDispatchCompiler(StoredGraph, compile_graph)
 
 
-class _CallsOfProxies(TorchFunctionMode):
-    """torch reads a module by tracing its code: there a call with no tensor but sizes in a list, such as one of
-    full, is not seen to be of the trace's, and refuses them."""
+class _CallsOfGraph(TorchFunctionMode):
+    """Every call of an operator is of the graph that `tracer` reads: torch would make those without a tensor, such
+    as one of rand, there and then, or refuse them for their sizes."""
+
+    def __init__(self, tracer: torch.fx.Tracer) -> None:
+        super().__init__()
+        self._tracer = tracer
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        for leaf in tree_leaves((args, kwargs)):
-            if isinstance(leaf, torch.fx.Proxy):
-                return leaf.tracer.create_proxy("call_function", function, args, kwargs)
+        if isinstance(function, torch._ops.OpOverload):
+            return self._tracer.create_proxy("call_function", function, args, kwargs)
         return function(*args, **kwargs)
+
+
+class _Reader(torch.fx.Tracer):
+    """What reads a pickled module's code."""
+
+    def trace(self, *args: Any, **kwargs: Any) -> torch.fx.Graph:
+        with _CallsOfGraph(self):
+            return super().trace(*args, **kwargs)
 
 
 class _Unpickled(Eager):
@@ -249,8 +260,7 @@ class _Unpickled(Eager):
 
     @functools.cached_property
     def module(self) -> torch.fx.GraphModule:
-        with _CallsOfProxies():
-            names, module = pickle.loads(self.content)
+        names, module = pickle.loads(self.content)
         nodes = list(module.graph.nodes)
         if len(nodes) == len(names):  # what is wrong with one is told by the name that was sent
             for node, name in zip(nodes, names, strict=True):
@@ -261,6 +271,7 @@ class _Unpickled(Eager):
 def _pickled(module: torch.fx.GraphModule) -> bytes:
     plain = torch.fx.GraphModule(module, module.graph)
     plain.meta = {}
+    plain._tracer_cls = _Reader
     return pickle.dumps(([node.name for node in module.graph.nodes], plain))
 
 
