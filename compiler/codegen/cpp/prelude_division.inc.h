@@ -1,18 +1,6 @@
 // Goes on where the part about memory ends: division of integers.
 // ---- Division of integers ------------------------------------------------------------------
 
-// As the machine divides, one at a time.
-template <class T, int W>
-KILN_FN Vec<T, W> KTruncDivEach(Vec<T, W> a, Vec<T, W> b) {
-  Vec<T, W> q;
-  KILN_EACH_LANE
-  for (int i = 0; i < W; ++i) {
-    const T d = b[i];
-    q[i] = d == 0 ? T(0) : d == T(-1) && T(-1) < T(0) ? T(0ul - (unsigned long)a[i]) : T(a[i] / d);
-  }
-  return q;
-}
-
 #ifdef __AVX__
 // Exact, whatever --fast-math allows elsewhere.
 #pragma float_control(push)

@@ -190,13 +190,7 @@ KILN_FN int KExponentOf(double x) {
 // Integers: 0 where b is 0; the least number divided by -1 wraps.
 template <class T, int W>
 KILN_FN Vec<T, W> KTruncDiv(Vec<T, W> a, Vec<T, W> b) {
-  Vec<T, W> q;
-  KILN_EACH_LANE
-  for (int i = 0; i < W; ++i) {
-    const T d = b[i];
-    q[i] = d == 0 ? T(0) : d == T(-1) && T(-1) < T(0) ? T(0ul - (unsigned long)a[i]) : T(a[i] / d);
-  }
-  return q;
+  return KTruncDivEach(a, b);
 }
 // x * 2^n, exact wherever the result is a number of the type; n >= 0.
 KILN_FN float KTimesPower(float x, int n) {

@@ -3,9 +3,8 @@
 //
 // Of a Shape it takes: kRows, kColumns of a tile; kCluster: blocks with tiles one below the other;
 // kShort: whether what waits of sums has 16 bits; kAtOnce: how many times a lane has 8 columns at a
-// time; kWhole: tiles end with the result; kRagged:
-// whether the number of columns is no multiple of 8; kByBlocks: whether what waits goes to shared
-// memory by KStoreBlocks.
+// time; kWhole: tiles end with the result; kRagged: whether the number of columns is no multiple of
+// 8; kByBlocks: whether what waits goes to shared memory by KStoreBlocks.
 
 template <int kCluster>
 KILN_FN int KRankInCluster() {

@@ -312,3 +312,16 @@ template <class A, class B>
 KILN_FN KIndexOf<A, B> KMaxIndex(A a, B b) {
   return a > b ? a : b;
 }
+
+// Quotients of integers as the machine divides, one at a time: 0 where b is 0; the least number
+// divided by -1 wraps.
+template <class T, int W>
+KILN_FN Vec<T, W> KTruncDivEach(Vec<T, W> a, Vec<T, W> b) {
+  Vec<T, W> q;
+  KILN_EACH_LANE
+  for (int i = 0; i < W; ++i) {
+    const T d = b[i];
+    q[i] = d == 0 ? T(0) : d == T(-1) && T(-1) < T(0) ? T(0ul - (unsigned long)a[i]) : T(a[i] / d);
+  }
+  return q;
+}
