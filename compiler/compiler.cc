@@ -212,14 +212,15 @@ class Emitter {
     }
     v1::KernelSource& source = *response_.add_kernels();
     source.set_symbol(named.symbol);
-    source.set_source(absl::StrCat(
-        named.emitted.prelude,
-        absl::StrReplaceAll(named.emitted.source, {{codegen::kSymbolPlaceholder, named.symbol}})));
+    source.set_source(
+        absl::StrReplaceAll(named.emitted.source, {{codegen::kSymbolPlaceholder, named.symbol}}));
+    if (debug_) source.set_prelude(std::string(named.emitted.prelude));
     for (const codegen::Routine& routine : named.emitted.routines) {
       if (!routines_.insert(routine.name).second) continue;
       v1::KernelSource& out = *response_.add_routines();
       out.set_symbol(routine.name);
-      out.set_source(absl::StrCat(named.emitted.prelude, routine.source));
+      out.set_source(routine.source);
+      if (debug_) out.set_prelude(std::string(named.emitted.prelude));
     }
     for (const std::string& origin : origins) source.add_ops(origin);
     if (!debug_) return absl::OkStatus();
@@ -357,7 +358,7 @@ absl::StatusOr<codegen::KernelJob> MakeJob(const v1::CompileKernelRequest& reque
 absl::Status WarmUp(const codegen::TargetKind& kind) {
   KILN_ASSIGN_OR_RETURN(auto target, kind.make(kind.sample_device));
   KILN_ASSIGN_OR_RETURN(codegen::CompiledKernel kernel,
-                        target->Compile({.source = kind.sample_source}));
+                        target->Compile({.source = kind.sample_source, .has_prelude = false}));
   return target->Link({std::move(kernel.object)}).status();
 }
 
@@ -521,8 +522,7 @@ absl::Status PrepareForKernels(const v1::CompileKernelRequest& like) {
 absl::Status WarmUpForKernels(const v1::CompileKernelRequest& like) {
   KILN_ASSIGN_OR_RETURN(auto target, MakeTarget(like.device()));
   KILN_ASSIGN_OR_RETURN(codegen::KernelJob job, MakeJob(like));
-  const std::string sample = target->SampleSource();
-  job.source = sample;
+  job.source = target->SampleSource();
   return target->Compile(job).status();
 }
 

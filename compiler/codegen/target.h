@@ -45,11 +45,11 @@ struct EmittedTensorMap {
 };
 
 struct EmittedKernel {
-  // Text that the source needs before it and shares with all kernels of its target; it lives as
-  // long as the process.
+  // What the target puts before the source when it compiles it, and before those of its routines:
+  // for people to read. It lives as long as the process.
   absl::string_view prelude;
-  // The rest of the source, apart from the symbol's name: it contains kSymbolPlaceholder wherever
-  // the kernel's own name stands, so that equal kernels have equal text.
+  // The source apart from the symbol's name: it contains kSymbolPlaceholder wherever the kernel's
+  // own name stands, so that equal kernels have equal text.
   std::string source;
   std::vector<Routine> routines;      // to be linked with the kernel
   std::vector<ir::BufferId> buffers;  // arguments, in order
@@ -70,7 +70,8 @@ using BufferMap = absl::flat_hash_map<ir::BufferId, ir::BufferId>;
 
 // A kernel to compile.
 struct KernelJob {
-  absl::string_view source;    // all of it: prelude, what was emitted, statement of its interface
+  absl::string_view source;    // what was emitted and the statement of its interface
+  bool has_prelude = true;     // the target's own comes before the source
   int optimization_level = 3;  // 1 to 3
   bool fast_math = false;
   bool want_assembly = false;
@@ -168,8 +169,8 @@ class Target {
   // Does beforehand what every Compile begins with that has the options of `like`, for this process
   // and ones forked from it. Reads no source, and of the device only architecture and features.
   virtual absl::Status PrepareToCompile(const KernelJob& like) const = 0;
-  // The whole source of a small kernel that needs what most kernels need.
-  virtual std::string SampleSource() const = 0;
+  // A small kernel, for a process to compile before its first one.
+  virtual absl::string_view SampleSource() const = 0;
   // Numbers are from 0 on; at least one has each number that EmittedKernel::binary had.
   virtual absl::StatusOr<std::vector<Binary>> Link(absl::Span<const std::string> objects) const = 0;
 
@@ -199,7 +200,8 @@ struct TargetKind {
   absl::StatusOr<std::unique_ptr<Target>> (*make)(DeviceInfo device);
   // Called in a process that was just forked and goes on to compile. REQUIRES: one thread.
   void (*after_fork)();
-  // A small kernel's whole source, and a device to compile it for: workers try it at their start.
+  // A small kernel's source, which needs no prelude, and a device to compile it for: workers try it
+  // at their start.
   DeviceInfo sample_device;
   absl::string_view sample_source;
 };

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
@@ -294,10 +295,10 @@ class PrecompileAction : public clang::ASTFrontendAction {
   std::shared_ptr<clang::PCHBuffer> result_;
 };
 
-absl::StatusOr<Buffer> Precompile(const std::vector<std::string>& args, std::string prelude) {
+absl::StatusOr<Buffer> Precompile(const std::vector<std::string>& args, const Prelude& prelude) {
   auto result = std::make_shared<clang::PCHBuffer>();
   PrecompileAction action(result);
-  const FrontendInput input{.text = std::move(prelude), .path = kPreludePath};
+  const FrontendInput input{.text = prelude.text(), .path = kPreludePath};
   KILN_RETURN_IF_ERROR(RunFrontend(args, input, action, nullptr));
   if (!result->IsComplete) return absl::InternalError("Clang did not precompile the prelude");
   return std::make_shared<const std::string>(result->Data.data(), result->Data.size());
@@ -307,10 +308,10 @@ absl::StatusOr<Buffer> Precompile(const std::vector<std::string>& args, std::str
 class PrecompiledPreludes {
  public:
   // The precompiled form of `prelude`, made at its first use. Two threads may make the same one.
-  absl::StatusOr<Buffer> Get(const std::vector<std::string>& args, std::string prelude) {
-    const std::string key = absl::StrCat(absl::StrJoin(args, "\n"), "\n\n", prelude);
+  absl::StatusOr<Buffer> Get(const std::vector<std::string>& args, const Prelude& prelude) {
+    const std::string key = absl::StrCat(prelude.digest().ToHex(), "\n", absl::StrJoin(args, "\n"));
     if (Buffer known = Find(key)) return known;
-    absl::StatusOr<Buffer> made = Precompile(args, std::move(prelude));
+    absl::StatusOr<Buffer> made = Precompile(args, prelude);
     if (made.ok()) Keep(key, *made);
     return made;
   }
@@ -387,12 +388,11 @@ std::string LldVersionNumber() {
 }  // namespace
 
 ClangInvocation Prepare(const ClangJob& job) {
-  const size_t prelude_bytes = std::min(job.prelude_bytes, job.source.size());
   ClangInvocation invocation{.object_arguments = FrontendArguments(job),
                              .object_is_text = job.machine == Machine::kNvptx,
                              .early_loads = job.early_loads,
-                             .prelude = job.source.substr(0, prelude_bytes),
-                             .text = job.source.substr(prelude_bytes)};
+                             .prelude = job.prelude,
+                             .source = job.source};
   if (job.want_assembly && !invocation.object_is_text) {
     invocation.assembly_arguments = invocation.object_arguments;
     // They say from which line each instruction comes, counted over the whole source.
@@ -403,7 +403,7 @@ ClangInvocation Prepare(const ClangJob& job) {
 
 Digest KeyOf(const ClangInvocation& invocation) {
   // A new member ends up here: it would not compile else.
-  const auto& [object_arguments, assembly_arguments, object_is_text, early_loads, prelude, text] =
+  const auto& [object_arguments, assembly_arguments, object_is_text, early_loads, prelude, source] =
       invocation;
   static const std::string* const toolchain =
       new std::string(absl::StrCat(clang::getClangFullVersion(), ", ", kClangSourceHash));
@@ -412,18 +412,18 @@ Digest KeyOf(const ClangInvocation& invocation) {
   arguments.insert(arguments.end(), assembly_arguments.begin(), assembly_arguments.end());
   if (object_is_text) arguments.push_back("; as text");
   if (early_loads) arguments.push_back("; early loads");
-  return KernelKey(*toolchain, arguments, {prelude, text});
+  return KernelKey(*toolchain, arguments,
+                   {prelude == nullptr ? "" : prelude->digest().view(), source});
 }
 
 absl::StatusOr<ClangOutput> CompileCpp(const ClangInvocation& invocation) {
   InitializeLlvmOnce();
-  const absl::string_view prelude = invocation.prelude;
-  FrontendInput input{.text = std::string(invocation.text),
+  const Prelude* prelude = invocation.prelude;
+  FrontendInput input{.text = std::string(invocation.source),
                       .path = kKernelPath,
                       .early_loads = invocation.early_loads};
-  if (!prelude.empty()) {
-    KILN_ASSIGN_OR_RETURN(input.precompiled,
-                          Preludes().Get(invocation.object_arguments, std::string(prelude)));
+  if (prelude != nullptr) {
+    KILN_ASSIGN_OR_RETURN(input.precompiled, Preludes().Get(invocation.object_arguments, *prelude));
   }
   ClangOutput result;
   std::unique_ptr<clang::CodeGenAction> emit;
@@ -435,8 +435,9 @@ absl::StatusOr<ClangOutput> CompileCpp(const ClangInvocation& invocation) {
   KILN_ASSIGN_OR_RETURN(result.object, RunBackend(invocation.object_arguments, input, *emit));
   if (!invocation.assembly_arguments.empty()) {
     // A second run, since one backend pipeline writes one kind of file; it is for people to read.
-    const auto line = 1 + std::count(prelude.begin(), prelude.end(), '\n');
-    input.text = absl::StrCat("#line ", line, "\n", input.text);
+    // Lines count over the whole source.
+    const auto lines = prelude == nullptr ? 0 : absl::c_count(prelude->text(), '\n');
+    input.text = absl::StrCat("#line ", 1 + lines, "\n", input.text);
     clang::EmitAssemblyAction emit_assembly;
     KILN_ASSIGN_OR_RETURN(result.assembly,
                           RunBackend(invocation.assembly_arguments, input, emit_assembly));
@@ -447,7 +448,8 @@ absl::StatusOr<ClangOutput> CompileCpp(const ClangInvocation& invocation) {
 
 absl::Status PrecompilePrelude(const ClangInvocation& invocation) {
   InitializeLlvmOnce();
-  return Preludes().Get(invocation.object_arguments, std::string(invocation.prelude)).status();
+  if (invocation.prelude == nullptr) return absl::OkStatus();
+  return Preludes().Get(invocation.object_arguments, *invocation.prelude).status();
 }
 
 std::string ToolchainVersion() {

@@ -2,7 +2,6 @@
 // text.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -16,12 +15,23 @@ namespace kiln::toolchain {
 
 enum class Machine : uint8_t { kX86, kNvptx };
 
+// Whole declarations that stand before the sources of many jobs. They are parsed once in a process
+// for each list of arguments, and the result is kept.
+class Prelude {
+ public:
+  explicit Prelude(absl::string_view text) : text_(text), digest_(Sha256(text)) {}
+  const std::string& text() const { return text_; }
+  const Digest& digest() const { return digest_; }
+
+ private:
+  const std::string text_;
+  const Digest digest_;
+};
+
 struct ClangJob {
   Machine machine = Machine::kX86;
+  const Prelude* prelude = nullptr;  // before `source`, where there is one
   absl::string_view source;
-  // How many bytes at the start of `source` many jobs have in common: whole declarations. They are
-  // parsed once in a process for each list of arguments, and the result is kept.
-  size_t prelude_bytes = 0;
   std::string arch;                   // LLVM CPU name; an unknown x86 one falls back to "x86-64"
   std::vector<std::string> features;  // each switched on; every other optional one of the CPU's
                                       // vector extensions that the client lacks is switched off
@@ -43,8 +53,8 @@ struct ClangInvocation {
   std::vector<std::string> assembly_arguments;  // none where no assembly is wanted
   bool object_is_text = false;                  // the object is what assembly would be
   bool early_loads = false;
-  absl::string_view prelude;  // of the job's source
-  absl::string_view text;     // the rest of it
+  const Prelude* prelude = nullptr;
+  absl::string_view source;  // after the prelude
 };
 
 // Finds arch and features in Clang's tables; what is not there has no effect. Cheap: for the server

@@ -58,7 +58,7 @@ Digest ArtifactKey(const v1::Graph& graph, const v1::Device& device,
 Digest KernelKey(absl::string_view toolchain, absl::Span<const std::string> arguments,
                  absl::Span<const absl::string_view> sources);
 
-// Key of which of these kernels, by digests of their sources, is the fastest on such a device. Of
+// Key of which of these kernels, by their keys, is the fastest on such a device. Of
 // `options` it has how kernels are compiled, and not what else is asked for.
 Digest ChoiceKey(const v1::Device& device, const v1::CompileOptions& options,
                  absl::Span<const Digest> kernels);

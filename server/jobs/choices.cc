@@ -20,20 +20,20 @@ constexpr int kMostChoices = 1000;  // of one report
 // One for each launch with alternatives, in order.
 absl::StatusOr<std::vector<OpenChoice>> FindChoices(
     const v1::Device& device, const v1::CompileOptions& options,
-    const absl::flat_hash_map<std::string, Digest>& sources, const v1::Program& program) {
+    const absl::flat_hash_map<std::string, Digest>& kernels, const v1::Program& program) {
   std::vector<OpenChoice> out;
   for (int i = 0; i < program.steps_size(); ++i) {
     const int64_t alternatives = program.steps(i).launch().alternatives();
     if (alternatives == 0) continue;
     std::vector<Digest> candidates;
     for (int64_t at = i; at <= i + alternatives; ++at) {
-      const auto source = at < program.steps_size()
-                              ? sources.find(program.steps(static_cast<int>(at)).launch().kernel())
-                              : sources.end();
-      if (source == sources.end()) {
+      const auto kernel = at < program.steps_size()
+                              ? kernels.find(program.steps(static_cast<int>(at)).launch().kernel())
+                              : kernels.end();
+      if (kernel == kernels.end()) {
         return absl::InternalError(absl::StrCat("step ", i, " lacks its alternatives"));
       }
-      candidates.push_back(source->second);
+      candidates.push_back(kernel->second);
     }
     out.push_back(
         {ChoiceKey(device, options, candidates), static_cast<uint32_t>(candidates.size())});
@@ -46,12 +46,12 @@ absl::StatusOr<std::vector<OpenChoice>> FindChoices(
 
 absl::StatusOr<std::vector<OpenChoice>> ApplyChoices(
     const v1::Device& device, const v1::CompileOptions& options,
-    const absl::flat_hash_map<std::string, Digest>& sources,
+    const absl::flat_hash_map<std::string, Digest>& kernels,
     const std::function<std::vector<absl::StatusOr<cache::Found>>(absl::Span<const cache::Key>)>&
         find,
     v1::Program& program) {
   KILN_ASSIGN_OR_RETURN(const std::vector<OpenChoice> all,
-                        FindChoices(device, options, sources, program));
+                        FindChoices(device, options, kernels, program));
   std::vector<OpenChoice> open;
   if (all.empty()) return open;
   std::vector<cache::Key> wanted;

@@ -27,7 +27,7 @@ class ReportChoicesRequest;
 
 namespace server {
 
-// A choice among several kernels. `key` is ChoiceKey's: of the kernels' sources and the device.
+// A choice among several kernels. `key` is ChoiceKey's: of the kernels' keys and the device.
 struct OpenChoice {
   Digest key;
   uint32_t candidates = 0;
@@ -39,12 +39,12 @@ std::optional<uint32_t> ReadChoice(const cache::Entry& entry, uint32_t candidate
 
 // Of launches with alternatives leaves the one that was chosen, where `find`, which asks the store,
 // finds a choice; with options.debug also the compiler's own where it finds none: people look at
-// such artifacts. The others get their choice's key. Returns those, in order. `sources` has the
-// digest of each kernel's source by its symbol. INTERNAL where a launch lacks its alternatives: a
+// such artifacts. The others get their choice's key. Returns those, in order. `kernels` has
+// each kernel's key by its symbol. INTERNAL where a launch lacks its alternatives: a
 // worker's word is not taken for what is there.
 absl::StatusOr<std::vector<OpenChoice>> ApplyChoices(
     const v1::Device& device, const v1::CompileOptions& options,
-    const absl::flat_hash_map<std::string, Digest>& sources,
+    const absl::flat_hash_map<std::string, Digest>& kernels,
     const std::function<std::vector<absl::StatusOr<cache::Found>>(absl::Span<const cache::Key>)>&
         find,
     v1::Program& program);

@@ -38,6 +38,7 @@ constexpr int kMaxAttempts = 2;
 struct PlannedKernel {
   std::string symbol;
   std::string operators;  // none for a routine
+  std::string prelude;    // where debug asks for it
   bool is_routine = false;
   Digest key;  // of `request`
   std::shared_ptr<const v1::WorkerRequest> request;
@@ -263,6 +264,7 @@ class Job {
     KILN_ASSIGN_OR_RETURN(Digest key, context_.kernel_key(compile));
     kernels_.push_back({.symbol = kernel.symbol(),
                         .operators = absl::StrJoin(kernel.ops(), ", "),
+                        .prelude = std::move(*kernel.mutable_prelude()),
                         .is_routine = is_routine,
                         .key = key,
                         .request = std::move(request)});
@@ -272,16 +274,19 @@ class Job {
   // Leaves one of launches with alternatives where a client has found it the fastest; the kernels
   // of the others go with them.
   absl::Status TakeChoices() {
-    absl::flat_hash_map<std::string, Digest> sources;
+    absl::flat_hash_map<std::string, Digest> keys;
     for (const PlannedKernel& kernel : kernels_) {
       if (kernel.is_routine) continue;
-      sources[kernel.symbol] = Sha256(kernel.request->compile_kernel().source());
+      // With debug or without, it is the same choice.
+      v1::CompileKernelRequest plain = kernel.request->compile_kernel();
+      plain.mutable_options()->clear_debug();
+      KILN_ASSIGN_OR_RETURN(keys[kernel.symbol], context_.kernel_key(plain));
     }
     const auto find = [this](absl::Span<const cache::Key> of) {
       return TracedGetMany(step_trace_, context_.store, of);
     };
     v1::Program& program = *plan_.mutable_program();
-    KILN_ASSIGN_OR_RETURN(open_choices_, ApplyChoices(device_, options_, sources, find, program));
+    KILN_ASSIGN_OR_RETURN(open_choices_, ApplyChoices(device_, options_, keys, find, program));
     absl::flat_hash_set<absl::string_view> used;
     for (const v1::Step& step : program.steps()) used.insert(step.launch().kernel());
     std::vector<PlannedKernel> kept;
@@ -422,7 +427,8 @@ class Job {
     for (size_t i = 0; i < kernels_.size(); ++i) {
       v1::Debug::KernelSource& to = IsRoutine(i) ? *debug.add_routines() : *debug.add_kernels();
       to.set_symbol(kernels_[i].symbol);
-      to.set_source(kernels_[i].request->compile_kernel().source());
+      to.set_source(
+          absl::StrCat(kernels_[i].prelude, kernels_[i].request->compile_kernel().source()));
       to.set_assembly(results_->slots[i].compiled.assembly());
       if (!machine_code_.empty()) to.set_machine_code(machine_code_[i]);
       if (IsRoutine(i)) continue;

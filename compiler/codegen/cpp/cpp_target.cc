@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/cpp/kernel_printer.h"
 #include "compiler/codegen/cpp/source_hash.h"
@@ -61,12 +60,10 @@ class CppTarget : public Target {
   }
 
   absl::Status PrepareToCompile(const KernelJob& like) const override {
-    KernelJob job = like;
-    job.source = CppPrelude();
-    return toolchain::PrecompilePrelude(Invocation(job));
+    return toolchain::PrecompilePrelude(Invocation(like));
   }
 
-  std::string SampleSource() const override { return absl::StrCat(CppPrelude(), kSampleSource); }
+  absl::string_view SampleSource() const override { return kSampleSource; }
 
   absl::StatusOr<std::vector<Binary>> Link(absl::Span<const std::string> objects) const override {
     std::vector<Binary> binaries(1);
@@ -87,15 +84,14 @@ class CppTarget : public Target {
   // Views the job's source. What Compile and KeyOf are both made of, so that nothing that alters an
   // object is left out of its key.
   toolchain::ClangInvocation Invocation(const KernelJob& job) const {
-    const absl::string_view prelude = CppPrelude();
-    return toolchain::Prepare(
-        {.source = job.source,
-         .prelude_bytes = absl::StartsWith(job.source, prelude) ? prelude.size() : 0,
-         .arch = device_.arch,
-         .features = device_.features,
-         .optimization_level = job.optimization_level,
-         .fast_math = job.fast_math,
-         .want_assembly = job.want_assembly});
+    static const auto* const prelude = new toolchain::Prelude(CppPrelude());
+    return toolchain::Prepare({.prelude = job.has_prelude ? prelude : nullptr,
+                               .source = job.source,
+                               .arch = device_.arch,
+                               .features = device_.features,
+                               .optimization_level = job.optimization_level,
+                               .fast_math = job.fast_math,
+                               .want_assembly = job.want_assembly});
   }
 
   const DeviceInfo device_;

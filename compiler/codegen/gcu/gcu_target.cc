@@ -141,7 +141,7 @@ class GcuTarget : public Target {
     return host_->PrepareToCompile(like);
   }
 
-  std::string SampleSource() const override { return host_->SampleSource(); }
+  absl::string_view SampleSource() const override { return host_->SampleSource(); }
 
   // A shared object of the host's kernels, and an archive of the programs.
   absl::StatusOr<std::vector<Binary>> Link(absl::Span<const std::string> objects) const override {

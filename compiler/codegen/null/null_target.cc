@@ -136,7 +136,7 @@ class NullTarget : public Target {
 
   absl::Status PrepareToCompile(const KernelJob&) const override { return absl::OkStatus(); }
 
-  std::string SampleSource() const override { return std::string(kSampleSource); }
+  absl::string_view SampleSource() const override { return kSampleSource; }
 
   // An index, "// NAME OFFSET SIZE" for each object, an empty line, and the objects. Offsets count
   // from the empty line's end.

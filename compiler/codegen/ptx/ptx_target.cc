@@ -6,7 +6,6 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "compiler/codegen/kernel_archive.h"
 #include "compiler/codegen/ptx/attention_printer.h"
 #include "compiler/codegen/ptx/gradients_printer.h"
@@ -161,7 +160,7 @@ class PtxTarget : public Target {
   }
 
   absl::StatusOr<CompiledKernel> Compile(const KernelJob& job) const override {
-    const absl::string_view text = WithoutPrelude(job.source);
+    const absl::string_view text = job.source;
     const absl::string_view kernel = Marked(text, ptx::kKernelMark);
     const absl::string_view threads = Marked(text, ptx::kThreadsMark);
     if (kernel.empty() || threads.empty()) {
@@ -178,12 +177,10 @@ class PtxTarget : public Target {
   }
 
   absl::Status PrepareToCompile(const KernelJob& like) const override {
-    KernelJob job = like;
-    job.source = PtxPrelude();
-    return toolchain::PrecompilePrelude(Invocation(job));
+    return toolchain::PrecompilePrelude(Invocation(like));
   }
 
-  std::string SampleSource() const override { return absl::StrCat(PtxPrelude(), kSampleSource); }
+  absl::string_view SampleSource() const override { return kSampleSource; }
 
   absl::StatusOr<std::vector<Binary>> Link(absl::Span<const std::string> objects) const override {
     return Archive(objects, {}, BinaryKind::kPtx);
@@ -215,10 +212,6 @@ class PtxTarget : public Target {
     return schedule::ptx::ScheduleRepeat(module, repeat, device_);
   }
 
-  static absl::string_view WithoutPrelude(absl::string_view source) {
-    return absl::StripPrefix(source, PtxPrelude());
-  }
-
   // Else PrintKernel prints it.
   static bool HasMicro(const schedule::Tree& tree) {
     bool has = false;
@@ -232,15 +225,15 @@ class PtxTarget : public Target {
   bool CanWait() const { return device_.arch == "sm_90" || device_.arch == "sm_90a"; }
 
   toolchain::ClangInvocation Invocation(const KernelJob& job) const {
-    const absl::string_view text = WithoutPrelude(job.source);
+    static const auto* const prelude = new toolchain::Prelude(PtxPrelude());
     return toolchain::Prepare({.machine = toolchain::Machine::kNvptx,
+                               .prelude = job.has_prelude ? prelude : nullptr,
                                .source = job.source,
-                               .prelude_bytes = job.source.size() - text.size(),
                                .arch = device_.arch,
                                .optimization_level = job.optimization_level,
                                .fast_math = job.fast_math,
                                .want_assembly = job.want_assembly,
-                               .early_loads = Marked(text, ptx::kLoadsMark) == "early"});
+                               .early_loads = Marked(job.source, ptx::kLoadsMark) == "early"});
   }
 
   const DeviceInfo device_;

@@ -101,15 +101,14 @@ TEST_P(EveryTarget, EmitsAKernelThatItCompilesToABinaryThatItLinks) {
   EXPECT_THAT(emitted->source, HasSubstr(std::string(kSymbolPlaceholder)));
   EXPECT_THAT(emitted->buffers, ElementsAre(0, 1));
   EXPECT_THAT(emitted->symbols, ElementsAre(0));
-  const std::string source =
-      absl::StrReplaceAll(absl::StrCat(emitted->prelude, emitted->source,
-                                       target->InterfaceText("buffers { }", emitted->binary)),
-                          {{kSymbolPlaceholder, "kiln_relu"}});
+  const std::string source = absl::StrReplaceAll(
+      absl::StrCat(emitted->source, target->InterfaceText("buffers { }", emitted->binary)),
+      {{kSymbolPlaceholder, "kiln_relu"}});
   auto compiled = target->Compile({.source = source});
   ASSERT_TRUE(compiled.ok()) << compiled.status();
   std::vector<std::string> objects = {compiled->object};
   for (const Routine& routine : emitted->routines) {
-    auto object = target->Compile({.source = absl::StrCat(emitted->prelude, routine.source)});
+    auto object = target->Compile({.source = routine.source});
     ASSERT_TRUE(object.ok()) << routine.name << ": " << object.status();
     objects.push_back(object->object);
   }

@@ -182,6 +182,11 @@ static const float kTable[4] = {1, 2, 3, 4};
 template <int W>
 static inline Vec<float, W> AddTable(Vec<float, W> x, int i) { return x + kTable[i & 3]; }
 )";
+const Prelude& TestPrelude() {
+  static const auto* const prelude = new Prelude(kPrelude);
+  return *prelude;
+}
+
 constexpr absl::string_view kPreludeUser = R"(
 extern "C" void Kernel(float* x, int i) {
   Vec<float, 16>& v = *(Vec<float, 16>*)x;
@@ -206,7 +211,8 @@ TEST(CompileCpp, GivesTheSameCodeWithAPrecompiledPrelude) {
   auto whole = Compile(job);
   ASSERT_TRUE(whole.ok()) << whole.status();
   EXPECT_THAT(whole->assembly, Not(HasSubstr("vfmadd"))) << "the pragma";
-  job.prelude_bytes = kPrelude.size();
+  job.prelude = &TestPrelude();
+  job.source = kPreludeUser;
   auto first = Compile(job);
   auto second = Compile(job);
   ASSERT_TRUE(first.ok() && second.ok()) << first.status() << second.status();
@@ -216,30 +222,29 @@ TEST(CompileCpp, GivesTheSameCodeWithAPrecompiledPrelude) {
 }
 
 TEST(CompileCpp, TheAssemblySaysWhichLineOfTheWholeSourceItIs) {
-  const std::string source = absl::StrCat(kPrelude, kPreludeUser);
-  for (size_t prelude_bytes : {size_t{0}, kPrelude.size()}) {
-    auto output = Compile({.source = source,
-                           .prelude_bytes = prelude_bytes,
+  const std::string whole = absl::StrCat(kPrelude, kPreludeUser);
+  for (const Prelude* prelude : {static_cast<const Prelude*>(nullptr), &TestPrelude()}) {
+    auto output = Compile({.prelude = prelude,
+                           .source = prelude == nullptr ? whole : kPreludeUser,
                            .arch = "znver4",
                            .features = kAvx512,
                            .want_assembly = true});
     ASSERT_TRUE(output.ok()) << output.status();
-    const absl::string_view before = absl::string_view(source).substr(0, source.find("  v = T"));
+    const absl::string_view before = absl::string_view(whole).substr(0, whole.find("  v = T"));
     const auto line = 1 + std::count(before.begin(), before.end(), '\n');
     EXPECT_THAT(output->assembly, HasSubstr(absl::StrCat("\t.loc\t1 ", line, " ")));
   }
 }
 
 TEST(CompileCpp, KeepsPreludesOfDifferentClientsApart) {
-  const std::string source = absl::StrCat(kPrelude, kPreludeUser);
   for (int round = 0; round < 2; ++round) {
-    auto wide = Compile({.source = source,
-                         .prelude_bytes = kPrelude.size(),
+    auto wide = Compile({.prelude = &TestPrelude(),
+                         .source = kPreludeUser,
                          .arch = "znver4",
                          .features = kAvx512,
                          .want_assembly = true});
-    auto narrow = Compile({.source = source,
-                           .prelude_bytes = kPrelude.size(),
+    auto narrow = Compile({.prelude = &TestPrelude(),
+                           .source = kPreludeUser,
                            .arch = "x86-64",
                            .want_assembly = true});
     ASSERT_TRUE(wide.ok() && narrow.ok()) << wide.status() << narrow.status();
@@ -249,18 +254,19 @@ TEST(CompileCpp, KeepsPreludesOfDifferentClientsApart) {
 }
 
 TEST(CompileCpp, TellsWhereTheSourceAfterAPreludeIsWrong) {
-  const std::string bad_kernel = absl::StrCat(kPrelude, "int f() { return missing_name; }\n");
-  auto kernel = Compile({.source = bad_kernel, .prelude_bytes = kPrelude.size(), .arch = "x86-64"});
+  const absl::string_view bad = "int f() { return missing_name; }\n";
+  auto kernel = Compile({.prelude = &TestPrelude(), .source = bad, .arch = "x86-64"});
   ASSERT_FALSE(kernel.ok());
   EXPECT_THAT(kernel.status().message(), HasSubstr("kernel.cc:1:18: error:"));
 
-  const std::string bad_prelude = "int f() { return missing_name; }\n";
-  auto prelude = Compile({.source = bad_prelude, .prelude_bytes = 1000, .arch = "x86-64"});
+  const Prelude bad_prelude(bad);
+  auto prelude = Compile({.prelude = &bad_prelude, .arch = "x86-64"});
   ASSERT_FALSE(prelude.ok());
   EXPECT_THAT(prelude.status().message(), HasSubstr("missing_name"));
 
-  const std::string bad_use = absl::StrCat(kPrelude, "auto x = AddTable(Vec<int, 4>(1), 0);\n");
-  auto use = Compile({.source = bad_use, .prelude_bytes = kPrelude.size(), .arch = "x86-64"});
+  auto use = Compile({.prelude = &TestPrelude(),
+                      .source = "auto x = AddTable(Vec<int, 4>(1), 0);\n",
+                      .arch = "x86-64"});
   ASSERT_FALSE(use.ok());
   EXPECT_THAT(use.status().message(), HasSubstr("AddTable"));
 }
@@ -272,9 +278,8 @@ TEST(CompileCpp, RunsOnTenThreadsAtOnce) {
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([t, &shared_objects] {
       const std::string source =
-          absl::StrCat(kPrelude, "extern \"C\" int Number() { return ", 100 + t, "; }");
-      auto output =
-          Compile({.source = source, .prelude_bytes = kPrelude.size(), .arch = "skylake"});
+          absl::StrCat("extern \"C\" int Number() { return ", 100 + t, "; }");
+      auto output = Compile({.prelude = &TestPrelude(), .source = source, .arch = "skylake"});
       if (!output.ok()) return;
       auto linked = LinkSharedObject({output->object});
       if (linked.ok()) shared_objects[t] = *std::move(linked);
@@ -299,9 +304,8 @@ ClangJob KeyedJob() {
 
 TEST(KeyOf, FollowsEveryPartOfTheInvocation) {
   ClangJob job = KeyedJob();
-  const std::string source = absl::StrCat(kPrelude, kPreludeUser);
-  job.source = source;
-  job.prelude_bytes = kPrelude.size();
+  job.prelude = &TestPrelude();
+  job.source = kPreludeUser;
   job.want_assembly = true;
   const ClangInvocation invocation = Prepare(job);
   ASSERT_GT(invocation.object_arguments.size(), 20u);
@@ -330,11 +334,14 @@ TEST(KeyOf, FollowsEveryPartOfTheInvocation) {
   changed.assembly_arguments.clear();
   expect_another(changed, "no assembly");
   changed = invocation;
-  changed.text = kScaleSource;
-  expect_another(changed, "the text");
+  changed.source = kScaleSource;
+  expect_another(changed, "the source");
   changed = invocation;
-  changed.prelude = kScaleSource;
-  expect_another(changed, "the prelude");
+  changed.prelude = nullptr;
+  expect_another(changed, "no prelude");
+  const Prelude another(kScaleSource);
+  changed.prelude = &another;
+  expect_another(changed, "another prelude");
   EXPECT_EQ(keys.size(), changes + 1);
 }
 
@@ -347,7 +354,7 @@ TEST(KeyOf, DiffersWhereTheJobReachesClangAndOnlyThere) {
   };
   EXPECT_EQ(with([](ClangJob&) {}), key);
   EXPECT_NE(with([](ClangJob& job) { job.source = kScaleSource; }), key);
-  EXPECT_NE(with([](ClangJob& job) { job.prelude_bytes = 1; }), key);
+  EXPECT_NE(with([](ClangJob& job) { job.prelude = &TestPrelude(); }), key);
   EXPECT_NE(with([](ClangJob& job) { job.arch = "znver3"; }), key);
   EXPECT_NE(with([](ClangJob& job) { job.features.push_back("avx512f"); }), key);
   EXPECT_NE(with([](ClangJob& job) { job.features.pop_back(); }), key);
@@ -362,15 +369,17 @@ TEST(KeyOf, DiffersWhereTheJobReachesClangAndOnlyThere) {
 }
 
 TEST(PrecompilePrelude, ServesLaterCompilesAndSaysWhatIsWrong) {
-  const std::string source = absl::StrCat(kPrelude, kPreludeUser);
-  ClangJob job{.source = source, .prelude_bytes = kPrelude.size(), .arch = "znver4"};
+  ClangJob job{.prelude = &TestPrelude(), .source = kPreludeUser, .arch = "znver4"};
   ASSERT_TRUE(PrecompilePrelude(Prepare(job)).ok());
   auto prepared = Compile(job);
-  job.prelude_bytes = 0;
+  const std::string source = absl::StrCat(kPrelude, kPreludeUser);
+  job.prelude = nullptr;
+  job.source = source;
   auto whole = Compile(job);
   ASSERT_TRUE(prepared.ok() && whole.ok()) << prepared.status() << whole.status();
   EXPECT_EQ(prepared->object, whole->object);
-  job = {.source = "int f() { return missing_name; }\n", .prelude_bytes = 1000, .arch = "znver4"};
+  const Prelude bad("int f() { return missing_name; }\n");
+  job.prelude = &bad;
   EXPECT_THAT(PrecompilePrelude(Prepare(job)).message(), HasSubstr("missing_name"));
 }
 
