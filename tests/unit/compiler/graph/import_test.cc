@@ -389,7 +389,8 @@ TEST(Import, ADivisorMayBeOfEitherSign) {
     const auto& type = std::get<TensorType>(imported->values[0]);
     const std::array<int64_t, 5> divisors = {5, -5, 1, -1, -13};
     for (size_t i = 0; i < divisors.size(); ++i) {
-      EXPECT_EQ(ints.Evaluate(type.sizes[0], [&](ir::IntExpr) { return divisors[i]; }), 20 + values[i]);
+      EXPECT_EQ(ints.Evaluate(type.sizes[0], [&](ir::IntExpr) { return divisors[i]; }),
+                20 + values[i]);
     }
   }
 }
