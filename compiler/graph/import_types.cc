@@ -61,6 +61,24 @@ absl::Status CheckOperandCount(const v1::SymExpr& expr, const Place& place) {
   }
 }
 
+// a / b rounded down, or what it leaves, with b's sign. No model reaches a division by zero, since
+// eager raises there too; but ranges may include it, and an expression must have a value for all
+// values of its symbols. Of a b that may be of either sign, as an integer argument may, the sign
+// goes to a, since a / b = (-a) / (-b) and a mod b = -((-a) mod (-b)).
+ir::IntExpr Divide(v1::SymExpr::Kind kind, ir::IntExpr a, ir::IntExpr b, ir::IntContext& ints) {
+  const ir::IntExpr one = ints.Const(1);
+  const bool mod = kind == v1::SymExpr::KIND_MOD;
+  const bool not_negative = ints.ProvablyLessEqual(ints.Const(0), b);
+  if (not_negative || b.range().max < 0) {
+    if (not_negative) b = ints.Max(b, one);
+    return mod ? ints.Mod(a, b) : ints.FloorDiv(a, b);
+  }
+  const ir::IntExpr sign = ints.Min(ints.Max(b, ints.Const(-1)), one);
+  const ir::IntExpr size = ints.Max(ints.Max(b, ints.Mul(b, -1)), one);
+  a = ints.Mul(sign, a);
+  return mod ? ints.Mul(sign, ints.Mod(a, size)) : ints.FloorDiv(a, size);
+}
+
 absl::StatusOr<ir::IntExpr> BuildExpression(const v1::SymExpr& expr,
                                             const std::vector<ir::IntExpr>& symbols,
                                             ir::IntContext& ints, const Place& place) {
@@ -91,18 +109,8 @@ absl::StatusOr<ir::IntExpr> BuildExpression(const v1::SymExpr& expr,
       case v1::SymExpr::KIND_MAX:
         result = ints.Max(result, operand);
         break;
-      default: {
-        // No model reaches a division by zero, since eager raises there too; but ranges may
-        // include it, and an expression must have a value for all values of its symbols.
-        const bool not_negative = ints.ProvablyLessEqual(ints.Const(0), operand);
-        if (!not_negative && operand.range().max >= 0) {
-          return BadGraph(place, "a size divides by a number that may be zero or of either sign",
-                          "a divisor whose range lies on one side of zero");
-        }
-        const ir::IntExpr divisor = not_negative ? ints.Max(operand, ints.Const(1)) : operand;
-        result = expr.kind() == v1::SymExpr::KIND_MOD ? ints.Mod(result, divisor)
-                                                      : ints.FloorDiv(result, divisor);
-      }
+      default:
+        result = Divide(expr.kind(), result, operand, ints);
     }
   }
   return result;

@@ -1,7 +1,10 @@
 """Norms of vectors run natively and are eager's, with their gradients."""
 
+import copy
+
 import pytest
 import torch
+from compare import assert_same
 
 import kiln_torch
 
@@ -102,3 +105,30 @@ def test_complex_elements_keep_torchs_own():
     fn = lambda x: (torch.linalg.vector_norm(x, dim=1), x.norm(), torch.linalg.norm(x, "fro"))
     for actual, expected in zip(compiled(fn)(x), fn(x), strict=True):
         torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dim", [0, 2, None])
+def test_weights_normalized_by_their_norm(dtype, dim):
+    """A step natively, as exact as eager's beside float64."""
+    torch.manual_seed(0)
+    model = torch.nn.utils.parametrizations.weight_norm(torch.nn.Conv1d(4, 6, 3), dim=dim)
+    x = torch.randn(5, 4, 9)
+    run = compiled(lambda model, x: model(x))
+    results = []
+    for call, kind in (
+        (lambda model, x: model(x), torch.float64),
+        (lambda model, x: model(x), dtype),
+        (run, dtype),
+    ):
+        ours, leaf = copy.deepcopy(model).to(kind), x.to(dtype).to(kind).requires_grad_()
+        with torch.no_grad():
+            for parameter in ours.parameters():
+                parameter.copy_(parameter.to(dtype))
+        out = call(ours, leaf)
+        (out * torch.linspace(0.5, 1.5, out.numel(), dtype=kind).view(out.shape)).sum().backward()
+        results.append([out, leaf.grad, *(parameter.grad for parameter in ours.parameters())])
+    exact, *rounded = results
+    tol = {torch.bfloat16: 2e-2, torch.float16: 4e-3, torch.float64: 1e-9}.get(dtype, 2e-5)
+    assert_same(rounded[1], rounded[0], exact, tol=tol)
+    assert not [op for op in kiln_torch.stats()["library_ops"] if "weight_norm" in op]

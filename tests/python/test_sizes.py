@@ -176,6 +176,34 @@ def test_an_integer_argument_may_be_negative():
     assert kiln_torch.stats()["fallbacks"] == []
 
 
+def test_a_size_divides_by_an_integer_argument_of_either_sign():
+    def fn(x, n):
+        length = x.shape[0]
+        rounded = torch.full((6,), math.floor(length / n)) + math.ceil(length / n)
+        return (
+            x + length // n, x * (length % n), x > 7 // n, x.new_zeros(abs(length // n) + 1),
+            x * ((length - 11) % n) - n // x.shape[1] + n % x.shape[1],
+            rounded * 100 + math.trunc(length / n) - 7 * round((length - 11) / n),
+        )
+
+    compiled = torch.compile(fn, backend="kiln", dynamic=True)
+    for n in (3, -2, 2, -7, 5, -1, -3, 12, -12):
+        for length in (6, 9):
+            x = torch.randn(length, 4)
+            assert_same(compiled(x, n), fn(x, n))
+    assert kiln_torch.stats()["fallbacks"] == []
+    with pytest.raises(Exception, match="ZeroDivisionError|division"):
+        compiled(x, 0)
+
+
+@pytest.mark.parametrize("rounded", [math.floor, math.ceil, math.trunc, round])
+def test_a_size_divided_by_a_negative_number_is_rounded_as_eager_does(rounded):
+    def fn(x):
+        return x * rounded(x.shape[0] / -3) + rounded(x.shape[0] / -2.5)
+
+    check(fn, [(torch.randn(size),) for size in range(5, 16)])
+
+
 def chunked_scan(x, size):
     """Running sums in chunks of `size`, the last one filled up, as linear attention has them."""
     x = F.pad(x, (0, -x.shape[-1] % size)).unflatten(-1, (-1, size))

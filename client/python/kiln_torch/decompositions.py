@@ -22,7 +22,7 @@ from torch.nn import _reduction
 from kiln_torch.distances import DISTANCES
 from kiln_torch.foreach import foreach_decompositions
 from kiln_torch.margins import MARGIN_LOSSES
-from kiln_torch.norms import vector_norm
+from kiln_torch.norms import vector_norm, weight_norm, weight_norm_backward
 from kiln_torch.promotion import with_atens_types
 from kiln_torch.quantized import QUANTIZED, QUANTIZED_ON_CUDA
 
@@ -276,6 +276,8 @@ _OURS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
 
 # In the CPU's way.
 _OURS_ON_CPU: dict[torch._ops.OpOverload, Callable[..., Any]] = {
+    aten._weight_norm_interface.default: weight_norm,
+    aten._weight_norm_interface_backward.default: weight_norm_backward,
     aten.histc.default: _histc,
     aten.linalg_vector_norm.default: vector_norm,
 }

@@ -1,7 +1,9 @@
-"""torch's norms of vectors, taken apart into one reduction, which fuses with what uses it.
+"""torch's norms of vectors, and the gradient of weights that are normalized by them, taken apart into
+reductions, which fuse with what uses them.
 
-The formulas are those of ATen's CPU kernel (aten/src/ATen/native/cpu/ReduceOpsKernel.cpp), which
-computes in float32 for 16-bit elements and takes the magnitude of a lone element as it is.
+The formulas are those of ATen's CPU kernels (aten/src/ATen/native/cpu/ReduceOpsKernel.cpp and
+WeightNormKernel.cpp), which compute in float32 for 16-bit elements; of a lone element the norm is its
+magnitude as it is.
 """
 
 from __future__ import annotations
@@ -49,3 +51,24 @@ def _norm(x: Tensor, ord: float, dims: list[int], keepdim: bool, is_lone: bool) 
     if ord == 2:
         return (x * x).sum(dims, keepdim).sqrt()
     return x.abs().pow(ord).sum(dims, keepdim).pow(1 / ord)
+
+
+def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
+    """v * (g / norms), and the norms of `v` over all dimensions but `dim`, at least in float32."""
+    wide = v.to(torch.promote_types(v.dtype, torch.float32))
+    others = [d for d in range(v.dim()) if d != dim]
+    norms = (wide * wide).sum(others, keepdim=True).sqrt()
+    return (wide * (g.to(wide.dtype) / norms)).to(v.dtype), norms
+
+
+def weight_norm_backward(
+    gradient: Tensor, v: Tensor, g: Tensor, norms: Tensor, dim: int
+) -> tuple[Tensor, Tensor]:
+    """Gradients of `v` and `g` from that of v * (g / norms), where `norms` are those of `v` over all
+    dimensions but `dim`."""
+    at_least_float = torch.promote_types(v.dtype, torch.float32)
+    wide, direction, norm = (each.to(at_least_float) for each in (gradient, v, norms))
+    others = [d for d in range(v.dim()) if d != dim]
+    along = (wide * direction).sum(others, keepdim=True)
+    across = wide - direction * (along / (norm * norm))
+    return (g.to(at_least_float) / norm * across).to(v.dtype), (along / norm).to(g.dtype)

@@ -51,6 +51,14 @@ def specialize(expr: sympy.Basic, shape_env: Any) -> Any:
     return expr.xreplace({symbol: shape_env.evaluate_expr(symbol) for symbol in free})
 
 
+def _guard_divisor(divisor: sympy.Expr, shape_env: Any) -> None:
+    """A guard that `divisor` is not 0, unless its range says so: eager raises there, whereas a program has
+    a value for all sizes."""
+    if shape_env.frozen or any(shape_env.is_unbacked_symint(s) for s in divisor.free_symbols):
+        return
+    shape_env.evaluate_expr(sympy.Ne(divisor, 0))
+
+
 def _without(numbers: list[int], leave_out: list[int]) -> list[int] | None:
     """`numbers` less each of `leave_out` once; None where one of them is missing."""
     rest = list(numbers)
@@ -157,6 +165,8 @@ class Sizes:
                 return rounded(self, *ratio) if ratio else self._constant_of(expr, shape_env)
         for cls, kind in _EXPR_KINDS.items():
             if isinstance(expr, cls):
+                if kind in ("KIND_FLOOR_DIV", "KIND_MOD"):
+                    _guard_divisor(expr.args[1], shape_env)
                 return self._make(kind, [self._read(arg, shape_env) for arg in expr.args])
         return self._read_other(expr, shape_env)
 
@@ -241,17 +251,30 @@ class Sizes:
         Sizes are taken to be below 2^41. None where it is no such expression.
         """
         if isinstance(expr, sympy_functions.IntTrueDiv):
-            return tuple(self._read(arg, shape_env) for arg in expr.args)
+            above, below = (self._read(arg, shape_env) for arg in expr.args)
+            return self._with_positive(above, below, expr.args[1], shape_env)
         if isinstance(expr, sympy_functions.FloatTrueDiv):
-            above, below = (self._dyadic(arg, shape_env) for arg in expr.args)
-            if above is None or below is None:
+            dyadic = [self._dyadic(arg, shape_env) for arg in expr.args]
+            if None in dyadic:
                 return None
-            scale = self._constant(above[1])
-            return self._make("KIND_MUL", [above[0], self._constant(below[1])]), self._make(
-                "KIND_MUL", [below[0], scale]
-            )
+            (above, less), (below, scale) = dyadic
+            above = self._make("KIND_MUL", [above, self._constant(scale)])
+            below = self._make("KIND_MUL", [below, self._constant(less)])
+            return self._with_positive(above, below, expr.args[1], shape_env)
         found = self._dyadic(expr, shape_env)
         return (found[0], self._constant(found[1])) if found else None
+
+    def _with_positive(
+        self, above: int, below: int, divisor: sympy.Expr, shape_env: Any
+    ) -> tuple[int, int]:
+        """`above` and `below`, which has the sign of `divisor`, both times that sign."""
+        if shape_env.bound_sympy(divisor).lower > 0:
+            return above, below
+        _guard_divisor(divisor, shape_env)
+        minus_one, one = self._constant(-1), self._constant(1)
+        sign = self._make("KIND_MIN", [one, self._make("KIND_MAX", [minus_one, below])])
+        size = self._make("KIND_MAX", [below, self._negative(below)])
+        return self._make("KIND_MUL", [sign, above]), size
 
     def _dyadic(self, expr: sympy.Expr, shape_env: Any) -> tuple[int, int] | None:
         """An integer expression and the power of two that it is divided by: exact in float64."""

@@ -1,8 +1,11 @@
 #include "compiler/graph/import.h"
 
+#include <array>
 #include <chrono>
 #include <functional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -265,16 +268,6 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"ExpressionKind",
                 [](v1::Graph& g) { SizeExpr(g).set_kind(v1::SymExpr::KIND_UNSPECIFIED); },
                 "input 0 (x)", "one of SymExpr.Kind"},
-        Refusal{"DivisorOfEitherSign",
-                [](v1::Graph& g) {
-                  v1::SymExpr& expr = SizeExpr(g);
-                  g.mutable_symbols(0)->set_hint(5);
-                  g.mutable_symbols(0)->set_min(-1);
-                  expr.set_kind(v1::SymExpr::KIND_FLOOR_DIV);
-                  *expr.add_operands() = SymbolOf(0);
-                  *expr.add_operands() = SymbolOf(0);
-                },
-                "input 0 (x)", "on one side of zero"},
         Refusal{"DeepExpression",
                 [](v1::Graph& g) {
                   v1::SymExpr* expr = &SizeExpr(g);
@@ -370,6 +363,35 @@ TEST(Import, ADivisorThatMayBeZeroCountsAsOneThere) {
   const auto& type = std::get<TensorType>(imported->values[0]);
   for (const auto& [symbol, size] : {std::pair<int64_t, int64_t>{0, 12}, {1, 12}, {5, 2}}) {
     EXPECT_EQ(ints.Evaluate(type.sizes[0], [&](ir::IntExpr) { return symbol; }), size);
+  }
+}
+
+// 20 + 12 // x and 20 + 12 % x of an x of either sign, as an integer argument of Python's is.
+TEST(Import, ADivisorMayBeOfEitherSign) {
+  for (const auto& [kind, values] :
+       {std::pair{v1::SymExpr::KIND_FLOOR_DIV, std::vector<int64_t>{2, -3, 12, -12, -1}},
+        std::pair{v1::SymExpr::KIND_MOD, std::vector<int64_t>{2, -3, 0, 0, -1}}}) {
+    v1::Graph graph = SmallGraph();
+    SizeExpr(graph).set_kind(v1::SymExpr::KIND_ADD);
+    v1::SymExpr& twenty = *SizeExpr(graph).add_operands();
+    twenty.set_kind(v1::SymExpr::KIND_CONSTANT);
+    twenty.set_constant(20);
+    v1::SymExpr& expr = *SizeExpr(graph).add_operands();
+    graph.mutable_symbols(0)->set_hint(5);
+    graph.mutable_symbols(0)->set_min(-20);
+    expr.set_kind(kind);
+    expr.add_operands()->set_kind(v1::SymExpr::KIND_CONSTANT);
+    expr.mutable_operands(0)->set_constant(12);
+    *expr.add_operands() = SymbolOf(0);
+    ir::IntContext ints;
+    absl::StatusOr<Graph> imported = Import(graph, ints);
+    ASSERT_TRUE(imported.ok()) << imported.status();
+    const auto& type = std::get<TensorType>(imported->values[0]);
+    const std::array<int64_t, 5> divisors = {5, -5, 1, -1, -13};
+    for (size_t i = 0; i < divisors.size(); ++i) {
+      EXPECT_EQ(ints.Evaluate(type.sizes[0], [&](ir::IntExpr) { return divisors[i]; }),
+                20 + values[i]);
+    }
   }
 }
 
