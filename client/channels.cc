@@ -1,7 +1,10 @@
 #include "client/channels.h"
 
 #include <grpcpp/grpcpp.h>
+#include <sys/types.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <map>
 
 #include "absl/base/thread_annotations.h"
@@ -32,8 +35,13 @@ Channels& AllChannels() {
   return *channels;
 }
 
+// That has gRPC's threads; 0: none yet.
+std::atomic<pid_t> first_process{0};
+
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server,
                                            const Credentials& credentials, bool shared) {
+  pid_t none = 0;
+  first_process.compare_exchange_strong(none, getpid());
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, shared ? 0 : 1);
   // First use counts: no look-ups of proxies, service configurations or balancers.
@@ -81,6 +89,14 @@ std::shared_ptr<grpc::Channel> SharedChannel(const std::string& server,
 std::shared_ptr<grpc::Channel> OwnChannel(const std::string& server,
                                           const Credentials& credentials) {
   return MakeChannel(server, credentials, /*shared=*/false);
+}
+
+absl::Status CheckChannelsHere() {
+  const pid_t process = first_process.load();
+  if (process == 0 || process == getpid()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "this process was forked from one that had called the server, and gRPC cannot go on in it; "
+      "compile before the fork, or start workers by \"spawn\" or \"forkserver\"");
 }
 
 }  // namespace kiln

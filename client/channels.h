@@ -4,6 +4,8 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
+
 namespace grpc {
 class Channel;
 }
@@ -21,5 +23,9 @@ std::shared_ptr<grpc::Channel> SharedChannel(const std::string& server,
 // The same, shared with nobody.
 std::shared_ptr<grpc::Channel> OwnChannel(const std::string& server,
                                           const Credentials& credentials);
+
+// FAILED_PRECONDITION in a child of fork whose parent had made a channel: gRPC's threads are the
+// parent's, and calls would wait for them for ever or answer the parent's.
+absl::Status CheckChannelsHere();
 
 }  // namespace kiln

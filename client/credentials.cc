@@ -114,7 +114,6 @@ absl::StatusOr<std::shared_ptr<Credentials>> Credentials::Load(const ClientOptio
   KILN_RETURN_IF_ERROR(CheckPem(out->tls_ca_, "tls_ca", "CERTIFICATE"));
   KILN_RETURN_IF_ERROR(CheckPem(out->tls_cert_, "tls_cert", "CERTIFICATE"));
   KILN_RETURN_IF_ERROR(CheckPem(out->tls_key_, "tls_key", "PRIVATE KEY"));
-  out->plain_ = grpc::InsecureChannelCredentials();
   out->connection_key_ = absl::StrJoin({out->tls_ca_, out->tls_cert_, out->tls_key_}, "\n");
 
   absl::MutexLock lock(&out->mu_);
@@ -158,7 +157,7 @@ bool Credentials::UsesTls(absl::string_view server) const {
 }
 
 std::shared_ptr<grpc::ChannelCredentials> Credentials::ForServer(absl::string_view server) const {
-  if (!UsesTls(server)) return plain_;
+  if (!UsesTls(server)) return grpc::InsecureChannelCredentials();
   absl::MutexLock lock(&mu_);
   if (tls_ == nullptr) tls_ = MakeTls(tls_ca_, tls_cert_, tls_key_);
   return tls_;

@@ -57,7 +57,6 @@ class Credentials {
 
   std::string tls_ca_, tls_cert_, tls_key_, token_file_;
   std::string connection_key_;
-  std::shared_ptr<grpc::ChannelCredentials> plain_;
 
   mutable absl::Mutex mu_;
   mutable std::shared_ptr<grpc::ChannelCredentials> tls_ ABSL_GUARDED_BY(mu_);  // made when needed

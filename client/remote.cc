@@ -132,29 +132,41 @@ Remote::Remote(std::string server, std::shared_ptr<const Credentials> credential
       headers_(std::move(headers)),
       own_(std::move(own)) {
   tls_ = credentials_->UsesTls(server_);
-  connection_ = std::make_unique<Connection>(SharedChannel(server_, *credentials_));
 }
 
 Remote::~Remote() = default;
 
 bool Remote::Connected() const {
-  return connection_->channel->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_READY;
+  const absl::StatusOr<Connection*> connection = Connect();
+  return connection.ok() &&
+         (*connection)->channel->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_READY;
 }
 
-absl::Status Remote::EnsureOwnServer() {
+absl::StatusOr<Remote::Connection*> Remote::Connect() const {
+  KILN_RETURN_IF_ERROR(CheckChannelsHere());
+  absl::MutexLock lock(&mu_);
+  if (connection_ == nullptr) {
+    connection_ = std::make_unique<Connection>(SharedChannel(server_, *credentials_));
+  }
+  return connection_.get();
+}
+
+absl::Status Remote::EnsureOwnServer(grpc::Channel& channel) {
   if (own_ == nullptr) return absl::OkStatus();
-  const auto state = connection_->channel->GetState(/*try_to_connect=*/false);
+  const auto state = channel.GetState(/*try_to_connect=*/false);
   if (state == GRPC_CHANNEL_READY) return absl::OkStatus();
   KILN_RETURN_IF_ERROR(own_->Ensure());
   // It was not there before, and is now.
   if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) {
-    grpc::experimental::ChannelResetConnectionBackoff(connection_->channel.get());
+    grpc::experimental::ChannelResetConnectionBackoff(&channel);
   }
   return absl::OkStatus();
 }
 
-absl::Status Remote::Prepare(grpc::ClientContext& context, absl::Duration timeout) {
-  KILN_RETURN_IF_ERROR(EnsureOwnServer());
+absl::StatusOr<Remote::Connection*> Remote::Prepare(grpc::ClientContext& context,
+                                                    absl::Duration timeout) {
+  KILN_ASSIGN_OR_RETURN(Connection * connection, Connect());
+  KILN_RETURN_IF_ERROR(EnsureOwnServer(*connection->channel));
   context.set_deadline(std::chrono::system_clock::now() +
                        absl::ToChronoNanoseconds(std::min(timeout, kMostTimeout)));
   // Read for each call, since each start of a server makes another token. That the channel is
@@ -164,16 +176,16 @@ absl::Status Remote::Prepare(grpc::ClientContext& context, absl::Duration timeou
   if (const TraceContext trace = CurrentTrace(); trace.valid()) {
     context.AddMetadata("traceparent", FormatTraceparent(trace));
   }
-  return absl::OkStatus();
+  return connection;
 }
 
 template <typename Response, typename Method, typename Request>
 absl::StatusOr<Response> Remote::Call(Method method, const Request& request,
                                       absl::Duration timeout) {
   grpc::ClientContext context;
-  KILN_RETURN_IF_ERROR(Prepare(context, timeout));
+  KILN_ASSIGN_OR_RETURN(const Connection* connection, Prepare(context, timeout));
   Response response;
-  KILN_RETURN_IF_ERROR(FromGrpc(((*connection_->stub).*method)(&context, request, &response),
+  KILN_RETURN_IF_ERROR(FromGrpc(((*connection->stub).*method)(&context, request, &response),
                                 context, server_, tls_));
   return response;
 }
@@ -183,8 +195,8 @@ absl::Status Remote::ReadAll(Method method, const Request& request,
                              const std::function<absl::Status(const Event&)>& on_event,
                              absl::Duration timeout) {
   grpc::ClientContext context;
-  KILN_RETURN_IF_ERROR(Prepare(context, timeout));
-  auto reader = ((*connection_->stub).*method)(&context, request);
+  KILN_ASSIGN_OR_RETURN(const Connection* connection, Prepare(context, timeout));
+  auto reader = ((*connection->stub).*method)(&context, request);
   absl::Status status;
   Event event;
   while (status.ok() && reader->Read(&event)) status = on_event(event);
@@ -309,9 +321,9 @@ absl::Status Remote::ExportCache(
 absl::StatusOr<v1::ImportCacheResponse> Remote::ImportCache(
     const std::function<bool(v1::CacheRecord&)>& next, absl::Duration timeout) {
   grpc::ClientContext context;
-  KILN_RETURN_IF_ERROR(Prepare(context, timeout));
+  KILN_ASSIGN_OR_RETURN(const Connection* connection, Prepare(context, timeout));
   v1::ImportCacheResponse response;
-  auto writer = connection_->stub->ImportCache(&context, &response);
+  auto writer = connection->stub->ImportCache(&context, &response);
   v1::CacheRecord record;
   // A write fails where the server ended the call; Finish says why.
   while (next(record) && writer->Write(record)) {

@@ -5,16 +5,19 @@
 #include <memory>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "kiln/client.h"
 #include "proto/base/digest.h"
 
 namespace grpc {
+class Channel;
 class ClientContext;
-}
+}  // namespace grpc
 
 namespace kiln {
 
@@ -42,8 +45,9 @@ struct RemoteArtifact {
 };
 
 // Thread-safe. Connects with the first call and shares the connection (channels.h). One attempt a
-// call: endpoints.h repeats them. A server that cannot be reached is UNAVAILABLE, one that does not
-// answer DEADLINE_EXCEEDED after the timeout.
+// call: endpoints.h repeats them. A fork can call where nothing had been called before it, else
+// every call is FAILED_PRECONDITION. A server that cannot be reached is UNAVAILABLE, one that does
+// not answer DEADLINE_EXCEEDED after the timeout.
 class Remote {
  public:
   // `own`: what starts the server where it does not run; null for a server that others start.
@@ -87,10 +91,13 @@ class Remote {
 
  private:
   struct Connection;
+  // Made when first asked for, so that a process which only has clients can fork: see
+  // CheckChannelsHere.
+  absl::StatusOr<Connection*> Connect() const;
   // Before a call: that there is a server, where it is this user's own.
-  absl::Status EnsureOwnServer();
+  absl::Status EnsureOwnServer(grpc::Channel& channel);
   // The deadline and the headers, after that.
-  absl::Status Prepare(grpc::ClientContext& context, absl::Duration timeout);
+  absl::StatusOr<Connection*> Prepare(grpc::ClientContext& context, absl::Duration timeout);
   // Defined where they are used. `method` is the stub's member.
   template <typename Response, typename Method, typename Request>
   absl::StatusOr<Response> Call(Method method, const Request& request, absl::Duration timeout);
@@ -105,7 +112,8 @@ class Remote {
   CallHeaders headers_;
   std::shared_ptr<const OwnServer> own_;
   bool tls_ = false;
-  std::unique_ptr<Connection> connection_;
+  mutable absl::Mutex mu_;
+  mutable std::unique_ptr<Connection> connection_ ABSL_GUARDED_BY(mu_);
 };
 
 // What gRPC connects to for "HOST:PORT", with a scheme or without: an address that needs no
