@@ -253,6 +253,7 @@ def hand_made():
         (aten.zero.default, (x,)),
         (aten._weight_norm_interface.default, (randn(4, 5), randn(4, 1), 0)),
         (aten._weight_norm_interface.default, (randn(4, 5, 3), randn(1, 1, 3), 2)),
+        (aten._weight_norm_interface.default, (randn(4), randn(4), 0)),
         (aten._weight_norm_interface_backward.default,
          (randn(4, 5), randn(4, 5), randn(4, 1), randn(4, 1).abs() + 1, 0)),
         (aten.xlogy.Scalar_Other, (x, 2.0)),

@@ -108,11 +108,13 @@ def test_complex_elements_keep_torchs_own():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("dim", [0, 2, None])
-def test_weights_normalized_by_their_norm(dtype, dim):
+@pytest.mark.parametrize(
+    "name, dim", [("weight", 0), ("weight", 2), ("weight", None), ("bias", 0)]
+)
+def test_weights_normalized_by_their_norm(dtype, name, dim):
     """A step natively, as exact as eager's beside float64."""
     torch.manual_seed(0)
-    model = torch.nn.utils.parametrizations.weight_norm(torch.nn.Conv1d(4, 6, 3), dim=dim)
+    model = torch.nn.utils.parametrizations.weight_norm(torch.nn.Conv1d(4, 6, 3), name, dim=dim)
     x = torch.randn(5, 4, 9)
     run = compiled(lambda model, x: model(x))
     results = []

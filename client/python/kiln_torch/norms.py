@@ -53,11 +53,16 @@ def _norm(x: Tensor, ord: float, dims: list[int], keepdim: bool, is_lone: bool) 
     return x.abs().pow(ord).sum(dims, keepdim).pow(1 / ord)
 
 
+def _sum_but(x: Tensor, dim: int) -> Tensor:
+    """Over all dimensions but `dim`, which are kept with size 1."""
+    others = [d for d in range(x.dim()) if d != dim]
+    return x.sum(others, keepdim=True) if others else x  # no dimensions would be all of them
+
+
 def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
     """v * (g / norms), and the norms of `v` over all dimensions but `dim`, at least in float32."""
     wide = v.to(torch.promote_types(v.dtype, torch.float32))
-    others = [d for d in range(v.dim()) if d != dim]
-    norms = (wide * wide).sum(others, keepdim=True).sqrt()
+    norms = _sum_but(wide * wide, dim).sqrt()
     return (wide * (g.to(wide.dtype) / norms)).to(v.dtype), norms
 
 
@@ -68,7 +73,6 @@ def weight_norm_backward(
     dimensions but `dim`."""
     at_least_float = torch.promote_types(v.dtype, torch.float32)
     wide, direction, norm = (each.to(at_least_float) for each in (gradient, v, norms))
-    others = [d for d in range(v.dim()) if d != dim]
-    along = (wide * direction).sum(others, keepdim=True)
+    along = _sum_but(wide * direction, dim)
     across = wide - direction * (along / (norm * norm))
     return (g.to(at_least_float) / norm * across).to(v.dtype), (along / norm).to(g.dtype)
