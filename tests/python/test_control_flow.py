@@ -185,3 +185,16 @@ def test_random_numbers_of_eagers_keep_their_order():
     actual = compiled(x)
     torch.manual_seed(3)
     assert_same(actual, noisy(x))
+
+
+def test_a_choice_by_a_size_and_values():
+    def chosen(x):
+        is_long = torch.tensor(x.size(0) > 4)
+        y = torch.cond(is_long & (x.sum() > 0), lambda x: x.sum(0), lambda x: x.mean(0), (x,))
+        return torch.cond(is_long, lambda y: y.exp(), lambda y: y * 2, (y,))
+
+    compiled = torch.compile(chosen, backend="kiln", dynamic=True, fullgraph=True)
+    for size in (3, 6, 4, 5, 9):
+        for x in (torch.rand(size, 2), -torch.rand(size, 2)):
+            assert_same(compiled(x), chosen(x), chosen(x.double()))
+    assert kiln_torch.stats()["fallbacks"] == []

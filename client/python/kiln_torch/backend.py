@@ -80,6 +80,8 @@ def _compile_part(
     try:
         graph = capture_graph(module, kind, name, has_eager_random(settings), parameters)
     except CaptureError as error:
+        if can_be_parted(module, has_eager_random(settings), at_sizes=True):
+            return _in_parts(module, settings, kind, parameters)
         return fall_back(eager, name, str(error), settings)
 
     def checked(run: Run, program: _kiln.Program) -> Run:
@@ -112,15 +114,21 @@ def _compile_to_keep(
     """As _compile, for torch's caches. AOTAutograd asks for the backward graph with the forward one,
     so that is only captured; its program comes in its first call."""
     name, eager = next_name(kind), Eager(module)
-    if can_be_parted(module, has_eager_random(settings)):
+
+    def in_parts() -> Any:
         if kind == "backward":
             torch_caches().allow_second_runs()
         run = _in_parts(module, settings, kind, static_inputs(kind))
         return torch_caches().StoredGraph(None, eager, run, settings, options)
+
+    if can_be_parted(module, has_eager_random(settings)):
+        return in_parts()
     try:
         graph = capture_graph(module, kind, name, has_eager_random(settings))
         make = functools.partial(ready_to_run, graph, name, eager, settings)
     except CaptureError as error:
+        if can_be_parted(module, has_eager_random(settings), at_sizes=True):
+            return in_parts()
         graph = None
         make = functools.partial(fall_back, eager, name, str(error), settings)
     if kind == "backward":

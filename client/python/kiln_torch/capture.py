@@ -246,7 +246,7 @@ class _Capture:
     def _value_type(self, value: Any, where: str) -> dict[str, Any]:
         if isinstance(value, torch.Tensor):
             return {"tensor": self._tensor_type(value, where)}
-        if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
+        if isinstance(value, (torch.SymInt, torch.SymBool, int)) and not isinstance(value, bool):
             return {"sym_int": self._sizes.sym_int(value)}
         raise CaptureError(f"{where} is a {type(value).__name__}, which cannot be sent")
 

@@ -1,7 +1,7 @@
 """Graphs with operators that no program can have: torch's higher-order ones, such as control flow, which
-runs branches as its values say, custom operators that torch has made functional, and those that take or make
-sparse tensors. They run in Python, between programs of what comes before them and after them, and the branches
-of control flow are programs as well.
+runs branches as its values say, custom operators that torch has made functional, those that take or make
+sparse tensors, and those whose values are sizes of what follows. They run in Python, between programs of what
+comes before them and after them, and the branches of control flow are programs as well.
 
 Every node has a depth: 0 for what follows from the graph's inputs without such an operator, and one more
 than the deepest such operator that it follows from. What is native at one depth is one program.
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import sympy
 import torch
 from torch._C import DispatchKey
 from torch._higher_order_ops.cond import cond_op
@@ -52,15 +53,33 @@ def _is_number(node: Node) -> bool:
     return isinstance(_value(node), _NUMBERS)
 
 
+def _is_symbol(value: Any) -> bool:
+    """Whether `value` is a size that no sizes of inputs say."""
+    return (
+        isinstance(value, torch.SymInt)
+        and value.node.expr.is_Symbol
+        and value.node.shape_env.is_unbacked_symint(value.node.expr)
+    )
+
+
 def _has_sparse(value: Any) -> bool:
     if isinstance(value, (tuple, list)):
         return any(map(_has_sparse, value))
     return isinstance(value, torch.Tensor) and value.layout != torch.strided
 
 
+def _makes_sizes(node: Node) -> bool:
+    """Whether sizes follow from the values of what `node` takes, as those of nonzero."""
+    if node.target is operator.getitem and isinstance(node.args[0], Node):
+        return _makes_sizes(node.args[0])
+    return any(symbol.is_integer for symbol in node.meta.get("unbacked_bindings") or ())
+
+
 def _is_foreign(node: Node) -> bool:
     if node.op != "call_function":
         return False
+    if _makes_sizes(node):
+        return True
     if node.target is operator.getitem and isinstance(node.args[0], Node):
         return _is_foreign(node.args[0])
     if isinstance(node.target, HigherOrderOperator):
@@ -77,15 +96,22 @@ def _draws(node: Node) -> bool:
     return torch.Tag.nondeterministic_seeded in tags
 
 
-def can_be_parted(module: torch.fx.GraphModule, eager_random: bool) -> bool:
-    """Not where operators have to keep an order that no argument shows, nor where no part is native."""
+def can_be_parted(
+    module: torch.fx.GraphModule, eager_random: bool, at_sizes: bool = False
+) -> bool:
+    """Not where operators have to keep an order that no argument shows, nor where no part is native; where
+    nothing but sizes that follow from values asks for it, with `at_sizes` alone."""
     nodes = list(module.graph.nodes)
     if any(node.target is with_effects for node in nodes):
         return False
     if eager_random and any(map(_draws, nodes)):
         return False
+    if not all(_can_lay_out(_value(node)) for node in nodes if _makes_sizes(node)):
+        return False
     has_programs = any(_is_native(node) or node.target in _BRANCHES for node in nodes)
-    return has_programs and any(map(_is_foreign, nodes))
+    return has_programs and any(
+        _is_foreign(node) and (at_sizes or not _makes_sizes(node)) for node in nodes
+    )
 
 
 def _depths(nodes: Iterable[Node]) -> dict[Node, int]:
@@ -101,6 +127,8 @@ def _depths(nodes: Iterable[Node]) -> dict[Node, int]:
         sources = [source for source in node.all_input_nodes if source in depths]
         if _is_native(node):
             depths[node] = max([0, *(depths[s] + _is_foreign(s) for s in sources)])
+        elif _is_number(node) and not _is_foreign(node):  # programs compute it, too
+            depths[node] = max((depths[s] + _is_foreign(s) for s in sources), default=-1)
         else:
             depths[node] = max((depths[s] for s in sources), default=-1)
     last = max(depths.values(), default=-1) + 1
@@ -170,6 +198,39 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, (tuple, list)) else value
 
 
+def _strides(traced: torch.Tensor, sizes: Sequence[int]) -> list[Any]:
+    """Those that `traced` has where its sizes are `sizes`: integers, or expressions of other sizes."""
+    known = {
+        size.node.expr: given
+        for size, given in zip(traced.shape, sizes, strict=True)
+        if isinstance(size, torch.SymInt)
+    }
+    return [
+        stride.node.expr.subs(known) if isinstance(stride, torch.SymInt) else stride
+        for stride in traced.stride()
+    ]
+
+
+def _can_lay_out(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return all(map(_can_lay_out, value))
+    if not isinstance(value, torch.Tensor):
+        return True
+    return all(isinstance(s, (int, sympy.Integer)) for s in _strides(value, [1] * value.dim()))
+
+
+def _laid_out(value: Any, traced: Any) -> Any:
+    """`value` with its elements in memory as `traced` has them, whose sizes nobody knew."""
+    if isinstance(value, (tuple, list)):
+        return [_laid_out(v, t) for v, t in zip(value, traced, strict=True)]
+    if not isinstance(value, torch.Tensor):
+        return value
+    strides = [int(stride) for stride in _strides(traced, value.shape)]
+    if list(value.stride()) == strides:
+        return value
+    return value.new_empty_strided(value.shape, strides).copy_(value)
+
+
 class Parted:
     """A boxed function that runs a graph part by part.
 
@@ -190,13 +251,15 @@ class Parted:
             node: _attribute(module, str(node.target)) for node in nodes if node.op == "get_attr"
         }
         symbols = [node for node in self._placeholders if isinstance(_value(node), torch.SymInt)]
+        found = [node for node in nodes if node.op == "call_function" and _is_symbol(_value(node))]
         depths = _depths(nodes)
         steps: list[tuple[Callable[[dict[Node, Any]], None], set[Node]]] = []
         for depth in range(-1, max(depths.values()) + 1):
             here = [node for node in nodes if depths.get(node) == depth]
             if any(map(_is_native, here)):
                 # Numbers that follow from sizes are expressions in a program, and values here.
-                part = _segment(module, [node for node in here if not _is_foreign(node)], symbols)
+                known = symbols + [node for node in found if depths[node] < depth]
+                part = _segment(module, [node for node in here if not _is_foreign(node)], known)
                 run = compile_graph(part.module, part.inputs)
                 steps.append((_run_segment(part, run), set(part.inputs)))
             for node in here:
@@ -251,7 +314,8 @@ def _run_node(node: Node) -> Callable[[dict[Node, Any]], None]:
         args = torch.fx.map_arg(node.args, values.__getitem__)
         kwargs = torch.fx.map_arg(node.kwargs, values.__getitem__)
         with torch.no_grad(), unobserved():
-            values[node] = _plain(target(*args, **kwargs))
+            value = _plain(target(*args, **kwargs))
+            values[node] = _laid_out(value, _value(node)) if _makes_sizes(node) else value
 
     return step
 
