@@ -170,13 +170,12 @@ KILN_FN void KForbid(float (&scores)[S::kKeys / 2], const KAttentionRows& rows, 
   for (int half = 0; half < 2; ++half) {
     int end = sizes.keys;
     if (S::kCausal && rows.row + 8 * half + 1 < end) end = rows.row + 8 * half + 1;
-    const int seen = end - first - rows.key;  // of the step's keys from the thread's first one on
 #pragma clang loop unroll(full)
     for (int j = 0; j < S::kKeys / 8; ++j) {
 #pragma clang loop unroll(full)
       for (int i = 0; i < 2; ++i) {
         float& score = scores[4 * j + 2 * half + i];
-        score = 8 * j + i < seen ? score : -__builtin_inff();
+        score = first + rows.key + 8 * j + i < end ? score : -__builtin_inff();
       }
     }
   }

@@ -113,8 +113,7 @@ void Add(const Target& target, const ir::Operation& operation, Made& made) {
   ASSERT_TRUE(emitted.ok()) << emitted.status();
   emitted->source += target.InterfaceText("scratch_bytes {}", emitted->binary);
   const std::string name = StrCat("kernel_", made.kernels.size());
-  const std::string source =
-      StrCat(emitted->prelude, absl::StrReplaceAll(emitted->source, {{kSymbolPlaceholder, name}}));
+  const std::string source = absl::StrReplaceAll(emitted->source, {{kSymbolPlaceholder, name}});
   auto compiled = target.Compile({.source = source});
   EXPECT_TRUE(compiled.ok()) << compiled.status() << "\n" << emitted->source;
   if (compiled.ok()) made.objects.push_back(std::move(compiled->object));

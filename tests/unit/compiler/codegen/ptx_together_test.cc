@@ -136,8 +136,7 @@ TEST(PtxTogetherTest, ParametersAreGlobalMemoryAndLoadsComeBeforeStores) {
   ASSERT_TRUE(emitted.ok() && *emitted) << emitted.status();
   EXPECT_EQ((*emitted)->buffers.size(), 120);
   const std::string source =
-      StrCat((*emitted)->prelude,
-             absl::StrReplaceAll((*emitted)->source, {{kSymbolPlaceholder, "together"}}),
+      StrCat(absl::StrReplaceAll((*emitted)->source, {{kSymbolPlaceholder, "together"}}),
              target->InterfaceText("scratch_bytes {}", 1));
   const auto compiled = target->Compile({.source = source});
   ASSERT_TRUE(compiled.ok()) << compiled.status();
