@@ -348,15 +348,20 @@ TEST(Import, RefusesAMillionNodesAtOnce) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("at most 200000"));
 }
 
+// 12 divided by symbol 0, or what that leaves.
+void DivideTwelve(v1::SymExpr& expr, v1::SymExpr::Kind kind) {
+  expr.set_kind(kind);
+  expr.add_operands()->set_kind(v1::SymExpr::KIND_CONSTANT);
+  expr.mutable_operands(0)->set_constant(12);
+  *expr.add_operands() = SymbolOf(0);
+}
+
 // x // x where x may be 0: such a run does not exist, but the expression must have a value.
 TEST(Import, ADivisorThatMayBeZeroCountsAsOneThere) {
   v1::Graph graph = SmallGraph();
   v1::SymExpr& expr = SizeExpr(graph);
   graph.mutable_symbols(0)->set_hint(5);
-  expr.set_kind(v1::SymExpr::KIND_FLOOR_DIV);
-  expr.add_operands()->set_kind(v1::SymExpr::KIND_CONSTANT);
-  expr.mutable_operands(0)->set_constant(12);
-  *expr.add_operands() = SymbolOf(0);
+  DivideTwelve(expr, v1::SymExpr::KIND_FLOOR_DIV);
   ir::IntContext ints;
   absl::StatusOr<Graph> imported = Import(graph, ints);
   ASSERT_TRUE(imported.ok()) << imported.status();
@@ -379,10 +384,7 @@ TEST(Import, ADivisorMayBeOfEitherSign) {
     v1::SymExpr& expr = *SizeExpr(graph).add_operands();
     graph.mutable_symbols(0)->set_hint(5);
     graph.mutable_symbols(0)->set_min(-20);
-    expr.set_kind(kind);
-    expr.add_operands()->set_kind(v1::SymExpr::KIND_CONSTANT);
-    expr.mutable_operands(0)->set_constant(12);
-    *expr.add_operands() = SymbolOf(0);
+    DivideTwelve(expr, kind);
     ir::IntContext ints;
     absl::StatusOr<Graph> imported = Import(graph, ints);
     ASSERT_TRUE(imported.ok()) << imported.status();
