@@ -1,6 +1,7 @@
 // Connections to servers, shared by all clients of the process.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -25,7 +26,28 @@ std::shared_ptr<grpc::Channel> OwnChannel(const std::string& server,
                                           const Credentials& credentials);
 
 // FAILED_PRECONDITION in a child of fork whose parent had made a channel: gRPC's threads are the
-// parent's, and calls would wait for them for ever or answer the parent's.
+// parent's, and calls would wait for them for ever or answer the parent's. Also in exit(), once
+// ChannelHolders have let go.
 absl::Status CheckChannelsHere();
+
+// A member of what holds channels from call to call, declared after them, since `let_go` drops
+// them. exit() calls it unless this is destroyed before, and waits, 1 s at most, until those with
+// TLS are gone: one whose server is away connects again and again, and a thread that sets up a
+// connection while OpenSSL, in exit() as well, frees its tables crashes the process.
+class ChannelHolder {
+ public:
+  explicit ChannelHolder(std::function<void()> let_go);
+  ~ChannelHolder();
+  ChannelHolder(const ChannelHolder&) = delete;
+  ChannelHolder& operator=(const ChannelHolder&) = delete;
+
+ private:
+  friend void LetGoOfChannels();
+  std::function<void()> let_go_;
+};
+
+// gRPC's own objects that belong to channels with TLS, connections of dropped ones included, which
+// end in threads of gRPC.
+int LiveChannelObjects();
 
 }  // namespace kiln

@@ -130,25 +130,30 @@ Remote::Remote(std::string server, std::shared_ptr<const Credentials> credential
       credentials_(std::move(credentials)),
       trust_(std::move(trust)),
       headers_(std::move(headers)),
-      own_(std::move(own)) {
+      own_(std::move(own)),
+      holder_([this] {
+        absl::MutexLock lock(&mu_);
+        connection_.reset();
+      }) {
   tls_ = credentials_->UsesTls(server_);
 }
 
 Remote::~Remote() = default;
 
 bool Remote::Connected() const {
-  const absl::StatusOr<Connection*> connection = Connect();
+  const absl::StatusOr<std::shared_ptr<Connection>> connection = Connect();
   return connection.ok() &&
          (*connection)->channel->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_READY;
 }
 
-absl::StatusOr<Remote::Connection*> Remote::Connect() const {
-  KILN_RETURN_IF_ERROR(CheckChannelsHere());
+absl::StatusOr<std::shared_ptr<Remote::Connection>> Remote::Connect() const {
+  KILN_RETURN_IF_ERROR(CheckChannelsHere());  // a child of fork may find the mutex locked
   absl::MutexLock lock(&mu_);
+  KILN_RETURN_IF_ERROR(CheckChannelsHere());  // exit() locks it after the process is ending
   if (connection_ == nullptr) {
-    connection_ = std::make_unique<Connection>(SharedChannel(server_, *credentials_));
+    connection_ = std::make_shared<Connection>(SharedChannel(server_, *credentials_));
   }
-  return connection_.get();
+  return connection_;
 }
 
 absl::Status Remote::EnsureOwnServer(grpc::Channel& channel) {
@@ -163,9 +168,9 @@ absl::Status Remote::EnsureOwnServer(grpc::Channel& channel) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Remote::Connection*> Remote::Prepare(grpc::ClientContext& context,
-                                                    absl::Duration timeout) {
-  KILN_ASSIGN_OR_RETURN(Connection * connection, Connect());
+absl::StatusOr<std::shared_ptr<Remote::Connection>> Remote::Prepare(grpc::ClientContext& context,
+                                                                    absl::Duration timeout) {
+  KILN_ASSIGN_OR_RETURN(std::shared_ptr<Connection> connection, Connect());
   KILN_RETURN_IF_ERROR(EnsureOwnServer(*connection->channel));
   context.set_deadline(std::chrono::system_clock::now() +
                        absl::ToChronoNanoseconds(std::min(timeout, kMostTimeout)));
@@ -183,7 +188,7 @@ template <typename Response, typename Method, typename Request>
 absl::StatusOr<Response> Remote::Call(Method method, const Request& request,
                                       absl::Duration timeout) {
   grpc::ClientContext context;
-  KILN_ASSIGN_OR_RETURN(const Connection* connection, Prepare(context, timeout));
+  KILN_ASSIGN_OR_RETURN(const std::shared_ptr<Connection> connection, Prepare(context, timeout));
   Response response;
   KILN_RETURN_IF_ERROR(FromGrpc(((*connection->stub).*method)(&context, request, &response),
                                 context, server_, tls_));
@@ -195,7 +200,7 @@ absl::Status Remote::ReadAll(Method method, const Request& request,
                              const std::function<absl::Status(const Event&)>& on_event,
                              absl::Duration timeout) {
   grpc::ClientContext context;
-  KILN_ASSIGN_OR_RETURN(const Connection* connection, Prepare(context, timeout));
+  KILN_ASSIGN_OR_RETURN(const std::shared_ptr<Connection> connection, Prepare(context, timeout));
   auto reader = ((*connection->stub).*method)(&context, request);
   absl::Status status;
   Event event;
@@ -321,7 +326,7 @@ absl::Status Remote::ExportCache(
 absl::StatusOr<v1::ImportCacheResponse> Remote::ImportCache(
     const std::function<bool(v1::CacheRecord&)>& next, absl::Duration timeout) {
   grpc::ClientContext context;
-  KILN_ASSIGN_OR_RETURN(const Connection* connection, Prepare(context, timeout));
+  KILN_ASSIGN_OR_RETURN(const std::shared_ptr<Connection> connection, Prepare(context, timeout));
   v1::ImportCacheResponse response;
   auto writer = connection->stub->ImportCache(&context, &response);
   v1::CacheRecord record;

@@ -11,11 +11,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "client/channels.h"
 #include "kiln/client.h"
 #include "proto/base/digest.h"
 
 namespace grpc {
-class Channel;
 class ClientContext;
 }  // namespace grpc
 
@@ -93,11 +93,12 @@ class Remote {
   struct Connection;
   // Made when first asked for, so that a process which only has clients can fork: see
   // CheckChannelsHere.
-  absl::StatusOr<Connection*> Connect() const;
+  absl::StatusOr<std::shared_ptr<Connection>> Connect() const;
   // Before a call: that there is a server, where it is this user's own.
   absl::Status EnsureOwnServer(grpc::Channel& channel);
   // The deadline and the headers, after that.
-  absl::StatusOr<Connection*> Prepare(grpc::ClientContext& context, absl::Duration timeout);
+  absl::StatusOr<std::shared_ptr<Connection>> Prepare(grpc::ClientContext& context,
+                                                      absl::Duration timeout);
   // Defined where they are used. `method` is the stub's member.
   template <typename Response, typename Method, typename Request>
   absl::StatusOr<Response> Call(Method method, const Request& request, absl::Duration timeout);
@@ -113,7 +114,8 @@ class Remote {
   std::shared_ptr<const OwnServer> own_;
   bool tls_ = false;
   mutable absl::Mutex mu_;
-  mutable std::unique_ptr<Connection> connection_ ABSL_GUARDED_BY(mu_);
+  mutable std::shared_ptr<Connection> connection_ ABSL_GUARDED_BY(mu_);
+  ChannelHolder holder_;
 };
 
 // What gRPC connects to for "HOST:PORT", with a scheme or without: an address that needs no

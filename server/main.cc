@@ -1,6 +1,7 @@
 // kilnd: the composition root, the only place that makes concrete parts and joins them.
 #include <grpcpp/grpcpp.h>
 #include <malloc.h>
+#include <openssl/crypto.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -516,6 +517,9 @@ int Run(int argc, char** argv) {
   if (!arguments.empty() && arguments[0] == "worker") {
     return RunWorker(absl::MakeConstSpan(argv + 2, static_cast<size_t>(argc - 2)));
   }
+  // Before its first use. exit() leaves its tables: a thread of gRPC may be setting up a
+  // connection.
+  OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
   if (arguments.size() == 2 && arguments[0] == "--make-key") return MakeKey(arguments[1]);
   for (const std::string& argument : arguments) {
     if (argument == "--version") return PrintVersion();

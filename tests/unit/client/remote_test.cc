@@ -1,6 +1,7 @@
 // The client against a server of the test's own.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -9,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/channels.h"
 #include "client/local_cache.h"
 #include "client/remote.h"
 #include "kiln/client.h"
@@ -293,6 +295,23 @@ TEST(Remote, AServerThatIsAwayIsUnavailableAndNamed) {
   absl::Status status = (*Client::Create(options))->GetServerInfo().status();
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_THAT(status.message(), HasSubstr("127.0.0.1:1"));
+}
+
+// OpenSSL ends in exit(): a thread of gRPC that connects again then crashed the process.
+TEST(RemoteDeathTest, ExitEndsConnectionsBeforeOpenSslThoughTheClientLivesOn) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a process that has had no channel
+  EXPECT_EXIT(
+      {
+        // exit() calls what was registered first last.
+        std::atexit([] { _exit(LiveChannelObjects() == 0 ? 0 : 7); });
+        ClientOptions options;
+        options.server = "https://127.0.0.1:1";
+        auto* kept = Client::Create(options)->release();
+        if (!absl::IsUnavailable(kept->GetServerInfo().status())) _exit(8);
+        if (LiveChannelObjects() == 0) _exit(9);
+        std::exit(10);
+      },
+      ::testing::ExitedWithCode(0), "");
 }
 
 TEST(GrpcTarget, AddressesNeedNoResolver) {
