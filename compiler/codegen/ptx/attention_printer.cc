@@ -59,30 +59,50 @@ const Micro* FindMicro(const schedule::Tree& tree, schedule::MicroKind kind) {
   return found;
 }
 
-std::string InstructionText(absl::string_view name, absl::string_view type, int columns,
-                            FirstOperand first, bool is_second_turned) {
-  const bool has_registers = first == FirstOperand::kRegisters;
-  const absl::string_view turned_a = has_registers                    ? ""
-                                     : first == FirstOperand::kTurned ? "1, "
-                                                                      : "0, ";
-  const int count = columns / 2;
-  std::vector<std::string> operands;
+std::string InstructionText(absl::string_view name, const SumsOfTile& tile) {
+  const bool has_registers = tile.first == FirstOperand::kRegisters;
+  const int count = tile.columns / 2, steps = tile.depth / 16;
+  const int second = count + (has_registers ? 4 * steps : 1);  // which operand it is
+  std::vector<std::string> operands, factors;
   for (int i = 0; i < count; ++i) operands.push_back(StrCat("\"+f\"(d[", i, "])"));
+  for (int i = 0; i < 4 * steps; ++i) factors.push_back(StrCat("\"r\"(a[", i, "])"));
   const std::string sums = absl::StrJoin(operands, ", ");
-  const std::string of_a =
-      has_registers ? StrCat("{", Registers(count, 4), "}") : StrCat("%", count);
-  const int b = count + (has_registers ? 4 : 1);
+  // What 16 elements of the depth are apart, in the descriptors' units of 16 bytes: in a tile that
+  // is contiguous along it, 64 of them are a box of so many rows.
+  const auto along = [](int step, int rows) { return step / 4 * (rows * 8) + step % 4 * 2; };
+  const auto across = [](int step) { return step * 128; };
   Writer out;
   out.Line("struct ", name, " {");
   out.Line("KILN_FN void Multiply(float (&d)[", count, "], ",
-           has_registers ? "unsigned a0, unsigned a1, unsigned a2, unsigned a3" : "unsigned long a",
+           has_registers ? StrCat("const unsigned (&a)[", 4 * steps, "]") : "unsigned long a",
            ", unsigned long b, int adds) {");
-  out.Line("asm volatile(\"{.reg .pred p; setp.ne.b32 p, %", b + 1, ", 0;\\n\"");
-  out.Line("\"wgmma.mma_async.sync.aligned.m64n", columns, "k16.f32.", type, ".", type, " {",
-           Registers(0, count), "}, ", of_a, ", %", b, ", p, 1, 1, ", turned_a,
-           is_second_turned ? "1" : "0", ";}\"");
-  out.Line(": ", sums);
-  out.Line(": ", has_registers ? "\"r\"(a0), \"r\"(a1), \"r\"(a2), \"r\"(a3)" : "\"l\"(a)",
+  out.Line("asm volatile(\"{.reg .pred p; .reg .b64 a, b; setp.ne.b32 p, %", second + 1,
+           ", 0;\\n\"");
+  for (int step = 0; step < steps; ++step) {
+    std::string a =
+        has_registers ? StrCat("{", Registers(count + 4 * step, 4), "}") : StrCat("%", count);
+    std::string b = StrCat("%", second);
+    if (step > 0) {
+      if (!has_registers) {
+        const bool is_turned = tile.first == FirstOperand::kTurned;
+        out.Line("\"add.s64 a, ", a, ", ", is_turned ? across(step) : along(step, tile.rows),
+                 ";\\n\"");
+        a = "a";
+      }
+      out.Line("\"add.s64 b, ", b, ", ",
+               tile.is_second_turned ? across(step) : along(step, tile.columns), ";\\n\"");
+      b = "b";
+      if (step == 1) out.Line("\"setp.eq.b32 p, 0, 0;\\n\"");
+    }
+    out.Line("\"wgmma.mma_async.sync.aligned.m64n", tile.columns, "k16.f32.", tile.type, ".",
+             tile.type, " {", Registers(0, count), "}, ", a, ", ", b, ", p, 1, 1, ",
+             has_registers                         ? ""
+             : tile.first == FirstOperand::kTurned ? "1, "
+                                                   : "0, ",
+             tile.is_second_turned ? "1" : "0", ";\\n\"");
+  }
+  out.Line("\"}\" : ", sums);
+  out.Line(": ", has_registers ? absl::StrJoin(factors, ", ") : "\"l\"(a)",
            ", \"l\"(b), \"r\"(adds));");
   out.Line("}");
   out.Line("// Until all but the last kLater groups are done.");
@@ -209,10 +229,17 @@ EmittedTensorMap TilePrinter::MapOf(size_t window, int rows) const {
 std::string TilePrinter::ShapeText() const {
   const absl::string_view type = IsHalf() ? "f16" : "bf16";
   Writer out;
-  out.AppendText(InstructionText("OfScores", type, tile_.keys, FirstOperand::kShared,
-                                 /*is_second_turned=*/false));
-  out.AppendText(InstructionText("OfValues", type, tile_.width, FirstOperand::kRegisters,
-                                 /*is_second_turned=*/true));
+  out.AppendText(InstructionText("OfScores", {.type = type,
+                                              .columns = tile_.keys,
+                                              .depth = tile_.width,
+                                              .first = FirstOperand::kShared,
+                                              .rows = tile_.Queries(),
+                                              .is_second_turned = false}));
+  out.AppendText(InstructionText("OfValues", {.type = type,
+                                              .columns = tile_.width,
+                                              .depth = tile_.keys,
+                                              .first = FirstOperand::kRegisters,
+                                              .is_second_turned = true}));
   out.Line("struct Shape {");
   out.Line("static constexpr int kHead = ", tile_.width, ", kRows = ", tile_.Queries(),
            ", kGroups = ", tile_.groups, ", kKeys = ", tile_.keys, ", kStages = ", tile_.stages,

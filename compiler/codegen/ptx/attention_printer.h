@@ -26,11 +26,18 @@ const schedule::Micro* FindMicro(const schedule::Tree& tree, schedule::MicroKind
 // Where the first operand of a wgmma is; kTurned: in shared memory, contiguous along its rows.
 enum class FirstOperand : uint8_t { kRegisters, kShared, kTurned };
 
-// A wgmma of 64 rows and `columns` columns, as a struct `name`; the second operand is contiguous
-// along the columns where it is turned. Every sum is an operand, and of the wait for it too, so
-// that none moves.
-std::string InstructionText(absl::string_view name, absl::string_view type, int columns,
-                            FirstOperand first, bool is_second_turned);
+// Sums of 64 rows and `columns` columns over `depth` elements, 16 of them a wgmma.
+struct SumsOfTile {
+  absl::string_view type;  // of the operands, as PTX calls it
+  int columns, depth;
+  FirstOperand first;
+  int rows = 64;          // of the tile that kShared's 64 are part of
+  bool is_second_turned;  // contiguous along the columns
+};
+// A struct `name` with `tile`'s multiplication and the wait for it. All of its instructions are one
+// statement: each sum is an operand of a statement, so that none moves, and what Clang takes for
+// those is most of what it takes for a kernel of attention.
+std::string InstructionText(absl::string_view name, const SumsOfTile& tile);
 
 // Gives what there is one of, which has any stride, one that the driver takes.
 void AllowStrides(EmittedTensorMap& map);

@@ -95,14 +95,28 @@ std::string GradientsPrinter::ShapeText() const {
   const bool is_half = module_.buffers[gradients_.windows[Of::kQuery].buffer].dtype == DType::kF16;
   const absl::string_view type = is_half ? "f16" : "bf16";
   Writer out;
-  out.AppendText(InstructionText("OfScores", type, tile_.queries, FirstOperand::kShared,
-                                 /*is_second_turned=*/false));
-  out.AppendText(InstructionText("OfSteps", type, kLine, FirstOperand::kShared,
-                                 /*is_second_turned=*/true));
-  out.AppendText(InstructionText("OfSums", type, tile_.width, FirstOperand::kRegisters,
-                                 /*is_second_turned=*/true));
-  out.AppendText(InstructionText("OfSharedSums", type, tile_.width, FirstOperand::kTurned,
-                                 /*is_second_turned=*/true));
+  out.AppendText(InstructionText("OfScores", {.type = type,
+                                              .columns = tile_.queries,
+                                              .depth = tile_.width,
+                                              .first = FirstOperand::kShared,
+                                              .rows = tile_.kKeys,
+                                              .is_second_turned = false}));
+  out.AppendText(InstructionText("OfSteps", {.type = type,
+                                             .columns = kLine,
+                                             .depth = tile_.kKeys,
+                                             .first = FirstOperand::kShared,
+                                             .rows = tile_.queries,
+                                             .is_second_turned = true}));
+  out.AppendText(InstructionText("OfSums", {.type = type,
+                                            .columns = tile_.width,
+                                            .depth = tile_.queries,
+                                            .first = FirstOperand::kRegisters,
+                                            .is_second_turned = true}));
+  out.AppendText(InstructionText("OfSharedSums", {.type = type,
+                                                  .columns = tile_.width,
+                                                  .depth = tile_.queries,
+                                                  .first = FirstOperand::kTurned,
+                                                  .is_second_turned = true}));
   out.Line("struct Shape {");
   out.Line("static constexpr int kHead = ", tile_.width, ", kGroups = ", tile_.kGroups,
            ", kQueries = ", tile_.queries, ", kStages = ", tile_.stages, ";");

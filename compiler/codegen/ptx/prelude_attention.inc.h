@@ -86,17 +86,11 @@ KILN_FN void KLoadAttention(unsigned shared, const KAttentionMaps& maps,
   }
 }
 
-// 64 of kRows rows, each kHead long in boxes of 64 elements, by the columns, whose boxes lie alike.
-template <class Mma, int kHead, int kRows, int N>
+// 64 rows of what Mma takes first, by the columns; boxes of 64 elements of both lie alike.
+template <class Mma, int N>
 KILN_FN void KBeginScores(float (&scores)[N], unsigned rows, unsigned columns) {
-  constexpr int kColumns = 2 * N;
-  const unsigned long a = KTileDescriptor(rows, 16), b = KTileDescriptor(columns, 16);
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#pragma clang loop unroll(full)
-  for (int i = 0; i < kHead / 16; ++i) {
-    Mma::Multiply(scores, a + i / 4 * (kRows * 8) + i % 4 * 2,
-                  b + i / 4 * (kColumns * 8) + i % 4 * 2, i > 0);
-  }
+  Mma::Multiply(scores, KTileDescriptor(rows, 16), KTileDescriptor(columns, 16), 0);
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 // What is in registers, 4 for 16 rows of the other operand, times that: adds to `sums`, or begins
@@ -104,13 +98,8 @@ KILN_FN void KBeginScores(float (&scores)[N], unsigned rows, unsigned columns) {
 template <class Mma, int N, int M>
 KILN_FN void KBeginSums(float (&sums)[N], const unsigned (&factors)[M], unsigned columns,
                         bool adds) {
-  const unsigned long b = KTileDescriptor(columns, 4 * M * 128);
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#pragma clang loop unroll(full)
-  for (int i = 0; i < M / 4; ++i) {
-    const unsigned* of_step = &factors[4 * i];
-    Mma::Multiply(sums, of_step[0], of_step[1], of_step[2], of_step[3], b + i * 128, i > 0 || adds);
-  }
+  Mma::Multiply(sums, factors, KTileDescriptor(columns, 4 * M * 128), adds);
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
@@ -186,8 +175,8 @@ KILN_FN void KAttend(unsigned shared, int group, const KAttentionMaps& maps,
       const bool is_first = step == tile.steps - 1;
       KBarrierWait(shared + P::kKeysFull + 8 * stage, parity);
       take_turn();
-      KBeginScores<typename S::Scores, S::kHead, P::kRows>(
-          scores, queries, shared + P::kKeysAt + stage * P::kStepBytes);
+      KBeginScores<typename S::Scores>(scores, queries,
+                                       shared + P::kKeysAt + stage * P::kStepBytes);
       if (is_first) {
         // No group of sums: an empty one, for the wait below.
         asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");

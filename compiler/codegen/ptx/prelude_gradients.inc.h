@@ -171,13 +171,9 @@ KILN_FN void KLoadRows(unsigned shared, const KAttentionSizes& sizes, const KGra
 template <class S>
 KILN_FN void KBeginSumsOfShared(float (&sums)[S::kHead / 2], unsigned slopes, unsigned columns,
                                 bool adds) {
-  const unsigned long a = KTileDescriptor(slopes, 16);
-  const unsigned long b = KTileDescriptor(columns, S::kQueries * 128);
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#pragma clang loop unroll(full)
-  for (int i = 0; i < S::kQueries / 16; ++i) {
-    S::SharedSums::Multiply(sums, a + i * 128, b + i * 128, i > 0 || adds);
-  }
+  S::SharedSums::Multiply(sums, KTileDescriptor(slopes, 16),
+                          KTileDescriptor(columns, S::kQueries * 128), adds);
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 // A warpgroup's part of dS keys.
@@ -188,10 +184,7 @@ KILN_FN void KBeginStep(float (&sums)[32], int group, unsigned slopes, unsigned 
   const unsigned long b =
       KTileDescriptor(keys + (P::kByColumns ? group * P::kKeys * 128 : 0), P::kKeys * 128);
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#pragma clang loop unroll(full)
-  for (int i = 0; i < P::kKeys / 16; ++i) {
-    S::Steps::Multiply(sums, a + i / 4 * (S::kQueries * 8) + i % 4 * 2, b + i * 128, i > 0);
-  }
+  S::Steps::Multiply(sums, a, b, 0);
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
@@ -355,7 +348,7 @@ KILN_FN void KTakeGradients(unsigned shared, int group, const KGradientsMaps& ma
     const unsigned of_rows = base + P::kRowsAt + stage * P::kRowBytes;
     const unsigned of_grads = base + P::kGradsAt + stage * P::kStepBytes;
     KBarrierWait(base + P::kGradsFull + 8 * stage, parity);
-    KBeginScores<typename S::Scores, S::kHead, P::kKeys>(grads, keys + P::kValuesAt, of_grads);
+    KBeginScores<typename S::Scores>(grads, keys + P::kValuesAt, of_grads);
     if (may_end || (S::kCausal && first < tile.row + group * 64 + 63)) {
       KWeighAgain<S, true>(scores, at, first, sizes.keys, of_rows, scale * kLog2E);
     } else {
@@ -381,7 +374,7 @@ KILN_FN void KTakeGradients(unsigned shared, int group, const KGradientsMaps& ma
       S::Steps::template Wait<1>(step_sums);
     } else {
       KBarrierWait(base + P::kQueriesFull + 8 * next, next_parity);
-      KBeginScores<typename S::Scores, S::kHead, P::kKeys>(
+      KBeginScores<typename S::Scores>(
           scores, keys, base + P::kQueriesAt + next * P::kStepBytes);
       S::Steps::template Wait<2>(step_sums);
     }
@@ -400,7 +393,7 @@ KILN_FN void KTakeGradients(unsigned shared, int group, const KGradientsMaps& ma
   };
   if (steps > 0) {
     KBarrierWait(shared + P::kQueriesFull, 0);
-    KBeginScores<typename S::Scores, S::kHead, P::kKeys>(scores, shared + group * 64 * P::kLine,
+    KBeginScores<typename S::Scores>(scores, shared + group * 64 * P::kLine,
                                                          shared + P::kQueriesAt);
     KBarrierWait(shared + P::kValuesFull, 0);
     S::Scores::template Wait<0>(scores);
