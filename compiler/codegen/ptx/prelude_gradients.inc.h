@@ -374,8 +374,7 @@ KILN_FN void KTakeGradients(unsigned shared, int group, const KGradientsMaps& ma
       S::Steps::template Wait<1>(step_sums);
     } else {
       KBarrierWait(base + P::kQueriesFull + 8 * next, next_parity);
-      KBeginScores<typename S::Scores>(
-          scores, keys, base + P::kQueriesAt + next * P::kStepBytes);
+      KBeginScores<typename S::Scores>(scores, keys, base + P::kQueriesAt + next * P::kStepBytes);
       S::Steps::template Wait<2>(step_sums);
     }
     KBarrierWait(base + P::kSumsEmpty + 8 * group, number & 1 ^ 1);
@@ -394,7 +393,7 @@ KILN_FN void KTakeGradients(unsigned shared, int group, const KGradientsMaps& ma
   if (steps > 0) {
     KBarrierWait(shared + P::kQueriesFull, 0);
     KBeginScores<typename S::Scores>(scores, shared + group * 64 * P::kLine,
-                                                         shared + P::kQueriesAt);
+                                     shared + P::kQueriesAt);
     KBarrierWait(shared + P::kValuesFull, 0);
     S::Scores::template Wait<0>(scores);
     for (int number = 0; number + 1 < steps; ++number) take(number, KFlag<false>{});
