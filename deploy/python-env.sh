@@ -9,8 +9,8 @@ venv="${1:?usage: deploy/python-env.sh VENV_DIR [--test]}"
 modules=(torch transformers)
 packages=(torch==2.13.0 transformers numpy)
 if [ "${2:-}" = --test ]; then
-  modules+=(pytest expecttest)
-  packages+=(pytest expecttest grpcio-health-checking grpcio-reflection)
+  modules+=(pytest xdist expecttest)
+  packages+=(pytest pytest-xdist expecttest grpcio-health-checking grpcio-reflection)
 fi
 
 for python in "${KILN_PYTHON:-}" "$venv/bin/python" python3; do

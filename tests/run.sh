@@ -53,8 +53,11 @@ step "Python tests"
 if [ "$python" = no ]; then
   echo "skipped: --no-python"
 elif interpreter="$(deploy/python-env.sh "$PWD/build/venv" --test | tail -n 1)"; then
+  # A process has a server of its own, and takes whole files: tests of one share what they compile.
+  processes=$(($(nproc) < 4 ? $(nproc) : 4))
   PYTHONPATH="$PWD/build/$preset/python" KILN_BUILD="$PWD/build/$preset" \
-    "$interpreter" -m pytest -q tests/python tests/conformance || failed=1
+    "$interpreter" -m pytest -q -n "$processes" --dist loadfile tests/python tests/conformance ||
+    failed=1
 else
   echo "skipped: no Python with torch and transformers can be had here (see above)"
 fi
