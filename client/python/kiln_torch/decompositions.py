@@ -244,6 +244,18 @@ def _histc(x: Tensor, bins: int = 100, minimum: float = 0, maximum: float = 0) -
     return zeros.index_add(0, torch.where(counts, place, 0), counts.to(x.dtype))
 
 
+def _lying_as_first(how: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """`how` where its result lies in memory as the first argument does, as ATen's; else none. What torch has written
+    into a view is viewed as the whole again, which other strides may not allow."""
+
+    @functools.wraps(how)
+    def decomposition(x: Tensor, *rest: Any) -> Tensor:
+        out = how(x, *rest)
+        return out if out.stride() == torch.empty_like(x).stride() else NotImplemented
+
+    return decomposition
+
+
 def _gradient_of_a_loss(how: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """`how`, which divides 1 by the number of elements, for any number of them."""
 
@@ -302,6 +314,7 @@ def decompositions(
     table = get_decompositions([_operator(name) for name in names])
     chosen = {overload: how for overload, how in table.items() if _makes_new_tensors(overload)}
     chosen |= {overload: _gradient_of_a_loss(chosen[overload]) for overload in _DIVIDE_BY_NUMBER}
+    chosen[aten.select_scatter.default] = _lying_as_first(chosen[aten.select_scatter.default])
     chosen |= with_atens_types(chosen)
     ours = _OURS | MARGIN_LOSSES | (_OURS_ON_CPU | DISTANCES | QUANTIZED if on_cpu else QUANTIZED_ON_CUDA)
     return chosen | foreach_decompositions() | ours
