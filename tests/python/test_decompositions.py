@@ -9,6 +9,7 @@ reaches is called here by hand. Every entry of the list has to have been compare
 import collections
 import functools
 import itertools
+import math
 import warnings
 
 import pytest
@@ -339,6 +340,14 @@ def test_rms_norms_gradient_is_autograds():
     with torch.no_grad():
         actual = decompositions()[FOR_GPUS](grad, x, [5], rstd, weight, [True, True])
     assert_same(list(actual), list(expected))
+
+
+@pytest.mark.parametrize(("reduction", "beta"), [(0, 1.0), (1, 0.5), (2, 0.0)])
+def test_smooth_l1_losss_gradient_of_what_is_not_finite(reduction, beta):
+    op = aten.smooth_l1_loss_backward.default
+    x = torch.tensor([math.nan, math.inf, -math.inf, 2.0, -2.0, 0.5, -0.25, 1.0, -1.0])
+    args = torch.full_like(x, 3.0), x, torch.zeros_like(x), reduction, beta
+    torch.testing.assert_close(table()[op](*args), op(*args), rtol=1e-6, atol=0, equal_nan=True)
 
 
 def test_every_entry_is_compared():

@@ -109,6 +109,24 @@ def test_results_lie_in_memory_as_eagers():
     check(fn, torch.randn(3, 4, 5), i, j)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_is_written_into_a_view_leaves_the_whole_as_it_lay(dynamic):
+    """So that it is viewed as the whole again."""
+
+    def fn(x, y):
+        part = x.view(3, 2, 7).transpose(0, 2)[1]
+        part.masked_fill_(part > 0, -1)
+        other = y.view(3, 2, 7).movedim(2, 0)[2]
+        other.copy_(other.sin().t().contiguous().t())
+        return x * 2, part, y.view(-1)
+
+    theirs, ours = ([torch.randn(6, 7), torch.arange(42.0).view(6, 7)] for _ in range(2))
+    ours[0].copy_(theirs[0])
+    actual, expected = torch.compile(fn, backend="kiln", dynamic=dynamic)(*ours), fn(*theirs)
+    torch.testing.assert_close((*actual, *ours), (*expected, *theirs), check_stride=True)
+    assert kiln_torch.stats()["fallbacks"] == []
+
+
 def test_rolls_and_padded_borders():
     def fn(x):
         image = x[:, :3]

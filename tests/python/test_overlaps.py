@@ -97,6 +97,32 @@ def test_arguments_that_share_memory_only_in_a_later_call(fn, dynamic):
     assert len(reasons) == before and all("share memory" in reason for reason in reasons)
 
 
+WINDOWS = {
+    "rows": lambda x: (x[:3], x[2:]),
+    "columns": lambda x: (x[:, :4], x[:, 3:]),
+    "a column": lambda x: (x, x[:, 2]),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("windows", WINDOWS)
+def test_a_window_that_is_returned_lies_where_it_lay(windows, memory_format, dynamic):
+    def fn(x, y):
+        return y.add_(1), x.mul_(2), x + 1
+
+    compiled = torch.compile(fn, backend="kiln", dynamic=dynamic)
+    for rows in (5, 6):
+        whole = torch.randn(rows, 8, 3, 2).contiguous(memory_format=memory_format)
+        theirs, ours = (WINDOWS[windows](whole.clone()) for _ in range(2))
+        expected, actual = fn(*theirs), compiled(*ours)
+        for e, a in zip((*expected, *theirs), (*actual, *ours), strict=True):
+            assert torch.equal(a, e) and a.stride() == e.stride()
+            assert a.storage_offset() == e.storage_offset()
+        assert actual[0].data_ptr() == ours[1].data_ptr()
+    assert kiln_torch.stats()["fallbacks"] == []
+
+
 def test_neighbours_in_a_buffer_stay_native():
     """They share a storage and no byte."""
     compiled = torch.compile(both_written, backend="kiln")

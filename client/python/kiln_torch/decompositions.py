@@ -244,6 +244,29 @@ def _histc(x: Tensor, bins: int = 100, minimum: float = 0, maximum: float = 0) -
     return zeros.index_add(0, torch.where(counts, place, 0), counts.to(x.dtype))
 
 
+def _smooth_l1_loss_backward(
+    grad_output: Tensor, x: Tensor, target: Tensor, reduction: int, beta: float
+) -> Tensor:
+    """Of a NaN a NaN, as ATen's kernels: torch's takes it for a far one, and the gradient for 0."""
+    if reduction == _reduction.get_enum("mean"):
+        grad_output = (1.0 / x.numel()) * grad_output
+    distance = x - target
+    near = grad_output * distance / beta
+    return torch.where(distance.abs() >= beta, grad_output * distance.sign(), near)
+
+
+def _lying_as_first(how: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """`how` where its result lies in memory as the first argument does, as ATen's; else none. What torch has written
+    into a view is viewed as the whole again, which other strides may not allow."""
+
+    @functools.wraps(how)
+    def decomposition(x: Tensor, *rest: Any) -> Tensor:
+        out = how(x, *rest)
+        return out if out.stride() == torch.empty_like(x).stride() else NotImplemented
+
+    return decomposition
+
+
 def _gradient_of_a_loss(how: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """`how`, which divides 1 by the number of elements, for any number of them."""
 
@@ -301,7 +324,9 @@ def decompositions(
     names = DECOMPOSED if on_cpu else DECOMPOSED - _WHOLE_ON_CUDA | _ONLY_ON_CUDA
     table = get_decompositions([_operator(name) for name in names])
     chosen = {overload: how for overload, how in table.items() if _makes_new_tensors(overload)}
+    chosen[aten.smooth_l1_loss_backward.default] = _smooth_l1_loss_backward
     chosen |= {overload: _gradient_of_a_loss(chosen[overload]) for overload in _DIVIDE_BY_NUMBER}
+    chosen[aten.select_scatter.default] = _lying_as_first(chosen[aten.select_scatter.default])
     chosen |= with_atens_types(chosen)
     ours = _OURS | MARGIN_LOSSES | (_OURS_ON_CPU | DISTANCES | QUANTIZED if on_cpu else QUANTIZED_ON_CUDA)
     return chosen | foreach_decompositions() | ours

@@ -34,6 +34,7 @@ from kiln_torch.regions import Regions
 from kiln_torch.replay import Replayed
 from kiln_torch.settings import Settings
 from kiln_torch.statistics import STATISTICS
+from kiln_torch.storages import Place, output_places, with_places
 from kiln_torch.updates import updated_inputs
 
 Run = Callable[[list[Any]], Any]  # takes a list and empties it
@@ -56,6 +57,7 @@ class Convention:
     numbers: Mapping[int, type]  # outputs: scalar tensors or sizes to the program
     scalars: Sequence[int]  # of a GPU's graph: tensors of the CPU
     passed: Mapping[int, int]  # input by output: handed on as they came
+    places: Mapping[int, Place]  # of outputs in their storages
     has_effects: bool
     has_input_on_gpu: bool
     is_replayable: bool
@@ -81,6 +83,7 @@ class Convention:
             numbers={i: number for i, number in numbers.items() if i not in passed},
             scalars=scalar_inputs(module) if on_gpu else (),
             passed=passed,
+            places={i: place for i, place in output_places(module).items() if i not in passed},
             has_effects=has_effects(module),
             has_input_on_gpu=has_input_on_gpu(module),
             is_replayable=is_replayable(module),
@@ -144,6 +147,8 @@ def runner(
         run_native = _with_numbers(run_native, convention.floats, convention.numbers, device)
     if convention.scalars or convention.passed:
         run_native = with_scalars(run_native, convention.scalars, convention.passed, device)
+    if convention.places:
+        run_native = with_places(run_native, convention.places)
     if device.type == "cuda" and (
         program.info()["library_steps"] or not convention.has_input_on_gpu
     ):
