@@ -3,6 +3,7 @@
 import copy
 
 import torch
+from kiln_torch.compare import finite_parts
 from torch._dynamo.utils import same
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -37,6 +38,10 @@ def assert_same(actual, expected, reference=None, tol=1e-4, what="output"):
         assert a.dtype == e.dtype and a.shape == e.shape, f"{what} {i}: {a.dtype} {a.shape}"
         if e.numel() > 0:
             assert strides(a) == strides(e), f"{what} {i}: strides {a.stride()}, not {e.stride()}"
+        if e.is_floating_point():
+            finite = finite_parts(a, e, r)
+            assert finite is not None, f"{what} {i}: other NaN or infinities"
+            a, e, r = finite
         assert same(e, a, fp64_ref=r, tol=tol, equal_nan=True), (
             f"{what} {i} differs by up to {(a.double() - e.double()).abs().max().item()}"
         )

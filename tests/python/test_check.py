@@ -9,6 +9,7 @@ import time
 
 import pytest
 import torch
+from compare import assert_same
 
 import kiln_torch
 from kiln_torch import graphs, repro
@@ -221,6 +222,22 @@ def test_the_option_is_off_unless_it_is_asked_for(monkeypatch):
 def test_what_counts_as_a_difference(ours, eager, says):
     found = difference(ours, eager)
     assert found is None if says is None else says in found
+
+
+@pytest.mark.parametrize("special", [float("nan"), float("inf")])
+def test_what_is_beside_a_number_that_is_not_finite_is_compared(special):
+    """torch's own check takes all of these for equal where the reference has a NaN."""
+    eager = torch.tensor([special, 1.0, 2.0])
+    for ours in ([special, 1.0, 3.0], [0.0, 1.0, 2.0], [special, special, 2.0]):
+        assert difference(torch.tensor(ours), eager, eager.double()) is not None
+        with pytest.raises(AssertionError):
+            assert_same(torch.tensor(ours), eager, eager.double())
+    near = eager * (1 + 1e-7)
+    assert difference(near, eager, eager.double()) is None
+    assert_same(near, eager, eager.double())
+    # Where float64 says another thing than eager does, either goes.
+    wide = torch.tensor([5.0, 1.0, 2.0], dtype=torch.float64)
+    assert difference(torch.tensor([4.0, 1.0, 2.0]), eager, wide) is None
 
 
 def test_npz_files_hold_every_type(tmp_path):
