@@ -63,7 +63,7 @@ else
   $bin/kilnd --listen "$address" --metrics-listen "127.0.0.1:$((port + 1))" >"$log" 2>&1 &
   pid=$!
   for _ in $(seq 1 300); do
-    grep -q '^kilnd ready' "$log" && break
+    grep -qs '^kilnd ready' "$log" && break
     kill -0 "$pid" 2>/dev/null || { tail -n 3 "$log" >&2; fail "kilnd did not start; see $log"; }
     sleep 0.1
   done
