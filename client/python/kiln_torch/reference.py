@@ -8,15 +8,9 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
+from kiln_torch.storages import reach
+
 _LOW = (torch.float16, torch.bfloat16, torch.float32)
-
-
-def _reach(tensor: torch.Tensor) -> int:
-    """Elements from the first of the storage to the last of the tensor."""
-    if tensor.numel() == 0:
-        return 0
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    return tensor.storage_offset() + 1 + sum((size - 1) * stride for size, stride in steps)
 
 
 def copies(values: Sequence[Any]) -> list[Any]:
@@ -25,7 +19,7 @@ def copies(values: Sequence[Any]) -> list[Any]:
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
     for tensor in tensors:
         key = (tensor.untyped_storage()._cdata, tensor.dtype)
-        storages[key] = max(storages.get(key, 0), _reach(tensor))
+        storages[key] = max(storages.get(key, 0), reach(tensor))
     with torch.no_grad():
         bases: dict[tuple[int, torch.dtype], torch.Tensor] = {}
         for tensor in tensors:
@@ -84,7 +78,7 @@ def _double(value: Any) -> Any:
         return value
     if value.numel() == 0:
         return value.double()
-    flat = value.as_strided((_reach(value),), (1,), 0).double()
+    flat = value.as_strided((reach(value),), (1,), 0).double()
     return flat.as_strided(value.shape, value.stride(), value.storage_offset())
 
 

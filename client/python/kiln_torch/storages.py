@@ -119,14 +119,21 @@ def _terms(expression: sympy.Expr, symbols: Mapping[Any, int], node: torch.fx.No
     return tuple(found)
 
 
+def reach(tensor: torch.Tensor) -> int:
+    """Elements from the first of the storage to the last of the tensor."""
+    if tensor.numel() == 0:
+        return 0
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return tensor.storage_offset() + 1 + sum((size - 1) * stride for size, stride in steps)
+
+
 def _moved(value: torch.Tensor, place: int) -> torch.Tensor:
     """`value` at `place` of its storage: a copy, which is no view of torch's, where it lies elsewhere."""
     if value.storage_offset() == place or value.numel() == 0:
         return value
-    steps = zip(value.shape, value.stride(), strict=True)
-    reach = 1 + sum((size - 1) * stride for size, stride in steps)
-    memory = value.new_empty(place + reach)
-    memory[place:] = value.as_strided((reach,), (1,))
+    length = reach(value) - value.storage_offset()
+    memory = value.new_empty(place + length)
+    memory[place:] = value.as_strided((length,), (1,))
     return value.new_empty(0).set_(
         memory.untyped_storage(), place, value.shape, value.stride()
     )
