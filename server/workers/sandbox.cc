@@ -165,7 +165,9 @@ bool AllowProgram(int ruleset, int program_fd) {
     const PathBeneath rule = {kExecute | kReadFile, fd};
     return syscall(SYS_landlock_add_rule, ruleset, kPathBeneath, &rule, 0) == 0;
   };
-  for (const char* path : {"/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache"}) {
+  // The last says to its C library whether there are huge pages for a heap.
+  for (const char* path : {"/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache",
+                           "/sys/kernel/mm/transparent_hugepage"}) {
     const int fd = open(path, O_PATH | O_CLOEXEC);
     if (fd < 0) continue;
     const bool allowed = allow(fd);

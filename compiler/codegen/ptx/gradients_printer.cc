@@ -11,6 +11,7 @@
 #include "compiler/codegen/ptx/kernel_launch.h"
 #include "compiler/codegen/ptx/kernel_printer.h"
 #include "compiler/codegen/ptx/product_printer.h"
+#include "compiler/codegen/ptx/wgmma.h"
 #include "compiler/codegen/source/tree_printer.h"
 #include "compiler/schedule/micro.h"
 #include "compiler/schedule/ptx/gradients.h"

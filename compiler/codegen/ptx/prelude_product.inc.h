@@ -180,6 +180,7 @@ KILN_FN void KMultiplyTiles(unsigned shared, int group, int rows, int columns, i
     // warpgroup has seen its last stage filled.
     if (S::kTurns) KNamedSync(1 + group, 256);
     int before = 0;
+#pragma clang loop unroll(disable)
     for (int step = 0; step < steps; ++step) {
       const unsigned a = shared + stage * P::kStageBytes;
       const unsigned long of_a = KTileDescriptor(a + of_group * P::kLine, S::kTurnedA ? 8192 : 16);
@@ -188,14 +189,7 @@ KILN_FN void KMultiplyTiles(unsigned shared, int group, int rows, int columns, i
       if (S::kTurns && step == steps - 1) KNamedArrive(2 - group, 256);
       asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma clang loop unroll(full)
-      for (int k = 0; k < 4; ++k) {
-#pragma clang loop unroll(full)
-        for (int i = 0; i < P::kBlocks; ++i) {
-          S::Mma::template Multiply<S::kTurnedA, S::kTurnedB>(
-              sums[i], of_a + k * (S::kTurnedA ? 128 : 2) + i * 512,
-              of_b + k * (S::kTurnedB ? 128 : 2), k == 0 ? step : 1);
-        }
-      }
+      for (int i = 0; i < P::kBlocks; ++i) S::Mma::Multiply(sums[i], of_a + i * 512, of_b, step);
       asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
       asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
       if (step > 0) KGiveBack<S>(empty + 8 * before, lane);
@@ -206,7 +200,7 @@ KILN_FN void KMultiplyTiles(unsigned shared, int group, int rows, int columns, i
       }
     }
 #pragma clang loop unroll(full)
-    for (int i = 0; i < P::kBlocks; ++i) S::Mma::Wait(sums[i]);
+    for (int i = 0; i < P::kBlocks; ++i) S::Mma::template Wait<0>(sums[i]);
     KGiveBack<S>(empty + 8 * before, lane);
 
     const int end = tile.column + kN < columns ? tile.column + kN : columns;

@@ -32,13 +32,13 @@ using schedule::For;
 using schedule::Micro;
 using schedule::MicroKind;
 using schedule::Node;
+using schedule::ptx::kProductStep;
 using schedule::ptx::RowsShape;
 using schedule::ptx::WarpTiles;
 using source::CppType;
 using source::Writer;
 
 constexpr int kThreads = 384;    // two warpgroups that multiply, one that loads
-constexpr int kStep = 64;        // elements of k in a stage, and of a box along what is contiguous
 constexpr int kLineBytes = 128;  // of a box along what is contiguous
 constexpr int kPair = 2;         // columns, whose sums a thread has
 constexpr int kOctet = 8;        // columns that it finishes at a time
@@ -257,7 +257,7 @@ EmittedTensorMap ProductPrinter::MapOf(size_t window, IntExpr extent, int side) 
   if (IsTurned(window)) {
     map.sizes = {extent, k};
     map.strides = {along_k};
-    map.box = {kStep, kStep};
+    map.box = {kProductStep, kProductStep};
   } else {
     map.sizes = {k, extent};
     map.strides = {along_side};
@@ -343,10 +343,11 @@ EmittedGrid ProductPrinter::Grid() {
   EmittedGrid grid;
   grid.blocks = {ints_.Mul(clusters, ints_.Const(cluster()))};
   grid.threads = {ints_.Const(threads())};
-  grid.shared_bytes = ints_.Const(IsByWarps()    ? warp_tiles().SharedBytes()
-                                  : HasFewRows() ? rows_shape().SharedBytes(WeightBits())
-                                                 : int64_t{c[2]} * (c[0] + c[1]) * kStep * 2 +
-                                                       kPieceBytes + kBarrierBytes + kAlignment);
+  grid.shared_bytes =
+      ints_.Const(IsByWarps()    ? warp_tiles().SharedBytes()
+                  : HasFewRows() ? rows_shape().SharedBytes(WeightBits())
+                                 : int64_t{c[2]} * (c[0] + c[1]) * kProductStep * 2 + kPieceBytes +
+                                       kBarrierBytes + kAlignment);
   return grid;
 }
 

@@ -4,47 +4,19 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/ptx/product_printer.h"
+#include "compiler/codegen/ptx/wgmma.h"
 #include "compiler/codegen/source/kernel_text.h"
 #include "compiler/schedule/ptx/few_rows.h"
+#include "compiler/schedule/ptx/product.h"
 #include "compiler/schedule/ptx/warp_tiles.h"
 
 namespace kiln::codegen::ptx {
 namespace {
 
-using absl::StrAppend;
-using absl::StrCat;
 using schedule::MicroKind;
 using schedule::ptx::RowsShape;
 using schedule::ptx::WarpTiles;
 using source::Writer;
-
-// wgmma of 64 rows: every sum is an operand, and of the wait for it too, so that none moves.
-std::string InstructionText(int columns, bool is_half) {
-  const int count = columns / 2;
-  const absl::string_view type = is_half ? "f16" : "bf16";
-  std::string registers, operands;
-  for (int i = 0; i < count; ++i) {
-    StrAppend(&registers, i > 0 ? ", " : "", "%", i);
-    StrAppend(&operands, i > 0 ? ", " : "", "\"+f\"(d[", i, "])");
-  }
-  Writer out;
-  out.Line("struct Instruction {");
-  out.Line("template <int kTurnedA, int kTurnedB>");
-  out.Line("KILN_FN void Multiply(float (&d)[", count,
-           "], unsigned long a, unsigned long b, int adds) {");
-  out.Line("asm volatile(\"{.reg .pred p; setp.ne.b32 p, %", count + 2, ", 0;\\n\"");
-  out.Line("\"wgmma.mma_async.sync.aligned.m64n", columns, "k16.f32.", type, ".", type, " {",
-           registers, "}, %", count, ", %", count + 1, ", p, 1, 1, %", count + 3, ", %", count + 4,
-           ";}\"");
-  out.Line(": ", operands);
-  out.Line(": \"l\"(a), \"l\"(b), \"r\"(adds), \"n\"(kTurnedA), \"n\"(kTurnedB));");
-  out.Line("}");
-  out.Line("KILN_FN void Wait(float (&d)[", count, "]) {");
-  out.Line("asm volatile(\"wgmma.wait_group.sync.aligned 0;\" : ", operands, " : : \"memory\");");
-  out.Line("}");
-  out.Line("};");
-  return out.text();
-}
 
 // What prelude_sums.inc.h takes, but for tiles.
 void PrintFinish(const ProductShape& shape, Writer& out) {
@@ -57,7 +29,12 @@ void PrintFinish(const ProductShape& shape, Writer& out) {
 // The instruction and what KProduct is made for.
 void PrintTileShape(const ProductShape& shape, Writer& out) {
   const std::vector<int>& c = shape.micro.constants;
-  out.AppendText(InstructionText(c[1], shape.is_half));
+  out.AppendText(InstructionText(
+      "Instruction", {.type = shape.is_half ? "f16" : "bf16",
+                      .columns = c[1],
+                      .depth = schedule::ptx::kProductStep,
+                      .first = shape.is_turned_a ? FirstOperand::kTurned : FirstOperand::kShared,
+                      .is_second_turned = shape.is_turned_b}));
   out.Line("struct Shape {");
   out.Line("static constexpr int kRows = ", c[0], ", kColumns = ", c[1], ", kStages = ", c[2],
            ", kCluster = ", c[4], ";");

@@ -25,7 +25,6 @@ using ir::ValueId;
 
 namespace {
 
-constexpr int kStep = 64;  // elements of k that one stage of the ring holds
 constexpr int64_t kUnitBytes = 16;
 constexpr int kOctet = 8;  // columns, which a thread finishes at a time, or else one by one
 constexpr int64_t kSharedBytes = 227 << 10;  // of a block, of all that sm_90a has
@@ -114,7 +113,7 @@ double StepMicroseconds(const TileShape& shape, const Product& p) {
     loads = loads == 0 ? found : std::min(loads, found);
   }
   if (loads == 0) return shape.step;
-  const double bytes = 2.0 * kStep * (shape.rows + shape.columns / shape.cluster);
+  const double bytes = 2.0 * kProductStep * (shape.rows + shape.columns / shape.cluster);
   return std::max(shape.step, bytes / loads);
 }
 
@@ -123,8 +122,8 @@ double Microseconds(const TileShape& shape, const Product& p, int units, double 
                         CeilDiv(p.num_columns, shape.columns) * shape.cluster;
   const auto waves = static_cast<double>(CeilDiv(tiles, units));
   const double heavy = std::max(0.0, (p.work - kLightWork) / (kHeavyWork - kLightWork));
-  return shape.start + waves * (static_cast<double>(CeilDiv(p.num_k, kStep)) * step + shape.store +
-                                heavy * shape.work);
+  return shape.start + waves * (static_cast<double>(CeilDiv(p.num_k, kProductStep)) * step +
+                                shape.store + heavy * shape.work);
 }
 
 // What is contiguous along its side is loaded by 64 elements of that; results that do not go
@@ -132,7 +131,7 @@ double Microseconds(const TileShape& shape, const Product& p, int units, double 
 bool Fits(const TileShape& shape, const Product& product, int units) {
   if (shape.cluster > units) return false;
   if (product.has_places && SumsOf(shape) > kManySums) return false;
-  return !product.b.is_turned() || (shape.columns % kStep == 0 && shape.cluster == 1);
+  return !product.b.is_turned() || (shape.columns % kProductStep == 0 && shape.cluster == 1);
 }
 
 // The fastest shapes first.
@@ -237,7 +236,7 @@ bool FindPackedProduct(IntContext& ints, const ir::Module& module, const Nest& n
     product.packed = ir::FindPackedWeights(ints, module, body, factors[1], product.columns, k);
   }
   // Boxes of the first operand are that deep.
-  if (!product.packed || product.num_k % kStep != 0) return false;
+  if (!product.packed || product.num_k % kProductStep != 0) return false;
   auto load = inst_of(factors[0]);
   if (load != steps.end() && load->inst->op == ScalarOp::kCast) {
     load = inst_of(load->inst->operands[0]);
@@ -441,7 +440,7 @@ Tree ScheduleProduct(ir::Module& module, const ir::Kernel& kernel, const Nest& n
   const auto costs = Ranked(product, units);
   const auto& [time, chosen] = costs[std::min<size_t>(device.rank, costs.size() - 1)];
   const TileShape& shape = *chosen;
-  const int64_t stage_bytes = int64_t{shape.rows + shape.columns} * kStep * 2;
+  const int64_t stage_bytes = int64_t{shape.rows + shape.columns} * kProductStep * 2;
   const auto stages =
       static_cast<int>(std::min(kMostStages, (kSharedBytes - kOtherBytes) / stage_bytes));
   tree.reasons.push_back(absl::StrCat("a product on the tensor cores, in ", Describe(shape, time),

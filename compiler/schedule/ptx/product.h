@@ -33,6 +33,7 @@ struct Product {
   bool by_warps = false;    // by mma.sync
 };
 
+inline constexpr int kProductStep = 64;   // elements of k that a stage of the ring holds
 inline constexpr int kMultipliers = 256;  // threads of the two warpgroups that multiply
 // Sums of one of those, which share a tile of the result or have one in turns.
 constexpr int SumsOfThread(int rows, int columns, bool turns) {
