@@ -286,7 +286,8 @@ std::unique_ptr<WorkerPool> StartProgram(WorkerPoolOptions options, absl::string
   if (program.empty()) return nullptr;
   options.command = {"/proc/self/exe", "worker", absl::StrCat("--", flag, "=", program)};
   options.limits.task_timeout = std::min(options.limits.task_timeout, kAssemblyLimit);
-  options.standby = 0;
+  options.first_kind.Clear();
+  options.standby = std::min(options.standby, options.workers);  // each has memory of its own
   return std::make_unique<WorkerPool>(std::move(options));
 }
 

@@ -80,13 +80,20 @@ std::string ReadAll(int fd, size_t most) {
   return bytes;
 }
 
-absl::Status WriteAll(int fd, absl::string_view bytes) {
+// The error, as errno names it; 0 where all is written.
+int WriteAll(int fd, absl::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t put = write(fd, bytes.data(), bytes.size());
-    if (put <= 0) return absl::InternalError("no memory for what the program reads");
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0) return errno;
     bytes.remove_prefix(static_cast<size_t>(put));
   }
-  return absl::OkStatus();
+  return 0;
+}
+
+absl::Status WriteError(int error) {
+  return absl::InternalError(
+      absl::StrCat("what a program is to read cannot be written: ", strerror(error)));
 }
 
 [[noreturn]] void Become(const std::vector<std::string>& arguments, int log, int wall_seconds) {
@@ -113,25 +120,36 @@ absl::Status WriteAll(int fd, absl::string_view bytes) {
   _exit(127);
 }
 
-// Runs the program, whose name comes first among the arguments, to its end; what it printed. 0
-// seconds are no limit: the task has one.
-absl::StatusOr<std::string> RunProgram(const std::vector<std::string>& arguments, int wall_seconds,
-                                       size_t most_printed) {
-  const OwnedFd log(memfd_create("log", 0));
-  const auto pid =
-      static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr));
-  if (pid < 0) return absl::ResourceExhaustedError(absl::StrCat("clone: ", strerror(errno)));
-  if (pid == 0) Become(arguments, log.get(), wall_seconds);
+// A program under way, whose name comes first among its arguments. 0 seconds are no limit: the task
+// has one.
+absl::StatusOr<RunningProgram> StartProgram(const std::vector<std::string>& arguments,
+                                            int wall_seconds) {
+  RunningProgram program;
+  program.name = arguments[0];
+  program.log = OwnedFd(memfd_create("log", 0));
+  program.pid = static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr));
+  if (program.pid < 0)
+    return absl::ResourceExhaustedError(absl::StrCat("clone: ", strerror(errno)));
+  if (program.pid == 0) Become(arguments, program.log.get(), wall_seconds);
+  return program;
+}
+
+// What it printed, once it has ended.
+absl::StatusOr<std::string> EndOf(const RunningProgram& program, size_t most_printed) {
   int status = 0;
-  while (waitpid(pid, &status, 0) < 0) {
+  while (waitpid(program.pid, &status, 0) < 0) {
     if (errno != EINTR) return absl::InternalError(absl::StrCat("waitpid: ", strerror(errno)));
   }
-  std::string printed = ReadAll(log.get(), most_printed);
+  std::string printed = ReadAll(program.log.get(), most_printed);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return printed;
   std::string how = WIFSIGNALED(status) ? absl::StrCat("signal ", WTERMSIG(status))
                                         : absl::StrCat("exit ", WEXITSTATUS(status));
   return absl::InternalError(
-      absl::StrCat(arguments[0], ": ", how, " ", printed.substr(0, kMaxWords)));
+      absl::StrCat(program.name, ": ", how, " ", printed.substr(0, kMaxWords)));
+}
+
+std::string PathOf(const OwnedFd& file) {
+  return absl::StrCat("/proc/self/fd/", file.get());
 }
 
 bool IsCubin(absl::string_view bytes) {
@@ -166,8 +184,9 @@ absl::Status OpenProgram(const std::string& path) {
 }
 
 std::string PtxasVersion() {
-  const absl::StatusOr<std::string> text =
-      RunProgram({"ptxas", "--version"}, kVersionSeconds, kMaxLogBytes);
+  const auto program = StartProgram({"ptxas", "--version"}, kVersionSeconds);
+  if (!program.ok()) return "";
+  const absl::StatusOr<std::string> text = EndOf(*program, kMaxLogBytes);
   if (!text.ok()) return "";
   const size_t at = text->find(", V");  // "Cuda compilation tools, release 13.0, V13.0.88"
   if (at == std::string::npos) return "";
@@ -178,31 +197,54 @@ std::string PtxasVersion() {
   return std::string(rest.begin(), end);
 }
 
-absl::StatusOr<v1::AssembleResponse> Assemble(const v1::AssembleRequest& request) {
-  const OwnedFd ptx(memfd_create("ptx", 0)), cubin(memfd_create("cubin", 0));
-  KILN_RETURN_IF_ERROR(WriteAll(ptx.get(), request.ptx()));
-  KILN_RETURN_IF_ERROR(RunProgram({"ptxas", absl::StrCat("-arch=", request.arch()),
-                                   absl::StrCat("/proc/self/fd/", ptx.get()), "-o",
-                                   absl::StrCat("/proc/self/fd/", cubin.get())},
-                                  /*wall_seconds=*/0, kMaxLogBytes)
-                           .status());
+absl::StatusOr<Assembler> Assembler::Start(absl::string_view arch) {
+  int pipe_fds[2];
+  if (pipe2(pipe_fds, 0) != 0) {
+    return absl::ResourceExhaustedError(absl::StrCat("pipe: ", strerror(errno)));
+  }
+  const OwnedFd ptx(pipe_fds[0]);
+  Assembler assembler;
+  assembler.arch_ = std::string(arch);
+  assembler.ptx_ = OwnedFd(pipe_fds[1]);
+  fcntl(assembler.ptx_.get(), F_SETFD, FD_CLOEXEC);  // else the program would wait for itself
+  assembler.cubin_ = OwnedFd(memfd_create("cubin", 0));
+  KILN_ASSIGN_OR_RETURN(assembler.program_,
+                        StartProgram({"ptxas", absl::StrCat("-arch=", arch), PathOf(ptx), "-o",
+                                      PathOf(assembler.cubin_)},
+                                     /*wall_seconds=*/0));
+  return assembler;
+}
+
+bool Assembler::HasEnded() const {
+  siginfo_t info = {};
+  return waitid(P_PID, static_cast<id_t>(program_.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+         info.si_pid != 0;
+}
+
+absl::StatusOr<v1::AssembleResponse> Assembler::Finish(absl::string_view ptx) {
+  // One that ends before it has read all says why itself.
+  const int error = WriteAll(ptx_.get(), ptx);
+  if (error != 0 && error != EPIPE) return WriteError(error);
+  ptx_ = OwnedFd();
+  KILN_RETURN_IF_ERROR(EndOf(program_, kMaxLogBytes).status());
   struct stat info = {};
-  if (fstat(cubin.get(), &info) != 0 || info.st_size > static_cast<off_t>(kMaxOutputBytes)) {
+  if (fstat(cubin_.get(), &info) != 0 || info.st_size > static_cast<off_t>(kMaxOutputBytes)) {
     return absl::InternalError("ptxas made too much");
   }
   v1::AssembleResponse response;
-  response.set_cubin(ReadAll(cubin.get(), static_cast<size_t>(info.st_size)));
+  response.set_cubin(ReadAll(cubin_.get(), static_cast<size_t>(info.st_size)));
   if (!IsCubin(response.cubin())) return absl::InternalError("ptxas made no cubin");
   return response;
 }
 
 absl::StatusOr<v1::DisassembleResponse> Disassemble(const v1::DisassembleRequest& request) {
   const OwnedFd cubin(memfd_create("cubin", 0));
-  KILN_RETURN_IF_ERROR(WriteAll(cubin.get(), request.cubin()));
+  const int error = WriteAll(cubin.get(), request.cubin());
+  if (error != 0) return WriteError(error);
   v1::DisassembleResponse response;
-  KILN_ASSIGN_OR_RETURN(*response.mutable_text(),
-                        RunProgram({"nvdisasm", "-c", absl::StrCat("/proc/self/fd/", cubin.get())},
-                                   /*wall_seconds=*/0, kMaxTextBytes));
+  KILN_ASSIGN_OR_RETURN(const RunningProgram program,
+                        StartProgram({"nvdisasm", "-c", PathOf(cubin)}, /*wall_seconds=*/0));
+  KILN_ASSIGN_OR_RETURN(*response.mutable_text(), EndOf(program, kMaxTextBytes));
   if (response.text().empty()) return absl::InternalError("nvdisasm printed nothing");
   return response;
 }

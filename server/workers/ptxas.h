@@ -3,14 +3,16 @@
 // one of them once for each task.
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "server/workers/worker_process.h"
 
 namespace kiln {
 namespace v1 {
-class AssembleRequest;
 class AssembleResponse;
 class DisassembleRequest;
 class DisassembleResponse;
@@ -37,11 +39,33 @@ absl::Status OpenProgram(const std::string& path);
 // say so within some seconds.
 std::string PtxasVersion();
 
-// In a task's process: a cubin. INTERNAL with the program's own words where it refuses the PTX, is
-// killed by a limit or makes no cubin.
-absl::StatusOr<v1::AssembleResponse> Assemble(const v1::AssembleRequest& request);
+// A child of this process that runs a program; it ends with this process.
+struct RunningProgram {
+  std::string name;
+  pid_t pid = -1;
+  OwnedFd log;  // what it prints
+};
+
+// In a task's process: ptxas under way, which waits for PTX. It may start long before that comes,
+// as starting takes as long as many a kernel.
+class Assembler {
+ public:
+  static absl::StatusOr<Assembler> Start(absl::string_view arch);
+
+  const std::string& arch() const { return arch_; }
+  // Before it has got anything: somebody killed it.
+  bool HasEnded() const;
+  // A cubin; once. INTERNAL with the program's own words where it refuses the PTX, is killed by a
+  // limit or makes no cubin.
+  absl::StatusOr<v1::AssembleResponse> Finish(absl::string_view ptx);
+
+ private:
+  std::string arch_;
+  OwnedFd ptx_, cubin_;
+  RunningProgram program_;
+};
 // In a task's process of a worker with nvdisasm: what it prints of a cubin, 16 MiB at most.
-// INTERNAL as Assemble.
+// INTERNAL as Finish.
 absl::StatusOr<v1::DisassembleResponse> Disassemble(const v1::DisassembleRequest& request);
 
 }  // namespace server

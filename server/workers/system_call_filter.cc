@@ -120,7 +120,9 @@ constexpr int kAllowedToWorkers[] = {__NR_memfd_create, __NR_prctl, __NR_tgkill}
 
 // What a program does beyond that while it starts, and the worker that waits for it.
 constexpr int kAllowedToAssemblers[] = {
+    __NR_pipe2,
     __NR_wait4,
+    __NR_waitid,
     __NR_setitimer,
     __NR_sched_get_priority_min,
     __NR_sched_get_priority_max,

@@ -169,10 +169,14 @@ int RunTask(const v1::StartTask& start, int64_t cpu_seconds) {
 }
 
 // What the one program of such a worker makes of a request; `version` is ptxas', "" for nvdisasm.
-absl::Status RunProgramFor(const v1::WorkerRequest& request, const std::string& version,
-                           v1::WorkerResponse& response) {
+// `ahead`, where there is one, has started for such a request.
+absl::Status RunProgramFor(const v1::WorkerRequest& request, absl::StatusOr<Assembler> ahead,
+                           const std::string& version, v1::WorkerResponse& response) {
   if (request.has_assemble()) {
-    KILN_ASSIGN_OR_RETURN(*response.mutable_assemble(), Assemble(request.assemble()));
+    const std::string& arch = request.assemble().arch();
+    if (!ahead.ok() || ahead->arch() != arch || ahead->HasEnded()) ahead = Assembler::Start(arch);
+    KILN_RETURN_IF_ERROR(ahead.status());
+    KILN_ASSIGN_OR_RETURN(*response.mutable_assemble(), ahead->Finish(request.assemble().ptx()));
     response.mutable_assemble()->set_assembler(absl::StrCat("ptxas ", version));
   } else {
     KILN_ASSIGN_OR_RETURN(*response.mutable_disassemble(), Disassemble(request.disassemble()));
@@ -181,17 +185,19 @@ absl::Status RunProgramFor(const v1::WorkerRequest& request, const std::string& 
 }
 
 // In the process of a task of a worker with a program: `takes` is the kind of its requests.
-int RunProgramTask(int64_t cpu_seconds, const std::string& version,
+int RunProgramTask(const v1::StartTask& start, int64_t cpu_seconds, const std::string& version,
                    v1::WorkerRequest::KindCase takes) {
   LimitProcessorTime(cpu_seconds);
   v1::WorkerResponse response;
   response.mutable_ready();
   if (!Send(response).ok()) return 0;
+  absl::StatusOr<Assembler> ahead = absl::UnavailableError("none has started");
+  if (start.warm_up()) ahead = Assembler::Start(start.prepare().device().arch());
   absl::StatusOr<std::string> frame = ReadFrame(kWorkerSocketFd, {});
   if (!frame.ok()) return 0;  // the server closed its end
   v1::WorkerRequest request;
   if (!request.ParseFromString(*frame) || request.kind_case() != takes) return 1;
-  const absl::Status done = RunProgramFor(request, version, response);
+  const absl::Status done = RunProgramFor(request, std::move(ahead), version, response);
   if (!done.ok()) SetError(done, response);
   Send(response).IgnoreError();  // nobody is there then
   return 0;
@@ -212,8 +218,8 @@ int RunProgramWorker(const WorkerFlags& flags, v1::WorkerResponse& ready) {
   return ServeTasks(static_cast<pid_t>(flags.parent_pid),
                     {.prepare = [](const v1::CompileKernelRequest&) {},
                      .run =
-                         [&](const v1::StartTask&) {
-                           return RunProgramTask(flags.cpu_seconds, version, takes);
+                         [&](const v1::StartTask& start) {
+                           return RunProgramTask(start, flags.cpu_seconds, version, takes);
                          }});
 }
 

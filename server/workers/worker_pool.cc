@@ -437,6 +437,9 @@ absl::StatusOr<v1::WorkerResponse> WorkerPool::RunTask(Slot& slot, const WorkerT
   });
   v1::StartTask start;
   if (task.request->has_compile_kernel()) start = Announce(task.request->compile_kernel());
+  if (task.request->has_assemble()) {
+    start.mutable_prepare()->mutable_device()->set_arch(task.request->assemble().arch());
+  }
   std::unique_ptr<WorkerProcess> process = slot.standby.Take(start);
   if (process == nullptr) {
     auto started = StartTaskProcess(*slot.process, start, [&watch] { return watch(); });

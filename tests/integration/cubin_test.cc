@@ -1,17 +1,26 @@
 // Machine code of GPUs beside PTX, through the whole service: by programs that stand for ptxas.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "kiln/v1/artifact.pb.h"
 #include "tests/integration/calls.h"
 #include "tests/integration/graphs.h"
+#include "tests/integration/process.h"
 #include "tests/integration/server_test.h"
 
 namespace kiln::integration {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // Of a client whose driver takes cubins and PTX.
 v1::CompileRequest ForGpu(int64_t elements) {
@@ -31,6 +40,21 @@ class CubinTest : public ServerTest {
     Answer answer = integration::Compile(stub(), request);
     EXPECT_TRUE(answer.ok()) << Text(answer.status);
     return answer.artifact;
+  }
+
+  // Programs that stand for ptxas and run, children of the server's.
+  std::vector<pid_t> Assemblers() {
+    std::vector<pid_t> found;
+    for (const pid_t task : server().Processes()) {
+      for (const pid_t child : ChildrenOf(task)) found.push_back(child);
+    }
+    return found;
+  }
+  // Once there are some.
+  std::vector<pid_t> WaitingAssemblers() {
+    const absl::Time give_up = absl::Now() + absl::Seconds(30);
+    while (Assemblers().empty() && absl::Now() < give_up) absl::SleepFor(absl::Milliseconds(10));
+    return Assemblers();
   }
 
   double Cubins(const std::string& result) {
@@ -57,6 +81,29 @@ TEST_F(CubinTest, AnArtifactHasCubinsThenPtxAndNamesTheAssembler) {
   EXPECT_TRUE(cached.header().kernels(0).cached());
   EXPECT_EQ(cached.header().kernels(0).assembler(), "ptxas 0.1.2");
   EXPECT_EQ(Cubins("ok"), 1);
+}
+
+TEST_F(CubinTest, AnAssemblerThatHasStartedServesTheNextKernelAndMayBeKilled) {
+  ASSERT_TRUE(StartServer({"--ptxas=" KILN_FAKE_PTXAS "-works", "--workers=1"}));
+  EXPECT_EQ(Compile(ForGpu(64)).binaries_size(), 2);
+  const std::vector<pid_t> first = WaitingAssemblers();
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_EQ(Compile(ForGpu(128)).binaries_size(), 2);
+  EXPECT_EQ(getpgid(first[0]), -1) << "it was there for that kernel";
+  const std::vector<pid_t> second = WaitingAssemblers();
+  ASSERT_EQ(second.size(), 1u);
+  kill(second[0], SIGKILL);
+  EXPECT_EQ(Compile(ForGpu(256)).binaries_size(), 2);
+  EXPECT_EQ(Cubins("ok"), 3);
+}
+
+TEST_F(CubinTest, AServerThatShallHaveNoProcessesAheadHasNoAssemblersThatWait) {
+  ASSERT_TRUE(
+      StartServer({"--ptxas=" KILN_FAKE_PTXAS "-works", "--workers=1", "--worker-standby=0"}));
+  EXPECT_EQ(Compile(ForGpu(64)).binaries_size(), 2);
+  absl::SleepFor(absl::Milliseconds(300));
+  EXPECT_THAT(Assemblers(), IsEmpty());
+  EXPECT_EQ(Compile(ForGpu(128)).binaries_size(), 2);
 }
 
 TEST_F(CubinTest, WhoAsksForDebugSeesPtxAndMachineCode) {

@@ -1,6 +1,6 @@
-// Stands for ptxas and nvdisasm in tests: makes an ELF file for CUDA of anything, or prints how one
-// begins. Built with a KILN_FAKE of what it does instead: `hang` forever, `flood` its output, write
-// `garbage`, or `fail`.
+// Stands for ptxas and nvdisasm in tests: reads anything to its end and makes an ELF file for CUDA,
+// or prints how one begins. Built with a KILN_FAKE of what it does instead: `hang` forever, `flood`
+// its output, write `garbage`, or `fail`.
 #include <elf.h>
 #include <unistd.h>
 
@@ -11,6 +11,15 @@
 namespace {
 
 constexpr int kElfMachineCuda = 190;
+
+bool ReadToEnd(const char* path) {
+  std::FILE* const in = std::fopen(path, "rb");
+  if (in == nullptr) return false;
+  char block[4096];
+  while (std::fread(block, 1, sizeof(block), in) > 0) {
+  }
+  return std::fclose(in) == 0;
+}
 
 int Make(const char* path, const std::string& how) {
   std::FILE* const out = std::fopen(path, "wb");
@@ -44,13 +53,15 @@ int Show(const char* path) {
 
 int main(int argc, char** argv) {
   const std::string how = KILN_FAKE;
+  const char* input = nullptr;
   const char* output = nullptr;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--version") == 0) {
       std::puts("Cuda compilation tools, release 0.1, V0.1.2");
       return 0;
     }
-    if (std::strcmp(argv[i], "-o") == 0 && i + 1 < argc) output = argv[i + 1];
+    if (argv[i][0] == '/') input = argv[i];
+    if (std::strcmp(argv[i], "-o") == 0 && i + 1 < argc) output = argv[++i];
   }
   if (how == "hang") {
     for (;;) pause();
@@ -60,5 +71,6 @@ int main(int argc, char** argv) {
     return 255;
   }
   if (argc == 3 && std::strcmp(argv[1], "-c") == 0) return Show(argv[2]);
-  return output == nullptr ? 2 : Make(output, how);
+  if (input == nullptr || output == nullptr || !ReadToEnd(input)) return 2;
+  return Make(output, how);
 }

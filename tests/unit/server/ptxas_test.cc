@@ -14,6 +14,7 @@
 #include <iterator>
 
 #include "kiln/v1/worker.pb.h"
+#include "proto/base/status_macros.h"
 #include "server/workers/sandbox.h"
 #include "server/workers/worker_process.h"
 
@@ -30,6 +31,7 @@ constexpr char kPtx[] =
 // Runs `what` in a worker that may execute `program` alone.
 [[noreturn]] void Sealed(const std::string& program, bool (*what)()) {
   LimitProcess({.memory_bytes = int64_t{1} << 30});
+  signal(SIGPIPE, SIG_IGN);  // as a worker does
   dup2(STDERR_FILENO, kWorkerSocketFd);  // a task has its socket there
   if (!OpenProgram(program).ok()) _exit(2);
   SealAssembler(kPtxasFd);
@@ -37,10 +39,8 @@ constexpr char kPtx[] =
 }
 
 absl::StatusOr<v1::AssembleResponse> AssembleText(const std::string& ptx) {
-  v1::AssembleRequest request;
-  request.set_ptx(ptx);
-  request.set_arch("sm_80");
-  return Assemble(request);
+  KILN_ASSIGN_OR_RETURN(Assembler assembler, Assembler::Start("sm_80"));
+  return assembler.Finish(ptx);
 }
 
 TEST(Ptxas, AScriptOrNothingIsNoAssembler) {
@@ -80,6 +80,26 @@ TEST(Ptxas, WhatAProgramMayDoInstead) {
                      [] {
                        const std::string why(AssembleText(kPtx).status().message());
                        return why.find("exit 255 ptxas fatal : fake") != std::string::npos;
+                     }),
+              ExitedWithCode(0), "");
+}
+
+TEST(Ptxas, OneThatEndsBeforeItHasReadAllSaysWhyAndOneThatWaitsHasNotEnded) {
+  EXPECT_EXIT(Sealed(KILN_FAKE_PTXAS "-fail",
+                     [] {
+                       auto assembler = Assembler::Start("sm_80");
+                       if (!assembler.ok()) return false;
+                       while (!assembler->HasEnded()) usleep(1000);
+                       const auto made = assembler->Finish(std::string(1 << 20, ' '));
+                       return made.status().message().find("fake") != std::string::npos;
+                     }),
+              ExitedWithCode(0), "");
+  EXPECT_EXIT(Sealed(KILN_FAKE_PTXAS "-works",
+                     [] {
+                       auto assembler = Assembler::Start("sm_80");
+                       usleep(50'000);
+                       return assembler.ok() && !assembler->HasEnded() &&
+                              assembler->Finish(std::string(1 << 20, ' ')).ok();
                      }),
               ExitedWithCode(0), "");
 }
