@@ -31,7 +31,7 @@ constexpr char kPtx[] =
 // Runs `what` in a worker that may execute `program` alone.
 [[noreturn]] void Sealed(const std::string& program, bool (*what)()) {
   LimitProcess({.memory_bytes = int64_t{1} << 30});
-  signal(SIGPIPE, SIG_IGN);  // as a worker does
+  signal(SIGPIPE, SIG_IGN);              // as a worker does
   dup2(STDERR_FILENO, kWorkerSocketFd);  // a task has its socket there
   if (!OpenProgram(program).ok()) _exit(2);
   SealAssembler(kPtxasFd);
