@@ -111,10 +111,9 @@ absl::Status WriteError(int error) {
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
-  // The first of two that name one variable counts: that of whoever started the server.
   std::vector<char*> variables;
   for (char** variable = environ; *variable != nullptr; ++variable) variables.push_back(*variable);
-  variables.push_back(const_cast<char*>(kHeapSettings));
+  if (getenv("GLIBC_TUNABLES") == nullptr) variables.push_back(const_cast<char*>(kHeapSettings));
   variables.push_back(nullptr);
   syscall(SYS_execveat, kPtxasFd, "", argv.data(), variables.data(), AT_EMPTY_PATH);
   _exit(127);
@@ -128,8 +127,9 @@ absl::StatusOr<RunningProgram> StartProgram(const std::vector<std::string>& argu
   program.name = arguments[0];
   program.log = OwnedFd(memfd_create("log", 0));
   program.pid = static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr));
-  if (program.pid < 0)
+  if (program.pid < 0) {
     return absl::ResourceExhaustedError(absl::StrCat("clone: ", strerror(errno)));
+  }
   if (program.pid == 0) Become(arguments, program.log.get(), wall_seconds);
   return program;
 }

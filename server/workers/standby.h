@@ -1,7 +1,8 @@
 // Processes for tasks that a worker makes while it has nothing to do. Each has compiled a small
 // kernel, so that its task does not pay for code and memory that a process touches first: of a
-// kernel's processor time a quarter (README.md, Workers). It has seen nothing of a client's, and
-// serves one task, as one made for that task does.
+// kernel's processor time a quarter (README.md, Workers); a worker's with ptxas has started that.
+// It has seen nothing of a client's but names of kinds of device, and serves one task, as one made
+// for that task does.
 #pragma once
 
 #include <deque>
