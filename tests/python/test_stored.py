@@ -100,6 +100,39 @@ def test_symbolic_sizes_and_floats():
     assert hits == 1 and kiln_torch.stats()["run_calls"] == 1
 
 
+@pytest.mark.parametrize("dynamic", [True, None])
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_float_that_is_part_of_a_graph_is_not_taken_for_another(dynamic, grad):
+    # A float that some operators take as a tensor and others as a number. The number is the graph's own,
+    # so a graph that is kept would be found for every other.
+    def fn(x, y, factor):
+        return x * factor, torch.add(x, y, alpha=factor), torch.full((2,), factor), factor * x.shape[0]
+
+    class Decaying(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale, self.weight = 1.0, torch.nn.Parameter(torch.ones(3))
+
+        def forward(self, x):
+            self.scale = self.scale * 0.5
+            return self.weight * x * self.scale
+
+    x, y = torch.randn(4, 3, requires_grad=grad), torch.randn(4, 3)
+    for _ in range(2):
+        torch._dynamo.reset()
+        compiled = torch.compile(fn, backend="kiln", dynamic=dynamic)
+        for factor in (0.5, 0.25, 2.0, 3.0, 0.5):
+            outputs, expected = compiled(x, y, factor), fn(x, y, factor)
+            assert_same(outputs, expected)
+            if grad:
+                assert_same(*(torch.autograd.grad((o[0] + o[1]).sum(), x) for o in (outputs, expected)))
+        eager, ours = Decaying(), Decaying()
+        compiled = torch.compile(ours, backend="kiln", dynamic=dynamic)
+        for _ in range(4):
+            assert_same(compiled(x), eager(x))
+            assert ours.scale == eager.scale
+
+
 def test_sizes_in_lists_of_a_graph_that_is_read_again():
     """No tensor says there that a call is of the graph."""
 

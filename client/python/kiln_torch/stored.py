@@ -39,6 +39,7 @@ from torch._inductor.runtime.runtime_utils import cache_dir
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from kiln_torch.devices import traced_device
 from kiln_torch.graphs import Deferred, next_name, ready_to_run
@@ -58,6 +59,8 @@ _NAMESPACES = frozenset(
 
 # Of the torch.compile at hand; None where torch loads an entry on its own.
 _settings: ContextVar[Settings | None] = ContextVar("kiln_settings", default=None)
+# Whether the trace at hand took a Python float for a constant.
+_took_float: ContextVar[Callable[[], bool]] = ContextVar("kiln_took_float", default=lambda: False)
 
 
 @functools.wraps(init_backend_registration)
@@ -167,6 +170,23 @@ def can_keep(module: torch.fx.GraphModule, inputs: Sequence[Any], settings: Sett
     return all(_is_known(node) for part in parts for node in part.graph.nodes)
 
 
+def _float_guards() -> Callable[[], bool]:
+    """A function that says whether a guard on a Python float has been added since this call. Dynamo
+    hands a float that changes to AOTAutograd as a tensor; where it is needed as a number, the graph gets
+    its value and the frame a guard. An entry has guards on inputs that are numbers, not on these, so a
+    call with another float would find it, and run with the old one."""
+    context = TracingContext.try_get()
+    shape_env = context.fake_mode.shape_env if context is not None and context.fake_mode else None
+    if shape_env is None:
+        return lambda: False
+    known = len(shape_env.guards)
+    return lambda: any(
+        symbol_is_type(symbol, SymT.FLOAT)
+        for guard in shape_env.guards[known:]
+        for symbol in guard.expr.free_symbols
+    )
+
+
 def _metadata_of_entries() -> contextlib.AbstractContextManager[None]:
     """Leaves the metadata of an entry that torch loads where a trace leaves that of a graph. As `replaced`."""
 
@@ -197,7 +217,7 @@ def kept(
         str(traced_device(module, inputs)),
     )
     tag = f"{torch.compiler.config.cache_key_tag} kiln {added!r}"
-    token = _settings.set(settings)
+    token, floats_token = _settings.set(settings), _took_float.set(_float_guards())
     try:
         with (
             torch.compiler.config.patch(cache_key_tag=tag),
@@ -209,6 +229,7 @@ def kept(
         ):
             yield
     finally:
+        _took_float.reset(floats_token)
         _settings.reset(token)
 
 
@@ -307,6 +328,8 @@ class StoredGraph(OutputCode):
     def __getstate__(self) -> dict[str, Any]:
         if self._graph is None:
             raise BypassAOTAutogradCache("the graph runs in eager mode")
+        if _took_float.get()():
+            raise BypassAOTAutogradCache("the graph has a Python float's value in it")
         eager = self._eager
         return {
             "graph": replace(self._graph, text=""),
