@@ -99,6 +99,11 @@ absl::StatusOr<std::unique_ptr<ArtifactSource>> ArtifactSource::Create(
   return out;
 }
 
+Patience ArtifactSource::PatienceOf(const ProgressCallback& progress) {
+  if (progress == nullptr) return nullptr;
+  return [&progress] { return progress({}) ? absl::OkStatus() : absl::CancelledError(kCancelled); };
+}
+
 std::string ArtifactSource::KnownBuild(Endpoint& endpoint) {
   {
     absl::MutexLock lock(&endpoint.mu);
@@ -111,12 +116,14 @@ std::string ArtifactSource::KnownBuild(Endpoint& endpoint) {
 }
 
 absl::StatusOr<std::string> ArtifactSource::CompilerBuild(Endpoint& endpoint, bool refresh,
-                                                          absl::Time deadline) {
+                                                          absl::Time deadline,
+                                                          const Patience& patience) {
   if (!refresh) {
     absl::MutexLock lock(&endpoint.mu);
     if (!endpoint.compiler_build.empty()) return endpoint.compiler_build;
   }
-  KILN_ASSIGN_OR_RETURN(v1::ServerInfo info, endpoint.remote.GetServerInfo(ContactLimit(deadline)));
+  KILN_ASSIGN_OR_RETURN(v1::ServerInfo info,
+                        endpoint.remote.GetServerInfo(ContactLimit(deadline), patience));
   endpoint.reached = true;
   const std::string build = BuildsOf(info).For(device_.target());
   if (local_ != nullptr) {
@@ -134,8 +141,8 @@ absl::StatusOr<std::string> ArtifactSource::CompilerBuild(Endpoint& endpoint, bo
 }
 
 absl::StatusOr<Digest> ArtifactSource::KeyNow(const v1::Graph& graph, Endpoint& endpoint,
-                                              absl::Time deadline) {
-  KILN_ASSIGN_OR_RETURN(std::string build, CompilerBuild(endpoint, true, deadline));
+                                              absl::Time deadline, const Patience& patience) {
+  KILN_ASSIGN_OR_RETURN(std::string build, CompilerBuild(endpoint, true, deadline, patience));
   return ArtifactKey(graph, device_, compile_options_, build);
 }
 
@@ -175,7 +182,8 @@ absl::Status ArtifactSource::Take(const Request& request, Endpoint& endpoint,
   if (!status.ok()) {
     // The server may have been replaced since it was asked for its compiler, which is part of the
     // key, and for its own key.
-    KILN_ASSIGN_OR_RETURN(Digest now, KeyNow(request.graph, endpoint, request.deadline));
+    KILN_ASSIGN_OR_RETURN(Digest now,
+                          KeyNow(request.graph, endpoint, request.deadline, request.patience));
     if (!trust_->Check(server, now, artifact.digest, artifact.signature).ok()) return status;
   }
   out.bytes = std::move(artifact.bytes);
@@ -188,7 +196,7 @@ absl::Status ArtifactSource::Take(const Request& request, Endpoint& endpoint,
 absl::Status ArtifactSource::Fetch(const Request& request, Endpoint& endpoint, Obtained& out) {
   const absl::Time start = absl::Now();
   absl::StatusOr<RemoteArtifact> fetched =
-      endpoint.remote.Fetch(out.key.view(), FetchLimit(request.deadline));
+      endpoint.remote.Fetch(out.key.view(), FetchLimit(request.deadline), request.patience);
   absl::Status status = fetched.status();
   if (status.ok()) status = Take(request, endpoint, *std::move(fetched), out);
   out.fetch_ms += MillisecondsSince(start);
@@ -215,7 +223,8 @@ absl::Status ArtifactSource::Miss(const v1::Graph& graph, const Digest& key) con
 
 absl::Status ArtifactSource::Attempt(const Request& request, Endpoint& endpoint, Obtained& out) {
   const absl::Time start = absl::Now();
-  KILN_ASSIGN_OR_RETURN(std::string build, CompilerBuild(endpoint, false, request.deadline));
+  KILN_ASSIGN_OR_RETURN(std::string build,
+                        CompilerBuild(endpoint, false, request.deadline, request.patience));
   const Digest key = ArtifactKey(request.graph, device_, compile_options_, build);
   out.endpoint = &endpoint;
   out.key = key;
@@ -236,7 +245,8 @@ absl::StatusOr<Obtained> ArtifactSource::Get(const Request& request) {
   if (endpoints_->size() > 1) affinity = Affinity(request.graph);
   absl::Status status = endpoints_->Call(
       affinity, request.deadline,
-      [&](Endpoint& endpoint) { return Attempt(request, endpoint, out); }, &out.retries);
+      [&](Endpoint& endpoint) { return Attempt(request, endpoint, out); }, &out.retries,
+      request.patience);
   if (status.ok()) return out;
   if (!request.kept || Judge(status) != Verdict::kElsewhere) return status;
   for (size_t i = 0; i < endpoints_->size(); ++i) {

@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "client/endpoints.h"
 #include "client/local_cache.h"
+#include "client/patience.h"
 #include "client/trust.h"
 #include "kiln/client.h"
 #include "kiln/v1/compile_service.pb.h"
@@ -45,20 +46,25 @@ class ArtifactSource {
                                                                 v1::Device device,
                                                                 v1::CompileOptions compile_options);
 
+  // What `progress` says to a compile of which nothing is known yet; null where it is.
+  static Patience PatienceOf(const ProgressCallback& progress);
+
   struct Request {
     const v1::Graph& graph;
     bool compile = false;  // on a miss, unless fail_on_miss
     bool kept = true;      // look into process and disk
     bool disk = true;      // look onto the disk
     const ProgressCallback& progress;
-    absl::Time deadline;  // of everything
+    absl::Time deadline;                       // of everything
+    Patience patience = PatienceOf(progress);  // of everything but the server's work
   };
   // NOT_FOUND on a miss; IsCacheMiss where a compile was asked for and fail_on_miss forbids it.
   // Where no server answers, what is kept under the compiler that the servers had last is good.
   absl::StatusOr<Obtained> Get(const Request& request);
 
   // The key that `endpoint` gives the graph now. Asks it.
-  absl::StatusOr<Digest> KeyNow(const v1::Graph& graph, Endpoint& endpoint, absl::Time deadline);
+  absl::StatusOr<Digest> KeyNow(const v1::Graph& graph, Endpoint& endpoint, absl::Time deadline,
+                                const Patience& patience);
 
   // Onto the disk, where there is a local cache, under the key that the artifact itself bears. A
   // failure is logged.
@@ -73,7 +79,8 @@ class ArtifactSource {
  private:
   ArtifactSource() = default;
   // For the client's target.
-  absl::StatusOr<std::string> CompilerBuild(Endpoint& endpoint, bool refresh, absl::Time deadline);
+  absl::StatusOr<std::string> CompilerBuild(Endpoint& endpoint, bool refresh, absl::Time deadline,
+                                            const Patience& patience);
   // As known without asking; empty where it is not.
   std::string KnownBuild(Endpoint& endpoint);
   bool FindKept(const Digest& key, bool disk, Obtained& out);

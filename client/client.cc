@@ -122,7 +122,7 @@ const v1::Artifact& Program::artifact() const {
 struct Client::Impl {
   absl::StatusOr<Compiled> GetAndLoad(const v1::Graph& graph, bool compile,
                                       const ProgressCallback& progress, absl::Time deadline);
-  absl::StatusOr<Compiled> Load(const v1::Graph& graph, Obtained artifact, absl::Time deadline);
+  absl::StatusOr<Compiled> Load(const ArtifactSource::Request& request, Obtained artifact);
   // Commands about one server's state are for the first of several.
   Remote& remote() const { return source->endpoints().at(0).remote; }
 
@@ -133,8 +133,9 @@ struct Client::Impl {
   std::string debug_dir;
 };
 
-absl::StatusOr<Compiled> Client::Impl::Load(const v1::Graph& graph, Obtained artifact,
-                                            absl::Time deadline) {
+absl::StatusOr<Compiled> Client::Impl::Load(const ArtifactSource::Request& request,
+                                            Obtained artifact) {
+  const v1::Graph& graph = request.graph;
   Compiled out;
   out.source = StaticSource(artifact.source);
   out.key = artifact.key.ToHex();
@@ -152,7 +153,8 @@ absl::StatusOr<Compiled> Client::Impl::Load(const v1::Graph& graph, Obtained art
   if (made_key != kept_key.ToHex()) {
     // The server may have been replaced by a newer one since it was asked for its compiler.
     if (artifact.endpoint != nullptr) {
-      KILN_ASSIGN_OR_RETURN(kept_key, source->KeyNow(graph, *artifact.endpoint, deadline));
+      KILN_ASSIGN_OR_RETURN(
+          kept_key, source->KeyNow(graph, *artifact.endpoint, request.deadline, request.patience));
     }
     if (made_key != kept_key.ToHex()) {
       return absl::DataLossError("the server answered with the artifact of another request");
@@ -191,7 +193,7 @@ absl::StatusOr<Compiled> Client::Impl::GetAndLoad(const v1::Graph& graph, bool c
   KILN_ASSIGN_OR_RETURN(Obtained obtained, source->Get(request));
   const bool from_disk = obtained.source == kFromLocalCache;
   const Digest key = obtained.key;
-  absl::StatusOr<Compiled> loaded = Load(graph, std::move(obtained), deadline);
+  absl::StatusOr<Compiled> loaded = Load(request, std::move(obtained));
   if (loaded.ok() || !from_disk) return loaded;
   // What the disk has is whole but does not run here: a server may have better.
   Log(LogLevel::kWarning, "local cache: an entry is not used",
@@ -199,7 +201,7 @@ absl::StatusOr<Compiled> Client::Impl::GetAndLoad(const v1::Graph& graph, bool c
   source->ForgetKept(key);
   request.disk = false;
   KILN_ASSIGN_OR_RETURN(obtained, source->Get(request));
-  return Load(graph, std::move(obtained), deadline);
+  return Load(request, std::move(obtained));
 }
 
 Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -66,6 +66,10 @@ int Endpoints::Rounds() const {
 }
 
 bool Endpoints::Settle(size_t server, absl::Time deadline, const absl::Status& status) {
+  if (absl::IsCancelled(status)) {
+    health_.Withdrew();
+    return true;
+  }
   const bool silent = Judge(status) == Verdict::kElsewhere;
   // The caller's time is up while a server that is there works for it: nobody's fault.
   const bool slow = absl::IsDeadlineExceeded(status) && absl::Now() >= deadline &&
@@ -80,7 +84,7 @@ bool Endpoints::Settle(size_t server, absl::Time deadline, const absl::Status& s
 }
 
 absl::Status Endpoints::Call(std::optional<uint64_t> affinity, absl::Time deadline,
-                             const Attempt& attempt, int* retries) {
+                             const Attempt& attempt, int* retries, const Patience& patience) {
   const Health::Admission admission = health_.Begin(absl::Now());
   if (admission == Health::Admission::kRefused) {
     return health_.last_error();  // word for word, so that who warns once warns once
@@ -106,7 +110,10 @@ absl::Status Endpoints::Call(std::optional<uint64_t> affinity, absl::Time deadli
       while (Judge(status) == Verdict::kLater) {
         const absl::Duration wait = Jittered(RetryAfter(status));
         if (absl::Now() + wait >= deadline) return status;
-        absl::SleepFor(wait);
+        if (absl::Status ended = SleepFor(wait, patience); !ended.ok()) {
+          health_.Withdrew();
+          return ended;
+        }
         if (retries != nullptr) ++*retries;
         status = attempt(*endpoints_[server]);
         if (Settle(server, deadline, status)) return status;
@@ -115,7 +122,10 @@ absl::Status Endpoints::Call(std::optional<uint64_t> affinity, absl::Time deadli
     const absl::Duration pause = Backoff(round);
     const int rounds = admission == Health::Admission::kProbe ? 1 : Rounds();
     if (round + 1 >= rounds || absl::Now() + pause >= deadline) break;
-    absl::SleepFor(pause);
+    if (absl::Status ended = SleepFor(pause, patience); !ended.ok()) {
+      health_.Withdrew();
+      return ended;
+    }
   }
   health_.GaveUp(absl::Now(), status);
   return status;

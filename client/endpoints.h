@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "client/health.h"
+#include "client/patience.h"
 #include "client/remote.h"
 #include "client/retry.h"
 
@@ -52,10 +53,11 @@ class Endpoints {
   // - where the call before found no server, there is one round, and no attempt at all within a
   //   second or more of that: a server that is away costs a process its time once, not every graph.
   // Returns the last attempt's status, DEADLINE_EXCEEDED's or UNAVAILABLE's included. Attempts keep
-  // to `deadline` themselves. `retries` counts attempts after the first and may be null.
+  // to `deadline` and to `patience` themselves. `retries` counts attempts after the first and may
+  // be null. CANCELLED ends the call and tells nothing of any server.
   using Attempt = std::function<absl::Status(Endpoint&)>;
   absl::Status Call(std::optional<uint64_t> affinity, absl::Time deadline, const Attempt& attempt,
-                    int* retries);
+                    int* retries, const Patience& patience = nullptr);
 
   size_t size() const { return endpoints_.size(); }
   Endpoint& at(size_t i) { return *endpoints_[i]; }

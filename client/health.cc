@@ -44,6 +44,11 @@ void Health::GaveUp(absl::Time now, const absl::Status& error) {
   last_error_ = error;
 }
 
+void Health::Withdrew() {
+  absl::MutexLock lock(&mu_);
+  probing_ = false;
+}
+
 absl::Status Health::last_error() const {
   absl::MutexLock lock(&mu_);
   return last_error_;

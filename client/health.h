@@ -29,6 +29,8 @@ class Health {
   Admission Begin(absl::Time now);
   // Ends a call that found no server: none is asked for 1 s, then 2 s, 4 s, up to 30 s.
   void GaveUp(absl::Time now, const absl::Status& error);
+  // Ends a call that its caller did not wait for.
+  void Withdrew();
   absl::Status last_error() const;
 
   // Every server once, in the order to ask them. Servers that failed come last for a while, and

@@ -194,14 +194,17 @@ absl::StatusOr<int> Spawn(std::vector<std::string> command, const std::string& l
 }
 
 // Whether the server said that it is ready before it ended.
-bool ReadReady(int fd) {
+absl::StatusOr<bool> ReadReady(int fd, const Patience& patience) {
   const absl::Time deadline = absl::Now() + kStartLimit;
   std::string text;
   while (!absl::StrContains(text, '\n')) {
     pollfd wait = {fd, POLLIN, 0};
-    const auto left_ms = static_cast<int>(absl::ToInt64Milliseconds(deadline - absl::Now()));
+    const auto left_ms = absl::ToInt64Milliseconds(std::min(deadline - absl::Now(), kPatience));
     if (left_ms <= 0) return false;
-    if (poll(&wait, 1, left_ms) <= 0) continue;
+    if (poll(&wait, 1, static_cast<int>(left_ms)) <= 0) {
+      if (patience != nullptr) KILN_RETURN_IF_ERROR(patience());
+      continue;
+    }
     char buffer[1024];
     const ssize_t n = read(fd, buffer, sizeof(buffer));
     if (n < 0 && errno == EINTR) continue;
@@ -212,15 +215,22 @@ bool ReadReady(int fd) {
 }
 
 // Held until the descriptor is closed. UNAVAILABLE where another process holds it for too long.
-absl::StatusOr<int> Lock(const std::string& path, absl::Time deadline) {
+absl::StatusOr<int> Lock(const std::string& path, absl::Time deadline, const Patience& patience) {
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) return Unavailable(absl::StrCat("cannot lock ", path, ": ", strerror(errno)));
+  absl::Time next_look = absl::Now() + kPatience;
   while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
     if (absl::Now() > deadline) {
       close(fd);
       return Unavailable("another process starts it, and does not get on");
     }
     absl::SleepFor(kLook);
+    if (patience == nullptr || absl::Now() < next_look) continue;
+    next_look = absl::Now() + kPatience;
+    if (absl::Status ended = patience(); !ended.ok()) {
+      close(fd);
+      return ended;
+    }
   }
   return fd;
 }
@@ -269,7 +279,7 @@ absl::StatusOr<std::optional<pid_t>> OwnServer::Running() const {
   return ListenerAt(socket_);
 }
 
-absl::Status OwnServer::Ensure() const {
+absl::Status OwnServer::Ensure(const Patience& patience) const {
   KILN_ASSIGN_OR_RETURN(const std::optional<pid_t> running, Running());
   if (running) return absl::OkStatus();
   KILN_ASSIGN_OR_RETURN(const bool may_start, MayStart());
@@ -277,19 +287,19 @@ absl::Status OwnServer::Ensure() const {
     return Unavailable("it does not run, and KILN_AUTOSTART=0 forbids to start it ('kiln start')");
   }
   if (auto failure = RecentFailure(FailureFile())) return Unavailable(*failure);
-  return StartLocked();
+  return StartLocked(patience);
 }
 
 absl::Status OwnServer::Start() const {
   KILN_RETURN_IF_ERROR(problem_);
   unlink(FailureFile().c_str());
-  return StartLocked();
+  return StartLocked(nullptr);
 }
 
-absl::Status OwnServer::StartLocked() const {
+absl::Status OwnServer::StartLocked(const Patience& patience) const {
   // Others may have the same socket and another cache, or another socket and the same cache.
   const absl::Time deadline = absl::Now() + 2 * kStartLimit;
-  KILN_ASSIGN_OR_RETURN(const int lock, Lock(socket_ + ".lock", deadline));
+  KILN_ASSIGN_OR_RETURN(const int lock, Lock(socket_ + ".lock", deadline, patience));
   const absl::Cleanup unlock = [lock] { close(lock); };
   std::error_code error;
   std::filesystem::create_directories(data_dir_, error);
@@ -297,7 +307,7 @@ absl::Status OwnServer::StartLocked() const {
     return Unavailable(
         absl::StrCat("cannot make the folder ", data_dir_, " for its cache: ", error.message()));
   }
-  KILN_ASSIGN_OR_RETURN(const int cache_lock, Lock(data_dir_ + "/start.lock", deadline));
+  KILN_ASSIGN_OR_RETURN(const int cache_lock, Lock(data_dir_ + "/start.lock", deadline, patience));
   const absl::Cleanup unlock_cache = [cache_lock] { close(cache_lock); };
   KILN_ASSIGN_OR_RETURN(const std::optional<pid_t> running, Running());
   if (running) return absl::OkStatus();
@@ -317,9 +327,10 @@ absl::Status OwnServer::StartLocked() const {
   absl::StatusOr<int> output = Spawn(std::move(command), log);
   std::string failure(output.status().message());
   if (output.ok()) {
-    const bool ready = ReadReady(*output);
+    const absl::StatusOr<bool> ready = ReadReady(*output, patience);
     close(*output);
-    if (ready) return absl::OkStatus();
+    KILN_RETURN_IF_ERROR(ready.status());
+    if (*ready) return absl::OkStatus();
     failure = LastLine(log);
   }
   absl::StrAppend(&failure, "; its log is ", log);

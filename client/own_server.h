@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/patience.h"
 
 namespace kiln {
 
@@ -26,15 +27,16 @@ class OwnServer {
   absl::StatusOr<std::optional<pid_t>> Running() const;
 
   // Starts it unless it runs. UNAVAILABLE, with what it said last, where it does not start: then
-  // nobody tries again for half a minute. The same where KILN_AUTOSTART=0 forbids a start.
-  absl::Status Ensure() const;
+  // nobody tries again for half a minute. The same where KILN_AUTOSTART=0 forbids a start. Where
+  // the patience ends it starts without being waited for.
+  absl::Status Ensure(const Patience& patience = nullptr) const;
   // As Ensure, whatever KILN_AUTOSTART says and whenever it failed.
   absl::Status Start() const;
   // False where none runs. Waits until it has ended; DEADLINE_EXCEEDED where it does not.
   absl::StatusOr<bool> Stop() const;
 
  private:
-  absl::Status StartLocked() const;
+  absl::Status StartLocked(const Patience& patience) const;
   // Whether the cache is already a running server's that has a socket elsewhere, as that of a login
   // with another XDG_RUNTIME_DIR; then this process' socket is a link to that one from now on.
   absl::StatusOr<bool> ShareCachesServer() const;

@@ -5,11 +5,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "client/channels.h"
 #include "client/chunks.h"
 #include "client/credentials.h"
@@ -72,6 +75,51 @@ absl::StatusOr<RemoteArtifact> ArtifactOf(ChunkReader& chunks) {
   out.signature = chunks.signature();
   return out;
 }
+
+// The steps of one call, one at a time. Lives longer than what makes them.
+class Steps {
+ public:
+  Steps(grpc::ClientContext& context, const Patience& patience)
+      : context_(context), patience_(patience) {}
+  ~Steps() {
+    queue_.Shutdown();
+    Next();  // nothing: every step was waited for
+  }
+  Steps(const Steps&) = delete;
+  Steps& operator=(const Steps&) = delete;
+
+  grpc::CompletionQueue* queue() { return &queue_; }
+  // For the step begun last; false where it has failed, or the call was ended.
+  bool Wait() {
+    while (patience_ != nullptr && ended_.ok()) {
+      void* tag = nullptr;
+      bool ok = false;
+      const auto until = absl::ToChronoTime(absl::Now() + kPatience);
+      if (queue_.AsyncNext(&tag, &ok, until) != grpc::CompletionQueue::TIMEOUT) return ok;
+      End(patience_());
+    }
+    return Next() && ended_.ok();
+  }
+  // The call, unless `status` is OK. What was begun is still to be waited for.
+  void End(absl::Status status) {
+    if (status.ok()) return;
+    ended_ = std::move(status);
+    context_.TryCancel();
+  }
+  const absl::Status& ended() const { return ended_; }
+
+ private:
+  bool Next() {
+    void* tag = nullptr;
+    bool ok = false;
+    return queue_.Next(&tag, &ok) && ok;
+  }
+
+  grpc::ClientContext& context_;
+  const Patience& patience_;
+  absl::Status ended_;
+  grpc::CompletionQueue queue_;
+};
 
 }  // namespace
 
@@ -156,11 +204,11 @@ absl::StatusOr<std::shared_ptr<Remote::Connection>> Remote::Connect() const {
   return connection_;
 }
 
-absl::Status Remote::EnsureOwnServer(grpc::Channel& channel) {
+absl::Status Remote::EnsureOwnServer(grpc::Channel& channel, const Patience& patience) {
   if (own_ == nullptr) return absl::OkStatus();
   const auto state = channel.GetState(/*try_to_connect=*/false);
   if (state == GRPC_CHANNEL_READY) return absl::OkStatus();
-  KILN_RETURN_IF_ERROR(own_->Ensure());
+  KILN_RETURN_IF_ERROR(own_->Ensure(patience));
   // It was not there before, and is now.
   if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) {
     grpc::experimental::ChannelResetConnectionBackoff(&channel);
@@ -169,9 +217,10 @@ absl::Status Remote::EnsureOwnServer(grpc::Channel& channel) {
 }
 
 absl::StatusOr<std::shared_ptr<Remote::Connection>> Remote::Prepare(grpc::ClientContext& context,
-                                                                    absl::Duration timeout) {
+                                                                    absl::Duration timeout,
+                                                                    const Patience& patience) {
   KILN_ASSIGN_OR_RETURN(std::shared_ptr<Connection> connection, Connect());
-  KILN_RETURN_IF_ERROR(EnsureOwnServer(*connection->channel));
+  KILN_RETURN_IF_ERROR(EnsureOwnServer(*connection->channel, patience));
   context.set_deadline(std::chrono::system_clock::now() +
                        absl::ToChronoNanoseconds(std::min(timeout, kMostTimeout)));
   // Read for each call, since each start of a server makes another token. That the channel is
@@ -198,25 +247,34 @@ absl::StatusOr<Response> Remote::Call(Method method, const Request& request,
 template <typename Event, typename Method, typename Request>
 absl::Status Remote::ReadAll(Method method, const Request& request,
                              const std::function<absl::Status(const Event&)>& on_event,
-                             absl::Duration timeout) {
+                             absl::Duration timeout, const Patience& patience) {
   grpc::ClientContext context;
-  KILN_ASSIGN_OR_RETURN(const std::shared_ptr<Connection> connection, Prepare(context, timeout));
-  auto reader = ((*connection->stub).*method)(&context, request);
-  absl::Status status;
-  Event event;
-  while (status.ok() && reader->Read(&event)) status = on_event(event);
-  if (!status.ok()) context.TryCancel();
-  absl::Status finished = FromGrpc(reader->Finish(), context, server_, tls_);
-  return status.ok() ? finished : status;
+  KILN_ASSIGN_OR_RETURN(const std::shared_ptr<Connection> connection,
+                        Prepare(context, timeout, patience));
+  Steps steps(context, patience);
+  auto reader = ((*connection->stub).*method)(&context, request, steps.queue());
+  reader->StartCall(nullptr);
+  bool more = steps.Wait();
+  for (Event event; more && steps.ended().ok();) {
+    reader->Read(&event, nullptr);
+    more = steps.Wait();
+    if (more) steps.End(on_event(event));
+  }
+  grpc::Status end;
+  reader->Finish(&end, nullptr);
+  steps.Wait();
+  KILN_RETURN_IF_ERROR(steps.ended());
+  return FromGrpc(end, context, server_, tls_);
 }
 
-absl::StatusOr<RemoteArtifact> Remote::Fetch(absl::string_view key, absl::Duration timeout) {
+absl::StatusOr<RemoteArtifact> Remote::Fetch(absl::string_view key, absl::Duration timeout,
+                                             const Patience& patience) {
   v1::FetchRequest request;
   request.set_key(std::string(key));
   ChunkReader chunks;
   KILN_RETURN_IF_ERROR(ReadAll<v1::ArtifactChunk>(
-      &Stub::Fetch, request, [&](const v1::ArtifactChunk& chunk) { return chunks.Add(chunk); },
-      timeout));
+      &Stub::PrepareAsyncFetch, request,
+      [&](const v1::ArtifactChunk& chunk) { return chunks.Add(chunk); }, timeout, patience));
   return ArtifactOf(chunks);
 }
 
@@ -229,17 +287,22 @@ absl::StatusOr<RemoteArtifact> Remote::Compile(const v1::Graph& graph, const v1:
   *request.mutable_device() = device;
   *request.mutable_options() = options;
   ChunkReader chunks;
+  v1::Progress last;
+  const Patience report = [&]() -> absl::Status {
+    if (!progress || progress({last.stage(), last.kernels_done(), last.kernels_total(),
+                               last.kernels_cached()})) {
+      return absl::OkStatus();
+    }
+    return absl::CancelledError(kCancelled);
+  };
   const auto on_event = [&](const v1::CompileEvent& event) {
     if (event.has_chunk()) return chunks.Add(event.chunk());
-    if (event.has_progress() && progress) {
-      const v1::Progress& p = event.progress();
-      if (!progress({p.stage(), p.kernels_done(), p.kernels_total(), p.kernels_cached()})) {
-        return absl::CancelledError("the caller cancelled the compile");
-      }
-    }
-    return absl::OkStatus();
+    if (!event.has_progress()) return absl::OkStatus();
+    last = event.progress();
+    return report();
   };
-  KILN_RETURN_IF_ERROR(ReadAll<v1::CompileEvent>(&Stub::Compile, request, on_event, timeout));
+  KILN_RETURN_IF_ERROR(ReadAll<v1::CompileEvent>(&Stub::PrepareAsyncCompile, request, on_event,
+                                                 timeout, progress ? report : Patience()));
   return ArtifactOf(chunks);
 }
 
@@ -250,10 +313,19 @@ absl::StatusOr<v1::Activity> Remote::GetActivity(int recent, int slowest, absl::
   return Call<v1::Activity>(&Stub::GetActivity, request, timeout);
 }
 
-absl::StatusOr<v1::ServerInfo> Remote::GetServerInfo(absl::Duration timeout) {
-  KILN_ASSIGN_OR_RETURN(
-      v1::ServerInfo info,
-      Call<v1::ServerInfo>(&Stub::GetServerInfo, v1::GetServerInfoRequest(), timeout));
+absl::StatusOr<v1::ServerInfo> Remote::GetServerInfo(absl::Duration timeout,
+                                                     const Patience& patience) {
+  grpc::ClientContext context;
+  KILN_ASSIGN_OR_RETURN(const std::shared_ptr<Connection> connection,
+                        Prepare(context, timeout, patience));
+  Steps steps(context, patience);
+  auto call = connection->stub->AsyncGetServerInfo(&context, {}, steps.queue());
+  v1::ServerInfo info;
+  grpc::Status end;
+  call->Finish(&info, &end, nullptr);
+  steps.Wait();
+  KILN_RETURN_IF_ERROR(steps.ended());
+  KILN_RETURN_IF_ERROR(FromGrpc(end, context, server_, tls_));
   KILN_RETURN_IF_ERROR(trust_->Introduce(server_, info.public_key()));
   return info;
 }
@@ -262,7 +334,7 @@ absl::Status Remote::Interpret(
     const v1::InterpretRequest& request,
     const std::function<absl::Status(const v1::InterpretEvent&)>& on_event,
     absl::Duration timeout) {
-  return ReadAll<v1::InterpretEvent>(&Stub::Interpret, request, on_event, timeout);
+  return ReadAll<v1::InterpretEvent>(&Stub::PrepareAsyncInterpret, request, on_event, timeout);
 }
 
 absl::StatusOr<v1::ListCacheResponse> Remote::ListCache(absl::string_view kind, int limit,
@@ -320,7 +392,7 @@ absl::StatusOr<int64_t> Remote::RemoveCache(absl::string_view key_prefix, absl::
 absl::Status Remote::ExportCache(
     const v1::ExportCacheRequest& request,
     const std::function<absl::Status(const v1::CacheRecord&)>& on_record, absl::Duration timeout) {
-  return ReadAll<v1::CacheRecord>(&Stub::ExportCache, request, on_record, timeout);
+  return ReadAll<v1::CacheRecord>(&Stub::PrepareAsyncExportCache, request, on_record, timeout);
 }
 
 absl::StatusOr<v1::ImportCacheResponse> Remote::ImportCache(

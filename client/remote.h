@@ -12,6 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "client/channels.h"
+#include "client/patience.h"
 #include "kiln/client.h"
 #include "proto/base/digest.h"
 
@@ -33,6 +34,8 @@ struct CallHeaders {
   std::string tenant;    // whose share of the server; at most 64 of [A-Za-z0-9._-]
   std::string priority;  // "interactive" or "warmup"
 };
+// What a compile ends with whose progress callback returned false.
+inline constexpr char kCancelled[] = "the caller cancelled the compile";
 // INVALID_ARGUMENT, naming the option, for what a server would refuse.
 absl::Status CheckHeaders(const CallHeaders& headers);
 void AddHeaders(const CallHeaders& headers, grpc::ClientContext& context);
@@ -47,7 +50,7 @@ struct RemoteArtifact {
 // Thread-safe. Connects with the first call and shares the connection (channels.h). One attempt a
 // call: endpoints.h repeats them. A fork can call where nothing had been called before it, else
 // every call is FAILED_PRECONDITION. A server that cannot be reached is UNAVAILABLE, one that does
-// not answer DEADLINE_EXCEEDED after the timeout.
+// not answer DEADLINE_EXCEEDED after the timeout. A `patience` that ends ends the call.
 class Remote {
  public:
   // `own`: what starts the server where it does not run; null for a server that others start.
@@ -59,12 +62,15 @@ class Remote {
   // Whether there is a connection now; where not, one is begun.
   bool Connected() const;
 
-  absl::StatusOr<RemoteArtifact> Fetch(absl::string_view key, absl::Duration timeout);
+  absl::StatusOr<RemoteArtifact> Fetch(absl::string_view key, absl::Duration timeout,
+                                       const Patience& patience = nullptr);
+  // Its patience is `progress`.
   absl::StatusOr<RemoteArtifact> Compile(const v1::Graph& graph, const v1::Device& device,
                                          const v1::CompileOptions& options,
                                          const ProgressCallback& progress, absl::Duration timeout);
   // UNAUTHENTICATED where the server shows another public key than the known one (trust.h).
-  absl::StatusOr<v1::ServerInfo> GetServerInfo(absl::Duration timeout);
+  absl::StatusOr<v1::ServerInfo> GetServerInfo(absl::Duration timeout,
+                                               const Patience& patience = nullptr);
   absl::StatusOr<v1::Activity> GetActivity(int recent, int slowest, absl::Duration timeout);
   absl::Status Interpret(const v1::InterpretRequest& request,
                          const std::function<absl::Status(const v1::InterpretEvent&)>& on_event,
@@ -95,17 +101,19 @@ class Remote {
   // CheckChannelsHere.
   absl::StatusOr<std::shared_ptr<Connection>> Connect() const;
   // Before a call: that there is a server, where it is this user's own.
-  absl::Status EnsureOwnServer(grpc::Channel& channel);
+  absl::Status EnsureOwnServer(grpc::Channel& channel, const Patience& patience);
   // The deadline and the headers, after that.
   absl::StatusOr<std::shared_ptr<Connection>> Prepare(grpc::ClientContext& context,
-                                                      absl::Duration timeout);
+                                                      absl::Duration timeout,
+                                                      const Patience& patience = nullptr);
   // Defined where they are used. `method` is the stub's member.
   template <typename Response, typename Method, typename Request>
   absl::StatusOr<Response> Call(Method method, const Request& request, absl::Duration timeout);
+  // An error of `on_event` ends the call.
   template <typename Event, typename Method, typename Request>
   absl::Status ReadAll(Method method, const Request& request,
                        const std::function<absl::Status(const Event&)>& on_event,
-                       absl::Duration timeout);
+                       absl::Duration timeout, const Patience& patience = nullptr);
 
   std::string server_;
   std::shared_ptr<const Credentials> credentials_;

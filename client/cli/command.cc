@@ -97,7 +97,8 @@ ProgressLine::~ProgressLine() {
 
 ProgressCallback ProgressLine::callback() {
   return [this](const CompileProgress& progress) {
-    if (terminal_ && absl::Now() - start_ > absl::Milliseconds(500)) Show(progress);
+    const bool late = absl::Now() - start_ > absl::Milliseconds(500);
+    if (terminal_ && late && !progress.stage.empty()) Show(progress);
     return true;
   };
 }

@@ -107,9 +107,10 @@ struct ClientOptions {
   std::string known_servers;  // file; $KILN_KNOWN_SERVERS, else ~/.config/kiln/known_servers
 };
 
-// What a compile did so far. A return value of false cancels it.
+// What a compile did so far; the same again, a few times a second, where nothing else can be said.
+// A return value of false cancels it.
 struct CompileProgress {
-  std::string stage;
+  std::string stage;  // empty before the first
   int kernels_done = 0;
   int kernels_total = 0;
   int kernels_cached = 0;

@@ -162,8 +162,9 @@ KILN_EXPORT kiln_status* kiln_client_server_info_json(kiln_client* client, kiln_
 
 typedef struct kiln_compile_options {
   size_t struct_size;
-  /* Called from the calling thread of kiln_compile while the server works. A return value other
-     than zero cancels the compile, which then returns CANCELLED. May be NULL. */
+  /* Called from the calling thread of kiln_compile while the server works: at each step, and a few
+     times a second with what the last was ("" before the first) where none comes. A return value
+     other than zero cancels the compile, which then returns CANCELLED. May be NULL. */
   int (*progress)(void* user, const char* stage, int32_t kernels_done, int32_t kernels_total,
                   int32_t kernels_cached);
   void* user;

@@ -1,9 +1,12 @@
 // The extension module kiln_torch._kiln: the C interface of libkiln.so for Python.
+#include <unistd.h>
+
 #include <cstring>
 #include <string>
 
 #include "client/python/ext/apart.h"
 #include "client/python/ext/entry.h"
+#include "client/python/ext/gil.h"
 #include "client/python/ext/program.h"
 #include "client/python/ext/py_ref.h"
 #include "client/python/ext/shortcut.h"
@@ -115,14 +118,45 @@ PyObject* TypeOf(kiln_code code) {
   }
 }
 
+// Without the GIL up to End(). Of a compile with its `options`, Python's handlers of signals run
+// meanwhile, and what they raise, as Ctrl-C's does, cancels it.
+class Interruptible {
+ public:
+  Interruptible() : thread_(PyEval_SaveThread()) {
+    options_.user = this;
+    // Handlers run on no other thread.
+    if (gettid() == getpid()) options_.progress = Look;
+  }
+  const kiln_compile_options* options() const { return &options_; }
+  void End() { TakeGil(thread_); }
+
+ private:
+  static int Look(void* user, const char*, int32_t, int32_t, int32_t) {
+    auto* self = static_cast<Interruptible*>(user);
+    TakeGil(self->thread_);
+    const int raised = PyErr_CheckSignals();
+    self->thread_ = PyEval_SaveThread();
+    return raised;
+  }
+
+  PyThreadState* thread_;
+  kiln_compile_options options_ = KILN_COMPILE_OPTIONS_INIT;
+};
+
 PyObject* Compile(PyObject* self, PyObject* json) {
   Graph graph(json);
   if (graph.get() == nullptr) return nullptr;
   kiln_program* program = nullptr;
   kiln_compile_info info = KILN_COMPILE_INFO_INIT;
-  PyThreadState* thread = PyEval_SaveThread();
-  kiln_status* status = kiln_compile(Self(self)->client, graph.get(), nullptr, &program, &info);
-  PyEval_RestoreThread(thread);
+  Interruptible interruptible;
+  kiln_status* status =
+      kiln_compile(Self(self)->client, graph.get(), interruptible.options(), &program, &info);
+  interruptible.End();
+  if (PyErr_Occurred()) {  // a signal's handler raised it, perhaps once the program had come
+    kiln_status_destroy(status);
+    kiln_program_destroy(program);
+    return nullptr;
+  }
   if (status != nullptr) {
     return RaiseStatus(status, TypeOf(kiln_status_code(status)));
   }
@@ -144,7 +178,7 @@ PyObject* Json(PyObject* self, kiln_status* (*read)(kiln_client*, kiln_bytes*)) 
   kiln_bytes text;
   PyThreadState* thread = PyEval_SaveThread();
   kiln_status* status = read(Self(self)->client, &text);
-  PyEval_RestoreThread(thread);
+  TakeGil(thread);
   if (status != nullptr) return RaiseStatus(status, TypeOf(kiln_status_code(status)));
   PyObject* out = PyUnicode_FromStringAndSize(text.data, static_cast<Py_ssize_t>(text.size));
   kiln_bytes_free(&text);

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "client/python/ext/gil.h"
 #include "client/python/ext/program.h"
 #include "client/python/ext/tensor_exchange.h"
 
@@ -160,7 +161,7 @@ bool PreparedWeights::Make(const std::vector<PyObject*>& objects,
   g_kept_bytes += bytes_;  // before others get a turn
   PyThreadState* thread = PyEval_SaveThread();
   kiln_status* status = kiln_program_prepare(program_, tensors.data(), tensors.size(), &made);
-  PyEval_RestoreThread(thread);
+  TakeGil(thread);
   if (status != nullptr) {
     g_kept_bytes -= bytes_;
     // The run itself finds what is wrong with the inputs, and does without what has no memory.

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/python/ext/gil.h"
 #include "client/python/ext/outputs.h"
 #include "client/python/ext/program.h"
 #include "client/python/ext/tensor_exchange.h"
@@ -187,7 +188,7 @@ class RunState {
   }
   bool IsShort() const { return cache_.has_few_steps && elements_ <= kFewElements; }
   void TakeGil() {
-    if (saved_thread_ != nullptr) PyEval_RestoreThread(std::exchange(saved_thread_, nullptr));
+    if (saved_thread_ != nullptr) python::TakeGil(std::exchange(saved_thread_, nullptr));
   }
 
   // Callbacks come on the thread of the run. Those that allocate come before any kernel runs, and

@@ -102,6 +102,26 @@ TEST_F(FailoverTest, BadServersAndHeadersAreNamed) {
               HasSubstr("DIR:SIZE"));
 }
 
+TEST_F(FailoverTest, ACallerLeavesACompileWhereverItWaits) {
+  SilentPort silent;
+  FakeServer server;
+  server.busy = 1;
+  server.retry_after_ms = 60000;
+  // For the first answer of a server, and for one that asks for patience itself.
+  for (const std::string& address : {silent.address(), server.address()}) {
+    int asked = 0;
+    const absl::Time start = absl::Now();
+    const auto left = MakeClient(address)->Compile(Graph(0), [&](const CompileProgress& progress) {
+      EXPECT_EQ(progress.stage, "");
+      return ++asked < 2;
+    });
+    EXPECT_TRUE(absl::IsCancelled(left.status())) << left.status();
+    EXPECT_EQ(asked, 2);
+    EXPECT_LT(absl::Now() - start, absl::Seconds(2));
+  }
+  EXPECT_EQ(server.compiles, 1);
+}
+
 TEST_F(FailoverTest, GraphsGoToTheServersThatAreThere) {
   FakeServer one, two;
   two.Stop();

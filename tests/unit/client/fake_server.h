@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/compile_service.grpc.pb.h"
 #include "kiln/v1/error.pb.h"
@@ -88,6 +90,7 @@ class FakeServer final : public v1::CompileService::Service {
       context->AddTrailingMetadata("kiln-error-bin", detail.SerializeAsString());
       return {grpc::StatusCode::INVALID_ARGUMENT, "node 'add_1': bad"};
     }
+    while (silent && !context->IsCancelled()) absl::SleepFor(absl::Milliseconds(5));
     v1::CompileEvent event;
     event.mutable_progress()->set_stage("fuse");
     event.mutable_progress()->set_kernels_total(2);
@@ -141,6 +144,7 @@ class FakeServer final : public v1::CompileService::Service {
   std::map<v1::Target, std::string> builds;  // of targets of their own
   std::vector<v1::ReportRunRequest> reports;
   bool refuse = false;
+  bool silent = false;  // a compile waits until it is cancelled
   bool wrong_key = false;
   bool damage = false;
   std::function<void(v1::Program&)> change;    // of every artifact, before it is sealed

@@ -39,6 +39,16 @@ TEST(Health, AServerThatFailedComesLastUntilItsPauseIsOverAndItIsConnected) {
   EXPECT_THAT(health.Order(std::nullopt, later, Connected), ElementsAre(0, 1, 2));
 }
 
+TEST(Health, AProbeThatItsCallerLeftIsAnothersNext) {
+  Health health({"a:1"});
+  health.GaveUp(kStart, absl::UnavailableError("away"));
+  const absl::Time later = kStart + absl::Seconds(1) + kMoment;
+  ASSERT_EQ(health.Begin(later), Admission::kProbe);
+  ASSERT_EQ(health.Begin(later), Admission::kRefused);
+  health.Withdrew();
+  EXPECT_EQ(health.Begin(later), Admission::kProbe);
+}
+
 TEST(Health, PausesEndAtThirtySeconds) {
   Health health({"a:1", "b:1"});
   absl::Time now = kStart;

@@ -53,7 +53,7 @@ TEST_F(RemoteTest, FetchesFirstCompilesOnAMissAndRemembers) {
   EXPECT_TRUE(absl::IsNotFound(client->Fetch(graph_).status()));
   std::vector<std::string> stages;
   auto compiled = client->Compile(graph_, [&](const CompileProgress& p) {
-    stages.push_back(p.stage);
+    if (!p.stage.empty() && (stages.empty() || stages.back() != p.stage)) stages.push_back(p.stage);
     return true;
   });
   ASSERT_TRUE(compiled.ok()) << compiled.status();
@@ -95,6 +95,20 @@ TEST_F(RemoteTest, CancelsWhenTheCallbackSaysSo) {
   absl::Status status =
       MakeClient()->Compile(graph_, [](const CompileProgress&) { return false; }).status();
   EXPECT_TRUE(absl::IsCancelled(status)) << status;
+}
+
+TEST_F(RemoteTest, TheCallbackCancelsACompileOfWhichTheServerSaysNothing) {
+  server_.silent = true;
+  std::vector<std::string> stages;
+  absl::Status status = MakeClient()
+                            ->Compile(graph_,
+                                      [&](const CompileProgress& p) {
+                                        stages.push_back(p.stage);
+                                        return stages.size() < 2;
+                                      })
+                            .status();
+  EXPECT_TRUE(absl::IsCancelled(status)) << status;
+  EXPECT_EQ(stages, std::vector<std::string>(2));
 }
 
 TEST_F(RemoteTest, RefusesADamagedArtifact) {
