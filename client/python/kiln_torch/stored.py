@@ -59,7 +59,7 @@ _NAMESPACES = frozenset(
 
 # Of the torch.compile at hand; None where torch loads an entry on its own.
 _settings: ContextVar[Settings | None] = ContextVar("kiln_settings", default=None)
-# Whether the trace at hand took a Python float for a constant.
+# Whether what the trace at hand makes of a graph is for some values of a Python float alone.
 _took_float: ContextVar[Callable[[], bool]] = ContextVar("kiln_took_float", default=lambda: False)
 
 
@@ -170,21 +170,23 @@ def can_keep(module: torch.fx.GraphModule, inputs: Sequence[Any], settings: Sett
     return all(_is_known(node) for part in parts for node in part.graph.nodes)
 
 
-def _float_guards() -> Callable[[], bool]:
-    """A function that says whether a guard on a Python float has been added since this call. Dynamo
+def _float_guards(module: torch.fx.GraphModule) -> Callable[[], bool]:
+    """A function that says whether there is by now a guard on one of the Python floats of `module`. Dynamo
     hands a float that changes to AOTAutograd as a tensor; where it is needed as a number, the graph gets
     its value and the frame a guard. An entry has guards on inputs that are numbers, not on these, so a
     call with another float would find it, and run with the old one."""
-    context = TracingContext.try_get()
-    shape_env = context.fake_mode.shape_env if context is not None and context.fake_mode else None
-    if shape_env is None:
+    values = (node.meta.get("example_value") for node in module.graph.nodes)
+    numbers = [v.node for v in values if isinstance(v, (torch.SymInt, torch.SymFloat, torch.SymBool))]
+    floats = {
+        symbol
+        for number in numbers
+        for symbol in number._expr.free_symbols  # `expr` has the value of one that is guarded
+        if symbol_is_type(symbol, SymT.FLOAT)
+    }
+    if not floats:
         return lambda: False
-    known = len(shape_env.guards)
-    return lambda: any(
-        symbol_is_type(symbol, SymT.FLOAT)
-        for guard in shape_env.guards[known:]
-        for symbol in guard.expr.free_symbols
-    )
+    guards = numbers[0].shape_env.guards
+    return lambda: any(floats & guard.expr.free_symbols for guard in guards)
 
 
 def _metadata_of_entries() -> contextlib.AbstractContextManager[None]:
@@ -217,7 +219,7 @@ def kept(
         str(traced_device(module, inputs)),
     )
     tag = f"{torch.compiler.config.cache_key_tag} kiln {added!r}"
-    token, floats_token = _settings.set(settings), _took_float.set(_float_guards())
+    token, floats_token = _settings.set(settings), _took_float.set(_float_guards(module))
     try:
         with (
             torch.compiler.config.patch(cache_key_tag=tag),
@@ -329,7 +331,7 @@ class StoredGraph(OutputCode):
         if self._graph is None:
             raise BypassAOTAutogradCache("the graph runs in eager mode")
         if _took_float.get()():
-            raise BypassAOTAutogradCache("the graph has a Python float's value in it")
+            raise BypassAOTAutogradCache("the graph is for some values of a Python float")
         eager = self._eager
         return {
             "graph": replace(self._graph, text=""),
