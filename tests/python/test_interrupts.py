@@ -14,13 +14,17 @@ from test_progressive import wait_for_switch
 
 import kiln_torch
 
+SOON = 5  # seconds: a call that is waited for takes ten and more
+
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
     """A server of the test's own, whose process it stops and lets go on."""
     running = Server(tmp_path / "data")
     monkeypatch.setenv("KILN_SERVER", running.address)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # xdist's processes ignore it
     yield running.process
+    signal.signal(signal.SIGINT, before)
     running.process.send_signal(signal.SIGCONT)
     kiln_torch.reset()
     assert running.stop() == 0
@@ -79,7 +83,7 @@ def test_ctrl_c_ends_a_compile_that_may_be_tried_again(own, is_known):
     compiled, x = compiled_and_connected(is_known), torch.randn(7, 9)
     own.send_signal(signal.SIGSTOP)
     for _ in range(2):
-        assert ctrl_c(compiled, x) < 1
+        assert ctrl_c(compiled, x) < SOON
     own.send_signal(signal.SIGCONT)
     assert_compiles(compiled, x)
 
@@ -88,7 +92,7 @@ def test_ctrl_c_ends_a_compile_of_the_backward_pass(own):
     compiled, x = compiled_and_connected(), torch.randn(7, 9, requires_grad=True)
     y = compiled(x)
     own.send_signal(signal.SIGSTOP)
-    assert ctrl_c(lambda x: y.sum().backward(), x) < 1
+    assert ctrl_c(lambda x: y.sum().backward(), x) < SOON
     own.send_signal(signal.SIGCONT)
     compiled(x).sum().backward()
     again = x.detach().clone().requires_grad_()
@@ -106,7 +110,7 @@ def test_a_handlers_own_exception_ends_a_compile(own, on_alarm):
     start = time.monotonic()
     with pytest.raises(Exception, match="late"):
         compiled(x)
-    assert time.monotonic() - start < 1.5
+    assert time.monotonic() - start < SOON
     own.send_signal(signal.SIGCONT)
     assert_compiles(compiled, x)
 
@@ -125,7 +129,7 @@ def test_ctrl_c_leaves_the_compiles_of_other_threads_alone(own):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert_same(beside(x), torch.sigmoid(x))
-        assert ctrl_c(compiled, x) < 1
+        assert ctrl_c(compiled, x) < SOON
         own.send_signal(signal.SIGCONT)
         wait_for_switch()
     assert kiln_torch.stats()["progressive"]["switched"] == 1
