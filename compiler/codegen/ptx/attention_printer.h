@@ -2,10 +2,7 @@
 // call of the prelude's KAttention or KAttentionByWarps.
 #pragma once
 
-#include <string>
-
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "compiler/codegen/target.h"
 #include "compiler/schedule/tree.h"
 

@@ -12,8 +12,8 @@
 // kCluster: blocks, 1 or 2, with tiles one below the other, each of which loads its part of what
 // is the same for all, the second operand, into the shared memory of all;
 // kTurnedA, kTurnedB: the operand is contiguous along the tile's side, not along the depth;
-// kManyRegisters: sums leave few for anything else; Mma: the instruction for kColumns, and float
-// registers of its result; and what prelude_sums.inc.h takes.
+// kManyRegisters: sums leave few for anything else; Mma: instructions of a step for 64 rows and
+// kColumns (wgmma.h); and what prelude_sums.inc.h takes.
 #ifdef __NVPTX__
 
 struct alignas(64) KTensorMap {

@@ -2,7 +2,6 @@
 
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "compiler/codegen/ptx/product_printer.h"
 #include "compiler/codegen/ptx/wgmma.h"
 #include "compiler/codegen/source/kernel_text.h"
