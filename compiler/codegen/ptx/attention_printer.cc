@@ -172,21 +172,23 @@ std::string TilePrinter::ShapeText() const {
                                               .depth = tile_.width,
                                               .first = FirstOperand::kShared,
                                               .rows = tile_.Queries(),
-                                              .is_second_turned = false}));
+                                              .is_second_turned = false,
+                                              .has_wait = false}));
   out.AppendText(InstructionText("OfValues", {.type = type,
                                               .columns = tile_.width,
                                               .depth = tile_.keys,
                                               .first = FirstOperand::kRegisters,
-                                              .is_second_turned = true}));
+                                              .is_second_turned = true,
+                                              .has_wait = false}));
   out.Line("struct Shape {");
   out.Line("static constexpr int kHead = ", tile_.width, ", kRows = ", tile_.Queries(),
            ", kGroups = ", tile_.groups, ", kKeys = ", tile_.keys, ", kStages = ", tile_.stages,
-           ", kMask = ", tile_.mask, ";");
+           ", kPlaces = ", tile_.places, ", kMask = ", tile_.mask, ";");
   out.Line("static constexpr bool kCausal = ", Truth(tile_.is_causal),
-           ", kTurns = ", Truth(tile_.turns), ", kHalf = ", Truth(IsHalf()),
-           ", kInPlace = ", Truth(tile_.in_place), ";");
+           ", kTurns = ", Truth(tile_.turns), ", kHalf = ", Truth(IsHalf()), ";");
   out.Line("using Scores = OfScores;");
   out.Line("using Values = OfValues;");
+  out.AppendText(WaitText("Wait", {tile_.keys / 2, tile_.width / 2}));
   out.Line("};");
   return out.text();
 }

@@ -2,15 +2,17 @@
 // one kernel: result = softmax(scale * queries keys^T + mask) values, row by row.
 //
 // A block has kGroups warpgroups, each with 64 rows of queries, and one of which a thread loads. It
-// takes tiles of kGroups * 64 rows in turn until none is left. Keys and values go through a ring of
-// kStages stages, kKeys of each at a time, as operands of products do (prelude_product.inc.h).
-// While the tensor cores multiply one step's weights with its values, the warpgroup turns the next
-// step's scores into weights; what it has summed so far shrinks by how much the row's maximum grew.
+// takes tiles of kGroups * 64 rows in turn until none is left; a result leaves from where its
+// tile's queries were, while the next one's are elsewhere. Keys and values go through a ring of
+// kStages stages, kKeys of each at a time, as operands of products do (prelude_product.inc.h). A
+// warpgroup has the tensor cores multiply a step's queries with its keys and the weights of the
+// step before with their values, and turns the scores into weights while another one does that;
+// what it has summed so far shrinks by how much the row's maximum grew.
 //
 // A Shape has, beside what prelude_scores.inc.h takes: kHead, elements of a row of queries, keys
-// and values; kGroups; kStages; kTurns: warpgroups begin to multiply in turn; kInPlace: the result
-// leaves where the queries came, as there is no other memory; Scores, Values: instructions for
-// kKeys and for a row of values, and float registers of their results.
+// and values; kGroups; kStages; kTurns: warpgroups begin to multiply in turn; kPlaces: tiles of
+// queries that there is memory for, 1 only where each block has one tile; Scores, Values:
+// instructions for kKeys and for a row of values; Wait(scores, sums): until they are done.
 #ifdef __NVPTX__
 
 // The plan of a block's shared memory. Rows lie in boxes of 64 elements, the last one may end in
@@ -21,15 +23,22 @@ struct KAttentionPlan {
   static constexpr int kRows = S::kRows;
   static_assert(kRows == 64 * S::kGroups);
   static constexpr int kQueryBytes = kBoxes * kRows * kLine, kStepBytes = kBoxes * S::kKeys * kLine;
-  static constexpr int kKeysAt = kQueryBytes, kValuesAt = kKeysAt + S::kStages * kStepBytes;
-  // A warp's 16 rows of the result lie as those of its queries.
-  static constexpr int kResultAt = S::kInPlace ? 0 : kValuesAt + S::kStages * kStepBytes;
-  static constexpr int kBarriers =
-      kValuesAt + S::kStages * kStepBytes + (S::kInPlace ? 0 : kQueryBytes);
-  static constexpr int kQueriesFull = kBarriers, kQueriesEmpty = kBarriers + 8;
-  static constexpr int kKeysFull = kBarriers + 16, kKeysEmpty = kKeysFull + 8 * S::kStages;
-  static constexpr int kValuesFull = kKeysEmpty + 8 * S::kStages;
-  static constexpr int kValuesEmpty = kValuesFull + 8 * S::kStages;
+  static constexpr int kKeysAt = S::kPlaces * kQueryBytes;
+  static constexpr int kValuesAt = kKeysAt + S::kStages * kStepBytes;
+  static constexpr int kBarriers = kValuesAt + S::kStages * kStepBytes;
+  static constexpr int kKeysFull = kBarriers + 16 * S::kPlaces;
+  static constexpr int kKeysEmpty = kKeysFull + 8 * S::kStages;
+  static constexpr int kRingBarriers = 16 * S::kStages;
+  static constexpr int kValuesFull = kKeysFull + kRingBarriers;
+  static constexpr int kValuesEmpty = kKeysEmpty + kRingBarriers;
+
+  // Of the queries of a block's tile number `turn`: where they lie, their barriers, and the parity
+  // of the phase in which they are there. A warp's 16 rows of the result take the place of its
+  // queries.
+  KILN_FN unsigned QueriesAt(unsigned turn) { return turn % S::kPlaces * kQueryBytes; }
+  KILN_FN unsigned QueriesFull(unsigned turn) { return kBarriers + turn % S::kPlaces * 16; }
+  KILN_FN unsigned QueriesEmpty(unsigned turn) { return QueriesFull(turn) + 8; }
+  KILN_FN unsigned QueriesParity(unsigned turn) { return turn / S::kPlaces & 1; }
 };
 
 struct KAttentionMaps {
@@ -49,41 +58,81 @@ KILN_FN void KStoresHaveRead() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
+// The numbers of a block's tiles, one after another; KAttentionTiles or more: there is no other.
+//
+// With causality, tiles of heads that come together are dealt in rounds of their own where they are
+// many, and every other round goes the other way, since a round's first tiles have most keys: so
+// blocks have about as many steps each.
+template <class S>
+struct KNumbersOfBlock {
+  int tiles, together;  // together: that are dealt before others
+  int first = 0, round = -(int)__nvvm_read_ptx_sreg_nctaid_x();
+  bool is_turned = true;
+
+  KILN_INLINE explicit KNumbersOfBlock(const KAttentionSizes& sizes)
+      : tiles(KAttentionTiles<S>(sizes)), together(tiles) {
+    if (S::kCausal && KTilesTogether<S>(sizes) >= -2 * round) together = KTilesTogether<S>(sizes);
+  }
+  KILN_INLINE int Next() {
+    int at = NextOfRound();
+    if (at >= together) at = NextOfRound();  // of the others' first round
+    return first + at;
+  }
+
+ private:
+  KILN_INLINE int NextOfRound() {
+    const int blocks = __nvvm_read_ptx_sreg_nctaid_x(), block = (int)KBlock();
+    round += blocks;
+    is_turned = S::kCausal && !is_turned;
+    if (round >= together) {
+      round = 0;
+      is_turned = false;
+      first += together;
+    }
+    return round + (is_turned ? blocks - 1 - block : block);
+  }
+};
+
 template <class S>
 KILN_FN void KLoadAttention(unsigned shared, const KAttentionMaps& maps,
                             const KAttentionSizes& sizes) {
   using P = KAttentionPlan<S>;
-  const int tiles = KAttentionTiles<S>(sizes);
   int stage = 0;
-  unsigned parity = 1, of_queries = 1;
-  for (int number = KBlock(); number < tiles; number += __nvvm_read_ptx_sreg_nctaid_x()) {
+  unsigned parity = 1;
+  KNumbersOfBlock<S> numbers(sizes);
+  for (unsigned turn = 0;; ++turn) {
+    const int number = numbers.Next();
+    if (number >= numbers.tiles) break;
     const KAttentionTile tile = KAttentionTileAt<S>(number, sizes);
     const int of_keys = tile.head / sizes.of_key;
     const auto load = [&](unsigned to, unsigned long map, int rows, int row, int head,
                           unsigned barrier) KILN_INLINE {
       KBarrierExpect(barrier, P::kBoxes * rows * P::kLine);
-#pragma clang loop unroll(full)
+#pragma clang loop unroll(disable)
       for (int i = 0; i < P::kBoxes; ++i) {
         KLoadBoxOfHead(to + i * rows * P::kLine, map, i * 64, row, head, tile.batch, barrier);
       }
     };
-    KBarrierWait(shared + P::kQueriesEmpty, of_queries);
-    of_queries ^= 1;
-    load(shared, maps.queries, P::kRows, tile.row, tile.head, shared + P::kQueriesFull);
+    KBarrierWait(shared + P::QueriesEmpty(turn), P::QueriesParity(turn) ^ 1);
+    load(shared + P::QueriesAt(turn), maps.queries, P::kRows, tile.row, tile.head,
+         shared + P::QueriesFull(turn));
     for (int step = tile.steps - 1; step >= 0; --step) {
-      const unsigned keys = shared + P::kKeysAt + stage * P::kStepBytes;
-      const unsigned values = shared + P::kValuesAt + stage * P::kStepBytes;
-      KBarrierWait(shared + P::kKeysEmpty + 8 * stage, parity);
-      load(keys, maps.keys, S::kKeys, step * S::kKeys, of_keys, shared + P::kKeysFull + 8 * stage);
-      KBarrierWait(shared + P::kValuesEmpty + 8 * stage, parity);
-      load(values, maps.values, S::kKeys, step * S::kKeys, of_keys,
-           shared + P::kValuesFull + 8 * stage);
+#pragma clang loop unroll(disable)
+      for (int i = 0; i < 2; ++i) {  // keys, values
+        const unsigned full = shared + P::kKeysFull + i * P::kRingBarriers + 8 * stage;
+        KBarrierWait(full + 8 * S::kStages, parity);
+        load(shared + P::kKeysAt + (i * S::kStages + stage) * P::kStepBytes,
+             i == 0 ? maps.keys : maps.values, S::kKeys, step * S::kKeys, of_keys, full);
+      }
       if (++stage == S::kStages) {
         stage = 0;
         parity ^= 1;
       }
     }
   }
+  // Whoever multiplies keys of no step waits for them, too.
+  KBarrierWait(shared + P::kKeysEmpty + 8 * stage, parity);
+  KBarrierArrive(shared + P::kKeysFull + 8 * stage);
 }
 
 // 64 rows of what Mma takes first, by the columns; boxes of 64 elements of both lie alike.
@@ -110,8 +159,6 @@ KILN_FN void KStoreAttention(const float (&sums)[S::kHead / 2], const float (&fa
                              unsigned buffer) {
   using P = KAttentionPlan<S>;
   const int to_row = lane & 15, to_octet = lane >> 4;
-  if (lane == 0) KStoresHaveRead();
-  KMeetWarp();
 #pragma clang loop unroll(full)
   for (int j = 0; j < S::kHead / 8; j += 2) {
     const float* of = &sums[4 * j];
@@ -141,8 +188,7 @@ KILN_FN void KAttend(unsigned shared, int group, const KAttentionMaps& maps,
   constexpr int kMeeting = 256;  // threads: of the warpgroup that waits and of the one before it
   const int warp = KOfFirstLane(KThread() >> 5 & 3), lane = KThread() & 31;
   const unsigned queries = shared + group * 64 * P::kLine;
-  const unsigned buffer = shared + P::kResultAt + (group * 4 + warp) * 16 * P::kLine;
-  const int tiles = KAttentionTiles<S>(sizes);
+  const unsigned buffer = shared + (group * 4 + warp) * 16 * P::kLine;
   const auto take_turn = [&] KILN_INLINE {
     if constexpr (S::kTurns) KNamedSync(1 + group, kMeeting);
   };
@@ -154,75 +200,87 @@ KILN_FN void KAttend(unsigned shared, int group, const KAttentionMaps& maps,
   };
   float scores[S::kKeys / 2], sums[S::kHead / 2], shrink[2];
   unsigned weights[S::kKeys / 4];
+#pragma clang loop unroll(full)
+  for (int i = 0; i < S::kHead / 2; ++i) sums[i] = 0.0f;
   auto of_step = KStepOf<S>(mask);
-  int stage = 0;
-  unsigned parity = 0, of_queries = 0;
+  KAttentionRows rows = {};
+  KAttentionTile tile = {};
+  KNumbersOfBlock<S> numbers(sizes);
+  unsigned turn = -1u;                  // of the block's tiles
+  int step = 0, stage = 0, before = 0;  // before: the stage of the step before
+  unsigned parity = 0, parity_before = 0, queries_at = 0;
+  bool adds = false;  // the step before to sums of its tile
   if (group == S::kGroups - 1) give_turn();
-  for (int number = KBlock(); number < tiles; number += __nvvm_read_ptx_sreg_nctaid_x()) {
-    const KAttentionTile tile = KAttentionTileAt<S>(number, sizes);
-    const int row = tile.row + group * 64 + warp * 16;
-    KAttentionRows rows = {tile.batch, tile.head, row + (lane >> 2), 2 * (lane & 3), {}, {}};
-    rows.most[0] = rows.most[1] = -__builtin_inff();
-    KBarrierWait(shared + P::kQueriesFull, of_queries);
-    of_queries ^= 1;
-    // The same code for all steps: what is printed once for the first is too much to compile.
-#pragma clang loop unroll(full)
-    for (int i = 0; i < S::kHead / 2; ++i) sums[i] = 0.0f;
-    int before = 0;  // the stage of the step before
-    unsigned parity_before = 0;
+  // Scores of a step, and sums of the step before, be it of another tile: so either is printed
+  // once, which is much for a compiler, and a tile ends while the next one's scores are multiplied.
+  // The last scores are of no step.
 #pragma clang loop unroll(disable)
-    for (int step = tile.steps - 1; step >= 0; --step) {
-      const bool is_first = step == tile.steps - 1;
-      KBarrierWait(shared + P::kKeysFull + 8 * stage, parity);
-      take_turn();
-      KBeginScores<typename S::Scores>(scores, queries,
-                                       shared + P::kKeysAt + stage * P::kStepBytes);
-      if (is_first) {
-        // No group of sums: an empty one, for the wait below.
-        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-      } else {
-        KBarrierWait(shared + P::kValuesFull + 8 * before, parity_before);
-        KBeginSums<typename S::Values>(
-            sums, weights, shared + P::kValuesAt + before * P::kStepBytes, step + 2 < tile.steps);
-      }
-      give_turn();
-      if (is_first) {
-        KLoadMask<S, true>(of_step, rows, step * S::kKeys, sizes, mask);
-      } else {
-        KLoadMask<S, false>(of_step, rows, step * S::kKeys, sizes, mask);
-      }
-      S::Scores::template Wait<1>(scores);
-      give_back(shared + P::kKeysEmpty + 8 * stage);
-      KAddMask<S>(scores, of_step, scale);
-      const int end = (step + 1) * S::kKeys;
-      if ((S::kCausal && end > tile.row + group * 64 + 1) || end > sizes.keys) {
-        KForbid<S>(scores, rows, step * S::kKeys, sizes);
-      }
-      KWeigh<S>(scores, rows, shrink, scale);
-      S::Values::template Wait<0>(sums);
-      if (!is_first) give_back(shared + P::kValuesEmpty + 8 * before);
-#pragma clang loop unroll(full)
-      for (int i = 0; i < S::kHead / 2; ++i) sums[i] *= shrink[i >> 1 & 1];
-      KRound<S>(weights, scores);
-      before = stage;
-      parity_before = parity;
-      if (++stage == S::kStages) {
-        stage = 0;
-        parity ^= 1;
-      }
+  for (;;) {
+    const bool is_first = --step < 0;
+    const KAttentionTile done = tile;
+    bool is_over = false;
+    if (is_first) {
+      const int number = numbers.Next();
+      is_over = number >= numbers.tiles;
+      ++turn;
+      tile = KAttentionTileAt<S>(number, sizes);
+      step = tile.steps - 1;
+      queries_at = P::QueriesAt(turn);
+      if (!is_over) KBarrierWait(shared + P::QueriesFull(turn), P::QueriesParity(turn));
     }
-    if constexpr (!S::kInPlace) give_back(shared + P::kQueriesEmpty);
-    KBarrierWait(shared + P::kValuesFull + 8 * before, parity_before);
-    KBeginSums<typename S::Values>(sums, weights, shared + P::kValuesAt + before * P::kStepBytes,
-                                   tile.steps > 1);
+    const bool has_sums = !is_first || turn > 0;
+    KBarrierWait(shared + P::kKeysFull + 8 * stage, parity);
+    take_turn();
+    KBeginScores<typename S::Scores>(scores, queries + queries_at,
+                                     shared + P::kKeysAt + stage * P::kStepBytes);
+    if (has_sums) {
+      KBarrierWait(shared + P::kValuesFull + 8 * before, parity_before);
+      KBeginSums<typename S::Values>(sums, weights, shared + P::kValuesAt + before * P::kStepBytes,
+                                     adds);
+    } else {
+      asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    }
+    give_turn();
     float factor[2];
-    KEndRows<S>(rows, lane, sizes, scale, factor, log_sums);
-    S::Values::template Wait<0>(sums);
-    give_back(shared + P::kValuesEmpty + 8 * before);
-    KStoreAttention<S>(sums, factor, lane, tile, row, maps.result, buffer);
-    if constexpr (S::kInPlace) {
-      if (lane == 0) KStoresHaveRead();
-      give_back(shared + P::kQueriesEmpty);
+    if (is_first) {
+      if (turn > 0) KEndRows<S>(rows, lane, sizes, scale, factor, log_sums);
+      rows = {tile.batch,     tile.head, tile.row + group * 64 + warp * 16 + (lane >> 2),
+              2 * (lane & 3), {},        {}};
+      rows.most[0] = rows.most[1] = -__builtin_inff();
+      if (!is_over) KLoadMask<S, true>(of_step, rows, step * S::kKeys, sizes, mask);
+    } else {
+      KLoadMask<S, false>(of_step, rows, step * S::kKeys, sizes, mask);
+    }
+    S::Wait(scores, sums);
+    give_back(shared + P::kKeysEmpty + 8 * stage);
+    if (has_sums) give_back(shared + P::kValuesEmpty + 8 * before);
+    if (is_first) {
+      if (turn > 0) {
+        KStoreAttention<S>(sums, factor, lane, done, done.row + group * 64 + warp * 16, maps.result,
+                           buffer + P::QueriesAt(turn - 1));
+      }
+      if (is_over) break;
+    }
+    KAddMask<S>(scores, of_step, scale);
+    const int end = (step + 1) * S::kKeys;
+    if ((S::kCausal && end > tile.row + group * 64 + 1) ||
+        (sizes.keys % S::kKeys != 0 && end > sizes.keys)) {
+      KForbid<S>(scores, rows, step * S::kKeys, sizes);
+    }
+    KWeigh<S>(scores, rows, shrink, scale);
+#pragma clang loop unroll(full)
+    for (int i = 0; i < S::kHead / 2; ++i) sums[i] *= shrink[i >> 1 & 1];
+    KRound<S>(weights, scores);
+    if (is_first && turn > 0 && lane == 0) {  // the result has left by now
+      KStoresHaveRead();
+      KBarrierArrive(shared + P::QueriesEmpty(turn - 1));
+    }
+    adds = !is_first;
+    before = stage;
+    parity_before = parity;
+    if (++stage == S::kStages) {
+      stage = 0;
+      parity ^= 1;
     }
   }
   // Shared memory is the block's until then.
@@ -238,8 +296,10 @@ KILN_FN void KAttention(const KAttentionMaps& maps, const KAttentionSizes& sizes
       ~1023u;
   KLetNextBegin();
   if (KThread() == 0) {
-    KBarrierInit(shared + P::kQueriesFull, 1);
-    KBarrierInit(shared + P::kQueriesEmpty, S::kGroups * 4);
+    for (int i = 0; i < S::kPlaces; ++i) {
+      KBarrierInit(shared + P::QueriesFull(i), 1);
+      KBarrierInit(shared + P::QueriesEmpty(i), S::kGroups * 4);
+    }
     for (int i = 0; i < S::kStages; ++i) {
       KBarrierInit(shared + P::kKeysFull + 8 * i, 1);
       KBarrierInit(shared + P::kKeysEmpty + 8 * i, S::kGroups * 4);

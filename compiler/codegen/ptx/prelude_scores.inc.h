@@ -78,13 +78,27 @@ KILN_FN typename KMaskBits<T>::Pair KMaskPair(const T* row, int key, int keys) {
 struct KAttentionTile {
   int row, head, batch, steps;
 };
+template <class S>
+KILN_FN int KRowTiles(const KAttentionSizes& sizes) {
+  constexpr int kRows = S::kRows;
+  return (sizes.queries + kRows - 1) / kRows;
+}
+template <class S>
+KILN_FN int KAttentionTiles(const KAttentionSizes& sizes) {
+  return sizes.batches * sizes.heads * KRowTiles<S>(sizes);
+}
+// Of heads that come together.
+template <class S>
+KILN_FN int KTilesTogether(const KAttentionSizes& sizes) {
+  return sizes.group_heads * KRowTiles<S>(sizes);
+}
 // Tile `number`: those of some heads together, whose keys and values the second-level cache holds,
 // and of these the ones with most keys first.
 template <class S>
 KILN_FN KAttentionTile KAttentionTileAt(int number, const KAttentionSizes& sizes) {
   constexpr int kRows = S::kRows;
-  const int row_tiles = (sizes.queries + kRows - 1) / kRows;
-  const int all_heads = sizes.batches * sizes.heads, per_group = sizes.group_heads * row_tiles;
+  const int row_tiles = KRowTiles<S>(sizes), per_group = KTilesTogether<S>(sizes);
+  const int all_heads = sizes.batches * sizes.heads;
   const int first = number / per_group * sizes.group_heads, rest = number % per_group;
   const int heads = all_heads - first < sizes.group_heads ? all_heads - first : sizes.group_heads;
   const int head = first + rest % heads;
@@ -93,12 +107,6 @@ KILN_FN KAttentionTile KAttentionTileAt(int number, const KAttentionSizes& sizes
   if (S::kCausal && (tile + 1) * kRows < end) end = (tile + 1) * kRows;
   return {tile * kRows, head % sizes.heads, head / sizes.heads, (end + S::kKeys - 1) / S::kKeys};
 }
-template <class S>
-KILN_FN int KAttentionTiles(const KAttentionSizes& sizes) {
-  constexpr int kRows = S::kRows;
-  return sizes.batches * sizes.heads * ((sizes.queries + kRows - 1) / kRows);
-}
-
 // What a thread has of two rows, `row` and 8 below it.
 struct KAttentionRows {
   int batch, head, row, key;  // of its first score; key: within a step

@@ -67,6 +67,10 @@ std::string InstructionText(absl::string_view name, const SumsOfTile& tile) {
   out.Line(": ", has_registers ? absl::StrJoin(factors, ", ") : "\"l\"(a)",
            ", \"l\"(b), \"r\"(adds));");
   out.Line("}");
+  if (!tile.has_wait) {
+    out.Line("};");
+    return out.text();
+  }
   out.Line("// Until all but the last kLater groups are done.");
   out.Line("template <int kLater>");
   out.Line("KILN_FN void Wait(float (&d)[", count, "]) {");
@@ -74,6 +78,20 @@ std::string InstructionText(absl::string_view name, const SumsOfTile& tile) {
            " : \"n\"(kLater) : \"memory\");");
   out.Line("}");
   out.Line("};");
+  return out.text();
+}
+
+std::string WaitText(absl::string_view name, absl::Span<const int> counts) {
+  std::vector<std::string> arrays, operands;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    arrays.push_back(StrCat("float (&d", i, ")[", counts[i], "]"));
+    for (int j = 0; j < counts[i]; ++j) operands.push_back(StrCat("\"+f\"(d", i, "[", j, "])"));
+  }
+  Writer out;
+  out.Line("KILN_FN void ", name, "(", absl::StrJoin(arrays, ", "), ") {");
+  out.Line("asm volatile(\"wgmma.wait_group.sync.aligned 0;\" : ", absl::StrJoin(operands, ", "),
+           " : : \"memory\");");
+  out.Line("}");
   return out.text();
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace kiln::codegen::ptx {
 
@@ -18,10 +19,14 @@ struct SumsOfTile {
   FirstOperand first;
   int rows = 64;          // of the tile that kShared's 64 are part of
   bool is_second_turned;  // contiguous along the columns
+  bool has_wait = true;   // else the struct has none of its own
 };
 // A struct `name` with `tile`'s multiplication and the wait for it. All of its instructions are one
 // statement: each sum is an operand of a statement, so that none moves, and what Clang takes for
 // those is most of what it takes for a kernel of attention.
 std::string InstructionText(absl::string_view name, const SumsOfTile& tile);
+// A function `name` that waits for all that was begun, of sums in arrays of so many. Each wait
+// costs ptxas as much as several multiplications.
+std::string WaitText(absl::string_view name, absl::Span<const int> counts);
 
 }  // namespace kiln::codegen::ptx

@@ -63,8 +63,6 @@ AttentionTile ChooseTile(const ir::Module& module, const Attention& attention, i
   AttentionTile tile{FormOf(module, attention)};
   const IntContext& ints = *module.ints;
   const int64_t keys = KeysOf(ints, attention);
-  // Tiles with many keys come first there, and leave blocks to others as they end.
-  tile.is_persistent = !attention.is_causal || keys < (attention.width == 64 ? 1024 : kLong);
   const bool has_mask = tile.mask != 0;  // which takes registers
   switch (attention.width) {
     case 64:
@@ -86,11 +84,19 @@ AttentionTile ChooseTile(const ir::Module& module, const Attention& attention, i
       break;
     case 256:
       tile.keys = has_mask ? 32 : 64;
-      tile.in_place = true;
+      tile.places = 1;
+      tile.is_persistent = false;
       break;
     default:
       tile.turns = !attention.is_causal;
       if (has_mask) tile.keys = tile.mask == 1 ? 80 : 96;
+  }
+  // A tile of one step needs its queries while the one before it still has its place, and the one
+  // before that leaves.
+  AttentionTile of_three_places = tile;
+  of_three_places.places = 3;
+  if (tile.is_persistent && keys <= tile.keys && of_three_places.SharedBytes() <= kMostShared) {
+    return of_three_places;
   }
   return tile;
 }
@@ -107,18 +113,17 @@ std::string Describe(const AttentionTile& tile) {
 int64_t AttentionTile::SharedBytes() const {
   constexpr int64_t kBarriers = 1024, kAlignment = 1024;
   const int64_t row = CeilDiv(width, kLine) * kLineBytes;
-  return row * ((in_place ? 1 : 2) * Queries() + int64_t{2} * stages * keys) + kBarriers +
-         kAlignment;
+  return row * (places * Queries() + int64_t{2} * stages * keys) + kBarriers + kAlignment;
 }
 
 std::vector<int> AttentionTile::Constants() const {
-  std::vector<int> constants = {width, groups, keys, stages, turns, in_place, is_persistent};
+  std::vector<int> constants = {width, groups, keys, stages, turns, places, is_persistent};
   AddConstants(constants);
   return constants;
 }
 
 AttentionTile AttentionTile::FromConstants(const std::vector<int>& c) {
-  return {AttentionForm::FromConstants(c), c[1], c[2], c[3], c[4] != 0, c[5] != 0, c[6] != 0};
+  return {AttentionForm::FromConstants(c), c[1], c[2], c[3], c[4] != 0, c[5], c[6] != 0};
 }
 
 bool IsOfTensorCores(const ir::Module& module, const Attention& attention,

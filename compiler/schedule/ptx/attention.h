@@ -14,12 +14,12 @@ namespace kiln::schedule::ptx {
 
 // How a tile runs: the constants of a Micro of kAttendTile (compiler/schedule/micro.h).
 struct AttentionTile : AttentionForm {
-  int groups = 2;         // warpgroups that multiply, with 64 queries each
-  int keys = 128;         // of a step
-  int stages = 2;         // steps of keys and values that are loaded ahead
-  bool turns = true;      // warpgroups begin to multiply one after another
-  bool in_place = false;  // the result leaves through the memory of the queries
-  // Blocks take tiles in turn, as many as run at a time; else each has one.
+  int groups = 2;     // warpgroups that multiply, with 64 queries each
+  int keys = 128;     // of a step
+  int stages = 2;     // steps of keys and values that are loaded ahead
+  bool turns = true;  // warpgroups begin to multiply one after another
+  int places = 2;     // in shared memory, for a tile's queries, where its result takes theirs
+  // Blocks take tiles in turn, as many as run at a time; else each has one. Takes two places.
   bool is_persistent = true;
 
   int Queries() const { return 64 * groups; }

@@ -8,6 +8,9 @@
 
 namespace kiln::schedule::ptx {
 
+// Shared memory of a block, and of all blocks of a multiprocessor, of sm_90: the most there is.
+inline constexpr int64_t kMostShared = 227 << 10;
+
 inline int64_t CeilDiv(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }

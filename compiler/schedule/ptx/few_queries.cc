@@ -21,7 +21,6 @@ constexpr int64_t kKeys = 64;          // of a step
 constexpr int64_t kLineElements = 64;  // of 128 bytes, which a box has of each key
 constexpr int64_t kUnit = 8;           // elements that begin lines
 constexpr int64_t kLeastWidth = 64, kMostWidth = 256, kWidthUnit = 16;
-constexpr int64_t kMostShared = 227 << 10;  // of a block, and of all blocks of a multiprocessor
 constexpr int kWarps = 4;
 
 // Makes an attention of few queries of `found`, and says whether it is one.

@@ -16,8 +16,7 @@ constexpr int kLineBytes = 128;       // of a box along what is contiguous
 constexpr int kPackedLineBytes = 64;  // the same of packed weights
 constexpr int kHalfBytes = 2;         // of an element of the first operand
 constexpr int kHalfBits = 16, kPackedBits = 4;
-constexpr int kEight = 8, kSixteen = 16;    // rows and columns of an instruction
-constexpr int64_t kMostShared = 227 << 10;  // of a block, of all that sm_90a has
+constexpr int kEight = 8, kSixteen = 16;  // rows and columns of an instruction
 constexpr int64_t kAlignment = 1024;
 constexpr int64_t kMostStages = 64;
 

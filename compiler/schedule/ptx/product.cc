@@ -27,8 +27,7 @@ namespace {
 
 constexpr int64_t kUnitBytes = 16;
 constexpr int kOctet = 8;  // columns, which a thread finishes at a time, or else one by one
-constexpr int64_t kSharedBytes = 227 << 10;  // of a block, of all that sm_90a has
-constexpr int64_t kOtherBytes = 18 << 10;    // results on their way, barriers, alignment
+constexpr int64_t kOtherBytes = 18 << 10;  // results on their way, barriers, alignment
 constexpr int64_t kMostStages = 8;
 constexpr int64_t kMostElements = int64_t{1} << 31;  // along a side: coordinates are int
 
@@ -442,7 +441,7 @@ Tree ScheduleProduct(ir::Module& module, const ir::Kernel& kernel, const Nest& n
   const TileShape& shape = *chosen;
   const int64_t stage_bytes = int64_t{shape.rows + shape.columns} * kProductStep * 2;
   const auto stages =
-      static_cast<int>(std::min(kMostStages, (kSharedBytes - kOtherBytes) / stage_bytes));
+      static_cast<int>(std::min(kMostStages, (kMostShared - kOtherBytes) / stage_bytes));
   tree.reasons.push_back(absl::StrCat("a product on the tensor cores, in ", Describe(shape, time),
                                       ", ", stages, " stages"));
   tree.reasons.push_back(absl::StrCat("a library and a kernel for the rest: ",
