@@ -86,17 +86,16 @@ class AttentionPrinter : public source::TreePrinter {
     return ints_.Substitute(attend_.windows[window].index, zeros);
   }
   IntExpr Heads() const { return ints_.Mul(loops_[1]->end, loops_[2]->end); }
-  IntExpr Tiles() const {
-    return ints_.Mul(ints_.Mul(loops_[0]->end, Heads()),
-                     ints_.CeilDiv(loops_[3]->end, loops_[3]->step));
-  }
+  IntExpr RowTiles() const { return ints_.CeilDiv(loops_[3]->end, loops_[3]->step); }
+  IntExpr Tiles() const { return ints_.Mul(ints_.Mul(loops_[0]->end, Heads()), RowTiles()); }
   size_t Sums() const { return kMask + (form_.mask != 0 ? 1 : 0); }
   bool IsHalf() const {
     return module_.buffers[attend_.windows[kQuery].buffer].dtype == DType::kF16;
   }
   // Finds the loops, and names what the call has.
   absl::Status Begin();
-  std::string SizesText();
+  // `fewest_together`: tiles that come before those of other heads, 1 or more.
+  std::string SizesText(int64_t fewest_together);
   // Scale, mask and what takes sums: the last arguments of the call.
   std::string ArgumentsText() const {
     return StrCat(source::FloatLiteral(DType::kF32, form_.scale), ", ", mask_, ", ", sums_);
@@ -240,11 +239,13 @@ absl::Status AttentionPrinter::Begin() {
 }
 
 // A KAttentionSizes' numbers. Heads that share keys come together.
-std::string AttentionPrinter::SizesText() {
+std::string AttentionPrinter::SizesText(int64_t fewest_together) {
   const IntExpr keys = attend_.sizes[kKeys];
   const IntExpr head_bytes = ints_.Mul(keys, int64_t{2} * 2 * form_.width);
-  const IntExpr at_a_time = ints_.Mul(
-      ints_.Max(ints_.FloorDiv(ints_.Const(kCached), head_bytes), ints_.Const(1)), loops_[2]->end);
+  const IntExpr tiles = ints_.Mul(RowTiles(), loops_[2]->end);  // of heads that share keys
+  const IntExpr at_a_time = ints_.Mul(ints_.Max(ints_.FloorDiv(ints_.Const(kCached), head_bytes),
+                                                ints_.CeilDiv(ints_.Const(fewest_together), tiles)),
+                                      loops_[2]->end);
   return absl::StrJoin(
       {Expr(loops_[0]->end), Expr(Heads()), Expr(loops_[3]->end), Expr(keys), Expr(loops_[2]->end),
        Expr(at_a_time)},
@@ -261,7 +262,8 @@ EmittedGrid TilePrinter::Grid() const {
 
 absl::StatusOr<EmittedKernel> TilePrinter::Print() {
   KILN_RETURN_IF_ERROR(Begin());
-  const std::string sizes = SizesText();
+  // A round of blocks with long tiles goes with one of short ones (KNumbersOfBlock).
+  const std::string sizes = SizesText(int64_t{2} * compute_units_);
   const std::string parameters = ParametersText(module_, names_, "__restrict ");
   const size_t first_map = names_.buffers().size() + names_.symbols().size() + 2;
   Writer out;
@@ -313,7 +315,7 @@ std::string WarpsPrinter::HeadsText(size_t window) {
 
 absl::StatusOr<EmittedKernel> WarpsPrinter::Print() {
   KILN_RETURN_IF_ERROR(Begin());
-  const std::string sizes = SizesText();
+  const std::string sizes = SizesText(/*fewest_together=*/1);
   const std::string operands = absl::StrJoin(
       {HeadsText(kQuery), HeadsText(kKey), HeadsText(kValue), HeadsText(kResult)}, ", ");
   // Loads may not come before a wait for the kernel that makes what they load.

@@ -58,40 +58,10 @@ KILN_FN void KStoresHaveRead() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
-// The numbers of a block's tiles, one after another; KAttentionTiles or more: there is no other.
-//
-// With causality, tiles of heads that come together are dealt in rounds of their own where they are
-// many, and every other round goes the other way, since a round's first tiles have most keys: so
-// blocks have about as many steps each.
 template <class S>
-struct KNumbersOfBlock {
-  int tiles, together;  // together: that are dealt before others
-  int first = 0, round = -(int)__nvvm_read_ptx_sreg_nctaid_x();
-  bool is_turned = true;
-
-  KILN_INLINE explicit KNumbersOfBlock(const KAttentionSizes& sizes)
-      : tiles(KAttentionTiles<S>(sizes)), together(tiles) {
-    if (S::kCausal && KTilesTogether<S>(sizes) >= -2 * round) together = KTilesTogether<S>(sizes);
-  }
-  KILN_INLINE int Next() {
-    int at = NextOfRound();
-    if (at >= together) at = NextOfRound();  // of the others' first round
-    return first + at;
-  }
-
- private:
-  KILN_INLINE int NextOfRound() {
-    const int blocks = __nvvm_read_ptx_sreg_nctaid_x(), block = (int)KBlock();
-    round += blocks;
-    is_turned = S::kCausal && !is_turned;
-    if (round >= together) {
-      round = 0;
-      is_turned = false;
-      first += together;
-    }
-    return round + (is_turned ? blocks - 1 - block : block);
-  }
-};
+KILN_FN KNumbersOfBlock<S> KNumbersOfThis(const KAttentionSizes& sizes) {
+  return {sizes, (int)__nvvm_read_ptx_sreg_nctaid_x(), (int)KBlock()};
+}
 
 template <class S>
 KILN_FN void KLoadAttention(unsigned shared, const KAttentionMaps& maps,
@@ -99,7 +69,7 @@ KILN_FN void KLoadAttention(unsigned shared, const KAttentionMaps& maps,
   using P = KAttentionPlan<S>;
   int stage = 0;
   unsigned parity = 1;
-  KNumbersOfBlock<S> numbers(sizes);
+  auto numbers = KNumbersOfThis<S>(sizes);
   for (unsigned turn = 0;; ++turn) {
     const int number = numbers.Next();
     if (number >= numbers.tiles) break;
@@ -205,7 +175,7 @@ KILN_FN void KAttend(unsigned shared, int group, const KAttentionMaps& maps,
   auto of_step = KStepOf<S>(mask);
   KAttentionRows rows = {};
   KAttentionTile tile = {};
-  KNumbersOfBlock<S> numbers(sizes);
+  auto numbers = KNumbersOfThis<S>(sizes);
   unsigned turn = -1u;                  // of the block's tiles
   int step = 0, stage = 0, before = 0;  // before: the stage of the step before
   unsigned parity = 0, parity_before = 0, queries_at = 0;

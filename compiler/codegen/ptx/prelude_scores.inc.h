@@ -107,6 +107,45 @@ KILN_FN KAttentionTile KAttentionTileAt(int number, const KAttentionSizes& sizes
   if (S::kCausal && (tile + 1) * kRows < end) end = (tile + 1) * kRows;
   return {tile * kRows, head % sizes.heads, head / sizes.heads, (end + S::kKeys - 1) / S::kKeys};
 }
+// The numbers of the tiles that a block takes of so many blocks, one after another; `tiles` or
+// more: there is no other.
+//
+// With causality, tiles of heads that come together, as many as blocks or more, are dealt in rounds
+// of their own, and every other round goes the other way, since a round's first tiles have most
+// keys: so blocks have about as many steps each.
+template <class S>
+struct KNumbersOfBlock {
+  int tiles, together;  // together: that are dealt before others
+  int blocks, block, first = 0, round;
+  bool is_turned = true;
+
+  KILN_INLINE KNumbersOfBlock(const KAttentionSizes& sizes, int blocks, int block)
+      : tiles(KAttentionTiles<S>(sizes)),
+        together(tiles),
+        blocks(blocks),
+        block(block),
+        round(-blocks) {
+    if (S::kCausal && KTilesTogether<S>(sizes) < tiles) together = KTilesTogether<S>(sizes);
+  }
+  KILN_INLINE int Next() {
+    int at = NextOfRound();
+    if (at >= together) at = NextOfRound();  // of the others' first round
+    return first + at;
+  }
+
+ private:
+  KILN_INLINE int NextOfRound() {
+    round += blocks;
+    is_turned = S::kCausal && !is_turned;
+    if (round >= together) {
+      round = 0;
+      is_turned = false;
+      first += together;
+    }
+    return round + (is_turned ? blocks - 1 - block : block);
+  }
+};
+
 // What a thread has of two rows, `row` and 8 below it.
 struct KAttentionRows {
   int batch, head, row, key;  // of its first score; key: within a step

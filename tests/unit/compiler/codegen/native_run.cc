@@ -97,9 +97,6 @@ NativeModule::~NativeModule() {
   if (library_ != nullptr) dlclose(library_);
 }
 
-namespace {
-
-// Loads a shared object from memory.
 absl::StatusOr<void*> LoadLibrary(const std::string& bytes) {
   const int file = memfd_create("kernels", 0);
   if (file < 0) return absl::InternalError("memfd_create failed");
@@ -113,6 +110,8 @@ absl::StatusOr<void*> LoadLibrary(const std::string& bytes) {
   return library;
 }
 
+namespace {
+
 void ParallelFor(const KilnCpuContext* context, long tasks,
                  void (*body)(void* closure, long task, int thread), void* closure) {
   std::atomic<long> next = 0;
@@ -124,10 +123,6 @@ void ParallelFor(const KilnCpuContext* context, long tasks,
   work(0);
   for (std::thread& other : others) other.join();
 }
-
-}  // namespace
-
-namespace {
 
 absl::StatusOr<EmittedKernel> EmitTogether(const Target& target, ir::Module& module) {
   const std::vector<ir::Identity> identities = ir::Identify(module);

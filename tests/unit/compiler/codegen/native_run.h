@@ -26,6 +26,9 @@ std::unique_ptr<Target> TestTarget(const DeviceInfo& device);
 // Those that this machine can run; KILN_TEST_ISA names one, for developers.
 std::vector<std::string> RunnableIsas();
 
+// Loads a shared object from memory. The caller has the handle.
+absl::StatusOr<void*> LoadLibrary(const std::string& bytes);
+
 class NativeModule {
  public:
   // Emits, compiles and links every kernel. `module` must outlive the result.

@@ -2,10 +2,21 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <numeric>
+#include <string>
 #include <variant>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "compiler/toolchain/clang.h"
+#include "compiler/toolchain/lld.h"
 #include "tests/unit/compiler/codegen/attention_graphs.h"
+#include "tests/unit/compiler/codegen/gpu_emulator.h"
+#include "tests/unit/compiler/codegen/native_run.h"
 #include "tests/unit/compiler/codegen/ptx_made.h"
 
 namespace kiln::codegen {
@@ -116,6 +127,77 @@ TEST(PtxAttentionTest, AllShapesAreOnTensorCoresWithoutSpills) {
       }
     }
   }
+}
+
+// Counts how often blocks take each tile, and how many steps each block has.
+constexpr absl::string_view kDealing = R"(
+template <bool kIsCausal>
+struct Shape {
+  static constexpr int kRows = 128, kKeys = 128;
+  static constexpr bool kCausal = kIsCausal;
+};
+template <class S>
+static int Deal(const KAttentionSizes& sizes, int blocks, int* taken, int* steps) {
+  const int tiles = KAttentionTiles<S>(sizes);
+  for (int block = 0; block < blocks; ++block) {
+    KNumbersOfBlock<S> numbers(sizes, blocks, block);
+    for (int number = numbers.Next(); number < tiles; number = numbers.Next()) {
+      taken[number] += 1;
+      steps[block] += KAttentionTileAt<S>(number, sizes).steps;
+    }
+  }
+  return tiles;
+}
+extern "C" __attribute__((visibility("default"))) int deal(int is_causal, const int* n, int blocks,
+                                                           int* taken, int* steps) {
+  const KAttentionSizes sizes = {n[0], n[1], n[2], n[3], n[4], n[5]};
+  return is_causal ? Deal<Shape<true>>(sizes, blocks, taken, steps)
+                   : Deal<Shape<false>>(sizes, blocks, taken, steps);
+}
+)";
+
+TEST(PtxAttentionTest, BlocksTakeEachTileOnceAndHaveAsManySteps) {
+  const Made made = CompileAttention({});
+  const std::string source =
+      StrCat(EmulatedPrelude(), std::string(made.kernels[0].prelude), std::string(kDealing));
+  const auto object = toolchain::CompileCpp(
+      toolchain::Prepare(toolchain::ClangJob{.source = source, .arch = "x86-64"}));
+  ASSERT_TRUE(object.ok()) << object.status();
+  const auto linked = toolchain::LinkSharedObject({object->object});
+  ASSERT_TRUE(linked.ok()) << linked.status();
+  const auto library = LoadLibrary(*linked);
+  ASSERT_TRUE(library.ok()) << library.status();
+  const auto deal =
+      reinterpret_cast<int (*)(int, const int*, int, int*, int*)>(dlsym(*library, "deal"));
+  ASSERT_NE(deal, nullptr);
+  // Batches, heads, queries, keys, heads that share keys, heads that come together.
+  const std::vector<std::vector<int>> cases = {
+      {4, 16, 8192, 8192, 1, 8}, {4, 16, 2048, 2048, 1, 32},  {2, 16, 1024, 1024, 1, 64},
+      {8, 32, 512, 512, 4, 256}, {1, 32, 4096, 4096, 4, 64},  {1, 1, 1, 1, 1, 100000},
+      {3, 5, 300, 70, 1, 4},     {2, 8, 256, 8192, 1, 8},     {1, 3, 20000, 20000, 3, 3},
+      {5, 7, 1000, 1000, 7, 14}, {1, 11, 16896, 16896, 1, 2},
+  };
+  for (const bool is_causal : {false, true}) {
+    for (std::vector<int> sizes : cases) {
+      for (const int most_blocks : {132, 114, 7, 1}) {
+        const int row_tiles = (sizes[2] + 127) / 128;
+        sizes[5] = std::max(sizes[5], (2 * most_blocks + row_tiles - 1) / row_tiles);
+        SCOPED_TRACE(StrCat(is_causal, " ", absl::StrJoin(sizes, ","), " ", most_blocks));
+        const int tiles = sizes[0] * sizes[1] * row_tiles;
+        const int blocks = std::min(tiles, most_blocks);
+        std::vector<int> taken(tiles + 1), steps(blocks);
+        ASSERT_EQ(deal(is_causal, sizes.data(), blocks, taken.data(), steps.data()), tiles);
+        EXPECT_EQ(std::count(taken.begin(), taken.end() - 1, 1), tiles);
+        EXPECT_EQ(taken.back(), 0);
+        if (!is_causal) continue;
+        // No block has much more than the mean and a tile.
+        const int longest = *std::max_element(steps.begin(), steps.end());
+        const int all = std::accumulate(steps.begin(), steps.end(), 0);
+        EXPECT_LE(longest, all / blocks + (std::min(sizes[2], sizes[3]) + 127) / 128 * 3 / 2);
+      }
+    }
+  }
+  dlclose(*library);
 }
 
 // As measured.
