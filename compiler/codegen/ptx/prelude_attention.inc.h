@@ -107,10 +107,14 @@ KILN_FN void KLoadAttention(unsigned shared, const KAttentionMaps& maps,
 
 // 64 rows of what Mma takes first, by the columns; boxes of 64 elements of both lie alike.
 template <class Mma, int N>
-KILN_FN void KBeginScores(float (&scores)[N], unsigned rows, unsigned columns) {
+KILN_FN void KBeginScores(float (&scores)[N], unsigned long rows, unsigned columns) {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-  Mma::Multiply(scores, KTileDescriptor(rows, 16), KTileDescriptor(columns, 16), 0);
+  Mma::Multiply(scores, rows, KTileDescriptor(columns, 16), 0);
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <class Mma, int N>
+KILN_FN void KBeginScores(float (&scores)[N], unsigned rows, unsigned columns) {
+  KBeginScores<Mma>(scores, KTileDescriptor(rows, 16), columns);
 }
 // What is in registers, 4 for 16 rows of the other operand, times that: adds to `sums`, or begins
 // them.
@@ -178,8 +182,9 @@ KILN_FN void KAttend(unsigned shared, int group, const KAttentionMaps& maps,
   auto numbers = KNumbersOfThis<S>(sizes);
   unsigned turn = -1u;                  // of the block's tiles
   int step = 0, stage = 0, before = 0;  // before: the stage of the step before
-  unsigned parity = 0, parity_before = 0, queries_at = 0;
-  bool adds = false;  // the step before to sums of its tile
+  unsigned parity = 0, parity_before = 0;
+  unsigned long of_queries = 0;  // their descriptor
+  bool adds = false;             // the step before to sums of its tile
   if (group == S::kGroups - 1) give_turn();
   // Scores of a step, and sums of the step before, be it of another tile: so either is printed
   // once, which is much for a compiler, and a tile ends while the next one's scores are multiplied.
@@ -195,13 +200,13 @@ KILN_FN void KAttend(unsigned shared, int group, const KAttentionMaps& maps,
       ++turn;
       tile = KAttentionTileAt<S>(number, sizes);
       step = tile.steps - 1;
-      queries_at = P::QueriesAt(turn);
+      of_queries = KTileDescriptor(queries + P::QueriesAt(turn), 16);
       if (!is_over) KBarrierWait(shared + P::QueriesFull(turn), P::QueriesParity(turn));
     }
     const bool has_sums = !is_first || turn > 0;
     KBarrierWait(shared + P::kKeysFull + 8 * stage, parity);
     take_turn();
-    KBeginScores<typename S::Scores>(scores, queries + queries_at,
+    KBeginScores<typename S::Scores>(scores, of_queries,
                                      shared + P::kKeysAt + stage * P::kStepBytes);
     if (has_sums) {
       KBarrierWait(shared + P::kValuesFull + 8 * before, parity_before);

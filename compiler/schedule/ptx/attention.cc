@@ -29,8 +29,8 @@ DType DTypeOf(const ir::Module& module, const AttentionOperand& operand) {
 struct TileCost {
   double start, step;
 };
-constexpr TileCost kOfWidth64 = {1.6, 1.20}, kOfWidth64InThree = {2.6, 1.43};
-constexpr TileCost kOfWidth128 = {2.9, 1.52};
+constexpr TileCost kOfWidth64 = {1.5, 1.20}, kOfWidth64InThree = {2.2, 1.48};
+constexpr TileCost kOfWidth128 = {1.5, 1.67};
 
 TileCost CostOf(const AttentionTile& tile) {
   if (tile.width != 64) return kOfWidth128;
@@ -147,7 +147,8 @@ bool IsFasterThanLibraries(const ir::Module& module, const Attention& attention,
     return Multiples().Is(*module.ints, attention.keys, 2) &&
            (attention.width == 128 || KeysOf(ints, attention) <= kFewKeys);
   }
-  if (attention.is_causal || (attention.width != 64 && attention.width != 128)) return true;
+  if (attention.is_causal || attention.width == 96) return true;
+  if (attention.width == 256) return false;  // blocks have one tile, which nothing overlaps
   const int units = ComputeUnits(device);
   return Microseconds(ints, attention, ChooseTile(module, attention, units), units) <
          LibraryMicroseconds(ints, attention);

@@ -212,8 +212,8 @@ TEST(PtxAttentionTest, ALibraryHasWhatItIsFasterAt) {
                 .keys = length,
                 .width = width};
   };
-  EXPECT_TRUE(IsOneKernel(of(4, 16, 8192, 128)));
-  EXPECT_FALSE(IsOneKernel(of(4, 16, 2048, 128))) << "its own tiles take as long";
+  EXPECT_FALSE(IsOneKernel(of(4, 16, 8192, 128))) << "its own tiles take as long";
+  EXPECT_FALSE(IsOneKernel(of(2, 8, 2048, 256)));
   EXPECT_TRUE(IsOneKernel(of(4, 16, 8192, 64)));
   EXPECT_FALSE(IsOneKernel(of(4, 16, 2048, 64))) << "tiles that leave many multiprocessors idle";
   EXPECT_FALSE(IsOneKernel(of(8, 32, 512, 128))) << "tiles that have little to do";
@@ -221,6 +221,8 @@ TEST(PtxAttentionTest, ALibraryHasWhatItIsFasterAt) {
   EXPECT_TRUE(IsOneKernel(of(1, 32, 128, 128)));
   Case causal = of(8, 32, 512, 128);
   causal.is_causal = true;
+  EXPECT_TRUE(IsOneKernel(causal));
+  causal.width = 256;
   EXPECT_TRUE(IsOneKernel(causal));
 }
 
