@@ -212,8 +212,6 @@ KILN_FN void KAttend(unsigned shared, int group, const KAttentionMaps& maps,
       KBarrierWait(shared + P::kValuesFull + 8 * before, parity_before);
       KBeginSums<typename S::Values>(sums, weights, shared + P::kValuesAt + before * P::kStepBytes,
                                      adds);
-    } else {
-      asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
     }
     give_turn();
     float factor[2];
