@@ -5,6 +5,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <map>
@@ -16,9 +17,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "client/credentials.h"
 #include "client/remote.h"
+#include "proto/base/status_macros.h"
 
 namespace kiln {
 
@@ -166,6 +169,19 @@ std::shared_ptr<grpc::Channel> SharedChannel(const std::string& server,
 std::shared_ptr<grpc::Channel> OwnChannel(const std::string& server,
                                           const Credentials& credentials) {
   return MakeChannel(server, credentials, /*shared=*/false);
+}
+
+absl::Status AwaitReconnection(grpc::Channel& channel, absl::Duration limit,
+                               const Patience& patience) {
+  const absl::Time end = absl::Now() + limit;
+  for (absl::Time now = absl::Now(); now < end; now = absl::Now()) {
+    const grpc_connectivity_state before = channel.GetState(/*try_to_connect=*/false);
+    channel.WaitForStateChange(before, absl::ToChronoTime(std::min(end, now + kPatience)));
+    const bool failed = before == GRPC_CHANNEL_TRANSIENT_FAILURE;
+    if (failed && channel.GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY) break;
+    if (patience != nullptr && absl::Now() < end) KILN_RETURN_IF_ERROR(patience());
+  }
+  return absl::OkStatus();
 }
 
 void LetGoOfChannels() {

@@ -6,6 +6,8 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "client/patience.h"
 
 namespace grpc {
 class Channel;
@@ -24,6 +26,12 @@ std::shared_ptr<grpc::Channel> SharedChannel(const std::string& server,
 // The same, shared with nobody.
 std::shared_ptr<grpc::Channel> OwnChannel(const std::string& server,
                                           const Credentials& credentials);
+
+// Waits, unless `patience` ends that, until the channel has connected again after a failure. gRPC
+// takes note of what a connection does only while somebody waits: to calls that do not, a server
+// that has come back stays away for seconds. OK after `limit` as well.
+absl::Status AwaitReconnection(grpc::Channel& channel, absl::Duration limit,
+                               const Patience& patience);
 
 // FAILED_PRECONDITION in a child of fork whose parent had made a channel: gRPC's threads are the
 // parent's, and calls would wait for them for ever or answer the parent's. Also in exit(), once

@@ -122,7 +122,8 @@ absl::Status Endpoints::Call(std::optional<uint64_t> affinity, absl::Time deadli
     const absl::Duration pause = Backoff(round);
     const int rounds = admission == Health::Admission::kProbe ? 1 : Rounds();
     if (round + 1 >= rounds || absl::Now() + pause >= deadline) break;
-    if (absl::Status ended = SleepFor(pause, patience); !ended.ok()) {
+    Remote& first_asked = endpoints_[order.front()]->remote;
+    if (absl::Status ended = first_asked.AwaitReconnection(pause, patience); !ended.ok()) {
       health_.Withdrew();
       return ended;
     }

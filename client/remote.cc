@@ -31,6 +31,7 @@ namespace {
 using Stub = v1::CompileService::Stub;
 
 constexpr absl::Duration kMostTimeout = absl::Hours(24);
+constexpr absl::Duration kReconnectLimit = absl::Milliseconds(100);
 constexpr size_t kMostTenantBytes = 64;
 
 // What gRPC says when one side speaks TLS and the other does not, in words.
@@ -194,6 +195,11 @@ bool Remote::Connected() const {
          (*connection)->channel->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_READY;
 }
 
+absl::Status Remote::AwaitReconnection(absl::Duration limit, const Patience& patience) {
+  KILN_ASSIGN_OR_RETURN(const std::shared_ptr<Connection> connection, Connect());
+  return kiln::AwaitReconnection(*connection->channel, limit, patience);
+}
+
 absl::StatusOr<std::shared_ptr<Remote::Connection>> Remote::Connect() const {
   KILN_RETURN_IF_ERROR(CheckChannelsHere());  // a child of fork may find the mutex locked
   absl::MutexLock lock(&mu_);
@@ -206,21 +212,21 @@ absl::StatusOr<std::shared_ptr<Remote::Connection>> Remote::Connect() const {
 
 absl::Status Remote::EnsureOwnServer(grpc::Channel& channel, const Patience& patience) {
   if (own_ == nullptr) return absl::OkStatus();
-  const auto state = channel.GetState(/*try_to_connect=*/false);
-  if (state == GRPC_CHANNEL_READY) return absl::OkStatus();
-  KILN_RETURN_IF_ERROR(own_->Ensure(patience));
-  // It was not there before, and is now.
-  if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) {
-    grpc::experimental::ChannelResetConnectionBackoff(&channel);
-  }
-  return absl::OkStatus();
+  if (channel.GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY) return absl::OkStatus();
+  return own_->Ensure(patience);
 }
 
 absl::StatusOr<std::shared_ptr<Remote::Connection>> Remote::Prepare(grpc::ClientContext& context,
                                                                     absl::Duration timeout,
                                                                     const Patience& patience) {
   KILN_ASSIGN_OR_RETURN(std::shared_ptr<Connection> connection, Connect());
-  KILN_RETURN_IF_ERROR(EnsureOwnServer(*connection->channel, patience));
+  grpc::Channel& channel = *connection->channel;
+  KILN_RETURN_IF_ERROR(EnsureOwnServer(channel, patience));
+  if (channel.GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_TRANSIENT_FAILURE) {
+    grpc::experimental::ChannelResetConnectionBackoff(&channel);
+    KILN_RETURN_IF_ERROR(
+        kiln::AwaitReconnection(channel, std::min(timeout, kReconnectLimit), patience));
+  }
   context.set_deadline(std::chrono::system_clock::now() +
                        absl::ToChronoNanoseconds(std::min(timeout, kMostTimeout)));
   // Read for each call, since each start of a server makes another token. That the channel is

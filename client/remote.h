@@ -61,6 +61,8 @@ class Remote {
 
   // Whether there is a connection now; where not, one is begun.
   bool Connected() const;
+  // For `limit`, or until there is a connection again after a failure.
+  absl::Status AwaitReconnection(absl::Duration limit, const Patience& patience);
 
   absl::StatusOr<RemoteArtifact> Fetch(absl::string_view key, absl::Duration timeout,
                                        const Patience& patience = nullptr);
@@ -102,7 +104,8 @@ class Remote {
   absl::StatusOr<std::shared_ptr<Connection>> Connect() const;
   // Before a call: that there is a server, where it is this user's own.
   absl::Status EnsureOwnServer(grpc::Channel& channel, const Patience& patience);
-  // The deadline and the headers, after that.
+  // The deadline and the headers, after that. Where the last connection failed, a moment is left
+  // for another one.
   absl::StatusOr<std::shared_ptr<Connection>> Prepare(grpc::ClientContext& context,
                                                       absl::Duration timeout,
                                                       const Patience& patience = nullptr);

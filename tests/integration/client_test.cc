@@ -54,6 +54,20 @@ TEST_F(ClientTest, AWaitThatALostConnectionEndedIsTakenUpAgain) {
             << compiled->source << "'\n";
 }
 
+TEST_F(ClientTest, TheFirstCallAfterARestartFindsTheServer) {
+  ASSERT_TRUE(StartServer());
+  const std::string address = server().grpc_address();
+  auto client = ClientOf(address);
+  ASSERT_TRUE(client->GetActivity(0, 0).ok());
+  server().Kill();
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(absl::IsUnavailable(client->GetActivity(0, 0).status()));
+  }
+  ASSERT_TRUE(StartServer({absl::StrCat("--listen=", address)}));
+  const absl::Status back = client->GetActivity(0, 0).status();
+  EXPECT_TRUE(back.ok()) << back;
+}
+
 // How long a compile takes whose first server gets `signal` in the middle of it, of two.
 absl::Duration CompileWhileOneOfTwoLeaves(ServerProcess& one, ServerProcess& two, int signal,
                                           int seed) {
