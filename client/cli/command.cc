@@ -1,10 +1,14 @@
 #include "client/cli/command.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <random>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -19,6 +23,37 @@
 #include "proto/base/status_macros.h"
 
 namespace kiln::cli {
+namespace {
+
+// These return 0 or an errno.
+int WriteAndClose(std::FILE* file, absl::string_view data) {
+  if (file == nullptr) return errno;
+  int error = std::fwrite(data.data(), 1, data.size(), file) == data.size() ? 0 : errno;
+  const int closed = file == stdout ? std::fflush(file) : std::fclose(file);
+  if (error == 0 && closed != 0) error = errno;
+  return error;
+}
+
+int WriteNamed(const std::string& path, absl::string_view data) {
+  struct stat found = {};
+  const bool exists = stat(path.c_str(), &found) == 0;
+  if (exists && !S_ISREG(found.st_mode)) return WriteAndClose(std::fopen(path.c_str(), "wb"), data);
+  std::error_code unresolved;  // as where there is no such file yet
+  std::string name = std::filesystem::canonical(path, unresolved).string();
+  if (unresolved) name = path;
+  const std::string draft = absl::StrCat(name, ".part-", std::random_device{}());
+  std::FILE* file = std::fopen(draft.c_str(), "wbx");
+  const bool made = file != nullptr;
+  int error = WriteAndClose(file, data);
+  if (error == 0 && exists) (void)chmod(draft.c_str(), found.st_mode & 07777);  // else as a new one
+  if (error == 0 && std::rename(draft.c_str(), name.c_str()) != 0) error = errno;
+  if (error != 0 && made) unlink(draft.c_str());
+  // A file that may be written to, in a folder that takes no other one, or mounted by itself.
+  const bool alone = error == EACCES || error == EPERM || error == EROFS || error == EBUSY;
+  return exists && alone ? WriteAndClose(std::fopen(path.c_str(), "wb"), data) : error;
+}
+
+}  // namespace
 
 Outcome Usage(const absl::Status& status) {
   return {status, true};
@@ -131,14 +166,9 @@ void PrintJson(const google::protobuf::Message& message) {
 }
 
 absl::Status WriteFile(const std::string& path, absl::string_view data) {
-  std::FILE* file = path == "-" ? stdout : std::fopen(path.c_str(), "wb");
-  if (file == nullptr) {
-    return absl::InternalError(absl::StrCat("cannot write '", path, "': ", std::strerror(errno)));
-  }
-  bool written = std::fwrite(data.data(), 1, data.size(), file) == data.size();
-  written = (path == "-" ? std::fflush(file) : std::fclose(file)) == 0 && written;
-  if (written) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("cannot write '", path, "': ", std::strerror(errno)));
+  const int error = path == "-" ? WriteAndClose(stdout, data) : WriteNamed(path, data);
+  if (error == 0) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("cannot write '", path, "': ", std::strerror(error)));
 }
 
 }  // namespace kiln::cli

@@ -91,7 +91,8 @@ class ProgressLine {
 void ReportRun(Client& client, const std::string& key, const v1::DeviceTimes& times);
 
 void PrintJson(const google::protobuf::Message& message);
-// To a file, or to standard output where `path` is "-".
+// To a file, or to standard output where `path` is "-". A file is written beside and then given its
+// name, so that no half one has it.
 absl::Status WriteFile(const std::string& path, absl::string_view data);
 
 }  // namespace kiln::cli
