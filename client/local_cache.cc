@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "proto/base/log.h"
 #include "proto/base/signing.h"
 #include "proto/base/status_macros.h"
 
@@ -56,6 +57,11 @@ class File {
 
 absl::Status Error(absl::string_view what, absl::string_view path) {
   return absl::ErrnoToStatus(errno, absl::StrCat("local cache: cannot ", what, " ", path));
+}
+
+// What the disk does not let Kiln do now, and may later.
+absl::Status NotNow(absl::string_view what, absl::string_view path) {
+  return absl::UnavailableError(Error(what, path).message());
 }
 
 absl::StatusOr<std::string> ReadAll(int fd, int64_t size, const std::string& path) {
@@ -177,8 +183,29 @@ absl::Status Mark(const std::string& folder) {
         ", so Kiln did not make it, and a cache deletes what is old; name a folder that is new"));
   }
   File file(open(marker.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file.ok()) return Error("write", marker);
-  return WriteAll(file.fd(), kMarkerText, marker);
+  if (!file.ok()) return NotNow("write", marker);
+  return WriteAll(file.fd(), kMarkerText, marker).ok() ? absl::OkStatus() : NotNow("write", marker);
+}
+
+// Makes the folder where there is none; looks at whose it is.
+absl::Status Prepare(const std::string& folder) {
+  std::error_code error;
+  const fs::path parent = fs::path(folder).parent_path();
+  if (!parent.empty()) fs::create_directories(parent, error);
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    return NotNow("make the folder", folder);
+  }
+  struct stat info;
+  if (stat(folder.c_str(), &info) != 0) return Error("look at", folder);
+  if (!S_ISDIR(info.st_mode)) {
+    return absl::FailedPreconditionError(absl::StrCat("local cache: ", folder, " is no folder"));
+  }
+  if ((info.st_uid != geteuid() && info.st_uid != 0) || (info.st_mode & 0022) != 0) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("local cache: others may write to ", folder,
+                     ", and code is loaded from it; make it yours alone (chmod 700)"));
+  }
+  return Mark(folder);
 }
 
 }  // namespace
@@ -212,25 +239,12 @@ absl::StatusOr<LocalCacheOptions> ParseLocalCache(absl::string_view text) {
 LocalCache::LocalCache(LocalCacheOptions options) : options_(std::move(options)) {}
 
 absl::StatusOr<std::unique_ptr<LocalCache>> LocalCache::Open(LocalCacheOptions options) {
-  std::error_code error;
-  const fs::path parent = fs::path(options.folder).parent_path();
-  if (!parent.empty()) fs::create_directories(parent, error);
-  if (mkdir(options.folder.c_str(), 0700) != 0 && errno != EEXIST) {
-    return Error("make the folder", options.folder);
-  }
-  struct stat info;
-  if (stat(options.folder.c_str(), &info) != 0) return Error("look at", options.folder);
-  if (!S_ISDIR(info.st_mode)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("local cache: ", options.folder, " is no folder"));
-  }
-  if ((info.st_uid != geteuid() && info.st_uid != 0) || (info.st_mode & 0022) != 0) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("local cache: others may write to ", options.folder,
-                     ", and code is loaded from it; make it yours alone (chmod 700)"));
-  }
-  KILN_RETURN_IF_ERROR(Mark(options.folder));
-  return std::unique_ptr<LocalCache>(new LocalCache(std::move(options)));
+  std::unique_ptr<LocalCache> cache(new LocalCache(std::move(options)));
+  const absl::Status prepared = Prepare(cache->options_.folder);
+  cache->ready_ = prepared.ok();
+  if (!prepared.ok() && !absl::IsUnavailable(prepared)) return prepared;
+  if (!prepared.ok()) Log(LogLevel::kWarning, prepared.message(), {{"so", "nothing is kept"}});
+  return cache;
 }
 
 std::string LocalCache::PathOf(const Digest& key) const {
@@ -239,6 +253,7 @@ std::string LocalCache::PathOf(const Digest& key) const {
 }
 
 absl::StatusOr<LocalEntry> LocalCache::Get(const Digest& key) {
+  if (!ready_) return absl::NotFoundError("local cache: it is not there yet");
   const std::string path = PathOf(key);
   File file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   if (!file.ok()) return Error("read", path);
@@ -295,6 +310,11 @@ absl::Status LocalCache::Put(const Digest& key, const LocalEntry& entry) {
         "local cache: the artifact is larger than the limit of ", options_.max_bytes, " bytes"));
   }
   absl::MutexLock one_of_this_object(&mu_);
+  // Not there yet, or removed since.
+  if (!ready_ || access(options_.folder.c_str(), F_OK) != 0) {
+    KILN_RETURN_IF_ERROR(Prepare(options_.folder));
+    ready_ = true;
+  }
   KILN_ASSIGN_OR_RETURN(int lock_fd, Lock());
   const File lock(lock_fd);  // until the entry is there: room that is made is nobody else's
   MakeRoom(static_cast<int64_t>(bytes.size()));

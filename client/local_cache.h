@@ -9,6 +9,7 @@
 // Kiln made has a file KILN_LOCAL_CACHE; only files of the names above are ever deleted.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -42,7 +43,8 @@ class LocalCache {
   // Makes the folder, for its owner only, or takes an empty one. FAILED_PRECONDITION where it has
   // files in it and no mark of Kiln's: they are somebody's. Since code is loaded from it,
   // PERMISSION_DENIED where others than its owner may write there, or where it is neither this
-  // user's nor root's.
+  // user's nor root's. A disk that is full, read-only or away is no error: a warning, and nothing
+  // is kept until it takes the folder.
   static absl::StatusOr<std::unique_ptr<LocalCache>> Open(LocalCacheOptions options);
 
   // Digest checked. NOT_FOUND where there is none; DATA_LOSS, and the file gone, where it is
@@ -62,7 +64,8 @@ class LocalCache {
   void MakeRoom(int64_t more) const;
 
   const LocalCacheOptions options_;
-  absl::Mutex mu_;  // one writer of this process at a time
+  std::atomic<bool> ready_{false};  // the folder is there, and ours
+  absl::Mutex mu_;                  // one writer of this process at a time
 };
 
 }  // namespace kiln

@@ -197,6 +197,28 @@ TEST_F(LocalCacheTest, RefusesAFolderThatOthersMayWrite) {
   EXPECT_TRUE(absl::IsFailedPrecondition(LocalCache::Open({folder_ + "/file", 1000}).status()));
 }
 
+TEST_F(LocalCacheTest, ADiskThatTakesNoFolderKeepsNothingUntilItDoes) {
+  std::ofstream(folder_ + "/away") << "in place of the folder above the cache's";
+  auto cache = LocalCache::Open({folder_ + "/away/cache", 1 << 20});
+  ASSERT_TRUE(cache.ok()) << cache.status();
+  EXPECT_TRUE(absl::IsNotFound((*cache)->Get(Key(1)).status()));
+  const absl::Status refused = (*cache)->Put(Key(1), Entry(1));
+  EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+  EXPECT_THAT(refused.message(), ::testing::HasSubstr(folder_ + "/away/cache"));
+  fs::remove(folder_ + "/away");
+  EXPECT_TRUE((*cache)->Put(Key(1), Entry(1)).ok());
+  EXPECT_TRUE((*cache)->Get(Key(1)).ok());
+}
+
+TEST_F(LocalCacheTest, AFolderThatIsRemovedWhileInUseIsMadeAgain) {
+  auto cache = Open();
+  ASSERT_TRUE(cache->Put(Key(1), Entry(1)).ok());
+  fs::remove_all(folder_ + "/cache");
+  EXPECT_TRUE(absl::IsNotFound(cache->Get(Key(1)).status()));
+  EXPECT_TRUE(cache->Put(Key(2), Entry(2)).ok());
+  EXPECT_TRUE(Open()->Get(Key(2)).ok());
+}
+
 // What a user had in a folder before it became a cache by mistake.
 TEST_F(LocalCacheTest, AFolderWithFilesOfTheUsersIsRefusedAndLeftAlone) {
   const fs::path mine = folder_ + "/mine";
