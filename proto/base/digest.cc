@@ -1,6 +1,9 @@
 #include "proto/base/digest.h"
 
-#include <openssl/evp.h>
+// Of its interfaces the one that has no state of the library's own: threads may still make keys
+// when exit() has freed that.
+#define OPENSSL_SUPPRESS_DEPRECATED
+#include <openssl/sha.h>
 
 #include <bit>
 #include <cmath>
@@ -45,18 +48,17 @@ Digest Sha256(absl::string_view data) {
 }
 
 struct Hasher::State {
-  EVP_MD_CTX* context = EVP_MD_CTX_new();
-  ~State() { EVP_MD_CTX_free(context); }
+  SHA256_CTX context;
 };
 
 Hasher::Hasher() : state_(std::make_unique<State>()) {
-  EVP_DigestInit_ex(state_->context, EVP_sha256(), nullptr);
+  SHA256_Init(&state_->context);
 }
 
 Hasher::~Hasher() = default;
 
 Hasher& Hasher::Raw(absl::string_view data) {
-  EVP_DigestUpdate(state_->context, data.data(), data.size());
+  SHA256_Update(&state_->context, data.data(), data.size());
   return *this;
 }
 
@@ -79,8 +81,7 @@ Hasher& Hasher::Float(double v) {
 
 Digest Hasher::Finish() {
   Digest d;
-  unsigned length = 0;
-  EVP_DigestFinal_ex(state_->context, d.bytes.data(), &length);
+  SHA256_Final(d.bytes.data(), &state_->context);
   return d;
 }
 

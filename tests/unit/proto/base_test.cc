@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
+#include <openssl/crypto.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <cstdlib>
 
 #include "kiln/v1/compile_service.pb.h"
 #include "kiln/v1/error.pb.h"
@@ -19,6 +22,19 @@ TEST(DigestTest, Sha256MatchesThePublishedVectors) {
   EXPECT_EQ(Sha256("").ToHex(), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   EXPECT_EQ(Sha256("abc").ToHex(),
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
+// As a thread that compiles while main() returns makes it.
+TEST(DigestDeathTest, IsTheSameOnceExitHasEndedOpenSsl) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a process that has not used OpenSSL
+  EXPECT_EXIT(
+      {
+        // exit() calls what was registered first last.
+        std::atexit([] { _exit(Sha256("abc").ShortHex() == "ba7816bf8f01" ? 0 : 7); });
+        OPENSSL_init_crypto(0, nullptr);
+        std::exit(8);
+      },
+      ::testing::ExitedWithCode(0), "");
 }
 
 TEST(DigestTest, HexRoundTripsAndRefusesOtherText) {
