@@ -2,6 +2,7 @@
 
 import math
 import os
+import resource
 import threading
 import warnings
 
@@ -13,6 +14,7 @@ from compare import assert_same
 import kiln_torch
 from kiln_torch.program import load_program
 from kiln_torch.sizes import Sizes
+from kiln_torch.tools import _write_whole
 
 
 def run(fn, *args, **options):
@@ -418,6 +420,18 @@ def test_saved_graphs_and_explanations(tmp_path, server):
     assert [p.name for p in both] == ["t.0.kgraph", "t.1.kgraph"]
     text = kiln_torch.explain(model, torch.randn(4, 8))
     assert "kernel" in text and "addmm" in text
+
+
+def test_a_graph_that_the_disk_has_no_room_for_leaves_the_one_of_before(tmp_path):
+    path, limits = tmp_path / "mlp.kgraph", resource.getrlimit(resource.RLIMIT_FSIZE)
+    _write_whole(path, b"before")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            _write_whole(path, bytes(1000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == b"before" and os.listdir(tmp_path) == [path.name]
 
 
 def negated(*size):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -70,8 +71,22 @@ def save_graph(
     ]
     for target, graph in zip(paths, graphs, strict=True):
         asked = _asked(["torch"], prepare_memory(graph, settings))
-        target.write_bytes(_kiln.graph_to_bytes(graph.text) + asked)
+        _write_whole(target, _kiln.graph_to_bytes(graph.text) + asked)
     return paths
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    """Beside the file first, which has all of it or what it had before."""
+    path = path.resolve()
+    if path.exists() and not path.is_file():  # a pipe or a device
+        path.write_bytes(data)
+        return
+    draft = path.with_name(f"{path.name}.part-{os.getpid()}")
+    try:
+        draft.write_bytes(data)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def _varint(number: int) -> bytes:
