@@ -31,7 +31,7 @@ namespace {
 using Stub = v1::CompileService::Stub;
 
 constexpr absl::Duration kMostTimeout = absl::Hours(24);
-constexpr absl::Duration kReconnectLimit = absl::Milliseconds(100);
+constexpr absl::Duration kReconnectLimit = absl::Milliseconds(200);
 constexpr size_t kMostTenantBytes = 64;
 
 // What gRPC says when one side speaks TLS and the other does not, in words.
