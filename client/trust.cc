@@ -59,8 +59,16 @@ class LockedFile {
   LockedFile(const LockedFile&) = delete;
   LockedFile& operator=(const LockedFile&) = delete;
 
-  bool Add(absl::string_view line) const {
-    return fd_ >= 0 && write(fd_, line.data(), line.size()) == static_cast<ssize_t>(line.size());
+  // A line of its own: all of it or nothing.
+  bool Add(absl::string_view text) const {
+    const off_t end = fd_ < 0 ? -1 : lseek(fd_, 0, SEEK_END);
+    if (end < 0) return false;
+    char last = '\n';                      // an editor may have left none
+    (void)!pread(fd_, &last, 1, end - 1);  // nothing where the file is empty
+    const std::string line = absl::StrCat(last == '\n' ? "" : "\n", text, "\n");
+    if (write(fd_, line.data(), line.size()) == static_cast<ssize_t>(line.size())) return true;
+    (void)!ftruncate(fd_, end);  // half a line would be an error to whoever reads the file
+    return false;
   }
 
  private:
@@ -130,7 +138,7 @@ absl::Status Trust::KeepFirst(const std::string& address, const std::string& pub
   // Another process may have been first since.
   KILN_RETURN_IF_ERROR(ReadFile());
   if (kept_.contains(address)) return absl::OkStatus();
-  if (!file.Add(absl::StrCat(address, " ", FormatPublicKey(public_key), "\n"))) {
+  if (!file.Add(absl::StrCat(address, " ", FormatPublicKey(public_key)))) {
     Log(LogLevel::kWarning, "the server's public key is kept for this process only",
         {{"server", address}, {"why", absl::StrCat("cannot write ", path_)}});
     return absl::OkStatus();

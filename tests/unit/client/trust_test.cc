@@ -2,8 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -207,6 +209,26 @@ TEST_F(TrustTest, ABadLineOrKeyIsAnErrorThatNamesIt) {
   ClientOptions options;
   options.public_key = "ed25519:short";
   EXPECT_THAT(Trust::Load(options).status().message(), HasSubstr("public_key: 'ed25519:short'"));
+}
+
+TEST_F(TrustTest, WhatIsAddedIsALineOfItsOwnOrNothing) {
+  const std::string line = absl::StrCat("a:1 ", FormatPublicKey(mine_->public_key()));
+  const std::string edited = File("edited", line);  // by hand, and without an end of the line
+  const ClientOptions options = {.known_servers = edited};
+  ASSERT_TRUE(Load(options)->Introduce("b:1", other_->public_key()).ok());
+  EXPECT_TRUE(Load(options)->Introduce("a:1", mine_->public_key()).ok());
+  EXPECT_TRUE(Load(options)->Introduce("b:1", other_->public_key()).ok());
+
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto size = std::filesystem::file_size(edited);
+  const rlimit full = {size + 10, before.rlim_max};
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
+  EXPECT_TRUE(Load(options)->Introduce("c:1", other_->public_key()).ok());
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(std::filesystem::file_size(edited), size);
 }
 
 TEST_F(TrustTest, ProcessesThatMeetAServerTogetherKeepOneLine) {
