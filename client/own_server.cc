@@ -304,8 +304,8 @@ absl::Status OwnServer::StartLocked(const Patience& patience) const {
   std::error_code error;
   std::filesystem::create_directories(data_dir_, error);
   if (error) {
-    return Unavailable(
-        absl::StrCat("cannot make the folder ", data_dir_, " for its cache: ", error.message()));
+    return Unavailable(absl::StrCat("cannot make the folder ", data_dir_, " for its cache: ",
+                                    error.message(), " (KILN_DATA_DIR names another place)"));
   }
   KILN_ASSIGN_OR_RETURN(const int cache_lock, Lock(data_dir_ + "/start.lock", deadline, patience));
   const absl::Cleanup unlock_cache = [cache_lock] { close(cache_lock); };

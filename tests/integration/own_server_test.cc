@@ -229,6 +229,10 @@ TEST_F(OwnServerTest, WhatForbidsAStartIsASentence) {
   EXPECT_EQ(nowhere.code, kUnreachable);
   EXPECT_THAT(nowhere.errors, HasSubstr("cannot make the folder /proc/nowhere/kiln"));
 
+  Ended uncached = Kiln({"status"}, {"XDG_CACHE_HOME=/proc/nowhere"});
+  EXPECT_EQ(uncached.code, kUnreachable);
+  EXPECT_THAT(uncached.errors, HasSubstr("(KILN_DATA_DIR names another place)"));
+
   std::filesystem::create_directory(dir_.path() + "/kiln");
   std::filesystem::permissions(dir_.path() + "/kiln", std::filesystem::perms::all);
   Ended open = Kiln({"status"});
