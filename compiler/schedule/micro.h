@@ -74,7 +74,7 @@ namespace kiln::schedule {
      that have a part of the tile each, WARP_ROWS by WARP_COLUMNS, in steps of STEP; BLOCKS, how   \
      many tasks may run on a multiprocessor at a time */                                           \
   X(kMultiplyWarps, "multiply_warps", 7, 3, 7)                                                     \
-  /* <WIDTH, GROUPS, KEYS, STAGES, TURNS, PLACES, PERSISTENT, CAUSAL, MASK, SUMS, HIGH,          \
+  /* <WIDTH, GROUPS, KEYS, STAGES, TURNS, PLACES, PERSISTENT, CAUSAL, MASK, SUMS, HIGH,            \
      LOW>(result, query, key, value, then mask where MASK is not 0, sums where SUMS is 1; rows,    \
      row, keys, result_stride, query_stride, key_stride, value_stride, mask_stride, sums_stride),  \
      rows of bf16 or f16, WIDTH contiguous elements each; HIGH and                                 \
