@@ -1,8 +1,7 @@
 // Target ptx: attention of many queries as one kernel.
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <dlfcn.h>
 
 #include <algorithm>
 #include <numeric>
@@ -213,6 +212,7 @@ TEST(PtxAttentionTest, ALibraryHasWhatItIsFasterAt) {
                 .width = width};
   };
   EXPECT_FALSE(IsOneKernel(of(4, 16, 8192, 128))) << "its own tiles take as long";
+  EXPECT_FALSE(IsOneKernel(of(4, 16, 2048, 128))) << "as these do";
   EXPECT_FALSE(IsOneKernel(of(2, 8, 2048, 256)));
   EXPECT_TRUE(IsOneKernel(of(4, 16, 8192, 64)));
   EXPECT_FALSE(IsOneKernel(of(4, 16, 2048, 64))) << "tiles that leave many multiprocessors idle";
