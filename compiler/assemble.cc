@@ -92,16 +92,20 @@ class Assembler {
       KILN_ASSIGN_OR_RETURN(uint32_t id, BufferNumber(buffer));
       step.add_buffers(id);
     }
-    for (int symbol : kernel.emitted.symbols) {
-      v1::SymExpr& expr = *step.add_symbols()->mutable_expr();
-      expr.set_kind(v1::SymExpr::KIND_SYMBOL);
-      expr.set_symbol(static_cast<uint32_t>(symbol));
+    ir::IntContext& ints = *module_.ints;
+    const auto at_launch = [&](ir::IntExpr size) {
+      return ints.Substitute(size, kernel.emitted.stands_for);
+    };
+    for (const int symbol : kernel.emitted.symbols) {
+      KILN_ASSIGN_OR_RETURN(*step.add_symbols(), ToSymInt(at_launch(ints.Symbol(symbol))));
     }
     KILN_ASSIGN_OR_RETURN(*step.mutable_scratch_bytes(), ToSymInt(kernel.emitted.scratch_bytes));
     KILN_ASSIGN_OR_RETURN(*step.mutable_thread_scratch_bytes(),
                           ToSymInt(kernel.emitted.thread_scratch_bytes));
     if (!kernel.emitted.grid.blocks.empty()) {
-      KILN_ASSIGN_OR_RETURN(*step.mutable_grid(), ToGrid(kernel.emitted.grid));
+      codegen::EmittedGrid grid = kernel.emitted.grid;
+      for (ir::IntExpr& blocks : grid.blocks) blocks = at_launch(blocks);
+      KILN_ASSIGN_OR_RETURN(*step.mutable_grid(), ToGrid(grid));
     }
     step.set_binary(static_cast<uint32_t>(kernel.emitted.binary));
     step.set_tensor_maps(static_cast<uint32_t>(kernel.emitted.tensor_maps.size()));

@@ -191,8 +191,13 @@ class Emitter {
                                    const std::vector<std::string>& origins,
                                    codegen::EmittedKernel emitted) {
     NamedKernel named{.emitted = std::move(emitted)};
+    const size_t num_named = named.emitted.symbols.size();
     KILN_ASSIGN_OR_RETURN(const std::string interface,
                           InterfaceOf(module_, kernels, named.emitted));
+    if (target_.NamesAllSizes() && named.emitted.symbols.size() > num_named) {
+      return absl::InternalError(
+          absl::StrCat("kernel @", tree.name, " does not name all of its sizes"));
+    }
     named.emitted.source += target_.InterfaceText(interface, named.emitted.binary);
     named.symbol = absl::StrCat("kiln_", Sha256(named.emitted.source).ToHex().substr(0, 24));
     if (known_.insert(named.symbol).second) KILN_RETURN_IF_ERROR(Add(named, tree, origins));

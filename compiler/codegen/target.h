@@ -54,6 +54,11 @@ struct EmittedKernel {
   std::vector<Routine> routines;      // to be linked with the kernel
   std::vector<ir::BufferId> buffers;  // arguments, in order
   std::vector<int> symbols;           // ids of the IntContext's symbols passed after them, in order
+  // What symbols stand for that only this kernel has: its text is that for graphs of other sizes,
+  // too.
+  ir::IntContext::VarMap stands_for;
+  // What the interface states of buffers where that is not their size in the module.
+  absl::flat_hash_map<ir::BufferId, ir::IntExpr> buffer_bytes;
   ir::IntExpr scratch_bytes;          // for the launch
   ir::IntExpr thread_scratch_bytes;   // for each thread
   EmittedGrid grid;                   // no blocks: called once
@@ -156,6 +161,9 @@ class Target {
   // An SVG document of what the device's memories hold while the module runs; empty for targets
   // without one.
   virtual std::string Picture(ir::Module&) const { return ""; }
+  // Whether a kernel has to name all sizes that it is passed: where it finds what comes behind them
+  // follows from their number.
+  virtual bool NamesAllSizes() const { return false; }
   // Text to append to a kernel's source that states `interface`, one line of
   // kiln.v1.KernelInterface, where a client finds it in what was linked: in EmittedKernel::binary.
   virtual std::string InterfaceText(absl::string_view interface, int binary) const = 0;

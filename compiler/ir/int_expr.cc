@@ -35,7 +35,10 @@ IntExpr IntContext::Const(int64_t value) {
 
 IntExpr IntContext::NewSymbol(std::string name, int64_t min, int64_t max, int64_t hint) {
   impl_->symbols.push_back({std::move(name), min, max, hint});
-  int id = static_cast<int>(impl_->symbols.size()) - 1;
+  return Symbol(static_cast<int>(impl_->symbols.size()) - 1);
+}
+
+IntExpr IntContext::Symbol(int id) {
   return impl_->Intern(IntKind::kSymbol, id, 0, IntExpr(), {});
 }
 

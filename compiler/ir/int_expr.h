@@ -92,6 +92,8 @@ class IntContext {
   IntExpr Const(int64_t value);
   // A new symbol each call; its id counts up from 0.
   IntExpr NewSymbol(std::string name, int64_t min, int64_t max, int64_t hint);
+  // REQUIRES: NewSymbol made one of that id.
+  IntExpr Symbol(int id);
   // A new loop variable each call, 0 <= var < extent.
   IntExpr NewVar(IntExpr extent);
   // Operand number `operand` of the load or store that this stands in, known to be in

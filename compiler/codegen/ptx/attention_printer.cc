@@ -41,6 +41,7 @@ constexpr int64_t kCached = 32 << 20;
 // Windows, and sizes, of the micro-kernel.
 enum Operand : size_t { kResult, kQuery, kKey, kValue, kMask };
 constexpr size_t kKeys = 2, kStrides = 3, kMaskStride = 7, kSumsStride = 8;
+constexpr size_t kWindowsOfMaps[] = {kQuery, kKey, kValue, kResult};
 
 }  // namespace
 
@@ -92,10 +93,19 @@ class AttentionPrinter : public source::TreePrinter {
   bool IsHalf() const {
     return module_.buffers[attend_.windows[kQuery].buffer].dtype == DType::kF16;
   }
+  // A KAttentionSizes' numbers.
+  struct Sizes {
+    IntExpr batches, heads, queries, keys, of_key, together;
+  };
+
   // Finds the loops, and names what the call has.
   absl::Status Begin();
-  // `fewest_together`: tiles that come before those of other heads, 1 or more.
-  std::string SizesText(int64_t fewest_together);
+  // Heads that share keys come together. `fewest_together`: tiles that come before those of other
+  // heads, 1 or more.
+  Sizes FindSizes(int64_t fewest_together) const;
+  std::string Text(const Sizes& sizes);
+  // Whether there are no logarithms of sums, or those of a head follow each other, and heads, too.
+  bool AreSumsDense() const;
   // Scale, mask and what takes sums: the last arguments of the call.
   std::string ArgumentsText() const {
     return StrCat(source::FloatLiteral(DType::kF32, form_.scale), ", ", mask_, ", ", sums_);
@@ -123,9 +133,13 @@ class TilePrinter : public AttentionPrinter {
   absl::StatusOr<EmittedKernel> Print();
 
  private:
-  EmittedTensorMap MapOf(size_t window, int rows) const;
+  std::vector<IntExpr> MapSizes(size_t window, const Sizes& sizes) const;
+  EmittedTensorMap MapOf(size_t window, int rows, const Sizes& sizes) const;
   std::string ShapeText() const;
-  EmittedGrid Grid() const;
+  IntExpr Blocks(const Sizes& sizes) const;
+  // A symbol that stands for `value` from `min` to `max`.
+  IntExpr AtLaunch(IntExpr value, int64_t min, int64_t max, EmittedKernel& kernel) const;
+  void MakeForAnySizes(Sizes& sizes, EmittedKernel& kernel) const;
 
   const int compute_units_;
   const AttentionTile tile_;
@@ -148,15 +162,20 @@ class WarpsPrinter : public AttentionPrinter {
   const AttentionWarps warps_;
 };
 
-// Boxes of `rows` rows of a head.
-EmittedTensorMap TilePrinter::MapOf(size_t window, int rows) const {
+std::vector<IntExpr> TilePrinter::MapSizes(size_t window, const Sizes& sizes) const {
   const bool of_keys = window == kKey || window == kValue;
+  return {ints_.Const(tile_.width), of_keys ? sizes.keys : sizes.queries,
+          of_keys ? ints_.FloorDiv(sizes.heads, sizes.of_key) : sizes.heads, sizes.batches};
+}
+
+// Boxes of `rows` rows of a head.
+EmittedTensorMap TilePrinter::MapOf(size_t window, int rows, const Sizes& sizes) const {
   EmittedTensorMap map;
   map.buffer = attend_.windows[window].buffer;
   map.offset = First(window);
-  map.sizes = {ints_.Const(tile_.width), of_keys ? attend_.sizes[kKeys] : loops_[3]->end,
-               of_keys ? loops_[1]->end : Heads(), loops_[0]->end};
-  map.strides = {attend_.sizes[kStrides + window], HeadStride(window, of_keys),
+  map.sizes = MapSizes(window, sizes);
+  map.strides = {attend_.sizes[kStrides + window],
+                 HeadStride(window, window == kKey || window == kValue),
                  Along(window, *loops_[0])};
   AllowStrides(map);
   map.box = {kLine, rows, 1, 1};
@@ -209,10 +228,23 @@ std::string AttentionPrinter::MaskText() {
   return StrCat(text, "}");
 }
 
-// What takes the logarithm of a row's sum of exponentials.
+bool AttentionPrinter::AreSumsDense() const {
+  if (!form_.has_log_sums) return true;
+  const IntExpr queries = loops_[3]->end;
+  return First(Sums()).is_const(0) && attend_.sizes[kSumsStride].is_const(1) &&
+         HeadStride(Sums(), /*of_keys=*/false) == queries &&
+         Along(Sums(), *loops_[0]) == ints_.Mul(Heads(), queries);
+}
+
+// What takes the logarithm of a row's sum of exponentials. `sizes` is there.
 std::string AttentionPrinter::SumsText() {
   if (!form_.has_log_sums) return "[](long, long, long, float) {}";
   const schedule::Window& sums = attend_.windows[Sums()];
+  if (AreSumsDense()) {
+    return StrCat("[&](long batch, long head, long row, float value) KILN_INLINE { ",
+                  names_.Buffer(sums.buffer),
+                  "[(batch * sizes.heads + head) * sizes.queries + row] = value; }");
+  }
   return StrCat("[&](long batch, long head, long row, float value) KILN_INLINE { ",
                 names_.Buffer(sums.buffer), "[", Expr(First(Sums())), " + batch * ",
                 Expr(Along(Sums(), *loops_[0])), " + head * ",
@@ -238,34 +270,84 @@ absl::Status AttentionPrinter::Begin() {
   return absl::OkStatus();
 }
 
-// A KAttentionSizes' numbers. Heads that share keys come together.
-std::string AttentionPrinter::SizesText(int64_t fewest_together) {
+AttentionPrinter::Sizes AttentionPrinter::FindSizes(int64_t fewest_together) const {
   const IntExpr keys = attend_.sizes[kKeys];
   const IntExpr head_bytes = ints_.Mul(keys, int64_t{2} * 2 * form_.width);
   const IntExpr tiles = ints_.Mul(RowTiles(), loops_[2]->end);  // of heads that share keys
   const IntExpr at_a_time = ints_.Mul(ints_.Max(ints_.FloorDiv(ints_.Const(kCached), head_bytes),
                                                 ints_.CeilDiv(ints_.Const(fewest_together), tiles)),
                                       loops_[2]->end);
-  return absl::StrJoin(
-      {Expr(loops_[0]->end), Expr(Heads()), Expr(loops_[3]->end), Expr(keys), Expr(loops_[2]->end),
-       Expr(at_a_time)},
-      ", ", [](std::string* out, const std::string& size) { StrAppend(out, "(int)", size); });
+  return {loops_[0]->end, Heads(), loops_[3]->end, keys, loops_[2]->end, at_a_time};
 }
 
-EmittedGrid TilePrinter::Grid() const {
-  EmittedGrid grid;
-  grid.blocks = {tile_.is_persistent ? ints_.Min(Tiles(), ints_.Const(compute_units_)) : Tiles()};
-  grid.threads = {ints_.Const(tile_.Threads())};
-  grid.shared_bytes = ints_.Const(tile_.SharedBytes());
-  return grid;
+std::string AttentionPrinter::Text(const Sizes& sizes) {
+  return absl::StrJoin({Expr(sizes.batches), Expr(sizes.heads), Expr(sizes.queries),
+                        Expr(sizes.keys), Expr(sizes.of_key), Expr(sizes.together)},
+                       ", ", [](std::string* out, const std::string& size) {
+                         StrAppend(out, "(int)", size);
+                       });
+}
+
+IntExpr TilePrinter::Blocks(const Sizes& sizes) const {
+  const IntExpr tiles =
+      ints_.Mul(ints_.Mul(sizes.batches, sizes.heads),
+                ints_.CeilDiv(sizes.queries, ints_.Const(tile_.Queries())));
+  return tile_.is_persistent ? ints_.Min(tiles, ints_.Const(compute_units_)) : tiles;
+}
+
+IntExpr TilePrinter::AtLaunch(IntExpr value, int64_t min, int64_t max,
+                              EmittedKernel& kernel) const {
+  const int64_t hint = std::clamp(ints_.EvaluateAtHints(value), min, max);
+  const IntExpr symbol = ints_.NewSymbol("", min, max, hint);
+  kernel.stands_for.emplace(symbol, value);
+  return symbol;
+}
+
+// What the text and the interface need not tell become numbers of the launch: attention of other
+// lengths, heads and strides is the same kernel. Clients see that maps lie in their buffers.
+void TilePrinter::MakeForAnySizes(Sizes& sizes, EmittedKernel& kernel) const {
+  constexpr int64_t kMostElements = int64_t{1} << 38, kMostBytes = kMostElements * 2;
+  // Blocks that take tiles in turn take all, however many blocks there are.
+  if (tile_.is_persistent) {
+    kernel.grid.blocks = {AtLaunch(kernel.grid.blocks[0], 0, INT32_MAX, kernel)};
+  }
+  for (IntExpr* size : {&sizes.batches, &sizes.heads, &sizes.queries, &sizes.keys, &sizes.of_key,
+                        &sizes.together}) {
+    *size = AtLaunch(*size, size == &sizes.of_key ? 1 : 0, INT32_MAX, kernel);
+  }
+  if (!tile_.is_persistent) kernel.grid.blocks = {Blocks(sizes)};
+  for (size_t i = 0; i < kernel.tensor_maps.size(); ++i) {
+    EmittedTensorMap& map = kernel.tensor_maps[i];
+    map.sizes = MapSizes(kWindowsOfMaps[i], sizes);
+    map.offset = AtLaunch(map.offset, 0, kMostElements, kernel);
+    for (IntExpr& stride : map.strides) stride = AtLaunch(stride, 0, kMostElements, kernel);
+  }
+  for (const ir::BufferId buffer : names_.buffers()) {
+    const bool is_of_sums = form_.has_log_sums && buffer == attend_.windows[Sums()].buffer;
+    kernel.buffer_bytes[buffer] =
+        is_of_sums
+            ? ints_.Mul(ints_.Mul(ints_.Mul(sizes.batches, sizes.heads), sizes.queries),
+                        DTypeSize(module_.buffers[buffer].dtype))
+            : AtLaunch(ir::SizeBytes(ints_, module_.buffers[buffer]), 0, kMostBytes, kernel);
+  }
 }
 
 absl::StatusOr<EmittedKernel> TilePrinter::Print() {
   KILN_RETURN_IF_ERROR(Begin());
   // A round of blocks with long tiles goes with one of short ones (KNumbersOfBlock).
-  const std::string sizes = SizesText(int64_t{2} * compute_units_);
-  const std::string parameters = ParametersText(module_, names_, "__restrict ");
-  const size_t first_map = names_.buffers().size() + names_.symbols().size() + 2;
+  Sizes sizes = FindSizes(int64_t{2} * compute_units_);
+  EmittedKernel kernel;
+  kernel.waits = true;
+  kernel.grid.blocks = {Blocks(sizes)};
+  kernel.grid.threads = {ints_.Const(tile_.Threads())};
+  kernel.grid.shared_bytes = ints_.Const(tile_.SharedBytes());
+  const int rows[] = {tile_.Queries(), tile_.keys, tile_.keys, kStoredRows};
+  for (size_t i = 0; i < std::size(kWindowsOfMaps); ++i) {
+    kernel.tensor_maps.push_back(MapOf(kWindowsOfMaps[i], rows[i], sizes));
+  }
+  if (form_.mask == 0 && AreSumsDense()) MakeForAnySizes(sizes, kernel);
+  const std::string of_call = Text(sizes);
+  const std::string parameters = ParametersText(module_, kernel, names_, "__restrict ");
   Writer out;
   out.Line(kKernelMark, kSymbolPlaceholder);
   out.Line(kThreadsMark, tile_.Threads());
@@ -275,17 +357,13 @@ absl::StatusOr<EmittedKernel> TilePrinter::Print() {
            "char* scratch, int* error_out, KTensorMap of_queries, KTensorMap of_keys, "
            "KTensorMap of_values, KTensorMap of_result) {");
   PrintSymbols(names_, index_type_, out);
-  PrintMapAddresses(first_map, {"map_queries", "map_keys", "map_values", "map_result"}, out);
+  PrintMapAddresses(FirstMap(names_), {"map_queries", "map_keys", "map_values", "map_result"},
+                    out);
   out.Line("const KAttentionMaps maps = {map_queries, map_keys, map_values, map_result};");
-  out.Line("const KAttentionSizes sizes = {", sizes, "};");
+  out.Line("const KAttentionSizes sizes = {", of_call, "};");
   out.Line("KAttention<Shape>(maps, sizes, ", ArgumentsText(), ");");
   out.Line("}");
-
-  EmittedKernel kernel = KernelOf(ints_, names_, out);
-  kernel.grid = Grid();
-  kernel.waits = true;
-  kernel.tensor_maps = {MapOf(kQuery, tile_.Queries()), MapOf(kKey, tile_.keys),
-                        MapOf(kValue, tile_.keys), MapOf(kResult, kStoredRows)};
+  SetText(ints_, names_, out, kernel);
   return kernel;
 }
 
@@ -315,11 +393,17 @@ std::string WarpsPrinter::HeadsText(size_t window) {
 
 absl::StatusOr<EmittedKernel> WarpsPrinter::Print() {
   KILN_RETURN_IF_ERROR(Begin());
-  const std::string sizes = SizesText(/*fewest_together=*/1);
+  const std::string sizes = Text(FindSizes(/*fewest_together=*/1));
   const std::string operands = absl::StrJoin(
       {HeadsText(kQuery), HeadsText(kKey), HeadsText(kValue), HeadsText(kResult)}, ", ");
+  EmittedKernel kernel;
+  kernel.grid.blocks = {Tiles()};
+  kernel.grid.threads = {ints_.Const(warps_.Threads())};
+  kernel.grid.shared_bytes = ints_.Const(warps_.SharedBytes());
+  kernel.waits = waits_;
   // Loads may not come before a wait for the kernel that makes what they load.
-  const std::string parameters = ParametersText(module_, names_, waits_ ? "" : "__restrict ");
+  const std::string parameters =
+      ParametersText(module_, kernel, names_, waits_ ? "" : "__restrict ");
   Writer out;
   out.Line(kKernelMark, kSymbolPlaceholder);
   out.Line(kThreadsMark, warps_.Threads());
@@ -334,11 +418,7 @@ absl::StatusOr<EmittedKernel> WarpsPrinter::Print() {
   out.Line("KAttentionByWarps<Shape>(operands, sizes, ", ArgumentsText(), ");");
   out.Line("}");
 
-  EmittedKernel kernel = KernelOf(ints_, names_, out);
-  kernel.grid.blocks = {Tiles()};
-  kernel.grid.threads = {ints_.Const(warps_.Threads())};
-  kernel.grid.shared_bytes = ints_.Const(warps_.SharedBytes());
-  kernel.waits = waits_;
+  SetText(ints_, names_, out, kernel);
   return kernel;
 }
 

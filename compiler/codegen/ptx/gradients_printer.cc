@@ -170,8 +170,19 @@ absl::StatusOr<EmittedKernel> GradientsPrinter::Print() {
   const std::string log_sums = RowsText(Of::kLogSums), dots = RowsText(Of::kDots);
   const std::string sizes = SizesText();
 
-  const std::string parameters = ParametersText(module_, names_, "__restrict ");
-  const size_t first_map = names_.buffers().size() + names_.symbols().size() + 2;
+  EmittedKernel kernel;
+  kernel.grid.blocks = {ints_.Mul(ints_.Mul(loops_[0]->end, loops_[1]->end),
+                                  ints_.CeilDiv(loops_[2]->end, loops_[2]->step))};
+  kernel.grid.threads = {ints_.Const(tile_.kThreads)};
+  kernel.grid.shared_bytes = ints_.Const(tile_.SharedBytes());
+  kernel.waits = true;
+  kernel.zeroed = tree_.zeroed;
+  kernel.tensor_maps = {
+      MapOf(Of::kQuery, kLine, tile_.queries),      MapOf(Of::kKey, kLine, tile_.kKeys),
+      MapOf(Of::kValue, kLine, tile_.kKeys),        MapOf(Of::kGrad, kLine, tile_.queries),
+      MapOf(Of::kQueries, kLineOfSums, kAddedRows), MapOf(Of::kKeys, kLine, kStoredRows),
+      MapOf(Of::kValues, kLine, kStoredRows)};
+  const std::string parameters = ParametersText(module_, kernel, names_, "__restrict ");
   const std::vector<absl::string_view> maps = {"map_queries",  "map_keys",       "map_values",
                                                "map_grads",    "map_of_queries", "map_of_keys",
                                                "map_of_values"};
@@ -184,25 +195,14 @@ absl::StatusOr<EmittedKernel> GradientsPrinter::Print() {
            "char* scratch, int* error_out, KTensorMap m0, KTensorMap m1, KTensorMap m2, "
            "KTensorMap m3, KTensorMap m4, KTensorMap m5, KTensorMap m6) {");
   PrintSymbols(names_, index_type_, out);
-  PrintMapAddresses(first_map, maps, out);
+  PrintMapAddresses(FirstMap(names_), maps, out);
   out.Line("const KGradientsMaps maps = {", absl::StrJoin(maps, ", "), "};");
   out.Line("const KAttentionSizes sizes = {", sizes, "};");
   out.Line("KGradients<Shape>(maps, sizes, ", source::FloatLiteral(DType::kF32, tile_.scale), ", ",
            log_sums, ", ", dots, ");");
   out.Line("}");
 
-  EmittedKernel kernel = KernelOf(ints_, names_, out);
-  kernel.grid.blocks = {ints_.Mul(ints_.Mul(loops_[0]->end, loops_[1]->end),
-                                  ints_.CeilDiv(loops_[2]->end, loops_[2]->step))};
-  kernel.grid.threads = {ints_.Const(tile_.kThreads)};
-  kernel.grid.shared_bytes = ints_.Const(tile_.SharedBytes());
-  kernel.waits = true;
-  kernel.zeroed = tree_.zeroed;
-  kernel.tensor_maps = {
-      MapOf(Of::kQuery, kLine, tile_.queries),      MapOf(Of::kKey, kLine, tile_.kKeys),
-      MapOf(Of::kValue, kLine, tile_.kKeys),        MapOf(Of::kGrad, kLine, tile_.queries),
-      MapOf(Of::kQueries, kLineOfSums, kAddedRows), MapOf(Of::kKeys, kLine, kStoredRows),
-      MapOf(Of::kValues, kLine, kStoredRows)};
+  SetText(ints_, names_, out, kernel);
   return kernel;
 }
 

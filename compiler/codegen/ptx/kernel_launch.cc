@@ -19,6 +19,25 @@ void AppendSymbols(const source::Names& names, std::string& parameters) {
   }
 }
 
+// Names the symbols that the sizes of the buffers and of `kernel`'s grid and tensor maps have.
+void NameSizes(const ir::Module& module, const EmittedKernel& kernel, source::Names& names) {
+  const auto name = [&](const std::vector<ir::IntExpr>& sizes) {
+    for (const ir::IntExpr size : sizes) names.Expr(size);
+  };
+  for (const ir::BufferId buffer : names.buffers()) {
+    const auto stated = kernel.buffer_bytes.find(buffer);
+    names.Expr(stated != kernel.buffer_bytes.end()
+                   ? stated->second
+                   : ir::SizeBytes(*module.ints, module.buffers[buffer]));
+  }
+  name(kernel.grid.blocks);
+  for (const EmittedTensorMap& map : kernel.tensor_maps) {
+    names.Expr(map.offset);
+    name(map.sizes);
+    name(map.strides);
+  }
+}
+
 void PrintBegin(const TaskText& text, const source::Names& names, absl::string_view parameters,
                 Writer& out) {
   out.Line(kKernelMark, kSymbolPlaceholder);
@@ -57,10 +76,9 @@ void PrintTask(const TaskText& text, absl::string_view block, Writer& out) {
   out.Line("}");
 }
 
-EmittedKernel End(ir::Module& module, const source::Names& names, const TaskText& text,
-                  const Writer& out) {
-  ir::IntContext& ints = *module.ints;
-  EmittedKernel kernel = KernelOf(ints, names, out);
+// But for its text.
+EmittedKernel Begin(ir::IntContext& ints, const TaskText& text) {
+  EmittedKernel kernel;
   kernel.waits = text.waits;
   kernel.grid.blocks = {text.blocks};
   kernel.grid.threads = {ints.Const(text.threads)};
@@ -71,16 +89,20 @@ EmittedKernel End(ir::Module& module, const source::Names& names, const TaskText
 
 }  // namespace
 
-EmittedKernel PrintLaunch(ir::Module& module, const source::Names& names, const TaskText& text) {
+EmittedKernel PrintLaunch(ir::Module& module, const TaskText& text, source::Names& names) {
+  EmittedKernel kernel = Begin(*module.ints, text);
   Writer out;
-  PrintBegin(text, names, ParametersText(module, names), out);
+  PrintBegin(text, names, ParametersText(module, kernel, names), out);
   PrintTask(text, "KBlock()", out);
-  return End(module, names, text, out);
+  SetText(*module.ints, names, out, kernel);
+  return kernel;
 }
 
-std::optional<EmittedKernel> PrintLaunches(ir::Module& module, const source::Names& names,
-                                           const TaskText& text,
-                                           absl::Span<const BufferMap> copies) {
+std::optional<EmittedKernel> PrintLaunches(ir::Module& module, const TaskText& text,
+                                           absl::Span<const BufferMap> copies,
+                                           source::Names& names) {
+  EmittedKernel kernel = Begin(*module.ints, text);
+  NameSizes(module, kernel, names);
   const std::vector<ir::BufferId>& buffers = names.buffers();
   const size_t count = copies.size();
   if (!text.blocks.is_const() || text.blocks.value() > INT32_MAX / static_cast<int64_t>(count) ||
@@ -111,14 +133,15 @@ std::optional<EmittedKernel> PrintLaunches(ir::Module& module, const source::Nam
   }
   out.Line("}");
   PrintTask(text, StrCat("(KBlock() % ", blocks, ")"), out);
-  EmittedKernel kernel = End(module, names, text, out);
+  SetText(*module.ints, names, out, kernel);
   kernel.buffers = std::move(all);
   kernel.grid.blocks = {module.ints->Const(blocks * static_cast<int64_t>(count))};
   return kernel;
 }
 
-std::string ParametersText(const ir::Module& module, const source::Names& names,
-                           absl::string_view qualifier) {
+std::string ParametersText(const ir::Module& module, const EmittedKernel& kernel,
+                           source::Names& names, absl::string_view qualifier) {
+  NameSizes(module, kernel, names);
   std::string text;
   for (size_t i = 0; i < names.buffers().size(); ++i) {
     StrAppend(&text, source::PointerType(module, names, names.buffers()[i]), " ", qualifier, "b", i,
@@ -134,16 +157,18 @@ void PrintSymbols(const source::Names& names, absl::string_view type, source::Wr
   }
 }
 
-EmittedKernel KernelOf(ir::IntContext& ints, const source::Names& names,
-                       const source::Writer& text) {
-  EmittedKernel kernel;
+void SetText(ir::IntContext& ints, const source::Names& names, const source::Writer& text,
+             EmittedKernel& kernel) {
   kernel.source = text.text();
   kernel.buffers = names.buffers();
   kernel.symbols = names.symbols();
   kernel.scratch_bytes = ints.Const(0);
   kernel.thread_scratch_bytes = ints.Const(0);
   kernel.binary = 1;
-  return kernel;
+}
+
+size_t FirstMap(const source::Names& names) {
+  return names.buffers().size() + names.symbols().size() + 2;
 }
 
 }  // namespace kiln::codegen::ptx

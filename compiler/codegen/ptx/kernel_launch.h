@@ -30,21 +30,27 @@ struct TaskText {
 };
 
 // `names` are those of the text.
-EmittedKernel PrintLaunch(ir::Module& module, const source::Names& names, const TaskText& text);
+EmittedKernel PrintLaunch(ir::Module& module, const TaskText& text, source::Names& names);
 
 // As Target::PrintTogether: each block finds its copy. Nothing where the number of blocks is not
 // known before the run, or there are too many of them or of parameters.
-std::optional<EmittedKernel> PrintLaunches(ir::Module& module, const source::Names& names,
-                                           const TaskText& text,
-                                           absl::Span<const BufferMap> copies);
+std::optional<EmittedKernel> PrintLaunches(ir::Module& module, const TaskText& text,
+                                           absl::Span<const BufferMap> copies,
+                                           source::Names& names);
 
 // For printers of other kernels with such parameters: the parameters of buffers, pointers with that
 // qualifier and a space after it, and of symbols, each with ", " after it; the symbols, as
-// variables of `type` made of those; and a kernel of that text, without its grid.
-std::string ParametersText(const ir::Module& module, const source::Names& names,
-                           absl::string_view qualifier = "");
+// variables of `type` made of those; and the rest of a kernel of that text.
+//
+// A launch passes symbols that only the kernel's interface has, too. ParametersText names those
+// that the sizes of the buffers, `kernel`'s grid and its tensor maps have: it comes after all other
+// names.
+std::string ParametersText(const ir::Module& module, const EmittedKernel& kernel,
+                           source::Names& names, absl::string_view qualifier = "");
 void PrintSymbols(const source::Names& names, absl::string_view type, source::Writer& out);
-EmittedKernel KernelOf(ir::IntContext& ints, const source::Names& names,
-                       const source::Writer& text);
+void SetText(ir::IntContext& ints, const source::Names& names, const source::Writer& text,
+             EmittedKernel& kernel);
+// The number of the first tensor map's parameter, where `names` has all names.
+size_t FirstMap(const source::Names& names);
 
 }  // namespace kiln::codegen::ptx

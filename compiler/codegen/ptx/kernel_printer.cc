@@ -71,7 +71,7 @@ class KernelPrinter : public source::TreePrinter {
   }
 
   absl::StatusOr<TaskText> Print();
-  const source::Names& names() const { return names_; }
+  source::Names& names() { return names_; }
 
  private:
   // What one array's accesses have in common.
@@ -474,7 +474,7 @@ absl::StatusOr<EmittedKernel> PrintKernel(ir::Module& module, const schedule::Tr
                                           bool waits) {
   KernelPrinter printer(module, tree, waits);
   KILN_ASSIGN_OR_RETURN(const TaskText text, printer.Print());
-  return PrintLaunch(module, printer.names(), text);
+  return PrintLaunch(module, text, printer.names());
 }
 
 absl::StatusOr<std::optional<EmittedKernel>> PrintKernels(ir::Module& module,
@@ -482,7 +482,7 @@ absl::StatusOr<std::optional<EmittedKernel>> PrintKernels(ir::Module& module,
                                                           absl::Span<const BufferMap> copies) {
   KernelPrinter printer(module, tree, waits);
   KILN_ASSIGN_OR_RETURN(const TaskText text, printer.Print());
-  return PrintLaunches(module, printer.names(), text, copies);
+  return PrintLaunches(module, text, copies, printer.names());
 }
 
 }  // namespace kiln::codegen::ptx

@@ -11,7 +11,7 @@
 //
 // A Shape has, beside what prelude_scores.inc.h takes: kHead, elements of a row of queries, keys
 // and values; kGroups; kStages; kTurns: warpgroups begin to multiply in turn; kPlaces: tiles of
-// queries that there is memory for, 1 only where each block has one tile; Scores, Values:
+// queries that there is memory for, 1 only where each block has one tile, of its own number; Scores, Values:
 // instructions for kKeys and for a row of values; Wait(scores, sums): until they are done.
 #ifdef __NVPTX__
 
@@ -31,11 +31,13 @@ struct KAttentionPlan {
   static constexpr int kRingBarriers = 16 * S::kStages;
   static constexpr int kValuesFull = kKeysFull + kRingBarriers;
   static constexpr int kValuesEmpty = kKeysEmpty + kRingBarriers;
+  static constexpr int kTilesAt = kKeysFull + 2 * kRingBarriers;
 
-  // Of the queries of a block's tile number `turn`: where they lie, their barriers, and the parity
-  // of the phase in which they are there. A warp's 16 rows of the result take the place of its
-  // queries.
+  // Of the queries of a block's tile number `turn`: where they lie and where it says which tile
+  // that is, their barriers, and the parity of the phase in which they are there. A warp's 16 rows
+  // of the result take the place of its queries.
   KILN_FN unsigned QueriesAt(unsigned turn) { return turn % S::kPlaces * kQueryBytes; }
+  KILN_FN unsigned TileAt(unsigned turn) { return kTilesAt + turn % S::kPlaces * 16; }
   KILN_FN unsigned QueriesFull(unsigned turn) { return kBarriers + turn % S::kPlaces * 16; }
   KILN_FN unsigned QueriesEmpty(unsigned turn) { return QueriesFull(turn) + 8; }
   KILN_FN unsigned QueriesParity(unsigned turn) { return turn / S::kPlaces & 1; }
@@ -58,9 +60,18 @@ KILN_FN void KStoresHaveRead() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
-template <class S>
-KILN_FN KNumbersOfBlock<S> KNumbersOfThis(const KAttentionSizes& sizes) {
-  return {sizes, (int)__nvvm_read_ptx_sreg_nctaid_x(), (int)KBlock()};
+KILN_FN void KStoreTile(unsigned to, const KAttentionTile& tile) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(tile.row), "r"(tile.head),
+               "r"(tile.batch), "r"(tile.steps)
+               : "memory");
+}
+KILN_FN KAttentionTile KLoadTile(unsigned from) {
+  int row, head, batch, steps;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(row), "=r"(head), "=r"(batch), "=r"(steps)
+               : "r"(from)
+               : "memory");
+  return {KOfFirstLane(row), KOfFirstLane(head), KOfFirstLane(batch), KOfFirstLane(steps)};
 }
 
 template <class S>
@@ -69,11 +80,17 @@ KILN_FN void KLoadAttention(unsigned shared, const KAttentionMaps& maps,
   using P = KAttentionPlan<S>;
   int stage = 0;
   unsigned parity = 1;
-  auto numbers = KNumbersOfThis<S>(sizes);
-  for (unsigned turn = 0;; ++turn) {
+  KNumbersOfBlock<S> numbers = {sizes, (int)__nvvm_read_ptx_sreg_nctaid_x(), (int)KBlock()};
+  for (unsigned turn = 0; S::kPlaces > 1 || turn == 0; ++turn) {
     const int number = numbers.Next();
-    if (number >= numbers.tiles) break;
+    KBarrierWait(shared + P::QueriesEmpty(turn), P::QueriesParity(turn) ^ 1);
+    if (number >= numbers.tiles) {
+      KStoreTile(shared + P::TileAt(turn), {0, 0, 0, /*steps=*/0});
+      KBarrierArrive(shared + P::QueriesFull(turn));
+      break;
+    }
     const KAttentionTile tile = KAttentionTileAt<S>(number, sizes);
+    KStoreTile(shared + P::TileAt(turn), tile);
     const int of_keys = tile.head / sizes.of_key;
     const auto load = [&](unsigned to, unsigned long map, int rows, int row, int head,
                           unsigned barrier) KILN_INLINE {
@@ -83,7 +100,6 @@ KILN_FN void KLoadAttention(unsigned shared, const KAttentionMaps& maps,
         KLoadBoxOfHead(to + i * rows * P::kLine, map, i * 64, row, head, tile.batch, barrier);
       }
     };
-    KBarrierWait(shared + P::QueriesEmpty(turn), P::QueriesParity(turn) ^ 1);
     load(shared + P::QueriesAt(turn), maps.queries, P::kRows, tile.row, tile.head,
          shared + P::QueriesFull(turn));
     for (int step = tile.steps - 1; step >= 0; --step) {
@@ -179,7 +195,6 @@ KILN_FN void KAttend(unsigned shared, int group, const KAttentionMaps& maps,
   auto of_step = KStepOf<S>(mask);
   KAttentionRows rows = {};
   KAttentionTile tile = {};
-  auto numbers = KNumbersOfThis<S>(sizes);
   unsigned turn = -1u;                  // of the block's tiles
   int step = 0, stage = 0, before = 0;  // before: the stage of the step before
   unsigned parity = 0, parity_before = 0;
@@ -195,13 +210,15 @@ KILN_FN void KAttend(unsigned shared, int group, const KAttentionMaps& maps,
     const KAttentionTile done = tile;
     bool is_over = false;
     if (is_first) {
-      const int number = numbers.Next();
-      is_over = number >= numbers.tiles;
       ++turn;
-      tile = KAttentionTileAt<S>(number, sizes);
+      is_over = S::kPlaces == 1 && turn > 0;
+      if (!is_over) {
+        KBarrierWait(shared + P::QueriesFull(turn), P::QueriesParity(turn));
+        tile = KLoadTile(shared + P::TileAt(turn));
+        is_over = tile.steps == 0;
+      }
       step = tile.steps - 1;
       of_queries = KTileDescriptor(queries + P::QueriesAt(turn), 16);
-      if (!is_over) KBarrierWait(shared + P::QueriesFull(turn), P::QueriesParity(turn));
     }
     const bool has_sums = !is_first || turn > 0;
     KBarrierWait(shared + P::kKeysFull + 8 * stage, parity);

@@ -407,9 +407,17 @@ absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
   // No element is stored before all that depends on it is loaded: loads need not wait for stores.
   // But they may not come before a wait for the kernel that makes what they load.
   const bool may_load_early = HasFewRows() || (IsByWarps() && waits_);
+  EmittedKernel kernel;
+  kernel.grid = Grid();
+  kernel.waits = waits_;
+  const std::vector<int>& c = product_->constants;
+  if (IsPacked()) {
+    kernel.tensor_maps = PackedMaps();
+  } else if (!IsByWarps()) {
+    kernel.tensor_maps = {MapOf(1, num_rows, c[0]), MapOf(2, num_columns, c[1])};
+  }
   const std::string parameters =
-      ParametersText(module_, names_, may_load_early ? "" : "__restrict ");
-  const size_t first_map = names_.buffers().size() + names_.symbols().size() + 2;
+      ParametersText(module_, kernel, names_, may_load_early ? "" : "__restrict ");
   Writer out;
   out.Line(kKernelMark, kSymbolPlaceholder);
   out.Line(kThreadsMark, threads());
@@ -426,7 +434,7 @@ absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
   } else {
     std::vector<absl::string_view> maps = {"map_a", "map_b"};
     if (IsPacked()) maps.push_back("map_scales");
-    PrintMapAddresses(first_map, maps, out);
+    PrintMapAddresses(FirstMap(names_), maps, out);
   }
   if (checks) out.Line("int error = 0;");
   out.AppendText(f.out.text());
@@ -435,16 +443,8 @@ absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
   if (checks) out.Line("if (error) *error_out = 1;");
   out.Line("}");
 
-  EmittedKernel kernel = KernelOf(ints_, names_, out);
-  kernel.grid = Grid();
-  kernel.waits = waits_;
+  SetText(ints_, names_, out, kernel);
   if (IsByWarps()) return kernel;
-  const std::vector<int>& c = product_->constants;
-  if (IsPacked()) {
-    kernel.tensor_maps = PackedMaps();
-  } else {
-    kernel.tensor_maps = {MapOf(1, num_rows, c[0]), MapOf(2, num_columns, c[1])};
-  }
   for (size_t i = 2; HasFewRows() && i < product_->windows.size(); ++i) {
     kernel.read_early.push_back(product_->windows[i].buffer);
   }

@@ -148,6 +148,7 @@ class PtxTarget : public Target {
     return emitted;
   }
 
+  bool NamesAllSizes() const override { return true; }
   std::string InterfaceText(absl::string_view interface, int) const override {
     return absl::StrCat(ptx::kInterfaceMark, interface, "\n");
   }

@@ -159,9 +159,14 @@ absl::StatusOr<EmittedKernel> QueriesPrinter::Print() {
             source::FloatLiteral(DType::kF32, scale * std::log2(std::exp(1.0))),
             ", query, added, store);");
 
-  const std::string parameters = ParametersText(module_, names_);
-  const size_t first_map = names_.buffers().size() + names_.symbols().size() + 2;
   const int threads = tree_.team + kLoaders;
+  EmittedKernel kernel;
+  kernel.grid.blocks = {ints_.Mul(ints_.Mul(tasks_[0]->end, tasks_[1]->end), ints_.Const(cluster))};
+  kernel.grid.threads = {ints_.Const(threads)};
+  kernel.grid.shared_bytes =
+      ints_.Const(schedule::ptx::QueriesShape::SharedBytes(stages, mask_rows(), s[3].value()));
+  kernel.tensor_maps = {MapOf(2, s[8]), MapOf(3, s[9])};
+  const std::string parameters = ParametersText(module_, kernel, names_);
   Writer out;
   out.Line(kKernelMark, kSymbolPlaceholder);
   out.Line(kThreadsMark, threads);
@@ -175,11 +180,11 @@ absl::StatusOr<EmittedKernel> QueriesPrinter::Print() {
   out.Line("extern \"C\" KILN_KERNEL void ", kSymbolPlaceholder, "(", parameters,
            "char* scratch, int* error_out, KTensorMap of_k, KTensorMap of_v) {");
   PrintSymbols(names_, index_type_, out);
-  PrintMapAddresses(first_map, {"map_k", "map_v"}, out);
+  PrintMapAddresses(FirstMap(names_), {"map_k", "map_v"}, out);
   out.AppendText(body.text());
   out.Line("}");
 
-  EmittedKernel kernel = KernelOf(ints_, names_, out);
+  SetText(ints_, names_, out, kernel);
   kernel.waits = true;
   if (reads_early) {
     for (const size_t window : {2, 3}) {
@@ -187,11 +192,6 @@ absl::StatusOr<EmittedKernel> QueriesPrinter::Print() {
       if (!absl::c_linear_search(kernel.read_early, buffer)) kernel.read_early.push_back(buffer);
     }
   }
-  kernel.grid.blocks = {ints_.Mul(ints_.Mul(tasks_[0]->end, tasks_[1]->end), ints_.Const(cluster))};
-  kernel.grid.threads = {ints_.Const(threads)};
-  kernel.grid.shared_bytes =
-      ints_.Const(schedule::ptx::QueriesShape::SharedBytes(stages, mask_rows(), s[3].value()));
-  kernel.tensor_maps = {MapOf(2, s[8]), MapOf(3, s[9])};
   return kernel;
 }
 

@@ -1,0 +1,166 @@
+// kernels-ahead: compiles the kernels that a build has ready (compiler/kernels_ahead.h) and writes
+// them to a file.
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "compiler/compiler.h"
+#include "compiler/kernels_ahead.h"
+#include "kiln/v1/compile_service.pb.h"
+#include "kiln/v1/graph.pb.h"
+#include "kiln/v1/worker.pb.h"
+#include "proto/base/device_gpu.h"
+#include "proto/base/digest.h"
+#include "proto/base/status_macros.h"
+
+namespace kiln {
+namespace {
+
+constexpr absl::string_view kArch = "sm_90a";
+
+using Ints = std::vector<int64_t>;
+
+// Of queries, keys and values [batches, heads, length, width]: what a kernel depends on, and in
+// `length` which tiles are chosen.
+struct Attention {
+  int64_t width;
+  v1::DType dtype;
+  bool is_causal;
+  bool has_log_sums;  // for gradients
+  bool is_packed;     // queries, keys and values are parts of one tensor
+  int64_t length;
+};
+
+v1::ValueType TypeOf(const Ints& sizes, const Ints& strides, v1::DType dtype) {
+  v1::ValueType type;
+  type.mutable_tensor()->set_dtype(dtype);
+  for (const int64_t size : sizes) type.mutable_tensor()->add_sizes()->set_value(size);
+  for (const int64_t stride : strides) type.mutable_tensor()->add_strides()->set_value(stride);
+  return type;
+}
+
+// A node whose first arguments are the values of those numbers.
+v1::Node& AddNode(absl::string_view op, const std::vector<uint32_t>& values, v1::Graph& graph) {
+  v1::Node& node = *graph.add_nodes();
+  node.set_name(absl::StrCat("node", graph.nodes_size()));
+  node.set_op(std::string(op));
+  for (const uint32_t value : values) node.add_args()->set_value(value);
+  return node;
+}
+
+v1::Graph GraphOf(const Attention& a) {
+  constexpr int64_t kBatches = 4, kHeads = 32;
+  const int64_t tensors = a.is_packed ? 3 : 1, token = kHeads * a.width * tensors;
+  const Ints sizes = {kBatches, kHeads, a.length, a.width};
+  const Ints strides = {a.length * token, a.width, token, 1};
+  v1::Graph graph;
+  graph.set_format_version(1);
+  std::vector<uint32_t> operands;
+  for (int i = 0; i < (a.is_packed ? 1 : 3); ++i) {
+    v1::Input& input = *graph.add_inputs();
+    input.set_name(absl::StrCat("input", i));
+    input.set_role(v1::Input::ROLE_USER);
+    *input.mutable_type() =
+        a.is_packed ? TypeOf({kBatches, 3 * kHeads, a.length, a.width}, strides, a.dtype)
+                    : TypeOf(sizes, strides, a.dtype);
+    operands.push_back(static_cast<uint32_t>(i));
+  }
+  if (a.is_packed) {
+    operands.clear();
+    for (int64_t i = 0; i < 3; ++i) {
+      v1::Node& part = AddNode("aten.slice.Tensor", {0}, graph);
+      for (const int64_t number : {int64_t{1}, i * kHeads, (i + 1) * kHeads}) {
+        part.add_args()->set_int_(number);
+      }
+      *part.add_results() = TypeOf(sizes, strides, a.dtype);
+      operands.push_back(static_cast<uint32_t>(i + 1));
+    }
+  }
+  v1::Node& attend =
+      AddNode("aten._scaled_dot_product_flash_attention_for_cpu.default", operands, graph);
+  attend.add_args()->set_float_(0);  // dropout
+  attend.add_args()->set_bool_(a.is_causal);
+  const Ints result_strides = {kHeads * a.length * a.width, a.width, kHeads * a.width, 1};
+  *attend.add_results() = TypeOf(sizes, result_strides, a.dtype);
+  *attend.add_results() = TypeOf({kBatches, kHeads, a.length}, {kHeads * a.length, a.length, 1},
+                                 v1::DTYPE_FLOAT32);
+  const uint32_t result = operands.back() + 1;
+  graph.add_outputs()->set_value(result);
+  if (a.has_log_sums) graph.add_outputs()->set_value(result + 1);
+  return graph;
+}
+
+std::vector<Attention> All() {
+  std::vector<Attention> all;
+  for (const v1::DType dtype : {v1::DTYPE_BFLOAT16, v1::DTYPE_FLOAT16}) {
+    for (const bool is_causal : {false, true}) {
+      for (const bool has_log_sums : {false, true}) {
+        for (const int64_t length : {512, 4096}) {
+          for (const bool is_packed : {false, true}) {
+            all.push_back({64, dtype, is_causal, has_log_sums, is_packed, length});
+          }
+        }
+        all.push_back({128, dtype, is_causal, has_log_sums, false, 2048});
+      }
+    }
+  }
+  return all;
+}
+
+// Adds the text of the graph's kernels, those that `known` has aside.
+absl::Status AddKernels(const Attention& attention, std::set<std::string>& known,
+                        std::string& text) {
+  v1::PlanRequest request;
+  *request.mutable_graph() = GraphOf(attention);
+  KILN_ASSIGN_OR_RETURN(*request.mutable_device(), DescribeGpu(kArch));
+  KILN_ASSIGN_OR_RETURN(const v1::PlanResponse plan, PlanGraph(request, {}));
+  if (plan.kernels_size() != 1) {
+    return absl::InternalError(
+        absl::StrCat("attention ", attention.width, " wide is ", plan.kernels_size(), " kernels"));
+  }
+  for (const v1::KernelSource& kernel : plan.kernels()) {
+    v1::CompileKernelRequest compile;
+    compile.set_source(kernel.source());
+    *compile.mutable_device() = request.device();
+    KILN_ASSIGN_OR_RETURN(const Digest key, KernelKeyOf(compile));
+    if (!known.insert(key.ToHex()).second) continue;
+    KILN_ASSIGN_OR_RETURN(const v1::CompileKernelResponse made, CompileKernel(compile));
+    text += KernelAheadText(key, made.object());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Run(const char* path) {
+  std::string text;
+  std::set<std::string> known;
+  for (const Attention& attention : All()) {
+    KILN_RETURN_IF_ERROR(AddKernels(attention, known, text));
+  }
+  std::ofstream out(path, std::ios::binary);
+  if (!(out << text) || !out.flush()) {
+    return absl::UnavailableError(absl::StrCat("cannot write ", path));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace kiln
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::cerr << "usage: kernels-ahead OUTPUT\n";
+    return 2;
+  }
+  const absl::Status status = kiln::Run(argv[1]);
+  if (status.ok()) return 0;
+  std::cerr << "kernels-ahead: " << status.message() << "\n";
+  return 1;
+}
