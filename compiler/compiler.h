@@ -51,6 +51,10 @@ absl::Status CheckGraphSize(const v1::Graph& graph);
 
 absl::StatusOr<v1::PlanResponse> PlanGraph(const v1::PlanRequest& request, const StopCheck& stop);
 absl::StatusOr<v1::CompileKernelResponse> CompileKernel(const v1::CompileKernelRequest& request);
+// The same, at once where this build has compiled the kernel (compiler/kernels_ahead.h). In the
+// library kiln_kernels_ahead.
+absl::StatusOr<v1::CompileKernelResponse> FindOrCompileKernel(
+    const v1::CompileKernelRequest& request);
 absl::StatusOr<v1::LinkResponse> LinkKernels(const v1::LinkRequest& request);
 
 // The key under which the answer to `request` may be kept: made by the target of all that

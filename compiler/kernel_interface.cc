@@ -49,11 +49,10 @@ absl::StatusOr<std::string> InterfaceOf(const ir::Module& module,
     const ir::Buffer& buffer = module.buffers[id];
     v1::KernelInterface::Buffer& out = *interface.add_buffers();
     const auto stated = emitted.buffer_bytes.find(id);
-    KILN_ASSIGN_OR_RETURN(
-        *out.mutable_bytes(),
-        ToSymInt(stated != emitted.buffer_bytes.end() ? stated->second
-                                                      : ir::SizeBytes(*module.ints, buffer),
-                 number));
+    KILN_ASSIGN_OR_RETURN(*out.mutable_bytes(), ToSymInt(stated != emitted.buffer_bytes.end()
+                                                             ? stated->second
+                                                             : ir::SizeBytes(*module.ints, buffer),
+                                                         number));
     out.set_dtype(static_cast<v1::DType>(DTypeToProto(buffer.dtype)));
     out.set_read(Do(kernels, ir::ScalarOp::kLoad, id));
     out.set_written(Do(kernels, ir::ScalarOp::kStore, id));

@@ -1,6 +1,6 @@
 // Kernels that a build compiles: attention as nearly every model has it, whose kernels take longest
 // to compile, and are the same for all lengths and heads. kernels-ahead (compiler/tools/) makes
-// them; kilnd has them.
+// them, and FindOrCompileKernel (compiler/compiler.h) gives them.
 #pragma once
 
 #include <optional>

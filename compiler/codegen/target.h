@@ -59,9 +59,9 @@ struct EmittedKernel {
   ir::IntContext::VarMap stands_for;
   // What the interface states of buffers where that is not their size in the module.
   absl::flat_hash_map<ir::BufferId, ir::IntExpr> buffer_bytes;
-  ir::IntExpr scratch_bytes;          // for the launch
-  ir::IntExpr thread_scratch_bytes;   // for each thread
-  EmittedGrid grid;                   // no blocks: called once
+  ir::IntExpr scratch_bytes;                  // for the launch
+  ir::IntExpr thread_scratch_bytes;           // for each thread
+  EmittedGrid grid;                           // no blocks: called once
   std::vector<EmittedTensorMap> tensor_maps;  // its last parameters
   bool waits = false;                         // as in kiln.v1.KernelInterface
   std::vector<ir::BufferId> read_early;       // the same

@@ -90,8 +90,8 @@ v1::Graph GraphOf(const Attention& a) {
   attend.add_args()->set_bool_(a.is_causal);
   const Ints result_strides = {kHeads * a.length * a.width, a.width, kHeads * a.width, 1};
   *attend.add_results() = TypeOf(sizes, result_strides, a.dtype);
-  *attend.add_results() = TypeOf({kBatches, kHeads, a.length}, {kHeads * a.length, a.length, 1},
-                                 v1::DTYPE_FLOAT32);
+  *attend.add_results() =
+      TypeOf({kBatches, kHeads, a.length}, {kHeads * a.length, a.length, 1}, v1::DTYPE_FLOAT32);
   const uint32_t result = operands.back() + 1;
   graph.add_outputs()->set_value(result);
   if (a.has_log_sums) graph.add_outputs()->set_value(result + 1);
@@ -109,6 +109,8 @@ std::vector<Attention> All() {
           }
         }
         all.push_back({128, dtype, is_causal, has_log_sums, false, 2048});
+        // Prompts have any length.
+        if (is_causal && !has_log_sums) all.push_back({128, dtype, true, false, false, 2047});
       }
     }
   }

@@ -64,12 +64,18 @@ v1::Progress MakeProgress(absl::string_view stage, int done, int total, int cach
 // A kernel or routine that has just been compiled, on this job's account or another's.
 void RecordKernel(const TraceContext& step, absl::string_view kind, absl::string_view symbol,
                   const KernelOutcome& outcome) {
-  Span span = Span::BeginPart(step, kind);
-  span.Set("kiln.kernel", std::string(symbol));
-  span.SetStatus(outcome.kernel.status());
-  absl::Time now = absl::Now();
-  if (outcome.kernel.ok()) span.SetStart(now - absl::Nanoseconds(outcome.kernel->compile_ns));
-  span.End(now);
+  const absl::Time now = absl::Now();
+  const auto record = [&](absl::string_view name, absl::Time begin, absl::Time end) {
+    Span span = Span::BeginPart(step, name);
+    span.Set("kiln.kernel", std::string(symbol));
+    span.SetStatus(outcome.kernel.status());
+    span.SetStart(begin);
+    span.End(end);
+  };
+  if (!outcome.kernel.ok()) return record(kind, now, now);
+  const absl::Time compiled = std::min(outcome.kernel->compiled, now);
+  record(kind, compiled - absl::Nanoseconds(outcome.kernel->compile_ns), compiled);
+  if (outcome.kernel->assembling < now) record("cubin", outcome.kernel->assembling, now);
 }
 
 // What worker threads write while the job's thread waits, and tell; outlives a job that was

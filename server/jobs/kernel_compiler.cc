@@ -14,6 +14,12 @@ namespace {
 
 constexpr int kMaxAttempts = 2;
 
+// Where whether to stop is asked: first when a worker takes the task, whose time begins there.
+void NoteStart(std::atomic<int64_t>& started_ns) {
+  int64_t unset = 0;
+  started_ns.compare_exchange_strong(unset, absl::GetCurrentTimeNanos());
+}
+
 }  // namespace
 
 struct KernelCompiler::Flight {
@@ -24,7 +30,7 @@ struct KernelCompiler::Flight {
   // Only the flight's current attempt reads and writes these, one at a time.
   int attempts = 0;
   int worker_deaths = 0;
-  std::atomic<int64_t> started_ns = 0;
+  std::atomic<int64_t> started_ns = 0, assembling_ns = 0;
 
   absl::Mutex mu;
   struct Subscriber {
@@ -74,15 +80,13 @@ std::shared_ptr<const v1::WorkerResponse> KernelCompiler::FindInMemory(const Dig
 
 void KernelCompiler::Submit(const std::shared_ptr<Flight>& flight) {
   ++flight->attempts;
-  flight->started_ns = 0;
+  flight->started_ns = flight->assembling_ns = 0;
   WorkerTask task;
   task.request = flight->request;
   task.job = flight->job;
   task.weight = flight->weight;
   task.stopped = [flight] {
-    // First asked when a worker takes the task: the compile's time begins there.
-    int64_t unset = 0;
-    flight->started_ns.compare_exchange_strong(unset, absl::GetCurrentTimeNanos());
+    NoteStart(flight->started_ns);
     return flight->AllStopped();
   };
   task.done = [this, flight](absl::StatusOr<v1::WorkerResponse> response) {
@@ -93,8 +97,9 @@ void KernelCompiler::Submit(const std::shared_ptr<Flight>& flight) {
 
 void KernelCompiler::Finish(const std::shared_ptr<Flight>& flight,
                             absl::StatusOr<v1::WorkerResponse> response) {
-  int64_t started_ns = flight->started_ns;
-  int64_t compile_ns = started_ns == 0 ? 0 : absl::GetCurrentTimeNanos() - started_ns;
+  const int64_t started_ns = flight->started_ns, now_ns = absl::GetCurrentTimeNanos();
+  CompiledKernel kernel{.compile_ns = started_ns == 0 ? 0 : now_ns - started_ns,
+                        .compiled = absl::FromUnixNanos(now_ns)};
   if (IsWorkerDeath(response.status())) ++flight->worker_deaths;
   if (IsWorkerCrash(response.status()) && flight->attempts < kMaxAttempts) {
     Log(LogLevel::kWarning, "a kernel is compiled a second time after a crash",
@@ -104,8 +109,8 @@ void KernelCompiler::Finish(const std::shared_ptr<Flight>& flight,
   if (!response.ok()) {
     return Land(flight, {.kernel = response.status(), .worker_deaths = flight->worker_deaths});
   }
-  if (WantsCubin(*flight)) return SubmitAssembly(flight, *std::move(response), compile_ns);
-  StoreAndLand(flight, *std::move(response), compile_ns, /*whole=*/true);
+  if (WantsCubin(*flight)) return SubmitAssembly(flight, *std::move(response), std::move(kernel));
+  StoreAndLand(flight, *std::move(response), std::move(kernel), /*whole=*/true);
 }
 
 bool KernelCompiler::WantsCubin(const Flight& flight) const {
@@ -117,7 +122,7 @@ bool KernelCompiler::WantsCubin(const Flight& flight) const {
 }
 
 void KernelCompiler::SubmitAssembly(const std::shared_ptr<Flight>& flight,
-                                    v1::WorkerResponse response, int64_t compile_ns) {
+                                    v1::WorkerResponse response, CompiledKernel kernel) {
   auto request = std::make_shared<v1::WorkerRequest>();
   request->mutable_assemble()->set_ptx(response.compile_kernel().object());
   request->mutable_assemble()->set_arch(flight->request->compile_kernel().device().arch());
@@ -126,26 +131,32 @@ void KernelCompiler::SubmitAssembly(const std::shared_ptr<Flight>& flight,
   task.job = flight->job;
   task.weight = flight->weight;
   // Goes on without anyone who waits: what is stored is to be whole.
-  task.stopped = [] { return false; };
+  task.stopped = [flight] {
+    NoteStart(flight->assembling_ns);
+    return false;
+  };
   auto compiled = std::make_shared<v1::WorkerResponse>(std::move(response));
-  task.done = [this, flight, compiled, compile_ns](absl::StatusOr<v1::WorkerResponse> assembled) {
+  task.done = [this, flight, compiled,
+               kernel](absl::StatusOr<v1::WorkerResponse> assembled) mutable {
+    const int64_t assembling_ns = flight->assembling_ns;
+    if (assembling_ns != 0) kernel.assembling = absl::FromUnixNanos(assembling_ns);
     if (assembled.ok()) {
-      v1::CompileKernelResponse& kernel = *compiled->mutable_compile_kernel();
-      kernel.set_cubin(std::move(*assembled->mutable_assemble()->mutable_cubin()));
-      kernel.set_assembler(assembled->assemble().assembler());
+      v1::CompileKernelResponse& to = *compiled->mutable_compile_kernel();
+      to.set_cubin(std::move(*assembled->mutable_assemble()->mutable_cubin()));
+      to.set_assembler(assembled->assemble().assembler());
     } else {
       Log(LogLevel::kWarning, "a kernel has no cubin, only PTX",
           {{"kernel", flight->key.ShortHex()}, {"why", std::string(assembled.status().message())}});
     }
     if (assembler_.on_assembled) assembler_.on_assembled(assembled.ok());
-    StoreAndLand(flight, std::move(*compiled), compile_ns,
+    StoreAndLand(flight, std::move(*compiled), std::move(kernel),
                  /*whole=*/!absl::IsCancelled(assembled.status()));
   };
   assembler_.workers->Submit(std::move(task));
 }
 
 void KernelCompiler::StoreAndLand(const std::shared_ptr<Flight>& flight,
-                                  v1::WorkerResponse response, int64_t compile_ns, bool whole) {
+                                  v1::WorkerResponse response, CompiledKernel kernel, bool whole) {
   auto shared = std::make_shared<const v1::WorkerResponse>(std::move(response));
   if (whole) {
     absl::Status stored =
@@ -155,8 +166,8 @@ void KernelCompiler::StoreAndLand(const std::shared_ptr<Flight>& flight,
       Log(LogLevel::kWarning, "a kernel was not stored", {{"why", stored.ToString()}});
     }
   }
-  Land(flight, {.kernel = CompiledKernel{std::move(shared), compile_ns},
-                .worker_deaths = flight->worker_deaths});
+  kernel.response = std::move(shared);
+  Land(flight, {.kernel = std::move(kernel), .worker_deaths = flight->worker_deaths});
 }
 
 void KernelCompiler::Land(const std::shared_ptr<Flight>& flight, KernelOutcome outcome) {

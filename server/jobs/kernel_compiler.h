@@ -11,6 +11,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "cache/store.h"
 #include "proto/base/digest.h"
 #include "server/workers/worker_backend.h"
@@ -19,7 +20,10 @@ namespace kiln::server {
 
 struct CompiledKernel {
   std::shared_ptr<const v1::WorkerResponse> response;  // holds a CompileKernelResponse
-  int64_t compile_ns = 0;  // on the worker, waiting for one not included
+  int64_t compile_ns = 0;                        // on the worker, waiting for one not included
+  absl::Time compiled = absl::InfiniteFuture();  // when that ended, where it was compiled now
+  // When a worker began to make machine code of it; later than any time where none did.
+  absl::Time assembling = absl::InfiniteFuture();
 };
 
 struct KernelOutcome {
@@ -66,9 +70,10 @@ class KernelCompiler {
   // of the kernel's.
   bool WantsCubin(const Flight& flight) const;
   void SubmitAssembly(const std::shared_ptr<Flight>& flight, v1::WorkerResponse response,
-                      int64_t compile_ns);
+                      CompiledKernel kernel);
+  // `kernel` but for its response. `whole`: it may be stored.
   void StoreAndLand(const std::shared_ptr<Flight>& flight, v1::WorkerResponse response,
-                    int64_t compile_ns, bool whole);
+                    CompiledKernel kernel, bool whole);
   // Tells all who wait, or tries again for one who came after the others had left.
   void Land(const std::shared_ptr<Flight>& flight, KernelOutcome outcome);
 

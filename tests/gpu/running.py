@@ -40,6 +40,61 @@ def dynamic(run: Results) -> None:
         for b, s in ((2, 17), (1, 33), (5, 8), (2, 64)):
             tokens = torch.randint(0, 100, (b, s), device="cuda")
             torch.testing.assert_close(by_kiln(tokens), module(tokens), atol=1e-4, rtol=1e-4)
+    _dynamic_halves(run)
+
+
+def _attend_causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def _attend_shared(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+
+# On tensor cores: a function, its operands' sizes for numbers of batches and rows, and which of the
+# operands' dimensions change.
+DYNAMIC_HALVES: dict[str, tuple[Callable[..., torch.Tensor], Callable[..., Any], dict[int, tuple[int, ...]]]] = {
+    "attention of one query": (
+        _attend_shared,
+        lambda b, s: ((b, 8, 1, 128), (b, 2, 256, 128), (b, 2, 256, 128)),
+        {0: (0,), 1: (0,), 2: (0,)},
+    ),
+    "attention of one query, keys": (
+        _attend_shared,
+        lambda b, s: ((b, 8, 1, 64), (b, 2, s, 64), (b, 2, s, 64)),
+        {0: (0,), 1: (0, 2), 2: (0, 2)},
+    ),
+    "attention": (
+        _attend_causal,
+        lambda b, s: ((b, 8, s, 128),) * 3,
+        {0: (0, 2), 1: (0, 2), 2: (0, 2)},
+    ),
+    "product of a part": (
+        lambda x, w: F.gelu(x[:, 0] @ w),
+        lambda b, s: ((128 * b, s, 512), (512, 256)),
+        {0: (0, 1)},
+    ),
+    "product": (
+        lambda x, w: F.gelu(x @ w),
+        lambda b, s: ((b, s, 512), (512, 256)),
+        {0: (0, 1)},
+    ),
+}
+
+
+def _dynamic_halves(run: Results) -> None:
+    for name, (fn, sizes, dynamic_of) in DYNAMIC_HALVES.items():
+        with run.case(f"dynamic {name}, bfloat16"):
+            torch._dynamo.reset()
+            by_kiln = torch.compile(fn, backend="kiln", options={"fallback": "raise"})
+            for b, s in ((2, 200), (5, 97), (3, 640), (7, 256)):
+                args = [
+                    torch.randn(size, device="cuda", dtype=torch.bfloat16) for size in sizes(b, s)
+                ]
+                for number, dims in dynamic_of.items():
+                    for dim in dims:
+                        torch._dynamo.mark_dynamic(args[number], dim)
+                compare([by_kiln(*args)], [fn(*args)], [fn(*(x.double() for x in args))])
 
 
 def _on_streams(by_kiln: Callable[..., Any], x: torch.Tensor, w: torch.Tensor) -> None:

@@ -135,7 +135,7 @@ class TilePrinter : public AttentionPrinter {
  private:
   std::vector<IntExpr> MapSizes(size_t window, const Sizes& sizes) const;
   EmittedTensorMap MapOf(size_t window, int rows, const Sizes& sizes) const;
-  std::string ShapeText() const;
+  std::string ShapeText();
   IntExpr Blocks(const Sizes& sizes) const;
   // A symbol that stands for `value` from `min` to `max`.
   IntExpr AtLaunch(IntExpr value, int64_t min, int64_t max, EmittedKernel& kernel) const;
@@ -175,14 +175,13 @@ EmittedTensorMap TilePrinter::MapOf(size_t window, int rows, const Sizes& sizes)
   map.offset = First(window);
   map.sizes = MapSizes(window, sizes);
   map.strides = {attend_.sizes[kStrides + window],
-                 HeadStride(window, window == kKey || window == kValue),
-                 Along(window, *loops_[0])};
+                 HeadStride(window, window == kKey || window == kValue), Along(window, *loops_[0])};
   AllowStrides(map);
   map.box = {kLine, rows, 1, 1};
   return map;
 }
 
-std::string TilePrinter::ShapeText() const {
+std::string TilePrinter::ShapeText() {
   const absl::string_view type = IsHalf() ? "f16" : "bf16";
   Writer out;
   out.AppendText(InstructionText("OfScores", {.type = type,
@@ -202,8 +201,10 @@ std::string TilePrinter::ShapeText() const {
   out.Line("static constexpr int kHead = ", tile_.width, ", kRows = ", tile_.Queries(),
            ", kGroups = ", tile_.groups, ", kKeys = ", tile_.keys, ", kStages = ", tile_.stages,
            ", kPlaces = ", tile_.places, ", kMask = ", tile_.mask, ";");
+  const bool is_whole = multiples_.Is(ints_, attend_.sizes[kKeys], tile_.keys);
   out.Line("static constexpr bool kCausal = ", Truth(tile_.is_causal),
-           ", kTurns = ", Truth(tile_.turns), ", kHalf = ", Truth(IsHalf()), ";");
+           ", kTurns = ", Truth(tile_.turns), ", kHalf = ", Truth(IsHalf()),
+           ", kWholeSteps = ", Truth(is_whole), ";");
   out.Line("using Scores = OfScores;");
   out.Line("using Values = OfValues;");
   out.AppendText(WaitText("Wait", {tile_.keys / 2, tile_.width / 2}));
@@ -281,17 +282,15 @@ AttentionPrinter::Sizes AttentionPrinter::FindSizes(int64_t fewest_together) con
 }
 
 std::string AttentionPrinter::Text(const Sizes& sizes) {
-  return absl::StrJoin({Expr(sizes.batches), Expr(sizes.heads), Expr(sizes.queries),
-                        Expr(sizes.keys), Expr(sizes.of_key), Expr(sizes.together)},
-                       ", ", [](std::string* out, const std::string& size) {
-                         StrAppend(out, "(int)", size);
-                       });
+  return absl::StrJoin(
+      {Expr(sizes.batches), Expr(sizes.heads), Expr(sizes.queries), Expr(sizes.keys),
+       Expr(sizes.of_key), Expr(sizes.together)},
+      ", ", [](std::string* out, const std::string& size) { StrAppend(out, "(int)", size); });
 }
 
 IntExpr TilePrinter::Blocks(const Sizes& sizes) const {
-  const IntExpr tiles =
-      ints_.Mul(ints_.Mul(sizes.batches, sizes.heads),
-                ints_.CeilDiv(sizes.queries, ints_.Const(tile_.Queries())));
+  const IntExpr tiles = ints_.Mul(ints_.Mul(sizes.batches, sizes.heads),
+                                  ints_.CeilDiv(sizes.queries, ints_.Const(tile_.Queries())));
   return tile_.is_persistent ? ints_.Min(tiles, ints_.Const(compute_units_)) : tiles;
 }
 
@@ -325,10 +324,9 @@ void TilePrinter::MakeForAnySizes(Sizes& sizes, EmittedKernel& kernel) const {
   for (const ir::BufferId buffer : names_.buffers()) {
     const bool is_of_sums = form_.has_log_sums && buffer == attend_.windows[Sums()].buffer;
     kernel.buffer_bytes[buffer] =
-        is_of_sums
-            ? ints_.Mul(ints_.Mul(ints_.Mul(sizes.batches, sizes.heads), sizes.queries),
-                        DTypeSize(module_.buffers[buffer].dtype))
-            : AtLaunch(ir::SizeBytes(ints_, module_.buffers[buffer]), 0, kMostBytes, kernel);
+        is_of_sums ? ints_.Mul(ints_.Mul(ints_.Mul(sizes.batches, sizes.heads), sizes.queries),
+                               DTypeSize(module_.buffers[buffer].dtype))
+                   : AtLaunch(ir::SizeBytes(ints_, module_.buffers[buffer]), 0, kMostBytes, kernel);
   }
 }
 
@@ -357,8 +355,7 @@ absl::StatusOr<EmittedKernel> TilePrinter::Print() {
            "char* scratch, int* error_out, KTensorMap of_queries, KTensorMap of_keys, "
            "KTensorMap of_values, KTensorMap of_result) {");
   PrintSymbols(names_, index_type_, out);
-  PrintMapAddresses(FirstMap(names_), {"map_queries", "map_keys", "map_values", "map_result"},
-                    out);
+  PrintMapAddresses(FirstMap(names_), {"map_queries", "map_keys", "map_values", "map_result"}, out);
   out.Line("const KAttentionMaps maps = {map_queries, map_keys, map_values, map_result};");
   out.Line("const KAttentionSizes sizes = {", of_call, "};");
   out.Line("KAttention<Shape>(maps, sizes, ", ArgumentsText(), ");");
@@ -377,7 +374,7 @@ std::string WarpsPrinter::ShapeText() const {
            ", kKept = ", Truth(warps_.is_kept), ", kHalf = ", Truth(IsHalf()), ";");
   out.Line("static constexpr int kAtOnce = 1;");
   out.Line("static constexpr bool kShort = true, kWhole = false, kRagged = false, ",
-           "kByBlocks = ", Truth(waits_), ";");
+           "kByBlocks = ", Truth(waits_), ", kWholeSteps = false;");
   out.Line("};");
   return out.text();
 }

@@ -11,8 +11,9 @@
 //
 // A Shape has, beside what prelude_scores.inc.h takes: kHead, elements of a row of queries, keys
 // and values; kGroups; kStages; kTurns: warpgroups begin to multiply in turn; kPlaces: tiles of
-// queries that there is memory for, 1 only where each block has one tile, of its own number; Scores, Values:
-// instructions for kKeys and for a row of values; Wait(scores, sums): until they are done.
+// queries that there is memory for, 1 only where each block has one tile, of its own number;
+// Scores, Values: instructions for kKeys and for a row of values; Wait(scores, sums): until they
+// are done.
 #ifdef __NVPTX__
 
 // The plan of a block's shared memory. Rows lie in boxes of 64 elements, the last one may end in
@@ -253,8 +254,7 @@ KILN_FN void KAttend(unsigned shared, int group, const KAttentionMaps& maps,
     }
     KAddMask<S>(scores, of_step, scale);
     const int end = (step + 1) * S::kKeys;
-    if ((S::kCausal && end > tile.row + group * 64 + 1) ||
-        (sizes.keys % S::kKeys != 0 && end > sizes.keys)) {
+    if ((S::kCausal && end > tile.row + group * 64 + 1) || (!S::kWholeSteps && end > sizes.keys)) {
       KForbid<S>(scores, rows, step * S::kKeys, sizes);
     }
     KWeigh<S>(scores, rows, shrink, scale);

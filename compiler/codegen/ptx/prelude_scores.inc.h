@@ -6,8 +6,8 @@
 // lane % 4 * 2 and the next, [4 j + 2] and [4 j + 3] 8 rows below.
 //
 // A Shape has: kRows, queries of a tile; kKeys of a step; kCausal: a row sees keys up to its own
-// number; kMask: what a KMask gives, 0: nothing, 1: whether a key is seen, 2: what is added to a
-// score; kHalf: float16, else bfloat16.
+// number; kWholeSteps: steps end where keys do; kMask: what a KMask gives, 0: nothing, 1: whether a
+// key is seen, 2: what is added to a score; kHalf: float16, else bfloat16.
 
 // Of lanes 4 i to 4 i + 3, which have parts of one row.
 KILN_FN float KGreatestOfFour(float x) {
@@ -215,7 +215,7 @@ KILN_FN void KForbid(float (&scores)[S::kKeys / 2], const KAttentionRows& rows, 
                      const KAttentionSizes& sizes) {
 #pragma clang loop unroll(full)
   for (int half = 0; half < 2; ++half) {
-    int end = sizes.keys;
+    int end = S::kCausal && S::kWholeSteps ? rows.row + 8 * half + 1 : sizes.keys;
     if (S::kCausal && rows.row + 8 * half + 1 < end) end = rows.row + 8 * half + 1;
 #pragma clang loop unroll(full)
     for (int j = 0; j < S::kKeys / 8; ++j) {

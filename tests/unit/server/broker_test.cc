@@ -273,5 +273,53 @@ TEST_F(BrokerTest, AStoreWithNoRoomDoesNotFailTheCompile) {
   broker_.reset();
 }
 
+// Makes machine code at once.
+class FakeAssembler final : public WorkerBackend {
+ public:
+  void Submit(WorkerTask task) override {
+    EXPECT_FALSE(task.stopped());
+    v1::WorkerResponse response;
+    response.mutable_assemble()->set_cubin("code of " + task.request->assemble().ptx());
+    task.done(response);
+  }
+};
+
+TEST_F(BrokerTest, AKernelSaysWhenItWasCompiledAndWhenItsCubinWasBegun) {
+  auto store = cache::MakeMemoryStore(1 << 20);
+  FakeAssembler assembler;
+  KernelCompiler kernels(&workers_, store.get(), store.get(), {.workers = &assembler});
+  auto request = std::make_shared<v1::WorkerRequest>();
+  request->mutable_compile_kernel()->set_source("k1");
+  v1::Device& device = *request->mutable_compile_kernel()->mutable_device();
+  device.set_target(v1::TARGET_PTX);
+  device.add_binary_formats()->set_kind(v1::BINARY_KIND_CUBIN);
+  const auto compile = [&] {
+    auto done = std::make_shared<absl::Notification>();
+    auto outcome = std::make_shared<KernelOutcome>();
+    KernelRequest kernel;
+    kernel.key = Sha256("k1");
+    kernel.request = request;
+    kernel.stopped = [] { return false; };
+    kernel.done = [=](const KernelOutcome& found) {
+      *outcome = found;
+      done->Notify();
+    };
+    kernels.Compile(std::move(kernel));
+    EXPECT_TRUE(done->WaitForNotificationWithTimeout(kPatience));
+    return *outcome;
+  };
+  const absl::Time begin = absl::Now();
+  const KernelOutcome made = compile();
+  ASSERT_TRUE(made.kernel.ok()) << made.kernel.status();
+  EXPECT_EQ(made.kernel->response->compile_kernel().cubin(), "code of o:k1");
+  EXPECT_LE(begin, made.kernel->compiled - absl::Nanoseconds(made.kernel->compile_ns));
+  EXPECT_LE(made.kernel->compiled, made.kernel->assembling);
+  EXPECT_LE(made.kernel->assembling, absl::Now());
+  const KernelOutcome kept = compile();
+  ASSERT_TRUE(kept.kernel.ok()) << kept.kernel.status();
+  EXPECT_TRUE(kept.joined);
+  EXPECT_EQ(kept.kernel->assembling, absl::InfiniteFuture());
+}
+
 }  // namespace
 }  // namespace kiln::server
