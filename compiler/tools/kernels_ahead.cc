@@ -1,8 +1,6 @@
 // kernels-ahead: compiles the kernels that a build has ready (compiler/kernels_ahead.h) and writes
 // them to a file.
-#include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <set>
@@ -10,7 +8,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/compiler.h"
 #include "compiler/kernels_ahead.h"
