@@ -60,26 +60,26 @@ v1::Graph GraphOf(const Attention& a) {
   const Ints strides = {a.length * token, a.width, token, 1};
   v1::Graph graph;
   graph.set_format_version(1);
-  std::vector<uint32_t> operands;
-  for (int i = 0; i < (a.is_packed ? 1 : 3); ++i) {
+  const auto add_input = [&](const Ints& of) {
     v1::Input& input = *graph.add_inputs();
-    input.set_name(absl::StrCat("input", i));
+    input.set_name(absl::StrCat("input", graph.inputs_size()));
     input.set_role(v1::Input::ROLE_USER);
-    *input.mutable_type() =
-        a.is_packed ? TypeOf({kBatches, 3 * kHeads, a.length, a.width}, strides, a.dtype)
-                    : TypeOf(sizes, strides, a.dtype);
-    operands.push_back(static_cast<uint32_t>(i));
-  }
+    *input.mutable_type() = TypeOf(of, strides, a.dtype);
+  };
+  std::vector<uint32_t> operands;
   if (a.is_packed) {
-    operands.clear();
-    for (int64_t i = 0; i < 3; ++i) {
+    add_input({kBatches, tensors * kHeads, a.length, a.width});
+    for (int64_t i = 0; i < tensors; ++i) {
       v1::Node& part = AddNode("aten.slice.Tensor", {0}, graph);
       for (const int64_t number : {int64_t{1}, i * kHeads, (i + 1) * kHeads}) {
         part.add_args()->set_int_(number);
       }
       *part.add_results() = TypeOf(sizes, strides, a.dtype);
-      operands.push_back(static_cast<uint32_t>(i + 1));
     }
+    operands = {1, 2, 3};
+  } else {
+    for (int i = 0; i < 3; ++i) add_input(sizes);
+    operands = {0, 1, 2};
   }
   v1::Node& attend =
       AddNode("aten._scaled_dot_product_flash_attention_for_cpu.default", operands, graph);
@@ -114,9 +114,9 @@ std::vector<Attention> All() {
   return all;
 }
 
-// Adds the text of the graph's kernels, those that `known` has aside.
-absl::Status AddKernels(const Attention& attention, std::set<std::string>& known,
-                        std::string& text) {
+// Adds the attention's kernel to `text`, unless `known` has it.
+absl::Status AddKernel(const Attention& attention, std::set<std::string>& known,
+                       std::string& text) {
   v1::PlanRequest request;
   *request.mutable_graph() = GraphOf(attention);
   KILN_ASSIGN_OR_RETURN(*request.mutable_device(), DescribeGpu(kArch));
@@ -125,15 +125,13 @@ absl::Status AddKernels(const Attention& attention, std::set<std::string>& known
     return absl::InternalError(
         absl::StrCat("attention ", attention.width, " wide is ", plan.kernels_size(), " kernels"));
   }
-  for (const v1::KernelSource& kernel : plan.kernels()) {
-    v1::CompileKernelRequest compile;
-    compile.set_source(kernel.source());
-    *compile.mutable_device() = request.device();
-    KILN_ASSIGN_OR_RETURN(const Digest key, KernelKeyOf(compile));
-    if (!known.insert(key.ToHex()).second) continue;
-    KILN_ASSIGN_OR_RETURN(const v1::CompileKernelResponse made, CompileKernel(compile));
-    text += KernelAheadText(key, made.object());
-  }
+  v1::CompileKernelRequest compile;
+  compile.set_source(plan.kernels(0).source());
+  *compile.mutable_device() = request.device();
+  KILN_ASSIGN_OR_RETURN(const Digest key, KernelKeyOf(compile));
+  if (!known.insert(key.ToHex()).second) return absl::OkStatus();
+  KILN_ASSIGN_OR_RETURN(const v1::CompileKernelResponse made, CompileKernel(compile));
+  text += KernelAheadText(key, made.object());
   return absl::OkStatus();
 }
 
@@ -141,7 +139,7 @@ absl::Status Run(const char* path) {
   std::string text;
   std::set<std::string> known;
   for (const Attention& attention : All()) {
-    KILN_RETURN_IF_ERROR(AddKernels(attention, known, text));
+    KILN_RETURN_IF_ERROR(AddKernel(attention, known, text));
   }
   std::ofstream out(path, std::ios::binary);
   if (!(out << text) || !out.flush()) {

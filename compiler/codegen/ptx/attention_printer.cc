@@ -87,8 +87,6 @@ class AttentionPrinter : public source::TreePrinter {
     return ints_.Substitute(attend_.windows[window].index, zeros);
   }
   IntExpr Heads() const { return ints_.Mul(loops_[1]->end, loops_[2]->end); }
-  IntExpr RowTiles() const { return ints_.CeilDiv(loops_[3]->end, loops_[3]->step); }
-  IntExpr Tiles() const { return ints_.Mul(ints_.Mul(loops_[0]->end, Heads()), RowTiles()); }
   size_t Sums() const { return kMask + (form_.mask != 0 ? 1 : 0); }
   bool IsHalf() const {
     return module_.buffers[attend_.windows[kQuery].buffer].dtype == DType::kF16;
@@ -103,6 +101,10 @@ class AttentionPrinter : public source::TreePrinter {
   // Heads that share keys come together. `fewest_together`: tiles that come before those of other
   // heads, 1 or more.
   Sizes FindSizes(int64_t fewest_together) const;
+  IntExpr RowTiles(IntExpr queries) const { return ints_.CeilDiv(queries, loops_[3]->step); }
+  IntExpr Tiles(const Sizes& sizes) const {
+    return ints_.Mul(ints_.Mul(sizes.batches, sizes.heads), RowTiles(sizes.queries));
+  }
   std::string Text(const Sizes& sizes);
   // Whether there are no logarithms of sums, or those of a head follow each other, and heads, too.
   bool AreSumsDense() const;
@@ -274,7 +276,8 @@ absl::Status AttentionPrinter::Begin() {
 AttentionPrinter::Sizes AttentionPrinter::FindSizes(int64_t fewest_together) const {
   const IntExpr keys = attend_.sizes[kKeys];
   const IntExpr head_bytes = ints_.Mul(keys, int64_t{2} * 2 * form_.width);
-  const IntExpr tiles = ints_.Mul(RowTiles(), loops_[2]->end);  // of heads that share keys
+  // Of heads that share keys.
+  const IntExpr tiles = ints_.Mul(RowTiles(loops_[3]->end), loops_[2]->end);
   const IntExpr at_a_time = ints_.Mul(ints_.Max(ints_.FloorDiv(ints_.Const(kCached), head_bytes),
                                                 ints_.CeilDiv(ints_.Const(fewest_together), tiles)),
                                       loops_[2]->end);
@@ -289,8 +292,7 @@ std::string AttentionPrinter::Text(const Sizes& sizes) {
 }
 
 IntExpr TilePrinter::Blocks(const Sizes& sizes) const {
-  const IntExpr tiles = ints_.Mul(ints_.Mul(sizes.batches, sizes.heads),
-                                  ints_.CeilDiv(sizes.queries, ints_.Const(tile_.Queries())));
+  const IntExpr tiles = Tiles(sizes);
   return tile_.is_persistent ? ints_.Min(tiles, ints_.Const(compute_units_)) : tiles;
 }
 
@@ -390,11 +392,12 @@ std::string WarpsPrinter::HeadsText(size_t window) {
 
 absl::StatusOr<EmittedKernel> WarpsPrinter::Print() {
   KILN_RETURN_IF_ERROR(Begin());
-  const std::string sizes = Text(FindSizes(/*fewest_together=*/1));
+  const Sizes sizes = FindSizes(/*fewest_together=*/1);
+  const std::string of_call = Text(sizes);
   const std::string operands = absl::StrJoin(
       {HeadsText(kQuery), HeadsText(kKey), HeadsText(kValue), HeadsText(kResult)}, ", ");
   EmittedKernel kernel;
-  kernel.grid.blocks = {Tiles()};
+  kernel.grid.blocks = {Tiles(sizes)};
   kernel.grid.threads = {ints_.Const(warps_.Threads())};
   kernel.grid.shared_bytes = ints_.Const(warps_.SharedBytes());
   kernel.waits = waits_;
@@ -411,7 +414,7 @@ absl::StatusOr<EmittedKernel> WarpsPrinter::Print() {
   PrintSymbols(names_, index_type_, out);
   if (waits_) out.Line("KLetNextBegin();\nKWaitForPrevious();");
   out.Line("const KAttentionOperands operands = {", operands, "};");
-  out.Line("const KAttentionSizes sizes = {", sizes, "};");
+  out.Line("const KAttentionSizes sizes = {", of_call, "};");
   out.Line("KAttentionByWarps<Shape>(operands, sizes, ", ArgumentsText(), ");");
   out.Line("}");
 
