@@ -11,7 +11,7 @@
 #include "kiln/v1/graph.pb.h"
 #include "tests/integration/graphs.h"
 #include "tests/integration/server_process.h"
-#include "tests/integration/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace kiln::integration {
 namespace {

@@ -25,7 +25,7 @@
 #include "proto/base/own_server.h"
 #include "tests/integration/process.h"
 #include "tests/integration/server_process.h"
-#include "tests/integration/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace kiln::integration {
 namespace {

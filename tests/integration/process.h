@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "tests/integration/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace kiln::integration {
 

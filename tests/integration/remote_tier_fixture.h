@@ -12,7 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "cache/remote/remote_tier.h"
 #include "tests/integration/redis_process.h"
-#include "tests/integration/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace kiln::integration {
 

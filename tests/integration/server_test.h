@@ -11,7 +11,7 @@
 #include "absl/time/time.h"
 #include "tests/integration/calls.h"
 #include "tests/integration/server_process.h"
-#include "tests/integration/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace kiln::integration {
 

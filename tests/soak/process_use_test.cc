@@ -12,7 +12,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "tests/integration/server_test.h"
-#include "tests/integration/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace kiln::soak {
 namespace {
@@ -24,7 +24,7 @@ using ::testing::IsEmpty;
 constexpr size_t kBytes = 32 << 20;
 
 TEST(ProcessUseTest, WhatAProcessHoldsIsSeen) {
-  const integration::TempDir folder;
+  const TempDir folder;
   const ProcessUse before = ReadProcessUse(getpid(), folder.path(), 0);
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);

@@ -11,8 +11,8 @@
 #include "kiln/v1/compile_service.grpc.pb.h"
 #include "tests/integration/redis_process.h"
 #include "tests/integration/server_process.h"
-#include "tests/integration/temp_dir.h"
 #include "tests/soak/ledger.h"
+#include "tests/temp_dir.h"
 #include "tests/unit/server/certificates.h"
 
 namespace kiln::soak {
@@ -70,7 +70,7 @@ class World {
   absl::Status StartServer(const char* name, const std::string& data_dir,
                            std::vector<std::string> flags);
 
-  integration::TempDir dir_;
+  TempDir dir_;
   testing::Authority authority_{"the soak's authority"};
   std::string small_disk_;
   std::unique_ptr<integration::RedisProcess> redis_;

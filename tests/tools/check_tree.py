@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the tree's own rules: layering, file sizes, formatting, paths named in READMEs.
+"""Checks the tree's own rules: layering, file sizes, formatting, tests' files, paths in READMEs.
 
 Usage: check_tree.py [ROOT]. Prints each breach as "path:line: what is wrong" and exits 1 if there is
 any. Needs git; formatting is checked where clang-format-19 is installed.
@@ -152,6 +152,17 @@ def check_top_level(names: list[str]) -> list[str]:
     return found
 
 
+def check_temporary_files(name: str, lines: list[str]) -> list[str]:
+    """Tests run at the same time: each has a folder of its own for its files."""
+    if not name.startswith("tests/") or name == "tests/temp_dir.h":
+        return []
+    return [
+        f"{name}:{number}: its files' folder is a TempDir of tests/temp_dir.h"
+        for number, line in enumerate(lines, 1)
+        if re.search(r"testing::TempDir\(|temp_directory_path\(|mkdtemp\(|mkstemps?\(", line)
+    ]
+
+
 def check_readme_paths(root: Path, name: str, lines: list[str]) -> list[str]:
     """Every `path/like/this` in a README exists, from the root or from the README's folder."""
     found = []
@@ -195,6 +206,7 @@ def main() -> int:
             found.append(f"{name}:{len(lines)}: longer than {MAX_LINES} lines")
         if name in sources:
             found += check_layering(name, lines)
+            found += check_temporary_files(name, lines)
         if name.endswith("README.md"):
             found += check_readme_paths(root, name, lines)
     found += check_format(root, sources)

@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "cache/rocksdb_store.h"
 #include "cache/verifying_store.h"
+#include "tests/temp_dir.h"
 #include "tests/unit/cache/entries.h"
-#include "tests/unit/cache/temp_dir.h"
 
 extern char** environ;
 

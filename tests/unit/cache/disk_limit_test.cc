@@ -21,8 +21,8 @@
 #include "cache/rocksdb_store.h"
 #include "cache/value_files.h"
 #include "cache/verifying_store.h"
+#include "tests/temp_dir.h"
 #include "tests/unit/cache/entries.h"
-#include "tests/unit/cache/temp_dir.h"
 
 namespace kiln::cache {
 namespace {

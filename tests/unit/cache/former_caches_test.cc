@@ -12,7 +12,7 @@
 
 #include "absl/time/clock.h"
 #include "cache/data_dir.h"
-#include "tests/unit/cache/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace kiln::cache {
 namespace {

@@ -3,8 +3,8 @@
 #include <malloc.h>
 
 #include "cache/rocksdb_store.h"
+#include "tests/temp_dir.h"
 #include "tests/unit/cache/entries.h"
-#include "tests/unit/cache/temp_dir.h"
 
 namespace kiln::cache {
 namespace {

@@ -9,9 +9,9 @@
 #include "cache/memory_store.h"
 #include "cache/rocksdb_store.h"
 #include "cache/verifying_store.h"
+#include "tests/temp_dir.h"
 #include "tests/unit/cache/entries.h"
 #include "tests/unit/cache/fake_store.h"
-#include "tests/unit/cache/temp_dir.h"
 
 namespace kiln::cache {
 namespace {

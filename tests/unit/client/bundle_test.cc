@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "kiln/v1/compile_service.pb.h"
 #include "proto/base/signing.h"
+#include "tests/temp_dir.h"
 
 namespace kiln {
 namespace {
@@ -28,13 +29,10 @@ constexpr size_t kStartBytes = 12;
 class BundleTest : public ::testing::Test {
  protected:
   BundleTest() {
-    std::string name = (std::filesystem::temp_directory_path() / "kiln-bundle-XXXXXX").string();
-    folder_ = mkdtemp(name.data());
     key_ = SigningKey::LoadOrCreate(folder_ + "/signing.key").value();
     std::filesystem::remove(folder_ + "/signing.key");
     path_ = folder_ + "/cache.bundle";
   }
-  ~BundleTest() override { std::filesystem::remove_all(folder_); }
 
   static std::string KeyOf(int number) {
     return std::string(Sha256(absl::StrCat("key ", number)).view());
@@ -105,7 +103,8 @@ class BundleTest : public ::testing::Test {
     return numbers;
   }
 
-  std::string folder_;
+  const TempDir made_;
+  const std::string folder_ = made_.path();
   std::string path_;
   std::unique_ptr<SigningKey> key_;
   std::vector<std::string> damage_;

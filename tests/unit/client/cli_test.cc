@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "tests/temp_dir.h"
 
 namespace kiln::cli {
 namespace {
@@ -64,7 +65,8 @@ TEST(Cli, WrongUseExitsWithTwoAndASentence) {
 }
 
 TEST(Cli, ThreadsAboveTheProcessorsAreCappedWithALine) {
-  const std::string path = ::testing::TempDir() + "threads.kgraph";
+  const TempDir folder;
+  const std::string path = folder.path() + "/threads.kgraph";
   std::ofstream(path, std::ios::binary) << std::string("\x08\x01", 2);  // a graph of nothing
   const std::string command = absl::StrCat("run ", path, " --server 127.0.0.1:1 --threads ");
   EXPECT_THAT(Kiln(command + "1000").output, HasSubstr("threads is above what this process has"));
@@ -81,7 +83,8 @@ TEST(Cli, AbsentAndSenselessFilesAreErrors) {
   Result absent = Kiln("run /nonexistent.kgraph");
   EXPECT_EQ(absent.exit_code, 1);
   EXPECT_THAT(absent.output, HasSubstr("cannot read '/nonexistent.kgraph'"));
-  std::string path = ::testing::TempDir() + "senseless.kgraph";
+  const TempDir folder;
+  const std::string path = folder.path() + "/senseless.kgraph";
   std::ofstream(path) << "this is no graph";
   Result senseless = Kiln(absl::StrCat("compile ", path));
   EXPECT_EQ(senseless.exit_code, 4);
@@ -90,7 +93,6 @@ TEST(Cli, AbsentAndSenselessFilesAreErrors) {
   Result damaged = Kiln(absl::StrCat("run ", path));
   EXPECT_EQ(damaged.exit_code, 1);
   EXPECT_THAT(damaged.output, HasSubstr("cut off"));
-  std::remove(path.c_str());
 }
 
 TEST(Cli, HelpAndVersionExitWithZero) {

@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "client/remote.h"
-#include "tests/unit/cache/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace kiln::testing {
 namespace {

@@ -16,6 +16,7 @@
 #include "client/credentials.h"
 #include "kiln/client.h"
 #include "kiln/v1/graph.pb.h"
+#include "tests/temp_dir.h"
 #include "tests/unit/client/artifacts.h"
 #include "tests/unit/client/fake_server.h"
 
@@ -49,9 +50,6 @@ class SilentPort {
 class FailoverTest : public ::testing::Test {
  protected:
   void SetUp() override { ForgetPrograms(); }
-  void TearDown() override {
-    if (!folder_.empty()) std::filesystem::remove_all(folder_);
-  }
 
   static v1::Graph Graph(int number) {
     v1::Graph graph = GraphFor(AddAndDouble(8).program());
@@ -68,16 +66,7 @@ class FailoverTest : public ::testing::Test {
     return *std::move(client);
   }
 
-  std::string Folder() {
-    if (folder_.empty()) {
-      folder_ = absl::StrCat(::testing::TempDir(), "kiln_failover_", getpid());
-      std::filesystem::remove_all(folder_);
-    }
-    return folder_;
-  }
-
- private:
-  std::string folder_;
+  const TempDir folder_;
 };
 
 TEST_F(FailoverTest, ClientsOfOneServerShareOneConnection) {
@@ -271,7 +260,7 @@ TEST_F(FailoverTest, FailOnMissNeverCompiles) {
 
 TEST_F(FailoverTest, ALocalCacheServesARestartWithoutAServer) {
   FakeServer server;
-  const ClientOptions options = {.local_cache = Folder()};
+  const ClientOptions options = {.local_cache = folder_.path()};
   ASSERT_TRUE(MakeClient(server.address(), options)->Compile(Graph(0)).ok());
   ForgetPrograms();
   auto second = MakeClient(server.address(), options)->Compile(Graph(0));
@@ -294,7 +283,7 @@ TEST_F(FailoverTest, ALocalCacheServesARestartWithoutAServer) {
 
 TEST_F(FailoverTest, ALocalCacheFollowsTheServersCompiler) {
   FakeServer server;
-  const ClientOptions options = {.local_cache = Folder()};
+  const ClientOptions options = {.local_cache = folder_.path()};
   ASSERT_TRUE(MakeClient(server.address(), options)->Compile(Graph(0)).ok());
   ForgetPrograms();
   server.build = "build-2";
@@ -305,11 +294,11 @@ TEST_F(FailoverTest, ALocalCacheFollowsTheServersCompiler) {
 
 TEST_F(FailoverTest, DamageInTheLocalCacheIsAMissAndMended) {
   FakeServer server;
-  const ClientOptions options = {.local_cache = Folder()};
+  const ClientOptions options = {.local_cache = folder_.path()};
   auto first = MakeClient(server.address(), options)->Compile(Graph(0));
   ASSERT_TRUE(first.ok()) << first.status();
   const std::string path =
-      absl::StrCat(Folder(), "/", first->key.substr(0, 2), "/", first->key, ".kiln");
+      absl::StrCat(folder_.path(), "/", first->key.substr(0, 2), "/", first->key, ".kiln");
   ASSERT_TRUE(std::filesystem::exists(path));
   std::filesystem::resize_file(path, std::filesystem::file_size(path) - 1);
   for (const char* source : {"disk", "local_disk"}) {

@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "tests/temp_dir.h"
 
 namespace kiln {
 namespace {
@@ -26,12 +27,6 @@ using namespace std::chrono_literals;
 
 class LocalCacheTest : public ::testing::Test {
  protected:
-  LocalCacheTest() {
-    std::string pattern = ::testing::TempDir() + "local_cache_XXXXXX";
-    folder_ = mkdtemp(pattern.data());
-  }
-  ~LocalCacheTest() override { fs::remove_all(folder_); }
-
   std::unique_ptr<LocalCache> Open(int64_t max_bytes = 1 << 20) {
     auto cache = LocalCache::Open({folder_ + "/cache", max_bytes});
     EXPECT_TRUE(cache.ok()) << cache.status();
@@ -56,7 +51,8 @@ class LocalCacheTest : public ::testing::Test {
     return bytes;
   }
 
-  std::string folder_;
+  const TempDir made_;
+  const std::string folder_ = made_.path();
 };
 
 TEST_F(LocalCacheTest, GivesBackWhatWasPutAlsoToAnotherProcess) {

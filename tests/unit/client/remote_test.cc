@@ -1,7 +1,6 @@
 // The client against a server of the test's own.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -20,6 +19,7 @@
 #include "kiln/v1/graph.pb.h"
 #include "proto/base/error_detail.h"
 #include "proto/base/key.h"
+#include "tests/temp_dir.h"
 #include "tests/unit/client/artifacts.h"
 #include "tests/unit/client/fake_server.h"
 
@@ -140,14 +140,13 @@ TEST_F(RemoteTest, RefusesAProgramThatIsNotTheGraphs) {
 }
 
 TEST_F(RemoteTest, AnotherProgramInTheLocalCacheIsNotTaken) {
-  const std::string folder = ::testing::TempDir() + "kiln_changed_local_cache";
-  std::filesystem::remove_all(folder);
+  const TempDir folder;
   const auto compile = [&] {
     ForgetPrograms();
     ClientOptions options;
     options.server = server_.address();
     options.threads = 1;
-    options.local_cache = folder;
+    options.local_cache = folder.path();
     return (*Client::Create(options))->Compile(graph_);
   };
   auto compiled = compile();
@@ -159,7 +158,7 @@ TEST_F(RemoteTest, AnotherProgramInTheLocalCacheIsNotTaken) {
     ASSERT_TRUE(changed.ParseFromString(server_.stored[std::string(key.view())]));
     changed.mutable_program()->mutable_outputs(0)->mutable_none();
     const std::string bytes = Sealed(changed);
-    auto cache = LocalCache::Open({.folder = folder});
+    auto cache = LocalCache::Open({.folder = folder.path()});
     ASSERT_TRUE(cache.ok()) << cache.status();
     ASSERT_TRUE((*cache)->Put(key, {bytes, Sha256(bytes), ""}).ok());
   }
@@ -167,7 +166,6 @@ TEST_F(RemoteTest, AnotherProgramInTheLocalCacheIsNotTaken) {
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_STREQ(again->source, "disk") << "the server's";
   EXPECT_STREQ(compile()->source, "local_disk");
-  std::filesystem::remove_all(folder);
 }
 
 // The most memory that this process has had, in KiB.
@@ -240,9 +238,7 @@ TEST_F(RemoteTest, AKeyIsMadeWithTheBuildOfTheClientsTarget) {
 
 // The local cache remembers which compiler a server had: for each target its own.
 TEST_F(RemoteTest, WithoutAServerEachTargetsBuildIsTheOneItHadLast) {
-  const std::filesystem::path dir =
-      std::filesystem::path(::testing::TempDir()) / "kiln-builds-of-targets";
-  std::filesystem::remove_all(dir);
+  const TempDir folder;
   {
     std::lock_guard lock(server_.mutex);
     server_.builds = {{v1::TARGET_NULL, "build-null"}};
@@ -250,7 +246,7 @@ TEST_F(RemoteTest, WithoutAServerEachTargetsBuildIsTheOneItHadLast) {
   ClientOptions options;
   options.server = server_.address();
   options.threads = 1;
-  options.local_cache = dir.string();
+  options.local_cache = folder.path();
   ASSERT_TRUE((*Client::Create(options))->Compile(graph_).ok());
   ClientOptions other = options;
   other.target = "null";
@@ -260,7 +256,6 @@ TEST_F(RemoteTest, WithoutAServerEachTargetsBuildIsTheOneItHadLast) {
   auto compiled = (*Client::Create(options))->Compile(graph_);
   ASSERT_TRUE(compiled.ok()) << compiled.status();
   EXPECT_STREQ(compiled->source, "local_disk");
-  std::filesystem::remove_all(dir);
 }
 
 TEST_F(RemoteTest, CountsKernelsOfACompileThroughTheCInterface) {
@@ -290,17 +285,15 @@ TEST_F(RemoteTest, CountsKernelsOfACompileThroughTheCInterface) {
 }
 
 TEST_F(RemoteTest, WritesDebugFiles) {
-  std::string dir = ::testing::TempDir() + "kiln_debug_files";
-  std::filesystem::remove_all(dir);
-  auto compiled = MakeClient(dir)->Compile(graph_);
+  const TempDir dir;
+  auto compiled = MakeClient(dir.path())->Compile(graph_);
   ASSERT_TRUE(compiled.ok()) << compiled.status();
   std::filesystem::path folder =
-      std::filesystem::path(dir) / absl::StrCat("test_graph-", compiled->key.substr(0, 12));
+      std::filesystem::path(dir.path()) / absl::StrCat("test_graph-", compiled->key.substr(0, 12));
   for (const char* name : {"graph.kgraph", "graph.json", "program.json", "ir/00-fuse.kir",
                            "decisions.txt", "times.txt"}) {
     EXPECT_TRUE(std::filesystem::exists(folder / name)) << name;
   }
-  std::filesystem::remove_all(dir);
 }
 
 TEST(Remote, AServerThatIsAwayIsUnavailableAndNamed) {

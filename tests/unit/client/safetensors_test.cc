@@ -9,6 +9,7 @@
 #include "kiln/client.h"
 #include "kiln/kiln.h"
 #include "kiln/v1/graph.pb.h"
+#include "tests/temp_dir.h"
 #include "tests/unit/client/artifacts.h"
 
 namespace kiln {
@@ -30,12 +31,6 @@ std::string File(absl::string_view header, absl::string_view data) {
 
 std::string Floats(const std::vector<float>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
-}
-
-std::string Write(const std::string& name, const std::string& bytes) {
-  const std::string path = ::testing::TempDir() + name;
-  std::ofstream(path, std::ios::binary) << bytes;
-  return path;
 }
 
 TEST(Safetensors, SaysWhatIsInAFile) {
@@ -155,7 +150,18 @@ std::string SixFloats(absl::string_view name, size_t padding) {
   return File(header, Floats({1, 2, 3, 4, 5, 6}));
 }
 
-TEST(Weights, AreTheFilesOwnBytesWhereTheyAreAligned) {
+class WeightsTest : public ::testing::Test {
+ protected:
+  std::string Write(const std::string& name, const std::string& bytes) const {
+    const std::string path = absl::StrCat(folder_.path(), "/", name);
+    std::ofstream(path, std::ios::binary) << bytes;
+    return path;
+  }
+
+  const TempDir folder_;
+};
+
+TEST_F(WeightsTest, AreTheFilesOwnBytesWhereTheyAreAligned) {
   for (const size_t padding : {0, 1}) {
     const std::string path = Write("weights.safetensors", SixFloats("tied", padding));
     const auto weights = Weights::Load({path});
@@ -179,7 +185,7 @@ TEST(Weights, AreTheFilesOwnBytesWhereTheyAreAligned) {
   }
 }
 
-TEST(Weights, TakeTheLayoutOfTheGraph) {
+TEST_F(WeightsTest, TakeTheLayoutOfTheGraph) {
   v1::Graph graph = TwoInputs();
   v1::TensorType& type = *graph.mutable_inputs(0)->mutable_type()->mutable_tensor();
   *type.mutable_strides(0) = testing::Size(1);
@@ -197,7 +203,7 @@ TEST(Weights, TakeTheLayoutOfTheGraph) {
               HasSubstr("impossible strides"));
 }
 
-TEST(Weights, WhatDoesNotFitIsAnErrorAndChangesNothing) {
+TEST_F(WeightsTest, WhatDoesNotFitIsAnErrorAndChangesNothing) {
   v1::Graph graph = TwoInputs();
   const std::string path = Write("wrong.safetensors", SixFloats("arg1", 0));
   const auto weights = Weights::Load({path});
@@ -212,14 +218,13 @@ TEST(Weights, WhatDoesNotFitIsAnErrorAndChangesNothing) {
               HasSubstr("got 3 inputs; the graph has 2"));
   EXPECT_EQ(Weights::Load({"/nonexistent.safetensors"}).status().code(),
             absl::StatusCode::kNotFound);
-  EXPECT_THAT(Weights::Load({::testing::TempDir()}).status().message(),
-              HasSubstr("no regular file"));
+  EXPECT_THAT(Weights::Load({folder_.path()}).status().message(), HasSubstr("no regular file"));
   EXPECT_THAT(Weights::Load({Write("empty.safetensors", "")}).status().message(),
               HasSubstr("too short"));
   EXPECT_THAT(Weights::Load({path, path}).status().message(), HasSubstr("'arg1' is in '"));
 }
 
-TEST(Weights, TwoNamesOfOneTensorHaveToAgree) {
+TEST_F(WeightsTest, TwoNamesOfOneTensorHaveToAgree) {
   const std::string tied = Write("tied.safetensors", SixFloats("tied", 0));
   std::string same = SixFloats("weight", 0), other = same;
   other.back() = 'x';
@@ -231,7 +236,7 @@ TEST(Weights, TwoNamesOfOneTensorHaveToAgree) {
               HasSubstr("differ; the graph has them as one, its input 'arg0'"));
 }
 
-TEST(Weights, AreThereInC) {
+TEST_F(WeightsTest, AreThereInC) {
   const std::string bytes = TwoInputs().SerializeAsString();
   kiln_graph* graph = nullptr;
   ASSERT_EQ(kiln_graph_parse(bytes.data(), bytes.size(), &graph), nullptr);

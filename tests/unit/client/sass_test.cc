@@ -5,12 +5,12 @@
 #include <sys/stat.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "kiln/v1/artifact.pb.h"
+#include "tests/temp_dir.h"
 
 namespace kiln::cli {
 namespace {
@@ -22,9 +22,8 @@ constexpr char kInterface[] = "// interface grid { blocks { value: 1 } threads {
 // With a PATH that has nothing but the folder of a program that stands for nvdisasm.
 class SassTest : public ::testing::Test {
  protected:
-  SassTest() : folder_(absl::StrCat(::testing::TempDir(), "/kiln_sass")), path_(getenv("PATH")) {
-    std::filesystem::create_directory(folder_);
-    setenv("PATH", folder_.c_str(), 1);
+  SassTest() : path_(getenv("PATH")) {
+    setenv("PATH", folder_.path().c_str(), 1);
     unsetenv("CUDA_HOME");
     unsetenv("CUDA_PATH");
     v1::Binary& binary = *artifact_.add_binaries();
@@ -32,13 +31,10 @@ class SassTest : public ::testing::Test {
     binary.set_data(absl::StrCat("// kiln kernels 1\n// kernel a 0 3\n", kInterface,
                                  "// kernel b 3 4\n", kInterface, "\noneother"));
   }
-  ~SassTest() override {
-    setenv("PATH", path_.c_str(), 1);
-    std::filesystem::remove_all(folder_);
-  }
+  ~SassTest() override { setenv("PATH", path_.c_str(), 1); }
 
   void WriteDisassembler(const std::string& does) {
-    const std::string program = folder_ + "/nvdisasm";
+    const std::string program = folder_.path() + "/nvdisasm";
     std::ofstream(program) << "#!/bin/sh\n" << does << "\n";
     chmod(program.c_str(), 0755);
   }
@@ -46,7 +42,8 @@ class SassTest : public ::testing::Test {
   v1::Artifact artifact_;
 
  private:
-  const std::string folder_, path_;
+  const TempDir folder_;
+  const std::string path_;
 };
 
 TEST_F(SassTest, IsWhatTheDisassemblerPrintsForEachKernel) {

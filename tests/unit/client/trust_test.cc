@@ -16,7 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "proto/base/own_server.h"
 #include "proto/base/signing.h"
-#include "tests/unit/cache/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace kiln::testing {
 namespace {

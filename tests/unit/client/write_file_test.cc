@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/command.h"
+#include "tests/temp_dir.h"
 
 namespace kiln::cli {
 namespace {
@@ -23,9 +24,6 @@ using ::testing::HasSubstr;
 
 class WriteFileTest : public ::testing::Test {
  protected:
-  void SetUp() override { fs::create_directories(folder_); }
-  void TearDown() override { fs::remove_all(folder_); }
-
   std::string Path(const std::string& name) const { return folder_ / name; }
   static std::string Read(const std::string& path) {
     std::ifstream in(path, std::ios::binary);
@@ -35,7 +33,8 @@ class WriteFileTest : public ::testing::Test {
     return std::distance(fs::directory_iterator(folder_), fs::directory_iterator());
   }
 
-  const fs::path folder_ = absl::StrCat(::testing::TempDir(), "kiln_write_file_", getpid());
+  const TempDir made_;
+  const fs::path folder_ = made_.path();
 };
 
 // No file of this process grows beyond that.

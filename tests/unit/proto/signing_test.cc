@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tests/unit/cache/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace kiln {
 namespace {

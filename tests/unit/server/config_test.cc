@@ -7,7 +7,7 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
-#include "tests/unit/cache/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace kiln::server {
 namespace {

@@ -12,7 +12,7 @@
 #include "server/security/complaint.h"
 #include "server/security/tls.h"
 #include "server/web/http_guard.h"
-#include "tests/unit/cache/temp_dir.h"
+#include "tests/temp_dir.h"
 #include "tests/unit/server/certificates.h"
 
 namespace kiln::server {

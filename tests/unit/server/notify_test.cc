@@ -11,7 +11,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "tests/unit/cache/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace kiln::server {
 namespace {

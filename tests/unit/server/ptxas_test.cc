@@ -17,6 +17,7 @@
 #include "proto/base/status_macros.h"
 #include "server/workers/sandbox.h"
 #include "server/workers/worker_process.h"
+#include "tests/temp_dir.h"
 
 namespace kiln::server {
 namespace {
@@ -44,7 +45,8 @@ absl::StatusOr<v1::AssembleResponse> AssembleText(const std::string& ptx) {
 }
 
 TEST(Ptxas, AScriptOrNothingIsNoAssembler) {
-  const std::string script = ::testing::TempDir() + "/ptxas_script";
+  const TempDir folder;
+  const std::string script = folder.path() + "/ptxas_script";
   std::ofstream(script) << "#!/bin/sh\nsleep 1000\n";
   chmod(script.c_str(), 0755);
   EXPECT_THAT(FindPtxas(script).status().message(), HasSubstr("is no program"));
@@ -159,12 +161,10 @@ TEST(Nvdisasm, IsLookedForBesidePtxasFirst) {
   EXPECT_EQ(*FindNvdisasm("none", "/usr/bin/ptxas"), "");
   EXPECT_EQ(*FindNvdisasm("/bin/true", ""), "/bin/true");
   EXPECT_THAT(FindNvdisasm("/absent", "").status().message(), HasSubstr("--nvdisasm: '/absent'"));
-  const std::string folder = ::testing::TempDir();
-  const std::string program = folder + (folder.back() == '/' ? "nvdisasm" : "/nvdisasm");
-  unlink(program.c_str());
+  const TempDir folder;
+  const std::string program = folder.path() + "/nvdisasm";
   ASSERT_EQ(symlink("/bin/true", program.c_str()), 0);
-  EXPECT_EQ(*FindNvdisasm("auto", program.substr(0, program.rfind('/')) + "/ptxas"), program);
-  unlink(program.c_str());
+  EXPECT_EQ(*FindNvdisasm("auto", folder.path() + "/ptxas"), program);
 }
 
 TEST(Nvdisasm, TheRealOneShowsInstructionsAndRefusesWhatIsNoCubin) {
@@ -172,7 +172,8 @@ TEST(Nvdisasm, TheRealOneShowsInstructionsAndRefusesWhatIsNoCubin) {
   if (ptxas.empty() || FindNvdisasm("auto", ptxas)->empty()) {
     GTEST_SKIP() << "there is no nvdisasm, or no ptxas";
   }
-  const std::string made = ::testing::TempDir() + "/kiln_nvdisasm.cubin";
+  const TempDir folder;
+  const std::string made = folder.path() + "/made.cubin";
   {
     std::ofstream(made + ".ptx") << kPtx;
     const std::string command = ptxas + " -arch=sm_80 " + made + ".ptx -o " + made;

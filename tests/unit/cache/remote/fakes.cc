@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_join.h"
-#include "tests/unit/cache/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace kiln::cache {
 namespace {

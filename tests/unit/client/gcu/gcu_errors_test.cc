@@ -3,13 +3,13 @@
 #include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
+#include <optional>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +17,7 @@
 #include "client/include/gcu/gcu_runtime.h"
 #include "client/loader.h"
 #include "client/runtime/gcu/runtime.h"
+#include "tests/temp_dir.h"
 #include "tests/unit/client/artifacts.h"
 #include "tests/unit/client/gcu/gcu_artifacts.h"
 
@@ -352,7 +353,8 @@ google::protobuf::Value ParsedJson(const std::string& text) {
 }
 
 TEST_F(GcuErrors, EachLaunchIsALineOfTheReport) {
-  const std::string path = absl::StrCat(::testing::TempDir(), "gcu_report_", getpid());
+  const TempDir folder;
+  const std::string path = folder.path() + "/report";
   const auto program = LoadGcu(OneAdd());
   Values a(10, 1), b(10, 2);
   setenv("KILN_GCU_REPORT", path.c_str(), 1);
@@ -373,11 +375,9 @@ TEST_F(GcuErrors, EachLaunchIsALineOfTheReport) {
     EXPECT_EQ(launch.at("macs").number_value(), 0);
   }
   EXPECT_EQ(count, 3);
-  std::remove(path.c_str());
 }
 
-[[noreturn]] void RunTraced(const std::string& path) {
-  setenv("KILN_GCU_TRACE", path.c_str(), 1);
+[[noreturn]] void RunTwice() {
   const auto program = LoadGcu(OneAdd());
   Values a(10, 1), b(10, 2);
   bool is_right = true;
@@ -388,8 +388,13 @@ TEST_F(GcuErrors, EachLaunchIsALineOfTheReport) {
 }
 
 TEST_F(GcuErrors, TheTraceIsOfTheLastRun) {
-  const std::string path = absl::StrCat(::testing::TempDir(), "gcu_trace");
-  EXPECT_EXIT(RunTraced(path), ExitedWithCode(0), "");
+  constexpr char kPath[] = "KILN_GCU_TRACE";
+  std::optional<TempDir> folder;
+  // The process that ends begins this test anew, and has the path from its environment.
+  if (getenv(kPath) == nullptr) setenv(kPath, (folder.emplace().path() + "/trace").c_str(), 1);
+  const std::string path = getenv(kPath);
+  EXPECT_EXIT(RunTwice(), ExitedWithCode(0), "");
+  unsetenv(kPath);
   std::stringstream text;
   text << std::ifstream(path).rdbuf();
   const google::protobuf::Value trace = ParsedJson(text.str());
@@ -404,7 +409,6 @@ TEST_F(GcuErrors, TheTraceIsOfTheLastRun) {
   }
   EXPECT_EQ(copies, 3);
   EXPECT_EQ(additions, 1);
-  std::remove(path.c_str());
 }
 
 }  // namespace

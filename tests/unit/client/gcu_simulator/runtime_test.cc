@@ -9,6 +9,7 @@
 #include "client/gcu_simulator/program.h"
 #include "compiler/toolchain/gcu/binary.h"
 #include "gtest/gtest.h"
+#include "tests/temp_dir.h"
 #include "tests/unit/client/gcu_simulator/runtime_fixture.h"
 #include "tests/unit/compiler/toolchain/gcu/random_module.h"
 
@@ -41,7 +42,8 @@ TEST_F(GcuRuntimeTest, ALaunchIsReportedTimedAndTraced) {
   EXPECT_EQ(report.l3_read_bytes, 256);
   EXPECT_EQ(report.l2_written_bytes, 256);
   EXPECT_EQ(report.l2_peak_bytes, 4096);
-  const std::string path = ::testing::TempDir() + "gcu_trace.json";
+  const TempDir folder;
+  const std::string path = folder.path() + "/trace.json";
   ASSERT_EQ(GCU(write_trace)(context_, path.c_str()), GCU_OK);
   std::stringstream text;
   text << std::ifstream(path).rdbuf();

@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -21,6 +20,7 @@
 #include "compiler/schedule/interpret.h"
 #include "compiler/schedule/print.h"
 #include "compiler/schedule/verify.h"
+#include "tests/temp_dir.h"
 #include "tests/unit/compiler/codegen/check_module.h"
 
 namespace kiln::codegen {
@@ -181,7 +181,8 @@ void CheckTrees(ir::Module& module, const std::vector<int64_t>& symbols, double 
 
 void Assemble(const std::string& object, const std::string& arch) {
   if (std::system("ptxas --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "there is no ptxas";
-  const std::string path = StrCat(::testing::TempDir(), "/kiln_ptx_test_", getpid(), ".ptx");
+  const TempDir folder;
+  const std::string path = folder.path() + "/made.ptx";
   std::ofstream(path) << object;
   const std::string command = StrCat("ptxas --warn-on-spills -Werror -arch=", arch, " ", path,
                                      " -o ", path, ".cubin > ", path, ".log 2>&1");
