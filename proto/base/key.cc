@@ -272,13 +272,18 @@ Digest KernelKey(absl::string_view toolchain, absl::Span<const std::string> argu
 }
 
 Digest ChoiceKey(const v1::Device& device, const v1::CompileOptions& options,
-                 absl::Span<const Digest> kernels) {
+                 absl::Span<const Candidate> candidates) {
   const v1::CompileOptions keyed = KeyedOptions(options);
   Hasher h;
   h.Str("kiln choice").Int(kKeyEncodingVersion).Raw(DeviceFingerprint(device).view());
   h.Int(keyed.optimization_level()).Int(keyed.fast_math());
-  h.Int(static_cast<int64_t>(kernels.size()));
-  for (const Digest& kernel : kernels) h.Raw(kernel.view());
+  h.Int(static_cast<int64_t>(candidates.size()));
+  for (const Candidate& candidate : candidates) {
+    h.Raw(candidate.kernel.view()).Int(static_cast<int64_t>(candidate.sizes.size()));
+    for (const std::optional<int64_t> size : candidate.sizes) {
+      h.Int(size.has_value()).Int(size.value_or(0));
+    }
+  }
   return h.Finish();
 }
 

@@ -15,7 +15,10 @@
 // Symbols are numbered by first use, so that renaming or reordering them changes nothing.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -58,9 +61,16 @@ Digest ArtifactKey(const v1::Graph& graph, const v1::Device& device,
 Digest KernelKey(absl::string_view toolchain, absl::Span<const std::string> arguments,
                  absl::Span<const absl::string_view> sources);
 
-// Key of which of these kernels, by their keys, is the fastest on such a device. Of
-// `options` it has how kernels are compiled, and not what else is asked for.
+// What may be launched: a kernel, by its key, with these sizes. A kernel may be one for all sizes,
+// of which not all are the fastest with the same one.
+struct Candidate {
+  Digest kernel;
+  std::vector<std::optional<int64_t>> sizes;  // none where only a run knows it
+};
+
+// Key of which of these is the fastest on such a device. Of `options` it has how kernels are
+// compiled, and not what else is asked for.
 Digest ChoiceKey(const v1::Device& device, const v1::CompileOptions& options,
-                 absl::Span<const Digest> kernels);
+                 absl::Span<const Candidate> candidates);
 
 }  // namespace kiln

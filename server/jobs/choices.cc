@@ -1,5 +1,6 @@
 #include "server/jobs/choices.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,15 +26,19 @@ absl::StatusOr<std::vector<OpenChoice>> FindChoices(
   for (int i = 0; i < program.steps_size(); ++i) {
     const int64_t alternatives = program.steps(i).launch().alternatives();
     if (alternatives == 0) continue;
-    std::vector<Digest> candidates;
+    std::vector<Candidate> candidates;
     for (int64_t at = i; at <= i + alternatives; ++at) {
-      const auto kernel = at < program.steps_size()
-                              ? kernels.find(program.steps(static_cast<int>(at)).launch().kernel())
-                              : kernels.end();
+      const v1::LaunchStep& launch = at < program.steps_size()
+                                         ? program.steps(static_cast<int>(at)).launch()
+                                         : v1::LaunchStep::default_instance();
+      const auto kernel = kernels.find(launch.kernel());
       if (kernel == kernels.end()) {
         return absl::InternalError(absl::StrCat("step ", i, " lacks its alternatives"));
       }
-      candidates.push_back(kernel->second);
+      Candidate& candidate = candidates.emplace_back(Candidate{.kernel = kernel->second});
+      for (const v1::SymInt& size : launch.symbols()) {
+        candidate.sizes.push_back(size.has_expr() ? std::nullopt : std::optional(size.value()));
+      }
     }
     out.push_back(
         {ChoiceKey(device, options, candidates), static_cast<uint32_t>(candidates.size())});

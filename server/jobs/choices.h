@@ -27,7 +27,7 @@ class ReportChoicesRequest;
 
 namespace server {
 
-// A choice among several kernels. `key` is ChoiceKey's: of the kernels' keys and the device.
+// A choice among several kernels. `key` is ChoiceKey's: of the kernels, their sizes and the device.
 struct OpenChoice {
   Digest key;
   uint32_t candidates = 0;

@@ -8,6 +8,7 @@ import torch
 from compare import assert_same
 
 import kiln_torch
+from kiln_torch import products
 from kiln_torch.library import LibraryStep, StepError
 from kiln_torch.products import aligned_product
 
@@ -291,8 +292,9 @@ def _matrix(rows, columns, turned):
 
 @pytest.mark.parametrize("bias", [None, (-1,), (1, -1), (-2, -1), (-2, 1), (1,)])
 @pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
-@pytest.mark.parametrize("sizes", [(512, 8193, 1001), (512, 8192, 1001), (1001, 8192, 512)])
-def test_products_of_unaligned_sizes(sizes, turned, bias):
+@pytest.mark.parametrize("sizes", [(64, 1025, 121), (64, 1024, 121), (121, 1024, 64)])
+def test_products_of_unaligned_sizes(sizes, turned, bias, monkeypatch):
+    monkeypatch.setattr(products, "_SECONDS_OF_AN_OPERATION", 1.0)  # small ones, too
     m, k, n = sizes
     matrices = [_matrix(m, k, turned[0]), _matrix(k, n, turned[1])]
     op = torch.ops.aten.mm.default
@@ -309,6 +311,13 @@ def test_products_of_unaligned_sizes(sizes, turned, bias):
         assert got.is_contiguous() and got.dtype == torch.bfloat16 and got.shape == (m, n)
         wide = op(*(arg.double() for arg in args))
         assert float((got.double() - wide).abs().max()) <= 2**-7 * float(wide.abs().max())
+
+
+@pytest.mark.parametrize("size, is_taken", [(1, False), (16, True)])
+def test_small_products_of_unaligned_sizes_stay(size, is_taken):
+    sizes = (64 * size, 1025 * size), (1025 * size, 121)
+    views = [_view(torch.empty(*of, dtype=torch.bfloat16)) for of in sizes]
+    assert (aligned_product(torch.ops.aten.mm.default, views) is not None) == is_taken
 
 
 @pytest.mark.parametrize("turned", [False, True])

@@ -41,8 +41,7 @@ def test_inference_equals_eager_and_everything_is_native(builder):
         (small_models.whisper, False),
         (small_models.vit, False),
         (small_models.vit, True),
-        (small_models.swin, False),
-        (small_models.swin, True),
+        (small_models.swin, False),  # torch itself takes two minutes for its symbols: sweep_models.py
         (small_models.convnext, False),
         (small_models.mobilenet, False),
     ],

@@ -129,6 +129,20 @@ TEST_F(ApplyTest, WhatWasReportedIsLeftAlone) {
   program_ = before;
   EXPECT_THAT(*Apply(), IsEmpty());
   EXPECT_THAT(Kernels(), ElementsAre("a", "b2", "c"));
+  // With other sizes the same kernels are another choice.
+  for (const int64_t rows : {64, 8192}) {
+    program_ = before;
+    for (int i = 1; i <= 3; ++i) {
+      program_.mutable_steps(i)->mutable_launch()->add_symbols()->set_value(rows);
+    }
+    const v1::Program sized = program_;
+    const auto of_rows = Apply();
+    ASSERT_EQ(of_rows->size(), 1u) << rows;
+    choices_.Offer(*of_rows);
+    ASSERT_EQ(choices_.Take(Report((*of_rows)[0].key, 1)), absl::OkStatus());
+    program_ = sized;
+    EXPECT_THAT(*Apply(), IsEmpty()) << rows;
+  }
   // On another device it is another choice.
   program_ = before;
   device_.set_compute_units(78);
