@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -29,9 +28,9 @@ constexpr size_t kStartBytes = 12;
 class BundleTest : public ::testing::Test {
  protected:
   BundleTest() {
-    key_ = SigningKey::LoadOrCreate(folder_ + "/signing.key").value();
-    std::filesystem::remove(folder_ + "/signing.key");
-    path_ = folder_ + "/cache.bundle";
+    key_ = SigningKey::LoadOrCreate(folder_.path() + "/signing.key").value();
+    std::filesystem::remove(folder_.path() + "/signing.key");
+    path_ = folder_.path() + "/cache.bundle";
   }
 
   static std::string KeyOf(int number) {
@@ -103,8 +102,7 @@ class BundleTest : public ::testing::Test {
     return numbers;
   }
 
-  const TempDir made_;
-  const std::string folder_ = made_.path();
+  const TempDir folder_;
   std::string path_;
   std::unique_ptr<SigningKey> key_;
   std::vector<std::string> damage_;
@@ -230,7 +228,7 @@ TEST_F(BundleTest, RecordsThatDoNotFitTogetherAreRefusedAndLeaveNoFile) {
     record.set_total_bytes(4);
     EXPECT_EQ((*writer)->Add(record).code(), absl::StatusCode::kDataLoss) << "more than it said";
   }
-  EXPECT_TRUE(std::filesystem::is_empty(folder_));
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
@@ -24,17 +23,18 @@ using ::testing::HasSubstr;
 
 class WriteFileTest : public ::testing::Test {
  protected:
-  std::string Path(const std::string& name) const { return folder_ / name; }
+  std::string Path(const std::string& name) const {
+    return absl::StrCat(folder_.path(), "/", name);
+  }
   static std::string Read(const std::string& path) {
     std::ifstream in(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(in), {}};
   }
   long Files() const {
-    return std::distance(fs::directory_iterator(folder_), fs::directory_iterator());
+    return std::distance(fs::directory_iterator(folder_.path()), fs::directory_iterator());
   }
 
-  const TempDir made_;
-  const fs::path folder_ = made_.path();
+  const TempDir folder_;
 };
 
 // No file of this process grows beyond that.
@@ -81,7 +81,7 @@ TEST_F(WriteFileTest, WhatIsNoFileIsWrittenToAsItIs) {
   EXPECT_TRUE(WriteFile("/dev/null", "text").ok());
   EXPECT_TRUE(fs::is_character_file("/dev/null"));
   EXPECT_THAT(WriteFile("/dev/full", "text").message(), HasSubstr("No space left"));
-  EXPECT_THAT(WriteFile(folder_, "text").message(), HasSubstr("Is a directory"));
+  EXPECT_THAT(WriteFile(folder_.path(), "text").message(), HasSubstr("Is a directory"));
   EXPECT_THAT(WriteFile(Path("none/file"), "text").message(), HasSubstr("No such file"));
 }
 
