@@ -139,8 +139,6 @@ class TilePrinter : public AttentionPrinter {
   EmittedTensorMap MapOf(size_t window, int rows, const Sizes& sizes) const;
   std::string ShapeText();
   IntExpr Blocks(const Sizes& sizes) const;
-  // A symbol that stands for `value` from `min` to `max`.
-  IntExpr AtLaunch(IntExpr value, int64_t min, int64_t max, EmittedKernel& kernel) const;
   void MakeForAnySizes(Sizes& sizes, EmittedKernel& kernel) const;
 
   const int compute_units_;
@@ -296,39 +294,31 @@ IntExpr TilePrinter::Blocks(const Sizes& sizes) const {
   return tile_.is_persistent ? ints_.Min(tiles, ints_.Const(compute_units_)) : tiles;
 }
 
-IntExpr TilePrinter::AtLaunch(IntExpr value, int64_t min, int64_t max,
-                              EmittedKernel& kernel) const {
-  const int64_t hint = std::clamp(ints_.EvaluateAtHints(value), min, max);
-  const IntExpr symbol = ints_.NewSymbol("", min, max, hint);
-  kernel.stands_for.emplace(symbol, value);
-  return symbol;
-}
-
 // What the text and the interface need not tell become numbers of the launch: attention of other
 // lengths, heads and strides is the same kernel. Clients see that maps lie in their buffers.
 void TilePrinter::MakeForAnySizes(Sizes& sizes, EmittedKernel& kernel) const {
-  constexpr int64_t kMostElements = int64_t{1} << 38, kMostBytes = kMostElements * 2;
   // Blocks that take tiles in turn take all, however many blocks there are.
   if (tile_.is_persistent) {
-    kernel.grid.blocks = {AtLaunch(kernel.grid.blocks[0], 0, INT32_MAX, kernel)};
+    kernel.grid.blocks = {AtLaunch(ints_, kernel.grid.blocks[0], 0, INT32_MAX, kernel)};
   }
   for (IntExpr* size : {&sizes.batches, &sizes.heads, &sizes.queries, &sizes.keys, &sizes.of_key,
                         &sizes.together}) {
-    *size = AtLaunch(*size, size == &sizes.of_key ? 1 : 0, INT32_MAX, kernel);
+    *size = AtLaunch(ints_, *size, size == &sizes.of_key ? 1 : 0, INT32_MAX, kernel);
   }
   if (!tile_.is_persistent) kernel.grid.blocks = {Blocks(sizes)};
   for (size_t i = 0; i < kernel.tensor_maps.size(); ++i) {
     EmittedTensorMap& map = kernel.tensor_maps[i];
     map.sizes = MapSizes(kWindowsOfMaps[i], sizes);
-    map.offset = AtLaunch(map.offset, 0, kMostElements, kernel);
-    for (IntExpr& stride : map.strides) stride = AtLaunch(stride, 0, kMostElements, kernel);
+    PlaceAtLaunch(ints_, map, kernel);
   }
   for (const ir::BufferId buffer : names_.buffers()) {
-    const bool is_of_sums = form_.has_log_sums && buffer == attend_.windows[Sums()].buffer;
-    kernel.buffer_bytes[buffer] =
-        is_of_sums ? ints_.Mul(ints_.Mul(ints_.Mul(sizes.batches, sizes.heads), sizes.queries),
-                               DTypeSize(module_.buffers[buffer].dtype))
-                   : AtLaunch(ir::SizeBytes(ints_, module_.buffers[buffer]), 0, kMostBytes, kernel);
+    if (form_.has_log_sums && buffer == attend_.windows[Sums()].buffer) {
+      kernel.buffer_bytes[buffer] =
+          ints_.Mul(ints_.Mul(ints_.Mul(sizes.batches, sizes.heads), sizes.queries),
+                    DTypeSize(module_.buffers[buffer].dtype));
+    } else {
+      SetBytesAtLaunch(module_, buffer, kernel);
+    }
   }
 }
 

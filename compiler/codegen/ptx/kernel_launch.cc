@@ -1,5 +1,6 @@
 #include "compiler/codegen/ptx/kernel_launch.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,8 @@ namespace {
 using absl::StrAppend;
 using absl::StrCat;
 using source::Writer;
+
+constexpr int64_t kMostElements = int64_t{1} << 38;  // of a buffer
 
 void AppendSymbols(const source::Names& names, std::string& parameters) {
   for (size_t i = 0; i < names.symbols().size(); ++i) {
@@ -165,6 +168,28 @@ void SetText(ir::IntContext& ints, const source::Names& names, const source::Wri
   kernel.scratch_bytes = ints.Const(0);
   kernel.thread_scratch_bytes = ints.Const(0);
   kernel.binary = 1;
+}
+
+ir::IntExpr AtLaunch(ir::IntContext& ints, ir::IntExpr value, int64_t min, int64_t max,
+                     EmittedKernel& kernel) {
+  const int64_t hint = std::clamp(ints.EvaluateAtHints(value), min, max);
+  const ir::IntExpr symbol = ints.NewSymbol("", min, max, hint);
+  kernel.stands_for.emplace(symbol, value);
+  return symbol;
+}
+
+void PlaceAtLaunch(ir::IntContext& ints, EmittedTensorMap& map, EmittedKernel& kernel) {
+  map.offset = AtLaunch(ints, map.offset, 0, kMostElements, kernel);
+  for (ir::IntExpr& stride : map.strides) {
+    stride = AtLaunch(ints, stride, 0, kMostElements, kernel);
+  }
+}
+
+void SetBytesAtLaunch(const ir::Module& module, ir::BufferId buffer, EmittedKernel& kernel) {
+  constexpr int64_t kMostBytes = kMostElements * 2;
+  ir::IntContext& ints = *module.ints;
+  kernel.buffer_bytes[buffer] =
+      AtLaunch(ints, ir::SizeBytes(ints, module.buffers[buffer]), 0, kMostBytes, kernel);
 }
 
 size_t FirstMap(const source::Names& names) {

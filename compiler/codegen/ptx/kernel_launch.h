@@ -50,6 +50,16 @@ std::string ParametersText(const ir::Module& module, const EmittedKernel& kernel
 void PrintSymbols(const source::Names& names, absl::string_view type, source::Writer& out);
 void SetText(ir::IntContext& ints, const source::Names& names, const source::Writer& text,
              EmittedKernel& kernel);
+
+// Where the text and the interface have symbols for what they need not tell, kernels of other sizes
+// are the same one. A symbol that stands for `value`, which is from `min` to `max`, in launches of
+// `kernel`:
+ir::IntExpr AtLaunch(ir::IntContext& ints, ir::IntExpr value, int64_t min, int64_t max,
+                     EmittedKernel& kernel);
+// The same for the strides and the offset of `map`, and for the bytes of `buffer`.
+void PlaceAtLaunch(ir::IntContext& ints, EmittedTensorMap& map, EmittedKernel& kernel);
+void SetBytesAtLaunch(const ir::Module& module, ir::BufferId buffer, EmittedKernel& kernel);
+
 // The number of the first tensor map's parameter, where `names` has all names.
 size_t FirstMap(const source::Names& names);
 

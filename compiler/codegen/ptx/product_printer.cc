@@ -27,6 +27,7 @@ namespace {
 using absl::StrAppend;
 using absl::StrCat;
 using ir::IntExpr;
+using ir::IntKind;
 using ir::ScalarOp;
 using schedule::For;
 using schedule::Micro;
@@ -66,8 +67,12 @@ class ProductPrinter : public source::TreePrinter {
   void PrintBegin(Function& f);
   void PrintFinish(Function& f);
   EmittedGrid Grid();
-  std::string CallText(IntExpr num_rows, IntExpr num_columns);
+  std::string CallText();
   EmittedTensorMap MapOf(size_t window, IntExpr extent, int side) const;
+  bool MayHaveAnySizes() const;
+  void MakeForAnySizes(EmittedKernel& kernel);
+  IntExpr StrideAtLaunch(int64_t stride, EmittedKernel& kernel);
+  IntExpr IndexAtLaunch(IntExpr index, EmittedKernel& kernel);
   bool AreResultsShort() const;
   int AtOnce() const;
   bool IsWhole() const;
@@ -109,7 +114,10 @@ class ProductPrinter : public source::TreePrinter {
   const Micro* product_ = nullptr;
   std::vector<const For*> tiles_;  // of rows, of columns
   const For *rows_ = nullptr, *columns_ = nullptr;
+  IntExpr num_rows_, num_columns_, depth_;
   SumsWork work_;
+  std::vector<schedule::Compute> steps_;  // of work_, where sizes are numbers of the launch
+  absl::flat_hash_map<int64_t, IntExpr> strides_;  // of results: what stands for them
   std::string problem_;
 };
 
@@ -359,9 +367,9 @@ std::string ProductPrinter::OperandText(size_t window) {
 }
 
 // The template that multiplies, and its arguments up to the sizes.
-std::string ProductPrinter::CallText(IntExpr num_rows, IntExpr num_columns) {
+std::string ProductPrinter::CallText() {
   const std::string sizes =
-      StrCat(Expr(num_rows), ", ", Expr(num_columns), ", ", Expr(product_->sizes[2]), ", work);");
+      StrCat(Expr(num_rows_), ", ", Expr(num_columns_), ", ", Expr(depth_), ", work);");
   if (IsByWarps()) {
     const auto pitch = [&](size_t window) {
       return Expr(product_->sizes[2 * window + (IsTurned(window) ? 2 : 1)]);
@@ -375,13 +383,71 @@ std::string ProductPrinter::CallText(IntExpr num_rows, IntExpr num_columns) {
                 sizes);
 }
 
+// Of the products that are all of a model's: others are rare, or what they take from constant sizes
+// is more than what a kernel for all sizes saves.
+bool ProductPrinter::MayHaveAnySizes() const {
+  return product_->kind == MicroKind::kMultiplyTile && num_rows_.is_const() &&
+         num_columns_.is_const() && depth_.is_const();
+}
+
+// Of rows of results or of what they are made with; the number of columns mostly is one.
+IntExpr ProductPrinter::StrideAtLaunch(int64_t stride, EmittedKernel& kernel) {
+  IntExpr& symbol = strides_[stride];
+  if (!symbol) {
+    const int64_t unit = stride % kOctet == 0 ? kOctet : 1;  // shows what is aligned
+    symbol = ints_.Mul(AtLaunch(ints_, ints_.Const(stride / unit), 0, INT32_MAX, kernel), unit);
+  }
+  return symbol;
+}
+
+// A sum of variables, each times a constant: constants above 1 stand for strides. Others stay.
+IntExpr ProductPrinter::IndexAtLaunch(IntExpr index, EmittedKernel& kernel) {
+  const IntExpr of_column = ints_.CoefficientOf(index, columns_->var);
+  if (!of_column || !(of_column.is_const(0) || of_column.is_const(1))) return index;
+  const auto of_part = [&](IntExpr part) {
+    if (part.kind() != IntKind::kMul || part.operands().size() != 2) return part;
+    const IntExpr leaf = part.operands()[0], stride = part.operands()[1];
+    if (!stride.is_const() || stride.value() < 2 || stride.value() > INT32_MAX ||
+        leaf.kind() == IntKind::kFloorDiv || leaf.kind() == IntKind::kMod) {
+      return part;
+    }
+    return ints_.Mul(leaf, StrideAtLaunch(stride.value(), kernel));
+  };
+  if (index.kind() != IntKind::kAdd) return of_part(index);
+  IntExpr sum = ints_.Const(0);
+  for (const IntExpr part : index.operands()) sum = ints_.Add(sum, of_part(part));
+  return sum;
+}
+
+// Whether tiles and rows of results end anywhere stays in the text.
+void ProductPrinter::MakeForAnySizes(EmittedKernel& kernel) {
+  kernel.grid.blocks = {AtLaunch(ints_, kernel.grid.blocks[0], 0, INT32_MAX, kernel)};
+  num_rows_ = AtLaunch(ints_, num_rows_, 0, INT32_MAX, kernel);
+  num_columns_ = StrideAtLaunch(num_columns_.value(), kernel);
+  depth_ = AtLaunch(ints_, depth_, 0, INT32_MAX, kernel);
+  for (size_t window = 1; window <= kernel.tensor_maps.size(); ++window) {
+    EmittedTensorMap& map = kernel.tensor_maps[window - 1];
+    map.sizes = {depth_, window == 1 ? num_rows_ : num_columns_};
+    if (IsTurned(window)) std::swap(map.sizes[0], map.sizes[1]);
+    PlaceAtLaunch(ints_, map, kernel);
+  }
+  steps_.reserve(work_.steps.size());
+  for (const schedule::Compute*& step : work_.steps) {
+    steps_.push_back(*step);
+    step = &steps_.back();
+    for (IntExpr& index : steps_.back().inst.indices) index = IndexAtLaunch(index, kernel);
+  }
+}
+
 absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
   Find(tree_.body);
   if (tiles_.size() != 2 || rows_ == nullptr || columns_ == nullptr) {
     return absl::InternalError(
         StrCat("kernel @", tree_.name, ": a product is no tiles of rows and columns"));
   }
-  const IntExpr num_rows = tiles_[0]->end, num_columns = tiles_[1]->end;
+  num_rows_ = tiles_[0]->end;
+  num_columns_ = tiles_[1]->end;
+  depth_ = product_->sizes[2];
   for (size_t window = 1; window < product_->windows.size(); ++window) {
     names_.Buffer(product_->windows[window].buffer);
   }
@@ -393,12 +459,24 @@ absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
         StrCat("kernel @", tree_.name, ": sums of a product go on in loops"));
   }
   work_ = *std::move(work);
+
+  EmittedKernel kernel;
+  kernel.grid = Grid();
+  kernel.waits = waits_;
+  const std::vector<int>& c = product_->constants;
+  if (IsPacked()) {
+    kernel.tensor_maps = PackedMaps();
+  } else if (!IsByWarps()) {
+    kernel.tensor_maps = {MapOf(1, num_rows_, c[0]), MapOf(2, num_columns_, c[1])};
+  }
+  const bool has_any_sizes = MayHaveAnySizes();
+  if (has_any_sizes) MakeForAnySizes(kernel);
   f.body.SetFunctions([functions = ShortFunctions(module_, tree_, /*of_products=*/true)](
                           const ir::Inst& inst) { return functions.Of(inst); });
   PrintBegin(f);
   PrintFinish(f);
   const bool checks = f.body.TakeChecks();
-  const std::string call = CallText(num_rows, num_columns);
+  const std::string call = CallText();
   if (!problem_.empty()) {
     return absl::InternalError(
         StrCat("kernel @", tree_.name, ": a product is not printed with ", problem_));
@@ -407,14 +485,8 @@ absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
   // No element is stored before all that depends on it is loaded: loads need not wait for stores.
   // But they may not come before a wait for the kernel that makes what they load.
   const bool may_load_early = HasFewRows() || (IsByWarps() && waits_);
-  EmittedKernel kernel;
-  kernel.grid = Grid();
-  kernel.waits = waits_;
-  const std::vector<int>& c = product_->constants;
-  if (IsPacked()) {
-    kernel.tensor_maps = PackedMaps();
-  } else if (!IsByWarps()) {
-    kernel.tensor_maps = {MapOf(1, num_rows, c[0]), MapOf(2, num_columns, c[1])};
+  if (has_any_sizes) {
+    for (const ir::BufferId buffer : names_.buffers()) SetBytesAtLaunch(module_, buffer, kernel);
   }
   const std::string parameters =
       ParametersText(module_, kernel, names_, may_load_early ? "" : "__restrict ");
