@@ -5,6 +5,7 @@
 #include <iostream>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -44,6 +45,14 @@ v1::ValueType TypeOf(const Ints& sizes, const Ints& strides, v1::DType dtype) {
   return type;
 }
 
+uint32_t AddInput(const Ints& sizes, const Ints& strides, v1::DType dtype, v1::Graph& graph) {
+  v1::Input& input = *graph.add_inputs();
+  input.set_name(absl::StrCat("input", graph.inputs_size()));
+  input.set_role(v1::Input::ROLE_USER);
+  *input.mutable_type() = TypeOf(sizes, strides, dtype);
+  return static_cast<uint32_t>(graph.inputs_size() - 1);
+}
+
 // A node whose first arguments are the values of those numbers.
 v1::Node& AddNode(absl::string_view op, const std::vector<uint32_t>& values, v1::Graph& graph) {
   v1::Node& node = *graph.add_nodes();
@@ -60,15 +69,9 @@ v1::Graph GraphOf(const Attention& a) {
   const Ints strides = {a.length * token, a.width, token, 1};
   v1::Graph graph;
   graph.set_format_version(1);
-  const auto add_input = [&](const Ints& of) {
-    v1::Input& input = *graph.add_inputs();
-    input.set_name(absl::StrCat("input", graph.inputs_size()));
-    input.set_role(v1::Input::ROLE_USER);
-    *input.mutable_type() = TypeOf(of, strides, a.dtype);
-  };
   std::vector<uint32_t> operands;
   if (a.is_packed) {
-    add_input({kBatches, tensors * kHeads, a.length, a.width});
+    AddInput({kBatches, tensors * kHeads, a.length, a.width}, strides, a.dtype, graph);
     for (int64_t i = 0; i < tensors; ++i) {
       v1::Node& part = AddNode("aten.slice.Tensor", {0}, graph);
       for (const int64_t number : {int64_t{1}, i * kHeads, (i + 1) * kHeads}) {
@@ -78,8 +81,7 @@ v1::Graph GraphOf(const Attention& a) {
     }
     operands = {1, 2, 3};
   } else {
-    for (int i = 0; i < 3; ++i) add_input(sizes);
-    operands = {0, 1, 2};
+    for (int i = 0; i < 3; ++i) operands.push_back(AddInput(sizes, strides, a.dtype, graph));
   }
   v1::Node& attend =
       AddNode("aten._scaled_dot_product_flash_attention_for_cpu.default", operands, graph);
@@ -95,7 +97,102 @@ v1::Graph GraphOf(const Attention& a) {
   return graph;
 }
 
-std::vector<Attention> All() {
+// What is done with a product's sums, in the order in which models do it.
+enum class Work { kNothing, kResidual, kSiluGate, kBias, kBiasResidual, kBiasGelu, kBiasTanhGelu };
+
+// Of activations [rows, depth] and weights [columns, depth].
+struct Product {
+  int64_t rows, columns, depth;
+  Work work;
+};
+
+v1::Graph GraphOf(const Product& p) {
+  constexpr v1::DType kType = v1::DTYPE_BFLOAT16;
+  const Ints sizes = {p.rows, p.columns}, strides = {p.columns, 1};
+  v1::Graph graph;
+  graph.set_format_version(1);
+  uint32_t last = 0;
+  const auto add = [&](absl::string_view op, const std::vector<uint32_t>& values,
+                       v1::DType dtype = kType) -> v1::Node& {
+    v1::Node& node = AddNode(op, values, graph);
+    *node.add_results() = TypeOf(sizes, strides, dtype);
+    last = static_cast<uint32_t>(graph.inputs_size() + graph.nodes_size() - 1);
+    return node;
+  };
+  const auto cast = [&](uint32_t value, v1::DType dtype) {
+    v1::NamedArgument& argument = *add("aten._to_copy.default", {value}, dtype).add_kwargs();
+    argument.set_name("dtype");
+    argument.mutable_value()->set_dtype(dtype);
+    return last;
+  };
+  const uint32_t x = AddInput({p.rows, p.depth}, {p.depth, 1}, kType, graph);
+  const uint32_t weights = AddInput({p.depth, p.columns}, {1, p.depth}, kType, graph);
+  const bool has_bias = p.work >= Work::kBias;
+  const bool has_other =
+      p.work == Work::kResidual || p.work == Work::kBiasResidual || p.work == Work::kSiluGate;
+  const uint32_t other = has_other ? AddInput(sizes, strides, kType, graph) : 0;
+  const uint32_t bias = has_bias ? AddInput({p.columns}, {1}, kType, graph) : 0;
+  uint32_t gate = 0;
+  if (p.work == Work::kSiluGate) {
+    const uint32_t wide = cast(other, v1::DTYPE_FLOAT32);
+    add("aten.sigmoid.default", {wide}, v1::DTYPE_FLOAT32);
+    add("aten.mul.Tensor", {wide, last}, v1::DTYPE_FLOAT32);
+    gate = cast(last, kType);
+  }
+  if (has_bias) {
+    add("aten.addmm.default", {bias, x, weights});
+  } else {
+    add("aten.mm.default", {x, weights});
+  }
+  switch (p.work) {
+    case Work::kNothing:
+    case Work::kBias:
+      break;
+    case Work::kResidual:
+      add("aten.add.Tensor", {other, last});
+      break;
+    case Work::kBiasResidual:
+      add("aten.add.Tensor", {last, other});
+      break;
+    case Work::kSiluGate:
+      add("aten.mul.Tensor", {gate, last});
+      break;
+    case Work::kBiasGelu:
+      add("aten.gelu.default", {last});
+      break;
+    case Work::kBiasTanhGelu: {
+      v1::NamedArgument& argument = *add("aten.gelu.default", {last}).add_kwargs();
+      argument.set_name("approximate");
+      argument.mutable_value()->set_string("tanh");
+      break;
+    }
+  }
+  graph.add_outputs()->set_value(last);
+  return graph;
+}
+
+// The layers of transformers, for some thousand tokens.
+std::vector<Product> Products() {
+  std::vector<Product> all;
+  for (const int64_t rows : {1024, 2048, 4096, 8192}) {
+    for (const int64_t width : {768, 1024, 2048, 4096}) {
+      for (const Work work : {Work::kNothing, Work::kBias}) {
+        all.push_back({rows, 3 * width, width, work});
+      }
+      for (const Work work : {Work::kResidual, Work::kBiasResidual}) {
+        all.push_back({rows, width, width, work});
+        all.push_back({rows, width, 4 * width, work});
+      }
+      for (const Work work :
+           {Work::kNothing, Work::kSiluGate, Work::kBiasGelu, Work::kBiasTanhGelu}) {
+        all.push_back({rows, 4 * width, width, work});
+      }
+    }
+  }
+  return all;
+}
+
+std::vector<Attention> Attentions() {
   std::vector<Attention> all;
   for (const v1::DType dtype : {v1::DTYPE_BFLOAT16, v1::DTYPE_FLOAT16}) {
     for (const bool is_causal : {false, true}) {
@@ -114,16 +211,15 @@ std::vector<Attention> All() {
   return all;
 }
 
-// Adds the attention's kernel to `text`, unless `known` has it.
-absl::Status AddKernel(const Attention& attention, std::set<std::string>& known,
-                       std::string& text) {
+// Adds the graph's kernel to `text`, unless `known` has it.
+absl::Status AddKernel(v1::Graph graph, std::set<std::string>& known, std::string& text) {
   v1::PlanRequest request;
-  *request.mutable_graph() = GraphOf(attention);
+  *request.mutable_graph() = std::move(graph);
   KILN_ASSIGN_OR_RETURN(*request.mutable_device(), DescribeGpu(kArch));
   KILN_ASSIGN_OR_RETURN(const v1::PlanResponse plan, PlanGraph(request, {}));
   if (plan.kernels_size() != 1) {
-    return absl::InternalError(
-        absl::StrCat("attention ", attention.width, " wide is ", plan.kernels_size(), " kernels"));
+    return absl::InternalError(absl::StrCat("a graph is ", plan.kernels_size(),
+                                            " kernels: ", request.graph().ShortDebugString()));
   }
   v1::CompileKernelRequest compile;
   compile.set_source(plan.kernels(0).source());
@@ -138,8 +234,11 @@ absl::Status AddKernel(const Attention& attention, std::set<std::string>& known,
 absl::Status Run(const char* path) {
   std::string text;
   std::set<std::string> known;
-  for (const Attention& attention : All()) {
-    KILN_RETURN_IF_ERROR(AddKernel(attention, known, text));
+  for (const Attention& attention : Attentions()) {
+    KILN_RETURN_IF_ERROR(AddKernel(GraphOf(attention), known, text));
+  }
+  for (const Product& product : Products()) {
+    KILN_RETURN_IF_ERROR(AddKernel(GraphOf(product), known, text));
   }
   std::ofstream out(path, std::ios::binary);
   if (!(out << text) || !out.flush()) {
