@@ -5,25 +5,56 @@
 #include <cmath>
 #include <string>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/compiler.h"
 #include "kiln/v1/compile_service.pb.h"
 #include "kiln/v1/worker.pb.h"
 #include "proto/base/device_gpu.h"
 #include "tests/unit/compiler/codegen/attention_graphs.h"
+#include "tests/unit/compiler/lowering/graph_maker.h"
 
 namespace kiln {
 namespace {
 
 using codegen::AttentionCase;
+using lowering::GraphMaker;
 
-v1::PlanResponse Plan(const AttentionCase& c) {
+v1::PlanResponse Plan(const v1::Graph& graph) {
   v1::PlanRequest request;
-  *request.mutable_graph() = codegen::AttentionGraph(c).proto();
+  *request.mutable_graph() = graph;
   *request.mutable_device() = *DescribeGpu("sm_90a");
   auto plan = PlanGraph(request, {});
   EXPECT_TRUE(plan.ok()) << plan.status();
   return plan.ok() ? *plan : v1::PlanResponse();
+}
+v1::PlanResponse Plan(const AttentionCase& c) {
+  return Plan(codegen::AttentionGraph(c).proto());
+}
+
+// The end of a layer: what goes around it and a product of activations [rows, depth], a part of
+// tensors that are `pitch` wide, and weights [columns, depth].
+v1::PlanResponse PlanProduct(int64_t rows, int64_t columns, int64_t depth, int64_t pitch) {
+  GraphMaker g;
+  const v1::DType type = v1::DTYPE_BFLOAT16;
+  const int wide = g.Input({rows, pitch}, {}, type), weights = g.Input({columns, depth}, {}, type),
+            around = g.Input({rows, columns}, {}, type);
+  int x = wide;
+  if (pitch != depth) {
+    x = g.Node("aten.slice.Tensor",
+               {lowering::Value(wide), lowering::Int(1), lowering::Int(0), lowering::Int(depth)},
+               {rows, depth}, type);
+    v1::TensorType& part = *g.proto().mutable_nodes(0)->mutable_results(0)->mutable_tensor();
+    part.mutable_strides(0)->set_value(pitch);
+  }
+  const int turned =
+      g.Node("aten.permute.default", {lowering::Value(weights), lowering::IntList({1, 0})},
+             {depth, columns}, type);
+  const int sums = g.Node("aten.mm.default", {lowering::Value(x), lowering::Value(turned)},
+                          {rows, columns}, type);
+  g.Output(g.Node("aten.add.Tensor", {lowering::Value(around), lowering::Value(sums)},
+                  {rows, columns}, type));
+  return Plan(g.proto());
 }
 
 v1::CompileKernelRequest RequestOf(const v1::KernelSource& kernel) {
@@ -90,6 +121,34 @@ TEST(KernelsAheadTest, AttentionOfOtherSizesIsTheSameKernelAndABuildHasIt) {
   EXPECT_NE(scaled.kernels(0).source(), plan.kernels(0).source());
   EXPECT_EQ(FindKernelAhead(KernelsAhead(), *KernelKeyOf(RequestOf(scaled.kernels(0)))),
             std::nullopt);
+}
+
+TEST(KernelsAheadTest, ProductsOfOtherSizesAreTheSameKernelAndABuildHasIt) {
+  const v1::PlanResponse plan = PlanProduct(2048, 4096, 4096, 4096);
+  const v1::PlanResponse other = PlanProduct(4096, 2048, 5632, 3 * 5632);
+  ASSERT_EQ(plan.kernels_size(), 1);
+  ASSERT_EQ(other.kernels_size(), 1);
+  EXPECT_EQ(plan.kernels(0).source(), other.kernels(0).source());
+  const v1::LaunchStep& launch = plan.program().steps(0).launch();
+  EXPECT_EQ(launch.symbols_size(), Count(plan.kernels(0).source(), ", long size"));
+  const auto passes = [](const v1::LaunchStep& of, int64_t value) {
+    return absl::c_any_of(of.symbols(),
+                          [=](const v1::SymInt& symbol) { return symbol.value() == value; });
+  };
+  for (const int64_t value : {2048, 4096 / 8, 4096}) EXPECT_TRUE(passes(launch, value)) << value;
+  for (const int64_t value : {4096, 2048 / 8, 5632, 3 * 5632}) {
+    EXPECT_TRUE(passes(other.program().steps(0).launch(), value)) << value;
+  }
+  // Rows of results that end within a tile, and odd columns, are other kernels.
+  EXPECT_NE(PlanProduct(2047, 4096, 4096, 4096).kernels(0).source(), plan.kernels(0).source());
+
+  if (KernelsAhead().empty()) GTEST_SKIP() << "builds with sanitizers have no kernels ahead";
+  const v1::CompileKernelRequest request = RequestOf(plan.kernels(0));
+  const auto found = FindKernelAhead(KernelsAhead(), *KernelKeyOf(request));
+  ASSERT_TRUE(found.has_value());
+  const auto compiled = CompileKernel(request);
+  ASSERT_TRUE(compiled.ok()) << compiled.status();
+  EXPECT_EQ(*found, compiled->object());
 }
 
 // Where a GPU's kernel finds what comes behind its sizes follows from their number: it has to name
