@@ -97,8 +97,19 @@ v1::Graph GraphOf(const Attention& a) {
   return graph;
 }
 
-// What is done with a product's sums, in the order in which models do it.
-enum class Work { kNothing, kResidual, kSiluGate, kBias, kBiasResidual, kBiasGelu, kBiasTanhGelu };
+// What is done with a product's sums, in the order in which models do it. The first layer's residual
+// are rows of a table of embeddings; what a last layer's RMS norm is of is wide.
+enum class Work {
+  kNothing,
+  kResidual,
+  kResidualOfTable,
+  kResidualMadeWide,
+  kSiluGate,
+  kBias,
+  kBiasResidual,
+  kBiasGelu,
+  kBiasTanhGelu
+};
 
 // Of activations [rows, depth] and weights [columns, depth].
 struct Product {
@@ -128,10 +139,16 @@ v1::Graph GraphOf(const Product& p) {
   const uint32_t x = AddInput({p.rows, p.depth}, {p.depth, 1}, kType, graph);
   const uint32_t weights = AddInput({p.depth, p.columns}, {1, p.depth}, kType, graph);
   const bool has_bias = p.work >= Work::kBias;
-  const bool has_other =
-      p.work == Work::kResidual || p.work == Work::kBiasResidual || p.work == Work::kSiluGate;
-  const uint32_t other = has_other ? AddInput(sizes, strides, kType, graph) : 0;
+  const bool has_other = p.work == Work::kResidual || p.work == Work::kResidualMadeWide ||
+                         p.work == Work::kBiasResidual || p.work == Work::kSiluGate;
+  uint32_t other = has_other ? AddInput(sizes, strides, kType, graph) : 0;
   const uint32_t bias = has_bias ? AddInput({p.columns}, {1}, kType, graph) : 0;
+  if (p.work == Work::kResidualOfTable) {
+    const uint32_t table = AddInput({32000, p.columns}, strides, kType, graph);
+    const uint32_t numbers = AddInput({p.rows}, {1}, v1::DTYPE_INT64, graph);
+    add("aten.embedding.default", {table, numbers});
+    other = last;
+  }
   uint32_t gate = 0;
   if (p.work == Work::kSiluGate) {
     const uint32_t wide = cast(other, v1::DTYPE_FLOAT32);
@@ -149,7 +166,12 @@ v1::Graph GraphOf(const Product& p) {
     case Work::kBias:
       break;
     case Work::kResidual:
+    case Work::kResidualOfTable:
       add("aten.add.Tensor", {other, last});
+      break;
+    case Work::kResidualMadeWide:
+      add("aten.add.Tensor", {other, last});
+      cast(last, v1::DTYPE_FLOAT32);
       break;
     case Work::kBiasResidual:
       add("aten.add.Tensor", {last, other});
@@ -183,6 +205,8 @@ std::vector<Product> Products() {
         all.push_back({rows, width, width, work});
         all.push_back({rows, width, 4 * width, work});
       }
+      all.push_back({rows, width, width, Work::kResidualOfTable});
+      all.push_back({rows, width, 4 * width, Work::kResidualMadeWide});
       for (const Work work :
            {Work::kNothing, Work::kSiluGate, Work::kBiasGelu, Work::kBiasTanhGelu}) {
         all.push_back({rows, 4 * width, width, work});

@@ -431,11 +431,18 @@ void ProductPrinter::MakeForAnySizes(EmittedKernel& kernel) {
     if (IsTurned(window)) std::swap(map.sizes[0], map.sizes[1]);
     PlaceAtLaunch(ints_, map, kernel);
   }
+  const auto read_index = [&](IntExpr leaf) {
+    const IntExpr extent = leaf.extent();
+    if (!extent.is_const() || extent.value() > INT32_MAX) return leaf;
+    return ints_.Indirect(leaf.id(), AtLaunch(ints_, extent, 0, INT32_MAX, kernel));
+  };
   steps_.reserve(work_.steps.size());
   for (const schedule::Compute*& step : work_.steps) {
     steps_.push_back(*step);
     step = &steps_.back();
-    for (IntExpr& index : steps_.back().inst.indices) index = IndexAtLaunch(index, kernel);
+    for (IntExpr& index : steps_.back().inst.indices) {
+      index = IndexAtLaunch(ints_.RemapIndirect(index, read_index), kernel);
+    }
   }
 }
 
