@@ -384,10 +384,12 @@ std::string ProductPrinter::CallText() {
 }
 
 // Of the products that are all of a model's: others are rare, or what they take from constant sizes
-// is more than what a kernel for all sizes saves.
+// is more than what a kernel for all sizes saves, or columns that end anywhere or many sums in a
+// cluster leave no register.
 bool ProductPrinter::MayHaveAnySizes() const {
-  return product_->kind == MicroKind::kMultiplyTile && num_rows_.is_const() &&
-         num_columns_.is_const() && depth_.is_const();
+  return product_->kind == MicroKind::kMultiplyTile && !IsRagged() &&
+         (cluster() == 1 || !HasManySums()) && num_rows_.is_const() && num_columns_.is_const() &&
+         depth_.is_const();
 }
 
 // Of rows of results or of what they are made with; the number of columns mostly is one.
