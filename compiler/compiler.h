@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "proto/base/digest.h"
 
@@ -55,6 +56,14 @@ absl::StatusOr<v1::CompileKernelResponse> CompileKernel(const v1::CompileKernelR
 // library kiln_kernels_ahead.
 absl::StatusOr<v1::CompileKernelResponse> FindOrCompileKernel(
     const v1::CompileKernelRequest& request);
+// Those that it has, of target ptx: each what FindOrCompileKernel gives for its key. In the same
+// library.
+struct KernelOfBuild {
+  Digest key;
+  std::string arch;
+  absl::string_view object;  // lives as long as the process
+};
+std::vector<KernelOfBuild> KernelsOfBuild();
 absl::StatusOr<v1::LinkResponse> LinkKernels(const v1::LinkRequest& request);
 
 // The key under which the answer to `request` may be kept: made by the target of all that

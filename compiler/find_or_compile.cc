@@ -1,5 +1,6 @@
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "compiler/compiler.h"
 #include "compiler/kernels_ahead.h"
@@ -17,6 +18,15 @@ absl::StatusOr<v1::CompileKernelResponse> FindOrCompileKernel(
   v1::CompileKernelResponse response;
   response.set_object(std::string(*object));
   return response;
+}
+
+std::vector<KernelOfBuild> KernelsOfBuild() {
+  std::vector<KernelOfBuild> all;
+  for (const KernelAhead& kernel : ReadKernelsAhead(KernelsAhead())) {
+    const absl::StatusOr<Digest> key = Digest::FromHex(kernel.key);
+    if (key.ok()) all.push_back({*key, std::string(kKernelsAheadArch), kernel.object});
+  }
+  return all;
 }
 
 }  // namespace kiln

@@ -103,6 +103,12 @@ absl::Status SetSandbox(absl::string_view value, bool& required) {
   return absl::InvalidArgumentError(absl::StrCat("'", value, "' is neither 'require' nor 'warn'"));
 }
 
+absl::Status SetSwitch(absl::string_view value, bool& on) {
+  on = value == "on";
+  if (value == "on" || value == "off") return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("'", value, "' is neither 'on' nor 'off'"));
+}
+
 // Names without a port, to be compared in lower case.
 absl::Status SetHosts(absl::string_view value, std::vector<std::string>& out) {
   out.clear();
@@ -222,6 +228,9 @@ constexpr Setting kSettings[] = {
        c.nvdisasm = std::string(v);
        return absl::OkStatus();
      }},
+    {"assemble-ahead", "on|off",
+     "cubins of this build's kernels, made once where there is a ptxas, at the start (on)",
+     [](absl::string_view v, Config& c) { return SetSwitch(v, c.assemble_ahead); }},
     {"sandbox", "require|warn", "whether a system that cannot confine workers is refused (warn)",
      [](absl::string_view v, Config& c) { return SetSandbox(v, c.sandbox_required); }},
     {"cache-max-size", "BYTES", "limit of the cache on disk, never passed; 32MiB or more (20GiB)",

@@ -48,6 +48,7 @@ struct Config {
   bool sandbox_required = false;
   std::string ptxas = "none";
   std::string nvdisasm = "auto";  // used where there is a ptxas
+  bool assemble_ahead = true;     // the same
   int64_t max_request_bytes = int64_t{512} << 20;
   int tenant_max_queued = 0;   // 0: no limit of its own
   int tenant_max_running = 0;  // 0: as BrokerOptions

@@ -37,6 +37,7 @@
 #include "server/drain.h"
 #include "server/exposure.h"
 #include "server/jobs/admission.h"
+#include "server/jobs/assemble_ahead.h"
 #include "server/jobs/broker.h"
 #include "server/jobs/kernel_compiler.h"
 #include "server/net/listen.h"
@@ -63,6 +64,7 @@
 #include "server/workers/huge_code.h"
 #include "server/workers/ptxas.h"
 #include "server/workers/worker.h"
+#include "server/workers/worker_compiler.h"
 #include "server/workers/worker_pool.h"
 
 namespace kiln::server {
@@ -303,6 +305,21 @@ void KeepIfReady(std::unique_ptr<WorkerPool>& pool, absl::string_view flag,
   if (!ready) pool.reset();
 }
 
+// Of a build's kernels; null where there is nothing to make, or nothing that makes it. A few at a
+// time, so that most assemblers wait for jobs.
+std::unique_ptr<AssembleAhead> MakeAssembleAhead(const Config& config, WorkerPool* assemblers,
+                                                 cache::Store& store, Metrics& metrics) {
+  std::vector<AssembleAhead::Kernel> kernels;
+  for (const KernelOfBuild& kernel : MakeWorkerCompiler().kernels_of_build()) {
+    kernels.push_back({kernel.key, kernel.arch, kernel.object});
+  }
+  if (assemblers == nullptr || !config.assemble_ahead || kernels.empty()) return nullptr;
+  return std::make_unique<AssembleAhead>(
+      std::move(kernels), assemblers, &store,
+      AssembleAhead::Options{.at_a_time = std::max(1, config.workers / 4),
+                             .on_assembled = [&metrics](bool ok) { metrics.KernelAssembled(ok); }});
+}
+
 // Until a signal, or until nobody has called for --idle-timeout. Then programs that come find
 // nobody at the socket, and start a server of their own.
 void WaitForEnd(const Config& config, const sigset_t& signals, RpcListener& rpc,
@@ -407,6 +424,8 @@ int Serve(const Config& config, const sigset_t& signals) {
   kernels = std::make_unique<KernelCompiler>(
       &pool, &stack.all(), &stack.memory(),
       KernelAssembler{assemblers.get(), [&metrics](bool ok) { metrics.KernelAssembled(ok); }});
+  const std::unique_ptr<AssembleAhead> ahead =
+      MakeAssembleAhead(config, assemblers.get(), stack.unmetered(), metrics);
   ActivityLog activity;
   RunReports run_reports(&activity);
   Choices choices(&stack.all());
@@ -481,6 +500,7 @@ int Serve(const Config& config, const sigset_t& signals) {
   LogExposure(config, **rpc);
   LinkSocket(SocketLink(config.data_dir), (*rpc)->socket());
   PrintReady(**rpc, http.get(), config, stack.disk());
+  if (ahead != nullptr) ahead->Start();
   // A queue that has just begun has room; the next start would do it otherwise.
   upkeep.Run([&config] { ForgetFormerBuilds(config); }).IgnoreError();
 

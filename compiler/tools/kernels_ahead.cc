@@ -22,8 +22,6 @@
 namespace kiln {
 namespace {
 
-constexpr absl::string_view kArch = "sm_90a";
-
 using Ints = std::vector<int64_t>;
 
 // Of queries, keys and values [batches, heads, length, width]: what a kernel depends on, and in
@@ -97,8 +95,8 @@ v1::Graph GraphOf(const Attention& a) {
   return graph;
 }
 
-// What is done with a product's sums, in the order in which models do it. The first layer's residual
-// are rows of a table of embeddings; what a last layer's RMS norm is of is wide.
+// What is done with a product's sums, in the order in which models do it. The first layer's
+// residual are rows of a table of embeddings; what a last layer's RMS norm is of is wide.
 enum class Work {
   kNothing,
   kResidual,
@@ -239,7 +237,7 @@ std::vector<Attention> Attentions() {
 absl::Status AddKernel(v1::Graph graph, std::set<std::string>& known, std::string& text) {
   v1::PlanRequest request;
   *request.mutable_graph() = std::move(graph);
-  KILN_ASSIGN_OR_RETURN(*request.mutable_device(), DescribeGpu(kArch));
+  KILN_ASSIGN_OR_RETURN(*request.mutable_device(), DescribeGpu(kKernelsAheadArch));
   KILN_ASSIGN_OR_RETURN(const v1::PlanResponse plan, PlanGraph(request, {}));
   if (plan.kernels_size() != 1) {
     return absl::InternalError(absl::StrCat("a graph is ", plan.kernels_size(),

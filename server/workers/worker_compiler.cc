@@ -10,6 +10,7 @@ WorkerCompiler MakeWorkerCompiler() {
       .plan = [](const v1::PlanRequest& request) { return PlanGraph(request, {}); },
       .compile_kernel = &FindOrCompileKernel,
       .link = &LinkKernels,
+      .kernels_of_build = &KernelsOfBuild,
   };
 }
 

@@ -81,6 +81,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--ptxas", default="none", help="the server's option of that name")
+    parser.add_argument(
+        "--kilnd",
+        action="append",
+        default=[],
+        metavar="FLAG",
+        help="one more of the server's options, as in --kilnd=--assemble-ahead=off",
+    )
     parser.add_argument("--results", type=pathlib.Path, help="a folder that outcomes are kept in")
     options = parser.parse_args()
     parts = options.parts or [part for part in PARTS if not part.startswith(("bench", "profile"))]
@@ -106,7 +113,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="kiln-gpu-") as folder:
         # What other runs have kept there is none of this one's.
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(pathlib.Path(folder) / "torch")
-        server = Server(pathlib.Path(folder) / "data", f"--ptxas={options.ptxas}")
+        server = Server(pathlib.Path(folder) / "data", f"--ptxas={options.ptxas}", *options.kilnd)
         run = Results(options.results or pathlib.Path(folder), server)
         os.environ["KILN_SERVER"] = server.address
         try:

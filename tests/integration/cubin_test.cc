@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "compiler/kernels_ahead.h"
 #include "kiln/v1/artifact.pb.h"
 #include "tests/integration/calls.h"
 #include "tests/integration/graphs.h"
@@ -36,6 +37,12 @@ v1::CompileRequest ForGpu(int64_t elements) {
 
 class CubinTest : public ServerTest {
  protected:
+  // Whose cubins are all of graphs that a test compiles.
+  bool Start(std::vector<std::string> flags) {
+    flags.push_back("--assemble-ahead=off");
+    return StartServer(flags);
+  }
+
   v1::Artifact Compile(const v1::CompileRequest& request) {
     Answer answer = integration::Compile(stub(), request);
     EXPECT_TRUE(answer.ok()) << Text(answer.status);
@@ -63,7 +70,7 @@ class CubinTest : public ServerTest {
 };
 
 TEST_F(CubinTest, AnArtifactHasCubinsThenPtxAndNamesTheAssembler) {
-  ASSERT_TRUE(StartServer({"--ptxas=" KILN_FAKE_PTXAS "-works"}));
+  ASSERT_TRUE(Start({"--ptxas=" KILN_FAKE_PTXAS "-works"}));
   const v1::Artifact artifact = Compile(ForGpu(64));
   ASSERT_EQ(artifact.binaries_size(), 2);
   EXPECT_EQ(artifact.binaries(0).kind(), v1::BINARY_KIND_CUBIN);
@@ -83,8 +90,24 @@ TEST_F(CubinTest, AnArtifactHasCubinsThenPtxAndNamesTheAssembler) {
   EXPECT_EQ(Cubins("ok"), 1);
 }
 
+TEST_F(CubinTest, AServerMakesCubinsOfItsBuildsKernelsOnce) {
+  const auto kernels = static_cast<double>(ReadKernelsAhead(KernelsAhead()).size());
+  if (kernels == 0) GTEST_SKIP() << "builds with sanitizers have no kernels ahead";
+  ASSERT_TRUE(StartServer({"--ptxas=" KILN_FAKE_PTXAS "-works"}));
+  const absl::Time give_up = absl::Now() + absl::Seconds(60);
+  while (Cubins("ok") < kernels && absl::Now() < give_up) absl::SleepFor(absl::Milliseconds(50));
+  EXPECT_EQ(Cubins("ok"), kernels);
+  EXPECT_EQ(Metrics().Sum("kiln_cache_entries", {{"kind", "kernel"}, {"tier", "disk"}}), kernels);
+  StopServer();
+  // They are in the cache by now.
+  ASSERT_TRUE(StartServer({"--ptxas=" KILN_FAKE_PTXAS "-works"}));
+  EXPECT_EQ(Compile(ForGpu(64)).binaries_size(), 2);
+  absl::SleepFor(absl::Milliseconds(300));
+  EXPECT_EQ(Cubins("ok"), 1) << "the graph's";
+}
+
 TEST_F(CubinTest, AnAssemblerThatHasStartedServesTheNextKernelAndMayBeKilled) {
-  ASSERT_TRUE(StartServer({"--ptxas=" KILN_FAKE_PTXAS "-works", "--workers=1"}));
+  ASSERT_TRUE(Start({"--ptxas=" KILN_FAKE_PTXAS "-works", "--workers=1"}));
   EXPECT_EQ(Compile(ForGpu(64)).binaries_size(), 2);
   const std::vector<pid_t> first = WaitingAssemblers();
   ASSERT_EQ(first.size(), 1u);
@@ -98,8 +121,7 @@ TEST_F(CubinTest, AnAssemblerThatHasStartedServesTheNextKernelAndMayBeKilled) {
 }
 
 TEST_F(CubinTest, AServerThatShallHaveNoProcessesAheadHasNoAssemblersThatWait) {
-  ASSERT_TRUE(
-      StartServer({"--ptxas=" KILN_FAKE_PTXAS "-works", "--workers=1", "--worker-standby=0"}));
+  ASSERT_TRUE(Start({"--ptxas=" KILN_FAKE_PTXAS "-works", "--workers=1", "--worker-standby=0"}));
   EXPECT_EQ(Compile(ForGpu(64)).binaries_size(), 2);
   absl::SleepFor(absl::Milliseconds(300));
   EXPECT_THAT(Assemblers(), IsEmpty());
@@ -107,8 +129,7 @@ TEST_F(CubinTest, AServerThatShallHaveNoProcessesAheadHasNoAssemblersThatWait) {
 }
 
 TEST_F(CubinTest, WhoAsksForDebugSeesPtxAndMachineCode) {
-  ASSERT_TRUE(
-      StartServer({"--ptxas=" KILN_FAKE_PTXAS "-works", "--nvdisasm=" KILN_FAKE_PTXAS "-works"}));
+  ASSERT_TRUE(Start({"--ptxas=" KILN_FAKE_PTXAS "-works", "--nvdisasm=" KILN_FAKE_PTXAS "-works"}));
   v1::CompileRequest request = ForGpu(64);
   EXPECT_EQ(Compile(request).debug().kernels_size(), 0);
   // The same kernel, which the cache has by now.
@@ -122,9 +143,8 @@ TEST_F(CubinTest, WhoAsksForDebugSeesPtxAndMachineCode) {
 
 TEST_F(CubinTest, ADisassemblerThatFailsOrHangsLeavesTheRest) {
   for (const char* how : {"-fail", "-hang"}) {
-    ASSERT_TRUE(
-        StartServer({"--ptxas=" KILN_FAKE_PTXAS "-works",
-                     absl::StrCat("--nvdisasm=" KILN_FAKE_PTXAS, how), "--worker-timeout=3s"}));
+    ASSERT_TRUE(Start({"--ptxas=" KILN_FAKE_PTXAS "-works",
+                       absl::StrCat("--nvdisasm=" KILN_FAKE_PTXAS, how), "--worker-timeout=3s"}));
     v1::CompileRequest request = ForGpu(64);
     request.mutable_options()->set_debug(true);
     const v1::Artifact artifact = Compile(request);
@@ -136,7 +156,7 @@ TEST_F(CubinTest, ADisassemblerThatFailsOrHangsLeavesTheRest) {
 }
 
 TEST_F(CubinTest, AnAssemblerThatFailsLeavesPtx) {
-  ASSERT_TRUE(StartServer({"--ptxas=" KILN_FAKE_PTXAS "-fail"}));
+  ASSERT_TRUE(Start({"--ptxas=" KILN_FAKE_PTXAS "-fail"}));
   const v1::Artifact artifact = Compile(ForGpu(64));
   ASSERT_EQ(artifact.binaries_size(), 1);
   EXPECT_EQ(artifact.binaries(0).kind(), v1::BINARY_KIND_PTX);
@@ -144,20 +164,20 @@ TEST_F(CubinTest, AnAssemblerThatFailsLeavesPtx) {
 }
 
 TEST_F(CubinTest, AnAssemblerThatHangsIsEndedAndLeavesPtx) {
-  ASSERT_TRUE(StartServer({"--ptxas=" KILN_FAKE_PTXAS "-hang", "--worker-timeout=3s"}));
+  ASSERT_TRUE(Start({"--ptxas=" KILN_FAKE_PTXAS "-hang", "--worker-timeout=3s"}));
   EXPECT_EQ(Compile(ForGpu(64)).binaries_size(), 1);
   EXPECT_EQ(Cubins("error"), 1);
   EXPECT_EQ(Compile(ForGpu(128)).binaries_size(), 1) << "the next one is tried";
 }
 
 TEST_F(CubinTest, WithoutOneThereIsPtxAlone) {
-  ASSERT_TRUE(StartServer({"--ptxas=none"}));
+  ASSERT_TRUE(Start({"--ptxas=none"}));
   EXPECT_EQ(Compile(ForGpu(64)).binaries_size(), 1);
   EXPECT_EQ(Cubins("ok") + Cubins("error"), 0);
 }
 
 TEST_F(CubinTest, AClientThatTakesNoCubinsGetsNone) {
-  ASSERT_TRUE(StartServer({"--ptxas=" KILN_FAKE_PTXAS "-works"}));
+  ASSERT_TRUE(Start({"--ptxas=" KILN_FAKE_PTXAS "-works"}));
   v1::CompileRequest request = ForGpu(64);
   request.mutable_device()->mutable_binary_formats()->DeleteSubrange(0, 1);
   EXPECT_EQ(Compile(request).binaries_size(), 1);

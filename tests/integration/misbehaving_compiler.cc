@@ -181,7 +181,10 @@ absl::StatusOr<v1::PlanResponse> Plan(const v1::PlanRequest& request) {
 }  // namespace
 
 WorkerCompiler MakeWorkerCompiler() {
-  return {.plan = &Plan, .compile_kernel = &LyingCompile, .link = &LyingLink};
+  return {
+      .plan = &Plan, .compile_kernel = &LyingCompile, .link = &LyingLink, .kernels_of_build = [] {
+        return std::vector<KernelOfBuild>();
+      }};
 }
 
 }  // namespace kiln::server

@@ -57,6 +57,27 @@ v1::PlanResponse PlanProduct(int64_t rows, int64_t columns, int64_t depth, int64
   return Plan(g.proto());
 }
 
+// The end of a first layer: around it are rows of a table of embeddings.
+v1::PlanResponse PlanProductWithTable(int64_t rows, int64_t columns, int64_t depth,
+                                      int64_t table_rows) {
+  GraphMaker g;
+  const v1::DType type = v1::DTYPE_BFLOAT16;
+  const int x = g.Input({rows, depth}, {}, type), weights = g.Input({columns, depth}, {}, type),
+            table = g.Input({table_rows, columns}, {}, type),
+            numbers = g.Input({rows}, {}, v1::DTYPE_INT64);
+  const int turned =
+      g.Node("aten.permute.default", {lowering::Value(weights), lowering::IntList({1, 0})},
+             {depth, columns}, type);
+  const int sums = g.Node("aten.mm.default", {lowering::Value(x), lowering::Value(turned)},
+                          {rows, columns}, type);
+  const int around =
+      g.Node("aten.embedding.default", {lowering::Value(table), lowering::Value(numbers)},
+             {rows, columns}, type);
+  g.Output(g.Node("aten.add.Tensor", {lowering::Value(around), lowering::Value(sums)},
+                  {rows, columns}, type));
+  return Plan(g.proto());
+}
+
 v1::CompileKernelRequest RequestOf(const v1::KernelSource& kernel) {
   v1::CompileKernelRequest request;
   request.set_source(kernel.source());
@@ -78,6 +99,10 @@ TEST(KernelsAheadTest, AListHasKernelsByTheirKeys) {
   EXPECT_EQ(FindKernelAhead(list, Sha256("three")), std::nullopt);
   EXPECT_EQ(FindKernelAhead("", one), std::nullopt);
   EXPECT_EQ(FindKernelAhead("no list\n", one), std::nullopt);
+  ASSERT_EQ(ReadKernelsAhead(list).size(), 2u);
+  EXPECT_EQ(ReadKernelsAhead(list)[0].key, one.ToHex());
+  EXPECT_EQ(ReadKernelsAhead(list)[1].object, "");
+  EXPECT_EQ(ReadKernelsAhead(list.substr(0, list.size() - 80)).size(), 0u) << "it ends early";
 }
 
 TEST(KernelsAheadTest, AttentionOfOtherSizesIsTheSameKernelAndABuildHasIt) {
@@ -149,6 +174,19 @@ TEST(KernelsAheadTest, ProductsOfOtherSizesAreTheSameKernelAndABuildHasIt) {
   const auto compiled = CompileKernel(request);
   ASSERT_TRUE(compiled.ok()) << compiled.status();
   EXPECT_EQ(*found, compiled->object());
+}
+
+TEST(KernelsAheadTest, ATablesNumberOfRowsIsOneOfTheLaunchToo) {
+  const v1::PlanResponse plan = PlanProductWithTable(2048, 2048, 2048, 32000);
+  const v1::PlanResponse other = PlanProductWithTable(4096, 1024, 1024, 151936);
+  ASSERT_EQ(plan.kernels_size(), 1);
+  ASSERT_EQ(other.kernels_size(), 1);
+  EXPECT_EQ(plan.kernels(0).source(), other.kernels(0).source());
+  const auto& symbols = other.program().steps(0).launch().symbols();
+  EXPECT_TRUE(
+      absl::c_any_of(symbols, [](const v1::SymInt& symbol) { return symbol.value() == 151936; }));
+  if (KernelsAhead().empty()) GTEST_SKIP() << "builds with sanitizers have no kernels ahead";
+  EXPECT_TRUE(FindKernelAhead(KernelsAhead(), *KernelKeyOf(RequestOf(plan.kernels(0)))));
 }
 
 // Where a GPU's kernel finds what comes behind its sizes follows from their number: it has to name

@@ -41,23 +41,25 @@ TEST(Config, DefaultsListenOnLoopback) {
 }
 
 TEST(Config, ConnectionsRequestsAndHostsHaveLimits) {
-  Config config =
-      LoadConfig({"--max-connections=7", "--max-connections-per-address=3",
-                  "--max-connection-idle=2m", "--max-connection-age=10m", "--request-timeout=5s",
-                  "--sandbox=require", "--metrics-hosts=A.example, b.example"},
-                 Variables({}))
-          .value();
+  Config config = LoadConfig({"--max-connections=7", "--max-connections-per-address=3",
+                              "--max-connection-idle=2m", "--max-connection-age=10m",
+                              "--request-timeout=5s", "--sandbox=require", "--assemble-ahead=off",
+                              "--metrics-hosts=A.example, b.example"},
+                             Variables({}))
+                      .value();
   EXPECT_EQ(config.max_connections, 7);
   EXPECT_EQ(config.max_connections_per_address, 3);
   EXPECT_EQ(config.max_connection_idle, absl::Minutes(2));
   EXPECT_EQ(config.max_connection_age, absl::Minutes(10));
   EXPECT_EQ(config.request_timeout, absl::Seconds(5));
   EXPECT_TRUE(config.sandbox_required);
+  EXPECT_FALSE(config.assemble_ahead);
   EXPECT_EQ(config.metrics_hosts, (std::vector<std::string>{"a.example", "b.example"}));
   EXPECT_THAT(ErrorOf({"--max-connections=0"}), HasSubstr("--max-connections"));
   EXPECT_THAT(ErrorOf({"--metrics-hosts=a:80"}), HasSubstr("'a:80' is no host's name"));
   EXPECT_THAT(ErrorOf({"--metrics-hosts=a,"}), HasSubstr("--metrics-hosts"));
   EXPECT_THAT(ErrorOf({"--sandbox=no"}), HasSubstr("'no' is neither 'require' nor 'warn'"));
+  EXPECT_THAT(ErrorOf({"--assemble-ahead=no"}), HasSubstr("'no' is neither 'on' nor 'off'"));
 }
 
 TEST(Config, DataDirectoryFollowsTheEnvironment) {
