@@ -32,6 +32,16 @@ v1::PlanResponse Plan(const AttentionCase& c) {
   return Plan(codegen::AttentionGraph(c).proto());
 }
 
+// Activations [rows, depth] by weights [columns, depth].
+int Multiply(int x, int weights, int64_t rows, int64_t columns, int64_t depth, GraphMaker& g) {
+  const v1::DType type = v1::DTYPE_BFLOAT16;
+  const int turned =
+      g.Node("aten.permute.default", {lowering::Value(weights), lowering::IntList({1, 0})},
+             {depth, columns}, type);
+  return g.Node("aten.mm.default", {lowering::Value(x), lowering::Value(turned)}, {rows, columns},
+                type);
+}
+
 // The end of a layer: what goes around it and a product of activations [rows, depth], a part of
 // tensors that are `pitch` wide, and weights [columns, depth].
 v1::PlanResponse PlanProduct(int64_t rows, int64_t columns, int64_t depth, int64_t pitch) {
@@ -47,11 +57,7 @@ v1::PlanResponse PlanProduct(int64_t rows, int64_t columns, int64_t depth, int64
     v1::TensorType& part = *g.proto().mutable_nodes(0)->mutable_results(0)->mutable_tensor();
     part.mutable_strides(0)->set_value(pitch);
   }
-  const int turned =
-      g.Node("aten.permute.default", {lowering::Value(weights), lowering::IntList({1, 0})},
-             {depth, columns}, type);
-  const int sums = g.Node("aten.mm.default", {lowering::Value(x), lowering::Value(turned)},
-                          {rows, columns}, type);
+  const int sums = Multiply(x, weights, rows, columns, depth, g);
   g.Output(g.Node("aten.add.Tensor", {lowering::Value(around), lowering::Value(sums)},
                   {rows, columns}, type));
   return Plan(g.proto());
@@ -65,11 +71,7 @@ v1::PlanResponse PlanProductWithTable(int64_t rows, int64_t columns, int64_t dep
   const int x = g.Input({rows, depth}, {}, type), weights = g.Input({columns, depth}, {}, type),
             table = g.Input({table_rows, columns}, {}, type),
             numbers = g.Input({rows}, {}, v1::DTYPE_INT64);
-  const int turned =
-      g.Node("aten.permute.default", {lowering::Value(weights), lowering::IntList({1, 0})},
-             {depth, columns}, type);
-  const int sums = g.Node("aten.mm.default", {lowering::Value(x), lowering::Value(turned)},
-                          {rows, columns}, type);
+  const int sums = Multiply(x, weights, rows, columns, depth, g);
   const int around =
       g.Node("aten.embedding.default", {lowering::Value(table), lowering::Value(numbers)},
              {rows, columns}, type);
@@ -83,6 +85,25 @@ v1::CompileKernelRequest RequestOf(const v1::KernelSource& kernel) {
   request.set_source(kernel.source());
   *request.mutable_device() = *DescribeGpu("sm_90a");
   return request;
+}
+
+// Both are that one.
+void ExpectOneKernel(const v1::PlanResponse& plan, const v1::PlanResponse& other) {
+  ASSERT_EQ(plan.kernels_size(), 1);
+  ASSERT_EQ(other.kernels_size(), 1);
+  EXPECT_EQ(plan.kernels(0).source(), other.kernels(0).source());
+}
+bool Passes(const v1::PlanResponse& plan, int64_t value) {
+  return absl::c_any_of(plan.program().steps(0).launch().symbols(),
+                        [=](const v1::SymInt& symbol) { return symbol.value() == value; });
+}
+void ExpectThatTheBuildHas(const v1::KernelSource& kernel) {
+  const v1::CompileKernelRequest request = RequestOf(kernel);
+  const auto found = FindKernelAhead(KernelsAhead(), *KernelKeyOf(request));
+  ASSERT_TRUE(found.has_value());
+  const auto compiled = CompileKernel(request);
+  ASSERT_TRUE(compiled.ok()) << compiled.status();
+  EXPECT_EQ(*found, compiled->object());
 }
 
 int Count(absl::string_view text, absl::string_view part) {
@@ -122,9 +143,7 @@ TEST(KernelsAheadTest, AttentionOfOtherSizesIsTheSameKernelAndABuildHasIt) {
   other.queries = 384;
   other.keys = 640;
   const v1::PlanResponse plan = Plan(first), other_plan = Plan(other);
-  ASSERT_EQ(plan.kernels_size(), 1);
-  ASSERT_EQ(other_plan.kernels_size(), 1);
-  EXPECT_EQ(plan.kernels(0).source(), other_plan.kernels(0).source());
+  ASSERT_NO_FATAL_FAILURE(ExpectOneKernel(plan, other_plan));
   const v1::LaunchStep& launch = plan.program().steps(0).launch();
   const v1::LaunchStep& other_launch = other_plan.program().steps(0).launch();
   ASSERT_EQ(launch.symbols_size(), other_launch.symbols_size());
@@ -133,12 +152,7 @@ TEST(KernelsAheadTest, AttentionOfOtherSizesIsTheSameKernelAndABuildHasIt) {
   EXPECT_EQ(other_launch.symbols(0).value(), 3);
 
   if (KernelsAhead().empty()) GTEST_SKIP() << "builds with sanitizers have no kernels ahead";
-  const v1::CompileKernelRequest request = RequestOf(plan.kernels(0));
-  const auto found = FindKernelAhead(KernelsAhead(), *KernelKeyOf(request));
-  ASSERT_TRUE(found.has_value());
-  const auto compiled = CompileKernel(request);
-  ASSERT_TRUE(compiled.ok()) << compiled.status();
-  EXPECT_EQ(*found, compiled->object());
+  ExpectThatTheBuildHas(plan.kernels(0));
 
   other.scale = 0.3;  // is in the kernel
   const v1::PlanResponse scaled = Plan(other);
@@ -151,42 +165,27 @@ TEST(KernelsAheadTest, AttentionOfOtherSizesIsTheSameKernelAndABuildHasIt) {
 TEST(KernelsAheadTest, ProductsOfOtherSizesAreTheSameKernelAndABuildHasIt) {
   const v1::PlanResponse plan = PlanProduct(2048, 4096, 4096, 4096);
   const v1::PlanResponse other = PlanProduct(4096, 2048, 5632, 3 * 5632);
-  ASSERT_EQ(plan.kernels_size(), 1);
-  ASSERT_EQ(other.kernels_size(), 1);
-  EXPECT_EQ(plan.kernels(0).source(), other.kernels(0).source());
+  ASSERT_NO_FATAL_FAILURE(ExpectOneKernel(plan, other));
   const v1::LaunchStep& launch = plan.program().steps(0).launch();
   EXPECT_EQ(launch.symbols_size(), Count(plan.kernels(0).source(), ", long size"));
-  const auto passes = [](const v1::LaunchStep& of, int64_t value) {
-    return absl::c_any_of(of.symbols(),
-                          [=](const v1::SymInt& symbol) { return symbol.value() == value; });
-  };
-  for (const int64_t value : {2048, 4096 / 8, 4096}) EXPECT_TRUE(passes(launch, value)) << value;
+  for (const int64_t value : {2048, 4096 / 8, 4096}) EXPECT_TRUE(Passes(plan, value)) << value;
   for (const int64_t value : {4096, 2048 / 8, 5632, 3 * 5632}) {
-    EXPECT_TRUE(passes(other.program().steps(0).launch(), value)) << value;
+    EXPECT_TRUE(Passes(other, value)) << value;
   }
   // Rows of results that end within a tile, and odd columns, are other kernels.
   EXPECT_NE(PlanProduct(2047, 4096, 4096, 4096).kernels(0).source(), plan.kernels(0).source());
 
   if (KernelsAhead().empty()) GTEST_SKIP() << "builds with sanitizers have no kernels ahead";
-  const v1::CompileKernelRequest request = RequestOf(plan.kernels(0));
-  const auto found = FindKernelAhead(KernelsAhead(), *KernelKeyOf(request));
-  ASSERT_TRUE(found.has_value());
-  const auto compiled = CompileKernel(request);
-  ASSERT_TRUE(compiled.ok()) << compiled.status();
-  EXPECT_EQ(*found, compiled->object());
+  ExpectThatTheBuildHas(plan.kernels(0));
 }
 
 TEST(KernelsAheadTest, ATablesNumberOfRowsIsOneOfTheLaunchToo) {
   const v1::PlanResponse plan = PlanProductWithTable(2048, 2048, 2048, 32000);
   const v1::PlanResponse other = PlanProductWithTable(4096, 1024, 1024, 151936);
-  ASSERT_EQ(plan.kernels_size(), 1);
-  ASSERT_EQ(other.kernels_size(), 1);
-  EXPECT_EQ(plan.kernels(0).source(), other.kernels(0).source());
-  const auto& symbols = other.program().steps(0).launch().symbols();
-  EXPECT_TRUE(
-      absl::c_any_of(symbols, [](const v1::SymInt& symbol) { return symbol.value() == 151936; }));
+  ASSERT_NO_FATAL_FAILURE(ExpectOneKernel(plan, other));
+  EXPECT_TRUE(Passes(other, 151936));
   if (KernelsAhead().empty()) GTEST_SKIP() << "builds with sanitizers have no kernels ahead";
-  EXPECT_TRUE(FindKernelAhead(KernelsAhead(), *KernelKeyOf(RequestOf(plan.kernels(0)))));
+  ExpectThatTheBuildHas(plan.kernels(0));
 }
 
 // Where a GPU's kernel finds what comes behind its sizes follows from their number: it has to name
