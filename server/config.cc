@@ -90,23 +90,14 @@ absl::Status SetSha256(absl::string_view value, std::string& out) {
   return absl::InvalidArgumentError(absl::StrCat("'", value, "' is no SHA-256 in 64 hex digits"));
 }
 
-absl::Status SetClientAuth(absl::string_view value, std::optional<bool>& required) {
-  required = value == "require";
-  if (value == "require" || value == "optional") return absl::OkStatus();
+// `out`: a bool or an optional one.
+template <class Out>
+absl::Status SetEither(absl::string_view value, absl::string_view yes, absl::string_view no,
+                       Out& out) {
+  out = value == yes;
+  if (value == yes || value == no) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("'", value, "' is neither 'require' nor 'optional'"));
-}
-
-absl::Status SetSandbox(absl::string_view value, bool& required) {
-  required = value == "require";
-  if (value == "require" || value == "warn") return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("'", value, "' is neither 'require' nor 'warn'"));
-}
-
-absl::Status SetSwitch(absl::string_view value, bool& on) {
-  on = value == "on";
-  if (value == "on" || value == "off") return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("'", value, "' is neither 'on' nor 'off'"));
+      absl::StrCat("'", value, "' is neither '", yes, "' nor '", no, "'"));
 }
 
 // Names without a port, to be compared in lower case.
@@ -230,9 +221,11 @@ constexpr Setting kSettings[] = {
      }},
     {"assemble-ahead", "on|off",
      "cubins of this build's kernels, made once where there is a ptxas, at the start (on)",
-     [](absl::string_view v, Config& c) { return SetSwitch(v, c.assemble_ahead); }},
+     [](absl::string_view v, Config& c) { return SetEither(v, "on", "off", c.assemble_ahead); }},
     {"sandbox", "require|warn", "whether a system that cannot confine workers is refused (warn)",
-     [](absl::string_view v, Config& c) { return SetSandbox(v, c.sandbox_required); }},
+     [](absl::string_view v, Config& c) {
+       return SetEither(v, "require", "warn", c.sandbox_required);
+     }},
     {"cache-max-size", "BYTES", "limit of the cache on disk, never passed; 32MiB or more (20GiB)",
      [](absl::string_view v, Config& c) {
        return SetBytes(v, cache::kLeastCacheBytes, c.cache_max_size_bytes);
@@ -263,7 +256,7 @@ constexpr Setting kSettings[] = {
      [](absl::string_view v, Config& c) { return SetText(v, c.security.tls_client_ca); }},
     {"tls-client-auth", "require|optional", "whether clients must show a certificate (require)",
      [](absl::string_view v, Config& c) {
-       return SetClientAuth(v, c.security.client_cert_required);
+       return SetEither(v, "require", "optional", c.security.client_cert_required);
      }},
     {"access-file", "FILE", "names, roles, tokens; see server/README.md",
      [](absl::string_view v, Config& c) { return SetText(v, c.security.access_file); }},

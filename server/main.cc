@@ -309,11 +309,12 @@ void KeepIfReady(std::unique_ptr<WorkerPool>& pool, absl::string_view flag,
 // time, so that most assemblers wait for jobs.
 std::unique_ptr<AssembleAhead> MakeAssembleAhead(const Config& config, WorkerPool* assemblers,
                                                  cache::Store& store, Metrics& metrics) {
+  if (assemblers == nullptr || !config.assemble_ahead) return nullptr;
   std::vector<AssembleAhead::Kernel> kernels;
   for (const KernelOfBuild& kernel : MakeWorkerCompiler().kernels_of_build()) {
     kernels.push_back({kernel.key, kernel.arch, kernel.object});
   }
-  if (assemblers == nullptr || !config.assemble_ahead || kernels.empty()) return nullptr;
+  if (kernels.empty()) return nullptr;
   return std::make_unique<AssembleAhead>(
       std::move(kernels), assemblers, &store,
       AssembleAhead::Options{.at_a_time = std::max(1, config.workers / 4),

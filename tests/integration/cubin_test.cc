@@ -94,8 +94,7 @@ TEST_F(CubinTest, AServerMakesCubinsOfItsBuildsKernelsOnce) {
   const auto kernels = static_cast<double>(ReadKernelsAhead(KernelsAhead()).size());
   if (kernels == 0) GTEST_SKIP() << "builds with sanitizers have no kernels ahead";
   ASSERT_TRUE(StartServer({"--ptxas=" KILN_FAKE_PTXAS "-works"}));
-  const absl::Time give_up = absl::Now() + absl::Seconds(60);
-  while (Cubins("ok") < kernels && absl::Now() < give_up) absl::SleepFor(absl::Milliseconds(50));
+  EXPECT_TRUE(Eventually(absl::Seconds(60), [&] { return Cubins("ok") >= kernels; }));
   EXPECT_EQ(Cubins("ok"), kernels);
   EXPECT_EQ(Metrics().Sum("kiln_cache_entries", {{"kind", "kernel"}, {"tier", "disk"}}), kernels);
   StopServer();
