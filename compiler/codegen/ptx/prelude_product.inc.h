@@ -120,7 +120,8 @@ KILN_FN void KLoadTiles(unsigned shared, unsigned long map_a, unsigned long map_
   unsigned parity = 1;
   for (int number = (int)KBlock() / S::kCluster; number < tile_rows * tile_columns;
        number += clusters) {
-    const KTile tile = KTileAt<S>(number, tile_rows, tile_columns);
+    // From the number anew: this thread has few registers, and is ahead of those that multiply.
+    const KTile tile = KTiles<S>(tile_rows, tile_columns, number).At();
     for (int step = 0; step < steps; ++step) {
       const unsigned a = shared + stage * P::kStageBytes, b = a + P::kBytesA;
       const unsigned barrier = full + 8 * stage;
@@ -163,18 +164,21 @@ KILN_FN void KMultiplyTiles(unsigned shared, int group, int rows, int columns, i
   const int clusters = __nvvm_read_ptx_sreg_nctaid_x() / S::kCluster;
   const unsigned buffer = shared + P::kPiecesAt + (group * 4 + warp) * P::kPieceBytes;
   float sums[P::kBlocks][kN / 2];
-  int stage = 0, turn = 0;
+  int stage = 0;
   unsigned parity = 0;
-  if (S::kTurns && group == 1) KNamedArrive(1, 256);
-  for (int number = (int)KBlock() / S::kCluster; number < tile_rows * tile_columns;
-       number += clusters, ++turn) {
-    if (S::kTurns && (turn & 1) != group) {  // the other's: over its stages
-      stage += steps;
-      parity ^= stage / S::kStages & 1;
-      stage %= S::kStages;
-      continue;
-    }
-    const KTile tile = KTileAt<S>(number, tile_rows, tile_columns);
+  const auto pass = [&]() KILN_INLINE {  // over the stages of a tile that the other one has
+    stage += steps;
+    parity ^= stage / S::kStages & 1;
+    stage %= S::kStages;
+  };
+  if (S::kTurns && group == 1) {
+    KNamedArrive(1, 256);
+    pass();
+  }
+  const int begin = (int)KBlock() / S::kCluster + (S::kTurns ? group * clusters : 0);
+  KTiles<S> tiles(tile_rows, tile_columns, begin);
+  for (; tiles.IsAny(); tiles.Skip(S::kTurns ? 2 * clusters : clusters)) {
+    const KTile tile = tiles.At();
     const int of_group = S::kTurns ? 0 : group * 64 * P::kBlocks;
     // A wait for a parity cannot tell a phase from the one after the next: begin when the other
     // warpgroup has seen its last stage filled.
@@ -202,6 +206,7 @@ KILN_FN void KMultiplyTiles(unsigned shared, int group, int rows, int columns, i
 #pragma clang loop unroll(full)
     for (int i = 0; i < P::kBlocks; ++i) S::Mma::template Wait<0>(sums[i]);
     KGiveBack<S>(empty + 8 * before, lane);
+    if (S::kTurns) pass();
 
     const int end = tile.column + kN < columns ? tile.column + kN : columns;
     const KPlace at = {tile.row + of_group + warp * 16, tile.column, rows, end};

@@ -13,17 +13,37 @@ KILN_FN int KRankInCluster() {
 struct KTile {
   int row, column;
 };
-// Of tile `number`, where a cluster has one below the other: those of a few rows together, so that
-// what runs at a time shares operands in the second-level cache.
+// The tiles of a result, `rows` by `columns` of them, or of pairs one below the other for a
+// cluster: those of a few rows together, so that what runs at a time shares operands in the
+// second-level cache. A block goes on from tile to tile without dividing by what only a launch
+// knows.
 template <class S>
-KILN_FN KTile KTileAt(int number, int rows, int columns) {
-  constexpr int kRows = S::kRows * S::kCluster, kGroup = 1024 / kRows;
-  const int per_group = kGroup * columns, group = number / per_group, first = group * kGroup;
-  const int in_group = rows - first < kGroup ? rows - first : kGroup;
-  const int rest = number - group * per_group;
-  return {(first + rest % in_group) * kRows + KRankInCluster<S::kCluster>() * S::kRows,
-          rest / in_group * S::kColumns};
-}
+struct KTiles {
+  static constexpr int kRows = S::kRows * S::kCluster, kGroup = 1024 / kRows;
+  int rows, columns;
+  int first = 0, number;  // the group's first row, the tile's number in it
+  KILN_INLINE KTiles(int rows, int columns, int begin)
+      : rows(rows), columns(columns), number(begin) {
+    const int per_group = kGroup * columns, group = begin / per_group;
+    first = group * kGroup;
+    number -= group * per_group;
+  }
+  KILN_INLINE bool IsAny() const { return number < (rows - first) * columns; }
+  KILN_INLINE void Skip(int tiles) {
+    number += tiles;
+#pragma clang loop unroll(disable)
+    for (; number >= kGroup * columns; number -= kGroup * columns) first += kGroup;
+  }
+  KILN_INLINE KTile At() const {
+    const int height = rows - first;
+    if (height >= kGroup) return At(number % kGroup, number / kGroup);
+    // The last few rows alone divide by a variable: what is opaque is not made one with the above.
+    return At(KAgain(number % height), KAgain(number / height));
+  }
+  KILN_INLINE KTile At(int row, int column) const {
+    return {(first + row) * kRows + KRankInCluster<S::kCluster>() * S::kRows, column * S::kColumns};
+  }
+};
 
 // ---- What is done with sums ----------------------------------------------------------------
 //

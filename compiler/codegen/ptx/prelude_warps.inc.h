@@ -122,8 +122,9 @@ KILN_FN void KProductByWarps(const void* a, const void* b, long pitch_a, long pi
   using B = typename P::B;
   const unsigned shared = KSharedBase(), ring_end = shared + S::kStages * P::kStageBytes;
   const int steps = (depth + S::kStep - 1) / S::kStep;
-  const KTile tile = KTileAt<S>((int)KBlock(), (rows + S::kRows - 1) / S::kRows,
-                                (columns + S::kColumns - 1) / S::kColumns);
+  const KTile tile = KTiles<S>((rows + S::kRows - 1) / S::kRows,
+                               (columns + S::kColumns - 1) / S::kColumns, (int)KBlock())
+                         .At();
   const int lane = KThread() & 31, warp = KOfFirstLane(KThread() >> 5);
   const int row = warp % P::kDown * S::kWarpRows, column = warp / P::kDown * S::kWarpColumns;
   const auto next = [=](unsigned stage) KILN_INLINE {

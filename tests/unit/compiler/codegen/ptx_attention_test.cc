@@ -11,11 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "compiler/toolchain/clang.h"
-#include "compiler/toolchain/lld.h"
 #include "tests/unit/compiler/codegen/attention_graphs.h"
-#include "tests/unit/compiler/codegen/gpu_emulator.h"
-#include "tests/unit/compiler/codegen/native_run.h"
 #include "tests/unit/compiler/codegen/ptx_made.h"
 
 namespace kiln::codegen {
@@ -156,15 +152,7 @@ extern "C" __attribute__((visibility("default"))) int deal(int is_causal, const 
 )";
 
 TEST(PtxAttentionTest, BlocksTakeEachTileOnceAndHaveAsManySteps) {
-  const Made made = CompileAttention({});
-  const std::string source =
-      StrCat(EmulatedPrelude(), std::string(made.kernels[0].prelude), std::string(kDealing));
-  const auto object = toolchain::CompileCpp(
-      toolchain::Prepare(toolchain::ClangJob{.source = source, .arch = "x86-64"}));
-  ASSERT_TRUE(object.ok()) << object.status();
-  const auto linked = toolchain::LinkSharedObject({object->object});
-  ASSERT_TRUE(linked.ok()) << linked.status();
-  const auto library = LoadLibrary(*linked);
+  const auto library = LibraryForThisMachine(kDealing);
   ASSERT_TRUE(library.ok()) << library.status();
   const auto deal =
       reinterpret_cast<int (*)(int, const int*, int, int*, int*)>(dlsym(*library, "deal"));

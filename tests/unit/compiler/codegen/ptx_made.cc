@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "compiler/codegen/ptx/ptx_target.h"
 #include "compiler/codegen/targets.h"
 #include "compiler/fusion/fuse.h"
 #include "compiler/graph/import.h"
@@ -20,8 +21,13 @@
 #include "compiler/schedule/interpret.h"
 #include "compiler/schedule/print.h"
 #include "compiler/schedule/verify.h"
+#include "compiler/toolchain/clang.h"
+#include "compiler/toolchain/lld.h"
+#include "proto/base/status_macros.h"
 #include "tests/temp_dir.h"
 #include "tests/unit/compiler/codegen/check_module.h"
+#include "tests/unit/compiler/codegen/gpu_emulator.h"
+#include "tests/unit/compiler/codegen/native_run.h"
 
 namespace kiln::codegen {
 
@@ -177,6 +183,15 @@ void CheckTrees(ir::Module& module, const std::vector<int64_t>& symbols, double 
   for (size_t i = 0; i < expected->size(); ++i) {
     ExpectSame((*actual)[i], (*expected)[i], tolerance, StrCat("output ", i));
   }
+}
+
+absl::StatusOr<void*> LibraryForThisMachine(absl::string_view text) {
+  const std::string source = absl::StrCat(EmulatedPrelude(), PtxPrelude(), text);
+  KILN_ASSIGN_OR_RETURN(const toolchain::ClangOutput output,
+                        toolchain::CompileCpp(toolchain::Prepare(
+                            toolchain::ClangJob{.source = source, .arch = "x86-64"})));
+  KILN_ASSIGN_OR_RETURN(const std::string linked, toolchain::LinkSharedObject({output.object}));
+  return LoadLibrary(linked);
 }
 
 void Assemble(const std::string& object, const std::string& arch) {

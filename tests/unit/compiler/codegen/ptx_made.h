@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "compiler/codegen/target.h"
 #include "compiler/ir/module.h"
@@ -43,6 +44,10 @@ void CheckTrees(ir::Module& module, const std::vector<int64_t>& symbols, double 
                 const std::string& arch = "sm_90a", int rank = 0);
 // As Compile, operation `number` alone.
 Made CompileOne(ir::Module module, size_t number, const std::string& arch = "sm_90a", int rank = 0);
+
+// C++ after the prelude of kernels, compiled for this machine and loaded. The caller has the
+// handle.
+absl::StatusOr<void*> LibraryForThisMachine(absl::string_view text);
 
 // Fails where ptxas, if this machine has it, refuses the PTX or has registers to spill.
 void Assemble(const std::string& object, const std::string& arch);
