@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/ir/interpret_impl.h"
 #include "compiler/schedule/interpret_attention.h"
@@ -38,7 +37,7 @@ class Runner {
         values_(tree.num_values),
         types_(tree.num_values),
         memory_(tree.allocs.size()) {
-    if (tree.threads) vars_[tree.threads] = options.threads;
+    if (tree.threads) Set(tree.threads, options.threads);
   }
 
   absl::Status Run() {
@@ -54,18 +53,27 @@ class Runner {
     std::vector<int64_t> best;  // of an accumulator of places: the place of each element
     size_t depth = 0;           // parallel loops around where it was opened
   };
-  // An iteration of a parallel loop that is under way, and who touched what in the loop so far.
+  // Who touched an element in a parallel loop so far: iterations of the loop's run `run`, and of
+  // earlier ones nobody that counts.
+  struct Touched {
+    int64_t run = 0;
+    int64_t writer = kNobody, reader = kNobody;
+  };
+  // A parallel loop at some depth. Its tables outlive its runs: most are short, and buffers large.
   struct Parallel {
-    int64_t iteration = 0;
-    struct Touched {
-      int64_t writer = kNobody, reader = kNobody;
-    };
-    absl::flat_hash_map<std::pair<int64_t, int64_t>, Touched> touched;
+    int64_t run = 0, iteration = 0;
+    std::vector<std::vector<Touched>> buffers, memories;  // by element
   };
   static constexpr int64_t kNobody = -1, kSeveral = -2;
 
   absl::Status Error(absl::string_view what) const {
     return absl::InternalError(absl::StrCat("schedule @", tree_.name, ": ", what));
+  }
+
+  void Set(IntExpr var, int64_t value) {
+    const auto id = static_cast<size_t>(var.id());
+    if (id >= vars_.size()) vars_.resize(id + 1);
+    vars_[id] = value;
   }
 
   int64_t Evaluate(IntExpr e, const ir::Inst* inst = nullptr) {
@@ -74,7 +82,7 @@ class Runner {
         case ir::IntKind::kSymbol:
           return symbols_[leaf.id()];
         case ir::IntKind::kVar:
-          return vars_.at(leaf);
+          return vars_.at(leaf.id());
         default:
           break;
       }
@@ -100,7 +108,7 @@ class Runner {
     const int64_t count = begin < end ? (end - begin + step - 1) / step : 0;
     if (!IsParallel(loop.binding)) {
       for (int64_t i = 0; i < count; ++i) {
-        vars_[loop.var] = begin + i * step;
+        Set(loop.var, begin + i * step);
         KILN_RETURN_IF_ERROR(RunBlock(loop.body));
       }
       return absl::OkStatus();
@@ -108,13 +116,17 @@ class Runner {
     std::vector<int64_t> order(count);
     std::iota(order.begin(), order.end(), 0);
     std::shuffle(order.begin(), order.end(), random_);
-    parallel_.emplace_back();
+    const size_t depth = depth_++;
+    if (depth == parallel_.size()) {
+      parallel_.push_back({.buffers{storage_.size()}, .memories{memory_.size()}});
+    }
+    ++parallel_[depth].run;
     for (int64_t i : order) {
-      parallel_.back().iteration = i;
-      vars_[loop.var] = begin + i * step;
+      parallel_[depth].iteration = i;
+      Set(loop.var, begin + i * step);
       KILN_RETURN_IF_ERROR(RunBlock(loop.body));
     }
-    parallel_.pop_back();
+    --depth_;
     return absl::OkStatus();
   }
 
@@ -123,7 +135,7 @@ class Runner {
   }
 
   absl::Status Do(const Let& let) {
-    vars_[let.var] = Evaluate(let.value);
+    Set(let.var, Evaluate(let.value));
     return absl::OkStatus();
   }
 
@@ -132,7 +144,7 @@ class Runner {
     const int64_t size = Evaluate(alloc.size);
     if (size < 0) return Error("memory of a negative size");
     Memory& memory = memory_[open.alloc];
-    memory.depth = parallel_.size();
+    memory.depth = depth_;
     memory.data.assign(size,
                        alloc.reduce ? ir::ReduceIdentity(*alloc.reduce, alloc.dtype) : Lane{});
     memory.written.assign(size, alloc.reduce.has_value());
@@ -140,14 +152,16 @@ class Runner {
     return absl::OkStatus();
   }
 
-  // Notes an access to element `index` of the buffer or memory and finds whether it races. Memory
-  // that an iteration opened is its own.
+  // Notes an access to element `index` of the buffer or memory, which has one, and finds whether it
+  // races. Memory that an iteration opened is its own.
   absl::Status Touch(AllocId alloc, ir::BufferId buffer, int64_t index, bool writes) {
-    const int64_t id = alloc >= 0 ? -1 - alloc : buffer;
-    const size_t depth = alloc >= 0 ? memory_[alloc].depth : 0;
-    for (size_t i = depth; i < parallel_.size(); ++i) {
+    const size_t size = alloc >= 0 ? memory_[alloc].data.size() : storage_[buffer].size();
+    for (size_t i = alloc >= 0 ? memory_[alloc].depth : 0; i < depth_; ++i) {
       Parallel& loop = parallel_[i];
-      Parallel::Touched& touched = loop.touched[{id, index}];
+      std::vector<Touched>& table = alloc >= 0 ? loop.memories[alloc] : loop.buffers[buffer];
+      if (table.size() < size) table.resize(size);
+      Touched& touched = table[index];
+      if (touched.run != loop.run) touched = {.run = loop.run};
       const bool other_wrote = touched.writer != kNobody && touched.writer != loop.iteration;
       const bool other_read = touched.reader != kNobody && touched.reader != loop.iteration;
       if (other_wrote || (writes && other_read)) {
@@ -466,9 +480,10 @@ class Runner {
   std::vector<Lane> values_;
   std::vector<DType> types_;
   std::vector<Memory> memory_;
-  std::vector<Parallel> parallel_;
-  absl::flat_hash_map<IntExpr, int64_t> vars_;
-  bool index_outside_ = false;  // an indirect operand evaluated since the last check
+  std::vector<Parallel> parallel_;  // by depth
+  size_t depth_ = 0;                // of parallel loops that are under way
+  std::vector<int64_t> vars_;       // by number
+  bool index_outside_ = false;      // an indirect operand evaluated since the last check
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "tests/unit/compiler/codegen/gpu_emulator.h"
 
 #include <dlfcn.h>
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -47,10 +48,11 @@ class Emulator {
     std::fill_n(Shared() + shared_bytes_, kGuardBytes, kGuardByte);
     for (Fiber& fiber : fibers_) {
       fiber.state = State::kReady;
+      fiber.has_begun = false;
       getcontext(&fiber.context);
       fiber.context.uc_stack.ss_sp = fiber.stack.get();
       fiber.context.uc_stack.ss_size = kStackBytes;
-      fiber.context.uc_link = &scheduler_;
+      fiber.context.uc_link = nullptr;
       makecontext(&fiber.context, &RunThread, 0);
     }
     current_emulator_ = this;
@@ -91,7 +93,9 @@ class Emulator {
   static constexpr size_t kAlignment = 128, kWarp = 32;
   enum class State : uint8_t { kReady, kAtBlock, kAtWarp, kDone };
   struct Fiber {
-    ucontext_t context;
+    ucontext_t context;  // to begin with; from then on `place`, which takes no system call
+    jmp_buf place;
+    bool has_begun = false;
     std::unique_ptr<char[]> stack;
     State state = State::kDone;
     unsigned mask = 0;  // at kAtWarp
@@ -113,13 +117,21 @@ class Emulator {
     };
     call(std::make_index_sequence<kMostArguments>());
     all.fibers_[all.current_].state = State::kDone;
+    _longjmp(all.scheduler_, 1);
   }
 
   void Wait(State state, unsigned mask) {
     Fiber& fiber = fibers_[current_];
     fiber.state = state;
     fiber.mask = mask;
-    swapcontext(&fiber.context, &scheduler_);
+    if (_setjmp(fiber.place) == 0) _longjmp(scheduler_, 1);
+  }
+
+  // Until the thread waits or has returned.
+  void GoOn(Fiber& fiber) {
+    if (_setjmp(scheduler_) != 0) return;
+    if (std::exchange(fiber.has_begun, true)) _longjmp(fiber.place, 1);
+    setcontext(&fiber.context);
   }
 
   // Runs the threads of a warp as far as they go without other warps; false where none may go on.
@@ -131,7 +143,7 @@ class Emulator {
         if (fibers_[i].state != State::kReady) continue;
         again = true;
         current_ = static_cast<int>(i);
-        swapcontext(&scheduler_, &fibers_[i].context);
+        GoOn(fibers_[i]);
       }
       if (!again) return any;
       ReleaseWarp(first, end);
@@ -185,7 +197,7 @@ class Emulator {
   int64_t block_ = 0;
   int current_ = 0;
   bool forward_ = true;
-  ucontext_t scheduler_;
+  jmp_buf scheduler_;
 };
 
 thread_local Emulator* Emulator::current_emulator_ = nullptr;

@@ -9,7 +9,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
+#include <map>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -124,6 +124,12 @@ void ParallelFor(const KilnCpuContext* context, long tasks,
   for (std::thread& other : others) other.join();
 }
 
+// Parsed once in a process.
+const toolchain::Prelude* PreludeOf(const std::string& text) {
+  static auto* const preludes = new std::map<std::string, toolchain::Prelude>;
+  return &preludes->try_emplace(text, text).first->second;
+}
+
 absl::StatusOr<EmittedKernel> EmitTogether(const Target& target, ir::Module& module) {
   const std::vector<ir::Identity> identities = ir::Identify(module);
   std::vector<BufferMap> copies(identities.size());
@@ -170,10 +176,12 @@ absl::StatusOr<std::unique_ptr<NativeModule>> NativeModule::Build(ir::Module& mo
       if (routines.insert(routine.name).second) texts.push_back(routine.source);
     }
     for (const std::string& text : texts) {
-      const std::string source =
-          absl::StrCat(emulated ? EmulatedPrelude() : "", emitted.prelude, text);
-      const std::clock_t start = std::clock();
-      toolchain::ClangJob job{.source = source, .arch = device.arch, .features = device.features};
+      toolchain::ClangJob job{
+          .prelude = PreludeOf(absl::StrCat(emulated ? EmulatedPrelude() : "", emitted.prelude)),
+          .source = text,
+          .arch = device.arch,
+          .features = device.features};
+      if (emulated) job.optimization_level = 1;  // what they compute is looked at, not how fast
       if (target->name() != "cpp") job.arch = "x86-64";
       if (target->name() == "gcu") job.features.clear();
       absl::StatusOr<toolchain::ClangOutput> output =
@@ -181,7 +189,6 @@ absl::StatusOr<std::unique_ptr<NativeModule>> NativeModule::Build(ir::Module& mo
       if (!output.ok()) {
         return absl::InternalError(absl::StrCat(output.status().message().data(), "\n", text));
       }
-      native->compile_seconds_ += static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
       objects.push_back(std::move(output->object));
     }
     native->kernels_.push_back(std::move(emitted));

@@ -47,8 +47,6 @@ class NativeModule {
   int Rerun(size_t kernel);
 
   const std::vector<EmittedKernel>& kernels() const { return kernels_; }
-  // Processor time, the link left out.
-  double compile_seconds() const { return compile_seconds_; }
 
  private:
   struct Storage;
@@ -67,7 +65,6 @@ class NativeModule {
   std::vector<bool> on_gcu_;    // by kernel
   std::unique_ptr<GcuDevice> gcu_;
   void* library_ = nullptr;
-  double compile_seconds_ = 0;
   std::vector<int64_t> symbols_;
   std::vector<std::unique_ptr<Storage>> buffers_;
   int threads_ = 1;
