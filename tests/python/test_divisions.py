@@ -215,23 +215,21 @@ def test_quotients_and_remainders_are_pythons(dtype, arch):
 # In a process of its own: eager's own division ends it.
 LEAST = """
 import torch
+SIZES = (1, 7, 64, 131)
+def divide(operands):
+    return [
+        (a // b, torch.div(a, b, rounding_mode="trunc"), a % b, torch.fmod(a, b), a // -1, a % -1)
+        for a, b in operands
+    ]
 for dtype in (torch.int8, torch.int16, torch.int32, torch.int64):
     least = torch.iinfo(dtype).min
-    for size in (1, 7, 64, 131):
-        a = torch.full((size,), least, dtype=dtype)
-        b = torch.full((size,), -1, dtype=dtype)
-        for fn, expected in (
-            (lambda a, b: a // b, least),
-            (lambda a, b: torch.div(a, b, rounding_mode="trunc"), least),
-            (lambda a, b: a % b, 0),
-            (torch.fmod, 0),
-            (lambda a, b: a // -1, least),
-            (lambda a, b: a % -1, 0),
-        ):
-            torch._dynamo.reset()
-            options = {"fallback": "raise", "arch": ARCH}
-            call = torch.compile(fn, backend="kiln", options=options)
-            assert torch.equal(call(a, b), torch.full_like(a, expected)), (dtype, size)
+    expected = (least, least, 0, 0, least, 0)
+    operands = [(torch.full((n,), least, dtype=dtype), torch.full((n,), -1, dtype=dtype)) for n in SIZES]
+    torch._dynamo.reset()
+    call = torch.compile(divide, backend="kiln", options={"fallback": "raise", "arch": ARCH})
+    for (a, _), results in zip(operands, call(operands), strict=True):
+        for result, value in zip(results, expected, strict=True):
+            assert torch.equal(result, torch.full_like(a, value)), (dtype, len(a), result)
 print("wrapped")
 """
 
