@@ -1,5 +1,6 @@
 # Writes OUTPUT, a C++ source that defines the function NAME in NAMESPACE returning the text of INPUTS
-# joined. A string literal of more than 64 KB is not portable, so the text is cut into pieces.
+# joined. It is one literal, of pieces that compilers read: a process that asks for the text copies
+# nothing, as those that are forked for one kernel do.
 set(body "")
 foreach(input IN LISTS INPUTS)
   file(READ "${input}" text)
@@ -12,24 +13,16 @@ foreach(input IN LISTS INPUTS)
       set(piece "${text}")
       set(text "")
     endif()
-    string(APPEND body "    R\"KILN_TEXT(${piece})KILN_TEXT\",\n")
+    string(APPEND body "\n    R\"KILN_TEXT(${piece})KILN_TEXT\"")
   endwhile()
 endforeach()
 file(WRITE "${OUTPUT}" "#include \"${HEADER}\"
 
-#include <string>
-
 namespace ${NAMESPACE} {
 
 absl::string_view ${NAME}() {
-  static const char* const pieces[] = {
-${body}  };
-  static const std::string* const text = [] {
-    auto* joined = new std::string;
-    for (const char* piece : pieces) joined->append(piece);
-    return joined;
-  }();
-  return *text;
+  static constexpr char text[] = \"\"${body};
+  return {text, sizeof(text) - 1};
 }
 
 }  // namespace ${NAMESPACE}
