@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <utility>
 
@@ -82,7 +83,7 @@ class Runner {
         case ir::IntKind::kSymbol:
           return symbols_[leaf.id()];
         case ir::IntKind::kVar:
-          return vars_.at(leaf.id());
+          return vars_.at(leaf.id()).value();
         default:
           break;
       }
@@ -480,10 +481,10 @@ class Runner {
   std::vector<Lane> values_;
   std::vector<DType> types_;
   std::vector<Memory> memory_;
-  std::vector<Parallel> parallel_;  // by depth
-  size_t depth_ = 0;                // of parallel loops that are under way
-  std::vector<int64_t> vars_;       // by number
-  bool index_outside_ = false;      // an indirect operand evaluated since the last check
+  std::vector<Parallel> parallel_;            // by depth
+  size_t depth_ = 0;                          // of parallel loops that are under way
+  std::vector<std::optional<int64_t>> vars_;  // by number
+  bool index_outside_ = false;                // an indirect operand evaluated since the last check
 };
 
 }  // namespace

@@ -49,11 +49,6 @@ class Emulator {
     for (Fiber& fiber : fibers_) {
       fiber.state = State::kReady;
       fiber.has_begun = false;
-      getcontext(&fiber.context);
-      fiber.context.uc_stack.ss_sp = fiber.stack.get();
-      fiber.context.uc_stack.ss_size = kStackBytes;
-      fiber.context.uc_link = nullptr;
-      makecontext(&fiber.context, &RunThread, 0);
     }
     current_emulator_ = this;
     while (RunReady()) ReleaseBlock();
@@ -93,8 +88,7 @@ class Emulator {
   static constexpr size_t kAlignment = 128, kWarp = 32;
   enum class State : uint8_t { kReady, kAtBlock, kAtWarp, kDone };
   struct Fiber {
-    ucontext_t context;  // to begin with; from then on `place`, which takes no system call
-    jmp_buf place;
+    jmp_buf place;  // once it has begun
     bool has_begun = false;
     std::unique_ptr<char[]> stack;
     State state = State::kDone;
@@ -127,11 +121,17 @@ class Emulator {
     if (_setjmp(fiber.place) == 0) _longjmp(scheduler_, 1);
   }
 
-  // Until the thread waits or has returned.
+  // Until the thread waits or has returned. What comes after its beginning takes no system call.
   void GoOn(Fiber& fiber) {
     if (_setjmp(scheduler_) != 0) return;
     if (std::exchange(fiber.has_begun, true)) _longjmp(fiber.place, 1);
-    setcontext(&fiber.context);
+    ucontext_t context;
+    getcontext(&context);
+    context.uc_stack.ss_sp = fiber.stack.get();
+    context.uc_stack.ss_size = kStackBytes;
+    context.uc_link = nullptr;
+    makecontext(&context, &RunThread, 0);
+    setcontext(&context);
   }
 
   // Runs the threads of a warp as far as they go without other warps; false where none may go on.

@@ -175,12 +175,11 @@ absl::StatusOr<std::unique_ptr<NativeModule>> NativeModule::Build(ir::Module& mo
     for (const Routine& routine : emitted.routines) {
       if (routines.insert(routine.name).second) texts.push_back(routine.source);
     }
+    const toolchain::Prelude* const prelude =
+        PreludeOf(absl::StrCat(emulated ? EmulatedPrelude() : "", emitted.prelude));
     for (const std::string& text : texts) {
       toolchain::ClangJob job{
-          .prelude = PreludeOf(absl::StrCat(emulated ? EmulatedPrelude() : "", emitted.prelude)),
-          .source = text,
-          .arch = device.arch,
-          .features = device.features};
+          .prelude = prelude, .source = text, .arch = device.arch, .features = device.features};
       if (emulated) job.optimization_level = 1;  // what they compute is looked at, not how fast
       if (target->name() != "cpp") job.arch = "x86-64";
       if (target->name() == "gcu") job.features.clear();
