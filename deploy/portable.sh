@@ -16,5 +16,6 @@ esac
 [ "$install" = no ] || deploy/install-packages.sh build portable
 deploy/portable/static-libraries.sh build/portable-libraries
 cmake --preset portable
-cmake --build --preset portable --target kilnd kiln_cli kiln_python_package gcu_runtime
+cmake --build --preset portable --target kilnd kiln_cli kiln_python_package gcu_runtime kiln-compile-times
+deploy/portable/optimize.sh build/portable
 deploy/portable/pack.sh build/portable

@@ -25,7 +25,7 @@ fail() { echo "error: $1" >&2; exit 1; }
 
 case "$last" in ""|build) ;; *) fail "unknown stage '$last': build" ;; esac
 free_mb="$(df --output=avail -m . | tail -n 1 | tr -d ' ')"
-[ "$free_mb" -ge 4000 ] || fail "only $free_mb MB are free here; the build needs 4000 MB"
+[ "$free_mb" -ge 5500 ] || fail "only $free_mb MB are free here; the build needs 5500 MB"
 
 step "1 of 4: packages and the wheel (some minutes the first time)"
 if [ "$torch" = yes ] && [ ${#install[@]} -eq 0 ]; then deploy/install-packages.sh python; fi

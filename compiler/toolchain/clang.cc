@@ -152,6 +152,7 @@ std::vector<std::string> CommonArguments(const ClangJob& job) {
                                    "-nostdsysteminc",
                                    "-nobuiltininc",
                                    "-fno-rtti",
+                                   "-fno-cxx-modules",
                                    "-fno-threadsafe-statics",
                                    "-fgnuc-version=4.2.1",
                                    "-mframe-pointer=none",
@@ -215,11 +216,12 @@ std::vector<std::string> FrontendArguments(const ClangJob& job) {
 
 using Buffer = std::shared_ptr<const std::string>;
 
-// What Clang reads and from where. The paths exist only in its in-memory file system.
+// What Clang reads. The paths exist only in its in-memory file system.
 struct FrontendInput {
   std::string text;  // a std::string, since Clang's lexer wants the zero byte after the text
   const char* path;
-  Buffer precompiled;  // the prelude before `text`, or null
+  const Prelude* prelude = nullptr;  // what stands before `text`, or null
+  Buffer precompiled = nullptr;      // the prelude as Clang serialized it, where there is one
   bool early_loads = false;
 };
 
@@ -243,8 +245,8 @@ absl::Status RunFrontend(const std::vector<std::string>& args, const FrontendInp
   // Only now, so that it heeds the arguments about diagnostics.
   compiler.createDiagnostics(&printer, /*ShouldOwnClient=*/false);
   clang::FrontendOptions& frontend = compiler.getFrontendOpts();
-  frontend.Inputs.assign({clang::FrontendInputFile(llvm::MemoryBufferRef(input.text, input.path),
-                                                   clang::InputKind(clang::Language::CXX))});
+  frontend.Inputs.assign(
+      {clang::FrontendInputFile(input.path, clang::InputKind(clang::Language::CXX))});
   frontend.DisableFree = false;
   compiler.getCodeGenOpts().DisableFree = false;
   if (input.early_loads) {
@@ -252,10 +254,15 @@ absl::Status RunFrontend(const std::vector<std::string>& args, const FrontendInp
   }
   // Nothing of the server's disk can get into a kernel.
   auto files = llvm::makeIntrusiveRefCnt<llvm::vfs::InMemoryFileSystem>();
+  const auto add_file = [&](const std::string& text, const char* path) {
+    files->addFile(path, /*ModificationTime=*/0,
+                   llvm::MemoryBuffer::getMemBuffer(text, path, /*RequiresNullTerminator=*/false));
+  };
+  add_file(input.text, input.path);
   if (input.precompiled != nullptr) {
-    files->addFile(kPrecompiledPath, /*ModificationTime=*/0,
-                   llvm::MemoryBuffer::getMemBuffer(*input.precompiled, kPrecompiledPath,
-                                                    /*RequiresNullTerminator=*/false));
+    // Not serialized with it, which would be packed and unpacked.
+    add_file(input.prelude->text(), kPreludePath);
+    add_file(*input.precompiled, kPrecompiledPath);
     clang::PreprocessorOptions& preprocessor = compiler.getPreprocessorOpts();
     preprocessor.ImplicitPCHInclude = kPrecompiledPath;
     // It was made in this process from the same arguments.
@@ -421,6 +428,7 @@ absl::StatusOr<ClangOutput> CompileCpp(const ClangInvocation& invocation) {
   const Prelude* prelude = invocation.prelude;
   FrontendInput input{.text = std::string(invocation.source),
                       .path = kKernelPath,
+                      .prelude = prelude,
                       .early_loads = invocation.early_loads};
   if (prelude != nullptr) {
     KILN_ASSIGN_OR_RETURN(input.precompiled, Preludes().Get(invocation.object_arguments, *prelude));

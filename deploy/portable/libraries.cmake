@@ -100,3 +100,10 @@ function(kiln_link_archives)
   set_target_properties(RocksDB::rocksdb-shared PROPERTIES INTERFACE_LINK_LIBRARIES RocksDB::rocksdb)
   kiln_link_llvm_parts()
 endfunction()
+
+# For deploy/portable/optimize.sh: programs that BOLT may take apart. It breaks those with packed relocations.
+function(kiln_keep_relocations)
+  foreach(target ${ARGN})
+    target_link_options(${target} PRIVATE -Wl,--emit-relocs -Wl,-z,nopack-relative-relocs)
+  endforeach()
+endfunction()

@@ -22,7 +22,9 @@ program() {
   install -D -m 755 "$1" "$2"
   llvm-strip-19 "$2"
 }
-program "$build/bin/kilnd" "$pack/bin/kilnd"
+kilnd="$build/optimized/kilnd"  # of optimize.sh
+[ "$kilnd" -nt "$build/bin/kilnd" ] || kilnd="$build/bin/kilnd"
+program "$kilnd" "$pack/bin/kilnd"
 program "$build/bin/kiln" "$pack/bin/kiln"
 program "$build/lib/libkiln.so" "$pack/lib/libkiln.so.0"
 ln -s libkiln.so.0 "$pack/lib/libkiln.so"
@@ -45,4 +47,4 @@ install -m 644 -t "$pack/licences" "$libraries"/licences/*
 tar --create --directory "$build" --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 "$name" |
   zstd -q -f -T0 -19 --long=27 -o "$build/$name.tar.zst"
 echo "$build/$name.tar.zst: $(du -h --apparent-size "$build/$name.tar.zst" | cut -f1)," \
-  "unpacked $(du -sh --apparent-size "$pack" | cut -f1)"
+  "unpacked $(du -sh --apparent-size "$pack" | cut -f1), with ${kilnd#"$build/"}"

@@ -110,11 +110,6 @@ void KTransposeTile<kRows, kLanes, T>::Run(const T* from, T* to) {
   }
 }
 
-template <class T, T... I>
-struct KNumbers {};
-template <int N>
-using KNumbersBelow = __make_integer_seq<KNumbers, int, N>;
-
 // Pieces of B of two rows change places: the odd ones of `a` with the even ones of `b`.
 template <int B, int W, class T, int... I>
 KILN_FN void KSwapPieces(Vec<T, W>& a, Vec<T, W>& b, KNumbers<int, I...>) {
@@ -127,7 +122,7 @@ KILN_FN void KTurnRows(Vec<T, W>* rows) {
   if constexpr (B < W) {
 #pragma clang loop unroll(full)
     for (int i = 0; i < W; ++i) {
-      if ((i & B) == 0) KSwapPieces<B, W, T>(rows[i], rows[i + B], KNumbersBelow<W>{});
+      if ((i & B) == 0) KSwapPieces<B, W, T>(rows[i], rows[i + B], KLanes<W>{});
     }
     KTurnRows<2 * B, W, T>(rows);
   }

@@ -306,7 +306,9 @@ void KernelPrinter::PrintVectorLoop(const For& loop, Function& f) {
   const bool aligned = multiples_.Is(ints_, loop.begin, lanes);
   f.body.SetLanes(loop.var, lanes, aligned);
   f.body.SetAlignment([this, &loop, lanes, aligned](IntExpr index) {
-    const IntExpr first = ints_.Substitute(index, {{loop.var, ints_.Const(0)}});
+    // In a row of the thread's own (PrintCompute) lanes count from the turn's first.
+    const IntExpr first =
+        ints_.Substitute(index, {{loop.var, ints_.Const(0)}, {first_lane_, ints_.Const(0)}});
     int alignment = aligned ? lanes : 1;
     while (alignment > 1 && !multiples_.Is(ints_, first, alignment)) alignment /= 2;
     return alignment;

@@ -130,7 +130,9 @@ KILN_FN KBest<T, 1> KFoldBestTeam(KBest<T, 1> best, char* slots) {
 // end before `end`.
 template <int L, bool kExact, class I, class F>
 KILN_FN void KTurn(I i, I end, int turn, F body) {
-  if (kExact || i + L <= end) {
+  if constexpr (kExact) {  // the other body is then not even made
+    body.template operator()<false>(i, L, turn);
+  } else if (i + L <= end) {
     body.template operator()<false>(i, L, turn);
   } else {
     body.template operator()<true>(i, end - i, turn);
@@ -146,7 +148,7 @@ KILN_FN void KTeamLoop(int lane, I begin, I end, F body) {
 #pragma clang loop unroll(full)
     for (int k = 0; k < kTurns; ++k) {
       const I i = first + k * kTeam * L;
-      if (kWhole) {
+      if constexpr (kWhole) {
         body.template operator()<false>(i, L, k);
       } else if (i < end) {
         KTurn<L, kExact>(i, end, k, body);

@@ -84,6 +84,18 @@ inline constexpr bool kSameType<A, A> = true;
 
 // ---- Making vectors ------------------------------------------------------------------------
 
+// 0 to W - 1 as arguments of a template: a list of expressions, one a lane, is vectors at once, and a
+// loop over lanes becomes that in LLVM after much work.
+template <class T, T... I>
+struct KNumbers {};
+template <int W>
+using KLanes = __make_integer_seq<KNumbers, int, W>;
+
+template <class T, int... I>
+KILN_FN Vec<T, sizeof...(I)> KNumbered(KNumbers<int, I...>) {
+  return {T(I)...};
+}
+
 template <class T, int W>
 KILN_FN Vec<T, W> KConst(T x) {
   if constexpr (kSameType<T, bool>) {
@@ -102,18 +114,13 @@ KILN_FN Vec<T, W> KSplat(Vec<T, 1> x) {
 }
 template <int W>
 KILN_FN Vec<long, W> KIota(long base, long step) {
-  Vec<long, W> lanes;
-#pragma clang loop unroll(full)
-  for (int i = 0; i < W; ++i) lanes[i] = i;
-  return lanes * step + base;
+  return KNumbered<long>(KLanes<W>()) * step + base;
 }
 // Lanes below n.
 template <int W>
 KILN_FN Vec<bool, W> KActive(long n) {
-  Vec<int, W> lanes;
-#pragma clang loop unroll(full)
-  for (int i = 0; i < W; ++i) lanes[i] = i;
-  return __builtin_convertvector(lanes < (Vec<int, W>)((int)n), Vec<bool, W>);
+  return __builtin_convertvector(KNumbered<int>(KLanes<W>()) < (Vec<int, W>)((int)n),
+                                 Vec<bool, W>);
 }
 
 // ---- Choice and comparison -----------------------------------------------------------------
@@ -150,19 +157,24 @@ KILN_FN bool KAnyTrue(Vec<bool, W> c) {
 
 // ---- Conversion ----------------------------------------------------------------------------
 
+#ifdef __NVPTX__
+// Of pairs, as they lie in registers.
+template <int... I>
+KILN_FN auto KPairsToFloat(Vec<unsigned, sizeof...(I) / 2> pairs, KNumbers<int, I...>) {
+  constexpr int kPairs = sizeof...(I) / 2;
+  return (Vec<float, 2 * kPairs>)__builtin_shufflevector(pairs << 16, pairs & 0xffff0000u,
+                                                        (I % 2 * kPairs + I / 2)...);
+}
+template <int W, int... I>
+KILN_FN auto KFloatToPairs(Vec<float, W> x, KNumbers<int, I...>) {
+  return Vec<unsigned, W / 2>{
+      __builtin_bit_cast(unsigned, __nvvm_ff2bf16x2_rn(x[2 * I + 1], x[2 * I]))...};
+}
+#endif
 template <int W>
 KILN_FN Vec<float, W> KBf16ToFloat(Vec<KBf16, W> x) {
 #ifdef __NVPTX__
-  if constexpr (W % 2 == 0) {  // pairs, as they lie in registers
-    const auto pairs = (Vec<unsigned, W / 2>)x;
-    Vec<unsigned, W> bits;
-#pragma clang loop unroll(full)
-    for (int i = 0; i < W / 2; ++i) {
-      bits[2 * i] = pairs[i] << 16;
-      bits[2 * i + 1] = pairs[i] & 0xffff0000u;
-    }
-    return (Vec<float, W>)bits;
-  }
+  if constexpr (W % 2 == 0) return KPairsToFloat((Vec<unsigned, W / 2>)x, KLanes<W>());
 #endif
   return (Vec<float, W>)(__builtin_convertvector(x, Vec<unsigned, W>) << 16);
 }
@@ -173,12 +185,7 @@ KILN_FN Vec<KBf16, W> KFloatToBf16(Vec<float, W> x) {
   if constexpr (W == 1) {
     return Vec<KBf16, 1>((KBf16) __builtin_bit_cast(unsigned, __nvvm_ff2bf16x2_rn(0.0f, x[0])));
   } else {
-    Vec<unsigned, W / 2> pairs;
-#pragma clang loop unroll(full)
-    for (int i = 0; i < W / 2; ++i) {
-      pairs[i] = __builtin_bit_cast(unsigned, __nvvm_ff2bf16x2_rn(x[2 * i + 1], x[2 * i]));
-    }
-    return (Vec<KBf16, W>)pairs;
+    return (Vec<KBf16, W>)KFloatToPairs(x, KLanes<W / 2>());
   }
 #else
   const Vec<unsigned, W> bits = (Vec<unsigned, W>)x;
