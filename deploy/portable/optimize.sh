@@ -31,7 +31,7 @@ run() {
   }
 }
 
-profile="$work/profile.fdata"
+profile="$work/profile-$(dpkg-query -W -f '${Version}' llvm-19-dev).fdata"
 if [ ! -e "$profile" ]; then
   echo "optimize: taking a profile"
   run instrument.log "$bolt" "$build/bin/kiln-compile-times" -instrument -o "$work/counting" \

@@ -84,8 +84,8 @@ inline constexpr bool kSameType<A, A> = true;
 
 // ---- Making vectors ------------------------------------------------------------------------
 
-// 0 to W - 1 as arguments of a template: a list of expressions, one a lane, is vectors at once, and a
-// loop over lanes becomes that in LLVM after much work.
+// 0 to W - 1 as arguments of a template: a list of expressions, one a lane, is vectors at once, and
+// a loop over lanes becomes that in LLVM after much work.
 template <class T, T... I>
 struct KNumbers {};
 template <int W>
@@ -119,8 +119,7 @@ KILN_FN Vec<long, W> KIota(long base, long step) {
 // Lanes below n.
 template <int W>
 KILN_FN Vec<bool, W> KActive(long n) {
-  return __builtin_convertvector(KNumbered<int>(KLanes<W>()) < (Vec<int, W>)((int)n),
-                                 Vec<bool, W>);
+  return __builtin_convertvector(KNumbered<int>(KLanes<W>()) < (Vec<int, W>)((int)n), Vec<bool, W>);
 }
 
 // ---- Choice and comparison -----------------------------------------------------------------
@@ -163,7 +162,7 @@ template <int... I>
 KILN_FN auto KPairsToFloat(Vec<unsigned, sizeof...(I) / 2> pairs, KNumbers<int, I...>) {
   constexpr int kPairs = sizeof...(I) / 2;
   return (Vec<float, 2 * kPairs>)__builtin_shufflevector(pairs << 16, pairs & 0xffff0000u,
-                                                        (I % 2 * kPairs + I / 2)...);
+                                                         (I % 2 * kPairs + I / 2)...);
 }
 template <int W, int... I>
 KILN_FN auto KFloatToPairs(Vec<float, W> x, KNumbers<int, I...>) {
