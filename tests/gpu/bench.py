@@ -77,15 +77,17 @@ def _head(title: str) -> None:
     print(f"\n{title}\n{'':34} {'eager':>9} {'inductor':>9} {'kiln':>9}  kiln's speed in inductor's")
 
 
-def _kernels(dtype: torch.dtype) -> dict[str, tuple[Callable[..., Any], int, tuple[Any, ...]]]:
+def memory_bound(
+    dtype: torch.dtype, device: str = "cuda"
+) -> dict[str, tuple[Callable[..., Any], int, tuple[Any, ...]]]:
     """name: (function, tensors of SIDE x SIDE read and written, arguments)."""
 
     def big() -> torch.Tensor:
-        return torch.randn(SIDE, SIDE, device="cuda").to(dtype)
+        return torch.randn(SIDE, SIDE, device=device).to(dtype)
 
     x, y = big(), big()
-    row = torch.randn(SIDE, device="cuda").to(dtype)
-    target = torch.randint(0, SIDE, (SIDE,), device="cuda")
+    row = torch.randn(SIDE, device=device).to(dtype)
+    target = torch.randint(0, SIDE, (SIDE,), device=device)
 
     def add_rms_norm(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         z = (x + y).float()
@@ -113,7 +115,7 @@ def _time_kernels(run: Results) -> None:
         kind = str(dtype).removeprefix("torch.")
         _head(f"Kernels, {SIDE} x {SIDE}, {kind}: us of GPU time, {CALLS} calls in one CUDA graph")
         moved = SIDE * SIDE * dtype.itemsize
-        for name, (fn, tensors, args) in _kernels(dtype).items():
+        for name, (fn, tensors, args) in memory_bound(dtype).items():
             with run.case(f"bench {name} {kind}"):
                 torch._dynamo.reset()
                 runs = {
