@@ -2,11 +2,9 @@
 // stage and each kernel took. Also what deploy/portable/optimize.sh takes its profile of.
 #include <algorithm>
 #include <chrono>
-#include <cstdint>
 #include <fstream>
 #include <iomanip>
 #include <iostream>
-#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
