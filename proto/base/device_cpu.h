@@ -14,7 +14,8 @@ class Device;
 }
 
 // Instruction set extensions in LLVM's spelling ("avx512f"), sorted: those that both the CPU and
-// the operating system (its saved registers) support.
+// the operating system (its saved registers) support. Tiles (AMX) are among them where the system
+// lets this process use them, for which the first call asks.
 const std::vector<std::string>& HostCpuFeatures();
 
 // LLVM's name of this CPU ("znver4", "sapphirerapids"), or the highest x86-64 level it reaches.

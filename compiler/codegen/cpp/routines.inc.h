@@ -324,68 +324,6 @@ void KWinogradSums<VL, NV>::Run(const float* products, long pitch, long tile_col
   }
 }
 
-// ---- Products of pairs of bfloat16 ----------------------------------------------------------
-
-template <int kWidth>
-void KInterleave<kWidth>::Run(const KBf16* from, long k_stride, long lanes, long k, KBf16* to) {
-  KILN_ROLLED for (long i = 0; i < k; i += 2, to += 2 * kWidth) {
-    const KBf16 *a = from + i * k_stride, *b = a + k_stride;
-    long lane = 0;
-    if (i + 1 < k) {
-      KILN_ROLLED for (; lane + 16 <= lanes; lane += 16) {
-        const Vec<KBf16, 16> low = KLoadAll<16>(a + lane), high = KLoadAll<16>(b + lane);
-        KStoreAll(to + 2 * lane,
-                  (Vec<KBf16, 32>)__builtin_shufflevector(
-                      low, high, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23, 8, 24, 9,
-                      25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31));
-      }
-    }
-    KILN_ROLLED for (; lane < lanes; ++lane) {
-      to[2 * lane] = a[lane];
-      if (i + 1 < k) to[2 * lane + 1] = b[lane];
-    }
-  }
-}
-
-#ifdef __AVX512BF16__
-template <int VL, int MR, int NV>
-void KMicroKernelPairs<VL, MR, NV>::Run(long k, const KBf16* a, long row_stride, const KBf16* panel,
-                                        float* tile) {
-  static_assert(VL == 16);
-  using Pairs = __bf16 __attribute__((vector_size(64)));
-  using Sums = float __attribute__((vector_size(64)));
-  const long run = 512;
-  for (bool first = true; first || k > 0; first = false, k -= run) {
-    Sums acc[MR][NV] = {};
-    KILN_ROLLED for (long rest = k < run ? k : run; rest > 0; rest -= 2) {
-      Pairs b[NV];
-#pragma clang loop unroll(full)
-      for (int v = 0; v < NV; ++v) __builtin_memcpy(&b[v], panel + v * 2 * VL, sizeof(Pairs));
-      KPrefetch<2 * NV * VL>(panel + kPanelBytesAhead / (long)sizeof(KBf16));
-#pragma clang loop unroll(full)
-      for (int r = 0; r < MR; ++r) {
-        int pair;
-        __builtin_memcpy(&pair, a + r * row_stride, sizeof(pair));
-        const Pairs x = (Pairs)(Vec<int, 16>)(pair);
-#pragma clang loop unroll(full)
-        for (int v = 0; v < NV; ++v) acc[r][v] = __builtin_ia32_dpbf16ps_512(acc[r][v], x, b[v]);
-      }
-      a += 2;
-      panel += 2 * NV * VL;
-    }
-#pragma clang loop unroll(full)
-    for (int r = 0; r < MR; ++r) {
-#pragma clang loop unroll(full)
-      for (int v = 0; v < NV; ++v) {
-        float* const to = tile + (r * NV + v) * VL;
-        const Vec<float, VL> sum = (Vec<float, VL>)acc[r][v];
-        KStoreAll(to, first ? sum : KLoadAll<VL>((const float*)to) + sum);
-      }
-    }
-  }
-}
-#endif
-
 // ---- Sorting -------------------------------------------------------------------------------
 
 KILN_FN void KInsertionSort(long* row, long n) {

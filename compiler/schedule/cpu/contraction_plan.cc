@@ -90,17 +90,32 @@ double PaddedWork(double rows, double lanes, const Tile& tile, int vector_lanes)
   return std::ceil(rows / tile.rows) * tile.rows * std::ceil(lanes / width) * width;
 }
 
+// Of micro tiles of `tile`, the least that computes all: in a vector's multiply-adds of one k.
+double StepsOf(double rows, double lanes, const Tile& tile, const ContractionPlan& plan) {
+  const double work = PaddedWork(rows, lanes, tile, plan.vector_lanes) / plan.vector_lanes;
+  if (!plan.pairs()) return work;
+  if (!plan.matrix_tiles) return work / 2;
+  // Cycles of 16 x 16 sums in steps of 32: a product takes 16, a tile of an operand 8 from the
+  // first-level cache, as rows are read, or some 21 from the second, as panels are.
+  const double blocks = tile.rows / 16.0, vectors = tile.vectors;
+  const double cycles = std::max(16 * blocks * vectors, 12 * blocks + 21 * vectors);
+  return work / (tile.rows * vectors) * cycles / 32;
+}
+
 // `vectors`: how many a tile has; 0: as many as serve best.
 void ChooseTile(double rows, double lanes, VectorIsa isa, int vectors, ContractionPlan& plan) {
   static constexpr Tile kWide[] = {{12, 2}, {14, 2}, {13, 2}, {11, 2}, {10, 2}, {8, 3}, {6, 4}};
   static constexpr Tile kNarrow[] = {{6, 2}, {4, 3}};
-  const bool wide = isa == VectorIsa::kAvx512;
+  static constexpr Tile kMatrix[] = {{32, 2}, {16, 4}, {16, 3}, {16, 2}, {32, 1}, {16, 1}};
+  const auto tiles = plan.matrix_tiles           ? absl::MakeConstSpan(kMatrix)
+                     : isa == VectorIsa::kAvx512 ? absl::MakeConstSpan(kWide)
+                                                 : absl::MakeConstSpan(kNarrow);
   double best = 0;
-  for (const Tile& tile : wide ? absl::MakeConstSpan(kWide) : absl::MakeConstSpan(kNarrow)) {
+  for (const Tile& tile : tiles) {
     if (vectors != 0 && tile.vectors != vectors) continue;
-    const double work = PaddedWork(rows, lanes, tile, plan.vector_lanes);
-    if (best > 0 && work >= best * 0.995) continue;
-    best = work;
+    const double steps = StepsOf(rows, lanes, tile, plan);
+    if (best > 0 && steps >= best * 0.995) continue;
+    best = steps;
     plan.tile_rows = tile.rows;
     plan.tile_vectors = tile.vectors;
   }
@@ -257,6 +272,7 @@ Choice MakeChoice(ir::Module& module, const Nest& nest, const Operand& row, cons
   plan.panel_type = panel.type;
   plan.row_value = row.value;
   plan.panel_value = panel.value;
+  plan.matrix_tiles = plan.pairs() && device.HasFeature("amx-bf16");
   plan.vector_lanes = VectorBytes(isa) / static_cast<int>(DTypeSize(type));
   plan.k = nest.phases[0].inner;
   plan.num_k = NumPoints(ints, plan.k);
@@ -355,9 +371,7 @@ Choice MakeChoice(ir::Module& module, const Nest& nest, const Operand& row, cons
     choice.cost += batches * rows * k * each * times;
   }
   choice.cost += batches * rows * lanes * (plan.store_along_rows ? 1.0 : 0.25);
-  choice.cost += batches *
-                 PaddedWork(rows, lanes, {plan.tile_rows, plan.tile_vectors}, plan.vector_lanes) *
-                 k / (plan.vector_lanes * (plan.pairs() ? 2 : 1));
+  choice.cost += batches * StepsOf(rows, lanes, {plan.tile_rows, plan.tile_vectors}, plan) * k;
   return choice;
 }
 
@@ -471,7 +485,8 @@ std::optional<ContractionPlan> PlanContraction(ir::Module& module, const Nest& n
   plan.reason = absl::StrFormat(
       "tiles of %d x %d sums in registers%s; panels of operand %d, %s: %.3g vectors' time",
       plan.tile_rows, plan.panel_width(),
-      plan.pairs()                           ? " from pairs of bf16"
+      plan.matrix_tiles                      ? " from tiles of bf16"
+      : plan.pairs()                         ? " from pairs of bf16"
       : plan.panel_type != plan.operand_type ? " from narrow panels"
                                              : "",
       plan.panel_value == panels[1].value ? 1 : 0, packed, best->cost);

@@ -58,10 +58,11 @@ struct ContractionPlan {
   // Whether the panels would be the same in every run, so that they can be made before.
   bool may_prepare = false;
 
-  int vector_lanes = 16;  // VL
-  int tile_rows = 8;      // MR
-  int tile_vectors = 3;   // NV
-  int row_groups = 1;     // micro kernels stacked to one tile of the epilogue
+  bool matrix_tiles = false;  // pairs are multiplied by matrix instructions, 16 x 16 sums each
+  int vector_lanes = 16;      // VL
+  int tile_rows = 8;          // MR
+  int tile_vectors = 3;       // NV
+  int row_groups = 1;         // micro kernels stacked to one tile of the epilogue
   bool store_along_rows = false;
   // Where a tile does not have all of them.
   std::optional<TilePart> row_part, lane_part, k_part;
@@ -78,10 +79,11 @@ struct ContractionPlan {
 };
 
 // Nothing where plain loops serve better: integers, very few rows or lanes. Operands that are
-// widened from bf16 stay that where the device has dot products of pairs (avx512bf16). Else panels
-// of f16 (with f16c) or bf16 are widened by whoever multiplies with them, which costs nothing
-// beside the products and reads half the bytes; rows are widened when they are packed. That is so
-// with avx512fp16, too: its products would be rounded to f16.
+// widened from bf16 stay that where the device has dot products of pairs (avx512bf16), by tiles
+// where it has those (amx-bf16). Else panels of f16 (with f16c) or bf16 are widened by whoever
+// multiplies with them, which costs nothing beside the products and reads half the bytes; rows are
+// widened when they are packed. That is so with avx512fp16, too: its products would be rounded to
+// f16.
 std::optional<ContractionPlan> PlanContraction(ir::Module& module, const Nest& nest,
                                                const DeviceInfo& device,
                                                Preparing prepare = Preparing::kNothing);

@@ -134,6 +134,11 @@ void CheckSchedules(ir::Module& module, const DeviceInfo& device,
   }
 }
 
+// Whether the kernels of `isa` may differ from those of the one before it.
+bool IsOfUse(const std::string& isa, const std::string& text) {
+  return isa != kAmxIsa || absl::StrContains(text, "bf16");
+}
+
 DeviceInfo DeviceFor(const std::string& isa, const CheckOptions& options) {
   DeviceInfo device = TestDevice(isa);
   device.rank = options.rank;
@@ -229,7 +234,8 @@ void CheckModule(const std::string& text, const CheckOptions& options) {
   auto expected = ir::Interpret(*module, inputs, options.symbols, {});
   ASSERT_TRUE(expected.ok()) << expected.status();
 
-  for (const std::string& isa : {"sse2", "avx2", "avx512", "avx512bf16", "ptx"}) {
+  for (const std::string& isa : {"sse2", "avx2", "avx512", "avx512bf16", "amx", "ptx"}) {
+    if (!IsOfUse(isa, text)) continue;
     if (isa == kPtxIsa ? !RunsOnPtx(*module, options) : options.only_ptx) continue;
     const DeviceInfo device = DeviceFor(isa, options);
     ir::Module tiled = ParseFor(text, device, options);
@@ -237,6 +243,7 @@ void CheckModule(const std::string& text, const CheckOptions& options) {
     if (::testing::Test::HasFailure()) return;
   }
   for (const std::string& isa : RunnableIsas()) {
+    if (!IsOfUse(isa, text)) continue;
     if (isa == kPtxIsa ? !RunsOnPtx(*module, options) : options.only_ptx) continue;
     if (isa == kGcuIsa && options.window_bytes > 0) continue;  // no such repeats there
     const DeviceInfo device = DeviceFor(isa, options);

@@ -259,9 +259,11 @@ std::string Widened(const std::string& text, const std::string& prologue = "",
 }
 
 void ExpectPairs(const std::string& text, const CheckOptions& options = {}) {
-  auto source = EmitText(text, TestDevice("avx512bf16"));
-  ASSERT_TRUE(source.ok()) << source.status();
-  EXPECT_NE(source->find("KMicroKernelPairs<"), std::string::npos) << *source;
+  for (const absl::string_view isa : {absl::string_view("avx512bf16"), kAmxIsa}) {
+    auto source = EmitText(text, TestDevice(isa));
+    ASSERT_TRUE(source.ok()) << source.status();
+    EXPECT_NE(source->find("KMicroKernelPairs<"), std::string::npos) << *source;
+  }
   CheckModule(text, options);
 }
 
@@ -283,6 +285,16 @@ TEST(BFloat16PairsTest, OperandsThatAreComputed) {
   for (const std::string k : {"23", "600"}) {
     ExpectPairs(Widened(Matmul({.m = "70", .n = "50", .k = k, .b_transposed = true}), "neg"));
   }
+}
+
+// Steps of 32 that are whole and not, and sums of more than one run of them; tiles of one block of
+// rows and of two, one to four vectors wide.
+TEST(BFloat16PairsTest, TilesOfEverySize) {
+  for (const std::string n : {"16", "32", "48", "64"}) {
+    ExpectPairs(Widened(Matmul({.m = "33", .n = n, .k = "64", .b_transposed = true})));
+    ExpectPairs(Widened(Matmul({.m = "16", .n = n, .k = "42", .b_transposed = true})));
+  }
+  ExpectPairs(Widened(Matmul({.m = "17", .n = "33", .k = "4170"})));
 }
 
 TEST(BFloat16PairsTest, SymbolicSizes) {

@@ -14,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -23,6 +24,7 @@
 #include "compiler/toolchain/clang.h"
 #include "compiler/toolchain/lld.h"
 #include "proto/base/cpu_kernel_abi.h"
+#include "proto/base/device_cpu.h"
 #include "proto/base/status_macros.h"
 #include "tests/unit/compiler/codegen/gpu_emulator.h"
 
@@ -54,10 +56,16 @@ DeviceInfo TestDevice(absl::string_view isa) {
     device.arch = "cooperlake";
     device.features.insert(device.features.begin() + 2, "avx512bf16");
   }
+  if (isa == kAmxIsa) {
+    device = TestDevice("avx512bf16");
+    device.arch = "sapphirerapids";
+    device.features.insert(device.features.begin(), {"amx-bf16", "amx-tile"});
+  }
   return device;
 }
 
 std::vector<std::string> RunnableIsas() {
+  const bool has_tiles = absl::c_linear_search(HostCpuFeatures(), "amx-bf16");  // asks for them
   if (const char* only = std::getenv("KILN_TEST_ISA")) return {only};
   std::vector<std::string> isas = {std::string(kPtxIsa), std::string(kGcuIsa), "x86-64"};
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) isas.push_back("avx2");
@@ -65,6 +73,7 @@ std::vector<std::string> RunnableIsas() {
       __builtin_cpu_supports("avx512vl")) {
     isas.push_back("avx512");
     if (__builtin_cpu_supports("avx512bf16")) isas.push_back("avx512bf16");
+    if (has_tiles) isas.emplace_back(kAmxIsa);
   }
   return isas;
 }

@@ -19,7 +19,10 @@ namespace kiln::codegen {
 inline constexpr absl::string_view kPtxIsa = "ptx";
 // A GCU, which is simulated.
 inline constexpr absl::string_view kGcuIsa = "gcu";
-// "x86-64", "avx2", "avx512", kPtxIsa or kGcuIsa, as a client would describe it.
+// A CPU with tiles of bfloat16.
+inline constexpr absl::string_view kAmxIsa = "amx";
+// "x86-64", "avx2", "avx512", "avx512bf16", kAmxIsa, kPtxIsa or kGcuIsa, as a client would describe
+// it.
 DeviceInfo TestDevice(absl::string_view isa);
 // The target that is for it.
 std::unique_ptr<Target> TestTarget(const DeviceInfo& device);
