@@ -150,6 +150,8 @@ struct OfGradients {
 float ScaleOf(const std::vector<int>& constants, size_t first);
 // Whether it adds to its window number `window`.
 bool AddsTo(MicroKind kind, size_t window);
+// kMultiplyPairs of a multiple of so many rows is by matrix instructions, where a device has them.
+inline constexpr int kMatrixRows = 16;
 // Of kWinogradImage: tiles side by side.
 inline constexpr int64_t kMostTileColumns = 64;
 inline bool IsOfWinograd(MicroKind kind) {

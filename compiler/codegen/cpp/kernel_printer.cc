@@ -63,6 +63,7 @@ class KernelPrinter : public source::TreePrinter {
   Writer entry_{1};
   IntExpr launch_bytes_, thread_bytes_;
   bool checks_divisors_ = false;
+  bool takes_tiles_ = false;  // the grid at hand, those of matrix instructions
 };
 
 std::string KernelPrinter::WindowText(const schedule::Window& window) {
@@ -156,6 +157,7 @@ void KernelPrinter::PrintMicro(const schedule::Micro& micro, Function& f) {
                  w[0], ");");
       break;
     case schedule::MicroKind::kMultiplyPairs:
+      takes_tiles_ |= c[1] % schedule::kMatrixRows == 0;
       f.out.Line(Routine("KMicroKernelPairs<", c[0], ", ", c[1], ", ", c[2], ">"), s[0], ", ", w[1],
                  ", ", s[1], ", ", w[2], ", ", w[0], ");");
       break;
@@ -267,6 +269,7 @@ void KernelPrinter::PrintGrid(const source::Grid& grid, Writer& out) {
       "(void* closure, long row_begin, long row_end, long lane_begin, long lane_end, int thread) "
       "{");
   text.Line("Args& args = *(Args*)closure;");
+  if (std::exchange(takes_tiles_, false)) text.Line("[[maybe_unused]] const KTileRegisters tiles;");
   DeclareUsed(used, true, text);
   if (checks) text.Line("int error = 0;");
   if (divisors) text.Line("int by_zero = 0;");

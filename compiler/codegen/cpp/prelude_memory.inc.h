@@ -295,12 +295,12 @@ KILN_FN void KStream(T* p, long n, Vec<T, W> x) {
 KILN_FN void KStreamEnd() {
   __builtin_ia32_sfence();
 }
-// Asks for the lines of W elements from p in the second-level cache. Past a buffer's end it does no
-// harm.
-template <int W, class T>
+// Asks for the lines of W elements from p in the second-level cache, or in the first where kNear is
+// 3. Past a buffer's end it does no harm.
+template <int W, int kNear = 2, class T>
 KILN_FN void KPrefetch(const T* p) {
 #pragma clang loop unroll(full)
-  for (int i = 0; i < W * (int)sizeof(T); i += 64) __builtin_prefetch((const char*)p + i, 0, 2);
+  for (int i = 0; i < W * (int)sizeof(T); i += 64) __builtin_prefetch((const char*)p + i, 0, kNear);
 }
 // Lane i from read(i), for active lanes.
 template <class T, int W, bool kTail, class F>

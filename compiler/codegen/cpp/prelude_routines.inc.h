@@ -40,8 +40,26 @@ KILN_ROUTINE KMicroKernel {
   static void Run(long k, const T* a, long row_stride, long k_stride, const P* panel, T* tile);
 };
 
+// While one lives, each tile register (AMX) of its thread is 16 rows of 64 bytes. To set that takes
+// as long as a small product. Nothing where a CPU has none.
+struct KTileRegisters {
+#ifdef __AMX_TILE__
+  struct alignas(64) Shapes {
+    unsigned char palette = 1, start_row = 0, reserved[14] = {};
+    unsigned short row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    unsigned char rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  };
+  KILN_INLINE KTileRegisters() {
+    static constexpr Shapes kShapes;
+    __builtin_ia32_tile_loadconfig(&kShapes);
+  }
+  KILN_INLINE ~KTileRegisters() { __builtin_ia32_tilerelease(); }
+#endif
+};
+
 // tile[r][lane] = sum over i < k of a[r * row_stride + i] * panel[i][lane], where the panel holds
-// pairs of i side by side; two multiply-adds of each lane at a time. REQUIRES: k is even.
+// pairs of i side by side; two multiply-adds of each lane at a time, or 16 x 16 sums where the CPU
+// has tiles and MR is a multiple of 16. REQUIRES: k is even; there, KTileRegisters.
 template <int VL, int MR, int NV>
 KILN_ROUTINE KMicroKernelPairs {
   static void Run(long k, const KBf16* a, long row_stride, const KBf16* panel, float* tile);

@@ -23,13 +23,6 @@ void KInterleave<kWidth>::Run(const KBf16* from, long k_stride, long lanes, long
 }
 
 #ifdef __AMX_BF16__
-// What _tile_loadconfig reads: all eight tiles are 16 rows of 64 bytes.
-struct alignas(64) KTileShapes {
-  unsigned char palette = 1, start_row = 0, reserved[14] = {};
-  unsigned short row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  unsigned char rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-
 // Products of MR rows by tiles of AMX (Intel 64 and IA-32 Architectures Software Developer's
 // Manual, volume 1, chapter 18): first those of the sums, [MR / 16][NV], then the rows', then in
 // turn the panel's.
@@ -78,14 +71,12 @@ struct KTiles16 {
   }
 
   KILN_FN void Run(long k, const KBf16* a, long row_stride, const KBf16* panel, float* tile) {
-    static constexpr KTileShapes kShapes;
     const long run = 4096;
-    __builtin_ia32_tile_loadconfig(&kShapes);
     for (bool first = true; first || k > 0; first = false) {
       Clear(KLanes<kSums>());
       const long end = k < run ? 0 : k - run;
       KILN_ROLLED for (; k - end >= kStep; k -= kStep, a += kStep, panel += kStep * kWidth) {
-        KPrefetch<kStep * kWidth>(panel + kPanelBytesAhead / (long)sizeof(KBf16));
+        KPrefetch<kStep * kWidth, 3>(panel + kPanelBytesAhead / (long)sizeof(KBf16));
         Add(a, row_stride, panel, KLanes<kSums>(), KLanes<kBlocks>());
       }
       if (k > end) {
@@ -103,7 +94,6 @@ struct KTiles16 {
                   KLoadAll<16>((const float*)tile + i) + KLoadAll<16>((const float*)sums + i));
       }
     }
-    __builtin_ia32_tilerelease();
   }
 };
 #endif

@@ -272,7 +272,7 @@ Choice MakeChoice(ir::Module& module, const Nest& nest, const Operand& row, cons
   plan.panel_type = panel.type;
   plan.row_value = row.value;
   plan.panel_value = panel.value;
-  plan.matrix_tiles = plan.pairs() && device.HasFeature("amx-bf16");
+  plan.matrix_tiles = plan.pairs() && HasMatrixTiles(device);
   plan.vector_lanes = VectorBytes(isa) / static_cast<int>(DTypeSize(type));
   plan.k = nest.phases[0].inner;
   plan.num_k = NumPoints(ints, plan.k);
@@ -403,6 +403,10 @@ IntExpr ContractionPlan::panel_rows(IntContext& ints) const {
   if (!has_planes) return depth;
   const IntExpr channels = ints.FloorDiv(depth, ints.Const(kWinogradTaps));
   return ints.Add(depth, ints.Mul(channels, kWinogradPlanes));
+}
+
+bool HasMatrixTiles(const DeviceInfo& device) {
+  return device.HasFeature("amx-bf16");
 }
 
 std::vector<IntExpr> PanelSizes(IntContext& ints, const ContractionPlan& plan) {

@@ -78,6 +78,9 @@ struct ContractionPlan {
   ir::IntExpr panel_rows(ir::IntContext& ints) const;
 };
 
+// Whether it multiplies tiles of 16 x 16 sums of bf16 by an instruction.
+bool HasMatrixTiles(const DeviceInfo& device);
+
 // Nothing where plain loops serve better: integers, very few rows or lanes. Operands that are
 // widened from bf16 stay that where the device has dot products of pairs (avx512bf16), by tiles
 // where it has those (amx-bf16). Else panels of f16 (with f16c) or bf16 are widened by whoever

@@ -21,7 +21,10 @@ using ir::IntExpr;
 
 // Rows of a tile: whole micro tiles of every height that contractions choose from, but 14; at least
 // as many as pay for packing the other operand, at most as many as still gain by that.
-constexpr int64_t kRowUnit = 24, kLeastRows = 48, kMostRows = 96;
+struct RowLimits {
+  int64_t unit, least, most;
+};
+constexpr RowLimits kVectors = {24, 48, 96}, kMatrices = {32, 64, 192};
 // For the threads, whose number is the client's own matter: tiles of rows are made that many where
 // they may be, and less than the least are none.
 constexpr int64_t kEnoughTiles = 16, kLeastTiles = 8;
@@ -35,7 +38,11 @@ using Steps = std::vector<int64_t>;  // of the tiled loops
 class Chooser {
  public:
   Chooser(ir::Module& module, const DeviceInfo& device, const Tileable& tileable)
-      : module_(module), ints_(*module.ints), device_(device), tileable_(tileable) {}
+      : module_(module), ints_(*module.ints), device_(device), tileable_(tileable) {
+    const auto is_bf16 = [&](ir::BufferId b) { return module.buffers[b].dtype == DType::kBF16; };
+    const bool by_matrices = HasMatrixTiles(device) && absl::c_any_of(tileable.buffers, is_bf16);
+    rows_ = by_matrices ? kMatrices : kVectors;
+  }
 
   // Nothing where the kernels run better one after another.
   std::optional<Steps> Run() {
@@ -62,11 +69,11 @@ class Chooser {
     const int64_t extent = ExtentHint(ints_, last);
     const double points = Points(Steps(steps.size() - 1, 1));
     const double bytes = HandedOnBytes() / points;
-    if (points < kLeastTiles || extent <= kLeastRows || bytes <= device_.l2_bytes * 0.75) {
+    if (points < kLeastTiles || extent <= rows_.least || bytes <= device_.l2_bytes * 0.75) {
       return std::nullopt;
     }
-    steps.back() = kLeastRows;
-    while (2 * steps.back() <= kMostRows &&
+    steps.back() = rows_.least;
+    while (2 * steps.back() <= rows_.most &&
            bytes / static_cast<double>(extent) * 2 * steps.back() <= device_.l2_bytes * 0.75) {
       steps.back() *= 2;
     }
@@ -100,15 +107,15 @@ class Chooser {
     const double points = Points(others);
     const double bytes_a_row = HandedOnBytes() / points / static_cast<double>(rows);
     const auto fit = static_cast<int64_t>(device_.l2_bytes / 4 * 3 / std::max(1.0, bytes_a_row));
-    int64_t most = std::clamp(fit, kLeastRows, kMostRows);
-    while (most > kLeastRows &&
+    int64_t most = std::clamp(fit, rows_.least, rows_.most);
+    while (most > rows_.least &&
            points * std::ceil(static_cast<double>(rows) / most) < kEnoughTiles) {
-      most = std::max(kLeastRows, most / 2);
+      most = std::max(rows_.least, most / 2);
     }
     if (rows <= most) return rows;
     const int64_t tiles = (rows + most - 1) / most;
     const int64_t each = (rows + tiles - 1) / tiles;
-    return (each + kRowUnit - 1) / kRowUnit * kRowUnit;
+    return (each + rows_.unit - 1) / rows_.unit * rows_.unit;
   }
 
   // Whether all products can be blocked in such tiles, tiles stay in the cache, and packing costs
@@ -183,6 +190,7 @@ class Chooser {
   ir::IntContext& ints_;
   const DeviceInfo& device_;
   const Tileable& tileable_;
+  RowLimits rows_;
 };
 
 // Choices for groups of kernels; those of equal groups are made once.
