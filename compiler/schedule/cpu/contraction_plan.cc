@@ -10,6 +10,7 @@
 #include "absl/types/span.h"
 #include "compiler/ir/fixed_values.h"
 #include "compiler/schedule/cpu/winograd_plan.h"
+#include "compiler/schedule/micro.h"
 
 namespace kiln::schedule::cpu {
 
@@ -95,9 +96,9 @@ double StepsOf(double rows, double lanes, const Tile& tile, const ContractionPla
   const double work = PaddedWork(rows, lanes, tile, plan.vector_lanes) / plan.vector_lanes;
   if (!plan.pairs()) return work;
   if (!plan.matrix_tiles) return work / 2;
-  // Cycles of 16 x 16 sums in steps of 32: a product takes 16, a tile of an operand 8 from the
-  // first-level cache, as rows are read, or some 21 from the second, as panels are.
-  const double blocks = tile.rows / 16.0, vectors = tile.vectors;
+  // Cycles for steps of 32 (Sapphire Rapids): 16 x 16 sums take 16, a tile of the rows, which are
+  // in the first-level cache or near it, some 12, one of a panel, from the second, some 21.
+  const double blocks = static_cast<double>(tile.rows) / kMatrixRows, vectors = tile.vectors;
   const double cycles = std::max(16 * blocks * vectors, 12 * blocks + 21 * vectors);
   return work / (tile.rows * vectors) * cycles / 32;
 }
@@ -126,9 +127,13 @@ void ChooseTile(double rows, double lanes, VectorIsa isa, int vectors, Contracti
 // own being the first. Where there are no so many the plan keeps it.
 void TakeTileOfRank(int rank, VectorIsa isa, ContractionPlan& plan) {
   static constexpr int kRows[] = {12, 8, 14, 10, 9, 7, 6, 5, 4, 3, 2};
+  static constexpr int kOfMatrices[] = {2 * kMatrixRows, kMatrixRows};
+  const auto all =
+      plan.matrix_tiles ? absl::MakeConstSpan(kOfMatrices) : absl::MakeConstSpan(kRows);
   // Sums stay in registers.
-  const int most = (isa == VectorIsa::kAvx512 ? 28 : 12) / plan.tile_vectors;
-  for (const int rows : kRows) {
+  const int registers = plan.matrix_tiles ? 64 : isa == VectorIsa::kAvx512 ? 28 : 12;
+  const int most = registers / plan.tile_vectors;
+  for (const int rows : all) {
     if (rows == plan.tile_rows || rows > most) continue;
     if (--rank > 0) continue;
     plan.tile_rows = rows;

@@ -263,6 +263,7 @@ void ExpectPairs(const std::string& text, const CheckOptions& options = {}) {
     auto source = EmitText(text, TestDevice(isa));
     ASSERT_TRUE(source.ok()) << source.status();
     EXPECT_NE(source->find("KMicroKernelPairs<"), std::string::npos) << *source;
+    EXPECT_EQ(source->find("KTileRegisters tiles;") != std::string::npos, isa == kAmxIsa);
   }
   CheckModule(text, options);
 }
@@ -295,6 +296,7 @@ TEST(BFloat16PairsTest, TilesOfEverySize) {
     ExpectPairs(Widened(Matmul({.m = "16", .n = n, .k = "42", .b_transposed = true})));
   }
   ExpectPairs(Widened(Matmul({.m = "17", .n = "33", .k = "4170"})));
+  ExpectPairs(Widened(Matmul({.m = "70", .n = "64", .k = "64"})), {.rank = 1});
 }
 
 TEST(BFloat16PairsTest, SymbolicSizes) {
