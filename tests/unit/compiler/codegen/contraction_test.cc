@@ -291,12 +291,12 @@ TEST(BFloat16PairsTest, OperandsThatAreComputed) {
 // Steps of 32 that are whole and not, and sums of more than one run of them; tiles of one block of
 // rows and of two, one to four vectors wide.
 TEST(BFloat16PairsTest, TilesOfEverySize) {
-  for (const std::string n : {"16", "32", "48", "64"}) {
-    ExpectPairs(Widened(Matmul({.m = "33", .n = n, .k = "64", .b_transposed = true})));
-    ExpectPairs(Widened(Matmul({.m = "16", .n = n, .k = "42", .b_transposed = true})));
-  }
+  ExpectPairs(Widened(Matmul({.m = "33", .n = "16", .k = "42", .b_transposed = true})));
+  ExpectPairs(Widened(Matmul({.m = "33", .n = "32", .k = "64", .b_transposed = true})));
+  ExpectPairs(Widened(Matmul({.m = "16", .n = "48", .k = "64", .b_transposed = true})));
+  ExpectPairs(Widened(Matmul({.m = "16", .n = "64", .k = "42", .b_transposed = true})));
   ExpectPairs(Widened(Matmul({.m = "17", .n = "33", .k = "4170"})));
-  ExpectPairs(Widened(Matmul({.m = "70", .n = "64", .k = "64"})), {.rank = 1});
+  ExpectPairs(Widened(Matmul({.m = "70", .n = "50", .k = "64"})), {.rank = 1});
 }
 
 TEST(BFloat16PairsTest, SymbolicSizes) {
