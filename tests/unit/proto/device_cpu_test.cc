@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <thread>
+#include <vector>
 
 #include "kiln/v1/device.pb.h"
 #include "proto/base/device_cpu_names.h"
@@ -37,6 +40,33 @@ TEST(DeviceCpu, EqualMachinesHaveEqualKeys) {
 TEST(DeviceCpu, CodeForThisMachineRunsHere) {
   EXPECT_TRUE(CheckRunsOnHost(HostCpuName(), HostCpuFeatures()).ok());
   EXPECT_TRUE(CheckRunsOnHost("x86-64", {}).ok());
+}
+
+// What a tile register of zeros is stored as, of 16 rows of 64 bytes.
+__attribute__((target("amx-tile"))) std::vector<uint8_t> TileOfZeros() {
+  struct alignas(64) Shapes {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t row_bytes[16] = {64};
+    uint8_t rows[16] = {16};
+  };
+  static constexpr Shapes kShapes;
+  std::vector<uint8_t> stored(16 * 64, 0xff);
+  __builtin_ia32_tile_loadconfig(&kShapes);
+  __builtin_ia32_tilezero(0);
+  __builtin_ia32_tilestored64(0, stored.data(), 64);
+  __builtin_ia32_tilerelease();
+  return stored;
+}
+
+// The system ends a process that uses them without having asked.
+TEST(DeviceCpu, TilesThatAreListedServeEveryThread) {
+  const std::vector<std::string>& features = HostCpuFeatures();
+  if (!std::binary_search(features.begin(), features.end(), "amx-tile")) {
+    GTEST_SKIP() << "this CPU has no tiles (amx-tile), or its system lends none";
+  }
+  const std::vector<uint8_t> zeros(16 * 64);
+  EXPECT_EQ(TileOfZeros(), zeros);
+  std::thread([&] { EXPECT_EQ(TileOfZeros(), zeros); }).join();
 }
 
 TEST(DeviceCpu, NamesWhatIsMissing) {
