@@ -7,10 +7,9 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "absl/types/span.h"
 #include "compiler/ir/fixed_values.h"
+#include "compiler/schedule/cpu/micro_tile.h"
 #include "compiler/schedule/cpu/winograd_plan.h"
-#include "compiler/schedule/micro.h"
 
 namespace kiln::schedule::cpu {
 
@@ -78,67 +77,6 @@ bool ContiguousAlong(IntContext& ints, const std::vector<const Step*>& steps, In
     ++(is_near ? contiguous : other);
   }
   return contiguous > other;
-}
-
-struct Tile {
-  int rows, vectors;
-};
-constexpr int kMostVectors = 4;  // of a tile
-
-// Padding included, how many multiply-adds the tiling spends.
-double PaddedWork(double rows, double lanes, const Tile& tile, int vector_lanes) {
-  const double width = tile.vectors * vector_lanes;
-  return std::ceil(rows / tile.rows) * tile.rows * std::ceil(lanes / width) * width;
-}
-
-// Of micro tiles of `tile`, the least that computes all: in a vector's multiply-adds of one k.
-double StepsOf(double rows, double lanes, const Tile& tile, const ContractionPlan& plan) {
-  const double work = PaddedWork(rows, lanes, tile, plan.vector_lanes) / plan.vector_lanes;
-  if (!plan.pairs()) return work;
-  if (!plan.matrix_tiles) return work / 2;
-  // Cycles for steps of 32 (Sapphire Rapids): 16 x 16 sums take 16, a tile of the rows, which are
-  // in the first-level cache or near it, some 12, one of a panel, from the second, some 21.
-  const double blocks = static_cast<double>(tile.rows) / kMatrixRows, vectors = tile.vectors;
-  const double cycles = std::max(16 * blocks * vectors, 12 * blocks + 21 * vectors);
-  return work / (tile.rows * vectors) * cycles / 32;
-}
-
-// `vectors`: how many a tile has; 0: as many as serve best.
-void ChooseTile(double rows, double lanes, VectorIsa isa, int vectors, ContractionPlan& plan) {
-  static constexpr Tile kWide[] = {{12, 2}, {14, 2}, {13, 2}, {11, 2}, {10, 2}, {8, 3}, {6, 4}};
-  static constexpr Tile kNarrow[] = {{6, 2}, {4, 3}};
-  static constexpr Tile kMatrix[] = {{32, 2}, {16, 4}, {16, 3}, {16, 2}, {32, 1}, {16, 1}};
-  const auto tiles = plan.matrix_tiles           ? absl::MakeConstSpan(kMatrix)
-                     : isa == VectorIsa::kAvx512 ? absl::MakeConstSpan(kWide)
-                                                 : absl::MakeConstSpan(kNarrow);
-  double best = 0;
-  for (const Tile& tile : tiles) {
-    if (vectors != 0 && tile.vectors != vectors) continue;
-    const double steps = StepsOf(rows, lanes, tile, plan);
-    if (best > 0 && steps >= best * 0.995) continue;
-    best = steps;
-    plan.tile_rows = tile.rows;
-    plan.tile_vectors = tile.vectors;
-  }
-  if (best == 0) ChooseTile(rows, lanes, isa, 0, plan);  // no tile is that wide
-}
-
-// Of tiles as wide as the plan's, so that panels stay as they are: the one of that rank, the plan's
-// own being the first. Where there are no so many the plan keeps it.
-void TakeTileOfRank(int rank, VectorIsa isa, ContractionPlan& plan) {
-  static constexpr int kRows[] = {12, 8, 14, 10, 9, 7, 6, 5, 4, 3, 2};
-  static constexpr int kOfMatrices[] = {2 * kMatrixRows, kMatrixRows};
-  const auto all =
-      plan.matrix_tiles ? absl::MakeConstSpan(kOfMatrices) : absl::MakeConstSpan(kRows);
-  // Sums stay in registers.
-  const int registers = plan.matrix_tiles ? 64 : isa == VectorIsa::kAvx512 ? 28 : 12;
-  const int most = registers / plan.tile_vectors;
-  for (const int rows : all) {
-    if (rows == plan.tile_rows || rows > most) continue;
-    if (--rank > 0) continue;
-    plan.tile_rows = rows;
-    return;
-  }
 }
 
 // The store of the result, to know along which loops it is contiguous; null if there is none.
@@ -316,9 +254,9 @@ Choice MakeChoice(ir::Module& module, const Nest& nest, const Operand& row, cons
     packed_vectors = PackedVectors(module, *load, /*planes=*/true, plan);
     plan.has_planes = packed_vectors != 0;
   }
-  ChooseTile(rows, lanes, isa, packed_vectors, plan);
+  ChooseMicroTile(rows, lanes, isa, packed_vectors, plan);
   if (packed_vectors == plan.tile_vectors) plan.packed_load = load;
-  if (device.rank > 0) TakeTileOfRank(device.rank, isa, plan);
+  if (device.rank > 0) TakeMicroTileOfRank(device.rank, isa, plan);
   const auto is_fixed = [&](ir::BufferId b) { return ir::IsFixed(module.buffers[b]); };
   plan.may_prepare = prepare != Preparing::kNothing && plan.packed_load == nullptr &&
                      plan.depth == plan.num_k &&
@@ -376,7 +314,7 @@ Choice MakeChoice(ir::Module& module, const Nest& nest, const Operand& row, cons
     choice.cost += batches * rows * k * each * times;
   }
   choice.cost += batches * rows * lanes * (plan.store_along_rows ? 1.0 : 0.25);
-  choice.cost += batches * StepsOf(rows, lanes, {plan.tile_rows, plan.tile_vectors}, plan) * k;
+  choice.cost += batches * StepsOf(rows, lanes, plan) * k;
   return choice;
 }
 
