@@ -4,6 +4,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <tuple>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -27,8 +28,10 @@
 #include "clang/Serialization/ASTWriter.h"
 #include "clang/Serialization/PCHContainerOperations.h"
 #include "compiler/toolchain/clang_source_hash.h"
-#include "compiler/toolchain/early_loads.h"
+#include "compiler/toolchain/nvptx.h"
 #include "llvm/ADT/SmallString.h"
+#include "llvm/IR/LLVMContext.h"
+#include "llvm/IR/Module.h"
 #include "llvm/Support/MemoryBuffer.h"
 #include "llvm/Support/VirtualFileSystem.h"
 #include "llvm/Support/raw_ostream.h"
@@ -222,7 +225,6 @@ struct FrontendInput {
   const char* path;
   const Prelude* prelude = nullptr;  // what stands before `text`, or null
   Buffer precompiled = nullptr;      // the prelude as Clang serialized it, where there is one
-  bool early_loads = false;
 };
 
 // Runs `action`; its output is up to the action. INTERNAL with diagnostics.
@@ -249,9 +251,6 @@ absl::Status RunFrontend(const std::vector<std::string>& args, const FrontendInp
       {clang::FrontendInputFile(input.path, clang::InputKind(clang::Language::CXX))});
   frontend.DisableFree = false;
   compiler.getCodeGenOpts().DisableFree = false;
-  if (input.early_loads) {
-    compiler.getCodeGenOpts().PassBuilderCallbacks.push_back(AddEarlyLoads);
-  }
   // Nothing of the server's disk can get into a kernel.
   auto files = llvm::makeIntrusiveRefCnt<llvm::vfs::InMemoryFileSystem>();
   const auto add_file = [&](const std::string& text, const char* path) {
@@ -395,12 +394,17 @@ std::string LldVersionNumber() {
 }  // namespace
 
 ClangInvocation Prepare(const ClangJob& job) {
-  ClangInvocation invocation{.object_arguments = FrontendArguments(job),
-                             .object_is_text = job.machine == Machine::kNvptx,
-                             .early_loads = job.early_loads,
-                             .prelude = job.prelude,
-                             .source = job.source};
-  if (job.want_assembly && !invocation.object_is_text) {
+  ClangInvocation invocation{
+      .object_arguments = FrontendArguments(job), .prelude = job.prelude, .source = job.source};
+  if (job.machine == Machine::kNvptx) {
+    invocation.object_arguments.insert(invocation.object_arguments.end(),
+                                       {"-disable-llvm-passes", "-discard-value-names"});
+    invocation.nvptx = NvptxOptions{.arch = job.arch,
+                                    .features = kPtxVersion,
+                                    .optimization_level = job.optimization_level,
+                                    .fast_math = job.fast_math,
+                                    .early_loads = job.early_loads};
+  } else if (job.want_assembly) {
     invocation.assembly_arguments = invocation.object_arguments;
     // They say from which line each instruction comes, counted over the whole source.
     invocation.assembly_arguments.push_back("-debug-info-kind=line-directives-only");
@@ -410,15 +414,17 @@ ClangInvocation Prepare(const ClangJob& job) {
 
 Digest KeyOf(const ClangInvocation& invocation) {
   // A new member ends up here: it would not compile else.
-  const auto& [object_arguments, assembly_arguments, object_is_text, early_loads, prelude, source] =
-      invocation;
+  const auto& [object_arguments, assembly_arguments, nvptx, prelude, source] = invocation;
   static const std::string* const toolchain =
       new std::string(absl::StrCat(clang::getClangFullVersion(), ", ", kClangSourceHash));
   std::vector<std::string> arguments = object_arguments;
   arguments.push_back("; assembly:");
   arguments.insert(arguments.end(), assembly_arguments.begin(), assembly_arguments.end());
-  if (object_is_text) arguments.push_back("; as text");
-  if (early_loads) arguments.push_back("; early loads");
+  if (nvptx.has_value()) {
+    const auto& [arch, features, optimization_level, fast_math, early_loads] = *nvptx;
+    arguments.push_back(absl::StrJoin(
+        std::make_tuple("; ptx", arch, features, optimization_level, fast_math, early_loads), " "));
+  }
   return KernelKey(*toolchain, arguments,
                    {prelude == nullptr ? "" : prelude->digest().view(), source});
 }
@@ -426,21 +432,23 @@ Digest KeyOf(const ClangInvocation& invocation) {
 absl::StatusOr<ClangOutput> CompileCpp(const ClangInvocation& invocation) {
   InitializeLlvmOnce();
   const Prelude* prelude = invocation.prelude;
-  FrontendInput input{.text = std::string(invocation.source),
-                      .path = kKernelPath,
-                      .prelude = prelude,
-                      .early_loads = invocation.early_loads};
+  FrontendInput input{
+      .text = std::string(invocation.source), .path = kKernelPath, .prelude = prelude};
   if (prelude != nullptr) {
     KILN_ASSIGN_OR_RETURN(input.precompiled, Preludes().Get(invocation.object_arguments, *prelude));
   }
   ClangOutput result;
-  std::unique_ptr<clang::CodeGenAction> emit;
-  if (invocation.object_is_text) {
-    emit = std::make_unique<clang::EmitAssemblyAction>();
+  if (invocation.nvptx.has_value()) {
+    llvm::LLVMContext context;
+    clang::EmitLLVMOnlyAction emit(&context);
+    KILN_RETURN_IF_ERROR(RunFrontend(invocation.object_arguments, input, emit, nullptr));
+    const std::unique_ptr<llvm::Module> module = emit.takeModule();
+    if (module == nullptr) return absl::InternalError("Clang made no module");
+    KILN_ASSIGN_OR_RETURN(result.object, WritePtx(*module, *invocation.nvptx));
   } else {
-    emit = std::make_unique<clang::EmitObjAction>();
+    clang::EmitObjAction emit;
+    KILN_ASSIGN_OR_RETURN(result.object, RunBackend(invocation.object_arguments, input, emit));
   }
-  KILN_ASSIGN_OR_RETURN(result.object, RunBackend(invocation.object_arguments, input, *emit));
   if (!invocation.assembly_arguments.empty()) {
     // A second run, since one backend pipeline writes one kind of file; it is for people to read.
     // Lines count over the whole source.

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "compiler/toolchain/nvptx.h"
 #include "proto/base/digest.h"
 
 namespace kiln::toolchain {
@@ -51,8 +53,7 @@ struct ClangOutput {
 struct ClangInvocation {
   std::vector<std::string> object_arguments;
   std::vector<std::string> assembly_arguments;  // none where no assembly is wanted
-  bool object_is_text = false;                  // the object is what assembly would be
-  bool early_loads = false;
+  std::optional<NvptxOptions> nvptx;            // for kNvptx: Clang's module becomes PTX
   const Prelude* prelude = nullptr;
   absl::string_view source;  // after the prelude
 };
@@ -62,7 +63,7 @@ struct ClangInvocation {
 ClangInvocation Prepare(const ClangJob& job);
 
 // The key of what CompileCpp makes of it (proto/base/key.h): of the invocation, of Clang's full
-// version and of the text of clang.cc, clang.h and early_loads.cc.
+// version and of the text of this library's files but lld.cc's.
 Digest KeyOf(const ClangInvocation& invocation);
 
 // INTERNAL with the first diagnostics for source that does not compile (it is our own).

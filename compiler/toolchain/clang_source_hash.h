@@ -1,4 +1,5 @@
-// A hash of clang.cc, clang.h and early_loads.cc, made by each build (compiler/source_hash.cmake).
+// A hash of the files that decide what CompileCpp makes, made by each build
+// (compiler/source_hash.cmake).
 #pragma once
 
 namespace kiln::toolchain {

@@ -12,7 +12,6 @@
 #include "llvm/IR/Instructions.h"
 #include "llvm/IR/Module.h"
 #include "llvm/IR/PassManager.h"
-#include "llvm/Passes/PassBuilder.h"
 #include "llvm/Support/Casting.h"
 
 namespace kiln::toolchain {
@@ -138,11 +137,8 @@ class EarlyLoads : public llvm::PassInfoMixin<EarlyLoads> {
 
 }  // namespace
 
-void AddEarlyLoads(llvm::PassBuilder& builder) {
-  builder.registerOptimizerLastEPCallback(
-      [](llvm::ModulePassManager& passes, llvm::OptimizationLevel) {
-        passes.addPass(llvm::createModuleToFunctionPassAdaptor(EarlyLoads()));
-      });
+void AddEarlyLoads(llvm::ModulePassManager& passes) {
+  passes.addPass(llvm::createModuleToFunctionPassAdaptor(EarlyLoads()));
 }
 
 }  // namespace kiln::toolchain

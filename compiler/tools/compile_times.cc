@@ -27,7 +27,8 @@ namespace kiln {
 namespace {
 
 constexpr absl::string_view kUsage =
-    R"(usage: kiln-compile-times [--target=cpp|ptx] [--arch=NAME] [--repeat=N] GRAPH.kgraph...
+    R"(usage: kiln-compile-times [--target=cpp|ptx] [--arch=NAME] [--repeat=N] [--save=FOLDER]
+                          GRAPH.kgraph...
 
 Plans each graph, compiles its kernels one after another and links them, all in this process and
 without a cache, and prints a line for each with its wall time in ms, the least of N.
@@ -35,10 +36,11 @@ without a cache, and prints a line for each with its wall time in ms, the least 
   --target=NAME    cpp (default) or ptx
   --arch=NAME      an architecture of the target (default: this CPU, sm_90a)
   --repeat=N       how often each stage and kernel runs (default 1)
+  --save=FOLDER    writes what each kernel becomes, an object or PTX, to a file of its name there
 )";
 
 struct Flags {
-  std::string target = "cpp", arch;
+  std::string target = "cpp", arch, save;
   int repeat = 1;
   std::vector<std::string> graphs;
 };
@@ -55,6 +57,8 @@ absl::StatusOr<Flags> ParseFlags(int argc, char** argv) {
       if (!absl::SimpleAtoi(argument, &flags.repeat) || flags.repeat < 1) {
         return absl::InvalidArgumentError("--repeat wants a number from 1 on");
       }
+    } else if (absl::ConsumePrefix(&argument, "--save=")) {
+      flags.save = std::string(argument);
     } else if (absl::StartsWith(argument, "-")) {
       return absl::InvalidArgumentError(absl::StrCat("unknown flag '", argument, "'"));
     } else {
@@ -80,6 +84,13 @@ absl::StatusOr<v1::Graph> Read(const std::string& path) {
   return graph;
 }
 
+absl::Status Write(const std::string& path, const std::string& bytes) {
+  std::ofstream file(path, std::ios::binary);
+  file << bytes;
+  file.close();
+  return file ? absl::OkStatus() : absl::UnavailableError(absl::StrCat("cannot write ", path));
+}
+
 // What `work` returned last; `ms` is the least that it took.
 template <typename Work>
 auto Time(int repeat, const Work& work, double& ms) {
@@ -100,7 +111,8 @@ void PrintLine(absl::string_view what, double ms, const std::string& more = "") 
             << (more.empty() ? "" : "  ") << more << "\n";
 }
 
-absl::Status CompileGraph(const std::string& path, const v1::Device& device, int repeat) {
+absl::Status CompileGraph(const std::string& path, const v1::Device& device, const Flags& flags) {
+  const int repeat = flags.repeat;
   v1::PlanRequest request;
   KILN_ASSIGN_OR_RETURN(*request.mutable_graph(), Read(path));
   *request.mutable_device() = device;
@@ -126,6 +138,10 @@ absl::Status CompileGraph(const std::string& path, const v1::Device& device, int
     PrintLine("kernel", ms,
               absl::StrCat(source.symbol(), ", source ", kernel.source().size(), " bytes, object ",
                            compiled.object().size()));
+    if (!flags.save.empty()) {
+      KILN_RETURN_IF_ERROR(
+          Write(absl::StrCat(flags.save, "/", source.symbol()), compiled.object()));
+    }
     link.add_objects(std::move(*compiled.mutable_object()));
   }
   KILN_RETURN_IF_ERROR(Time(repeat, [&] { return LinkKernels(link); }, link_ms).status());
@@ -138,7 +154,7 @@ absl::Status Run(const Flags& flags) {
   KILN_ASSIGN_OR_RETURN(const v1::Device device, DescribeDevice(flags));
   KILN_RETURN_IF_ERROR(WarmUpTargets());
   for (const std::string& path : flags.graphs) {
-    KILN_RETURN_IF_ERROR(CompileGraph(path, device, flags.repeat));
+    KILN_RETURN_IF_ERROR(CompileGraph(path, device, flags));
   }
   return absl::OkStatus();
 }

@@ -32,6 +32,9 @@ KILN_FN Vec<KStored<T>, W> KToStored(Vec<T, W> x) {
 // Elements that one access takes, where the address is a multiple of A of them: at most 16 bytes.
 template <class T, int W, int A>
 inline constexpr int kAccess = A * sizeof(T) <= 16 ? (A < W ? A : W) : 16 / (int)sizeof(T);
+// Whether one access takes all W as they are.
+template <class T, int W, int A>
+inline constexpr bool kOneAccess = kSameType<KStored<T>, T> && kAccess<T, W, A> == W;
 
 template <int W, int A, class T>
 KILN_FN Vec<T, W> KLoadAligned(const T* p) {
@@ -95,6 +98,8 @@ template <int W, bool kTail, int A = 1, class T>
 KILN_FN Vec<T, W> KLoad(const T* p, long n) {
   if constexpr (kTail) {
     return KGather<T, W, true>(n, [=](long i) KILN_INLINE { return p[i]; });
+  } else if constexpr (kOneAccess<T, W, A>) {
+    return *(const Vec<T, W>*)p;
   } else {
     return KLoadAligned<W, A>(p);
   }
@@ -124,6 +129,8 @@ template <bool kTail, int A = 1, class T, int W>
 KILN_FN void KStore(T* p, long n, Vec<T, W> x) {
   if constexpr (kTail) {
     KScatter<true>(n, x, [=](long i, T value) KILN_INLINE { p[i] = value; });
+  } else if constexpr (kOneAccess<T, W, A>) {
+    *(Vec<T, W>*)p = x;
   } else {
     KStoreAligned<A>(p, x);
   }

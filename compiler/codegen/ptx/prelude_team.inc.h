@@ -74,17 +74,15 @@ KILN_FN T KExchange(unsigned mask, T x, int other) {
   }
 }
 
-// `x` of all threads of the team folded by merge(mine, other's), the same in each thread.
-// exchange(x, fetch) has fetch() applied to each number in x. `slots`: 32 X of shared memory, where
-// the team is a block.
-template <int kTeam, class X, class Exchange, class Merge>
-KILN_FN X KAcrossTeam(X x, char* slots, Exchange exchange, Merge merge) {
+// `x` of all threads of the team folded, the same in each thread. merge(x, mask, other) is x folded
+// with that of the thread `other`, as KExchange has it. `slots`: 32 X of shared memory, where the
+// team is a block.
+template <int kTeam, class X, class Merge>
+KILN_FN X KAcrossTeam(X x, char* slots, Merge merge) {
   constexpr int kInWarp = kTeam < 32 ? kTeam : 32, kWarps = kTeam / kInWarp;
   const unsigned mask = KTeamMask<kTeam>();
 #pragma clang loop unroll(full)
-  for (int other = kInWarp / 2; other > 0; other /= 2) {
-    x = merge(x, exchange(x, [=](auto v) KILN_INLINE { return KExchange(mask, v, other); }));
-  }
+  for (int other = kInWarp / 2; other > 0; other /= 2) x = merge(x, mask, other);
   if constexpr (kWarps > 1) {
     X* const of_warps = (X*)slots;
     KBlockSync();  // what was read there before has been read by all
@@ -92,21 +90,25 @@ KILN_FN X KAcrossTeam(X x, char* slots, Exchange exchange, Merge merge) {
     KBlockSync();
     x = of_warps[KThread() & (kWarps - 1)];
 #pragma clang loop unroll(full)
-    for (int other = kWarps / 2; other > 0; other /= 2) {
-      x = merge(x, exchange(x, [=](auto v) KILN_INLINE { return KExchange(mask, v, other); }));
-    }
+    for (int other = kWarps / 2; other > 0; other /= 2) x = merge(x, mask, other);
   }
   return x;
 }
 template <class Op, class T, int kTeam>
 KILN_FN Vec<T, 1> KFoldTeam(Vec<T, 1> x, char* slots) {
   using S = KStored<T>;
-  const S folded = KAcrossTeam<kTeam>(
-      KToStored(x)[0], slots, [](S v, auto fetch) KILN_INLINE { return fetch(v); },
-      [](S a, S b) KILN_INLINE {
-        return KToStored(Op()(KFromStored<T, 1>(Vec<S, 1>(a)), KFromStored<T, 1>(Vec<S, 1>(b))))[0];
-      });
-  return KFromStored<T, 1>(Vec<S, 1>(folded));
+  using X = Vec<S, 1>;
+  if constexpr (kSameType<S, T>) {
+    return KAcrossTeam<kTeam>(x, slots, [](X mine, unsigned mask, int other) KILN_INLINE {
+      return Op()(mine, X(KExchange(mask, mine[0], other)));
+    });
+  } else {
+    return KFromStored<T, 1>(
+        KAcrossTeam<kTeam>(KToStored(x), slots, [](X mine, unsigned mask, int other) KILN_INLINE {
+          const X fetched = X(KExchange(mask, mine[0], other));
+          return KToStored(Op()(KFromStored<T, 1>(mine), KFromStored<T, 1>(fetched)));
+        }));
+  }
 }
 template <bool kGreatest, class T, int kTeam>
 KILN_FN KBest<T, 1> KFoldBestTeam(KBest<T, 1> best, char* slots) {
@@ -116,8 +118,8 @@ KILN_FN KBest<T, 1> KFoldBestTeam(KBest<T, 1> best, char* slots) {
   };
   const One one = KAcrossTeam<kTeam>(
       One{KToStored(best.value)[0], best.number[0]}, slots,
-      [](One v, auto fetch) KILN_INLINE { return One{fetch(v.value), fetch(v.number)}; },
-      [](One a, One b) KILN_INLINE {
+      [](One a, unsigned mask, int other) KILN_INLINE {
+        const One b = {KExchange(mask, a.value, other), KExchange(mask, a.number, other)};
         KBest<T, 1> mine = {KFromStored<T, 1>(Vec<KStored<T>, 1>(a.value)), Vec<long, 1>(a.number)};
         KUpdateBest<kGreatest>(mine, KFromStored<T, 1>(Vec<KStored<T>, 1>(b.value)),
                                Vec<long, 1>(b.number), KConst<bool, 1>(true));

@@ -1,14 +1,16 @@
 // Goes on where a target's own part about memory ends: arithmetic of vectors, reductions.
 // ---- Arithmetic ----------------------------------------------------------------------------
 
+#ifdef KILN_ON_GPU
+template <int W, int... I>
+KILN_FN Vec<float, W> KMachineMinEach(Vec<float, W> a, Vec<float, W> b, KNumbers<int, I...>) {
+  return {KMachineMin(a[I], b[I])...};
+}
+#endif
 template <class T, int W>
 KILN_FN Vec<T, W> KMin(Vec<T, W> a, Vec<T, W> b) {
 #ifdef KILN_ON_GPU
-  if constexpr (__is_same(T, float)) {
-    KILN_EACH_LANE
-    for (int i = 0; i < W; ++i) a[i] = KMachineMin(a[i], b[i]);
-    return a;
-  }
+  if constexpr (__is_same(T, float)) return KMachineMinEach(a, b, KLanes<W>());
 #endif
   if constexpr (kIsFloat<T>) {
     const Vec<T, W> best = a < b ? a : b;  // b where that is a NaN
@@ -17,14 +19,16 @@ KILN_FN Vec<T, W> KMin(Vec<T, W> a, Vec<T, W> b) {
     return __builtin_elementwise_min(a, b);
   }
 }
+#ifdef KILN_ON_GPU
+template <int W, int... I>
+KILN_FN Vec<float, W> KMachineMaxEach(Vec<float, W> a, Vec<float, W> b, KNumbers<int, I...>) {
+  return {KMachineMax(a[I], b[I])...};
+}
+#endif
 template <class T, int W>
 KILN_FN Vec<T, W> KMax(Vec<T, W> a, Vec<T, W> b) {
 #ifdef KILN_ON_GPU
-  if constexpr (__is_same(T, float)) {
-    KILN_EACH_LANE
-    for (int i = 0; i < W; ++i) a[i] = KMachineMax(a[i], b[i]);
-    return a;
-  }
+  if constexpr (__is_same(T, float)) return KMachineMaxEach(a, b, KLanes<W>());
 #endif
   if constexpr (kIsFloat<T>) {
     const Vec<T, W> best = a > b ? a : b;  // b where that is a NaN
@@ -223,7 +227,20 @@ struct KCascade {
   }
 };
 
-// All lanes to one, pairwise.
+// All lanes to one, pairwise. A GPU's, whose lanes are registers, at the vector's own width: its
+// functions are there already, and what nobody takes of their results vanishes.
+#ifdef KILN_ON_GPU
+template <class Op, class T, int W, int... I>
+KILN_FN Vec<T, 1> KFoldLanes(Vec<T, W> x, KNumbers<int, I...>) {
+  static_assert(W <= 64);
+  if constexpr (W > 32) x = Op()(x, __builtin_shufflevector(x, x, (I + 32) % W...));
+  if constexpr (W > 16) x = Op()(x, __builtin_shufflevector(x, x, (I + 16) % W...));
+  if constexpr (W > 8) x = Op()(x, __builtin_shufflevector(x, x, (I + 8) % W...));
+  if constexpr (W > 4) x = Op()(x, __builtin_shufflevector(x, x, (I + 4) % W...));
+  if constexpr (W > 2) x = Op()(x, __builtin_shufflevector(x, x, (I + 2) % W...));
+  return Vec<T, 1>(Op()(x, __builtin_shufflevector(x, x, (I + 1) % W...))[0]);
+}
+#endif
 template <class Op, class T, int W>
 KILN_FN Vec<T, 1> KFold(Vec<T, W> x) {
   if constexpr (W == 1) {
@@ -232,10 +249,14 @@ KILN_FN Vec<T, 1> KFold(Vec<T, W> x) {
     const bool any = KAnyTrue(x), all = KAllTrue(x);
     return KConst<bool, 1>(kSameType<Op, KAnyOf> ? any : all);
   } else {
+#ifdef KILN_ON_GPU
+    return KFoldLanes<Op>(x, KLanes<W>());
+#else
     Vec<T, W / 2> low, high;
     __builtin_memcpy(&low, &x, sizeof(low));
     __builtin_memcpy(&high, (const char*)&x + sizeof(low), sizeof(high));
     return KFold<Op>(Op()(low, high));
+#endif
   }
 }
 

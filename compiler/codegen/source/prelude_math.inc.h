@@ -77,17 +77,21 @@ KILN_FN Vec<float, W> KScale(Vec<float, W> x, Vec<float, W> n) {
 
 // 2^x and 1 / x where a GPU's approximations will do: for results that are no subnormals.
 #ifdef KILN_ON_GPU
+template <int W, int... I>
+KILN_FN Vec<float, W> KFastExp2Each(Vec<float, W> x, KNumbers<int, I...>) {
+  return {KMachineExp2(x[I])...};
+}
 template <int W>
 KILN_FN Vec<float, W> KFastExp2(Vec<float, W> x) {
-#pragma clang loop unroll(full)
-  for (int i = 0; i < W; ++i) x[i] = KMachineExp2(x[i]);
-  return x;
+  return KFastExp2Each(x, KLanes<W>());
+}
+template <int W, int... I>
+KILN_FN Vec<float, W> KFastInverseEach(Vec<float, W> x, KNumbers<int, I...>) {
+  return {KMachineInverse(x[I])...};
 }
 template <int W>
 KILN_FN Vec<float, W> KFastInverse(Vec<float, W> x) {
-#pragma clang loop unroll(full)
-  for (int i = 0; i < W; ++i) x[i] = KMachineInverse(x[i]);
-  return x;
+  return KFastInverseEach(x, KLanes<W>());
 }
 #endif
 // a / b for b in [1, inf].
@@ -130,7 +134,7 @@ KILN_FN Vec<float, W> KExp(Vec<float, W> x) {
   for (int i = 0; i < W; ++i) share[i] = KMachineShare(x[i], 0x1.715476p+0f / 252, 0.5f);
   const F t = KMad(share, (F)(252.0f), (F)(kRounder - 126)), n = t - kRounder;
   const F r = KMad(x, (F)(0x1.4ae0cp-26f), KMad(x, (F)(0x1.715476p+0f), -n));
-  return KFastExp2(r) * (F)(KBits(t) << 23);
+  return KFastExp2(r) * (F)((Vec<int, W>)t << 23);
 #else
   Vec<float, W> n;
   const Vec<float, W> p = KExpReduced(KClamp(x, -104.0f, 89.0f), n);
