@@ -1,5 +1,3 @@
-#include "compiler/toolchain/early_loads.h"
-
 #include <string>
 
 #include "absl/strings/match.h"
