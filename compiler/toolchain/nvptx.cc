@@ -1,7 +1,9 @@
 #include "compiler/toolchain/nvptx.h"
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -12,12 +14,14 @@
 #include "llvm/Analysis/TargetLibraryInfo.h"
 #include "llvm/IR/DiagnosticInfo.h"
 #include "llvm/IR/DiagnosticPrinter.h"
+#include "llvm/IR/Function.h"
 #include "llvm/IR/LLVMContext.h"
 #include "llvm/IR/LegacyPassManager.h"
 #include "llvm/IR/Module.h"
 #include "llvm/IR/PassManager.h"
 #include "llvm/MC/TargetRegistry.h"
 #include "llvm/Passes/PassBuilder.h"
+#include "llvm/Support/Error.h"
 #include "llvm/Support/raw_ostream.h"
 #include "llvm/Target/TargetMachine.h"
 #include "llvm/Target/TargetOptions.h"
@@ -25,6 +29,10 @@
 namespace kiln::toolchain {
 namespace {
 
+// In the order of LLVM 19's buildFunctionSimplificationPipeline and
+// buildModuleOptimizationPipeline. Functions are simplified before they are inlined, too: sums of
+// indices become sums of addresses there, while nothing is known of their bits. Products spill
+// without `reassociate`.
 constexpr char kPasses[] =
     "function<eager-inv>(sroa<modify-cfg>,early-cse,simplifycfg,instcombine<no-verify-fixpoint>),"
     "always-inline,globaldce,"

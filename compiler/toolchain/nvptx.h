@@ -19,9 +19,9 @@ struct NvptxOptions {
   bool early_loads = false;  // early_loads.h
 };
 
-// PTX of the module as Clang makes it before any pass. At level 3 the passes are those of LLVM's
-// own -O3 that change a kernel all of whose functions are inlined, each about as often as it still
-// finds something; below they are LLVM's for that level. INTERNAL with LLVM's first error.
+// PTX of the module as Clang makes it before any pass. From level 2 on the passes are those of
+// LLVM's own -O2 that find something in kernels, all of whose functions are inlined before; at
+// level 1 they are its -O1. INTERNAL with LLVM's first error.
 absl::StatusOr<std::string> WritePtx(llvm::Module& module, const NvptxOptions& options);
 
 }  // namespace kiln::toolchain
