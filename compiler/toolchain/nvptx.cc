@@ -25,14 +25,16 @@
 #include "llvm/Support/raw_ostream.h"
 #include "llvm/Target/TargetMachine.h"
 #include "llvm/Target/TargetOptions.h"
+#include "proto/base/status_macros.h"
 
 namespace kiln::toolchain {
 namespace {
 
 // In the order of LLVM 19's buildFunctionSimplificationPipeline and
 // buildModuleOptimizationPipeline. Functions are simplified before they are inlined, too: sums of
-// indices become sums of addresses there, while nothing is known of their bits. Products spill
-// without `reassociate`.
+// indices become sums of addresses there, while nothing is known of their bits. Some products and
+// attention by mma.sync spill where speculative-execution, the first jump-threading and
+// correlated-propagation, reassociate and mldst-motion are all left out.
 constexpr char kPasses[] =
     "function<eager-inv>(sroa<modify-cfg>,early-cse,simplifycfg,instcombine<no-verify-fixpoint>),"
     "always-inline,globaldce,"
@@ -133,8 +135,7 @@ absl::StatusOr<std::string> WritePtx(llvm::Module& module, const NvptxOptions& o
   module.getContext().setDiagnosticHandler(std::make_unique<Errors>(error));
   std::unique_ptr<llvm::TargetMachine> machine = MachineFor(module, options);
   if (machine == nullptr) return absl::InternalError("LLVM lacks the target of PTX");
-  absl::Status status = RunPasses(module, *machine, options);
-  if (!status.ok()) return status;
+  KILN_RETURN_IF_ERROR(RunPasses(module, *machine, options));
   llvm::SmallString<0> ptx;
   llvm::raw_svector_ostream stream(ptx);
   llvm::legacy::PassManager writing;
