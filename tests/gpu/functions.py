@@ -47,6 +47,10 @@ ACCURATE: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float, float]]
     "softplus": (F.softplus, 4, 0),
     "elu": (F.elu, 4, 0),
     "over": (lambda x: 3 / x, 2, 0),
+    "reciprocal": (torch.reciprocal, 0.51, 0),
+    "rsqrt": (torch.rsqrt, 0.51, 0),
+    "over_count": (lambda x: x / torch.full_like(x, 768), 0.51, 0),
+    "over_one": (lambda x: x / (1 + torch.exp(x.mul(0))), 0.51, 0),
     "maximum": (lambda x: torch.maximum(x, x.flip(0)), 0, 0),
     "minimum": (lambda x: torch.minimum(x, x.flip(0)), 0, 0),
 }

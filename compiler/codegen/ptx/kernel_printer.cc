@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/ptx/kernel_launch.h"
-#include "compiler/codegen/ptx/short_functions.h"
+#include "compiler/codegen/ptx/machine_functions.h"
 #include "compiler/codegen/source/tree_printer.h"
 #include "compiler/schedule/nest.h"
 #include "proto/base/status_macros.h"
@@ -419,7 +419,7 @@ absl::StatusOr<TaskText> KernelPrinter::Print() {
 
   has_few_threads_ = tasks.is_const() && tasks.value() * tree_.team <= kFewBlocks * kWarp;
   Function f(ints_, tree_.num_values, names_);
-  f.body.SetFunctions([functions = ShortFunctions(module_, tree_, /*of_products=*/false)](
+  f.body.SetFunctions([functions = MachineFunctions(module_, tree_, /*of_products=*/false)](
                           const ir::Inst& inst) { return functions.Of(inst); });
   PrintTask(grid, chunks, f);
   TaskText text{.index_type = std::string(index_type_), .waits = waits_, .team = tree_.team};

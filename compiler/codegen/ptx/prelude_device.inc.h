@@ -152,6 +152,15 @@ KILN_FN float KMachineExp2(float x) {
 KILN_FN float KMachineInverse(float x) {
   return __nvvm_rcp_approx_ftz_f(x);
 }
+// 1 / x and 1 / sqrt(x) within 2^-22.9 of the value.
+KILN_FN float KMachineReciprocal(float x) {
+  float y;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+KILN_FN float KMachineRsqrt(float x) {
+  return __nvvm_rsqrt_approx_f(x);
+}
 // The greater and the lesser; NaN where one is.
 KILN_FN float KMachineMax(float a, float b) {
   return __nvvm_fmax_nan_f(a, b);

@@ -32,6 +32,11 @@ template <int W>
 KILN_FN Vec<float, W> KShortOver(Vec<float, W> a, Vec<float, W> b) {
   return a * KFastInverse(b);
 }
+// Of constants b.
+template <int W>
+KILN_FN Vec<float, W> KShortOverCount(Vec<float, W> a, Vec<float, W> b) {
+  return a * (1.0f / b);
+}
 template <int W>
 KILN_FN Vec<float, W> KShortQuotient(Vec<float, W> a, Vec<float, W> b) {
 #pragma clang loop unroll(full)

@@ -12,7 +12,7 @@
 #include "compiler/codegen/ptx/kernel_launch.h"
 #include "compiler/codegen/ptx/kernel_printer.h"
 #include "compiler/codegen/ptx/product_shapes.h"
-#include "compiler/codegen/ptx/short_functions.h"
+#include "compiler/codegen/ptx/machine_functions.h"
 #include "compiler/codegen/ptx/sums_work.h"
 #include "compiler/codegen/source/tree_printer.h"
 #include "compiler/schedule/micro.h"
@@ -480,7 +480,7 @@ absl::StatusOr<EmittedKernel> ProductPrinter::Print() {
   }
   const bool has_any_sizes = MayHaveAnySizes();
   if (has_any_sizes) MakeForAnySizes(kernel);
-  f.body.SetFunctions([functions = ShortFunctions(module_, tree_, /*of_products=*/true)](
+  f.body.SetFunctions([functions = MachineFunctions(module_, tree_, /*of_products=*/true)](
                           const ir::Inst& inst) { return functions.Of(inst); });
   PrintBegin(f);
   PrintFinish(f);

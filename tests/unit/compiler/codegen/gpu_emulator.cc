@@ -226,10 +226,17 @@ static float KMachineExp2(float x) {
   const float y = __builtin_exp2f(x);
   return y < 0x1p-126f ? 0.0f : y;
 }
+// As far off as an approximation may be.
+static float KNeighbour(float y) {
+  const float next = __builtin_bit_cast(float, __builtin_bit_cast(int, y) + 1);
+  return y - y == 0 && y != 0 && next - next == 0 ? next : y;
+}
 static float KMachineInverse(float x) {
   const float y = 1 / x;
-  return y < 0x1p-126f && y > -0x1p-126f ? 0.0f : y;
+  return y < 0x1p-126f && y > -0x1p-126f ? y * 0.0f : KNeighbour(y);
 }
+static float KMachineReciprocal(float x) { return KNeighbour(1 / x); }
+static float KMachineRsqrt(float x) { return KNeighbour(1 / __builtin_sqrtf(x)); }
 static float KMachineMax(float a, float b) { return a != a || a > b ? a : b; }
 static float KMachineMin(float a, float b) { return a != a || a < b ? a : b; }
 static float KMachineShare(float a, float b, float c) {

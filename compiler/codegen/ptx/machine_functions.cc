@@ -1,5 +1,7 @@
-#include "compiler/codegen/ptx/short_functions.h"
+#include "compiler/codegen/ptx/machine_functions.h"
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -116,8 +118,8 @@ class Needs {
 
 }  // namespace
 
-ShortFunctions::ShortFunctions(const ir::Module& module, const schedule::Tree& tree,
-                               bool of_products)
+MachineFunctions::MachineFunctions(const ir::Module& module, const schedule::Tree& tree,
+                                   bool of_products)
     : exact_(Needs(module, tree).Exact()), of_products_(of_products) {
   ForEachNode(tree.body, [this](const schedule::Node& node) {
     const auto* compute = std::get_if<schedule::Compute>(&node.value);
@@ -127,33 +129,60 @@ ShortFunctions::ShortFunctions(const ir::Module& module, const schedule::Tree& t
   });
 }
 
-bool ShortFunctions::IsAboveOne(ValueId id) const {
-  const auto is = [this](ValueId value, ScalarOp op) {
-    const auto found = computed_.find(value);
-    return found != computed_.end() && found->second->op == op;
-  };
-  if (!is(id, ScalarOp::kAdd)) return false;
-  const auto& operands = computed_.at(id)->operands;
-  for (const auto& [x, y] :
-       {std::pair(operands[0], operands[1]), std::pair(operands[1], operands[0])}) {
-    if (is(x, ScalarOp::kExp) && is(y, ScalarOp::kConst) && computed_.at(y)->immediate_float >= 1) {
-      return true;
-    }
-  }
-  return false;
+const Inst* MachineFunctions::Maker(ValueId id) const {
+  const auto found = computed_.find(id);
+  return found == computed_.end() ? nullptr : found->second;
 }
 
-std::string ShortFunctions::Of(const Inst& inst) const {
-  const bool is_short = IsHalf(inst.dtype) || (inst.dtype == DType::kF32 && inst.result >= 0 &&
-                                               !exact_.contains(inst.result));
-  if (!is_short) return "";
+bool MachineFunctions::IsWhole(ValueId id) const {
+  const Inst* made = Maker(id);
+  const Inst* from =
+      made != nullptr && made->op == ScalarOp::kCast ? Maker(made->operands[0]) : nullptr;
+  return from != nullptr && from->op == ScalarOp::kIndex;
+}
+
+bool MachineFunctions::IsAboveOne(ValueId id) const {
+  const Inst* sum = Maker(id);
+  if (sum == nullptr || sum->op != ScalarOp::kAdd) return false;
+  const Inst* x = Maker(sum->operands[0]);
+  const Inst* y = Maker(sum->operands[1]);
+  if (x == nullptr || y == nullptr) return false;
+  if (x->op != ScalarOp::kExp) std::swap(x, y);
+  return x->op == ScalarOp::kExp && y->op == ScalarOp::kConst && y->immediate_float >= 1;
+}
+
+std::optional<double> MachineFunctions::Constant(ValueId id) const {
+  const Inst* made = Maker(id);
+  if (made == nullptr) return std::nullopt;
+  if (made->op == ScalarOp::kConst) {
+    return IsFloat(made->dtype) ? made->immediate_float : static_cast<double>(made->immediate_int);
+  }
+  if (made->op == ScalarOp::kIndex && made->indices[0].is_const()) {
+    return static_cast<double>(made->indices[0].value());
+  }
+  if (made->op == ScalarOp::kCast && IsFloat(made->dtype)) return Constant(made->operands[0]);
+  if (made->op != ScalarOp::kSub && made->op != ScalarOp::kMax) return std::nullopt;
+  const std::optional<double> x = Constant(made->operands[0]), y = Constant(made->operands[1]);
+  if (!x || !y) return std::nullopt;
+  return made->op == ScalarOp::kSub ? *x - *y : std::max(*x, *y);
+}
+
+bool MachineFunctions::IsCount(ValueId id) const {
+  constexpr double kMost = 0x1p60;  // far from where an inverse or a remainder is subnormal
+  const std::optional<double> value = Constant(id);
+  return value && std::abs(*value) <= kMost && std::abs(*value) >= 1 / kMost;
+}
+
+std::string MachineFunctions::ShortOf(const Inst& inst) const {
   switch (inst.op) {
     case ScalarOp::kExp:
       return "KShortExp";
     case ScalarOp::kSigmoid:
       return "KShortSigmoid";
     case ScalarOp::kDiv:
-      return IsAboveOne(inst.operands[1]) ? "KShortOver" : "KShortQuotient";
+      return IsAboveOne(inst.operands[1]) ? "KShortOver"
+             : IsCount(inst.operands[1])  ? "KShortOverCount"
+                                          : "KShortQuotient";
     case ScalarOp::kTanh:
       return of_products_ ? "KShortTanh" : "";
     case ScalarOp::kErf:
@@ -161,6 +190,30 @@ std::string ShortFunctions::Of(const Inst& inst) const {
     default:
       return "";
   }
+}
+
+std::string MachineFunctions::FullOf(const Inst& inst) const {
+  if (inst.op == ScalarOp::kRsqrt) return "KOneOverRoot";
+  if (inst.op != ScalarOp::kDiv) return "";
+  const Inst* dividend = Maker(inst.operands[0]);
+  if (dividend != nullptr && dividend->op == ScalarOp::kConst && dividend->immediate_float == 1) {
+    return "KOneOver";
+  }
+  const ValueId divisor = inst.operands[1];
+  if (IsCount(divisor)) {
+    int exponent = 0;  // of a power of two, by whose inverse LLVM multiplies itself
+    const bool is_power = std::abs(std::frexp(*Constant(divisor), &exponent)) == 0.5;
+    return is_power ? "" : "KOverCount";
+  }
+  return IsAboveOne(divisor) || IsWhole(divisor) ? "KOverOne" : "";
+}
+
+std::string MachineFunctions::Of(const Inst& inst) const {
+  const bool is_short = IsHalf(inst.dtype) || (inst.dtype == DType::kF32 && inst.result >= 0 &&
+                                               !exact_.contains(inst.result));
+  const std::string function = is_short ? ShortOf(inst) : "";
+  const bool in_float = inst.dtype == DType::kF32 || IsHalf(inst.dtype);
+  return function.empty() && in_float ? FullOf(inst) : function;
 }
 
 }  // namespace kiln::codegen::ptx
