@@ -167,10 +167,11 @@ std::optional<double> MachineFunctions::Constant(ValueId id) const {
   return made->op == ScalarOp::kSub ? *x - *y : std::max(*x, *y);
 }
 
-bool MachineFunctions::IsCount(ValueId id) const {
+std::optional<double> MachineFunctions::Count(ValueId id) const {
   constexpr double kMost = 0x1p60;  // far from where an inverse or a remainder is subnormal
   const std::optional<double> value = Constant(id);
-  return value && std::abs(*value) <= kMost && std::abs(*value) >= 1 / kMost;
+  const bool has_inverse = value && std::abs(*value) <= kMost && std::abs(*value) >= 1 / kMost;
+  return has_inverse ? value : std::nullopt;
 }
 
 std::string MachineFunctions::ShortOf(const Inst& inst) const {
@@ -181,7 +182,7 @@ std::string MachineFunctions::ShortOf(const Inst& inst) const {
       return "KShortSigmoid";
     case ScalarOp::kDiv:
       return IsAboveOne(inst.operands[1]) ? "KShortOver"
-             : IsCount(inst.operands[1])  ? "KShortOverCount"
+             : Count(inst.operands[1])    ? "KShortOverCount"
                                           : "KShortQuotient";
     case ScalarOp::kTanh:
       return of_products_ ? "KShortTanh" : "";
@@ -200,9 +201,9 @@ std::string MachineFunctions::FullOf(const Inst& inst) const {
     return "KOneOver";
   }
   const ValueId divisor = inst.operands[1];
-  if (IsCount(divisor)) {
+  if (const std::optional<double> count = Count(divisor)) {
     int exponent = 0;  // of a power of two, by whose inverse LLVM multiplies itself
-    const bool is_power = std::abs(std::frexp(*Constant(divisor), &exponent)) == 0.5;
+    const bool is_power = std::abs(std::frexp(*count, &exponent)) == 0.5;
     return is_power ? "" : "KOverCount";
   }
   return IsAboveOne(divisor) || IsWhole(divisor) ? "KOverOne" : "";

@@ -27,7 +27,7 @@ class MachineFunctions {
  private:
   std::string ShortOf(const ir::Inst& inst) const;
   std::string FullOf(const ir::Inst& inst) const;
-  // What makes a value; null where the kernel loads or reduces to it.
+  // The instruction that makes a value; null where it is combined of what threads have.
   const ir::Inst* Maker(ir::ValueId id) const;
   // Whether it is a whole number, as that of elements that the sizes of a call say.
   bool IsWhole(ir::ValueId id) const;
@@ -35,8 +35,8 @@ class MachineFunctions {
   bool IsAboveOne(ir::ValueId id) const;
   // Its value where it is a number of elements, that less one, or another constant.
   std::optional<double> Constant(ir::ValueId id) const;
-  // Whether it is a constant that has an inverse.
-  bool IsCount(ir::ValueId id) const;
+  // The same of those that have an inverse.
+  std::optional<double> Count(ir::ValueId id) const;
 
   absl::flat_hash_map<ir::ValueId, const ir::Inst*> computed_;
   absl::flat_hash_set<ir::ValueId> exact_;
