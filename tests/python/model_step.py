@@ -38,6 +38,10 @@ def _to(value, dtype):
     return value.to(dtype) if floats else value
 
 
+def _on(value, device):
+    return value.to(device) if isinstance(value, torch.Tensor) else value
+
+
 def float_outputs(outputs):
     values = outputs.values() if hasattr(outputs, "values") else outputs
     return [
@@ -52,7 +56,8 @@ def loss_of(outputs):
     total = 0
     for output in outputs:
         out = output if output.dtype == torch.float64 else output.float()
-        weights = torch.linspace(-1, 2, out.numel(), dtype=out.dtype).reshape(out.shape)
+        weights = torch.linspace(-1, 2, out.numel(), dtype=out.dtype, device=out.device)
+        weights = weights.reshape(out.shape)
         total = total + (out * weights).mean() + out.square().mean() / 2
     return total
 
@@ -61,7 +66,7 @@ def step(model, run, inputs, precision, train):
     """(outputs, gradients by name, buffers by name) of one call of `run`, which is `model` or its
     compiled form."""
     model.zero_grad()
-    amp = torch.autocast("cpu", dtype=_AUTOCAST.get(precision))
+    amp = torch.autocast(next(model.parameters()).device.type, dtype=_AUTOCAST.get(precision))
     with amp if precision in _AUTOCAST else contextlib.nullcontext():
         outputs = float_outputs(run(**inputs))
         if train:
@@ -71,16 +76,21 @@ def step(model, run, inputs, precision, train):
     return [out.detach() for out in outputs], gradients, buffers
 
 
-def compare_step(model, inputs, precision="float32", train=True, dynamic=False, then=()):
+def compare_step(
+    model, inputs, precision="float32", train=True, dynamic=False, then=(), device="cpu"
+):
     """AssertionError where a compiled step differs from eager's; returns kiln_torch.stats().
 
     `then`: the inputs of further steps. What eager refuses (batch norm of one element), Kiln must."""
-    model = without_chance(model).train(train)
+    model = without_chance(model).train(train).to(device)
+    inputs, *then = [tree_map(lambda value: _on(value, device), each) for each in (inputs, *then)]
     if precision in _NARROW:
         dtype = _NARROW[precision]
         model = model.to(dtype)
         inputs, *then = [tree_map(lambda value: _to(value, dtype), each) for each in (inputs, *then)]
     exact_model = copy.deepcopy(model).double()
+    if getattr(getattr(model, "config", None), "_experts_implementation", None) is not None:
+        exact_model.set_experts_implementation("eager")  # torch's grouped product has no float64
     ours = copy.deepcopy(model)
     torch._dynamo.reset()
     kiln_torch.reset()

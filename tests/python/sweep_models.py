@@ -1,6 +1,6 @@
 """Every small model in every mode against eager: prints a table and the reasons.
 
-    PYTHONPATH=build/release/python python tests/python/sweep_models.py [MODEL ...] [--modes a,b]
+    PYTHONPATH=build/release/python python tests/python/sweep_models.py [MODEL ...] [--modes a,b] [--device cuda]
 
 KILN_SERVER names the server. A mode is float32, bfloat16, float16, autocast or autocast16 (to
 bfloat16 and to float16), with "train" for forward and
@@ -29,7 +29,7 @@ MODES = "train-float32,train-bfloat16,train-autocast,infer-float32,infer-bfloat1
 SIZES = ((3, 2), (5, 5), (1, 3), (0, 1))
 
 
-def run(name, mode, calls):
+def run(name, mode, calls, device):
     """(verdict, why, library operators)"""
     parts = mode.split("-")
     model, inputs = small_models.make(small_models.MODELS[name])
@@ -38,7 +38,7 @@ def run(name, mode, calls):
         then = [small_models.resized(name, inputs, batch, more) for batch, more in SIZES]
     try:
         stats = compare_step(
-            model, inputs, parts[1], parts[0] == "train", "dynamic" in parts or None, then
+            model, inputs, parts[1], parts[0] == "train", "dynamic" in parts or None, then, device
         )
     except AssertionError as error:
         return "differs", str(error), {}
@@ -57,16 +57,18 @@ def main():
     arguments.add_argument("models", nargs="*", default=list(small_models.MODELS))
     arguments.add_argument("--modes", default=MODES)
     arguments.add_argument("--calls", type=int, default=1, help="steps of each model, one more each")
+    arguments.add_argument("--device", default="cpu", help="cpu or cuda")
     arguments.add_argument("--ops", action="store_true", help="name the library steps")
     options = arguments.parse_args()
     warnings.filterwarnings("ignore")
     torch.set_num_threads(2)
+    torch.backends.cudnn.allow_tf32 = False  # else float32 on a GPU is not
     bad = 0
     for mode in options.modes.split(","):
         counts = {}
         for name in options.models:
             began = time.monotonic()
-            verdict, why, library = run(name, mode, options.calls)
+            verdict, why, library = run(name, mode, options.calls, options.device)
             counts[verdict] = counts.get(verdict, 0) + 1
             bad += verdict not in ("equal", "no graph")
             took = f"{time.monotonic() - began:.1f} s"

@@ -16,7 +16,9 @@ namespace {
 
 constexpr int kAccessBytes = 16, kWordBytes = 4;
 constexpr int kMostLanesOfThread = 8;
-constexpr int kElementsOfThread = 32;  // of a row
+// Of a row, where one warp has it, else four accesses of what lanes are wide: larger teams read no
+// faster, and fewer elements make shorter programs.
+constexpr int kElementsOfThread = 32, kLeastElements = 16, kAccessesOfThread = 4;
 constexpr int kWarp = 32;
 constexpr int kSectorBytes = 32, kLineBytes = 128;
 constexpr int kBlock = 256;
@@ -187,22 +189,28 @@ TeamPlan PlanTeam(IntContext& ints, const Nest& nest, const DeviceInfo& device) 
     return plan;
   }
   int64_t vectors = 0;  // of the longest phase, one thread's lanes each
+  int with_most = 0;    // threads that have kElementsOfThread each
   std::vector<int> lanes(nest.phases.size(), 1);
   for (size_t i = 0; i < nest.phases.size(); ++i) {
     const IntExpr var = plan.phase_lanes[i].var;
     if (!var) continue;
     const bool has_rows = !nest.outer.empty() || nest.phases[i].inner.size() > 1;
-    lanes[i] =
-        DividingLanes(Extent(ints, var), has_rows, LanesOfThread(ints, {&nest.phases[i]}, var));
+    const int widest = LanesOfThread(ints, {&nest.phases[i]}, var);
+    lanes[i] = DividingLanes(Extent(ints, var), has_rows, widest);
     const int64_t length = ExtentHint(ints, var);
     vectors = std::max(vectors, (length + lanes[i] - 1) / lanes[i]);
-    const int64_t few = std::max<int64_t>(1, kElementsOfThread / lanes[i]);
-    plan.team =
-        std::max(plan.team, vectors <= kWarp ? PowerOfTwoFrom(vectors)
-                                             : std::max(kWarp, PowerOfTwoFrom(vectors / few)));
+    const auto threads = [&](int elements) {
+      return vectors <= kWarp ? PowerOfTwoFrom(vectors)
+                              : std::max(kWarp, PowerOfTwoFrom(vectors * lanes[i] / elements));
+    };
+    with_most = std::max(with_most, threads(kElementsOfThread));
+    const int elements = length <= kWarp * kElementsOfThread
+                             ? kElementsOfThread
+                             : std::max(kLeastElements, kAccessesOfThread * widest);
+    plan.team = std::max(plan.team, threads(elements));
   }
   // The largest blocks leave multiprocessors idle between them, but hold the longest rows.
-  const bool holds_longest = plan.team > kLargestBlock / 2 && vectors <= kLongestRow;
+  const bool holds_longest = with_most > kLargestBlock / 2 && vectors <= kLongestRow;
   plan.team = std::min(plan.team, holds_longest ? kLargestBlock : kLargestBlock / 2);
   const int64_t rows = PointsHint(ints, nest.outer);
   while (plan.team < kLargestBlock && plan.team < vectors && rows * plan.team < 256 * units) {
