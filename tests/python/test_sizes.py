@@ -237,3 +237,15 @@ def test_what_the_backward_pass_gets_has_the_strides_that_torch_recorded():
         exact = chunked_step(chunked_products, x.double())
         assert_same(chunked_step(compiled, x), chunked_step(chunked_products, x), exact)
     assert kiln_torch.stats()["fallbacks"] == []
+
+
+def unfolded(x):
+    """Patches of 2 x 2 of a strided picture as MobileViT has them, normalized along the 8 channels."""
+    x = x[..., ::32, ::32] * 2
+    half = math.ceil(x.shape[-1] / 2)
+    x = x.reshape(8 * half, 2, half, 2).transpose(1, 2).reshape(1, 8, half * half, 4)
+    return F.layer_norm(x.transpose(1, 3).reshape(4, half * half, -1), (8,))
+
+
+def test_a_part_of_other_sizes_that_a_guard_makes_one_is_one():
+    check(unfolded, [(torch.randn(1, 8, side, side),) for side in (64, 100, 50)])

@@ -51,6 +51,12 @@ def specialize(expr: sympy.Basic, shape_env: Any) -> Any:
     return expr.xreplace({symbol: shape_env.evaluate_expr(symbol) for symbol in free})
 
 
+def _values(shape_env: Any) -> dict[sympy.Symbol, Any]:
+    """What torch traced each symbol with."""
+    current = hasattr(shape_env, "backed_var_to_val")
+    return shape_env.backed_var_to_val if current else shape_env.var_to_val
+
+
 def _guard_divisor(divisor: sympy.Expr, shape_env: Any) -> None:
     """A guard that `divisor` is not 0, unless its range says so: eager raises there, whereas a program has
     a value for all sizes."""
@@ -98,19 +104,18 @@ class Sizes:
             return {"value": int(size)}
         if isinstance(size, torch.SymBool):
             return self._sym_int(self._condition(size.node.expr, size.node.shape_env))
-        if size.node.expr not in self._of_sympy and self._is_known_one(size):
-            self._of_sympy[size.node.expr] = self._constant(1)
         return self._sym_int(self._read(size.node.expr, size.node.shape_env))
 
     def integer(self, expr: sympy.Expr, shape_env: Any) -> dict[str, Any]:
         """SymInt of an integer expression."""
         return self._sym_int(self._read(expr, shape_env))
 
-    def _is_known_one(self, size: torch.SymInt) -> bool:
+    def _is_known_one(self, expr: sympy.Expr, shape_env: Any) -> bool:
         """Whether a guard makes an expression 1. Later operators' sizes have the 1 already, and what
         loops over one of an earlier tensor's would go on where the result has no place for it."""
-        composed = size.node.expr.args and size.node.has_hint() and size.node.hint == 1
-        return bool(composed) and statically_known_true(size == 1)
+        if not expr.args or not expr.is_integer or expr.xreplace(_values(shape_env)) != 1:
+            return False
+        return statically_known_true(shape_env.create_symintnode(expr, hint=1) == 1)
 
     def _sym_int(self, number: int) -> dict[str, Any]:
         kind, operands = self._parts[number]
@@ -130,12 +135,10 @@ class Sizes:
             low = int(bounds.lower) if bounds.lower > INT64_MIN else INT64_MIN
         if bounds is not None and bounds.upper.is_finite and bounds.upper < INT64_MAX:
             high = int(bounds.upper)
-        current = hasattr(shape_env, "backed_var_to_val")
-        values = shape_env.backed_var_to_val if current else shape_env.var_to_val
         if is_unbacked:
             hint = min(max(low, _UNKNOWN_SIZE), high)
         else:
-            hint = values.get(symbol, max(low, 1))
+            hint = _values(shape_env).get(symbol, max(low, 1))
         if not isinstance(hint, (int, sympy.Integer)):
             raise CaptureError(f"size {symbol} is that of a jagged dimension")
         self._symbol_numbers[symbol] = len(self.symbols)
@@ -144,7 +147,8 @@ class Sizes:
 
     def _read(self, expr: sympy.Expr, shape_env: Any) -> int:
         if expr not in self._of_sympy:
-            self._of_sympy[expr] = self._read_new(expr, shape_env)
+            one = self._is_known_one(expr, shape_env)
+            self._of_sympy[expr] = self._constant(1) if one else self._read_new(expr, shape_env)
         return self._of_sympy[expr]
 
     def _read_new(self, expr: sympy.Expr, shape_env: Any) -> int:
