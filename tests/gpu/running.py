@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from measure import Results, compare, compiled, results, widened
 from models import Transformer
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 F = torch.nn.functional
 
@@ -306,18 +306,65 @@ def _several_gpus() -> None:
         torch.testing.assert_close(got, F.gelu(x) + torch.arange(9, device=x.device))
 
 
-def _mixture() -> None:
-    """What works on the CPU and on the GPU runs eager, and gives what eager gives where it gives it."""
-    torch._dynamo.reset()
+def _interactions(x: torch.Tensor) -> torch.Tensor:
+    rows, columns = torch.tril_indices(x.shape[1], x.shape[1], -1)
+    return (x @ x.mT)[:, rows, columns].exp()
 
-    def fn(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return x.cuda() * 2 + y, x.exp()
 
-    by_kiln = torch.compile(fn, backend="kiln")
-    x, y = torch.randn(5), torch.randn(5, device="cuda")
-    for a, e in zip(by_kiln(x, y), fn(x, y), strict=True):
-        assert a.device == e.device
-        torch.testing.assert_close(a, e)
+def _there_and_back(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    total = x.exp().sum().cpu()
+    return x * (total + 1).to(x.device), total.sqrt()
+
+
+def _counted(x: torch.Tensor, count: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    count.add_(1)
+    return x * count, x.exp()
+
+
+def _noisy(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return x.exp() + torch.rand(x.shape).to(x.device), torch.randn(3)
+
+
+MIXTURES: dict[str, tuple[Callable[..., Any], Callable[[], list[torch.Tensor]]]] = {
+    "copied in": (
+        lambda x, y: (x.cuda() * 2 + y, y.exp()),
+        lambda: [torch.randn(5), torch.randn(5, device="cuda")],
+    ),
+    "indices": (
+        lambda x, i: x.exp()[i] + x.index_put((i,), x[i] * 3, accumulate=True)[i],
+        lambda: [torch.randn(9, 4, device="cuda"), torch.randperm(9)],
+    ),
+    "made and kept": (_interactions, lambda: [torch.randn(3, 5, 4, device="cuda") / 4]),
+    "copied out": (
+        lambda x: (x.exp(), x.cpu(), x.sin().sum(0).to("cpu") + 1, torch.ones(3)),
+        lambda: [torch.randn(9, 4, device="cuda")],
+    ),
+    "there and back": (_there_and_back, lambda: [torch.randn(9, device="cuda")]),
+    "an update": (_counted, lambda: [torch.randn(9, device="cuda"), torch.zeros(())]),
+    "random numbers": (_noisy, lambda: [torch.randn(9, device="cuda")]),
+}
+
+
+def _mixture(fn: Callable[..., Any], inputs: list[torch.Tensor]) -> None:
+    """Calls with and without gradients as eager's, with nothing run eager."""
+
+    def step(call: Callable[..., Any], with_gradients: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        given = [x.clone() for x in inputs]
+        for x in given[:1] if fn is _counted else given:
+            x.requires_grad_(with_gradients and x.is_floating_point())
+        with torch.set_grad_enabled(with_gradients):
+            results = tree_leaves(call(*given))
+        if with_gradients:
+            sum(r.cuda().square().sum() for r in results if r.requires_grad).backward()
+        return [*results, *given, *(x.grad for x in given if x.grad is not None)]
+
+    by_kiln = compiled(fn)
+    for with_gradients in (True, False, True):
+        found, expected = step(by_kiln, with_gradients), step(fn, with_gradients)
+        for a, e in zip(found, expected, strict=True):
+            assert a.device == e.device
+            torch.testing.assert_close(a, e, atol=1e-5, rtol=1e-5)
 
 
 def _kept() -> None:
@@ -370,8 +417,10 @@ def running(run: Results) -> None:
         "replays that update inputs": _replayed_updates,
         "replays with an index out of range": _replayed_index_error,
         "several GPUs": _several_gpus,
-        "CPU and GPU mixed": _mixture,
         "kept in torch's cache": _kept,
     }.items():
         with run.case(f"running {name}"):
             alone()
+    for name, (fn, inputs) in MIXTURES.items():
+        with run.case(f"running CPU and GPU mixed: {name}"):
+            _mixture(fn, inputs())

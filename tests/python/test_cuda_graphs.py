@@ -16,14 +16,15 @@ from kiln_torch import backend, devices, program, recompute
 from kiln_torch.capture import CaptureError, capture
 from kiln_torch.decompositions import decompositions
 from kiln_torch.library import _STATE_ON_CPU, _with_state_on_cpu
+from kiln_torch.segments import Parted, can_be_parted
 from kiln_torch.settings import Settings
 
 aten = torch.ops.aten
 F = torch.nn.functional
 
 
-def captured(fn, *described):
-    """(module, graph) of fn on tensors given as (device, sizes...), traced without gradients."""
+def traced(fn, *described):
+    """fn on tensors given as (device, sizes...), without gradients, as AOTAutograd gives it."""
     found = []
 
     def record(module, _inputs, kind):
@@ -34,6 +35,12 @@ def captured(fn, *described):
         args = [torch.empty(sizes, device=device) for device, *sizes in described]
         torch.compile(fn, backend=backend.aot_backend(record), dynamic=False)(*args)
     (module,) = found
+    return module
+
+
+def captured(fn, *described):
+    """(module, graph) of what is traced."""
+    module = traced(fn, *described)
     return module, capture(module, lambda _: False)
 
 
@@ -87,11 +94,11 @@ def test_an_architecture_is_one_device_kinds(arch, on_cpu, on_cuda):
 def test_numbers_on_the_cpu_come_along():
     module, graph = captured(lambda x, s: (x * s, s), ("cuda", 5), ("cpu",))
     assert devices.graph_device(module) == torch.device("cuda", 0)
-    assert devices.scalar_inputs(module) == (1,)
+    assert devices.cpu_inputs(module) == (1,)
     assert len(json.loads(graph)["inputs"]) == 2
 
 
-def test_numbers_are_moved_and_handed_on():
+def test_inputs_are_copied_and_handed_on():
     seen = []
 
     def run(inputs):
@@ -99,7 +106,7 @@ def test_numbers_are_moved_and_handed_on():
         return [inputs[0] * inputs[1], None]
 
     x, number = torch.ones(3), torch.tensor(2.5, dtype=torch.float64)
-    moved = devices.with_scalars(run, (1,), {1: 1}, torch.device("cpu"))
+    moved = devices.with_inputs_copied(run, (1,), {1: 1}, torch.device("cpu"))
     out, handed_on = moved([x, number])
     assert handed_on is number
     assert seen[1] is not number
@@ -136,7 +143,6 @@ def test_what_is_made_on_the_cpu_and_copied_is_made_on_the_gpu():
 @pytest.mark.parametrize(
     ("fn", "described", "sentence"),
     [
-        (lambda x, y: x + y.to(x.device), [("cuda", 4), ("cpu", 4)], "input .* is a tensor on the CPU"),
         (lambda x, y: x + y.to(x.device), [("cuda:0", 4), ("cuda:1", 4)], "runs on one GPU"),
         (lambda x: (x.exp(), x.sum().cpu()), [("cuda", 4)], "on the CPU from one on cuda:0"),
         (lambda x: x + torch.rand(4).to(x.device), [("cuda", 4)], "draws random numbers on the CPU"),
@@ -153,13 +159,78 @@ def test_what_mixes_devices_is_refused(fn, described, sentence):
     assert any(isinstance(cause, CaptureError) or "CaptureError" in str(cause) for cause in causes)
 
 
-def test_an_update_of_a_number_on_the_cpu_is_refused():
-    def fn(x, step):
-        step.add_(1)
-        return x * step
+def updates_a_number(x, step):
+    step.add_(1)
+    return x * step, x.exp()
 
-    with pytest.raises(Exception, match="updates input .* on the CPU"):
-        captured(fn, ("cuda", 4), ("cpu",))
+
+def there_and_back(x):
+    total = x.exp().sum().cpu()
+    return x * (total + 1).to(x.device), total.sqrt()
+
+
+def two_results_on_the_cpu(x):
+    least = x.cpu().sort()
+    return x.exp(), *least, torch.ones(4).exp()
+
+
+@pytest.mark.parametrize(
+    ("fn", "described"),
+    [
+        (lambda x, y: x + y.to(x.device), [("cuda", 4), ("cpu", 4)]),
+        (lambda x, y: (x + y.to("cuda:0") * 2, y), [("cuda", 4), ("cpu", 4)]),
+        (lambda y: y.to("cuda:0").exp(), [("cpu", 4)]),
+        (lambda x, y: aten.index(x, [y.long()]), [("cuda", 4), ("cpu", 4)]),
+        (lambda x, y: x.index_put((y.long(),), x.exp(), accumulate=True), [("cuda", 4), ("cpu", 4)]),
+    ],
+)
+def test_tensors_of_the_cpu_are_inputs_of_a_gpus_graph(fn, described):
+    module, graph = captured(fn, *described)
+    assert devices.graph_device(module).type == "cuda"
+    values = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
+    on_cpu = [i for i, value in enumerate(values) if value.device.type == "cpu"]
+    assert list(devices.cpu_inputs(module)) == on_cpu != []
+    assert len(json.loads(graph)["inputs"]) == len(described)
+
+
+@pytest.mark.parametrize(
+    ("fn", "described", "programs"),
+    [
+        (lambda x: (x.exp(), x.sum().cpu()), [("cuda", 4)], 1),
+        (lambda x: x + torch.rand(4).to(x.device), [("cuda", 4)], 1),
+        (lambda x: (x.exp(), torch.zeros(3)), [("cuda", 4)], 1),
+        (lambda x, y: (x.exp() + y.to("cuda:0"), y + 1, y), [("cuda", 4), ("cpu", 4)], 1),
+        (lambda x, y: (aten.index(x, [y.long()]), y.long()), [("cuda", 4), ("cpu", 4)], 1),
+        (updates_a_number, [("cuda", 4), ("cpu",)], 1),
+        (there_and_back, [("cuda", 4)], 2),
+        (two_results_on_the_cpu, [("cuda", 4)], 1),
+    ],
+)
+def test_work_of_the_cpu_is_left_to_torch(fn, described, programs):
+    module = traced(fn, *described)
+    parts = []
+
+    def compile_part(part, inputs):
+        parts.append(capture(part, lambda _: False))  # which none refuses
+        return lambda inputs: list(part.forward(*inputs))
+
+    with pytest.raises(CaptureError):
+        capture(module, lambda _: False)
+    assert can_be_parted(module, eager_random=False, is_refused=True)
+    run = Parted(module, compile_part)
+    assert len(parts) == programs
+    values = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
+    outputs = next(node for node in module.graph.nodes if node.op == "output").args[0]
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        args = [torch.empty(v.shape, dtype=v.dtype, device=v.device) for v in values]
+        given = run(args)
+    for value, output in zip(given, outputs, strict=True):
+        expected = output.meta["val"]
+        assert (value.device, value.dtype, value.shape) == (
+            expected.device,
+            expected.dtype,
+            expected.shape,
+        )
 
 
 def test_a_mixture_runs_eager_and_says_why():
@@ -167,11 +238,11 @@ def test_a_mixture_runs_eager_and_says_why():
         return x + y.to(x.device)
 
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-        x, y = torch.empty(4, device="cuda"), torch.empty(4)
+        x, y = torch.empty(4, device="cuda:0"), torch.empty(4, device="cuda:1")
         out = torch.compile(fn, backend="kiln")(x, y)
-    assert out.device.type == "cuda"
+    assert out.device == x.device
     (fallback,) = kiln_torch.stats()["fallbacks"]
-    assert re.search(r"input \S+ is a tensor on the CPU, others are on cuda:0", fallback["reason"])
+    assert re.search(r"a graph runs on one GPU", fallback["reason"])
 
 
 def test_random_operators_are_the_gpus_own():

@@ -80,7 +80,7 @@ def _compile_part(
     try:
         graph = capture_graph(module, kind, name, has_eager_random(settings), parameters)
     except CaptureError as error:
-        if can_be_parted(module, has_eager_random(settings), at_sizes=True):
+        if can_be_parted(module, has_eager_random(settings), is_refused=True):
             return _in_parts(module, settings, kind, parameters)
         return fall_back(eager, name, str(error), settings)
 
@@ -127,7 +127,7 @@ def _compile_to_keep(
         graph = capture_graph(module, kind, name, has_eager_random(settings))
         make = functools.partial(ready_to_run, graph, name, eager, settings)
     except CaptureError as error:
-        if can_be_parted(module, has_eager_random(settings), at_sizes=True):
+        if can_be_parted(module, has_eager_random(settings), is_refused=True):
             return in_parts()
         graph = None
         make = functools.partial(fall_back, eager, name, str(error), settings)

@@ -1,9 +1,10 @@
-"""Where a graph runs: on the CPU, or on one CUDA device beside numbers that lie on the CPU.
+"""Where a graph runs: on the CPU, or on one CUDA device beside tensors that lie on the CPU.
 
-torch lets a tensor of no dimensions on the CPU take part in a GPU's work. A graph for a GPU has such
-numbers on the GPU: those that come in are written there before the run, by value, as eager hands
-them to its kernels; constants and what follows from them are computed there. What would have to
-come back to the CPU in the middle, or is work of the CPU's own, is refused.
+torch lets a tensor of no dimensions on the CPU take part in a GPU's work, and indices of any; other tensors are
+copied in the graph. A graph for a GPU has all of them on the GPU: those that come in are copied there before
+the run, numbers by value, as eager hands them to its kernels; constants and what follows from them are computed
+there. What would have to come back to the CPU, or is work of the CPU's own, is refused: mark_cpu_work says what to
+leave to torch, for the rest to be a graph that is not.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from kiln_torch.updates import updates
 CPU = torch.device("cpu")
 # Operators that have no kernel of their own, or kernels for every device that give the same.
 _ANYWHERE = ("aten", "prims")
+_CPU_WORK = "kiln_cpu_work"  # in the meta of a node
 
 
 def _tensors(node: torch.fx.Node) -> Iterator[torch.Tensor]:
@@ -67,20 +69,29 @@ def graph_device(module: torch.fx.GraphModule) -> torch.device:
             f"{places[a].name} is on {a} and {places[b].name} on {b}: a graph runs on one GPU"
         )
     if CPU in places:
-        _check_numbers(module, gpus[0])
+        _check_cpu_work(module, gpus[0])
     return gpus[0]
 
 
-def _check_numbers(module: torch.fx.GraphModule, device: torch.device) -> None:
+def mark_cpu_work(module: torch.fx.GraphModule) -> None:
+    """Marks each call of a GPU's graph that gives a tensor on the CPU, for is_cpu_work, where graph_device
+    refuses the graph."""
+    try:
+        graph_device(module)
+    except CaptureError:
+        for node in module.graph.nodes:
+            if node.op == "call_function" and _is_on(node, "cpu"):
+                node.meta[_CPU_WORK] = True
+
+
+def is_cpu_work(node: torch.fx.Node) -> bool:
+    return _CPU_WORK in node.meta
+
+
+def _check_cpu_work(module: torch.fx.GraphModule, device: torch.device) -> None:
     """Raises CaptureError where what lies on the CPU cannot be on `device` instead."""
     for node in module.graph.nodes:
-        if node.op == "placeholder":
-            if any(t.device == CPU and t.dim() > 0 for t in _tensors(node)):
-                raise CaptureError(
-                    f"input {node.name} is a tensor on the CPU, others are on {device}; "
-                    "beside a GPU's, only tensors of no dimensions may be"
-                )
-        elif node.op == "call_function" and _is_on(node, "cpu"):
+        if node.op == "call_function" and _is_on(node, "cpu"):
             _check_call(node, device)
     for target, _ in updates(module):
         if _is_on(target, "cpu"):
@@ -119,8 +130,8 @@ def _outputs(module: torch.fx.GraphModule) -> Sequence[Any]:
     return next(node for node in module.graph.nodes if node.op == "output").args[0]
 
 
-def scalar_inputs(module: torch.fx.GraphModule) -> tuple[int, ...]:
-    """Positions of the inputs of a GPU's graph that are tensors on the CPU, of no dimensions."""
+def cpu_inputs(module: torch.fx.GraphModule) -> tuple[int, ...]:
+    """Positions of the inputs of a GPU's graph that are tensors on the CPU."""
     return tuple(i for i, node in enumerate(_placeholders(module)) if _is_on(node, "cpu"))
 
 
@@ -180,7 +191,7 @@ def set_random_state(state: torch.Tensor, device: torch.device) -> None:
         torch.cuda.set_rng_state(state[count:], device)
 
 
-def with_scalars(
+def with_inputs_copied(
     run: Callable[[list[Any]], Any],
     positions: Sequence[int],
     passed: dict[int, int],
@@ -189,7 +200,7 @@ def with_scalars(
     """`run` for a graph on `device` whose inputs at `positions` come on the CPU; see
     outputs_passed_on."""
 
-    def run_moved(inputs: list[Any]) -> Any:
+    def run_copied(inputs: list[Any]) -> Any:
         given = list(inputs)
         for i in positions:
             given[i] = on_device(inputs[i], device)
@@ -198,7 +209,7 @@ def with_scalars(
             outputs[output] = inputs[i]
         return outputs
 
-    return run_moved
+    return run_copied
 
 
 def with_current(

@@ -19,13 +19,13 @@ from kiln_torch.capture import (
     number_outputs,
 )
 from kiln_torch.devices import (
+    cpu_inputs,
     graph_device,
     has_input_on_gpu,
     is_replayable,
     outputs_passed_on,
-    scalar_inputs,
     with_current,
-    with_scalars,
+    with_inputs_copied,
 )
 from kiln_torch.handed_on import outputs_handed_on
 from kiln_torch.indices import named
@@ -55,7 +55,7 @@ class Convention:
     written: Sequence[int]  # by the run
     floats: Sequence[int]  # scalar tensors to the program
     numbers: Mapping[int, type]  # outputs: scalar tensors or sizes to the program
-    scalars: Sequence[int]  # of a GPU's graph: tensors of the CPU
+    on_cpu: Sequence[int]  # of a GPU's graph: tensors of the CPU
     passed: Mapping[int, int]  # input by output: handed on as they came
     places: Mapping[int, Place]  # of outputs in their storages
     has_effects: bool
@@ -81,7 +81,7 @@ class Convention:
             written=written,
             floats=number_inputs(module),
             numbers={i: number for i, number in numbers.items() if i not in passed},
-            scalars=scalar_inputs(module) if on_gpu else (),
+            on_cpu=cpu_inputs(module) if on_gpu else (),
             passed=passed,
             places={i: place for i, place in output_places(module).items() if i not in passed},
             has_effects=has_effects(module),
@@ -138,15 +138,15 @@ def runner(
     if left_out:
         run_native = _without_inputs(run_native, left_out)
     if fixed is not None and not left_out and convention.is_replayable:
-        # A number of the CPU's is written to another place in each call.
-        in_place = fixed.difference(convention.scalars)
+        # A tensor of the CPU's is copied to another place in each call.
+        in_place = fixed.difference(convention.on_cpu)
         run_native = Replayed(run_native, in_place, convention.written, program.check)
     if convention.updated:
         run_native = _with_updates(run_native, convention.updated)
     if convention.floats or convention.numbers:
         run_native = _with_numbers(run_native, convention.floats, convention.numbers, device)
-    if convention.scalars or convention.passed:
-        run_native = with_scalars(run_native, convention.scalars, convention.passed, device)
+    if convention.on_cpu or convention.passed:
+        run_native = with_inputs_copied(run_native, convention.on_cpu, convention.passed, device)
     if convention.places:
         run_native = with_places(run_native, convention.places)
     if device.type == "cuda" and (

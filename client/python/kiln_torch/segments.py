@@ -1,7 +1,8 @@
 """Graphs with operators that no program can have: torch's higher-order ones, such as control flow, which
 runs branches as its values say, custom operators that torch has made functional, those that take or make
-sparse tensors, and those whose values are sizes of what follows. They run in Python, between programs of what
-comes before them and after them, and the branches of control flow are programs as well.
+sparse tensors, those whose values are sizes of what follows, and what a GPU's graph does on the CPU. They run in
+Python, between programs of what comes before them and after them, and the branches of control flow are programs as
+well.
 
 Every node has a depth: 0 for what follows from the graph's inputs without such an operator, and one more
 than the deepest such operator that it follows from. What is native at one depth is one program.
@@ -26,6 +27,7 @@ from torch._ops import HigherOrderOperator
 from torch._prims_common import is_contiguous_or_false
 
 from kiln_torch.capture import RANDOM_AGAIN
+from kiln_torch.devices import is_cpu_work, mark_cpu_work
 from kiln_torch.library import unobserved
 from kiln_torch.updates import COPY
 
@@ -78,7 +80,7 @@ def _makes_sizes(node: Node) -> bool:
 def _is_foreign(node: Node) -> bool:
     if node.op != "call_function":
         return False
-    if _makes_sizes(node):
+    if _makes_sizes(node) or is_cpu_work(node):
         return True
     if node.target is operator.getitem and isinstance(node.args[0], Node):
         return _is_foreign(node.args[0])
@@ -97,10 +99,13 @@ def _draws(node: Node) -> bool:
 
 
 def can_be_parted(
-    module: torch.fx.GraphModule, eager_random: bool, at_sizes: bool = False
+    module: torch.fx.GraphModule, eager_random: bool, is_refused: bool = False
 ) -> bool:
     """Not where operators have to keep an order that no argument shows, nor where no part is native; where
-    nothing but sizes that follow from values asks for it, with `at_sizes` alone."""
+    nothing but sizes that follow from values or work of the CPU's beside a GPU's asks for it, only if the
+    graph `is_refused` as a whole."""
+    if is_refused:
+        mark_cpu_work(module)
     nodes = list(module.graph.nodes)
     if any(node.target is with_effects for node in nodes):
         return False
@@ -110,7 +115,7 @@ def can_be_parted(
         return False
     has_programs = any(_is_native(node) or node.target in _BRANCHES for node in nodes)
     return has_programs and any(
-        _is_foreign(node) and (at_sizes or not _makes_sizes(node)) for node in nodes
+        _is_foreign(node) and (is_refused or not _makes_sizes(node)) for node in nodes
     )
 
 
