@@ -19,11 +19,17 @@ struct Pass {
 
 // Loops and reductions take their final form around the passes that join kernels.
 constexpr Pass kPasses[] = {
-    {"collapse", RemoveUnitLoops},     {"inline", InlineProducers},
-    {"repeats", ShareResults},         {"epilogue", FuseEpilogues},
-    {"merge", MergeKernels},           {"repeats", ShareRepeats},
-    {"horizontal", MergeHorizontally}, {"launches", MergeLaunches, &FuseOptions::costly_launches},
-    {"split", SplitReductions},        {"layouts", ChooseLayouts},
+    {"collapse", FoldEmptyReductions},
+    {"collapse", RemoveUnitLoops},
+    {"inline", InlineProducers},
+    {"repeats", ShareResults},
+    {"epilogue", FuseEpilogues},
+    {"merge", MergeKernels},
+    {"repeats", ShareRepeats},
+    {"horizontal", MergeHorizontally},
+    {"launches", MergeLaunches, &FuseOptions::costly_launches},
+    {"split", SplitReductions},
+    {"layouts", ChooseLayouts},
 };
 
 }  // namespace

@@ -10,6 +10,9 @@ namespace kiln::fusion {
 // Removes kernels whose buffers nobody reads.
 void RemoveDeadKernels(FusionGraph& graph);
 
+// Replaces reductions over no elements by what they give.
+void FoldEmptyReductions(FusionGraph& graph);
+
 // Replaces loops of one iteration by their only index, 0.
 void RemoveUnitLoops(FusionGraph& graph);
 

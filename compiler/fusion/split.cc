@@ -69,6 +69,7 @@ Chunking FindEvenChunking(const std::vector<IntExpr>& inner) {
   for (size_t i = 0; i < inner.size() && chunking.before <= kMaxChunks; ++i) {
     if (!inner[i].extent().is_const()) break;
     const int64_t extent = inner[i].extent().value();
+    if (extent == 0) break;
     for (int64_t pieces = std::min(extent, kMaxChunks / chunking.before); pieces > 0; --pieces) {
       if (extent % pieces != 0 || chunking.before * pieces < kMinChunks) continue;
       chunking.split_at = i;

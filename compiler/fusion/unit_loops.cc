@@ -1,4 +1,9 @@
-// Loops of one iteration hide that two kernels have the same loops.
+// Loops of one iteration hide that two kernels have the same loops, and those of none that a kernel
+// gives constants.
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
 #include "compiler/fusion/match_loops.h"
 #include "compiler/fusion/passes.h"
 #include "compiler/fusion/simplify_kernel.h"
@@ -10,12 +15,13 @@ using ir::IntContext;
 using ir::IntExpr;
 using ir::Kernel;
 using ir::Phase;
+using ir::ScalarOp;
 
 namespace {
 
 bool NeedsLoop(const Phase& phase) {
   for (const Inst& inst : phase.body) {
-    if (inst.op == ir::ScalarOp::kReduce || inst.op == ir::ScalarOp::kScan) return true;
+    if (inst.op == ScalarOp::kReduce || inst.op == ScalarOp::kScan) return true;
   }
   return false;
 }
@@ -35,7 +41,37 @@ void DropUnitLoops(IntContext& ints, bool keep_one, std::vector<IntExpr>& loops,
   loops = std::move(left);
 }
 
+bool IsEmptyReduction(const Phase& phase) {
+  const auto is_empty = [](IntExpr loop) { return loop.extent().is_const(0); };
+  const auto stays = [](const Inst& inst) {
+    if (inst.op == ScalarOp::kReduce) return ir::IsArg(inst.reduce_kind);
+    return inst.op == ScalarOp::kStore || inst.op == ScalarOp::kSort;
+  };
+  return absl::c_any_of(phase.inner, is_empty) && absl::c_none_of(phase.body, stays);
+}
+
 }  // namespace
+
+void FoldEmptyReductions(FusionGraph& graph) {
+  for (int id : graph.order()) {
+    Kernel* kernel = graph.Fusible(id);
+    if (kernel == nullptr || kernel->schedule != ir::Schedule::kLoops) continue;
+    if (absl::c_none_of(kernel->phases, IsEmptyReduction)) continue;
+    for (Phase& phase : kernel->phases) {
+      if (!IsEmptyReduction(phase)) continue;
+      std::vector<Inst> constants;
+      for (const Inst& inst : phase.body) {
+        if (inst.op != ScalarOp::kReduce) continue;
+        Inst constant{.op = ScalarOp::kConst, .dtype = inst.dtype, .result = inst.result};
+        ir::SetIdentity(inst.reduce_kind, constant);
+        constants.push_back(std::move(constant));
+      }
+      phase = {.body = std::move(constants)};
+    }
+    SimplifyKernel(*kernel);
+    graph.Update(id);
+  }
+}
 
 void RemoveUnitLoops(FusionGraph& graph) {
   for (int id : graph.order()) {

@@ -1,7 +1,6 @@
 // Runs the flat program of a kernel.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "compiler/ir/interpret_impl.h"
@@ -23,34 +22,12 @@ int64_t FloorModulo(int64_t a, int64_t b) {
   return r != 0 && (r < 0) != (b < 0) ? r + b : r;
 }
 
-int64_t LeastInteger(DType dtype) {
-  if (dtype == DType::kU8) return 0;
-  return dtype == DType::kI64 ? std::numeric_limits<int64_t>::min()
-                              : -(int64_t{1} << (8 * DTypeSize(dtype) - 1));
-}
-
 }  // namespace
 
 Lane ReduceIdentity(ReduceKind kind, DType dtype) {
-  const bool is_float = IsFloat(dtype);
-  const bool is_max = kind == ReduceKind::kMax;
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  switch (kind) {
-    case ReduceKind::kProd:
-      return is_float ? Lane{.f = 1} : Lane{.i = 1};
-    case ReduceKind::kAll:
-      return Lane{.i = 1};
-    case ReduceKind::kLogAddExp:
-      return {.f = -kInfinity};
-    case ReduceKind::kMax:
-    case ReduceKind::kMin:
-      if (is_float) return Lane{.f = is_max ? -kInfinity : kInfinity};
-      // The greatest integer of a type is the complement of the least; of u8, 255.
-      if (is_max) return Lane{.i = LeastInteger(dtype)};
-      return Lane{.i = dtype == DType::kU8 ? 255 : ~LeastInteger(dtype)};
-    default:
-      return is_float ? Lane{.f = 0} : Lane{.i = 0};
-  }
+  Inst constant{.op = ScalarOp::kConst, .dtype = dtype};
+  SetIdentity(kind, constant);
+  return ImmediateLane(constant);
 }
 
 bool Beats(bool is_float, bool greatest, Lane a, Lane best) {

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <iterator>
+#include <limits>
 #include <utility>
 
 namespace kiln::ir {
@@ -111,6 +113,38 @@ bool DoesSame(const Inst& a, const Inst& b) {
          a.accumulates == b.accumulates && a.reduce_kind == b.reduce_kind &&
          a.immediate_int == b.immediate_int &&
          std::bit_cast<uint64_t>(a.immediate_float) == std::bit_cast<uint64_t>(b.immediate_float);
+}
+
+void SetIdentity(ReduceKind kind, Inst& constant) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const DType dtype = constant.dtype;
+  double number = 0;
+  switch (kind) {
+    case ReduceKind::kProd:
+    case ReduceKind::kAll:
+      number = 1;
+      break;
+    case ReduceKind::kMax:
+    case ReduceKind::kLogAddExp:
+      number = -kInfinity;
+      break;
+    case ReduceKind::kMin:
+      number = kInfinity;
+      break;
+    default:
+      break;
+  }
+  if (IsFloat(dtype)) {
+    constant.immediate_float = number;
+  } else if (std::isfinite(number)) {
+    constant.immediate_int = static_cast<int64_t>(number);
+  } else {
+    const int64_t least =
+        dtype == DType::kU8 ? 0 : INT64_MIN >> (64 - 8 * static_cast<int>(DTypeSize(dtype)));
+    // The greatest integer of a type is the complement of the least; of u8, 255.
+    const int64_t greatest = dtype == DType::kU8 ? 255 : ~least;
+    constant.immediate_int = number < 0 ? least : greatest;
+  }
 }
 
 bool IsScatter(const Inst& inst) {

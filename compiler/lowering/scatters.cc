@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -110,15 +109,10 @@ struct Meeting {
 };
 
 Scalar Identity(KernelBuilder& b, ReduceKind kind, DType dtype) {
-  if (kind == ReduceKind::kSum || kind == ReduceKind::kProd) {
-    return b.ConstInt(dtype, kind == ReduceKind::kProd);
-  }
-  const bool greatest = kind == ReduceKind::kMin;
-  const double infinity = std::numeric_limits<double>::infinity();
-  if (IsFloat(dtype)) return b.Const(dtype, greatest ? infinity : -infinity);
-  const int64_t least =
-      dtype == DType::kU8 ? 0 : INT64_MIN >> (64 - 8 * static_cast<int>(DTypeSize(dtype)));
-  return b.ConstInt(dtype, !greatest ? least : dtype == DType::kU8 ? 255 : ~least);
+  ir::Inst identity{.op = ir::ScalarOp::kConst, .dtype = dtype};
+  ir::SetIdentity(kind, identity);
+  return IsFloat(dtype) ? b.Const(dtype, identity.immediate_float)
+                        : b.ConstInt(dtype, identity.immediate_int);
 }
 
 absl::Status ScatterValues(NodeContext& n, const Meeting& meeting, const char* source_name) {

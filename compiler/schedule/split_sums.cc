@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "compiler/ir/interpret_impl.h"
 
 namespace kiln::schedule {
 namespace {
@@ -65,15 +64,6 @@ ir::BufferId AddSums(Module& module, const Kernel& kernel, const Inst& sum, size
 
 }  // namespace
 
-void SetIdentity(ir::ReduceKind kind, Inst& constant) {
-  const ir::Lane identity = ir::ReduceIdentity(kind, constant.dtype);
-  if (IsFloat(constant.dtype)) {
-    constant.immediate_float = identity.f;
-  } else {
-    constant.immediate_int = identity.i;
-  }
-}
-
 bool MaySplitSums(const Kernel& kernel) {
   if (kernel.phases.size() < 2 || kernel.phases[0].inner.empty()) return false;
   if (ir::IsOrdered(kernel.phases[0])) return false;
@@ -112,7 +102,7 @@ SplitSums Split(Module& module, const Kernel& kernel) {
     identity.op = ScalarOp::kConst;
     identity.dtype = sum.dtype;
     identity.result = first;
-    SetIdentity(sum.reduce_kind, identity);
+    ir::SetIdentity(sum.reduce_kind, identity);
     split.zeros.phases[0].body.push_back(std::move(identity));
     split.zeros.phases[0].body.push_back(Access(ScalarOp::kStore, sum, sums, first, zeros.loops()));
     split.result.phases[0].body.push_back(

@@ -6,9 +6,6 @@
 
 namespace kiln::schedule {
 
-// Makes of a constant, whose type is set, what a reduction begins with.
-void SetIdentity(ir::ReduceKind kind, ir::Inst& constant);
-
 struct SplitSums {
   ir::Kernel zeros;   // stores what the reductions begin with
   ir::Kernel adds;    // as ir::AddsUp: takes the results of its first phase into what is there

@@ -19,8 +19,9 @@ from kiln_torch.decompositions import decompositions
 from kiln_torch.settings import Settings
 
 
-def graphs_of(name, dtype, training):
-    """Of each graph of the model: its steps, its kernels, and ATen's operators among the steps."""
+def graphs_of(name, dtype, training, is_empty=False):
+    """Of each graph of the model: its steps, its kernels, and ATen's operators among the steps. If
+    `is_empty`, of a batch of none of other sizes, which are symbols."""
     found = []
 
     def compile_graph(module, _inputs, kind):
@@ -34,9 +35,11 @@ def graphs_of(name, dtype, training):
     model, inputs = getattr(small_models, name)()
     model = model.train(training).to(dtype)
     inputs = {k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs.items()}
+    if is_empty:
+        inputs = small_models.resized(name, inputs, 0, 1)
     with torch.set_grad_enabled(training):
-        compiled = torch.compile(model, backend=backend.aot_backend(compile_graph), dynamic=False)
-        out = compiled(**inputs)[0]
+        compiled = torch.compile(model, backend=backend.aot_backend(compile_graph), dynamic=is_empty)
+        out = next(iter(compiled(**inputs).values()))
     if training:
         out.float().sum().backward()
     return found
@@ -238,6 +241,11 @@ if sys.argv[2:] == ["queries"]:
         for width, groups in ((128, 4), (64, 1), (256, 8), (40, 1), (128, 17)):
             line = {"op": op, "width": width, "groups": groups, **one_query(op, width, groups)}
             print(json.dumps(line, default=str), flush=True)
+    sys.exit()
+if sys.argv[2:] == ["empty"]:
+    for name in ("unet", "mobilenet"):
+        graphs = graphs_of(name, torch.float32, True, is_empty=True)
+        print(json.dumps({"model": name, "graphs": graphs}, default=str), flush=True)
     sys.exit()
 if sys.argv[2:] == ["attention"]:
     for op in ("flash", "efficient", "cudnn"):

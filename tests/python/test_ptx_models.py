@@ -57,6 +57,11 @@ def test_all_but_products_is_kernels(name, server):
             assert graph["native_steps"] > 0, graph
 
 
+def test_a_batch_of_none_is_compiled(server):
+    for line in compiled(server, "empty"):
+        assert [g["kind"] for g in line["graphs"]] == ["forward", "backward"]
+
+
 def test_attention_of_a_gpu_with_dropout_is_a_library_step(server):
     """Without, it is a kernel, and what comes after it another one."""
     lines = compiled(server, "attention")

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/schedule/nest.h"
 #include "compiler/schedule/ptx/late_sums.h"
-#include "compiler/schedule/split_sums.h"
 
 namespace kiln::schedule::ptx {
 namespace {
@@ -223,7 +222,7 @@ class Cutter {
       Inst identity;
       identity.op = ScalarOp::kConst;
       identity.dtype = dtype;
-      SetIdentity(kind, identity);
+      ir::SetIdentity(kind, identity);
       const ValueId other = body.Add(std::move(identity));
       operand = body.Operation(ScalarOp::kSelect, dtype, {Inside(body), operand, other});
     }

@@ -32,6 +32,72 @@ TEST(FuseTest, RefusesRepeats) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("@all is from a stage after fusion"));
 }
 
+TEST(FuseTest, ReductionsOfNothingAreConstants) {
+  const FusedModule fused = FuseEveryWay(R"(module {
+    symbol s0 [2, 64] hint 8
+    buffer @x f32[0,4,s0] strides[4*s0,s0,1] input(0)
+    buffer @i i64[4,0] strides[1,1] input(1)
+    buffer @sum f32[4] strides[1] output
+    buffer @greatest f32[4] strides[1] output
+    buffer @least i64[4] strides[1] output
+    buffer @all bool[4] strides[1] output
+    kernel @floats (d0: 4) {
+      phase (r0: 0, r1: s0) {
+        %0 = load f32 @x[r0, d0, r1]
+        %1 = reduce.sum f32 %0
+        %2 = reduce.max f32 %0
+      }
+      phase () {
+        %3 = exp f32 %1
+        store f32 @sum[d0], %3
+        store f32 @greatest[d0], %2
+      }
+    }
+    kernel @integers (d0: 4) {
+      phase (r0: 0) {
+        %0 = load i64 @i[d0, r0]
+        %1 = const i64 3
+        %2 = lt bool %0, %1
+        %3 = reduce.min i64 %0
+        %4 = reduce.all bool %2
+      }
+      phase () {
+        store i64 @least[d0], %3
+        store bool @all[d0], %4
+      }
+    }
+    output @sum sizes[4] strides[1] offset 0
+    output @greatest sizes[4] strides[1] offset 0
+    output @least sizes[4] strides[1] offset 0
+    output @all sizes[4] strides[1] offset 0
+  })",
+                                         {.symbols = {8}});
+  EXPECT_THAT(fused.Text(), Not(HasSubstr("reduce")));
+  EXPECT_THAT(fused.Text(), Not(HasSubstr("load")));
+}
+
+// 40000 elements, of which the first loop has none.
+TEST(FuseTest, ALongReductionOfNothingIsNotSplit) {
+  FuseCheck check;
+  check.options.disabled_passes = {"collapse"};
+  const FusedModule fused = FuseAndCheck(R"(module {
+    buffer @x f32[0,40000] strides[40000,1] input(0)
+    buffer @sum f32[] strides[] output
+    kernel @all () {
+      phase (r0: 0, r1: 40000) {
+        %0 = load f32 @x[r0, r1]
+        %1 = reduce.sum f32 %0
+      }
+      phase () {
+        store f32 @sum[], %1
+      }
+    }
+    output @sum sizes[] strides[] offset 0
+  })",
+                                         check);
+  EXPECT_EQ(fused.NumKernels(), 1);
+}
+
 TEST(FuseTest, DeadKernelsGoEvenWhereFusionIsOff) {
   FuseCheck check;
   check.options.enabled = false;
