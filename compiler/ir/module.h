@@ -173,8 +173,8 @@ bool IsScatter(const Inst& inst);
 bool HasScatter(const Kernel& kernel);
 bool IsOrdered(const Phase& phase);
 
-// Makes `constant`, of a dtype, what a reduction of no elements gives. REQUIRES: no kind that gives a
-// place.
+// Makes `constant`, of a dtype, what a reduction of no elements gives. REQUIRES: no kind that gives
+// a place.
 void SetIdentity(ReduceKind kind, Inst& constant);
 
 // What a kernel of a Repeat runs of its tiled loop for the tile [begin, end) of the repeat's loop:
