@@ -34,7 +34,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-constexpr absl::Duration kWorkerTimeout = absl::Seconds(2);
+constexpr absl::Duration kWorkerTimeout = absl::Seconds(5);
 constexpr int kWorkers = 2;
 
 struct Misdeed {
@@ -118,7 +118,8 @@ class IsolationTest : public ::testing::Test {
   void StartServer(int standby) {
     auto server = ServerProcess::Start(
         dir_.path() + "/data",
-        {absl::StrCat("--workers=", kWorkers), absl::StrCat("--worker-timeout=", "2s"),
+        {absl::StrCat("--workers=", kWorkers),
+         absl::StrCat("--worker-timeout=", absl::FormatDuration(kWorkerTimeout)),
          "--worker-memory=384MiB", absl::StrCat("--worker-standby=", standby)},
         KILND_MISBEHAVING, {"KILN_TEST_SECRET=of-the-server"});
     ASSERT_TRUE(server.ok()) << server.status();
@@ -174,7 +175,7 @@ TEST_F(IsolationTest, AGraphThatMisbehavesCostsNobodyElseAnything) {
   const Misdeed kMisdeeds[] = {
       {"segfault", grpc::INTERNAL, ErrorDetail::REASON_WORKER_CRASHED, "signal 11"},
       {"stack", grpc::INTERNAL, ErrorDetail::REASON_WORKER_CRASHED, "signal 11"},
-      {"loop", grpc::RESOURCE_EXHAUSTED, ErrorDetail::REASON_WORKER_TIMEOUT, "longer than 2s"},
+      {"loop", grpc::RESOURCE_EXHAUSTED, ErrorDetail::REASON_WORKER_TIMEOUT, "longer than 5s"},
       {"allocate", grpc::RESOURCE_EXHAUSTED, ErrorDetail::REASON_WORKER_MEMORY, "memory"},
       {"map", grpc::RESOURCE_EXHAUSTED, ErrorDetail::REASON_WORKER_MEMORY, "memory"},
       {"fork", grpc::INTERNAL, ErrorDetail::REASON_WORKER_CRASHED, "may not make"},

@@ -233,6 +233,18 @@ def test_work_of_the_cpu_is_left_to_torch(fn, described, programs):
         )
 
 
+def test_what_draws_eagers_numbers_out_of_order_is_not_parted():
+    def fn(x, in_order):
+        total = x.sum().cpu()
+        first = torch.rand(4, device=x.device) if in_order else 0
+        chosen = torch.bernoulli((x * total.to(x.device)).sigmoid() + first)
+        return chosen, total.exp(), 0 if in_order else torch.rand(4, device=x.device)
+
+    for in_order in (True, False):
+        module = traced(lambda x, in_order=in_order: fn(x, in_order), ("cuda", 4))
+        assert can_be_parted(module, eager_random=False, is_refused=True) == in_order
+
+
 def test_a_mixture_runs_eager_and_says_why():
     def fn(x, y):
         return x + y.to(x.device)

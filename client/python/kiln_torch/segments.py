@@ -27,7 +27,7 @@ from torch._ops import HigherOrderOperator
 from torch._prims_common import is_contiguous_or_false
 
 from kiln_torch.capture import RANDOM_AGAIN
-from kiln_torch.devices import is_cpu_work, mark_cpu_work
+from kiln_torch.devices import is_cpu_work, mark_cpu_work, traced_device
 from kiln_torch.library import unobserved
 from kiln_torch.updates import COPY
 
@@ -101,17 +101,20 @@ def _draws(node: Node) -> bool:
 def can_be_parted(
     module: torch.fx.GraphModule, eager_random: bool, is_refused: bool = False
 ) -> bool:
-    """Not where operators have to keep an order that no argument shows, nor where no part is native; where
-    nothing but sizes that follow from values or work of the CPU's beside a GPU's asks for it, only if the
-    graph `is_refused` as a whole."""
+    """Not where operators have to keep an order that no argument shows, as those do that draw eager's random
+    numbers, nor where no part is native; where nothing but sizes that follow from values or work of the
+    CPU's beside a GPU's asks for it, only if the graph `is_refused` as a whole."""
     if is_refused:
         mark_cpu_work(module)
     nodes = list(module.graph.nodes)
     if any(node.target is with_effects for node in nodes):
         return False
-    if eager_random and any(map(_draws, nodes)):
+    draws = list(filter(_draws, nodes))
+    if eager_random and draws:
         return False
     if not all(_can_lay_out(_value(node)) for node in nodes if _makes_sizes(node)):
+        return False
+    if draws and traced_device(module).type == "cuda" and not _run_in_order(draws, nodes):
         return False
     has_programs = any(_is_native(node) or node.target in _BRANCHES for node in nodes)
     return has_programs and any(
@@ -138,6 +141,13 @@ def _depths(nodes: Iterable[Node]) -> dict[Node, int]:
             depths[node] = max((depths[s] for s in sources), default=-1)
     last = max(depths.values(), default=-1) + 1
     return {**depths, **dict.fromkeys(written, last)}
+
+
+def _run_in_order(some: Iterable[Node], nodes: Iterable[Node]) -> bool:
+    """Whether `some` of the graph's nodes come one after another, part by part, as in the graph."""
+    depths = _depths(nodes)
+    order = [depths[node] for node in some]
+    return order == sorted(order)
 
 
 @dataclass

@@ -133,6 +133,9 @@ TEST(PtxTest, AWarpTakesAShortRowAndABlockALongOne) {
   EXPECT_THAT(Compile(Softmax("bf16", 4000, 64)).schedules, HasSubstr("team 8 "));
   EXPECT_THAT(Compile(Softmax("bf16", 4000, 1024)).schedules, HasSubstr("team 32 "));
   EXPECT_THAT(Compile(Softmax("bf16", 4000, 8192)).schedules, HasSubstr("team 256 "));
+  // Of long rows of float32 a thread has half as many elements, in as many accesses.
+  EXPECT_THAT(Compile(Softmax("f32", 4000, 1024)).schedules, HasSubstr("team 32 "));
+  EXPECT_THAT(Compile(Softmax("f32", 4000, 8192)).schedules, HasSubstr("team 512 "));
   // Fewer rows than multiprocessors: more threads for each.
   EXPECT_THAT(Compile(Softmax("bf16", 4, 8192)).schedules, HasSubstr("team 1024 "));
 }
