@@ -38,6 +38,10 @@ def traced(fn, *described):
     return module
 
 
+def inputs_of(module):
+    return [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
+
+
 def captured(fn, *described):
     """(module, graph) of what is traced."""
     module = traced(fn, *described)
@@ -140,6 +144,11 @@ def test_what_is_made_on_the_cpu_and_copied_is_made_on_the_gpu():
     assert set(places) == {"cuda"}
 
 
+def updates_a_number(x, step):
+    step.add_(1)
+    return x * step, x.exp()
+
+
 @pytest.mark.parametrize(
     ("fn", "described", "sentence"),
     [
@@ -147,6 +156,7 @@ def test_what_is_made_on_the_cpu_and_copied_is_made_on_the_gpu():
         (lambda x: (x.exp(), x.sum().cpu()), [("cuda", 4)], "on the CPU from one on cuda:0"),
         (lambda x: x + torch.rand(4).to(x.device), [("cuda", 4)], "draws random numbers on the CPU"),
         (lambda x: (x.exp(), torch.zeros(3)), [("cuda", 4)], "output .* is on the CPU"),
+        (updates_a_number, [("cuda", 4), ("cpu",)], "updates input .* on the CPU"),
         (lambda x: x.exp(), [("xpu", 4)], "compiles for the CPU and CUDA"),
     ],
 )
@@ -157,11 +167,6 @@ def test_what_mixes_devices_is_refused(fn, described, sentence):
     while causes[-1] is not None:
         causes.append(causes[-1].__cause__)
     assert any(isinstance(cause, CaptureError) or "CaptureError" in str(cause) for cause in causes)
-
-
-def updates_a_number(x, step):
-    step.add_(1)
-    return x * step, x.exp()
 
 
 def there_and_back(x):
@@ -187,7 +192,7 @@ def two_results_on_the_cpu(x):
 def test_tensors_of_the_cpu_are_inputs_of_a_gpus_graph(fn, described):
     module, graph = captured(fn, *described)
     assert devices.graph_device(module).type == "cuda"
-    values = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
+    values = inputs_of(module)
     on_cpu = [i for i, value in enumerate(values) if value.device.type == "cpu"]
     assert list(devices.cpu_inputs(module)) == on_cpu != []
     assert len(json.loads(graph)["inputs"]) == len(described)
@@ -219,7 +224,7 @@ def test_work_of_the_cpu_is_left_to_torch(fn, described, programs):
     assert can_be_parted(module, eager_random=False, is_refused=True)
     run = Parted(module, compile_part)
     assert len(parts) == programs
-    values = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
+    values = inputs_of(module)
     outputs = next(node for node in module.graph.nodes if node.op == "output").args[0]
     with FakeTensorMode(allow_non_fake_inputs=True):
         args = [torch.empty(v.shape, dtype=v.dtype, device=v.device) for v in values]
